@@ -1,0 +1,2 @@
+//! The `ringfile` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Disk I/O over Linux io_uring.
