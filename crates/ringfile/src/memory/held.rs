@@ -117,6 +117,23 @@ impl Held {
         (0..self.count()).filter_map(|at| self.part(at))
     }
 
+    /// Copies `bytes` to where the first `at` bytes end, and makes all of it the parts' content. What does not fit is
+    /// left out. The first `at` bytes must be content already.
+    pub(crate) fn copy_in(&mut self, at: usize, bytes: &[u8]) {
+        let (mut skip, mut rest) = (at, bytes);
+        for part in self.parts() {
+            let skipped = skip.min(part.capacity);
+            skip -= skipped;
+            let (now, later) = rest.split_at(rest.len().min(part.capacity - skipped));
+            // SAFETY: `now` fits between `skipped` and the capacity of memory that this value owns alone, and `bytes`
+            // is borrowed from elsewhere.
+            unsafe { part.ptr.add(skipped).copy_from_nonoverlapping(now.as_ptr(), now.len()) };
+            rest = later;
+        }
+        // SAFETY: what comes before `at` is content, as the caller says, and the rest was just written.
+        unsafe { self.filled(at + bytes.len() - rest.len()) };
+    }
+
     /// After a read of `n` bytes: fills the parts' lengths from the front, up to their capacities.
     ///
     /// Parts that were held for writing alone keep their lengths.
