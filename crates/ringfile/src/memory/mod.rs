@@ -47,7 +47,7 @@ pub use self::buffer::Buffer;
 pub use self::core::WhenFull;
 pub use self::error::PoolError;
 #[doc(hidden)]
-pub use self::held::{Held, Other};
+pub use self::held::Held;
 pub use self::iobuf::{IoBuf, IoBufMut};
 pub use self::lend::{RegisteredMemory, StableMemory};
 pub use self::mapping::HugePages;
@@ -55,7 +55,6 @@ pub use self::metrics::{ClassMetrics, PoolMetrics};
 pub use self::pool::{Pool, PoolBuilder};
 pub use self::waiters::GetBuffer;
 
-pub(crate) use self::held::Part;
 pub(crate) use self::pool::reserve;
 pub(crate) use self::region::{Region, Registration};
 pub(crate) use self::waiters::set_thread_must_not_block;

@@ -95,13 +95,16 @@ impl Pool {
     /// assert!(pool.get(1 << 20).is_ok());
     /// # Ok::<(), ringfile::PoolError>(())
     /// ```
-    #[inline]
+    // Left to itself the compiler makes a call of it, and hands 32 bytes through memory: a fifth of the time.
+    #[inline(always)]
     pub fn get(&self, n: usize) -> Result<Buffer, PoolError> {
         let core = self.core();
-        match core.get_cached(n) {
-            Some(buffer) => Ok(buffer),
-            None => core.get_slow(self, n),
-        }
+        let block = match core.get_cached(n) {
+            Some(block) => block,
+            None => core.get_slow(self, n)?,
+        };
+        // SAFETY: a free block for `n` bytes, which is ours.
+        Ok(unsafe { Buffer::first(block, n) })
     }
 
     /// As [`Pool::get`], but when the pool is full, and the memory outside of it that [`WhenFull`] allows is used up,
