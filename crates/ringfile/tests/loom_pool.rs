@@ -5,6 +5,7 @@
 //! nothing here. It compiles `kernel.rs` as it is, with loom's atomics in place of std's.
 
 #![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
 #[path = "../src/memory/kernel.rs"]
 #[allow(dead_code)]

@@ -1,6 +1,8 @@
 //! The pool as a user sees it: its hard limit, its memory's way back, waiting, splitting, freezing and thawing, from
 //! many threads. Bytes, counts and errors are asserted, never times.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+
 use std::collections::HashMap;
 use std::future::Future;
 use std::io::{self, Write};
@@ -880,5 +882,31 @@ fn pools_end_in_any_order_of_threads() {
         drop(send);
         drops.join().unwrap();
         other.join().unwrap();
+    }
+}
+
+/// Whether a forked child that reads the buffer ends well.
+fn child_can_read(buffer: &Buffer, expected: u8) -> bool {
+    // SAFETY: the child calls only what may be called after a fork of many threads: it reads memory and exits.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            let same = buffer.iter().all(|byte| *byte == expected);
+            libc::_exit(if same { 0 } else { 1 });
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    }
+}
+
+#[test]
+fn f22_pool_memory_stays_readable_in_a_forked_child() {
+    for (dont_fork, readable) in [(false, true), (true, false)] {
+        let pool = Pool::builder().dont_fork(dont_fork).build().unwrap();
+        let mut buffer = pool.get(10_000).unwrap();
+        buffer.resize(10_000, 7);
+        assert_eq!(child_can_read(&buffer, 7), readable, "dont_fork({dont_fork})");
+        assert!(buffer.iter().all(|byte| *byte == 7), "the parent's is as it was");
     }
 }
