@@ -41,7 +41,11 @@ enum Stage<'a> {
     Start,
     Running(Ticket),
     Unaligned(Boxed<'a>),
-    Over,
+    /// The kernel's answer. Left here rather than returned: a result that is built and copied at once costs a failed
+    /// store forwarding on every operation.
+    Over(Ended),
+    Failed(Error),
+    Taken,
 }
 
 impl<'a, B> Io<'a, B> {
@@ -76,12 +80,15 @@ impl<'a, B> Io<'a, B> {
     }
 
     #[inline]
-    fn finish(&mut self, result: Result<Ended, Error>) -> BufResult<B> {
+    fn finish(&mut self) -> BufResult<B> {
         let buffer = (self.release)(std::mem::take(&mut self.operation.held));
-        match result {
-            Ok(ended) if ended.errno == 0 && (ended.done == self.operation.request.want || !self.exact) => Ok(buffer),
-            Ok(ended) => Err(BufError::new(self.operation.failure(ended), buffer)),
-            Err(error) => Err(BufError::new(error, buffer)),
+        match &mut self.operation.stage {
+            Stage::Over(ended)
+                if ended.errno == 0 && (ended.done == self.operation.request.want || !self.exact) =>
+            {
+                Ok(buffer)
+            }
+            _ => Err(BufError::new(self.operation.take_error(), buffer)),
         }
     }
 }
@@ -124,7 +131,7 @@ impl<B> Future for Io<'_, B> {
         let io = &mut *self;
         match io.operation.poll(context) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(result) => Poll::Ready(io.finish(result)),
+            Poll::Ready(()) => Poll::Ready(io.finish()),
         }
     }
 }
@@ -140,49 +147,76 @@ impl<'a> Operation<'a> {
         std::mem::take(&mut self.held)
     }
 
+    /// Drives the operation. Once it is ready, [`result`](Self::result) has the outcome.
     #[inline]
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Ended, Error>> {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.stage {
             Stage::Running(ticket) => {
                 let Poll::Ready(ended) = ticket.poll(context, &mut self.held) else { return Poll::Pending };
-                self.stage = Stage::Over;
+                self.stage = Stage::Over(ended);
                 if ended.errno == libc::EINVAL && self.falls_back(ended) {
                     return self.begin(context);
                 }
-                Poll::Ready(Ok(ended))
+                Poll::Ready(())
             }
             Stage::Start => self.begin(context),
             Stage::Unaligned(read) => {
                 let (held, result) = std::task::ready!(read.as_mut().poll(context));
                 self.held = held;
-                self.stage = Stage::Over;
-                Poll::Ready(result)
+                self.stage = result.map_or_else(Stage::Failed, Stage::Over);
+                Poll::Ready(())
             }
-            // Futures that are polled after they were ready may do as they like; this one does nothing.
-            Stage::Over => Poll::Pending,
+            // A future that is polled after it was ready may do as it likes; this one does nothing.
+            Stage::Over(_) | Stage::Failed(_) | Stage::Taken => Poll::Pending,
+        }
+    }
+
+    /// How the operation ended; an errno is a result here.
+    pub(super) fn result(&mut self) -> Result<Ended, Error> {
+        match std::mem::replace(&mut self.stage, Stage::Taken) {
+            Stage::Over(ended) => Ok(ended),
+            Stage::Failed(error) => Err(error),
+            _ => Err(self.error(ErrorKind::Other, "it was asked for its result before it ended, or twice")),
+        }
+    }
+
+    /// Why the operation is not what was asked for.
+    #[cold]
+    fn take_error(&mut self) -> Error {
+        match self.result() {
+            Ok(ended) => self.failure(ended),
+            Err(error) => error,
         }
     }
 
     #[inline]
-    fn begin(&mut self, context: &mut Context<'_>) -> Poll<Result<Ended, Error>> {
-        self.stage = Stage::Over;
+    fn begin(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self.fits() {
             Ok(true) if self.request.want > 0 => {}
-            Ok(true) => return Poll::Ready(Ok(Ended { done: 0, errno: 0 })),
+            Ok(true) => {
+                self.stage = Stage::Over(Ended { done: 0, errno: 0 });
+                return Poll::Ready(());
+            }
             Ok(false) => return self.begin_unaligned(context),
-            Err(error) => return Poll::Ready(Err(error)),
+            Err(error) => return self.fail(error),
         }
         match driver::start(&self.file.0.target, &self.request, &mut self.held, context) {
             Ok(ticket) => {
                 self.stage = Stage::Running(ticket);
                 Poll::Pending
             }
-            Err(error) => Poll::Ready(Err(error.at(self.request.offset).on(self.file.path()))),
+            Err(error) => self.fail(error.at(self.request.offset).on(self.file.path())),
         }
     }
 
     #[cold]
-    fn begin_unaligned(&mut self, context: &mut Context<'_>) -> Poll<Result<Ended, Error>> {
+    fn fail(&mut self, error: Error) -> Poll<()> {
+        self.stage = Stage::Failed(error);
+        Poll::Ready(())
+    }
+
+    #[cold]
+    fn begin_unaligned(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let held = std::mem::take(&mut self.held);
         self.stage = Stage::Unaligned(Box::pin(unaligned::read(self.file.clone(), self.request, held)));
         self.poll(context)
@@ -270,6 +304,6 @@ impl Future for Operation<'_> {
     type Output = Result<Ended, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Operation::poll(&mut self, context)
+        Operation::poll(&mut self, context).map(|()| self.result())
     }
 }

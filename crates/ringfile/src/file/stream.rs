@@ -186,8 +186,10 @@ impl Ahead {
         if self.ended.is_some() {
             return;
         }
-        let Poll::Ready(outcome) = self.read.poll(context) else { return };
-        self.ended = Some(match outcome {
+        if self.read.poll(context).is_pending() {
+            return;
+        }
+        self.ended = Some(match self.read.result() {
             Ok(Ended { errno: 0, .. }) => Ok(self.piece()),
             Ok(ended) => Err(self.read.failure(ended)),
             Err(error) => Err(error),

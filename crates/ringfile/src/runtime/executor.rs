@@ -39,7 +39,7 @@ struct Tasks {
 #[derive(Default)]
 struct Place {
     /// `None` while the task is out to be polled, too.
-    task: Option<Task>,
+    task: Option<Box<Task>>,
     queued: bool,
 }
 
@@ -78,7 +78,7 @@ impl Tasks {
 
     /// Takes a task out to be polled, after putting back the one that was.
     #[inline]
-    fn exchange(&mut self, ran: Option<(TaskNumber, Task)>, next: TaskNumber) -> Option<Task> {
+    fn exchange(&mut self, ran: Option<(TaskNumber, Box<Task>)>, next: TaskNumber) -> Option<Box<Task>> {
         self.put_back(ran);
         let place = self.places.get_mut(next as usize)?;
         place.queued = false;
@@ -86,7 +86,7 @@ impl Tasks {
     }
 
     #[inline]
-    fn put_back(&mut self, ran: Option<(TaskNumber, Task)>) {
+    fn put_back(&mut self, ran: Option<(TaskNumber, Box<Task>)>) {
         if let Some((number, task)) = ran
             && let Some(place) = self.places.get_mut(number as usize)
         {
@@ -224,7 +224,7 @@ pub(super) fn add_task(future: TaskFuture, remote: Arc<Remote>) {
     let Some(number) = number else { return };
     let waker = Handle::waker(remote, number);
     with_tasks(|tasks| {
-        tasks.places[number as usize].task = Some(Task { future, waker });
+        tasks.places[number as usize].task = Some(Box::new(Task { future, waker }));
         tasks.make_ready(number);
     });
 }
@@ -349,7 +349,7 @@ impl Loop {
                 tasks.free.clear();
                 std::mem::replace(&mut tasks.places, vec![Place::default()])
             });
-            let tasks: Vec<Task> = places.into_iter().flatten().filter_map(|place| place.task).collect();
+            let tasks: Vec<Box<Task>> = places.into_iter().flatten().filter_map(|place| place.task).collect();
             if tasks.is_empty() {
                 return;
             }
