@@ -331,7 +331,8 @@ impl Driver {
     pub(super) fn deactivate(&mut self, after: &mut Aftermath) -> Vec<Waker> {
         self.read_mail(after);
         let done: Vec<Key> = self.slots.done().collect();
-        let results: Vec<(Key, Finished)> = done.into_iter().map(|key| (key, self.take_finished(key.slot))).collect();
+        let results: Vec<(Key, Finished)> =
+            done.into_iter().map(|key| (key, self.take_finished(key.slot))).collect();
         self.active = false;
         let wakers = {
             let mut inner = self.shared.lock();

@@ -10,8 +10,8 @@ use uapi::io_uring_op as op;
 
 use super::Driver;
 use super::slot::{Key, Kind, Slot, State};
-use crate::memory::{Held, Part, Region};
-use crate::ring::Sqe;
+use crate::memory::{Held, Part};
+use crate::ring::{Ring, Sqe};
 
 /// Completions that nobody waits for: withdrawn entries, and cancellations. Generation 0 is no operation's.
 pub(super) const IGNORED: u64 = 0;
@@ -42,9 +42,8 @@ impl Driver {
             return false;
         }
         let (fd, registered) = file.descriptor(ring);
-        let region = if slot.kind.moves_data() { common_region(&slot.held) } else { None };
         let vectored_fixed = ring.supports(op::IORING_OP_READV_FIXED as u8);
-        let index = region.and_then(|region| ring.fixed_index(region));
+        let index = if slot.kind.moves_data() { fixed_index(&slot.held, ring) } else { None };
         let Some(sqe) = ring.vacant() else { return false };
         // Filled in place: an entry made on the stack and copied costs a failed store forwarding.
         *sqe = Sqe { fd, user_data: key.to_user_data(), offset: slot.offset, ..Sqe::default() };
@@ -141,12 +140,20 @@ impl Driver {
     }
 }
 
-/// The region that all parts of a buffer lie in.
+/// The index of the registered region that all parts of a buffer lie in.
 #[inline]
-fn common_region(held: &Held) -> Option<&Region> {
+fn fixed_index(held: &Held, ring: &mut Ring) -> Option<u16> {
+    if let Held::Pooled(buffer) = held
+        && let Some(index) = ring.recent_fixed_index(buffer.as_ptr(), buffer.capacity())
+    {
+        return Some(index);
+    }
     let first = held.part(0)?.region?;
     let same = |part: Part<'_>| part.region.is_some_and(|region| std::ptr::eq(first, region));
-    (held.count() == 1 || held.parts().all(same)).then_some(first)
+    if held.count() > 1 && !held.parts().all(same) {
+        return None;
+    }
+    ring.fixed_index(first)
 }
 
 /// A read or write of one piece of memory, in its fixed form where the memory is registered.

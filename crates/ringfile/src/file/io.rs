@@ -6,10 +6,11 @@
 use std::borrow::Cow;
 use std::future::Future;
 use std::io::ErrorKind;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::{File, FileRef, unaligned};
+use super::{File, unaligned};
 use crate::driver::{self, Ended, Kind, Request, Ticket};
 use crate::error::{BufError, BufResult, Error};
 use crate::memory::{Held, IoBuf, IoBufMut};
@@ -27,8 +28,8 @@ pub struct Io<'a, B> {
 }
 
 /// An operation on held memory, whose type was put aside.
-pub(super) struct Operation<'a> {
-    file: FileRef<'a>,
+pub(super) struct Operation<'a, F = &'a File> {
+    file: F,
     request: Request,
     /// The buffer, before and after.
     held: Held,
@@ -58,7 +59,7 @@ impl<'a, B> Io<'a, B> {
         release: fn(Held) -> B,
     ) -> Self {
         let request = Request { kind, op_flags: 0, offset, start: 0, want, linked: false };
-        Self { operation: Operation::new(FileRef::Borrowed(file), request, held), exact: true, release }
+        Self { operation: Operation::new(file, request, held), exact: true, release }
     }
 
     /// Flags for this write alone: `RWF_…`.
@@ -136,9 +137,9 @@ impl<B> Future for Io<'_, B> {
     }
 }
 
-impl<'a> Operation<'a> {
+impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     #[inline]
-    pub(super) fn new(file: FileRef<'a>, request: Request, held: Held) -> Self {
+    pub(super) fn new(file: F, request: Request, held: Held) -> Self {
         Self { file, request, held, stage: Stage::Start }
     }
 
@@ -300,7 +301,7 @@ impl<'a> Operation<'a> {
     }
 }
 
-impl Future for Operation<'_> {
+impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Future for Operation<'a, F> {
     type Output = Result<Ended, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
