@@ -55,6 +55,7 @@ pub use self::metrics::{ClassMetrics, PoolMetrics};
 pub use self::pool::{Pool, PoolBuilder};
 pub use self::waiters::GetBuffer;
 
+pub(crate) use self::held::Part;
 pub(crate) use self::pool::reserve;
 pub(crate) use self::region::{Region, Registration};
 pub(crate) use self::waiters::set_thread_must_not_block;
