@@ -130,7 +130,7 @@ impl Stream {
             if part.len() != self.part || claimed != Some(at) {
                 return Err(wrong(at, part.len(), claimed));
             }
-            self.tally.checksum ^= at;
+            self.tally.checksum = self.tally.checksum.wrapping_add(at);
             at += part.len() as u64;
         }
         if at != self.offset + self.block as u64 {
@@ -199,7 +199,7 @@ pub struct Tally {
     pub all_bytes: u64,
     /// Reads checked to the last byte.
     pub checked_whole: u64,
-    /// Exclusive or of the pages' own offsets, taken from the bytes read.
+    /// Sum of the offsets that the bytes read said they came from, modulo 2^64.
     pub checksum: u64,
     /// From one completion of a task to the next, over the window.
     pub latency_sum_ns: u64,
@@ -214,7 +214,7 @@ impl Tally {
         self.all_ops += other.all_ops;
         self.all_bytes += other.all_bytes;
         self.checked_whole += other.checked_whole;
-        self.checksum ^= other.checksum;
+        self.checksum = self.checksum.wrapping_add(other.checksum);
         self.latency_sum_ns += other.latency_sum_ns;
         self.latency_max_ns = self.latency_max_ns.max(other.latency_max_ns);
     }

@@ -50,7 +50,7 @@ fn footnote(outcomes: &[Vec<Outcome>], job: &Job) {
     let all = || outcomes.iter().flatten();
     let bytes: u64 = all().map(|o| o.tally.all_bytes).sum();
     let whole: u64 = all().map(|o| o.tally.checked_whole).sum();
-    let checksum = all().fold(0, |sum, o| sum ^ o.tally.checksum);
+    let checksum = all().fold(0_u64, |sum, o| sum.wrapping_add(o.tally.checksum));
     println!(
         "\n{} rounds of {:?} after {:?}; {} bytes read, the offset in every read checked, {whole} reads checked whole; \
          checksum {checksum:016x}.",

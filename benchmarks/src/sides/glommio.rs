@@ -20,15 +20,20 @@ use crate::job::{Job, Stream, Tally};
 pub enum Settings {
     /// `LocalExecutorBuilder::default()`.
     Default,
-    /// Deeper rings, more registered memory, spinning before it parks.
-    Tuned,
+    /// Deeper rings, more registered memory.
+    Deep,
+    /// The same, and it spins before it parks.
+    DeepSpinning,
 }
 
 /// Reads at `job.depth` until the time is over.
 pub fn run(settings: Settings, job: &Job) -> io::Result<Tally> {
     let mut builder = LocalExecutorBuilder::new(Placement::Unbound);
-    if settings == Settings::Tuned {
-        builder = builder.ring_depth(1024).io_memory(64 << 20).spin_before_park(Duration::from_millis(10));
+    if settings != Settings::Default {
+        builder = builder.ring_depth(1024).io_memory(64 << 20);
+    }
+    if settings == Settings::DeepSpinning {
+        builder = builder.spin_before_park(Duration::from_millis(10));
     }
     // glommio's error is not `Sync`, as `io::Error` wants it: its text is.
     let executor = builder.make().map_err(|error| io::Error::other(error.to_string()))?;

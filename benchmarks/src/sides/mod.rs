@@ -67,8 +67,13 @@ pub const SIDES: &[Side] = &[
     Side { name: "glommio", settings: "defaults", run: |job| glommio::run(glommio::Settings::Default, job) },
     Side {
         name: "glommio-tuned",
-        settings: "ring_depth 1024, io_memory 64 MiB, spin_before_park 10 ms",
-        run: |job| glommio::run(glommio::Settings::Tuned, job),
+        settings: "ring_depth 1024, io_memory 64 MiB",
+        run: |job| glommio::run(glommio::Settings::Deep, job),
+    },
+    Side {
+        name: "glommio-spin",
+        settings: "the same, spin_before_park 10 ms",
+        run: |job| glommio::run(glommio::Settings::DeepSpinning, job),
     },
 ];
 
