@@ -3,6 +3,7 @@
 //! Prints Markdown tables to standard output and progress to standard error. This file knows the command line only.
 
 mod allocations;
+mod allocs;
 mod buffer;
 mod data;
 mod device;
@@ -38,6 +39,12 @@ struct Cli {
 enum Command {
     /// READV_FIXED beside READV, 32 x 4 KiB, and fixed beside normal for single blocks
     Vectored(Common),
+    /// Heap allocations for one operation of ringfile, by kind of operation
+    Allocs {
+        /// A file on a file system with O_DIRECT; made and filled if it is not there
+        #[arg(long)]
+        file: PathBuf,
+    },
     /// Print the sides and their settings
     Sides,
 }
@@ -54,7 +61,7 @@ struct Reads {
     #[arg(long, value_delimiter = ',')]
     sides: Vec<String>,
     /// The side that is compared to all others, and run twice
-    #[arg(long, default_value = "hand")]
+    #[arg(long, default_value = "ringfile")]
     base: String,
 }
 
@@ -97,6 +104,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         (Some(Command::Vectored(common)), _) => vectored(&common),
+        (Some(Command::Allocs { file }), _) => allocs(&file),
         (None, Some(common)) => compare(&common, &cli.reads),
         (None, None) => Err(io::Error::other("which file? --file PATH")),
     };
@@ -140,11 +148,29 @@ fn vectored(common: &Common) -> io::Result<()> {
     let outcomes = rounds::measure(&sides, &job, common.rounds)?;
     table::print(&sides, &outcomes, base, &job);
 
-    let (sides, base) = with_repeat(chosen(&["hand".to_owned(), "hand-normal".to_owned()])?, "hand")?;
+    let plain = ["ringfile", "ringfile-normal", "hand", "hand-normal"].map(str::to_owned);
+    let (sides, base) = with_repeat(chosen(&plain)?, "ringfile")?;
     let job = common.job(size, data::PAGE, 1, DEPTH);
     let outcomes = rounds::measure(&sides, &job, common.rounds)?;
     table::print(&sides, &outcomes, base, &job);
     common.clean_up()
+}
+
+fn allocs(file: &Path) -> io::Result<()> {
+    const SIZE: u64 = 64 << 20;
+    let common = Common {
+        file: file.to_owned(),
+        size: SIZE,
+        direct: false,
+        fill: false,
+        remove: false,
+        duration: Duration::ZERO,
+        warmup: Duration::ZERO,
+        rounds: 1,
+        seed: 1,
+    };
+    let size = prepare(&common, data::PAGE as u64)?;
+    allocs::run(file, size)
 }
 
 fn chosen(names: &[String]) -> io::Result<Vec<Side>> {
@@ -179,6 +205,9 @@ fn prepare(common: &Common, block: u64) -> io::Result<u64> {
         data::fill(&file, size)?;
     }
     let file = std::fs::File::open(path)?;
+    if !path.metadata()?.is_file() && !device::is_block_device(&path.metadata()?) {
+        return Err(io::Error::other(format!("{} is neither a file nor a block device", path.display())));
+    }
     let size = usable(path, common.size, device::length(&file)?, block, false)?;
     let filled = data::looks_filled(&file, size)?;
     device::drop_from_cache(&file)?;

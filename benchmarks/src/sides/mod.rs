@@ -6,6 +6,7 @@ mod compio;
 mod glommio;
 mod hand;
 mod monoio;
+mod ringfile;
 mod tokio_uring;
 
 use std::io;
@@ -27,6 +28,12 @@ pub struct Side {
 
 /// All contenders for plain reads, in the order of the table.
 pub const SIDES: &[Side] = &[
+    Side { name: "ringfile", settings: "a pool, defaults", run: |job| ringfile::run(true, job) },
+    Side {
+        name: "ringfile-normal",
+        settings: "a pool that is not registered",
+        run: |job| ringfile::run(false, job),
+    },
     Side {
         name: "hand",
         settings: "SINGLE_ISSUER DEFER_TASKRUN NO_SQARRAY, registered ring, file and buffers",
@@ -77,8 +84,14 @@ pub const SIDES: &[Side] = &[
     },
 ];
 
-/// The two forms of a vectored read, hand-written.
+/// The two forms of a vectored read, by ringfile and hand-written.
 pub const VECTORED: &[Side] = &[
+    Side { name: "ringfile", settings: "READV_FIXED: a pool, defaults", run: |job| ringfile::run(true, job) },
+    Side {
+        name: "ringfile-normal",
+        settings: "READV: a pool that is not registered",
+        run: |job| ringfile::run(false, job),
+    },
     Side {
         name: "hand-readv-fixed",
         settings: "READV_FIXED",
