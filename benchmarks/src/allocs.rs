@@ -1,8 +1,8 @@
 //! Heap allocations for one operation of ringfile, in the steady state, on all threads.
 //!
 //! Every kind of operation runs at depth 1 and 16 until nothing is new any more, then is counted. Each row says how
-//! many operations it saw, and an operation that moves the wrong number of bytes is an error: a row of nothing done
-//! would also show 0.
+//! many operations it saw and how many of them were fixed, and an operation that moves the wrong number of bytes is an
+//! error: a row of nothing done would also show 0.
 
 use std::cell::Cell;
 use std::io;
@@ -25,8 +25,21 @@ const ODD_OFFSET: u64 = 100;
 #[derive(Default)]
 struct Progress {
     done: Cell<u64>,
-    at_start: Cell<u64>,
-    at_end: Cell<u64>,
+    at_start: Cell<Counts>,
+    at_end: Cell<Counts>,
+}
+
+/// The counters at one moment.
+#[derive(Default, Clone, Copy)]
+struct Counts {
+    allocations: u64,
+    fixed: u64,
+}
+
+impl Counts {
+    fn now() -> Counts {
+        Counts { allocations: allocations::everywhere(), fixed: ringfile::thread_metrics().fixed_ops }
+    }
 }
 
 impl Progress {
@@ -34,9 +47,9 @@ impl Progress {
         let done = self.done.get() + 1;
         self.done.set(done);
         if done == WARM {
-            self.at_start.set(allocations::everywhere());
+            self.at_start.set(Counts::now());
         } else if done == WARM + COUNTED {
-            self.at_end.set(allocations::everywhere());
+            self.at_end.set(Counts::now());
         }
     }
 
@@ -67,10 +80,12 @@ where
         })
         .collect();
     for task in tasks {
-        task.await.map_err(io::Error::other)??;
+        task.await.map_err(|error| io::Error::other(error.to_string()))??;
     }
-    let allocations = progress.at_end.get() - progress.at_start.get();
-    println!("| {name} | {depth} | {COUNTED} | {allocations} | {:.4} |", allocations as f64 / COUNTED as f64);
+    let (start, end) = (progress.at_start.get(), progress.at_end.get());
+    let allocations = end.allocations - start.allocations;
+    let each = allocations as f64 / COUNTED as f64;
+    println!("| {name} | {depth} | {COUNTED} | {} | {allocations} | {each:.4} |", end.fixed - start.fixed);
     Ok(())
 }
 
@@ -87,8 +102,8 @@ pub fn run(path: &Path, size: u64) -> io::Result<()> {
     let target = std::fs::File::options().write(true).create_new(true).open(&scratch.0)?;
     target.set_len(size)?;
     println!("\n### Heap allocations for one operation, after {WARM} of its kind\n");
-    println!("| operation | depth | operations | allocations | allocations/op |");
-    println!("|---|--:|--:|--:|--:|");
+    println!("| operation | depth | operations | of them fixed | allocations | allocations/op |");
+    println!("|---|--:|--:|--:|--:|--:|");
     ringfile::block_on(async {
         for depth in [1, 16] {
             reads(path, size, depth).await?;

@@ -103,9 +103,9 @@ fn main() -> ExitCode {
             list();
             Ok(())
         }
-        (Some(Command::Vectored(common)), _) => vectored(&common),
+        (Some(Command::Vectored(common)), _) => common.clean_up_after(vectored(&common)),
         (Some(Command::Allocs { file }), _) => allocs(&file),
-        (None, Some(common)) => compare(&common, &cli.reads),
+        (None, Some(common)) => common.clean_up_after(compare(&common, &cli.reads)),
         (None, None) => Err(io::Error::other("which file? --file PATH")),
     };
     match result {
@@ -135,7 +135,7 @@ fn compare(common: &Common, reads: &Reads) -> io::Result<()> {
         let outcomes = rounds::measure(&sides, &job, common.rounds)?;
         table::print(&sides, &outcomes, base, &job);
     }
-    common.clean_up()
+    Ok(())
 }
 
 fn vectored(common: &Common) -> io::Result<()> {
@@ -153,7 +153,7 @@ fn vectored(common: &Common) -> io::Result<()> {
     let job = common.job(size, data::PAGE, 1, DEPTH);
     let outcomes = rounds::measure(&sides, &job, common.rounds)?;
     table::print(&sides, &outcomes, base, &job);
-    common.clean_up()
+    Ok(())
 }
 
 fn allocs(file: &Path) -> io::Result<()> {
@@ -239,10 +239,11 @@ impl Common {
         }
     }
 
-    fn clean_up(&self) -> io::Result<()> {
-        if self.remove && self.file.metadata()?.is_file() {
-            return std::fs::remove_file(&self.file);
+    /// Removes the file if that was asked for, whatever the result is.
+    fn clean_up_after(&self, result: io::Result<()>) -> io::Result<()> {
+        if self.remove && self.file.is_file() {
+            return result.and(std::fs::remove_file(&self.file));
         }
-        Ok(())
+        result
     }
 }

@@ -37,7 +37,7 @@ async fn read_all(registered: bool, job: &Job) -> io::Result<Tally> {
     }
     let mut tallies = Vec::with_capacity(job.depth);
     for task in tasks {
-        tallies.push(task.await.map_err(io::Error::other)?);
+        tallies.push(task.await.map_err(|error| io::Error::other(error.to_string()))?);
     }
     Tally::sum(tallies)
 }
