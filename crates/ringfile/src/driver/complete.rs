@@ -9,14 +9,14 @@ use linux_raw_sys::io_uring as uapi;
 
 use super::prepare::{BELL, IGNORED};
 use super::shared::Mail;
-use super::slot::{Key, Kind, State};
+use super::slot::{Key, Kind, Owner, State};
 use super::target::{FileKind, Target};
 use super::{Aftermath, Driver, Finished, Metrics, Waiting};
 use crate::ring::{Cqe, Until};
 use std::task::Waker;
 
 /// Attempts without progress (EINTR, EAGAIN) before the errno is the answer.
-const ATTEMPTS: u16 = 1000;
+const ATTEMPTS: u8 = 250;
 
 impl Driver {
     /// Puts an operation into the submission queue, or at the end of those that wait for room.
@@ -110,7 +110,7 @@ impl Driver {
         }
         for key in refused {
             if let Some(slot) = self.slots.get(key) {
-                slot.errno = errno;
+                slot.errno = errno as u16;
                 self.end(key, after);
             }
         }
@@ -173,12 +173,13 @@ impl Driver {
         if result < 0 {
             let errno = -result;
             slot.attempts += 1;
-            let again =
-                matches!(errno, libc::EINTR | libc::EAGAIN) && slot.attempts < ATTEMPTS && !slot.orphan;
+            let again = matches!(errno, libc::EINTR | libc::EAGAIN)
+                && slot.attempts < ATTEMPTS
+                && slot.owner != Owner::Nobody;
             if again {
                 return self.go_on(key);
             }
-            slot.errno = errno;
+            slot.errno = errno as u16;
             return self.end(key, after);
         }
         if !slot.kind.moves_data() {
@@ -188,7 +189,7 @@ impl Driver {
         let began = self.began_at(key);
         let slot = self.slots.at(key.slot);
         slot.done = (began + result as usize).max(before).min(slot.want);
-        if slot.done == slot.want || result == 0 || slot.orphan {
+        if slot.done == slot.want || result == 0 || slot.owner == Owner::Nobody {
             return self.end(key, after);
         }
         slot.attempts = if slot.done > before { 0 } else { slot.attempts + 1 };
@@ -248,7 +249,7 @@ impl Driver {
         let polled = self.is_polled(key);
         self.no_longer_in_flight(polled);
         let slot = self.slots.at(key.slot);
-        let (file, orphan, watched) = (slot.file, slot.orphan, slot.watched);
+        let (file, owner) = (slot.file, slot.owner);
         self.counts.ops += 1;
         self.counts.fixed_ops += u64::from(slot.fixed);
         self.counts.failed += u64::from(slot.errno != 0);
@@ -263,13 +264,11 @@ impl Driver {
             // only the library's own reads begin past 0, and they fill memory in order.
             unsafe { slot.held.filled(slot.start + slot.done) };
         }
-        if let Some(waker) = slot.waker.take() {
-            after.wakers.push(waker);
-        }
-        if orphan {
-            after.buffers.push(self.take(key.slot).held);
-        } else if watched {
-            self.hand_over(key, after);
+        after.wake(std::mem::take(&mut slot.wake));
+        match owner {
+            Owner::Here => {}
+            Owner::Afar => self.hand_over(key, after),
+            Owner::Nobody => after.buffers.push(self.take(key.slot).held),
         }
         if let Some(given) = self.leave_file(file) {
             after.files.push(given);
@@ -295,11 +294,11 @@ impl Driver {
                 Mail::Watch(key) => self.watch(key, after),
                 Mail::Cancel(key) => {
                     if let Some(slot) = self.slots.get(key) {
-                        slot.watched = false;
+                        slot.owner = Owner::Here;
                     }
-                    if let Some((held, waker, given)) = self.cancel(key) {
+                    if let Some((held, wake, given)) = self.cancel(key) {
                         after.buffers.push(held);
-                        after.wakers.extend(waker);
+                        after.wake(wake);
                         after.files.extend(given);
                     }
                 }
@@ -315,8 +314,8 @@ impl Driver {
 
     fn watch(&mut self, key: Key, after: &mut Aftermath) {
         let Some(slot) = self.slots.get(key) else { return };
-        slot.watched = true;
-        after.wakers.extend(slot.waker.take());
+        slot.owner = Owner::Afar;
+        after.wake(std::mem::take(&mut slot.wake));
         if slot.state == State::Done {
             self.hand_over(key, after);
         }

@@ -14,6 +14,7 @@ mod prepare;
 mod shared;
 mod slot;
 mod target;
+mod wake;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -31,10 +32,12 @@ use crate::ring::{Ring, RingOptions};
 pub(crate) use shared::Shared;
 pub(crate) use slot::{Key, Kind, Request};
 pub(crate) use target::{FileKind, Target};
+pub(crate) use wake::{TaskNumber, polled, polling};
 
 use shared::Mail;
-use slot::{Slots, State};
+use slot::{Owner, Parts, Slots, State};
 use target::{Files, Given};
+use wake::Wake;
 
 /// What an operation gave.
 pub(crate) struct Finished {
@@ -49,12 +52,23 @@ pub(crate) struct Finished {
 /// without allocating.
 #[derive(Default)]
 pub(crate) struct Aftermath {
+    /// Tasks of this thread's loop to put back into its queue.
+    pub tasks: Vec<TaskNumber>,
     wakers: Vec<Waker>,
     buffers: Vec<Held>,
     files: Vec<Given>,
 }
 
 impl Aftermath {
+    #[inline]
+    fn wake(&mut self, wake: Wake) {
+        match wake {
+            Wake::Task(task) => self.tasks.push(task),
+            Wake::Waker(waker) => self.wakers.push(waker),
+            Wake::Nobody => {}
+        }
+    }
+
     fn settle(&mut self) {
         for waker in self.wakers.drain(..) {
             waker.wake();
@@ -79,7 +93,7 @@ struct Driver {
     files: Files,
     waiting: VecDeque<Waiting>,
     in_flight: usize,
-    spare_parts: Vec<Box<Vec<libc::iovec>>>,
+    spare_parts: Vec<Parts>,
     counts: Metrics,
     /// Whether the thread is in its loop.
     active: bool,
@@ -131,7 +145,7 @@ pub(crate) fn start(
         driver.may_start(target)?;
         let held = held.take().unwrap_or(Held::None);
         driver.files.enter(target, driver.shared.id);
-        let key = driver.slots.insert(request, held, target.number, context.waker().clone());
+        let key = driver.slots.insert(request, held, target.number, Wake::new(context.waker()));
         driver.submit(key);
         Ok(Ticket { driver: driver.shared.id, key })
     });
@@ -152,14 +166,14 @@ impl Ticket {
     /// The result, once it is there; until then the task is woken when it is.
     #[inline]
     pub(crate) fn poll(&mut self, context: &Context<'_>) -> Poll<Finished> {
-        let mut old_waker = None;
+        let mut before = Wake::Nobody;
         let polled = with(|driver| {
             if driver.shared.id != self.driver {
                 return None;
             }
-            driver.poll(self.key, context, &mut old_waker)
+            driver.poll(self.key, context, &mut before)
         });
-        drop(old_waker);
+        drop(before);
         match polled.flatten() {
             Some(Poll::Ready(finished)) => {
                 self.key.generation = 0;
@@ -226,7 +240,7 @@ impl Drop for Ticket {
 }
 
 /// What a cancelled operation leaves to drop while the driver is not borrowed.
-type Rest = (Held, Option<Waker>, Option<Given>);
+type Rest = (Held, Wake, Option<Given>);
 
 impl Driver {
     fn new(options: RingOptions) -> Box<Self> {
@@ -304,21 +318,13 @@ impl Driver {
     }
 
     #[inline]
-    fn poll(
-        &mut self,
-        key: Key,
-        context: &Context<'_>,
-        old_waker: &mut Option<Waker>,
-    ) -> Option<Poll<Finished>> {
+    fn poll(&mut self, key: Key, context: &Context<'_>, before: &mut Wake) -> Option<Poll<Finished>> {
         let slot = self.slots.get(key)?;
-        if slot.watched {
+        if slot.owner == Owner::Afar {
             return None;
         }
         if slot.state != State::Done {
-            match &mut slot.waker {
-                Some(waker) if waker.will_wake(context.waker()) => {}
-                waker => *old_waker = waker.replace(context.waker().clone()),
-            }
+            *before = slot.wake.update(context.waker());
             return Some(Poll::Pending);
         }
         Some(Poll::Ready(self.take(key.slot)))
@@ -328,11 +334,11 @@ impl Driver {
     #[inline]
     fn take(&mut self, index: u32) -> Finished {
         let slot = self.slots.at(index);
-        let (done, errno) = (slot.done, slot.errno);
+        let (done, errno) = (slot.done, i32::from(slot.errno));
         if let Some(parts) = slot.parts.take() {
             self.spare_parts.push(parts);
         }
-        let (held, _) = self.slots.remove(index);
+        let held = self.slots.remove(index);
         Finished { held, done, errno }
     }
 
@@ -359,18 +365,18 @@ impl Driver {
     /// Withdraws an operation, or asks the kernel to cancel it. `None` where it is not ours to cancel.
     fn cancel(&mut self, key: Key) -> Option<Rest> {
         let slot = self.slots.get(key)?;
-        if slot.watched {
+        if slot.owner == Owner::Afar {
             return None;
         }
         if slot.state == State::Done {
-            return Some((self.take(key.slot).held, None, None));
+            return Some((self.take(key.slot).held, Wake::Nobody, None));
         }
         self.counts.cancelled += 1;
         let (state, position, file) = (slot.state, slot.position, slot.file);
         let polled = self.files.target(file).is_some_and(|target| target.polled) && slot.kind.moves_data();
         let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) else {
             // A forked child: the operation is the parent's.
-            return Some((Held::None, None, None));
+            return Some((Held::None, Wake::Nobody, None));
         };
         let ring = if polled { rings.polled.as_mut()? } else { &mut rings.main };
         let withdrawn = match state {
@@ -381,16 +387,16 @@ impl Driver {
             if state == State::InFlight {
                 self.no_longer_in_flight(polled);
             }
-            let waker = self.slots.at(key.slot).waker.take();
+            let wake = std::mem::take(&mut self.slots.at(key.slot).wake);
             let held = self.take(key.slot).held;
-            return Some((held, waker, self.leave_file(file)));
+            return Some((held, wake, self.leave_file(file)));
         }
         let slot = self.slots.at(key.slot);
-        slot.orphan = true;
-        let waker = slot.waker.take();
+        slot.owner = Owner::Nobody;
+        let wake = std::mem::take(&mut slot.wake);
         self.waiting.push_back(Waiting::Cancellation(key));
         self.submit_waiting();
-        Some((Held::None, waker, None))
+        Some((Held::None, wake, None))
     }
 
     fn no_longer_in_flight(&mut self, polled: bool) {
