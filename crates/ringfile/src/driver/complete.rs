@@ -1,0 +1,369 @@
+//! The turn of a driver: handing entries over, collecting completions, and going on with what is not complete.
+//!
+//! What always holds: an operation ends exactly once, in [`Driver::end`]; whatever the kernel answers to `enter`,
+//! the driver can be used afterwards.
+
+use std::io;
+
+use linux_raw_sys::io_uring as uapi;
+
+use super::prepare::{BELL, IGNORED};
+use super::shared::Mail;
+use super::slot::{Key, Kind, State};
+use super::target::{FileKind, Target};
+use super::{Aftermath, Driver, Finished, Metrics, Waiting};
+use crate::ring::{Cqe, Until};
+use std::task::Waker;
+
+/// Attempts without progress (EINTR, EAGAIN) before the errno is the answer.
+const ATTEMPTS: u16 = 1000;
+
+impl Driver {
+    /// Puts an operation into the submission queue, or at the end of those that wait for room.
+    #[inline]
+    pub(super) fn submit(&mut self, key: Key) {
+        if !self.waiting.is_empty() || !self.push(key) {
+            self.make_room(key);
+        }
+    }
+
+    /// The queue is full: hands it over and goes on.
+    #[cold]
+    fn make_room(&mut self, key: Key) {
+        self.waiting.push_back(Waiting::Operation(key));
+        if let Some(rings) = self.rings.as_mut() {
+            // An error here is met again, and dealt with, in the next turn.
+            let _ = rings.main.wait_for_space();
+        }
+        self.submit_waiting();
+    }
+
+    /// Submits what waits, as far as there is room.
+    pub(super) fn submit_waiting(&mut self) {
+        while let Some(next) = self.waiting.front() {
+            let pushed = match *next {
+                // Withdrawn meanwhile: nothing is left to do.
+                Waiting::Operation(key) if self.slots.get(key).is_none() => true,
+                Waiting::Operation(key) => self.push(key),
+                Waiting::Cancellation(key) => self.push_cancellation(key),
+            };
+            if !pushed {
+                return;
+            }
+            self.waiting.pop_front();
+        }
+    }
+
+    /// One turn: see [`super::turn`].
+    pub(super) fn turn(&mut self, may_sleep: bool, after: &mut Aftermath) {
+        if self.rings.as_ref().is_some_and(|rings| rings.main.is_ours()) {
+            self.submit_waiting();
+            self.arm_bell();
+            self.enter(may_sleep, after);
+            self.collect(after);
+        }
+        self.read_mail(after);
+        self.shared.counters.publish(&self.current_counts());
+    }
+
+    fn enter(&mut self, may_sleep: bool, after: &mut Aftermath) {
+        let (answer, polled_answer) = {
+            let Some(rings) = self.rings.as_mut() else { return };
+            let spins = rings.polled_in_flight > 0;
+            let polled_answer = match rings.polled.as_mut() {
+                Some(polled) if spins => polled.enter(Until::Collected),
+                _ => Ok(()),
+            };
+            let idle = !rings.main.has_completions() && self.waiting.is_empty();
+            let sleeps = may_sleep && idle && !spins && self.shared.about_to_sleep_in_ring();
+            let until = if sleeps {
+                Until::Completed
+            } else if rings.main.has_deferred() || rings.main.waiting() > 0 {
+                Until::Collected
+            } else {
+                Until::Submitted
+            };
+            let answer = rings.main.enter(until);
+            if sleeps {
+                self.shared.woke();
+            }
+            (answer, polled_answer)
+        };
+        self.deal_with(answer, false, after);
+        self.deal_with(polled_answer, true, after);
+    }
+
+    /// EINTR, and a kernel that wants completions collected first, need nothing but the next turn. Anything else is
+    /// the answer to every operation that was not taken.
+    fn deal_with(&mut self, answer: io::Result<()>, polled: bool, after: &mut Aftermath) {
+        let Err(error) = answer else { return };
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        if matches!(errno, libc::EINTR | libc::EBUSY | libc::EAGAIN | libc::ENOMEM | libc::ETIME) {
+            return;
+        }
+        tracing::warn!(%error, "io_uring_enter failed, so do the operations that it did not take");
+        let mut refused = Vec::new();
+        if let Some(rings) = self.rings.as_mut()
+            && let Some(ring) = if polled { rings.polled.as_mut() } else { Some(&mut rings.main) }
+        {
+            ring.take_back(|user_data| refused.push(Key::from_user_data(user_data)));
+        }
+        for key in refused {
+            if let Some(slot) = self.slots.get(key) {
+                slot.errno = errno;
+                self.end(key, after);
+            }
+        }
+        if !polled && let Some(rings) = self.rings.as_mut() {
+            rings.bell_armed = false;
+        }
+    }
+
+    fn collect(&mut self, after: &mut Aftermath) {
+        loop {
+            let Some(rings) = self.rings.as_mut() else { return };
+            let Some(cqe) = rings.main.complete() else { break };
+            self.completed(cqe, after);
+        }
+        loop {
+            let Some(polled) = self.rings.as_mut().and_then(|rings| rings.polled.as_mut()) else { break };
+            let Some(cqe) = polled.complete() else { break };
+            self.completed(cqe, after);
+        }
+        if let Some(rings) = self.rings.as_mut() {
+            rings.main.forget_released();
+            if let Some(polled) = rings.polled.as_mut() {
+                polled.forget_released();
+            }
+        }
+    }
+
+    #[inline]
+    fn completed(&mut self, cqe: Cqe, after: &mut Aftermath) {
+        let key = Key::from_user_data(cqe.user_data);
+        match self.slots.get(key) {
+            Some(slot) if slot.state == State::InFlight => self.progress(key, cqe.result, after),
+            _ => self.not_an_operation(cqe),
+        }
+    }
+
+    #[cold]
+    fn not_an_operation(&mut self, cqe: Cqe) {
+        match cqe.user_data {
+            IGNORED => {}
+            BELL => {
+                let Some(rings) = self.rings.as_mut() else { return };
+                if cqe.flags & uapi::IORING_CQE_F_MORE == 0 {
+                    rings.bell_armed = false;
+                    rings.bell_repeats &= cqe.result >= 0;
+                    self.shared.silence_bell();
+                }
+            }
+            user_data => {
+                self.counts.stray += 1;
+                tracing::error!(user_data, result = cqe.result, "a completion that belongs to no operation");
+            }
+        }
+    }
+
+    /// What the kernel answered: the end of the operation, or a part of it.
+    #[inline]
+    fn progress(&mut self, key: Key, result: i32, after: &mut Aftermath) {
+        let slot = self.slots.at(key.slot);
+        if result < 0 {
+            let errno = -result;
+            slot.attempts += 1;
+            let again =
+                matches!(errno, libc::EINTR | libc::EAGAIN) && slot.attempts < ATTEMPTS && !slot.orphan;
+            if again {
+                return self.go_on(key);
+            }
+            slot.errno = errno;
+            return self.end(key, after);
+        }
+        if !slot.kind.moves_data() {
+            return self.end(key, after);
+        }
+        let before = slot.done;
+        let began = self.began_at(key);
+        let slot = self.slots.at(key.slot);
+        slot.done = (began + result as usize).max(before).min(slot.want);
+        if slot.done == slot.want || result == 0 || slot.orphan {
+            return self.end(key, after);
+        }
+        slot.attempts = if slot.done > before { 0 } else { slot.attempts + 1 };
+        if slot.attempts >= ATTEMPTS || self.is_at_end(key) {
+            return self.end(key, after);
+        }
+        self.go_on(key);
+    }
+
+    /// Where in the operation the submission that was just answered began. A direct read that stopped between two
+    /// blocks goes on from the block it stopped in, since the kernel would refuse the rest.
+    #[inline]
+    pub(super) fn began_at(&mut self, key: Key) -> usize {
+        let slot = self.slots.at(key.slot);
+        if slot.done == 0 || !slot.kind.is_read() {
+            return slot.done;
+        }
+        match self.files.target(slot.file).and_then(Target::direct) {
+            Some(block) => slot.done - slot.done % block as usize,
+            None => slot.done,
+        }
+    }
+
+    /// Whether a short read is the end of what there is. For buffered reads a read of 0 bytes will tell.
+    #[cold]
+    fn is_at_end(&mut self, key: Key) -> bool {
+        let slot = self.slots.at(key.slot);
+        let Some(target) = self.files.target(slot.file) else { return true };
+        if !slot.kind.is_read() {
+            return false;
+        }
+        if target.kind == FileKind::Other {
+            return true;
+        }
+        match target.direct() {
+            Some(block) if slot.done % block as usize != 0 => {
+                target.size().is_ok_and(|size| slot.offset + slot.done as u64 >= size)
+            }
+            _ => false,
+        }
+    }
+
+    /// Submits the rest of an operation.
+    #[cold]
+    fn go_on(&mut self, key: Key) {
+        self.counts.resubmitted += 1;
+        let polled = self.is_polled(key);
+        self.no_longer_in_flight(polled);
+        let slot = self.slots.at(key.slot);
+        slot.state = State::Waiting;
+        slot.linked = false;
+        self.submit(key);
+    }
+
+    /// The one place where an operation ends.
+    fn end(&mut self, key: Key, after: &mut Aftermath) {
+        let polled = self.is_polled(key);
+        self.no_longer_in_flight(polled);
+        let slot = self.slots.at(key.slot);
+        let (file, orphan, watched) = (slot.file, slot.orphan, slot.watched);
+        self.counts.ops += 1;
+        self.counts.fixed_ops += u64::from(slot.fixed);
+        self.counts.failed += u64::from(slot.errno != 0);
+        match slot.kind {
+            Kind::Read | Kind::ReadVectored => self.counts.bytes_read += slot.done as u64,
+            Kind::Write | Kind::WriteVectored => self.counts.bytes_written += slot.done as u64,
+            _ => {}
+        }
+        slot.state = State::Done;
+        if slot.kind.is_read() {
+            // SAFETY: the kernel has written `done` bytes from `start` on; what comes before was there already, since
+            // only the library's own reads begin past 0, and they fill memory in order.
+            unsafe { slot.held.filled(slot.start + slot.done) };
+        }
+        if let Some(waker) = slot.waker.take() {
+            after.wakers.push(waker);
+        }
+        if orphan {
+            after.buffers.push(self.take(key.slot).held);
+        } else if watched {
+            self.hand_over(key, after);
+        }
+        if let Some(given) = self.leave_file(file) {
+            after.files.push(given);
+        }
+    }
+
+    /// Leaves a result where a future that moved to another thread finds it.
+    #[cold]
+    fn hand_over(&mut self, key: Key, after: &mut Aftermath) {
+        let finished = self.take(key.slot);
+        let mut inner = self.shared.lock();
+        inner.finished.insert(key, finished);
+        after.wakers.extend(inner.wakers.remove(&key));
+    }
+
+    fn read_mail(&mut self, after: &mut Aftermath) {
+        if !self.shared.take_mail_flag() {
+            return;
+        }
+        let mail = std::mem::take(&mut self.shared.lock().mail);
+        for letter in mail {
+            match letter {
+                Mail::Watch(key) => self.watch(key, after),
+                Mail::Cancel(key) => {
+                    if let Some(slot) = self.slots.get(key) {
+                        slot.watched = false;
+                    }
+                    if let Some((held, waker, given)) = self.cancel(key) {
+                        after.buffers.push(held);
+                        after.wakers.extend(waker);
+                        after.files.extend(given);
+                    }
+                }
+                Mail::Close(number) => {
+                    if let Some(given) = self.files.close(number) {
+                        self.unregister(&given);
+                        after.files.push(given);
+                    }
+                }
+            }
+        }
+    }
+
+    fn watch(&mut self, key: Key, after: &mut Aftermath) {
+        let Some(slot) = self.slots.get(key) else { return };
+        slot.watched = true;
+        after.wakers.extend(slot.waker.take());
+        if slot.state == State::Done {
+            self.hand_over(key, after);
+        }
+    }
+
+    /// Whether something must be waited for before the thread leaves.
+    pub(super) fn must_drain(&mut self) -> bool {
+        let ours = self.rings.as_ref().is_some_and(|rings| rings.main.is_ours());
+        ours && (self.in_flight > 0 || !self.waiting.is_empty())
+    }
+
+    /// Gives everything up that the thread need not keep until its next loop. The wakers of futures on other threads,
+    /// which find their results now.
+    pub(super) fn deactivate(&mut self, after: &mut Aftermath) -> Vec<Waker> {
+        self.read_mail(after);
+        let done: Vec<Key> = self.slots.done().collect();
+        let results: Vec<(Key, Finished)> = done.into_iter().map(|key| (key, self.take(key.slot))).collect();
+        self.active = false;
+        let wakers = {
+            let mut inner = self.shared.lock();
+            inner.active = false;
+            inner.finished.extend(results);
+            // What was posted since: all of it concerns results that are in `finished` now, or idle files.
+            for letter in std::mem::take(&mut inner.mail) {
+                if let Mail::Cancel(key) = letter {
+                    after.buffers.extend(inner.finished.remove(&key).map(|finished| finished.held));
+                }
+            }
+            inner.wakers.drain().map(|(_, waker)| waker).collect()
+        };
+        let files = self.files.give_up_idle();
+        files.iter().for_each(|given| self.unregister(given));
+        after.files.extend(files);
+        if let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) {
+            rings.main.forget_buffers();
+            if let Some(polled) = rings.polled.as_mut() {
+                polled.forget_buffers();
+            }
+        }
+        self.shared.counters.publish(&self.current_counts());
+        wakers
+    }
+
+    pub(super) fn current_counts(&self) -> Metrics {
+        let enters = self.rings.as_ref().map_or(0, |rings| {
+            rings.main.enters() + rings.polled.as_ref().map_or(0, crate::ring::Ring::enters)
+        });
+        Metrics { enters, ..self.counts }
+    }
+}

@@ -1,0 +1,520 @@
+//! One driver per thread: operations in flight, their buffers, retries, cancellation.
+//!
+//! Knows files as [`Target`]s and buffers as [`Held`]; knows nothing of futures' types, nor of tasks. What always
+//! holds:
+//!
+//! - a slot owns its buffer from [`start`] until the completion was seen, whoever was dropped meanwhile;
+//! - each operation gets its own result, with its errno and how many bytes were done; a completion that matches no
+//!   operation is counted and never used;
+//! - wakers are called, and buffers of others dropped, only while the driver is not borrowed: both may come back here;
+//! - when the thread leaves its loop ([`leave`]) nothing is in flight.
+
+mod complete;
+mod prepare;
+mod shared;
+mod slot;
+mod target;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::error::Error;
+use crate::memory::Held;
+use crate::metrics::{Counters, Metrics};
+use crate::ring::{Ring, RingOptions};
+
+pub(crate) use shared::Shared;
+pub(crate) use slot::{Key, Kind, Request};
+pub(crate) use target::{FileKind, Target};
+
+use shared::Mail;
+use slot::{Slots, State};
+use target::{Files, Given};
+
+/// What an operation gave.
+pub(crate) struct Finished {
+    pub held: Held,
+    /// Bytes moved.
+    pub done: usize,
+    /// 0 where it went well.
+    pub errno: i32,
+}
+
+/// What a turn of the driver leaves to do once it is not borrowed any more. Kept by the loop, so that it is filled
+/// without allocating.
+#[derive(Default)]
+pub(crate) struct Aftermath {
+    wakers: Vec<Waker>,
+    buffers: Vec<Held>,
+    files: Vec<Given>,
+}
+
+impl Aftermath {
+    fn settle(&mut self) {
+        for waker in self.wakers.drain(..) {
+            waker.wake();
+        }
+        self.buffers.clear();
+        self.files.clear();
+    }
+}
+
+/// What waits for room in the submission queue.
+enum Waiting {
+    Operation(Key),
+    Cancellation(Key),
+}
+
+/// See the module.
+struct Driver {
+    /// Rings come with the first operation.
+    rings: Option<Rings>,
+    failed: Option<(Instant, i32)>,
+    slots: Slots,
+    files: Files,
+    waiting: VecDeque<Waiting>,
+    in_flight: usize,
+    spare_parts: Vec<Box<Vec<libc::iovec>>>,
+    counts: Metrics,
+    /// Whether the thread is in its loop.
+    active: bool,
+    options: RingOptions,
+    shared: Arc<Shared>,
+}
+
+struct Rings {
+    main: Ring,
+    /// For files whose completions are polled, made when the first is used.
+    polled: Option<Ring>,
+    polled_in_flight: usize,
+    bell_armed: bool,
+    bell_repeats: bool,
+}
+
+thread_local! {
+    static DRIVER: RefCell<Option<Box<Driver>>> = const { RefCell::new(None) };
+}
+
+/// A failed set-up is not tried again at once: on `ENOMEM` a try takes 200 ms.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Runs `f` on this thread's driver; `None` where there is none, or where it is borrowed further up the stack.
+#[inline]
+fn with<T>(f: impl FnOnce(&mut Driver) -> T) -> Option<T> {
+    DRIVER.try_with(|cell| cell.try_borrow_mut().ok()?.as_deref_mut().map(f)).ok().flatten()
+}
+
+/// An operation that was started. Dropping it cancels the operation; its buffer is dropped when the kernel is done.
+pub(crate) struct Ticket {
+    driver: u64,
+    key: Key,
+}
+
+/// Starts an operation on this thread.
+///
+/// # Errors
+/// Gives the buffer back where this is no ringfile thread, or its ring can't be had.
+#[inline]
+pub(crate) fn start(
+    target: &Arc<Target>,
+    request: &Request,
+    held: Held,
+    context: &Context<'_>,
+) -> Result<Ticket, (Error, Held)> {
+    let mut held = Some(held);
+    let started = with(|driver| {
+        driver.may_start(target)?;
+        let held = held.take().unwrap_or(Held::None);
+        driver.files.enter(target, driver.shared.id);
+        let key = driver.slots.insert(request, held, target.number, context.waker().clone());
+        driver.submit(key);
+        Ok(Ticket { driver: driver.shared.id, key })
+    });
+    match started {
+        Some(Ok(ticket)) => Ok(ticket),
+        Some(Err(error)) => Err((error, held.unwrap_or(Held::None))),
+        None => Err((outside(), held.unwrap_or(Held::None))),
+    }
+}
+
+#[cold]
+fn outside() -> Error {
+    Error::new(io::ErrorKind::Unsupported, "file operation outside a ringfile thread")
+        .because("await it inside ringfile::block_on or in a task of a ringfile::Runtime")
+}
+
+impl Ticket {
+    /// The result, once it is there; until then the task is woken when it is.
+    #[inline]
+    pub(crate) fn poll(&mut self, context: &Context<'_>) -> Poll<Finished> {
+        let mut old_waker = None;
+        let polled = with(|driver| {
+            if driver.shared.id != self.driver {
+                return None;
+            }
+            driver.poll(self.key, context, &mut old_waker)
+        });
+        drop(old_waker);
+        match polled.flatten() {
+            Some(Poll::Ready(finished)) => {
+                self.key.generation = 0;
+                Poll::Ready(finished)
+            }
+            Some(Poll::Pending) => Poll::Pending,
+            None => self.poll_from_afar(context),
+        }
+    }
+
+    #[cold]
+    fn poll_from_afar(&mut self, context: &Context<'_>) -> Poll<Finished> {
+        let Some(shared) = shared::find(self.driver) else { return Poll::Ready(lost()) };
+        let mut inner = shared.lock();
+        if let Some(finished) = inner.finished.remove(&self.key) {
+            inner.wakers.remove(&self.key);
+            drop(inner);
+            self.key.generation = 0;
+            shared::retire(&shared);
+            return Poll::Ready(finished);
+        }
+        if !inner.active {
+            return Poll::Ready(lost());
+        }
+        let first = inner.wakers.insert(self.key, context.waker().clone()).is_none();
+        if first {
+            shared.post(&mut inner, Mail::Watch(self.key));
+        }
+        Poll::Pending
+    }
+
+    #[cold]
+    fn drop_from_afar(&self) {
+        let Some(shared) = shared::find(self.driver) else { return };
+        let mut inner = shared.lock();
+        inner.wakers.remove(&self.key);
+        let finished = inner.finished.remove(&self.key);
+        if finished.is_none() && inner.active {
+            shared.post(&mut inner, Mail::Cancel(self.key));
+        }
+        drop(inner);
+        drop(finished);
+        shared::retire(&shared);
+    }
+}
+
+/// What can only be seen by a future that is polled in a forked child: its result came in the parent.
+fn lost() -> Finished {
+    Finished { held: Held::None, done: 0, errno: libc::ECANCELED }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if self.key.generation == 0 {
+            return;
+        }
+        let cancelled =
+            with(|driver| (driver.shared.id == self.driver).then(|| driver.cancel(self.key)).flatten());
+        match cancelled.flatten() {
+            Some(rest) => drop(rest),
+            None => self.drop_from_afar(),
+        }
+    }
+}
+
+/// What a cancelled operation leaves to drop while the driver is not borrowed.
+type Rest = (Held, Option<Waker>, Option<Given>);
+
+impl Driver {
+    fn new(options: RingOptions) -> Box<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let shared = Arc::new(Shared::new(NEXT.fetch_add(1, Ordering::Relaxed)));
+        shared::register(&shared);
+        Box::new(Self {
+            rings: None,
+            failed: None,
+            slots: Slots::new(),
+            files: Files::default(),
+            waiting: VecDeque::new(),
+            in_flight: 0,
+            spare_parts: Vec::new(),
+            counts: Metrics::default(),
+            active: false,
+            options,
+            shared,
+        })
+    }
+
+    /// Makes sure that an operation on `target` can be submitted.
+    #[inline]
+    fn may_start(&mut self, target: &Target) -> Result<(), Error> {
+        match &self.rings {
+            Some(rings)
+                if self.active && rings.main.is_ours() && (!target.polled || rings.polled.is_some()) =>
+            {
+                Ok(())
+            }
+            _ => self.prepare_rings(target),
+        }
+    }
+
+    #[cold]
+    fn prepare_rings(&mut self, target: &Target) -> Result<(), Error> {
+        if !self.active {
+            return Err(outside());
+        }
+        if self.rings.is_none() {
+            self.rings = Some(self.make_rings()?);
+        }
+        let Some(rings) = self.rings.as_mut() else { return Err(outside()) };
+        if !rings.main.is_ours() {
+            return Err(Error::new(io::ErrorKind::Unsupported, "file operation in a forked child")
+                .because("its ring belongs to the parent; use exec, or use ringfile only after the fork"));
+        }
+        if target.polled && rings.polled.is_none() {
+            let options = RingOptions { iopoll: true, sqpoll_idle: None, ..self.options };
+            let ring = Ring::new(&options, self.shared.waker())
+                .map_err(|error| set_up_failed(error.raw_os_error().unwrap_or(0)))?;
+            rings.polled = Some(ring);
+        }
+        Ok(())
+    }
+
+    fn make_rings(&mut self) -> Result<Rings, Error> {
+        if let Some((when, errno)) = self.failed
+            && when.elapsed() < TRY_AGAIN_AFTER
+        {
+            return Err(set_up_failed(errno));
+        }
+        let made = self.shared.eventfd().and_then(|_| Ring::new(&self.options, self.shared.waker()));
+        match made {
+            Ok(main) => {
+                self.failed = None;
+                Ok(Rings { main, polled: None, polled_in_flight: 0, bell_armed: false, bell_repeats: true })
+            }
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(libc::ENOSYS);
+                self.failed = Some((Instant::now(), errno));
+                Err(set_up_failed(errno))
+            }
+        }
+    }
+
+    #[inline]
+    fn poll(
+        &mut self,
+        key: Key,
+        context: &Context<'_>,
+        old_waker: &mut Option<Waker>,
+    ) -> Option<Poll<Finished>> {
+        let slot = self.slots.get(key)?;
+        if slot.watched {
+            return None;
+        }
+        if slot.state != State::Done {
+            match &mut slot.waker {
+                Some(waker) if waker.will_wake(context.waker()) => {}
+                waker => *old_waker = waker.replace(context.waker().clone()),
+            }
+            return Some(Poll::Pending);
+        }
+        Some(Poll::Ready(self.take(key.slot)))
+    }
+
+    /// Frees the slot of an operation that is done, or never began.
+    #[inline]
+    fn take(&mut self, index: u32) -> Finished {
+        let slot = self.slots.at(index);
+        let (done, errno) = (slot.done, slot.errno);
+        if let Some(parts) = slot.parts.take() {
+            self.spare_parts.push(parts);
+        }
+        let (held, _) = self.slots.remove(index);
+        Finished { held, done, errno }
+    }
+
+    /// Notes that an operation is not using its file any more; a file closed meanwhile is given up.
+    #[inline]
+    fn leave_file(&mut self, file: u32) -> Option<Given> {
+        let given = self.files.leave(file)?;
+        self.unregister(&given);
+        Some(given)
+    }
+
+    #[cold]
+    fn unregister(&mut self, given: &Given) {
+        given.forget_user(self.shared.id);
+        let Some(rings) = self.rings.as_mut() else { return };
+        if let Some(slot) = given.registered {
+            let ring = if given.target.polled { rings.polled.as_mut() } else { Some(&mut rings.main) };
+            if let Some(ring) = ring {
+                ring.set_file(slot, None);
+            }
+        }
+    }
+
+    /// Withdraws an operation, or asks the kernel to cancel it. `None` where it is not ours to cancel.
+    fn cancel(&mut self, key: Key) -> Option<Rest> {
+        let slot = self.slots.get(key)?;
+        if slot.watched {
+            return None;
+        }
+        if slot.state == State::Done {
+            return Some((self.take(key.slot).held, None, None));
+        }
+        self.counts.cancelled += 1;
+        let (state, position, file) = (slot.state, slot.position, slot.file);
+        let polled = self.files.target(file).is_some_and(|target| target.polled) && slot.kind.moves_data();
+        let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) else {
+            // A forked child: the operation is the parent's.
+            return Some((Held::None, None, None));
+        };
+        let ring = if polled { rings.polled.as_mut()? } else { &mut rings.main };
+        let withdrawn = match state {
+            State::Waiting => true,
+            _ => ring.withdraw(position, prepare::IGNORED),
+        };
+        if withdrawn {
+            if state == State::InFlight {
+                self.no_longer_in_flight(polled);
+            }
+            let waker = self.slots.at(key.slot).waker.take();
+            let held = self.take(key.slot).held;
+            return Some((held, waker, self.leave_file(file)));
+        }
+        let slot = self.slots.at(key.slot);
+        slot.orphan = true;
+        let waker = slot.waker.take();
+        self.waiting.push_back(Waiting::Cancellation(key));
+        self.submit_waiting();
+        Some((Held::None, waker, None))
+    }
+
+    fn no_longer_in_flight(&mut self, polled: bool) {
+        self.in_flight -= 1;
+        if polled && let Some(rings) = self.rings.as_mut() {
+            rings.polled_in_flight -= 1;
+        }
+    }
+}
+
+fn set_up_failed(errno: i32) -> Error {
+    let why = match errno {
+        libc::ENOSYS => "this kernel or a seccomp filter has no io_uring",
+        libc::EPERM => {
+            "io_uring is not allowed here: see the sysctl kernel.io_uring_disabled (0 allows it) and the seccomp \
+             profile of the container"
+        }
+        libc::ENOMEM => "RLIMIT_MEMLOCK is too small for a ring; raise it (ulimit -l)",
+        libc::EMFILE | libc::ENFILE => "too many open files; raise RLIMIT_NOFILE (ulimit -n)",
+        _ => "io_uring can't be set up",
+    };
+    let mut error = Error::from_errno(errno, "setting up io_uring").because(why);
+    if matches!(errno, libc::ENOSYS | libc::EPERM) {
+        error = error.of_kind(io::ErrorKind::Unsupported);
+    }
+    error
+}
+
+/// Begins the loop of this thread. `options` count where the thread has no ring yet.
+pub(crate) fn enter(options: RingOptions) -> Arc<Shared> {
+    DRIVER.with(|cell| {
+        let mut driver = cell.borrow_mut();
+        let driver = driver.get_or_insert_with(|| Driver::new(options));
+        driver.active = true;
+        driver.shared.lock().active = true;
+        Arc::clone(&driver.shared)
+    })
+}
+
+/// Hands over what was started and collects what has completed; with `may_sleep`, sleeps until there is something,
+/// or the thread is notified. Wakes tasks.
+pub(crate) fn turn(may_sleep: bool, after: &mut Aftermath) {
+    let has_ring = with(|driver| {
+        driver.turn(may_sleep, after);
+        driver.rings.is_some()
+    });
+    after.settle();
+    if may_sleep
+        && has_ring == Some(false)
+        && let Some(shared) = with(|driver| Arc::clone(&driver.shared))
+    {
+        shared.park();
+    }
+}
+
+/// Ends the loop of this thread: every operation is waited for, results that nobody took are kept for their futures,
+/// files and registrations are given up.
+pub(crate) fn leave(after: &mut Aftermath) {
+    while with(Driver::must_drain) == Some(true) {
+        with(|driver| {
+            driver.shared.take_notification();
+            driver.turn(true, after);
+        });
+        after.settle();
+    }
+    let wakers = with(|driver| driver.deactivate(after)).unwrap_or_default();
+    after.settle();
+    wakers.into_iter().for_each(Waker::wake);
+}
+
+/// The last handle of a file is gone: gets every driver that uses it to give it up.
+pub(crate) fn close(target: &Arc<Target>) {
+    for user in target.users() {
+        let own = with(|driver| {
+            (driver.shared.id == user).then(|| {
+                let given = driver.files.close(target.number);
+                if let Some(given) = &given {
+                    driver.unregister(given);
+                }
+                given
+            })
+        });
+        if own.flatten().is_none()
+            && let Some(shared) = shared::find(user)
+        {
+            let mut inner = shared.lock();
+            if inner.active {
+                shared.post(&mut inner, Mail::Close(target.number));
+            }
+        }
+    }
+}
+
+/// Looks at the counts of every thread.
+pub(crate) fn for_each_driver(look: &mut dyn FnMut(&Counters)) {
+    shared::everyone().iter().for_each(|shared| look(&shared.counters));
+}
+
+/// The counts of this thread.
+pub(crate) fn thread_counts() -> Metrics {
+    with(|driver| driver.current_counts()).unwrap_or_default()
+}
+
+/// What this thread's ring was made with; makes one to look at where it has none.
+pub(crate) fn features() -> Result<Vec<String>, Error> {
+    if let Some(Some(features)) = with(|driver| driver.rings.as_ref().map(|rings| rings.main.features())) {
+        return Ok(features);
+    }
+    let ring = Ring::new(&RingOptions::default(), Waker::noop().clone())
+        .map_err(|error| set_up_failed(error.raw_os_error().unwrap_or(0)))?;
+    Ok(ring.features())
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let inherited = self.rings.as_ref().is_some_and(|rings| !rings.main.is_ours());
+        if inherited {
+            // A forked child ends: the operations and their memory are the parent's.
+            std::mem::forget(std::mem::take(&mut self.rings));
+            return;
+        }
+        debug_assert_eq!(self.in_flight, 0, "a thread left its loop with operations in flight");
+        self.shared.counters.publish(&self.current_counts());
+        self.shared.lock().closed = true;
+        shared::retire(&self.shared);
+    }
+}

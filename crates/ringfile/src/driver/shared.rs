@@ -1,0 +1,187 @@
+//! The part of a driver that other threads may touch: waking its thread, results that wait for a future which moved,
+//! and counts.
+//!
+//! An operation that stays on its thread never comes here. What always holds:
+//!
+//! - a thread that was notified before it slept does not sleep, and one that sleeps is woken ([`Shared::notify`]);
+//! - once a driver is inactive, every result that nobody took is in `finished`.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Wake, Waker};
+use std::thread::Thread;
+
+use rustix::event::EventfdFlags;
+
+use super::{Finished, Key};
+use crate::metrics::Counters;
+
+const RUNNING: u32 = 0;
+const NOTIFIED: u32 = 1;
+/// Asleep in `io_uring_enter`; the eventfd wakes it.
+const IN_RING: u32 = 2;
+/// Asleep without a ring; `unpark` wakes it.
+const PARKED: u32 = 3;
+
+/// What another thread asks of a driver.
+pub(crate) enum Mail {
+    /// A future is now polled elsewhere: its result goes to `finished`.
+    Watch(Key),
+    /// A future was dropped elsewhere.
+    Cancel(Key),
+    /// The last handle of the file with this number was dropped elsewhere.
+    Close(u32),
+}
+
+#[derive(Default)]
+pub(crate) struct Inner {
+    /// Whether the thread is in its loop, so that mail gets read.
+    pub active: bool,
+    pub mail: Vec<Mail>,
+    pub finished: HashMap<Key, Finished>,
+    pub wakers: HashMap<Key, Waker>,
+    /// The thread is gone.
+    pub closed: bool,
+}
+
+/// See the module.
+pub(crate) struct Shared {
+    pub id: u64,
+    state: AtomicU32,
+    has_mail: AtomicBool,
+    eventfd: OnceLock<OwnedFd>,
+    thread: Thread,
+    inner: Mutex<Inner>,
+    pub counters: Counters,
+}
+
+impl Shared {
+    pub(crate) fn new(id: u64) -> Self {
+        Self {
+            id,
+            state: AtomicU32::new(RUNNING),
+            has_mail: AtomicBool::new(false),
+            eventfd: OnceLock::new(),
+            thread: std::thread::current(),
+            inner: Mutex::new(Inner::default()),
+            counters: Counters::default(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves something for the thread to do, and wakes it. With `inner` locked by the caller, who saw it active.
+    pub(crate) fn post(&self, inner: &mut Inner, mail: Mail) {
+        inner.mail.push(mail);
+        self.has_mail.store(true, Ordering::Release);
+        self.notify();
+    }
+
+    /// Whether mail came since the last call.
+    #[inline]
+    pub(crate) fn take_mail_flag(&self) -> bool {
+        self.has_mail.load(Ordering::Relaxed) && self.has_mail.swap(false, Ordering::Acquire)
+    }
+
+    /// The descriptor by which a thread that sleeps in its ring is woken, made once.
+    pub(crate) fn eventfd(&self) -> std::io::Result<i32> {
+        if let Some(fd) = self.eventfd.get() {
+            return Ok(fd.as_raw_fd());
+        }
+        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(self.eventfd.get_or_init(|| fd).as_raw_fd())
+    }
+
+    /// Gets the thread to look at its mail and queues soon: now if it sleeps, else before it would sleep.
+    pub(crate) fn notify(&self) {
+        match self.state.swap(NOTIFIED, Ordering::SeqCst) {
+            IN_RING => self.ring_the_bell(),
+            PARKED => self.thread.unpark(),
+            _ => {}
+        }
+    }
+
+    fn ring_the_bell(&self) {
+        if let Some(fd) = self.eventfd.get() {
+            // It can't block: the counter would have to be near its 64-bit limit.
+            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Silences the bell, which a poll that does not repeat would otherwise find ringing for ever.
+    pub(crate) fn silence_bell(&self) {
+        if let Some(fd) = self.eventfd.get() {
+            let _ = rustix::io::read(fd, &mut [0u8; 8]);
+        }
+    }
+
+    /// Forgets a notification, before its causes are looked at. Whether there was one.
+    #[inline]
+    pub(crate) fn take_notification(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == NOTIFIED
+            && self.state.swap(RUNNING, Ordering::SeqCst) == NOTIFIED
+    }
+
+    /// Says that the thread is about to sleep in its ring. False where it was notified: then it must not.
+    pub(crate) fn about_to_sleep_in_ring(&self) -> bool {
+        self.state.compare_exchange(RUNNING, IN_RING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Says that the thread is up again. A notification stays.
+    pub(crate) fn woke(&self) {
+        let _ = self.state.compare_exchange(IN_RING, RUNNING, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Sleeps without a ring until notified.
+    pub(crate) fn park(&self) {
+        if self.state.compare_exchange(RUNNING, PARKED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            while self.state.load(Ordering::SeqCst) == PARKED {
+                std::thread::park();
+            }
+        }
+    }
+
+    /// A waker that only notifies.
+    pub(crate) fn waker(self: &Arc<Self>) -> Waker {
+        struct Notifier(Arc<Shared>);
+        impl Wake for Notifier {
+            fn wake(self: Arc<Self>) {
+                self.0.notify();
+            }
+        }
+        Waker::from(Arc::new(Notifier(Arc::clone(self))))
+    }
+}
+
+/// Every driver of the process, for futures that moved to another thread.
+static ALL: Mutex<Option<HashMap<u64, Arc<Shared>>>> = Mutex::new(None);
+
+fn all<T>(look: impl FnOnce(&mut HashMap<u64, Arc<Shared>>) -> T) -> T {
+    look(ALL.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
+}
+
+pub(crate) fn register(shared: &Arc<Shared>) {
+    all(|map| map.insert(shared.id, Arc::clone(shared)));
+}
+
+pub(crate) fn find(id: u64) -> Option<Arc<Shared>> {
+    all(|map| map.get(&id).cloned())
+}
+
+pub(crate) fn everyone() -> Vec<Arc<Shared>> {
+    all(|map| map.values().cloned().collect())
+}
+
+/// Drops a driver whose thread has gone, once nobody waits for a result of its any more.
+pub(crate) fn retire(shared: &Shared) {
+    all(|map| {
+        let inner = shared.lock();
+        if inner.closed && inner.finished.is_empty() && map.remove(&shared.id).is_some() {
+            crate::metrics::retire(&shared.counters);
+        }
+    });
+}

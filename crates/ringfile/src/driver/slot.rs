@@ -1,0 +1,226 @@
+//! Operations in flight: who owns their buffer, how far they are, whom to wake.
+//!
+//! A slot owns its buffer until the kernel has answered. Slots are reused; a generation tells the operations of one
+//! slot apart. Nothing here allocates once there are as many slots as operations were ever in flight together.
+
+use std::task::Waker;
+
+use crate::memory::Held;
+
+/// Which operation: a slot, and its generation (never 0).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Key {
+    pub slot: u32,
+    pub generation: u32,
+}
+
+impl Key {
+    pub(crate) fn to_user_data(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+
+    pub(crate) fn from_user_data(user_data: u64) -> Self {
+        Self { slot: user_data as u32, generation: (user_data >> 32) as u32 }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    ReadVectored,
+    WriteVectored,
+    /// `op_flags`: `FSYNC_DATASYNC` or 0.
+    Sync,
+    /// `op_flags`: the mode; `want`: the length.
+    Allocate,
+    /// `offset`: the length.
+    Truncate,
+    /// `op_flags`: the advice; `want`: the length.
+    Advise,
+}
+
+impl Kind {
+    pub(crate) fn is_read(self) -> bool {
+        matches!(self, Self::Read | Self::ReadVectored)
+    }
+
+    pub(crate) fn is_write(self) -> bool {
+        matches!(self, Self::Write | Self::WriteVectored)
+    }
+
+    pub(crate) fn moves_data(self) -> bool {
+        self.is_read() || self.is_write()
+    }
+}
+
+/// What is asked for, without the buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub kind: Kind,
+    /// `RWF_…`, or what the kind says.
+    pub op_flags: u32,
+    /// Bytes into the file.
+    pub offset: u64,
+    /// Bytes into the buffer at which the data begins.
+    pub start: usize,
+    /// Bytes to move.
+    pub want: usize,
+    /// The operation submitted next waits for this one, and is cancelled if it fails or is short.
+    pub linked: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Free,
+    /// Waits for room in the submission queue.
+    Waiting,
+    /// In the submission queue, or the kernel's.
+    InFlight,
+    /// Answered; the result waits for its future.
+    Done,
+}
+
+/// 128 bytes or less, so that an operation's state is two cache lines.
+pub(crate) struct Slot {
+    pub generation: u32,
+    pub state: State,
+    pub kind: Kind,
+    /// Every submission so far used a registered buffer.
+    pub fixed: bool,
+    /// Nobody wants the result any more.
+    pub orphan: bool,
+    /// Failed or fruitless attempts since the last progress.
+    pub attempts: u16,
+    pub linked: bool,
+    /// The future moved to another thread.
+    pub watched: bool,
+    pub file: u32,
+    /// Where its entry is in the submission queue; in a free slot, the next free one.
+    pub position: u32,
+    pub op_flags: u32,
+    pub errno: i32,
+    pub offset: u64,
+    pub start: usize,
+    pub want: usize,
+    pub done: usize,
+    pub held: Held,
+    pub waker: Option<Waker>,
+    pub parts: Option<Box<Vec<libc::iovec>>>,
+}
+
+const _: () = assert!(size_of::<Slot>() <= 128);
+
+// SAFETY: the addresses in `parts` are those of `held`, which may move between threads; nothing else uses them.
+unsafe impl Send for Slot {}
+
+impl Slot {
+    fn empty() -> Self {
+        Self {
+            generation: 1,
+            state: State::Free,
+            kind: Kind::Read,
+            fixed: false,
+            orphan: false,
+            attempts: 0,
+            linked: false,
+            watched: false,
+            file: 0,
+            position: NONE,
+            op_flags: 0,
+            errno: 0,
+            offset: 0,
+            start: 0,
+            want: 0,
+            done: 0,
+            held: Held::None,
+            waker: None,
+            parts: None,
+        }
+    }
+}
+
+const NONE: u32 = u32::MAX;
+
+/// All slots of a driver.
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    free: u32,
+}
+
+impl Slots {
+    pub(crate) fn new() -> Self {
+        Self { slots: Vec::new(), free: NONE }
+    }
+
+    /// A slot for `request`; the caller puts it into flight.
+    #[inline]
+    pub(crate) fn insert(&mut self, request: &Request, held: Held, file: u32, waker: Waker) -> Key {
+        if self.free == NONE {
+            self.grow();
+        }
+        let index = self.free;
+        let slot = &mut self.slots[index as usize];
+        self.free = slot.position;
+        slot.state = State::Waiting;
+        slot.kind = request.kind;
+        slot.fixed = true;
+        slot.orphan = false;
+        slot.attempts = 0;
+        slot.linked = request.linked;
+        slot.watched = false;
+        slot.file = file;
+        slot.op_flags = request.op_flags;
+        slot.errno = 0;
+        slot.offset = request.offset;
+        slot.start = request.start;
+        slot.want = request.want;
+        slot.done = 0;
+        slot.held = held;
+        slot.waker = Some(waker);
+        Key { slot: index, generation: slot.generation }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let first = self.slots.len() as u32;
+        let count = self.slots.len().max(64) as u32;
+        self.slots.extend((0..count).map(|i| {
+            let next = if i + 1 == count { NONE } else { first + i + 1 };
+            Slot { position: next, ..Slot::empty() }
+        }));
+        self.free = first;
+    }
+
+    /// The slot of a live operation.
+    #[inline]
+    pub(crate) fn get(&mut self, key: Key) -> Option<&mut Slot> {
+        self.slots
+            .get_mut(key.slot as usize)
+            .filter(|slot| slot.generation == key.generation && slot.state != State::Free)
+    }
+
+    /// A slot known to be live.
+    #[inline]
+    pub(crate) fn at(&mut self, index: u32) -> &mut Slot {
+        &mut self.slots[index as usize]
+    }
+
+    /// Ends an operation and gives its buffer and waker back.
+    #[inline]
+    pub(crate) fn remove(&mut self, index: u32) -> (Held, Option<Waker>) {
+        let free = self.free;
+        let slot = &mut self.slots[index as usize];
+        slot.state = State::Free;
+        slot.generation = slot.generation.wrapping_add(1).max(1);
+        slot.position = free;
+        self.free = index;
+        (std::mem::replace(&mut slot.held, Held::None), slot.waker.take())
+    }
+
+    /// The operations that are answered and not yet taken.
+    pub(crate) fn done(&self) -> impl Iterator<Item = Key> + '_ {
+        let numbered = self.slots.iter().enumerate().filter(|(_, slot)| slot.state == State::Done);
+        numbered.map(|(index, slot)| Key { slot: index as u32, generation: slot.generation })
+    }
+}

@@ -1,0 +1,217 @@
+//! A file as the driver sees it, and the files that a driver has in use.
+//!
+//! The descriptor of a [`Target`] is private: it is never handed out, so nobody can close or replace it. A driver
+//! keeps the target of every operation in flight alive by a count of its own, without touching a shared reference
+//! count for each operation, and registers a file with its ring once it was used a few times.
+
+use std::io::{Seek, SeekFrom};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::ring::Ring;
+
+/// Registering costs about as much as it saves in this many operations.
+const USES_BEFORE_REGISTERING: u32 = 8;
+
+/// What kind of thing the file is, as far as continuing short reads goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FileKind {
+    /// Reads end early only at the end.
+    Regular,
+    /// As a regular file.
+    Block,
+    /// Pipes, sockets, terminals and other devices: a short read is an answer.
+    Other,
+}
+
+/// A file, shared by its handles and by the drivers that use it.
+pub(crate) struct Target {
+    fd: OwnedFd,
+    /// A small number, unique among live targets.
+    pub number: u32,
+    pub kind: FileKind,
+    /// What direct I/O must be a multiple of; 0 for buffered I/O. Changes once, where a file system turns out to refuse
+    /// direct I/O and the user allowed buffered I/O instead.
+    direct: AtomicU32,
+    /// Completions are polled from the device.
+    pub polled: bool,
+    pub path: Option<PathBuf>,
+    /// The drivers that have it in use, by number.
+    users: Mutex<Vec<u64>>,
+}
+
+static NUMBERS: Mutex<(Vec<u32>, u32)> = Mutex::new((Vec::new(), 0));
+
+impl Target {
+    pub(crate) fn new(
+        fd: OwnedFd,
+        kind: FileKind,
+        direct: Option<u32>,
+        polled: bool,
+        path: Option<PathBuf>,
+    ) -> Self {
+        let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = numbers.0.pop().unwrap_or_else(|| {
+            numbers.1 += 1;
+            numbers.1 - 1
+        });
+        let direct = AtomicU32::new(direct.unwrap_or(0));
+        Self { fd, number, kind, direct, polled, path, users: Mutex::new(Vec::new()) }
+    }
+
+    /// What direct I/O must be a multiple of, in bytes; `None` for buffered I/O.
+    #[inline]
+    pub(crate) fn direct(&self) -> Option<u32> {
+        Some(self.direct.load(Ordering::Relaxed)).filter(|&block| block != 0)
+    }
+
+    /// From now on I/O is buffered.
+    pub(crate) fn turn_buffered(&self) -> std::io::Result<()> {
+        let flags = rustix::fs::fcntl_getfl(&self.fd)?;
+        rustix::fs::fcntl_setfl(&self.fd, flags - rustix::fs::OFlags::DIRECT)?;
+        self.direct.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn raw_fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The file's size in bytes now.
+    pub(crate) fn size(&self) -> std::io::Result<u64> {
+        if self.kind == FileKind::Block {
+            // Its own open file description: seeking must not move the position of the user's.
+            let path = format!("/proc/self/fd/{}", self.raw_fd());
+            return std::fs::File::open(path)?.seek(SeekFrom::End(0));
+        }
+        Ok(rustix::fs::fstat(&self.fd)?.st_size as u64)
+    }
+
+    /// The drivers to tell when the last handle goes.
+    pub(crate) fn users(&self) -> Vec<u64> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).0.push(self.number);
+    }
+}
+
+struct Entry {
+    target: Arc<Target>,
+    in_flight: u32,
+    uses: u32,
+    registered: bool,
+    closing: bool,
+}
+
+/// The files that one driver has in use, by number.
+#[derive(Default)]
+pub(crate) struct Files(Vec<Option<Entry>>);
+
+impl Files {
+    /// Notes an operation on `target`.
+    #[inline]
+    pub(crate) fn enter(&mut self, target: &Arc<Target>, driver: u64) {
+        let entry = match self.0.get_mut(target.number as usize) {
+            Some(Some(entry)) => entry,
+            _ => self.add(target, driver),
+        };
+        debug_assert!(Arc::ptr_eq(&entry.target, target));
+        entry.in_flight += 1;
+    }
+
+    #[cold]
+    fn add(&mut self, target: &Arc<Target>, driver: u64) -> &mut Entry {
+        let index = target.number as usize;
+        if self.0.len() <= index {
+            self.0.resize_with(index + 1, || None);
+        }
+        target.users.lock().unwrap_or_else(PoisonError::into_inner).push(driver);
+        self.0[index].insert(Entry {
+            target: Arc::clone(target),
+            in_flight: 0,
+            uses: 0,
+            registered: false,
+            closing: false,
+        })
+    }
+
+    /// The file with this number, which is in use.
+    #[inline]
+    pub(crate) fn target(&self, number: u32) -> Option<&Target> {
+        Some(&self.0.get(number as usize)?.as_ref()?.target)
+    }
+
+    /// The number to put into an entry for `ring`, and whether it is a registered one.
+    #[inline]
+    pub(crate) fn descriptor(&mut self, number: u32, ring: &mut Ring) -> (i32, bool) {
+        let Some(Some(entry)) = self.0.get_mut(number as usize) else { return (-1, false) };
+        if entry.registered && entry.target.polled == ring.is_polled() {
+            return (number as i32, true);
+        }
+        entry.register_if_it_pays(ring);
+        (entry.target.raw_fd(), false)
+    }
+
+    /// Notes that an operation has ended. A file whose last handle went meanwhile is given up.
+    #[inline]
+    pub(crate) fn leave(&mut self, number: u32) -> Option<Given> {
+        let entry = self.0.get_mut(number as usize)?.as_mut()?;
+        entry.in_flight -= 1;
+        if entry.closing && entry.in_flight == 0 { self.give_up(number) } else { None }
+    }
+
+    /// The last handle is gone: gives the file up now, or when its last operation ends.
+    pub(crate) fn close(&mut self, number: u32) -> Option<Given> {
+        let entry = self.0.get_mut(number as usize)?.as_mut()?;
+        entry.closing = true;
+        if entry.in_flight == 0 { self.give_up(number) } else { None }
+    }
+
+    /// Every file that no operation uses.
+    pub(crate) fn give_up_idle(&mut self) -> Vec<Given> {
+        let idle = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.in_flight == 0);
+        let numbers: Vec<u32> = (0..self.0.len()).filter(|&i| idle(&self.0[i])).map(|i| i as u32).collect();
+        numbers.into_iter().filter_map(|number| self.give_up(number)).collect()
+    }
+
+    fn give_up(&mut self, number: u32) -> Option<Given> {
+        let entry = self.0.get_mut(number as usize)?.take()?;
+        Some(Given { registered: entry.registered.then_some(number), target: entry.target })
+    }
+}
+
+impl Entry {
+    fn register_if_it_pays(&mut self, ring: &mut Ring) {
+        if self.target.polled != ring.is_polled() || self.uses > USES_BEFORE_REGISTERING {
+            return;
+        }
+        self.uses += 1;
+        if self.uses == USES_BEFORE_REGISTERING {
+            self.registered = ring.set_file(self.target.number, Some(self.target.raw_fd()));
+            self.uses += 1;
+        }
+    }
+}
+
+/// A file that a driver has given up; its ring must give up the registration before the target is dropped.
+pub(crate) struct Given {
+    pub registered: Option<u32>,
+    pub target: Arc<Target>,
+}
+
+impl Given {
+    /// Takes the driver off the list of those to tell when the file is closed.
+    pub(crate) fn forget_user(&self, driver: u64) {
+        self.target.users.lock().unwrap_or_else(PoisonError::into_inner).retain(|&user| user != driver);
+    }
+}

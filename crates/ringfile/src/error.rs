@@ -1,0 +1,280 @@
+//! What went wrong, with the errno, what was being done to which file, and what to try.
+//!
+//! [`Error`] stands alone; [`BufError`] carries the buffer of the operation that failed. Both turn into
+//! [`std::io::Error`], so `?` works in functions that return that.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::memory::PoolError;
+
+/// A result whose error is [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What an operation with a buffer gives: the buffer, in either case.
+pub type BufResult<B> = std::result::Result<B, BufError<B>>;
+
+/// An I/O error with its context.
+///
+/// Keeps the operating system's errno, and says what was being done, to which file, how much of it was done, and what
+/// to try. Turns into [`std::io::Error`] of the same [kind](Error::kind).
+///
+/// ```
+/// let error = ringfile::File::open("/no/such/file").unwrap_err();
+/// assert_eq!(error.errno(), Some(libc::ENOENT));
+/// assert!(error.to_string().contains("/no/such/file"));
+/// ```
+pub struct Error(Box<Context>);
+
+struct Context {
+    kind: io::ErrorKind,
+    errno: Option<i32>,
+    what: Cow<'static, str>,
+    path: Option<PathBuf>,
+    offset: Option<u64>,
+    done: usize,
+    reason: Option<Cow<'static, str>>,
+}
+
+impl Error {
+    /// The errno of the operating system, where the error came from there.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        self.0.errno
+    }
+
+    /// The kind, as the standard library sorts errors.
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
+        self.0.kind
+    }
+
+    /// How many bytes were read or written before the error.
+    #[must_use]
+    pub fn done(&self) -> usize {
+        self.0.done
+    }
+
+    /// The file concerned, where it was opened by path.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.0.path.as_deref()
+    }
+
+    /// Where in the file the operation began, in bytes.
+    #[must_use]
+    pub fn offset(&self) -> Option<u64> {
+        self.0.offset
+    }
+
+    pub(crate) fn new(kind: io::ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
+        let what = what.into();
+        Self(Box::new(Context { kind, errno: None, what, path: None, offset: None, done: 0, reason: None }))
+    }
+
+    pub(crate) fn from_errno(errno: i32, what: impl Into<Cow<'static, str>>) -> Self {
+        let mut error = Self::new(io::Error::from_raw_os_error(errno).kind(), what);
+        error.0.errno = Some(errno);
+        error
+    }
+
+    pub(crate) fn from_io(error: &io::Error, what: impl Into<Cow<'static, str>>) -> Self {
+        match error.raw_os_error() {
+            Some(errno) => Self::from_errno(errno, what),
+            None => Self::new(error.kind(), what).because(error.to_string()),
+        }
+    }
+
+    pub(crate) fn of_kind(mut self, kind: io::ErrorKind) -> Self {
+        self.0.kind = kind;
+        self
+    }
+
+    pub(crate) fn on(mut self, path: Option<&Path>) -> Self {
+        self.0.path = path.map(Path::to_owned);
+        self
+    }
+
+    pub(crate) fn at(mut self, offset: u64) -> Self {
+        self.0.offset = Some(offset);
+        self
+    }
+
+    pub(crate) fn after(mut self, done: usize) -> Self {
+        self.0.done = done;
+        self
+    }
+
+    /// Why, and what to do about it.
+    pub(crate) fn because(mut self, reason: impl Into<Cow<'static, str>>) -> Self {
+        self.0.reason = Some(reason.into());
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let context = &*self.0;
+        f.write_str(&context.what)?;
+        if let Some(offset) = context.offset {
+            write!(f, " at offset {offset}")?;
+        }
+        if let Some(path) = &context.path {
+            write!(f, " of {}", path.display())?;
+        }
+        if let Some(errno) = context.errno {
+            write!(f, ": {}", io::Error::from_raw_os_error(errno))?;
+        }
+        if let Some(reason) = &context.reason {
+            write!(f, ": {reason}")?;
+        }
+        if context.done > 0 {
+            write!(f, " (after {} bytes)", context.done)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({self})")
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        io::Error::new(error.kind(), error)
+    }
+}
+
+impl From<PoolError> for Error {
+    fn from(error: PoolError) -> Self {
+        let error = io::Error::from(error);
+        Self::from_io(&error, "getting memory from the pool")
+    }
+}
+
+/// The error of an operation that had a buffer, and the buffer.
+///
+/// Turns into [`Error`] or [`std::io::Error`] by `?`, which drops the buffer; [`into_parts`](Self::into_parts) keeps it.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("ringfile-doc-buferror-{}", std::process::id()));
+/// # std::fs::write(&path, b"short")?;
+/// let file = ringfile::File::open(&path)?;
+/// ringfile::block_on(async {
+///     let failed = file.read_exact_at(Vec::with_capacity(64), 0).await.unwrap_err();
+///     assert_eq!(failed.kind(), std::io::ErrorKind::UnexpectedEof);
+///     assert_eq!(failed.done(), 5);
+///     let (_error, buffer) = failed.into_parts();
+///     assert_eq!(buffer.capacity(), 64);
+/// });
+/// # std::fs::remove_file(&path)
+/// # }
+/// ```
+pub struct BufError<B> {
+    error: Error,
+    buffer: B,
+}
+
+impl<B> BufError<B> {
+    pub(crate) fn new(error: Error, buffer: B) -> Self {
+        Self { error, buffer }
+    }
+
+    /// The error alone.
+    #[must_use]
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// See [`Error::errno`].
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        self.error.errno()
+    }
+
+    /// See [`Error::kind`].
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
+        self.error.kind()
+    }
+
+    /// How many bytes were read or written before the error.
+    #[must_use]
+    pub fn done(&self) -> usize {
+        self.error.done()
+    }
+
+    /// The buffer; after a failed read its length is what was read.
+    #[must_use]
+    pub fn into_buffer(self) -> B {
+        self.buffer
+    }
+
+    /// The error and the buffer.
+    #[must_use]
+    pub fn into_parts(self) -> (Error, B) {
+        (self.error, self.buffer)
+    }
+}
+
+impl<B> fmt::Display for BufError<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<B> fmt::Debug for BufError<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BufError({})", self.error)
+    }
+}
+
+impl<B> std::error::Error for BufError<B> {}
+
+impl<B> From<BufError<B>> for Error {
+    fn from(failed: BufError<B>) -> Self {
+        failed.error
+    }
+}
+
+impl<B> From<BufError<B>> for io::Error {
+    fn from(failed: BufError<B>) -> Self {
+        failed.error.into()
+    }
+}
+
+/// The shape that tokio-uring and monoio give results in, for code that is ported from them.
+///
+/// ```
+/// use ringfile::IntoParts;
+/// # fn main() -> std::io::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("ringfile-doc-parts-{}", std::process::id()));
+/// # std::fs::write(&path, b"abc")?;
+/// let file = ringfile::File::open(&path)?;
+/// let (result, buffer) =
+///     ringfile::block_on(file.read_at(Vec::with_capacity(16), 0)).into_parts();
+/// assert_eq!(result?, 3);
+/// assert_eq!(buffer, b"abc");
+/// # std::fs::remove_file(&path)
+/// # }
+/// ```
+pub trait IntoParts<B> {
+    /// The number of bytes, or the error, beside the buffer.
+    fn into_parts(self) -> (io::Result<usize>, B);
+}
+
+impl<B: crate::IoBuf> IntoParts<B> for BufResult<B> {
+    fn into_parts(self) -> (io::Result<usize>, B) {
+        match self {
+            Ok(buffer) => (Ok(buffer.len()), buffer),
+            Err(failed) => (Err(failed.error.into()), failed.buffer),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Operations that move no data: syncing, allocating, truncating, advising.
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
+
+use super::{File, OpenOptions};
+use crate::driver::{self, Kind, Request, Ticket};
+use crate::error::{Error, Result};
+use crate::memory::Held;
+
+/// What [`File::allocate`] does with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AllocateMode {
+    /// Blocks for the range; the file grows to hold it.
+    Extend,
+    /// Blocks for the range; the file keeps its size.
+    KeepSize,
+    /// Gives the range's blocks back: it reads as zeros from then on. The file keeps its size.
+    PunchHole,
+    /// The range reads as zeros from then on, and keeps its blocks. The file grows to hold it.
+    ZeroRange,
+}
+
+/// What [`File::advise`] tells the page cache of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Advice {
+    /// Nothing in particular.
+    Normal,
+    /// It will be read from front to back: more read-ahead.
+    Sequential,
+    /// It will be read here and there: no read-ahead.
+    Random,
+    /// It will be wanted soon: start reading it in.
+    WillNeed,
+    /// It will not be wanted: clean pages of it go.
+    DontNeed,
+}
+
+/// The future of an operation that moves no data.
+///
+/// `Send` and `Unpin`. Dropping it cancels the operation where the kernel still can.
+#[must_use = "nothing is done until the future is awaited"]
+pub struct Control<'a> {
+    file: &'a File,
+    what: &'static str,
+    stage: Stage,
+}
+
+enum Stage {
+    Start(Request),
+    Running(Ticket),
+    /// The result is there and was not taken.
+    Kept(Result<()>),
+    Ended,
+}
+
+impl<'a> Control<'a> {
+    fn new(file: &'a File, what: &'static str, kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
+        let want = want as usize;
+        let request = Request { kind, op_flags, offset, start: 0, want, linked: false };
+        Self { file, what, stage: Stage::Start(request) }
+    }
+
+    pub(super) fn sync_data(file: &'a File) -> Self {
+        Self::new(file, "syncing the data", Kind::Sync, IORING_FSYNC_DATASYNC, 0, 0)
+    }
+
+    /// One that has ended with `result`.
+    pub(super) fn ended(file: &'a File, result: Result<()>) -> Self {
+        Self { file, what: "", stage: Stage::Kept(result) }
+    }
+
+    fn failed(&self, error: Error) -> Error {
+        error.on(self.file.path())
+    }
+}
+
+impl Future for Control<'_> {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let control = &mut *self;
+        match &mut control.stage {
+            Stage::Start(request) => {
+                match driver::start(&control.file.0.target, request, Held::None, context) {
+                    Ok(ticket) => {
+                        control.stage = Stage::Running(ticket);
+                        Poll::Pending
+                    }
+                    Err((error, _)) => {
+                        control.stage = Stage::Ended;
+                        Poll::Ready(Err(control.failed(error)))
+                    }
+                }
+            }
+            Stage::Running(ticket) => {
+                let Poll::Ready(finished) = ticket.poll(context) else { return Poll::Pending };
+                control.stage = Stage::Ended;
+                Poll::Ready(match finished.errno {
+                    0 => Ok(()),
+                    errno => Err(control.failed(Error::from_errno(errno, control.what))),
+                })
+            }
+            Stage::Kept(_) | Stage::Ended => match std::mem::replace(&mut control.stage, Stage::Ended) {
+                Stage::Kept(result) => Poll::Ready(result),
+                _ => Poll::Pending,
+            },
+        }
+    }
+}
+
+impl File {
+    /// Waits until all data and metadata of the file are on stable storage (`fsync`).
+    ///
+    /// Covers what was written before this was polled for the first time; writes still in flight are not waited for.
+    ///
+    /// # Errors
+    /// As `fsync(2)`. After an error the state of what was not yet synced is unknown.
+    pub fn sync_all(&self) -> Control<'_> {
+        Control::new(self, "syncing", Kind::Sync, 0, 0, 0)
+    }
+
+    /// As [`sync_all`](Self::sync_all), but only the metadata needed to read the data back (`fdatasync`).
+    ///
+    /// # Errors
+    /// As `fdatasync(2)`.
+    pub fn sync_data(&self) -> Control<'_> {
+        Control::sync_data(self)
+    }
+
+    /// Allocates, or gives back, the blocks of a range of bytes (`fallocate`).
+    ///
+    /// # Errors
+    /// As `fallocate(2)`: `ENOSPC`, or `EOPNOTSUPP` where the file system has no such mode.
+    pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Control<'_> {
+        let flags = match mode {
+            AllocateMode::Extend => 0,
+            AllocateMode::KeepSize => libc::FALLOC_FL_KEEP_SIZE,
+            AllocateMode::PunchHole => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+            AllocateMode::ZeroRange => libc::FALLOC_FL_ZERO_RANGE,
+        };
+        Control::new(self, "allocating", Kind::Allocate, flags as u32, offset, len)
+    }
+
+    /// Sets the file's size in bytes: cuts it, or extends it with zeros (`ftruncate`).
+    ///
+    /// # Errors
+    /// As `ftruncate(2)`.
+    pub fn set_len(&self, len: u64) -> Control<'_> {
+        Control::new(self, "setting the size", Kind::Truncate, 0, len, 0)
+    }
+
+    /// Tells the page cache what to expect of a range of bytes (`posix_fadvise`); `len` 0 means to the end.
+    ///
+    /// # Errors
+    /// As `posix_fadvise(2)`.
+    pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Control<'_> {
+        let advice = match advice {
+            Advice::Normal => libc::POSIX_FADV_NORMAL,
+            Advice::Sequential => libc::POSIX_FADV_SEQUENTIAL,
+            Advice::Random => libc::POSIX_FADV_RANDOM,
+            Advice::WillNeed => libc::POSIX_FADV_WILLNEED,
+            Advice::DontNeed => libc::POSIX_FADV_DONTNEED,
+        };
+        Control::new(self, "advising", Kind::Advise, advice as u32, offset, len)
+    }
+}
+
+/// Syncs a directory, so that files made, renamed or removed in it stay so after a crash. Opening it blocks.
+///
+/// # Errors
+/// As `open(2)` and `fsync(2)`.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// ringfile::block_on(ringfile::sync_dir(std::env::temp_dir()))?;
+/// # Ok(())
+/// # }
+/// ```
+pub async fn sync_dir(path: impl AsRef<Path>) -> Result<()> {
+    let directory = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(path)?;
+    directory.sync_all().await
+}

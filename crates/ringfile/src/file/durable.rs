@@ -1,0 +1,157 @@
+//! Durable writes: `RWF_DSYNC`, or a write and an fdatasync linked to it.
+//!
+//! Which is cheaper depends on the device: forced unit access beats a flush of the whole cache on data-centre drives
+//! and loses to it on consumer ones. `Auto` finds out from the file's own first writes.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use linux_raw_sys::general::RWF_DSYNC;
+
+use super::control::Control;
+use super::{File, Io};
+use crate::error::{BufError, BufResult};
+use crate::memory::IoBuf;
+
+/// How [`File::write_durable_at`] makes its data durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Durability {
+    /// The cheaper of the two, found out by the file's first durable writes, which take turns.
+    #[default]
+    Auto,
+    /// Each write is durable by itself (`RWF_DSYNC`).
+    Dsync,
+    /// Each write is followed by an `fdatasync` that is submitted with it.
+    Fsync,
+}
+
+/// Writes of each kind that `Auto` measures.
+const TRIALS: u64 = 8;
+
+/// The choice for one file, with what was measured so far: count and nanoseconds for each kind.
+pub(super) struct Choice {
+    fixed: Durability,
+    started: AtomicU64,
+    dsync: [AtomicU64; 2],
+    fsync: [AtomicU64; 2],
+}
+
+impl Choice {
+    pub(super) fn new(fixed: Durability) -> Self {
+        let zeros = || [AtomicU64::new(0), AtomicU64::new(0)];
+        Self { fixed, started: AtomicU64::new(0), dsync: zeros(), fsync: zeros() }
+    }
+
+    /// The kind for the next write, and whether it is to be measured.
+    fn next(&self) -> (Durability, bool) {
+        if self.fixed != Durability::Auto {
+            return (self.fixed, false);
+        }
+        let started = self.started.load(Ordering::Relaxed);
+        if started < 2 * TRIALS {
+            self.started.fetch_add(1, Ordering::Relaxed);
+            let kind = if started % 2 == 0 { Durability::Dsync } else { Durability::Fsync };
+            return (kind, true);
+        }
+        (if mean(&self.fsync) < mean(&self.dsync) { Durability::Fsync } else { Durability::Dsync }, false)
+    }
+
+    fn note(&self, kind: Durability, began: Instant) {
+        let sums = if kind == Durability::Dsync { &self.dsync } else { &self.fsync };
+        sums[0].fetch_add(1, Ordering::Relaxed);
+        sums[1].fetch_add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+fn mean(sums: &[AtomicU64; 2]) -> u64 {
+    sums[1].load(Ordering::Relaxed) / sums[0].load(Ordering::Relaxed).max(1)
+}
+
+/// The future of [`File::write_durable_at`].
+#[must_use = "nothing is written until the future is awaited"]
+pub struct WriteDurable<'a, B> {
+    file: &'a File,
+    kind: Durability,
+    measured_from: Option<Instant>,
+    measured: bool,
+    write: Io<'a, B>,
+    /// The write's result, while the sync goes on.
+    written: Option<B>,
+    sync: Option<Control<'a>>,
+    /// The sync was cancelled since the write was short, and follows it once more.
+    synced_again: bool,
+}
+
+impl<B> Unpin for WriteDurable<'_, B> {}
+
+impl<'a, B: IoBuf> WriteDurable<'a, B> {
+    pub(super) fn new(file: &'a File, buffer: B, offset: u64) -> Self {
+        let (kind, measured) = file.0.durable.next();
+        let write = Io::write(file, buffer, offset);
+        let (write, sync) = match kind {
+            Durability::Fsync => (write.linked(), Some(Control::sync_data(file))),
+            _ => (write.with_flags(RWF_DSYNC), None),
+        };
+        Self { file, kind, measured_from: None, measured, write, written: None, sync, synced_again: false }
+    }
+
+    fn finish(&self, buffer: B) -> Poll<BufResult<B>> {
+        if self.measured
+            && let Some(began) = self.measured_from
+        {
+            self.file.0.durable.note(self.kind, began);
+        }
+        Poll::Ready(Ok(buffer))
+    }
+}
+
+impl<B: IoBuf> Future for WriteDurable<'_, B> {
+    type Output = BufResult<B>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if this.measured_from.is_none() {
+            this.measured_from = Some(Instant::now());
+        }
+        if this.written.is_none() {
+            match Pin::new(&mut this.write).poll(context) {
+                Poll::Ready(Ok(buffer)) => this.written = Some(buffer),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {
+                    // Submitted right behind the write, and so linked to it.
+                    if let Some(sync) = this.sync.as_mut()
+                        && let Poll::Ready(result) = Pin::new(sync).poll(context)
+                    {
+                        // Done before the write was seen to be: kept for when it is.
+                        this.sync = Some(Control::ended(this.file, result));
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+        while let Some(sync) = this.sync.as_mut() {
+            let result = ready!(Pin::new(sync).poll(context));
+            this.sync = None;
+            match result {
+                Err(error) if error.errno() == Some(libc::ECANCELED) && !this.synced_again => {
+                    this.synced_again = true;
+                    this.sync = Some(Control::sync_data(this.file));
+                }
+                Err(error) => {
+                    if let Some(buffer) = this.written.take() {
+                        return Poll::Ready(Err(BufError::new(error, buffer)));
+                    }
+                }
+                Ok(()) => {}
+            }
+        }
+        match this.written.take() {
+            Some(buffer) => this.finish(buffer),
+            None => Poll::Pending,
+        }
+    }
+}

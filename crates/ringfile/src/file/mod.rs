@@ -1,0 +1,246 @@
+//! What a user holds: [`File`], its operations, and the streams made of them.
+//!
+//! Safe code over the driver. Knows alignment and what is needed to make an operation fit it; does not know rings.
+//! What always holds: a future does nothing before it is polled, and gives its buffer back, also on error.
+
+mod control;
+mod durable;
+mod io;
+mod open;
+mod stream;
+mod unaligned;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+pub use control::{Advice, AllocateMode, Control, sync_dir};
+pub use durable::{Durability, WriteDurable};
+pub use io::Io;
+pub use open::OpenOptions;
+pub use stream::{Next, Reader};
+
+use crate::driver::{self, Target};
+use crate::error::{Error, Result};
+use crate::memory::{IoBuf, IoBufMut};
+
+/// A file for positional I/O with owned buffers.
+///
+/// Cheap to clone; every clone is the same open file. The descriptor closes when the last clone is gone and the last
+/// operation has ended. Any number of operations may be in flight on one file, from any number of threads.
+///
+/// Operations are futures: nothing happens until they are polled, on a ringfile thread (inside [`block_on`](crate::block_on)
+/// or a [`Runtime`](crate::Runtime)). **Dropping** one cancels it where the kernel still can; in any case its buffer is kept until the
+/// kernel is done with it. What was written by then is written.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("ringfile-doc-file-{}", std::process::id()));
+/// use ringfile::{OpenOptions, Pool};
+/// let pool = Pool::new(1 << 20);
+/// ringfile::block_on(async {
+///     let file = OpenOptions::new().read(true).write(true).create(true).open(&path)?;
+///     let mut page = pool.get(4096)?;
+///     page.resize(4096, 7);
+///     let page = file.write_at(page, 0).await?;
+///     file.sync_data().await?;
+///     let page = file.read_at(page, 0).await?;
+///     assert_eq!(&page[..4], [7, 7, 7, 7]);
+///     std::io::Result::Ok(())
+/// })?;
+/// # std::fs::remove_file(&path)
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct File(Arc<Handle>);
+
+/// What the clones of a file share. When it goes, drivers are told to give the file up.
+struct Handle {
+    target: Arc<Target>,
+    /// What [`AsFd`] shows; `None` where it is the target's own.
+    user: Option<OwnedFd>,
+    buffered_fallback: bool,
+    durable: durable::Choice,
+}
+
+impl Handle {
+    fn new(target: Arc<Target>, user: OwnedFd, buffered_fallback: bool, durability: Durability) -> Self {
+        Self { target, user: Some(user), buffered_fallback, durable: durable::Choice::new(durability) }
+    }
+
+    fn sharing(target: Arc<Target>) -> Self {
+        Self { target, user: None, buffered_fallback: false, durable: durable::Choice::new(Durability::Auto) }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        driver::close(&self.target);
+    }
+}
+
+/// What direct I/O on a file must be a multiple of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Alignment {
+    /// Bytes that offsets, lengths and memory addresses must be multiples of; 1 for buffered I/O.
+    pub bytes: usize,
+}
+
+/// A file borrowed for the time of an operation, or held by it.
+#[derive(Clone)]
+enum FileRef<'a> {
+    Borrowed(&'a File),
+    Owned(File),
+}
+
+impl std::ops::Deref for FileRef<'_> {
+    type Target = File;
+
+    #[inline]
+    fn deref(&self) -> &File {
+        match self {
+            Self::Borrowed(file) => file,
+            Self::Owned(file) => file,
+        }
+    }
+}
+
+impl File {
+    /// Opens a file for buffered reads. See [`OpenOptions`] for all else.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        OpenOptions::new().read(true).open(path)
+    }
+
+    /// Opens a file for buffered writes; makes it, or empties it.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn create(path: impl AsRef<Path>) -> Result<Self> {
+        OpenOptions::new().write(true).create(true).truncate(true).open(path)
+    }
+
+    /// Reads from `offset` to fill the buffer from its start up to its capacity, and sets its length to what was read.
+    ///
+    /// Shorter than the capacity only at the end of the file, and for pipes and terminals. A direct read that does not
+    /// fit the file's [alignment](Self::alignment) goes through aligned memory of the library's own, with no more I/O
+    /// than the blocks at its edges. No allocation with pooled buffers and `Vec<u8>`.
+    ///
+    /// # Errors
+    /// Any errno of `read(2)`; the error says how much was read, and carries the buffer with it.
+    pub fn read_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> Io<'_, B> {
+        Io::read(self, buffer, offset).or_less()
+    }
+
+    /// As [`read_at`](Self::read_at), but all of the capacity.
+    ///
+    /// # Errors
+    /// Also `UnexpectedEof` where the file ends before.
+    pub fn read_exact_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> Io<'_, B> {
+        Io::read(self, buffer, offset)
+    }
+
+    /// Reads from `offset` into several buffers in turn, each up to its capacity, with one operation. Where all are
+    /// parts of one registered region, the registered form is used (Linux 6.15).
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    pub fn read_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> Io<'_, Vec<B>> {
+        Io::read_many(self, buffers, offset).or_less()
+    }
+
+    /// As [`read_vectored_at`](Self::read_vectored_at), but all of every capacity.
+    ///
+    /// # Errors
+    /// Also `UnexpectedEof` where the file ends before.
+    pub fn read_exact_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> Io<'_, Vec<B>> {
+        Io::read_many(self, buffers, offset)
+    }
+
+    /// Writes all of the buffer's length at `offset`: a short write is continued, so what `write_all` does elsewhere.
+    ///
+    /// Direct writes must fit the file's [alignment](Self::alignment): offset, length and memory.
+    ///
+    /// # Errors
+    /// Any errno of `write(2)`; [`done`](crate::BufError::done) says how much was written before. `InvalidInput` names the alignment
+    /// that a direct write must have.
+    #[doc(alias = "write_all_at")]
+    pub fn write_at<B: IoBuf>(&self, buffer: B, offset: u64) -> Io<'_, B> {
+        Io::write(self, buffer, offset)
+    }
+
+    /// Writes several buffers in turn at `offset`, with one operation.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    pub fn write_vectored_at<B: IoBuf>(&self, buffers: Vec<B>, offset: u64) -> Io<'_, Vec<B>> {
+        Io::write_many(self, buffers, offset)
+    }
+
+    /// Writes all of the buffer at `offset` and returns when it is durable, in the way that
+    /// [`OpenOptions::durability`] chose.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at) and [`sync_data`](Self::sync_data).
+    pub fn write_durable_at<B: IoBuf>(&self, buffer: B, offset: u64) -> WriteDurable<'_, B> {
+        WriteDurable::new(self, buffer, offset)
+    }
+
+    /// Reads the file from front to back, ahead of its user, into buffers of `pool`. See [`Reader`] for its settings.
+    #[must_use]
+    pub fn reader(&self, pool: &crate::Pool) -> Reader {
+        Reader::new(self.clone(), pool.clone())
+    }
+
+    /// Whether I/O passes the page cache by.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.0.target.direct().is_some()
+    }
+
+    /// What writes must be multiples of, and reads had better be.
+    #[must_use]
+    pub fn alignment(&self) -> Alignment {
+        Alignment { bytes: self.0.target.direct().map_or(1, |block| block as usize) }
+    }
+
+    /// Size, times, permissions. One `fstat`; blocks only where the file system must ask a server.
+    ///
+    /// # Errors
+    /// As `fstat(2)`.
+    pub fn metadata(&self) -> Result<std::fs::Metadata> {
+        let file = self.as_fd().try_clone_to_owned().map(std::fs::File::from);
+        file.and_then(|file| file.metadata())
+            .map_err(|error| Error::from_io(&error, "reading the metadata").on(self.path()))
+    }
+
+    /// The file's size in bytes; for a block device, the device's.
+    ///
+    /// # Errors
+    /// As `fstat(2)`.
+    pub fn size(&self) -> Result<u64> {
+        self.0.target.size().map_err(|error| Error::from_io(&error, "reading the size").on(self.path()))
+    }
+
+    /// The path that the file was opened by.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.0.target.path.as_deref()
+    }
+}
+
+/// Shows a descriptor of the file that I/O does not use: closing or replacing it disturbs nothing.
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.user.as_ref().map_or_else(|| self.0.target.as_fd(), AsFd::as_fd)
+    }
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File").field("path", &self.path()).field("direct", &self.is_direct()).finish()
+    }
+}

@@ -1,0 +1,280 @@
+//! Opening files, and finding out what direct I/O on them needs.
+//!
+//! Direct I/O is switched on after the file was opened and its ability looked at, and truncation comes last: a file
+//! system that can't do direct I/O costs no data. What always holds: the descriptor that I/O uses is a duplicate that
+//! nobody else has.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, OFlags, StatxFlags};
+
+use super::{Durability, File, Handle};
+use crate::driver::{FileKind, Target};
+use crate::error::{Error, Result};
+
+/// Where the kernel does not tell what direct I/O needs.
+const USUAL_ALIGNMENT: u32 = 4096;
+
+/// File systems that take O_DIRECT and ignore it: their files are memory already (include/uapi/linux/magic.h).
+const IN_MEMORY: [(u32, &str); 3] =
+    [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs"), (0x9584_58f6, "hugetlbfs")];
+
+/// How to open a file, as [`std::fs::OpenOptions`], and what is particular to ringfile.
+///
+/// There is no `append`: every operation names its offset.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("ringfile-doc-open-{}", std::process::id()));
+/// let file = ringfile::OpenOptions::new().read(true).write(true).create(true).open(&path)?;
+/// assert!(!file.is_direct());
+/// # std::fs::remove_file(&path)
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    read: bool,
+    write: bool,
+    create: bool,
+    create_new: bool,
+    truncate: bool,
+    mode: u32,
+    custom_flags: i32,
+    direct: bool,
+    buffered_fallback: bool,
+    poll: bool,
+    durability: Durability,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl OpenOptions {
+    /// Nothing is allowed yet: set `read` or `write`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            read: false,
+            write: false,
+            create: false,
+            create_new: false,
+            truncate: false,
+            mode: 0o666,
+            custom_flags: 0,
+            direct: false,
+            buffered_fallback: false,
+            poll: false,
+            durability: Durability::default(),
+        }
+    }
+
+    /// Allows reading.
+    pub fn read(&mut self, read: bool) -> &mut Self {
+        self.read = read;
+        self
+    }
+
+    /// Allows writing.
+    pub fn write(&mut self, write: bool) -> &mut Self {
+        self.write = write;
+        self
+    }
+
+    /// Makes the file where there is none. Needs `write`.
+    pub fn create(&mut self, create: bool) -> &mut Self {
+        self.create = create;
+        self
+    }
+
+    /// Makes the file, and fails where there is one. Needs `write`.
+    pub fn create_new(&mut self, create_new: bool) -> &mut Self {
+        self.create_new = create_new;
+        self
+    }
+
+    /// Empties the file. Needs `write`. Nothing is lost where opening fails.
+    pub fn truncate(&mut self, truncate: bool) -> &mut Self {
+        self.truncate = truncate;
+        self
+    }
+
+    /// Permission bits of a file that gets made; `0o666` less the umask by default.
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Further `O_…` flags. Use [`direct`](Self::direct) for `O_DIRECT`, which is taken out here.
+    pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
+        self.custom_flags = flags & !libc::O_DIRECT;
+        self
+    }
+
+    /// Reads and writes pass the page cache by (`O_DIRECT`). What they must be multiples of is in
+    /// [`File::alignment`]; reads that are not are made to fit, writes that are not are refused.
+    ///
+    /// Opening fails with [`ErrorKind::Unsupported`](std::io::ErrorKind::Unsupported) where the file system refuses direct I/O, or takes it and does
+    /// not do it (tmpfs), unless [`buffered_fallback`](Self::buffered_fallback) is set.
+    pub fn direct(&mut self, direct: bool) -> &mut Self {
+        self.direct = direct;
+        self
+    }
+
+    /// Where direct I/O can't be had, I/O is buffered instead, now or when the first operation finds out.
+    /// [`File::is_direct`] tells.
+    pub fn buffered_fallback(&mut self, allowed: bool) -> &mut Self {
+        self.buffered_fallback = allowed;
+        self
+    }
+
+    /// Completions are polled from the device (`IORING_SETUP_IOPOLL`) in a ring of their own. Needs
+    /// [`direct`](Self::direct), and a device with poll queues; operations fail with `EOPNOTSUPP` where the file system can't. A thread
+    /// with such operations in flight does not sleep.
+    pub fn poll(&mut self, poll: bool) -> &mut Self {
+        self.poll = poll;
+        self
+    }
+
+    /// How [`File::write_durable_at`] makes its data durable.
+    pub fn durability(&mut self, durability: Durability) -> &mut Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Opens the file. Blocks: the kernel has no way to look a path up without, and would hand it to a worker thread,
+    /// which takes longer.
+    ///
+    /// # Errors
+    /// As `open(2)`; `InvalidInput` for options that contradict each other; `Unsupported` as
+    /// [`direct`](Self::direct) says.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        let path = path.as_ref();
+        self.check().map_err(|error| error.on(Some(path)))?;
+        let opened = fs::OpenOptions::new()
+            .read(self.read)
+            .write(self.write)
+            .create(self.create)
+            .create_new(self.create_new)
+            .mode(self.mode)
+            .custom_flags(self.custom_flags)
+            .open(path)
+            .map_err(|error| Error::from_io(&error, "opening").on(Some(path)))?;
+        let direct = self.direct_of(&opened).map_err(|error| error.on(Some(path)))?;
+        if self.truncate {
+            opened.set_len(0).map_err(|error| Error::from_io(&error, "truncating").on(Some(path)))?;
+        }
+        let own = duplicate(&opened).map_err(|error| error.on(Some(path)))?;
+        Ok(self.file(opened.into(), own, direct, Some(path)))
+    }
+
+    fn check(&self) -> Result<()> {
+        let wrong = |why| Err(Error::new(std::io::ErrorKind::InvalidInput, "opening").because(why));
+        match self {
+            Self { read: false, write: false, .. } => wrong("neither read(true) nor write(true) was set"),
+            Self { write: false, create: true, .. }
+            | Self { write: false, create_new: true, .. }
+            | Self { write: false, truncate: true, .. } => {
+                wrong("create, create_new and truncate need write(true)")
+            }
+            Self { poll: true, direct: false, .. } => wrong("poll(true) needs direct(true)"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Switches direct I/O on where it was asked for, and gives the alignment it needs; `None` for buffered I/O.
+    fn direct_of(&self, file: &fs::File) -> Result<Option<u32>> {
+        if !self.direct {
+            return Ok(None);
+        }
+        let switched_on = alignment(file).and_then(|block| {
+            set_direct(file).map(|()| block).map_err(|error| {
+                Error::from_io(&error, "opening for direct I/O").because("this file refuses O_DIRECT")
+            })
+        });
+        match switched_on {
+            Err(error) if self.buffered_fallback => {
+                tracing::debug!(%error, "direct I/O can't be had, going on buffered");
+                Ok(None)
+            }
+            Err(error) => Err(error.of_kind(std::io::ErrorKind::Unsupported)),
+            done => done.map(Some),
+        }
+    }
+
+    fn file(&self, user: OwnedFd, own: OwnedFd, direct: Option<u32>, path: Option<&Path>) -> File {
+        let kind = kind_of(&own);
+        let polled = self.poll && direct.is_some();
+        let target = Arc::new(Target::new(own, kind, direct, polled, path.map(Path::to_owned)));
+        File(Arc::new(Handle::new(target, user, self.buffered_fallback, self.durability)))
+    }
+}
+
+fn set_direct(file: &fs::File) -> std::io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(file)?;
+    Ok(rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)?)
+}
+
+fn duplicate(file: impl AsFd) -> Result<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(file, 0)
+        .map_err(|errno| Error::from_errno(errno.raw_os_error(), "duplicating the descriptor"))
+}
+
+fn kind_of(file: impl AsFd) -> FileKind {
+    use rustix::fs::FileType;
+    match rustix::fs::fstat(file).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+        Ok(FileType::RegularFile) => FileKind::Regular,
+        Ok(FileType::BlockDevice) => FileKind::Block,
+        _ => FileKind::Other,
+    }
+}
+
+/// What direct I/O on the file must be a multiple of, in bytes.
+fn alignment(file: &fs::File) -> Result<u32> {
+    let refused =
+        |why: String| Error::new(std::io::ErrorKind::Unsupported, "opening for direct I/O").because(why);
+    if let Ok(facts) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        && facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0
+    {
+        return match facts.stx_dio_mem_align.max(facts.stx_dio_offset_align) {
+            0 => Err(refused("this file can't do it; open without direct".into())),
+            block => Ok(block),
+        };
+    }
+    if file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
+        return Ok(rustix::fs::ioctl_blksszget(file).unwrap_or(USUAL_ALIGNMENT));
+    }
+    let magic = rustix::fs::fstatfs(file).map_or(0, |facts| facts.f_type as u32);
+    match IN_MEMORY.iter().find(|(known, _)| *known == magic) {
+        Some((_, name)) => {
+            Err(refused(format!("{name} takes O_DIRECT but does not do it; open without direct")))
+        }
+        None => Ok(USUAL_ALIGNMENT),
+    }
+}
+
+/// Takes a file that was opened elsewhere. It is direct where its descriptor is.
+///
+/// I/O uses a duplicate of the descriptor: nothing happens to it when the descriptor is closed or replaced elsewhere.
+/// Where no duplicate can be made (too many open files), the file's own descriptor is used.
+impl From<fs::File> for File {
+    fn from(file: fs::File) -> Self {
+        let is_direct = rustix::fs::fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
+        let direct = if is_direct { alignment(&file).ok() } else { None };
+        let user: OwnedFd = file.into();
+        match duplicate(&user) {
+            Ok(own) => OpenOptions::new().file(user, own, direct, None),
+            Err(error) => {
+                tracing::warn!(%error, "no duplicate of a descriptor could be made, using the one given");
+                let target = Arc::new(Target::new(user, FileKind::Regular, direct, false, None));
+                File(Arc::new(Handle::sharing(target)))
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Reading a file from front to back, ahead of its user.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures_core::Stream;
+
+use super::io::Operation;
+use super::{File, FileRef};
+use crate::driver::{Finished, Kind, Request};
+use crate::error::{Error, Result};
+use crate::memory::{Buffer, Held, Pool, PoolError};
+
+/// A stream of a file's content as [`Bytes`], with reads in flight ahead of what was taken.
+///
+/// Each piece is a buffer of the pool, without a copy; its memory goes back to the pool when the last clone of the
+/// piece is dropped. Where the pool is full, the reader waits for memory, so a pool of `depth` + 1 blocks is the least
+/// that keeps it going. `Send` and `'static`; polled on a ringfile thread. Dropping it cancels its reads.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("ringfile-doc-reader-{}", std::process::id()));
+/// # std::fs::write(&path, vec![1; 300_000])?;
+/// let pool = ringfile::Pool::new(4 << 20);
+/// let file = ringfile::File::open(&path)?;
+/// ringfile::block_on(async {
+///     let mut reader = file.reader(&pool).block(64 << 10).depth(4);
+///     let mut sum = 0;
+///     while let Some(piece) = reader.next().await {
+///         sum += piece?.len();
+///     }
+///     assert_eq!(sum, 300_000);
+///     std::io::Result::Ok(())
+/// })?;
+/// # std::fs::remove_file(&path)
+/// # }
+/// ```
+pub struct Reader {
+    file: File,
+    pool: Pool,
+    block: usize,
+    depth: usize,
+    next: u64,
+    end: u64,
+    in_flight: VecDeque<Ahead>,
+    memory: Option<Pin<Box<dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send>>>,
+}
+
+/// A read ahead: under way, or ended before its turn.
+struct Ahead {
+    read: Operation<'static>,
+    ended: Option<Result<Bytes>>,
+    wanted: usize,
+}
+
+impl Reader {
+    pub(super) fn new(file: File, pool: Pool) -> Self {
+        let (next, end) = (0, u64::MAX);
+        Self { file, pool, block: 256 << 10, depth: 4, next, end, in_flight: VecDeque::new(), memory: None }
+    }
+
+    /// Bytes that one read asks for; 256 KiB by default. Rounded up to the file's alignment.
+    #[must_use]
+    pub fn block(mut self, bytes: usize) -> Self {
+        self.block = bytes.max(1);
+        self
+    }
+
+    /// How many reads are in flight at most; 4 by default.
+    #[must_use]
+    pub fn depth(mut self, reads: usize) -> Self {
+        self.depth = reads.max(1);
+        self
+    }
+
+    /// Reads these bytes of the file, rather than all.
+    #[must_use]
+    pub fn range(mut self, range: Range<u64>) -> Self {
+        (self.next, self.end) = (range.start, range.end.max(range.start));
+        self
+    }
+
+    /// The next piece; `None` at the end, and after an error.
+    pub fn next(&mut self) -> Next<'_> {
+        Next(self)
+    }
+
+    /// Starts reads until there are as many as wanted, or no memory for more.
+    fn read_ahead(&mut self, context: &mut Context<'_>) -> Result<()> {
+        while self.in_flight.len() < self.depth && self.next < self.end {
+            let alignment = self.file.alignment().bytes;
+            let wanted = (self.end - self.next).min(self.block as u64) as usize;
+            let Some(buffer) = self.take_memory(wanted.next_multiple_of(alignment), context)? else {
+                return Ok(());
+            };
+            let request = Request {
+                kind: Kind::Read,
+                op_flags: 0,
+                offset: self.next,
+                start: 0,
+                want: buffer.capacity(),
+                linked: false,
+            };
+            let read = Operation::new(FileRef::Owned(self.file.clone()), request, Held::Pooled(buffer));
+            self.next += wanted as u64;
+            let mut ahead = Ahead { read, ended: None, wanted };
+            ahead.poll(context);
+            self.in_flight.push_back(ahead);
+        }
+        Ok(())
+    }
+
+    /// Memory for a read; `None` where the pool has none now and something will wake us.
+    fn take_memory(&mut self, len: usize, context: &mut Context<'_>) -> Result<Option<Buffer>> {
+        if self.memory.is_none() {
+            match self.pool.get(len) {
+                Ok(buffer) => return Ok(Some(buffer)),
+                Err(PoolError::Full { .. } | PoolError::WouldDeadlock { .. })
+                    if !self.in_flight.is_empty() =>
+                {
+                    return Ok(None);
+                }
+                Err(PoolError::Full { .. } | PoolError::WouldDeadlock { .. }) => {
+                    let pool = self.pool.clone();
+                    self.memory = Some(Box::pin(async move { pool.get_async(len).await }));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let Some(memory) = self.memory.as_mut() else { return Ok(None) };
+        let Poll::Ready(buffer) = memory.as_mut().poll(context) else { return Ok(None) };
+        self.memory = None;
+        Ok(Some(buffer?))
+    }
+
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
+        if let Err(error) = self.read_ahead(context) {
+            return self.fail(error);
+        }
+        for ahead in &mut self.in_flight {
+            ahead.poll(context);
+        }
+        let Some(first) = self.in_flight.front_mut() else {
+            return if self.memory.is_some() { Poll::Pending } else { Poll::Ready(None) };
+        };
+        let Some(ended) = first.ended.take() else { return Poll::Pending };
+        let wanted = first.wanted;
+        self.in_flight.pop_front();
+        match ended {
+            Err(error) => self.fail(error),
+            Ok(piece) => {
+                if piece.len() < wanted {
+                    // The end of the file: what was read ahead of it is dropped.
+                    self.end = self.next;
+                    self.in_flight.clear();
+                }
+                Poll::Ready((!piece.is_empty()).then_some(Ok(piece)))
+            }
+        }
+    }
+
+    fn fail(&mut self, error: Error) -> Poll<Option<Result<Bytes>>> {
+        self.end = self.next;
+        self.in_flight.clear();
+        self.memory = None;
+        Poll::Ready(Some(Err(error)))
+    }
+}
+
+impl Ahead {
+    fn poll(&mut self, context: &mut Context<'_>) {
+        if self.ended.is_some() {
+            return;
+        }
+        let Poll::Ready(outcome) = self.read.poll(context) else { return };
+        self.ended = Some(match outcome {
+            Ok(Finished { held: Held::Pooled(mut buffer), errno: 0, .. }) => {
+                buffer.truncate(self.wanted);
+                Ok(buffer.freeze())
+            }
+            Ok(finished) => Err(self.read.failure(finished.done, finished.errno)),
+            Err((error, _)) => Err(error),
+        });
+    }
+}
+
+impl Stream for Reader {
+    type Item = Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_piece(context)
+    }
+}
+
+/// The future of [`Reader::next`]. Dropping it loses nothing.
+#[must_use = "nothing is read until the future is awaited"]
+pub struct Next<'a>(&'a mut Reader);
+
+impl Future for Next<'_> {
+    type Output = Option<Result<Bytes>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let piece = ready!(self.0.poll_piece(context));
+        Poll::Ready(piece)
+    }
+}

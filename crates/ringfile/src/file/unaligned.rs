@@ -1,0 +1,87 @@
+//! Direct reads that do not fit: exactly the bytes asked for, through aligned memory.
+//!
+//! What always holds: the blocks read are those that the range touches, each once; the memory they pass through is
+//! the library's own small reserve, never the user's pool, which may be full.
+
+use super::io::{Operation, Outcome};
+use super::{File, FileRef};
+use crate::driver::{Finished, Kind, Request};
+use crate::error::Error;
+use crate::memory::{Buffer, Held, reserve};
+
+/// What one read into the reserve covers at most.
+const CHUNK: usize = 256 << 10;
+
+/// Whether offset, length and memory of an operation are multiples of `block`.
+#[inline]
+pub(super) fn fits(request: &Request, held: &Held, block: usize) -> bool {
+    let is_read = request.kind.is_read();
+    let mask = block - 1;
+    let fits = |ptr: *mut u8, len: usize| (ptr.addr() | len) & mask == 0;
+    request.offset as usize & mask == 0
+        && held.parts().all(|part| fits(part.ptr, if is_read { part.capacity } else { part.len }))
+}
+
+/// Reads as `request` says, whatever its alignment.
+pub(super) async fn read(file: FileRef<'_>, request: Request, mut held: Held) -> Outcome {
+    let block = file.alignment().bytes;
+    let mut done = 0;
+    while done < request.want {
+        let at = request.offset + done as u64;
+        let left = request.want - done;
+        let body = match held.part(0) {
+            Some(part)
+                if held.count() == 1 && (part.ptr.addr() + done) % block == 0 && at % block as u64 == 0 =>
+            {
+                left - left % block
+            }
+            _ => 0,
+        };
+        let (moved, asked, errno) = if body > 0 {
+            let part = Request { kind: Kind::Read, offset: at, start: done, want: body, ..request };
+            let finished = Operation::new(FileRef::Borrowed(&file), part, held).await?;
+            held = finished.held;
+            (finished.done, body, finished.errno)
+        } else {
+            match through_the_reserve(&file, at, left, block).await {
+                Ok((bounced, skipped, asked, errno)) => {
+                    let got = &bounced[skipped.min(bounced.len())..];
+                    let moved = got.len().min(asked);
+                    held.copy_in(done, &got[..moved]);
+                    (moved, asked, errno)
+                }
+                Err(error) => return Err((error, held)),
+            }
+        };
+        done += moved;
+        if errno != 0 || moved < asked {
+            held.copy_in(done, &[]);
+            return Ok(Finished { held, done, errno });
+        }
+    }
+    Ok(Finished { held, done, errno: 0 })
+}
+
+/// Reads the blocks that the range begins with, or all of them. Gives them, where the range begins in them, how many
+/// bytes of it they may hold, and the errno.
+async fn through_the_reserve(
+    file: &File,
+    at: u64,
+    left: usize,
+    block: usize,
+) -> Result<(Buffer, usize, usize, i32), Error> {
+    let skipped = (at % block as u64) as usize;
+    let most = CHUNK.max(block);
+    let len = (skipped + left).next_multiple_of(block).min(most);
+    let bounce = reserve().get_async(len).await?;
+    let first = at - skipped as u64;
+    let request =
+        Request { kind: Kind::Read, op_flags: 0, offset: first, start: 0, want: len, linked: false };
+    match Operation::new(FileRef::Borrowed(file), request, Held::Pooled(bounce)).await {
+        Ok(Finished { held: Held::Pooled(bounce), errno, .. }) => {
+            Ok((bounce, skipped, left.min(len - skipped), errno))
+        }
+        Ok(_) => Err(Error::new(std::io::ErrorKind::Other, "unaligned direct read")),
+        Err((error, _)) => Err(error),
+    }
+}

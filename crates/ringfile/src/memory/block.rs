@@ -1,0 +1,262 @@
+//! Blocks: the headers of the pieces of memory that are handed out, kept apart from the memory itself.
+//!
+//! Knows who a block may belong to (a pool's core, a lender), and nothing of how they work. What always holds: a
+//! header lives as long as its home; while `refs` is above zero the memory it describes is there and the fields
+//! that describe it don't change; a header is never seen through `&mut`, as overtaken threads may read its link.
+
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+
+use super::core::Core;
+use super::kernel::Links;
+use super::lend::Lender;
+use super::region::Region;
+use super::sync::AtomicU32;
+
+/// What becomes of a block when nobody refers to it any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Goes on a stack of its class.
+    Cached,
+    /// Smaller than its class, made where only that fitted: goes back to its region.
+    Exact,
+    /// Allocated outside the pool: unmapped.
+    Outside,
+    /// Memory of the user's: the range may be lent again.
+    Lent,
+}
+
+/// A header. One cache line, so that neighbours in use by different threads don't slow each other.
+#[repr(C, align(64))]
+pub(crate) struct Block {
+    /// Buffers, `Bytes` owners and pins that refer to it.
+    pub(super) refs: AtomicU32,
+    /// Owners of `Bytes` that were made anew by a failed thaw, and thaws under way (see `frozen.rs`).
+    pub(super) pins: AtomicU32,
+    next: AtomicU32,
+    index: AtomicU32,
+    kind: AtomicU8,
+    class: AtomicU8,
+    base: AtomicPtr<u8>,
+    size: AtomicUsize,
+    region: AtomicPtr<Region>,
+    home: AtomicPtr<()>,
+}
+
+const _: () = assert!(size_of::<Block>() == 64);
+
+impl Block {
+    pub(super) fn new(home: *mut (), index: u32) -> Self {
+        Block {
+            refs: AtomicU32::new(0),
+            pins: AtomicU32::new(0),
+            next: AtomicU32::new(0),
+            index: AtomicU32::new(index),
+            kind: AtomicU8::new(Kind::Cached as u8),
+            class: AtomicU8::new(0),
+            base: AtomicPtr::new(ptr::null_mut()),
+            size: AtomicUsize::new(0),
+            region: AtomicPtr::new(ptr::null_mut()),
+            home: AtomicPtr::new(home),
+        }
+    }
+
+    /// Says which memory it stands for. Only while nobody refers to it.
+    pub(super) fn describe(
+        &self,
+        kind: Kind,
+        class: usize,
+        base: *mut u8,
+        size: usize,
+        region: *const Region,
+    ) {
+        self.kind.store(kind as u8, Ordering::Relaxed);
+        self.class.store(class as u8, Ordering::Relaxed);
+        self.base.store(base, Ordering::Relaxed);
+        self.size.store(size, Ordering::Relaxed);
+        self.region.store(region.cast_mut(), Ordering::Relaxed);
+    }
+
+    // Relaxed loads suffice: a header reaches another thread through a stack, a lock or the caller's own hand-over,
+    // each of which orders them.
+    #[inline]
+    pub(super) fn base(&self) -> *mut u8 {
+        self.base.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn size(&self) -> usize {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn class(&self) -> usize {
+        usize::from(self.class.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(super) fn index(&self) -> u32 {
+        self.index.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn kind(&self) -> Kind {
+        match self.kind.load(Ordering::Relaxed) {
+            0 => Kind::Cached,
+            1 => Kind::Exact,
+            2 => Kind::Outside,
+            _ => Kind::Lent,
+        }
+    }
+
+    /// The region it lies in; null where there is none that could be registered.
+    #[inline]
+    pub(super) fn region(&self) -> *const Region {
+        self.region.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn home(&self) -> *mut () {
+        self.home.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_home(&self, home: *mut ()) {
+        self.home.store(home, Ordering::Relaxed);
+    }
+
+    /// One more reference. The caller has one.
+    pub(super) fn add_ref(&self) {
+        self.refs.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Drops one reference; with the last one the memory goes back to where it came from.
+///
+/// # Safety
+/// The caller owns the reference and gives it up: it touches neither header nor memory any more.
+#[inline]
+pub(super) unsafe fn release(block: NonNull<Block>) {
+    // SAFETY: the reference that is given up has kept the header and its home alive.
+    let header = unsafe { block.as_ref() };
+    // The usual case, a buffer that was never split, without a locked instruction.
+    if header.refs.load(Ordering::Acquire) != 1 && header.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
+        return;
+    }
+    if header.kind() == Kind::Lent {
+        // SAFETY: a lent block's home is its lender, and this was the last reference.
+        unsafe { Lender::take_back(block) }
+    } else {
+        // SAFETY: any other block's home is a pool's core, and this was the last reference.
+        unsafe { Core::give_back(block) }
+    }
+}
+
+const FIRST_CHUNK: u32 = 64;
+/// 64 headers, then twice as many, and so on: 2^31 headers are 1 TiB of the smallest blocks.
+const CHUNKS: usize = 25;
+
+/// A pool's headers: found by number without a lock, never moved, freed with the pool.
+pub(crate) struct Arena {
+    chunks: [AtomicPtr<Block>; CHUNKS],
+}
+
+/// Which numbers of an [`Arena`] are free. Lies under the pool's lock.
+#[derive(Default)]
+pub(crate) struct Numbers {
+    unused: u32,
+    free: Vec<u32>,
+}
+
+/// Where header `index` lies: its chunk, its place in there, and the length of that chunk.
+#[inline]
+fn place(index: u32) -> (usize, usize, usize) {
+    let from_first = index + FIRST_CHUNK;
+    let chunk = (from_first.ilog2() - FIRST_CHUNK.ilog2()) as usize;
+    let len = (FIRST_CHUNK as usize) << chunk;
+    (chunk, from_first as usize - len, len)
+}
+
+impl Arena {
+    pub(super) fn new() -> Self {
+        Arena { chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS] }
+    }
+
+    /// A header by its number, which came from [`Arena::number`].
+    #[inline]
+    pub(super) fn get(&self, index: u32) -> NonNull<Block> {
+        let (chunk, at, _) = place(index);
+        let first = self.chunks[chunk].load(Ordering::Acquire);
+        // SAFETY: `number` gave this index out, so its chunk was made before and `at` is within it.
+        unsafe { NonNull::new_unchecked(first.add(at)) }
+    }
+
+    /// As [`Arena::get`], to look at.
+    #[inline]
+    pub(super) fn header(&self, index: u32) -> &Block {
+        // SAFETY: headers live and stay in place as long as the arena, and are never borrowed mutably.
+        unsafe { self.get(index).as_ref() }
+    }
+
+    /// A free number, or none when 2^31 are in use.
+    pub(super) fn number(&self, numbers: &mut Numbers, home: *mut ()) -> Option<u32> {
+        if let Some(index) = numbers.free.pop() {
+            return Some(index);
+        }
+        let index = numbers.unused;
+        if index >= 1 << 31 {
+            return None;
+        }
+        let (chunk, at, len) = place(index);
+        if at == 0 {
+            let headers: Box<[Block]> = (index..index + len as u32).map(|i| Block::new(home, i)).collect();
+            self.chunks[chunk].store(Box::into_raw(headers).cast(), Ordering::Release);
+        }
+        numbers.unused += 1;
+        Some(index)
+    }
+
+    /// Gives a number back whose block is in no stack and that nobody refers to.
+    pub(super) fn free(&self, numbers: &mut Numbers, index: u32) {
+        numbers.free.push(index);
+    }
+}
+
+impl Links for Arena {
+    #[inline]
+    fn next(&self, index: u32) -> &AtomicU32 {
+        &self.header(index).next
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        for (chunk, first) in self.chunks.iter_mut().enumerate() {
+            let first = *first.get_mut();
+            if !first.is_null() {
+                let len = (FIRST_CHUNK as usize) << chunk;
+                // SAFETY: made by `number` from a boxed slice of this length; the arena's end is the headers' end.
+                drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(first, len)) });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_found_by_number_and_numbers_are_used_again() {
+        let arena = Arena::new();
+        let mut numbers = Numbers::default();
+        for expected in 0..10_000 {
+            let index = arena.number(&mut numbers, ptr::null_mut()).unwrap();
+            assert_eq!(index, expected);
+            assert_eq!(arena.header(index).index(), index);
+        }
+        arena.free(&mut numbers, 77);
+        assert_eq!(arena.number(&mut numbers, ptr::null_mut()), Some(77));
+        assert_eq!(arena.number(&mut numbers, ptr::null_mut()), Some(10_000));
+    }
+}

@@ -1,0 +1,322 @@
+//! `Buffer`: an owned piece of aligned memory, the thing that I/O is done on.
+//!
+//! Knows block headers only. What always holds: a buffer owns the bytes `ptr..ptr + cap` alone, holds one reference
+//! of its block, and all these bytes are initialised: new memory comes zeroed from the system (or initialised from
+//! its user), and used memory holds what this process wrote there. That is why it may hand out `&mut [u8]` over any
+//! of it, and set its length freely.
+
+use std::fmt;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::slice;
+
+use bytes::Bytes;
+
+use super::block::{self, Block};
+use super::frozen;
+use super::region::Region;
+
+/// Owned, aligned memory for I/O, from [`Pool::get`](crate::Pool::get) or
+/// [`RegisteredMemory::lend`](crate::RegisteredMemory::lend).
+///
+/// It has a fixed capacity and a length, and derefs to the `[u8]` of its length. A read fills it from the start
+/// and sets the length; a write takes the length. Dropping it gives the memory back.
+///
+/// All of the capacity is initialised memory at any time, but beyond what was written through this buffer it may be
+/// what an earlier buffer of this process left there. Clear what is secret before dropping.
+///
+/// ```
+/// use std::io::Write;
+/// let pool = ringfile::Pool::new(1 << 20);
+/// let mut buffer = pool.get(4096)?;
+/// write!(buffer, "page {}", 7)?;
+/// assert_eq!(&buffer[..], b"page 7");
+/// buffer.resize(4096, 0);
+/// assert_eq!(buffer.len(), buffer.capacity());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Buffer {
+    ptr: NonNull<u8>,
+    len: usize,
+    cap: usize,
+    block: NonNull<Block>,
+}
+
+const _: () = assert!(size_of::<Buffer>() == 32);
+
+// SAFETY: a buffer owns its bytes alone, and its block's counts are atomic.
+unsafe impl Send for Buffer {}
+// SAFETY: `&Buffer` gives only `&[u8]`.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// # Safety
+    /// The caller hands over one reference of `block`, and the right to `cap` initialised bytes of its memory at
+    /// `ptr`, which no other buffer has; `len <= cap`.
+    #[inline]
+    pub(super) unsafe fn new(ptr: NonNull<u8>, len: usize, cap: usize, block: NonNull<Block>) -> Self {
+        Buffer { ptr, len, cap, block }
+    }
+
+    /// Bytes that hold data.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the length is 0.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes that there is room for: what was asked for, never more.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.cap
+    }
+
+    /// Where the buffer starts. Stays the same for the buffer's whole life.
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// As [`Buffer::as_ptr`], to write through.
+    #[inline]
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// Sets the length. What is between the old and the new one is whatever was in this memory before.
+    ///
+    /// # Panics
+    /// If `len` is above the capacity.
+    ///
+    /// ```
+    /// let mut buffer = ringfile::Pool::new(1 << 20).get(512)?;
+    /// buffer.set_len(512);
+    /// buffer.fill(7);
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    #[inline]
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.cap, "length {len} is above the buffer's capacity {}", self.cap);
+        self.len = len;
+    }
+
+    /// Sets the length to 0.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Shortens the length to `len` bytes; does nothing if it is not longer.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Sets the length, and new bytes to `byte`.
+    ///
+    /// # Panics
+    /// If `len` is above the capacity.
+    ///
+    /// ```
+    /// let mut buffer = ringfile::Pool::new(1 << 20).get(4)?;
+    /// buffer.resize(4, b'x');
+    /// assert_eq!(&buffer[..], b"xxxx");
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    pub fn resize(&mut self, len: usize, byte: u8) {
+        let old = self.len;
+        self.set_len(len);
+        if let Some(new) = self.get_mut(old..) {
+            new.fill(byte);
+        }
+    }
+
+    /// Appends `data`.
+    ///
+    /// # Panics
+    /// If there is not room for all of it, like [`bytes::BufMut::put_slice`]. [`std::io::Write`] takes what fits.
+    ///
+    /// ```
+    /// let mut buffer = ringfile::Pool::new(1 << 20).get(4)?;
+    /// buffer.extend_from_slice(b"ab");
+    /// buffer.extend_from_slice(b"cd");
+    /// assert_eq!(&buffer[..], b"abcd");
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    pub fn extend_from_slice(&mut self, data: &[u8]) {
+        let (len, room) = (self.len, self.cap - self.len);
+        assert!(data.len() <= room, "{} bytes don't fit in the {room} that a buffer has left", data.len());
+        self.len += data.len();
+        self[len..].copy_from_slice(data);
+    }
+
+    /// Splits off the first `at` bytes of the capacity: they are given back, and `self` keeps the rest.
+    ///
+    /// Copies nothing; the memory goes back when all parts are dropped. Data stays where it is: each part's length
+    /// is how much of the old length lies in it. The parts are as aligned as `at` is, so split at multiples of what
+    /// the file needs.
+    ///
+    /// # Panics
+    /// If `at` is above the capacity.
+    ///
+    /// ```
+    /// let mut rest = ringfile::Pool::new(1 << 20).get(8192)?;
+    /// rest.resize(5000, 1);
+    /// let first = rest.split_to(4096);
+    /// assert_eq!((first.len(), first.capacity()), (4096, 4096));
+    /// assert_eq!((rest.len(), rest.capacity()), (904, 4096));
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    pub fn split_to(&mut self, at: usize) -> Buffer {
+        let rest = self.split_off(at);
+        std::mem::replace(self, rest)
+    }
+
+    /// Splits off what is behind the first `at` bytes of the capacity: it is given back, and `self` keeps these.
+    ///
+    /// Else as [`Buffer::split_to`].
+    ///
+    /// # Panics
+    /// If `at` is above the capacity.
+    ///
+    /// ```
+    /// let mut header = ringfile::Pool::new(1 << 20).get(8192)?;
+    /// let body = header.split_off(4096);
+    /// assert_eq!((header.capacity(), body.capacity()), (4096, 4096));
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    pub fn split_off(&mut self, at: usize) -> Buffer {
+        assert!(at <= self.cap, "can't split at {at}: the buffer's capacity is {}", self.cap);
+        self.header().add_ref();
+        // SAFETY: `self` gives up the bytes from `at` on, which the new part gets with a reference of its own.
+        let rest =
+            unsafe { Buffer::new(self.ptr.add(at), self.len.saturating_sub(at), self.cap - at, self.block) };
+        self.len = self.len.min(at);
+        self.cap = at;
+        rest
+    }
+
+    /// Makes [`Bytes`] of the buffer's data, without copying it.
+    ///
+    /// The memory goes back to the pool when the last clone and slice of them is dropped, on whatever thread, also
+    /// when the pool's last handle is gone. [`Pool::thaw`](crate::Pool::thaw) makes a buffer of them again. One small
+    /// heap allocation; none and empty `Bytes` if the length is 0, and the memory goes back at once.
+    ///
+    /// ```
+    /// let pool = ringfile::Pool::new(1 << 20);
+    /// let mut buffer = pool.get(4096)?;
+    /// buffer.extend_from_slice(b"shared");
+    /// let bytes = buffer.freeze();
+    /// drop(pool);
+    /// assert_eq!(&bytes.slice(1..4)[..], b"har");
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    pub fn freeze(self) -> Bytes {
+        frozen::freeze(self)
+    }
+
+    /// The region it lies in; none for memory outside of a pool, or over a border of lent memory's regions.
+    #[inline]
+    pub(crate) fn region(&self) -> Option<&Region> {
+        // SAFETY: a block's region outlives all references of the block, of which `self` has one.
+        unsafe { self.header().region().as_ref() }
+    }
+
+    #[inline]
+    pub(super) fn header(&self) -> &Block {
+        // SAFETY: our reference keeps the header.
+        unsafe { self.block.as_ref() }
+    }
+
+    pub(super) fn block(&self) -> NonNull<Block> {
+        self.block
+    }
+
+    /// The buffer's start in its block, and what it owns from there.
+    pub(super) fn span(&self) -> (NonNull<u8>, usize) {
+        (self.ptr, self.cap)
+    }
+
+    /// Gives up all but the `len` bytes that start `at` bytes in, and the capacity behind them.
+    pub(super) fn narrow(self, at: usize, len: usize) -> Buffer {
+        let whole = ManuallyDrop::new(self);
+        assert!(at + len <= whole.cap, "a part lies within the whole");
+        // SAFETY: the new buffer takes over the reference and a part of the bytes of one that is not dropped.
+        unsafe { Buffer::new(whole.ptr.add(at), len, whole.cap - at, whole.block) }
+    }
+
+    fn parts(&mut self) -> (&mut [u8], usize) {
+        // SAFETY: all of the capacity is ours and initialised.
+        (unsafe { slice::from_raw_parts_mut(self.ptr.as_ptr(), self.cap) }, self.len)
+    }
+}
+
+impl Drop for Buffer {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the buffer's own reference, given up once.
+        unsafe { block::release(self.block) }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the buffer owns `cap >= len` initialised bytes there, and lends itself for as long.
+        unsafe { slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and it is lent mutably.
+        unsafe { slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for Buffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("ptr", &self.ptr)
+            .field("len", &self.len)
+            .field("capacity", &self.cap)
+            .finish_non_exhaustive()
+    }
+}
+
+impl io::Write for Buffer {
+    /// Appends what fits; 0 bytes when the buffer is full.
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        let (all, len) = self.parts();
+        let n = data.len().min(all.len() - len);
+        all[len..len + n].copy_from_slice(&data[..n]);
+        self.len += n;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! What can go wrong in getting memory, and what to do about it.
+//!
+//! Knows only the figures it is given.
+
+use std::fmt;
+use std::io;
+
+/// Why memory could not be had.
+///
+/// Its text says what was asked, what there is, and what to try. Turns into an [`std::io::Error`] of kind
+/// `OutOfMemory`, `WouldBlock`, `InvalidInput` or, for [`PoolError::System`], that of its errno.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// All of the pool is in use, or what is free is in too small pieces. Try again when buffers were dropped.
+    #[non_exhaustive]
+    Full {
+        /// Bytes asked for.
+        requested: usize,
+        /// The pool's capacity in bytes.
+        capacity: usize,
+        /// Bytes in use in the pool when the request failed.
+        in_use: usize,
+        /// The limit in bytes for memory outside the pool, 0 if none is allowed.
+        outside_limit: usize,
+    },
+    /// More than this pool can ever give in one piece.
+    #[non_exhaustive]
+    TooLarge {
+        /// Bytes asked for.
+        requested: usize,
+        /// The most that one request can get, in bytes.
+        largest: usize,
+    },
+    /// The pool is full and set to wait, but this thread runs ringfile's tasks: while it slept, no task of its own
+    /// could give memory back. Use [`Pool::get_async`](crate::Pool::get_async) there.
+    #[non_exhaustive]
+    WouldDeadlock {
+        /// Bytes asked for.
+        requested: usize,
+    },
+    /// Huge pages were required and the system has too few free.
+    #[non_exhaustive]
+    NoHugePages {
+        /// Bytes that were to be mapped.
+        bytes: usize,
+        /// Bytes of one huge page.
+        page: usize,
+        /// What the system answered.
+        errno: i32,
+    },
+    /// The system refused memory below the pool's capacity.
+    #[non_exhaustive]
+    System {
+        /// Bytes that were to be mapped.
+        bytes: usize,
+        /// What the system answered.
+        errno: i32,
+    },
+    /// An option that makes no sense, or a range that can't be lent.
+    #[non_exhaustive]
+    Invalid {
+        /// What is wrong, and what would be right.
+        what: String,
+    },
+    /// A part of the range is lent already. Drop the buffers over it first.
+    #[non_exhaustive]
+    Lent {
+        /// The range that was asked for, in bytes from the start of the memory.
+        requested: (usize, usize),
+        /// A lent range that it overlaps.
+        lent: (usize, usize),
+    },
+}
+
+impl PoolError {
+    pub(super) fn invalid(what: impl Into<String>) -> Self {
+        PoolError::Invalid { what: what.into() }
+    }
+}
+
+impl fmt::Display for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PoolError::Full { requested, capacity, in_use, outside_limit } => {
+                write!(
+                    f,
+                    "no memory for a buffer of {requested} bytes: {in_use} of the pool's {capacity} bytes are in use"
+                )?;
+                if *outside_limit > 0 {
+                    write!(f, ", and the {outside_limit} bytes allowed outside of it")?;
+                }
+                f.write_str("; drop buffers, make the pool larger, or wait with get_async")
+            }
+            PoolError::TooLarge { requested, largest } => write!(
+                f,
+                "a buffer of {requested} bytes can never be had from this pool: one request gets at most {largest} \
+                 bytes; split the request or make the pool larger"
+            ),
+            PoolError::WouldDeadlock { requested } => write!(
+                f,
+                "the pool is full, and waiting for {requested} bytes here would stop the tasks of this thread that \
+                 could give memory back; use get_async"
+            ),
+            PoolError::NoHugePages { bytes, page, errno } => write!(
+                f,
+                "no huge pages for {bytes} bytes of pool memory: {}; reserve at least {} pages of {} KiB with `sysctl \
+                 vm.nr_hugepages=N`, or use HugePages::Auto",
+                io::Error::from_raw_os_error(*errno),
+                bytes / page,
+                page >> 10
+            ),
+            PoolError::System { bytes, errno } => write!(
+                f,
+                "the system refused {bytes} bytes of memory: {}; make the pool smaller, or see ulimit -v and \
+                 vm.overcommit_memory",
+                io::Error::from_raw_os_error(*errno)
+            ),
+            PoolError::Invalid { what } => f.write_str(what),
+            PoolError::Lent { requested, lent } => write!(
+                f,
+                "bytes {}..{} can't be lent: {}..{} is lent already; drop the buffers over it first",
+                requested.0, requested.1, lent.0, lent.1
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PoolError {}
+
+impl From<PoolError> for io::Error {
+    fn from(error: PoolError) -> Self {
+        let kind = match &error {
+            PoolError::Full { .. } | PoolError::NoHugePages { .. } => io::ErrorKind::OutOfMemory,
+            PoolError::WouldDeadlock { .. } => io::ErrorKind::WouldBlock,
+            PoolError::TooLarge { .. } | PoolError::Invalid { .. } => io::ErrorKind::InvalidInput,
+            PoolError::Lent { .. } => io::ErrorKind::ResourceBusy,
+            PoolError::System { errno, .. } => io::Error::from_raw_os_error(*errno).kind(),
+        };
+        io::Error::new(kind, error)
+    }
+}

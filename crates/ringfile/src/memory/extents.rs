@@ -1,0 +1,127 @@
+//! The free extents of one region: where memory is carved from and where it comes back to.
+//!
+//! Knows offsets and lengths only. What always holds: extents don't overlap or touch (neighbours are joined at
+//! once), and their lengths add up to `free`.
+
+use std::collections::BTreeMap;
+
+/// Free memory of a region, by offset.
+pub(crate) struct Extents {
+    by_offset: BTreeMap<usize, usize>,
+    free: usize,
+    /// No extent can serve a request this large: found by searching, so that one search is not done again and
+    /// again over many small holes.
+    hopeless: usize,
+}
+
+impl Extents {
+    /// All of `len` bytes free.
+    pub(crate) fn new(len: usize) -> Self {
+        Extents { by_offset: BTreeMap::from([(0, len)]), free: len, hopeless: usize::MAX }
+    }
+
+    pub(crate) fn free_bytes(&self) -> usize {
+        self.free
+    }
+
+    /// Takes `size` bytes at a multiple of `align` from the lowest extent that has them.
+    ///
+    /// Lowest first keeps what is in use together, so that the rest stays in one piece. In one pool larger sizes
+    /// never have smaller alignments, which is what lets one failed search speak for all larger ones.
+    pub(crate) fn take(&mut self, size: usize, align: usize) -> Option<usize> {
+        debug_assert!(size > 0 && align.is_power_of_two());
+        if size > self.free || size >= self.hopeless {
+            return None;
+        }
+        let found = self.by_offset.iter().find_map(|(&start, &len)| {
+            let at = start.next_multiple_of(align);
+            (at + size <= start + len).then_some((start, len, at))
+        });
+        let Some((start, len, at)) = found else {
+            self.hopeless = size;
+            return None;
+        };
+        self.by_offset.remove(&start);
+        if at > start {
+            self.by_offset.insert(start, at - start);
+        }
+        let (end, rest) = (at + size, start + len - at - size);
+        if rest > 0 {
+            self.by_offset.insert(end, rest);
+        }
+        self.free -= size;
+        Some(at)
+    }
+
+    /// Gives back what [`Extents::take`] gave, whole or in parts.
+    pub(crate) fn give(&mut self, offset: usize, size: usize) {
+        self.free += size;
+        let (mut start, mut len) = (offset, size);
+        if let Some((&before, &before_len)) = self.by_offset.range(..offset).next_back() {
+            debug_assert!(before + before_len <= offset, "given back twice");
+            if before + before_len == offset {
+                self.by_offset.remove(&before);
+                (start, len) = (before, before_len + len);
+            }
+        }
+        if let Some(after_len) = self.by_offset.remove(&(offset + size)) {
+            len += after_len;
+        }
+        self.by_offset.insert(start, len);
+        if len >= self.hopeless {
+            self.hopeless = usize::MAX;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::testing::Rng;
+
+    #[test]
+    fn what_is_taken_never_overlaps_and_comes_back_in_one_piece() {
+        const LEN: usize = 1 << 20;
+        let mut rng = Rng::new();
+        let mut extents = Extents::new(LEN);
+        let mut taken: Vec<(usize, usize)> = Vec::new();
+        let mut owned = vec![false; LEN / 512];
+        for _ in 0..20_000 {
+            if rng.below(2) == 0 {
+                let align = 512 << rng.below(6);
+                let size = (1 + rng.below(40)) as usize * 512;
+                if let Some(at) = extents.take(size, align) {
+                    assert_eq!(at % align, 0);
+                    for unit in &mut owned[at / 512..(at + size) / 512] {
+                        assert!(!*unit, "{at} was taken already");
+                        *unit = true;
+                    }
+                    taken.push((at, size));
+                }
+            } else if !taken.is_empty() {
+                let (at, size) = taken.swap_remove(rng.below(taken.len() as u64) as usize);
+                owned[at / 512..(at + size) / 512].fill(false);
+                extents.give(at, size);
+            }
+            assert_eq!(extents.free_bytes(), owned.iter().filter(|owned| !**owned).count() * 512);
+        }
+        for (at, size) in taken {
+            extents.give(at, size);
+        }
+        assert_eq!(extents.take(LEN, 512), Some(0), "all of it, in one piece");
+    }
+
+    #[test]
+    fn a_hopeless_size_has_hope_again_when_neighbours_come_back() {
+        let mut extents = Extents::new(16 << 10);
+        for at in [0, 4096, 8192, 12288] {
+            assert_eq!(extents.take(4096, 4096), Some(at));
+        }
+        extents.give(0, 4096);
+        extents.give(8192, 4096);
+        assert_eq!(extents.take(8192, 4096), None);
+        assert_eq!(extents.take(12288, 4096), None);
+        extents.give(4096, 4096);
+        assert_eq!(extents.take(12288, 4096), Some(0));
+    }
+}

@@ -1,0 +1,313 @@
+//! The traits that say what memory I/O can be done on.
+//!
+//! Knows `Held`. What always holds: an implementation keeps its bytes at one address for as long as the value
+//! exists, wherever the value itself is moved to.
+
+use std::any::Any;
+
+use bytes::{Bytes, BytesMut};
+
+use super::buffer::Buffer;
+use super::held::{Held, Raw};
+
+/// Owned memory that can be written to a file from.
+///
+/// The library owns the value while the kernel reads from it, and gives it back with the result.
+///
+/// # Safety
+/// As long as the value exists and is only moved, [`as_ptr`](IoBuf::as_ptr) and [`len`](IoBuf::len) give the same
+/// address and number, and that many bytes there are initialised, readable, and not written to by anyone. So a
+/// `Vec` can implement it, whose bytes are on the heap, and an array can't. The methods that are not documented are
+/// the library's own; don't implement or call them.
+///
+/// ```
+/// use ringfile::IoBuf;
+/// struct Message(Box<[u8]>);
+/// // SAFETY: a box's bytes stay where they are when the box is moved.
+/// unsafe impl IoBuf for Message {
+///     fn as_ptr(&self) -> *const u8 {
+///         self.0.as_ptr()
+///     }
+///     fn len(&self) -> usize {
+///         self.0.len()
+///     }
+/// }
+/// assert_eq!(IoBuf::len(&Message(vec![1, 2, 3].into())), 3);
+/// ```
+pub unsafe trait IoBuf: Send + Sized + 'static {
+    /// Where the bytes are.
+    fn as_ptr(&self) -> *const u8;
+
+    /// How many bytes are initialised: what a write takes.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[doc(hidden)]
+    fn hold(self) -> Held {
+        let value = Box::new(self);
+        let parts = Box::new([readable(&*value)]);
+        Held::other(value, parts, None)
+    }
+
+    #[doc(hidden)]
+    fn release(held: Held) -> Self {
+        released(held.into_value())
+    }
+
+    #[doc(hidden)]
+    fn hold_many(all: Vec<Self>) -> Held {
+        let parts = all.iter().map(readable).collect();
+        Held::other(Box::new(all), parts, None)
+    }
+
+    #[doc(hidden)]
+    fn release_many(held: Held) -> Vec<Self> {
+        released(held.into_value())
+    }
+}
+
+/// Owned memory that can be read into from a file.
+///
+/// A read fills it from the start, up to its capacity, and then sets its length.
+///
+/// # Safety
+/// As for [`IoBuf`]: [`as_mut_ptr`](IoBufMut::as_mut_ptr) and [`capacity`](IoBufMut::capacity) don't change while the
+/// value is only moved, the address is that of `as_ptr`, that many bytes there may be written to, and nobody else
+/// reads or writes them. `len` is at most the capacity.
+pub unsafe trait IoBufMut: IoBuf {
+    /// Where the bytes are.
+    fn as_mut_ptr(&mut self) -> *mut u8;
+
+    /// How many bytes there is room for.
+    fn capacity(&self) -> usize;
+
+    /// Tells the value that its first `len` bytes are now initialised, and are its content. A type of fixed length
+    /// does nothing.
+    ///
+    /// # Safety
+    /// `len` is at most the capacity, and that many bytes are initialised.
+    unsafe fn set_len(&mut self, len: usize);
+
+    #[doc(hidden)]
+    fn hold_mut(self) -> Held {
+        let mut value = Box::new(self);
+        let parts = Box::new([writable(&mut *value)]);
+        Held::other(value, parts, Some(set_len_of::<Self>))
+    }
+
+    #[doc(hidden)]
+    fn hold_many_mut(mut all: Vec<Self>) -> Held {
+        let parts = all.iter_mut().map(writable).collect();
+        Held::other(Box::new(all), parts, Some(set_len_of_many::<Self>))
+    }
+}
+
+fn readable(buffer: &impl IoBuf) -> Raw {
+    let len = buffer.len();
+    Raw { ptr: buffer.as_ptr().cast_mut(), len, capacity: len }
+}
+
+fn writable(buffer: &mut impl IoBufMut) -> Raw {
+    Raw { len: buffer.len(), capacity: buffer.capacity(), ptr: buffer.as_mut_ptr() }
+}
+
+/// # Safety
+/// As [`super::held::SetLen`].
+unsafe fn set_len_of<B: IoBufMut>(value: &mut (dyn Any + Send), _part: usize, len: usize) {
+    if let Some(buffer) = value.downcast_mut::<B>() {
+        // SAFETY: as the caller says.
+        unsafe { buffer.set_len(len) }
+    }
+}
+
+/// # Safety
+/// As [`super::held::SetLen`].
+unsafe fn set_len_of_many<B: IoBufMut>(value: &mut (dyn Any + Send), part: usize, len: usize) {
+    if let Some(buffer) = value.downcast_mut::<Vec<B>>().and_then(|all| all.get_mut(part)) {
+        // SAFETY: as the caller says.
+        unsafe { buffer.set_len(len) }
+    }
+}
+
+/// What was held comes back as what it was: each operation releases with the type it held.
+fn released<T>(value: Option<T>) -> T {
+    value.expect("a buffer is released with the type that it was held with")
+}
+
+// SAFETY: a buffer's memory is its block's, which doesn't move, and the buffer owns its bytes alone.
+unsafe impl IoBuf for Buffer {
+    fn as_ptr(&self) -> *const u8 {
+        Buffer::as_ptr(self)
+    }
+
+    fn len(&self) -> usize {
+        Buffer::len(self)
+    }
+
+    fn hold(self) -> Held {
+        Held::Pooled(self)
+    }
+
+    fn release(held: Held) -> Self {
+        released(if let Held::Pooled(buffer) = held { Some(buffer) } else { None })
+    }
+
+    fn hold_many(all: Vec<Self>) -> Held {
+        Held::Buffers(all)
+    }
+
+    fn release_many(held: Held) -> Vec<Self> {
+        released(if let Held::Buffers(buffers) = held { Some(buffers) } else { None })
+    }
+}
+
+// SAFETY: as above; all of the capacity is the buffer's.
+unsafe impl IoBufMut for Buffer {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        Buffer::as_mut_ptr(self)
+    }
+
+    fn capacity(&self) -> usize {
+        Buffer::capacity(self)
+    }
+
+    unsafe fn set_len(&mut self, len: usize) {
+        Buffer::set_len(self, len);
+    }
+
+    fn hold_mut(self) -> Held {
+        Held::Pooled(self)
+    }
+
+    fn hold_many_mut(all: Vec<Self>) -> Held {
+        Held::Buffers(all)
+    }
+}
+
+// SAFETY: a vector's bytes are on the heap and don't move with it.
+unsafe impl IoBuf for Vec<u8> {
+    fn as_ptr(&self) -> *const u8 {
+        Vec::as_ptr(self)
+    }
+
+    fn len(&self) -> usize {
+        Vec::len(self)
+    }
+
+    fn hold(self) -> Held {
+        Held::Vec(self)
+    }
+
+    fn release(held: Held) -> Self {
+        released(if let Held::Vec(vec) = held { Some(vec) } else { None })
+    }
+
+    fn hold_many(all: Vec<Self>) -> Held {
+        Held::Vecs(all)
+    }
+
+    fn release_many(held: Held) -> Vec<Self> {
+        released(if let Held::Vecs(vecs) = held { Some(vecs) } else { None })
+    }
+}
+
+// SAFETY: as above.
+unsafe impl IoBufMut for Vec<u8> {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        Vec::as_mut_ptr(self)
+    }
+
+    fn capacity(&self) -> usize {
+        Vec::capacity(self)
+    }
+
+    unsafe fn set_len(&mut self, len: usize) {
+        // SAFETY: as the caller says.
+        unsafe { Vec::set_len(self, len) }
+    }
+
+    fn hold_mut(self) -> Held {
+        Held::Vec(self)
+    }
+
+    fn hold_many_mut(all: Vec<Self>) -> Held {
+        Held::Vecs(all)
+    }
+}
+
+// SAFETY: a box's bytes are on the heap and don't move with it.
+unsafe impl IoBuf for Box<[u8]> {
+    fn as_ptr(&self) -> *const u8 {
+        <[u8]>::as_ptr(self)
+    }
+
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+}
+
+// SAFETY: as above.
+unsafe impl IoBufMut for Box<[u8]> {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        <[u8]>::as_mut_ptr(self)
+    }
+
+    fn capacity(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    unsafe fn set_len(&mut self, _len: usize) {}
+}
+
+// SAFETY: the bytes are on the heap, and a `BytesMut` owns them alone.
+unsafe impl IoBuf for BytesMut {
+    fn as_ptr(&self) -> *const u8 {
+        <[u8]>::as_ptr(self)
+    }
+
+    fn len(&self) -> usize {
+        BytesMut::len(self)
+    }
+}
+
+// SAFETY: as above.
+unsafe impl IoBufMut for BytesMut {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        <[u8]>::as_mut_ptr(self)
+    }
+
+    fn capacity(&self) -> usize {
+        BytesMut::capacity(self)
+    }
+
+    unsafe fn set_len(&mut self, len: usize) {
+        // SAFETY: as the caller says.
+        unsafe { BytesMut::set_len(self, len) }
+    }
+}
+
+// SAFETY: the bytes are owned by what all clones share, and never written to.
+unsafe impl IoBuf for Bytes {
+    fn as_ptr(&self) -> *const u8 {
+        <[u8]>::as_ptr(self)
+    }
+
+    fn len(&self) -> usize {
+        Bytes::len(self)
+    }
+}
+
+// SAFETY: static bytes don't move and are never written to.
+unsafe impl IoBuf for &'static [u8] {
+    fn as_ptr(&self) -> *const u8 {
+        <[u8]>::as_ptr(self)
+    }
+
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+}

@@ -1,0 +1,264 @@
+//! `RegisteredMemory`: memory that the user already has, lent out as buffers.
+//!
+//! Knows regions, block headers and buffers. What always holds: no byte is in two lent ranges; the owner is dropped
+//! after the registration, when the `RegisteredMemory` and all lent buffers are gone.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::{Bound, RangeBounds};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::block::{Block, Kind};
+use super::buffer::Buffer;
+use super::error::PoolError;
+use super::region::{REGION_MAX, Region};
+
+/// Headers kept for the next lending; one costs 64 bytes.
+const MOST_SPARE: usize = 1024;
+
+/// Memory that can be registered: bytes that stay where they are.
+///
+/// # Safety
+/// From the call of [`as_mut_ptr`](StableMemory::as_mut_ptr) until the value is dropped, `len` bytes at that address
+/// are initialised and may be read and written, and nothing else touches them, as long as no other method of the
+/// value is called. Moving the box that the value is in changes nothing.
+pub unsafe trait StableMemory: Send + Sync + 'static {
+    /// Where the memory starts.
+    fn as_mut_ptr(&mut self) -> *mut u8;
+
+    /// How many bytes it has.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+// SAFETY: a vector's elements are on the heap, initialised up to its length, and its own.
+unsafe impl StableMemory for Vec<u8> {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        Vec::as_mut_ptr(self)
+    }
+
+    fn len(&self) -> usize {
+        Vec::len(self)
+    }
+}
+
+// SAFETY: a box's bytes are on the heap, initialised, and its own.
+unsafe impl StableMemory for Box<[u8]> {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        <[u8]>::as_mut_ptr(self)
+    }
+
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+}
+
+/// Memory of the user's own, such as a database's pages, registered with io_uring and lent out as [`Buffer`]s.
+///
+/// Registered by itself, like a pool's, when I/O is first done on it, in regions of at most 1 GiB; where the system
+/// refuses, I/O goes on without. Cheap to clone.
+///
+/// ```
+/// use ringfile::RegisteredMemory;
+/// let pages = RegisteredMemory::new(vec![7_u8; 1 << 20]);
+/// let page = pages.lend(8192..16384)?;
+/// assert_eq!(page[0], 7);
+/// assert!(pages.lend(0..8193).is_err(), "the last byte is lent");
+/// drop(page);
+/// assert!(pages.lend(..).is_ok());
+/// # Ok::<(), ringfile::PoolError>(())
+/// ```
+#[derive(Clone)]
+pub struct RegisteredMemory {
+    lender: Arc<Lender>,
+}
+
+/// What a `RegisteredMemory` and its lent buffers share.
+pub(crate) struct Lender {
+    // Dropped before the owner: fields are dropped in this order.
+    regions: Box<[Region]>,
+    base: NonNull<u8>,
+    len: usize,
+    lent: Mutex<Lent>,
+    /// Keeps the memory, and is never touched.
+    _owner: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the memory's use is ruled by the lent ranges, and all else is Send and Sync.
+unsafe impl Send for Lender {}
+// SAFETY: as above; the owner is not reachable.
+unsafe impl Sync for Lender {}
+
+/// Which ranges are lent.
+#[derive(Default)]
+struct Lent {
+    /// (start, end) in order; they don't overlap. Few, so a vector does, and allocates only when it grows.
+    ranges: Vec<(usize, usize)>,
+    /// Headers of ranges that came back.
+    #[expect(clippy::vec_box, reason = "lent buffers point at headers, which must not move")]
+    spare: Vec<Box<Block>>,
+}
+
+impl RegisteredMemory {
+    /// Takes memory with its owner, which is dropped when this, its clones and all lent buffers are gone.
+    ///
+    /// ```
+    /// let memory = ringfile::RegisteredMemory::new(vec![0_u8; 4096].into_boxed_slice());
+    /// assert_eq!(memory.len(), 4096);
+    /// ```
+    pub fn new(owner: impl StableMemory) -> Self {
+        // Boxed first: the address is asked of the value where it will stay.
+        let mut owner = Box::new(owner);
+        let (base, len) = (owner.as_mut_ptr(), owner.len());
+        // SAFETY: what `StableMemory` promises.
+        unsafe { RegisteredMemory::from_raw(base, len, owner) }
+    }
+
+    /// Takes memory by its address. `owner` keeps it alive and is dropped at the end.
+    ///
+    /// # Panics
+    /// If `base` is null.
+    ///
+    /// # Safety
+    /// Until `owner` is dropped, the `len` bytes at `base` are there and initialised, and nothing but the buffers lent
+    /// from here touches them. For any part, that holds only while the part is lent, if the caller reads or writes
+    /// it otherwise.
+    pub unsafe fn from_raw(base: *mut u8, len: usize, owner: impl Any + Send + Sync) -> Self {
+        let base = NonNull::new(base).expect("memory to register is not at address 0");
+        let region = |at: usize| {
+            // SAFETY: `at` is within the memory.
+            Region::foreign(unsafe { base.add(at) }, REGION_MAX.min(len - at))
+        };
+        let regions = (0..len).step_by(REGION_MAX).map(region).collect();
+        let lent = Mutex::default();
+        RegisteredMemory { lender: Arc::new(Lender { regions, base, len, lent, _owner: Box::new(owner) }) }
+    }
+
+    /// The memory's length in bytes.
+    pub fn len(&self) -> usize {
+        self.lender.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.lender.len == 0
+    }
+
+    /// Bytes that are lent now.
+    pub fn lent(&self) -> usize {
+        self.lender.lock().ranges.iter().map(|(start, end)| end - start).sum()
+    }
+
+    /// Lends a range of bytes, counted from the start of the memory, as a buffer with this content and length.
+    ///
+    /// The buffer's drop, or that of all its parts or of the last `Bytes` made of it, gives the range back. A range
+    /// over a multiple of 1 GiB lies in two regions: I/O on it works, unregistered. Takes a lock for a moment, and
+    /// allocates only when more ranges are lent than ever before.
+    ///
+    /// # Errors
+    /// [`PoolError::Lent`] if a part of the range is lent already; [`PoolError::Invalid`] if it is empty or not within
+    /// the memory.
+    ///
+    /// ```
+    /// let memory = ringfile::RegisteredMemory::new(vec![0_u8; 4096]);
+    /// let mut first = memory.lend(..1024)?;
+    /// first[0] = 1;
+    /// let second = memory.lend(1024..)?;
+    /// assert_eq!((first.len(), second.len(), memory.lent()), (1024, 3072, 4096));
+    /// drop(first);
+    /// assert_eq!(memory.lend(0..1)?[0], 1);
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    pub fn lend(&self, range: impl RangeBounds<usize>) -> Result<Buffer, PoolError> {
+        let lender = &self.lender;
+        let (start, end) = lender.check(&range)?;
+        let mut lent = lender.lock();
+        let place = lent.ranges.partition_point(|&(_, lent_end)| lent_end <= start);
+        if let Some(&overlapped) = lent.ranges.get(place)
+            && overlapped.0 < end
+        {
+            return Err(PoolError::Lent { requested: (start, end), lent: overlapped });
+        }
+        lent.ranges.insert(place, (start, end));
+        let header = lent.spare.pop();
+        drop(lent);
+        let header = header.unwrap_or_else(|| Box::new(Block::new(ptr::null_mut(), 0)));
+        // SAFETY: the range lies within the memory.
+        let base = unsafe { lender.base.add(start) };
+        header.describe(Kind::Lent, 0, base.as_ptr(), end - start, lender.region(start, end));
+        header.set_home(Arc::into_raw(Arc::clone(lender)).cast_mut().cast());
+        header.refs.store(1, Ordering::Relaxed);
+        // SAFETY: the header's first reference, and bytes that are in no other lent range; they are the owner's, who
+        // promised that they are initialised and stay.
+        Ok(unsafe { Buffer::new(base, end - start, end - start, NonNull::from(Box::leak(header))) })
+    }
+}
+
+impl Lender {
+    fn lock(&self) -> MutexGuard<'_, Lent> {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self, range: &impl RangeBounds<usize>) -> Result<(usize, usize), PoolError> {
+        let start = match range.start_bound() {
+            Bound::Included(&at) => Some(at),
+            Bound::Excluded(&at) => at.checked_add(1),
+            Bound::Unbounded => Some(0),
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&at) => at.checked_add(1),
+            Bound::Excluded(&at) => Some(at),
+            Bound::Unbounded => Some(self.len),
+        };
+        match (start, end) {
+            (Some(start), Some(end)) if start < end && end <= self.len => Ok((start, end)),
+            _ => Err(PoolError::invalid(format!(
+                "bytes {:?} to {:?} can't be lent: give a range that is not empty, within the memory's {} bytes",
+                range.start_bound(),
+                range.end_bound(),
+                self.len
+            ))),
+        }
+    }
+
+    /// The region that a range lies in; null if it lies in two.
+    fn region(&self, start: usize, end: usize) -> *const Region {
+        let (first, last) = (start / REGION_MAX, (end - 1) / REGION_MAX);
+        if first == last { &raw const self.regions[first] } else { ptr::null() }
+    }
+
+    /// Takes back a lent range with the last reference to it.
+    ///
+    /// # Safety
+    /// The block was made by `lend`, and nobody refers to it.
+    #[cold]
+    pub(super) unsafe fn take_back(block: NonNull<Block>) {
+        // SAFETY: made by `lend` from a box; this is the last that knows of it.
+        let header = unsafe { Box::from_raw(block.as_ptr()) };
+        // SAFETY: `lend` has put one reference of the lender there.
+        let lender = unsafe { Arc::from_raw(header.home().cast_const().cast::<Lender>()) };
+        let start = header.base().addr() - lender.base.addr().get();
+        let mut lent = lender.lock();
+        if let Ok(place) = lent.ranges.binary_search_by_key(&start, |range| range.0) {
+            lent.ranges.remove(place);
+        }
+        if lent.spare.len() < MOST_SPARE {
+            lent.spare.push(header);
+        }
+        drop(lent);
+        // May be the last of the lender: without the lock, which is inside of it.
+        drop(lender);
+    }
+}
+
+impl fmt::Debug for RegisteredMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegisteredMemory").field("len", &self.len()).field("lent", &self.lent()).finish()
+    }
+}

@@ -1,0 +1,199 @@
+//! Memory from the system: anonymous mappings, aligned, with the pages that were asked for.
+//!
+//! The only code in ringfile that maps I/O memory. Knows the kernel's calls and files about memory. What always
+//! holds: a mapping is zeroed when new, stays at its address, and is unmapped once, by its drop.
+
+use std::fs;
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+
+/// Which page sizes the pool's memory has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HugePages {
+    /// Huge pages where the system makes them by itself (transparent huge pages); ordinary ones else.
+    #[default]
+    Auto,
+    /// Ordinary pages only. Costs more translation misses, wastes no memory in sparsely used pools.
+    Never,
+    /// Huge pages that the administrator has reserved (`vm.nr_hugepages`), or an error.
+    Require,
+}
+
+/// How memory is to be mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MapOptions {
+    pub(crate) align: usize,
+    pub(crate) huge_pages: HugePages,
+    pub(crate) dont_fork: bool,
+}
+
+impl MapOptions {
+    /// Mappings are multiples of this.
+    pub(crate) fn granule(&self) -> usize {
+        match self.huge_pages {
+            HugePages::Require => reserved_huge_page(),
+            _ => page_size(),
+        }
+    }
+}
+
+/// A private anonymous mapping.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: plain memory; who may touch which part of it is decided above, by who owns which block.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; a shared mapping gives out only its address.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes, a multiple of the granule. Fails with the system's errno.
+    pub(crate) fn new(len: usize, options: &MapOptions) -> io::Result<Mapping> {
+        debug_assert_eq!(len % options.granule(), 0);
+        let mut align = options.align.max(options.granule());
+        let transparent = transparent_huge_page();
+        if options.huge_pages == HugePages::Auto && len >= transparent {
+            align = align.max(transparent);
+        }
+        let mapping = Mapping::aligned(len, align, options)?;
+        match options.huge_pages {
+            // Both are wishes: a kernel without transparent huge pages says EINVAL, and has what Never wants.
+            HugePages::Auto if len >= transparent => _ = mapping.advise(libc::MADV_HUGEPAGE),
+            HugePages::Never => _ = mapping.advise(libc::MADV_NOHUGEPAGE),
+            _ => {}
+        }
+        if options.dont_fork {
+            mapping.advise(libc::MADV_DONTFORK)?;
+        }
+        Ok(mapping)
+    }
+
+    fn aligned(len: usize, align: usize, options: &MapOptions) -> io::Result<Mapping> {
+        let mut flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        if options.huge_pages == HugePages::Require {
+            flags |= libc::MAP_HUGETLB;
+        }
+        // mmap aligns to the granule only: map so much that an aligned piece is in it, then cut off both ends.
+        let spare = align - options.granule();
+        let too_much = || io::Error::from_raw_os_error(libc::ENOMEM);
+        let total = len.checked_add(spare).ok_or_else(too_much)?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let start = unsafe {
+            libc::mmap(ptr::null_mut(), total, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0).cast::<u8>()
+        };
+        if start.cast() == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let before = start.align_offset(align);
+        // SAFETY: `before` is at most `spare`, so the aligned piece and both ends lie in the new mapping, which
+        // nobody else knows of.
+        unsafe {
+            let base = start.add(before);
+            unmap(start, before);
+            unmap(base.add(len), spare - before);
+            Ok(Mapping { base: NonNull::new_unchecked(base), len })
+        }
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Gives up the mapping without unmapping it, for [`Mapping::from_parts`].
+    pub(crate) fn into_parts(self) -> (NonNull<u8>, usize) {
+        let parts = (self.base, self.len);
+        std::mem::forget(self);
+        parts
+    }
+
+    /// # Safety
+    /// The parts come from [`Mapping::into_parts`], and nothing uses the memory after the new mapping is dropped.
+    pub(crate) unsafe fn from_parts(base: NonNull<u8>, len: usize) -> Mapping {
+        Mapping { base, len }
+    }
+
+    fn advise(&self, advice: libc::c_int) -> io::Result<()> {
+        // SAFETY: our own mapping, and none of the advices used here changes what is in it.
+        match unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and whoever drops a mapping has seen to it that no block of it is in use.
+        unsafe { unmap(self.base.as_ptr(), self.len) }
+    }
+}
+
+/// # Safety
+/// The range is ours and nothing uses it.
+unsafe fn unmap(start: *mut u8, len: usize) {
+    if len > 0 {
+        // SAFETY: as the caller says. It can fail only for an invalid range, or when splitting a mapping passes the
+        // limit on mappings; then the memory stays mapped, which harms nothing.
+        unsafe { libc::munmap(start.cast(), len) };
+    }
+}
+
+/// The system's page size: 4 KiB, but 16 or 64 on some aarch64.
+pub(crate) fn page_size() -> usize {
+    static PAGE: OnceLock<usize> = OnceLock::new();
+    *PAGE.get_or_init(|| {
+        // SAFETY: asks for a number.
+        let asked = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        usize::try_from(asked).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
+    })
+}
+
+/// The size of a transparent huge page: 2 MiB on x86, up to 512 MiB on aarch64 with large pages.
+fn transparent_huge_page() -> usize {
+    static SIZE: OnceLock<usize> = OnceLock::new();
+    *SIZE.get_or_init(|| {
+        let text =
+            fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").unwrap_or_default();
+        text.trim().parse().ok().filter(|size: &usize| size.is_power_of_two()).unwrap_or(2 << 20)
+    })
+}
+
+/// The size of a page that MAP_HUGETLB gives without a size of its own.
+fn reserved_huge_page() -> usize {
+    static SIZE: OnceLock<usize> = OnceLock::new();
+    *SIZE.get_or_init(|| {
+        let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("Hugepagesize:"));
+        let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<usize>().ok());
+        kib.map(|kib| kib << 10).filter(|size| size.is_power_of_two()).unwrap_or(2 << 20)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_aligned_and_zeroed() {
+        for huge_pages in [HugePages::Auto, HugePages::Never] {
+            for align in [512, 4096, 1 << 16, 1 << 22] {
+                let options = MapOptions { align, huge_pages, dont_fork: true };
+                let len = (3 << 20) + page_size();
+                let mapping = Mapping::new(len, &options).unwrap();
+                assert_eq!(mapping.base().as_ptr() as usize % align.max(page_size()), 0);
+                // SAFETY: a mapping of this length that only this test knows.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.base().as_ptr(), len) };
+                assert!(bytes.iter().all(|&byte| byte == 0));
+                bytes.fill(1);
+            }
+        }
+    }
+}

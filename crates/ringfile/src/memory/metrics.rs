@@ -1,0 +1,81 @@
+//! A pool's figures: the snapshot that users see.
+
+use std::sync::atomic::Ordering;
+
+use super::class::{self, CLASSES};
+use super::core::Core;
+
+/// Figures of one size class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClassMetrics {
+    /// The size of this class's blocks, in bytes.
+    pub size: usize,
+    /// Blocks in use.
+    pub in_use: u64,
+    /// Blocks handed out since the pool was made.
+    pub gets: u64,
+    /// Blocks that came back since the pool was made.
+    pub returns: u64,
+}
+
+/// What a pool has done and has, as far as it can be told at one time while others use it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolMetrics {
+    /// The hard limit, in bytes.
+    pub capacity: usize,
+    /// Bytes of memory mapped for the pool, in use or not.
+    pub reserved: usize,
+    /// The most that `reserved` ever was.
+    pub reserved_high_water: usize,
+    /// Bytes in use, as whole blocks.
+    pub in_use: usize,
+    /// Gets that found nothing cached and took the pool's lock.
+    pub misses: u64,
+    /// Buffers that were allocated outside the pool, since it was made.
+    pub outside_allocations: u64,
+    /// Bytes outside the pool, in use now.
+    pub outside_bytes: usize,
+    /// Gets that had to wait for others to give memory back.
+    pub waits: u64,
+    /// Gets that failed because the pool was full.
+    pub failures: u64,
+    /// Regions that the pool's memory lies in.
+    pub regions: usize,
+    /// Regions that are registered with io_uring.
+    pub registered_regions: usize,
+    /// Bytes in registered regions.
+    pub registered_bytes: usize,
+    /// Regions that could not be registered (RLIMIT_MEMLOCK, an old kernel), since the pool was made.
+    pub refused_registrations: usize,
+    /// The size classes that were ever used, the smallest first.
+    pub classes: Vec<ClassMetrics>,
+}
+
+impl Core {
+    pub(super) fn metrics(&self) -> PoolMetrics {
+        let class = |class| {
+            let (gets, returns) = self.counts(class);
+            ClassMetrics { size: class::size(class), in_use: gets.saturating_sub(returns), gets, returns }
+        };
+        let inner = self.lock();
+        let regions = inner.region_counts();
+        PoolMetrics {
+            capacity: self.options.capacity,
+            reserved: inner.reserved,
+            reserved_high_water: inner.reserved_high_water,
+            in_use: self.in_use(&inner),
+            misses: self.counters.misses.load(Ordering::Relaxed),
+            outside_allocations: inner.outside_allocations,
+            outside_bytes: inner.outside_bytes,
+            waits: self.counters.waits.load(Ordering::Relaxed),
+            failures: self.counters.failures.load(Ordering::Relaxed),
+            regions: regions.regions,
+            registered_regions: regions.registered,
+            registered_bytes: regions.registered_bytes,
+            refused_registrations: regions.refused,
+            classes: (0..CLASSES).map(class).filter(|class| class.gets > 0).collect(),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Memory: the only code that allocates memory for I/O.
+//!
+//! ```text
+//!  Pool ── Pool ──▶ Core ─┬─ shards: a stack of free blocks for each size class   (kernel, core: no lock)
+//!  (counted handles)      └─ under a lock, when nothing is cached                 (slow, waiters)
+//!                              │
+//!     region  2 MiB            ▼            4 MiB, 8 MiB, … 1 GiB: mapped as needed, registered as one
+//!     ┌────────┬────────┬─────────────┬───────────────────────┐     buffer each, released when free
+//!     │ block  │ block  │ block       │ free extent           │
+//!     │ 4 KiB  │ 4 KiB  │ 16 KiB      │ (neighbours join)     │
+//!     └───▲────┴───▲────┴───▲─────▲───┴───────────────────────┘
+//!         │        │        │     │         a block's header (references, class, region) lies apart, and
+//!       Buffer   Bytes   Buffer Buffer      counts who refers to it: buffers, parts of a split one, and
+//!                        (split: parts)     the owners behind frozen `Bytes`
+//! ```
+//!
+//! A get pops a block of the class from the stack of this thread's shard, or steals from another's; the last
+//! reference pushes it back to the shard of the thread that drops it. Only when no shard has one does a get take the
+//! lock: cut from an extent, map a region, dissolve what is cached, unmap free regions, and then what [`WhenFull`]
+//! says.
+//!
+//! Knows nothing of io_uring, files or tasks. What always holds: each byte of a region is in one free extent or one
+//! block; mapped regions never add up to more than the capacity; memory is unmapped when nobody can refer to it.
+
+mod block;
+mod buffer;
+mod class;
+mod core;
+mod error;
+mod extents;
+mod frozen;
+mod held;
+mod iobuf;
+mod kernel;
+mod lend;
+mod mapping;
+mod metrics;
+mod pool;
+mod region;
+mod slow;
+mod sync;
+#[cfg(test)]
+mod testing;
+mod waiters;
+
+pub use self::buffer::Buffer;
+pub use self::core::WhenFull;
+pub use self::error::PoolError;
+#[doc(hidden)]
+pub use self::held::{Held, Other};
+pub use self::iobuf::{IoBuf, IoBufMut};
+pub use self::lend::{RegisteredMemory, StableMemory};
+pub use self::mapping::HugePages;
+pub use self::metrics::{ClassMetrics, PoolMetrics};
+pub use self::pool::{Pool, PoolBuilder};
+pub use self::waiters::GetBuffer;
+
+pub(crate) use self::held::Part;
+pub(crate) use self::pool::reserve;
+pub(crate) use self::region::{Region, Registration};
+pub(crate) use self::waiters::set_thread_must_not_block;

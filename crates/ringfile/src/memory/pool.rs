@@ -1,0 +1,313 @@
+//! `Pool` and its builder: the handle that users hold, and the checks of what they ask for.
+//!
+//! Knows the core. What always holds: a `Pool` is one counted handle of a core.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+
+use super::buffer::Buffer;
+use super::class::UNIT;
+use super::core::{Core, Options, WhenFull};
+use super::error::PoolError;
+use super::frozen;
+use super::mapping::{HugePages, MapOptions, page_size};
+use super::metrics::PoolMetrics;
+use super::region::REGION_MAX;
+use super::waiters::GetBuffer;
+
+/// Aligned memory for I/O, with a hard limit, shared by all who have a clone of it.
+///
+/// A pool hands out [`Buffer`]s. Getting and dropping one of a size that was used before takes no lock and no system
+/// call. Memory is mapped when first needed, and all of it is registered with io_uring by itself, where the system
+/// allows it. Buffers, and `Bytes` made of them, may outlive the pool: the memory goes when the last of them does.
+///
+/// ```
+/// let pool = ringfile::Pool::new(64 << 20);
+/// let mut page = pool.get(16 << 10)?;
+/// page.extend_from_slice(b"hello");
+/// assert_eq!(page.as_ptr() as usize % 4096, 0);
+/// assert_eq!(page.capacity(), 16 << 10);
+/// assert_eq!(&page[..], b"hello");
+/// # Ok::<(), ringfile::PoolError>(())
+/// ```
+pub struct Pool {
+    core: NonNull<Core>,
+}
+
+// SAFETY: a core is shared by threads through atomics and a lock; a handle is a counted pointer to it.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    /// A pool of at most `capacity` bytes (rounded down to whole pages), with default settings; see [`PoolBuilder`].
+    ///
+    /// Maps nothing yet, so it can't fail.
+    ///
+    /// ```
+    /// let pool = ringfile::Pool::new(1 << 20);
+    /// assert_eq!(pool.metrics().reserved, 0);
+    /// ```
+    pub fn new(capacity: usize) -> Pool {
+        let options = PoolBuilder { capacity, ..Pool::builder() }.options();
+        Pool { core: Core::new(options) }
+    }
+
+    /// A pool with settings of its own.
+    ///
+    /// ```
+    /// use ringfile::{Pool, WhenFull};
+    /// let pool = Pool::builder().capacity(8 << 20).alignment(8192).when_full(WhenFull::Wait).build()?;
+    /// assert_eq!(pool.get(100)?.as_ptr() as usize % 8192, 0);
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    pub fn builder() -> PoolBuilder {
+        PoolBuilder {
+            capacity: 64 << 20,
+            alignment: None,
+            huge_pages: HugePages::Auto,
+            when_full: WhenFull::Error,
+            dont_fork: false,
+            registered: true,
+        }
+    }
+
+    /// A buffer with a capacity of just `n` bytes and length 0.
+    ///
+    /// Buffers of 4096 bytes and more are aligned to 4096, smaller ones to 512, 1024 or 2048, the power of two that
+    /// holds them; with [`PoolBuilder::alignment`] all are aligned to that. The bytes may hold what an earlier buffer
+    /// of this process held.
+    ///
+    /// # Errors
+    /// When the pool is full, by [`WhenFull`]: [`PoolError::Full`] at once, or after the memory outside the pool was
+    /// used up; with [`WhenFull::Wait`] it blocks instead, or fails with [`PoolError::WouldDeadlock`] on a thread that
+    /// runs ringfile's tasks. [`PoolError::TooLarge`] if `n` bytes can never be had: above the capacity or 1 GiB.
+    /// [`PoolError::System`] or [`PoolError::NoHugePages`] if the system has no memory.
+    ///
+    /// ```
+    /// let pool = ringfile::Pool::new(1 << 20);
+    /// let buffers: Vec<_> = (0..256).map(|_| pool.get(4096)).collect::<Result<_, _>>()?;
+    /// assert!(pool.get(4096).is_err());
+    /// drop(buffers);
+    /// assert!(pool.get(1 << 20).is_ok());
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    #[inline]
+    pub fn get(&self, n: usize) -> Result<Buffer, PoolError> {
+        let core = self.core();
+        match core.get_cached(n) {
+            Some(buffer) => Ok(buffer),
+            None => core.get_slow(self, n),
+        }
+    }
+
+    /// As [`Pool::get`], but when the pool is full, and the memory outside of it that [`WhenFull`] allows is used up,
+    /// waits until memory comes back.
+    ///
+    /// Who waits is served in order of arrival (of first polls), together with blocked threads; nobody overtakes, so
+    /// a large request holds up small ones behind it. Works in any executor. The future may be dropped at any time.
+    ///
+    /// # Errors
+    /// As [`Pool::get`], except that it never fails for a full pool.
+    ///
+    /// ```
+    /// # fn block_on<T>(future: impl Future<Output = T>) -> T {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     loop {
+    /// #         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #         if let std::task::Poll::Ready(it) = future.as_mut().poll(&mut cx) { return it }
+    /// #     }
+    /// # }
+    /// let pool = ringfile::Pool::new(4096);
+    /// let only = pool.get(4096)?;
+    /// std::thread::spawn(move || drop(only));
+    /// let next = block_on(pool.get_async(4096))?;
+    /// assert_eq!(next.capacity(), 4096);
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    #[inline]
+    pub fn get_async(&self, n: usize) -> GetBuffer<'_> {
+        GetBuffer::new(self, n)
+    }
+
+    /// Makes a buffer again of `bytes` that came from [`Buffer::freeze`], or of a part of them, without copying.
+    ///
+    /// The buffer has the bytes' content and length, and the capacity behind them that the frozen buffer had. Takes
+    /// the pool's lock for a moment.
+    ///
+    /// # Errors
+    /// Gives bytes with the same content back, in the same place, if they are not from this pool, empty, or if other
+    /// clones or parts of them are still there. In the last case such `Bytes` can be thawed when nothing else refers
+    /// to the buffer that [`Pool::get`] gave; before, bytes of its other parts don't matter.
+    ///
+    /// ```
+    /// let pool = ringfile::Pool::new(1 << 20);
+    /// let mut buffer = pool.get(4096)?;
+    /// buffer.extend_from_slice(b"again");
+    /// let address = buffer.as_ptr();
+    /// let bytes = buffer.freeze();
+    /// let clone = bytes.clone();
+    /// let bytes = pool.thaw(bytes).unwrap_err();
+    /// drop(clone);
+    /// let buffer = pool.thaw(bytes).unwrap();
+    /// assert_eq!((buffer.as_ptr(), &buffer[..]), (address, &b"again"[..]));
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    pub fn thaw(&self, bytes: Bytes) -> Result<Buffer, Bytes> {
+        frozen::thaw(self.core(), bytes)
+    }
+
+    /// What the pool has and has done. Takes the pool's lock for a moment.
+    ///
+    /// ```
+    /// let pool = ringfile::Pool::new(1 << 20);
+    /// let buffer = pool.get(5000)?;
+    /// let metrics = pool.metrics();
+    /// assert_eq!((metrics.in_use, metrics.classes[0].size), (8192, 8192));
+    /// assert!(metrics.reserved <= metrics.capacity);
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    pub fn metrics(&self) -> PoolMetrics {
+        self.core().metrics()
+    }
+
+    #[inline]
+    pub(super) fn core(&self) -> &Core {
+        // SAFETY: a handle keeps its core alive.
+        unsafe { self.core.as_ref() }
+    }
+}
+
+impl Clone for Pool {
+    /// Another handle of the same memory.
+    fn clone(&self) -> Self {
+        self.core().add_handle();
+        Pool { core: self.core }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: each handle is dropped once.
+        unsafe { Core::drop_handle(self.core) }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let metrics = self.metrics();
+        f.debug_struct("Pool")
+            .field("capacity", &metrics.capacity)
+            .field("reserved", &metrics.reserved)
+            .field("in_use", &metrics.in_use)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A pool's settings, from [`Pool::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder makes nothing until `build`"]
+pub struct PoolBuilder {
+    capacity: usize,
+    alignment: Option<usize>,
+    huge_pages: HugePages,
+    when_full: WhenFull,
+    dont_fork: bool,
+    registered: bool,
+}
+
+impl PoolBuilder {
+    /// The hard limit in bytes, rounded down to whole pages; 64 MiB by default. Memory is mapped as it is needed.
+    pub fn capacity(mut self, bytes: usize) -> Self {
+        self.capacity = bytes;
+        self
+    }
+
+    /// Aligns every buffer to `bytes`, a power of two up to 1 GiB, and rounds its size up to a multiple of it.
+    ///
+    /// Without it, buffers of 4096 bytes and more are aligned to 4096 and smaller ones to the power of two, from 512
+    /// on, that holds them.
+    pub fn alignment(mut self, bytes: usize) -> Self {
+        self.alignment = Some(bytes);
+        self
+    }
+
+    /// Which page sizes to use; [`HugePages::Auto`] by default.
+    pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
+        self.huge_pages = huge_pages;
+        self
+    }
+
+    /// What to do when the pool is full; [`WhenFull::Error`] by default.
+    pub fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.when_full = when_full;
+        self
+    }
+
+    /// Keeps the memory out of forked children (MADV_DONTFORK), where touching it is then a crash. Off by default:
+    /// children can read it.
+    pub fn dont_fork(mut self, dont_fork: bool) -> Self {
+        self.dont_fork = dont_fork;
+        self
+    }
+
+    /// Whether to register the memory with io_uring; on by default. Off shows what registration is worth.
+    pub fn registered(mut self, registered: bool) -> Self {
+        self.registered = registered;
+        self
+    }
+
+    /// Makes the pool. With [`HugePages::Require`] the first huge pages are mapped now, else nothing.
+    ///
+    /// # Errors
+    /// [`PoolError::Invalid`] for an alignment that is no power of two or above 1 GiB, or a capacity below a page or
+    /// the alignment; [`PoolError::NoHugePages`] if huge pages are required and not to be had.
+    ///
+    /// ```
+    /// let error = ringfile::Pool::builder().alignment(1000).build().unwrap_err();
+    /// assert!(error.to_string().contains("power of two"));
+    /// ```
+    pub fn build(self) -> Result<Pool, PoolError> {
+        let align = self.alignment.unwrap_or(UNIT);
+        if !align.is_power_of_two() || align > REGION_MAX {
+            return Err(PoolError::invalid(format!(
+                "a pool can't be aligned to {align} bytes: take a power of two up to 1 GiB"
+            )));
+        }
+        let (asked, require) = (self.capacity, self.huge_pages == HugePages::Require);
+        let options = self.options();
+        let least = options.map.granule().max(align);
+        if options.capacity < least {
+            return Err(PoolError::invalid(format!(
+                "a pool of {asked} bytes is too small for one page and its alignment: give it a capacity of at least \
+                 {least} bytes"
+            )));
+        }
+        let pool = Pool { core: Core::new(options) };
+        if require {
+            pool.core().map_first()?;
+        }
+        Ok(pool)
+    }
+
+    fn options(self) -> Options {
+        let align = self.alignment.unwrap_or(UNIT).max(UNIT);
+        let map = MapOptions { align, huge_pages: self.huge_pages, dont_fork: self.dont_fork };
+        // More can't be mapped at once, and sums of it can't overflow.
+        let capacity = self.capacity.min(isize::MAX as usize / 2) & !(map.granule() - 1);
+        Options { capacity, align, map, when_full: self.when_full, registered: self.registered }
+    }
+}
+
+/// What ringfile keeps for itself, for direct I/O on memory that is not aligned: never the user's pool, which may be
+/// full. Those who find it used up wait.
+pub(crate) fn reserve() -> &'static Pool {
+    static RESERVE: OnceLock<Pool> = OnceLock::new();
+    RESERVE.get_or_init(|| {
+        let options = PoolBuilder { capacity: 8 << 20, alignment: Some(page_size()), ..Pool::builder() };
+        Pool { core: Core::new(options.options()) }
+    })
+}

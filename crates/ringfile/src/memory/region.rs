@@ -1,0 +1,146 @@
+//! Regions: pieces of memory that are registered with io_uring as one buffer each.
+//!
+//! Knows nothing of io_uring: the ring layer hands in how to register, and gets back what to release. What always
+//! holds: a region covers every buffer that was cut from it and outlives them; its registration is released
+//! before its memory is unmapped.
+
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicUsize;
+
+use super::mapping::Mapping;
+
+/// A registered buffer may be at most this large (the kernel's limit).
+pub(crate) const REGION_MAX: usize = 1 << 30;
+
+/// A region's place in the process-wide table of registered buffers.
+///
+/// `index` may be used again for another region after this one is gone; `serial` never is.
+pub(crate) struct Registration {
+    pub(crate) index: u32,
+    pub(crate) serial: u64,
+    /// Called once, with index and serial, when the region goes; from any thread, also while a completion is
+    /// handled or with a pool's lock held, so it must not touch a pool.
+    pub(crate) on_release: fn(u32, u64),
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        (self.on_release)(self.index, self.serial);
+    }
+}
+
+/// A piece of memory that blocks are cut from.
+pub(crate) struct Region {
+    // Dropped before the mapping: fields are dropped in this order.
+    registration: OnceLock<Option<Registration>>,
+    base: NonNull<u8>,
+    len: usize,
+    registrable: bool,
+    /// Its place in the pool's list of regions; changed under the pool's lock only.
+    pub(super) slot: AtomicUsize,
+    /// None for memory that the user owns.
+    _mapping: Option<Mapping>,
+}
+
+// SAFETY: the address of memory whose use is ruled by who owns which block; the rest is Send and Sync.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    pub(super) fn new(mapping: Mapping, registrable: bool) -> Self {
+        let (base, len) = (mapping.base(), mapping.len());
+        Region {
+            registration: OnceLock::new(),
+            base,
+            len,
+            registrable,
+            slot: AtomicUsize::new(0),
+            _mapping: Some(mapping),
+        }
+    }
+
+    /// Memory of the user's; whoever makes it keeps the memory alive for as long as the region.
+    pub(super) fn foreign(base: NonNull<u8>, len: usize) -> Self {
+        Region {
+            registration: OnceLock::new(),
+            base,
+            len,
+            registrable: true,
+            slot: AtomicUsize::new(0),
+            _mapping: None,
+        }
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The region's registration, made with `register` (base and length in bytes) by the first who asks.
+    ///
+    /// A refusal is kept too: nobody asks again. Others that ask meanwhile wait.
+    #[inline]
+    pub(crate) fn registration(
+        &self,
+        register: impl FnOnce(*mut u8, usize) -> Option<Registration>,
+    ) -> Option<&Registration> {
+        if !self.registrable {
+            return None;
+        }
+        self.registration.get_or_init(|| register(self.base.as_ptr(), self.len)).as_ref()
+    }
+
+    /// Whether it is registered; none if nobody has asked yet.
+    pub(super) fn is_registered(&self) -> Option<bool> {
+        self.registration.get().map(Option::is_some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::super::mapping::{HugePages, MapOptions, page_size};
+    use super::*;
+
+    fn region(registrable: bool) -> Region {
+        let options = MapOptions { align: 4096, huge_pages: HugePages::Auto, dont_fork: false };
+        Region::new(Mapping::new(page_size(), &options).unwrap(), registrable)
+    }
+
+    #[test]
+    fn a_region_is_registered_once_and_released_once() {
+        static RELEASED: AtomicU64 = AtomicU64::new(0);
+        fn on_release(index: u32, serial: u64) {
+            assert_eq!(index, 3);
+            RELEASED.fetch_add(serial, Ordering::Relaxed);
+        }
+        let region = region(true);
+        let made = region.registration(|base, len| {
+            assert_eq!((base, len), (region.base().as_ptr(), page_size()));
+            Some(Registration { index: 3, serial: 77, on_release })
+        });
+        assert_eq!(made.map(|made| made.serial), Some(77));
+        assert_eq!(region.registration(|_, _| unreachable!()).map(|made| made.index), Some(3));
+        assert_eq!(RELEASED.load(Ordering::Relaxed), 0);
+        drop(region);
+        assert_eq!(RELEASED.load(Ordering::Relaxed), 77);
+    }
+
+    #[test]
+    fn a_refusal_is_kept_and_an_unregistered_pool_is_never_asked() {
+        let refused = region(true);
+        assert!(refused.registration(|_, _| None).is_none());
+        assert!(refused.registration(|_, _| unreachable!()).is_none());
+        assert_eq!(refused.is_registered(), Some(false));
+        let never = region(false);
+        assert!(never.registration(|_, _| unreachable!()).is_none());
+        assert_eq!(never.is_registered(), None);
+    }
+}

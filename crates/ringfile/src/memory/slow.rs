@@ -1,0 +1,305 @@
+//! What lies under a pool's lock: its regions, the hard limit, and the search for memory when nothing is cached.
+//!
+//! Knows the core, headers, extents and mappings. What always holds under the lock: the regions' lengths add up to
+//! `reserved`, which never passes the capacity; each byte of a region is in an extent or in exactly one block.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::block::{Block, Kind, Numbers};
+use super::buffer::Buffer;
+use super::class::{self, LARGEST, SLAB};
+use super::core::{Core, OUTSIDE, WhenFull};
+use super::error::PoolError;
+use super::extents::Extents;
+use super::mapping::{HugePages, Mapping, page_size};
+use super::region::{REGION_MAX, Region};
+use super::waiters::Waiters;
+
+/// The first region's size; each further one is twice as large, so that a low limit on locked memory still lets
+/// the first ones, which are searched first, be registered.
+const FIRST_REGION: usize = 2 << 20;
+
+/// A region and what is free in it.
+struct Tract {
+    region: Arc<Region>,
+    extents: Extents,
+}
+
+/// What a pool's lock guards.
+#[derive(Default)]
+pub(crate) struct Inner {
+    /// Oldest first.
+    tracts: Vec<Tract>,
+    /// All blocks that exist, by address: in use, cached or outside.
+    blocks: BTreeMap<usize, u32>,
+    numbers: Numbers,
+    pub(super) waiters: Waiters,
+    pub(super) reserved: usize,
+    pub(super) reserved_high_water: usize,
+    /// By how much blocks in use are smaller than their class.
+    pub(super) below_class: usize,
+    pub(super) outside_bytes: usize,
+    pub(super) outside_allocations: u64,
+    /// Refused registrations of regions that are gone.
+    refused_before: usize,
+}
+
+/// The figures of regions in a snapshot.
+pub(super) struct RegionCounts {
+    pub(super) regions: usize,
+    pub(super) registered: usize,
+    pub(super) registered_bytes: usize,
+    pub(super) refused: usize,
+}
+
+impl Inner {
+    pub(super) fn region_counts(&self) -> RegionCounts {
+        let (registered, refused): (Vec<_>, Vec<_>) = self
+            .tracts
+            .iter()
+            .filter_map(|tract| tract.region.is_registered().map(|yes| (yes, tract.region.len())))
+            .partition(|(yes, _)| *yes);
+        RegionCounts {
+            regions: self.tracts.len(),
+            registered: registered.len(),
+            registered_bytes: registered.iter().map(|(_, len)| len).sum(),
+            refused: self.refused_before + refused.len(),
+        }
+    }
+}
+
+impl Core {
+    /// Fails if `n` bytes can never be had, however empty the pool is.
+    pub(super) fn check_size(&self, n: usize) -> Result<(), PoolError> {
+        let within = self.options.capacity.min(LARGEST) & !(self.options.align - 1);
+        let outside = match self.options.when_full {
+            WhenFull::Outside { limit } => limit & !(page_size() - 1),
+            _ => 0,
+        };
+        let largest = within.max(outside);
+        if n <= largest && largest > 0 { Ok(()) } else { Err(PoolError::TooLarge { requested: n, largest }) }
+    }
+
+    /// A buffer from anywhere that the settings allow, or none for now. The caller has seen to whose turn it is.
+    pub(super) fn try_get(&self, inner: &mut Inner, n: usize) -> Result<Option<Buffer>, PoolError> {
+        let mut found = self.find(inner, n)?;
+        if let (None, WhenFull::Outside { limit }) = (found, self.options.when_full) {
+            found = self.find_outside(inner, n, limit)?;
+        }
+        Ok(found.map(|index| self.hand_out(index, n)))
+    }
+
+    /// A block of the pool for `n` bytes: what is cheap first, what disturbs others last.
+    fn find(&self, inner: &mut Inner, n: usize) -> Result<Option<u32>, PoolError> {
+        let Some(class) = self.class_of(n) else { return Ok(None) };
+        let size = class::size(class);
+        if let Some(index) = self.pop_any(class).or_else(|| self.carve_cached(inner, class)) {
+            return Ok(Some(index));
+        }
+        let grown = self.grow(inner, size);
+        if let Ok(true) = grown {
+            return Ok(self.carve_cached(inner, class));
+        }
+        // Blocks of other classes become extents again, neighbours one.
+        self.drain_cached(|index| self.dissolve(inner, self.arena.header(index)));
+        if let Some(index) = self.carve_cached(inner, class) {
+            return Ok(Some(index));
+        }
+        if self.make_room(inner, size) && self.grow(inner, size)? {
+            return Ok(self.carve_cached(inner, class));
+        }
+        // The class may be up to a quarter larger than what was asked: a block of just that.
+        let exact = n.max(1).next_multiple_of(self.options.align);
+        if exact < size {
+            if let Some(index) = self.carve(inner, Kind::Exact, class, exact) {
+                return Ok(Some(index));
+            }
+            if self.make_room(inner, exact) && self.grow(inner, exact)? {
+                return Ok(self.carve(inner, Kind::Exact, class, exact));
+            }
+        }
+        // Full is not the system's fault; but if there was room and it refused, the caller is told.
+        grown.map(|_| None)
+    }
+
+    /// Cuts a block that will be cached when it comes back; small ones by the page, so that they don't scatter.
+    fn carve_cached(&self, inner: &mut Inner, class: usize) -> Option<u32> {
+        let size = class::size(class);
+        if size >= SLAB {
+            return self.carve(inner, Kind::Cached, class, size);
+        }
+        let Some((slot, offset)) = take(inner, SLAB, SLAB) else {
+            return self.carve(inner, Kind::Cached, class, size);
+        };
+        let first = self.describe(inner, (slot, offset), Kind::Cached, class, size);
+        for rest in (offset + size..offset + SLAB).step_by(size) {
+            if let Some(index) = self.describe(inner, (slot, rest), Kind::Cached, class, size) {
+                self.cache(class, index);
+            }
+        }
+        first
+    }
+
+    fn carve(&self, inner: &mut Inner, kind: Kind, class: usize, size: usize) -> Option<u32> {
+        let align = if size < SLAB { size.next_power_of_two() } else { self.options.align.max(SLAB) };
+        let at = take(inner, size, align)?;
+        self.describe(inner, at, kind, class, size)
+    }
+
+    /// Gives a header to a piece that was taken; if there is none left, the piece goes back.
+    fn describe(
+        &self,
+        inner: &mut Inner,
+        (slot, offset): (usize, usize),
+        kind: Kind,
+        class: usize,
+        size: usize,
+    ) -> Option<u32> {
+        let tract = &mut inner.tracts[slot];
+        let Some(index) = self.arena.number(&mut inner.numbers, self.home()) else {
+            tract.extents.give(offset, size);
+            return None;
+        };
+        let base = tract.region.base().as_ptr().wrapping_add(offset);
+        let region = Arc::as_ptr(&tract.region);
+        self.arena.header(index).describe(kind, class, base, size, region);
+        inner.blocks.insert(base.addr(), index);
+        if kind == Kind::Exact {
+            inner.below_class += class::size(class) - size;
+        }
+        Some(index)
+    }
+
+    /// Makes free extents of a block that nobody refers to and that is in no stack.
+    fn dissolve(&self, inner: &mut Inner, header: &Block) {
+        // SAFETY: the block's region is in `tracts`, which keeps it, as not all of it is free.
+        let region = unsafe { &*header.region() };
+        let offset = header.base().addr() - region.base().addr().get();
+        inner.tracts[region.slot.load(Ordering::Relaxed)].extents.give(offset, header.size());
+        inner.blocks.remove(&header.base().addr());
+        self.arena.free(&mut inner.numbers, header.index());
+    }
+
+    /// Adds a region that can hold `need` bytes. False if the capacity has no room for it.
+    fn grow(&self, inner: &mut Inner, need: usize) -> Result<bool, PoolError> {
+        let options = &self.options;
+        let need = need.next_multiple_of(options.map.granule());
+        let room = options.capacity - inner.reserved;
+        if need > room {
+            return Ok(false);
+        }
+        let regions = u32::try_from(inner.tracts.len()).unwrap_or(u32::MAX);
+        let next = FIRST_REGION.checked_shl(regions).filter(|&len| len > 0).unwrap_or(REGION_MAX);
+        // Room and need are multiples of the granule, and so are the powers of two from 2 MiB on that pass it.
+        let mut len = next.min(REGION_MAX).next_multiple_of(options.map.granule()).max(need).min(room);
+        let mapping = loop {
+            match Mapping::new(len, &options.map) {
+                Ok(mapping) => break mapping,
+                // Less may still be had.
+                Err(_) if len > need => len = (len / 2).next_multiple_of(options.map.granule()).max(need),
+                Err(error) => return Err(self.refused(len, &error)),
+            }
+        };
+        let region = Region::new(mapping, options.registered);
+        region.slot.store(inner.tracts.len(), Ordering::Relaxed);
+        inner.tracts.push(Tract { region: Arc::new(region), extents: Extents::new(len) });
+        inner.reserved += len;
+        inner.reserved_high_water = inner.reserved_high_water.max(inner.reserved);
+        Ok(true)
+    }
+
+    fn refused(&self, bytes: usize, error: &io::Error) -> PoolError {
+        let errno = error.raw_os_error().unwrap_or(libc::ENOMEM);
+        match self.options.map.huge_pages {
+            HugePages::Require => PoolError::NoHugePages { bytes, page: self.options.map.granule(), errno },
+            _ => PoolError::System { bytes, errno },
+        }
+    }
+
+    /// Unmaps free regions, the newest first, if that makes room for one of `need` bytes. False if it can't.
+    fn make_room(&self, inner: &mut Inner, need: usize) -> bool {
+        let is_free = |tract: &Tract| tract.extents.free_bytes() == tract.region.len();
+        let need = need.next_multiple_of(self.options.map.granule());
+        let free: usize =
+            inner.tracts.iter().filter(|tract| is_free(tract)).map(|tract| tract.region.len()).sum();
+        if self.options.capacity - inner.reserved + free < need {
+            return false;
+        }
+        for slot in (0..inner.tracts.len()).rev() {
+            if self.options.capacity - inner.reserved >= need {
+                break;
+            }
+            if is_free(&inner.tracts[slot]) {
+                let gone = inner.tracts.remove(slot);
+                inner.reserved -= gone.region.len();
+                inner.refused_before += usize::from(gone.region.is_registered() == Some(false));
+            }
+        }
+        for (slot, tract) in inner.tracts.iter().enumerate() {
+            tract.region.slot.store(slot, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Maps memory outside the pool, if the second limit has room for it.
+    fn find_outside(&self, inner: &mut Inner, n: usize, limit: usize) -> Result<Option<u32>, PoolError> {
+        let map = self.options.map;
+        let Some(size) = n.max(1).checked_next_multiple_of(map.granule()) else { return Ok(None) };
+        if size > limit - inner.outside_bytes {
+            return Ok(None);
+        }
+        let mapping = Mapping::new(size, &map).map_err(|error| self.refused(size, &error))?;
+        let Some(index) = self.arena.number(&mut inner.numbers, self.home()) else { return Ok(None) };
+        let (base, size) = mapping.into_parts();
+        self.arena.header(index).describe(Kind::Outside, OUTSIDE, base.as_ptr(), size, std::ptr::null());
+        inner.blocks.insert(base.addr().get(), index);
+        inner.outside_bytes += size;
+        inner.outside_allocations += 1;
+        Ok(Some(index))
+    }
+
+    /// Takes back a block that is not to be cached.
+    #[cold]
+    pub(super) fn give_back_slow(&self, header: &Block) {
+        let mut inner = self.lock();
+        if header.kind() == Kind::Exact {
+            inner.below_class -= class::size(header.class()) - header.size();
+            return self.dissolve(&mut inner, header);
+        }
+        inner.blocks.remove(&header.base().addr());
+        inner.outside_bytes -= header.size();
+        // SAFETY: made by `find_outside`; nobody refers to the block, so nobody uses the memory.
+        let mapping = unsafe { Mapping::from_parts(NonNull::new_unchecked(header.base()), header.size()) };
+        self.arena.free(&mut inner.numbers, header.index());
+        drop(inner);
+        drop(mapping);
+    }
+
+    /// Maps the first region now, so that what can't be had is told when the pool is made.
+    pub(super) fn map_first(&self) -> Result<(), PoolError> {
+        self.grow(&mut self.lock(), self.options.map.granule()).map(drop)
+    }
+
+    /// The block in which `len` bytes at `address` lie, if it is this pool's.
+    pub(super) fn block_at(&self, inner: &Inner, address: usize, len: usize) -> Option<NonNull<Block>> {
+        let (&base, &index) = inner.blocks.range(..=address).next_back()?;
+        (address - base + len <= self.arena.header(index).size()).then(|| self.arena.get(index))
+    }
+
+    fn home(&self) -> *mut () {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+}
+
+/// Memory from the oldest region that has it: its slot and the offset there.
+fn take(inner: &mut Inner, size: usize, align: usize) -> Option<(usize, usize)> {
+    inner
+        .tracts
+        .iter_mut()
+        .enumerate()
+        .find_map(|(slot, tract)| tract.extents.take(size, align).map(|offset| (slot, offset)))
+}

@@ -1,0 +1,27 @@
+//! What the memory layer's own tests share: random numbers from a seed that is printed.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// xorshift64*.
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    /// Seeded with `RINGFILE_SEED`, or the time; a failing test shows the seed.
+    pub(crate) fn new() -> Self {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64);
+        let seed = std::env::var("RINGFILE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(now);
+        println!("RINGFILE_SEED={seed}");
+        Rng(seed | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}

@@ -1,0 +1,273 @@
+//! Waiting for memory: first come, first served, for futures and blocked threads alike.
+//!
+//! Knows the core and what lies under its lock. What always holds: only the first in the queue is served; the gate
+//! counts those in the queue, so nobody overtakes them; a buffer that was meant for a future that is dropped goes
+//! to the next. No waker is called or dropped, and no buffer dropped, under the lock.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use super::buffer::Buffer;
+use super::core::{Core, OUTSIDE, WhenFull};
+use super::error::PoolError;
+use super::slow::Inner;
+use super::{class, pool::Pool};
+
+struct Waiter {
+    ticket: u64,
+    n: usize,
+    waker: Waker,
+}
+
+/// Who waits, in order, and who was served and has not come for it yet. Lies under the pool's lock.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    tickets: u64,
+    /// By ticket, as it is in order of arrival.
+    queue: VecDeque<Waiter>,
+    served: BTreeMap<u64, Result<Buffer, PoolError>>,
+}
+
+thread_local! {
+    static MUST_NOT_BLOCK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says whether this thread runs tasks, so that a blocking get must fail instead of sleeping. Gives what was before.
+pub(crate) fn set_thread_must_not_block(runs_tasks: bool) -> bool {
+    MUST_NOT_BLOCK.replace(runs_tasks)
+}
+
+impl Core {
+    /// A buffer when nothing is cached for it, in the way that the settings say.
+    #[cold]
+    pub(super) fn get_slow(&self, pool: &Pool, n: usize) -> Result<Buffer, PoolError> {
+        self.check_size(n)?;
+        self.counters.misses.fetch_add(1, Ordering::Relaxed);
+        let mut inner = self.lock();
+        if inner.waiters.queue.is_empty()
+            && let Some(buffer) = self.try_get(&mut inner, n)?
+        {
+            return Ok(buffer);
+        }
+        if self.options.when_full != WhenFull::Wait {
+            self.counters.failures.fetch_add(1, Ordering::Relaxed);
+            return Err(self.full(&inner, n));
+        }
+        drop(inner);
+        if MUST_NOT_BLOCK.get() {
+            self.counters.failures.fetch_add(1, Ordering::Relaxed);
+            return Err(PoolError::WouldDeadlock { requested: n });
+        }
+        block_on(GetBuffer { pool, n, ticket: None })
+    }
+
+    fn full(&self, inner: &Inner, n: usize) -> PoolError {
+        let outside_limit = match self.options.when_full {
+            WhenFull::Outside { limit } => limit,
+            _ => 0,
+        };
+        let (requested, capacity, in_use) = (n, self.options.capacity, self.in_use(inner));
+        PoolError::Full { requested, capacity, in_use, outside_limit }
+    }
+
+    /// Bytes of the pool's own that are in use.
+    pub(super) fn in_use(&self, inner: &Inner) -> usize {
+        let of_class = |class| {
+            let (gets, returns) = self.counts(class);
+            gets.saturating_sub(returns) as usize * class::size(class)
+        };
+        let classes: usize = (0..OUTSIDE).map(of_class).sum();
+        // Counts run behind blocks by a few instructions; never say more than there is.
+        classes.saturating_sub(inner.below_class).min(inner.reserved)
+    }
+
+    /// Serves those whose turn has come. After a return that found somebody waiting.
+    #[cold]
+    pub(super) fn serve(&self) {
+        let wakers = self.serve_queue(&mut self.lock());
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Serves from the head of the queue for as long as there is memory; whom to wake then, without the lock.
+    #[must_use]
+    fn serve_queue(&self, inner: &mut Inner) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        while let Some(n) = inner.waiters.queue.front().map(|first| first.n) {
+            let Some(answer) = self.try_get(inner, n).transpose() else { break };
+            if let Some(first) = inner.waiters.queue.pop_front() {
+                self.gate.leave();
+                inner.waiters.served.insert(first.ticket, answer);
+                wakers.push(first.waker);
+            }
+        }
+        wakers
+    }
+
+    /// Empties the queue at the end of the pool.
+    pub(super) fn dismiss_waiters(&self) {
+        let left = {
+            let mut inner = self.lock();
+            inner.waiters.queue.iter().for_each(|_| self.gate.leave());
+            std::mem::take(&mut inner.waiters)
+        };
+        drop(left);
+    }
+
+    fn poll_first(
+        &self,
+        n: usize,
+        ticket: &mut Option<u64>,
+        waker: &Waker,
+    ) -> Poll<Result<Buffer, PoolError>> {
+        if let Some(buffer) = self.get_cached(n) {
+            return Poll::Ready(Ok(buffer));
+        }
+        self.check_size(n)?;
+        self.counters.misses.fetch_add(1, Ordering::Relaxed);
+        let mut inner = self.lock();
+        if inner.waiters.queue.is_empty()
+            && let Some(buffer) = self.try_get(&mut inner, n)?
+        {
+            return Poll::Ready(Ok(buffer));
+        }
+        self.counters.waits.fetch_add(1, Ordering::Relaxed);
+        inner.waiters.tickets += 1;
+        let mine = inner.waiters.tickets;
+        inner.waiters.queue.push_back(Waiter { ticket: mine, n, waker: waker.clone() });
+        // First say that somebody waits, then look once more: see `Gate`.
+        self.gate.announce();
+        let wakers = self.serve_queue(&mut inner);
+        let answer = inner.waiters.served.remove(&mine);
+        drop(inner);
+        wakers.into_iter().filter(|other| !other.will_wake(waker)).for_each(Waker::wake);
+        match answer {
+            Some(answer) => Poll::Ready(answer),
+            None => {
+                *ticket = Some(mine);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn poll_again(&self, ticket: u64, waker: &Waker) -> Poll<Result<Buffer, PoolError>> {
+        let mut inner = self.lock();
+        if let Some(answer) = inner.waiters.served.remove(&ticket) {
+            return Poll::Ready(answer);
+        }
+        let queue = &mut inner.waiters.queue;
+        let mut before = None;
+        if let Ok(at) = queue.binary_search_by_key(&ticket, |waiter| waiter.ticket)
+            && !queue[at].waker.will_wake(waker)
+        {
+            before = Some(std::mem::replace(&mut queue[at].waker, waker.clone()));
+        }
+        drop(inner);
+        drop(before);
+        Poll::Pending
+    }
+
+    fn give_up(&self, ticket: u64) {
+        let mut inner = self.lock();
+        let answer = inner.waiters.served.remove(&ticket);
+        let queue = &mut inner.waiters.queue;
+        let place = queue.binary_search_by_key(&ticket, |waiter| waiter.ticket);
+        let waiter = place.ok().and_then(|at| queue.remove(at));
+        let mut wakers = Vec::new();
+        if waiter.is_some() {
+            self.gate.leave();
+            // It may have been the one that held up the others.
+            wakers = self.serve_queue(&mut inner);
+        }
+        drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
+        // If it was served already, the buffer's way back serves the next.
+        drop((answer, waiter));
+    }
+}
+
+/// A buffer to come, from [`Pool::get_async`].
+///
+/// Does nothing until polled. May be dropped at any time: its place in the queue goes to the next, and so does a
+/// buffer that it was given but has not handed out.
+#[must_use = "futures do nothing unless polled"]
+pub struct GetBuffer<'a> {
+    pool: &'a Pool,
+    n: usize,
+    /// Our place in the queue, if we are or were in it and have no answer yet.
+    ticket: Option<u64>,
+}
+
+impl<'a> GetBuffer<'a> {
+    pub(super) fn new(pool: &'a Pool, n: usize) -> Self {
+        GetBuffer { pool, n, ticket: None }
+    }
+}
+
+impl Future for GetBuffer<'_> {
+    type Output = Result<Buffer, PoolError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let (pool, n) = (self.pool, self.n);
+        match self.ticket {
+            None => pool.core().poll_first(n, &mut self.ticket, cx.waker()),
+            Some(ticket) => {
+                let answer = pool.core().poll_again(ticket, cx.waker());
+                if answer.is_ready() {
+                    self.ticket = None;
+                }
+                answer
+            }
+        }
+    }
+}
+
+impl Drop for GetBuffer<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.pool.core().give_up(ticket);
+        }
+    }
+}
+
+impl fmt::Debug for GetBuffer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GetBuffer").field("bytes", &self.n).field("queued", &self.ticket.is_some()).finish()
+    }
+}
+
+/// Wakes one blocked thread. Not `thread::park`, whose token belongs to the thread's own code.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_one();
+    }
+}
+
+/// Blocks this thread until the buffer is there.
+fn block_on(mut get: GetBuffer<'_>) -> Result<Buffer, PoolError> {
+    let bell = Arc::new(Bell::default());
+    let waker = Waker::from(Arc::clone(&bell));
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(answer) = Pin::new(&mut get).poll(&mut cx) {
+            return answer;
+        }
+        let mut rung = bell.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*rung {
+            rung = bell.changed.wait(rung).unwrap_or_else(PoisonError::into_inner);
+        }
+        *rung = false;
+    }
+}

@@ -1,0 +1,120 @@
+//! Where operations went: counts for each thread and for the process.
+//!
+//! A driver counts in plain integers and publishes them once per turn of its loop, so that counting costs nothing that
+//! shows. Process-wide counts are the sum over the threads that are and the threads that were.
+
+use std::ops::Sub;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::driver;
+
+const FIELDS: usize = 9;
+
+/// Counts of operations since the process, or the thread, began. Take two and subtract them to measure a stretch.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("ringfile-doc-metrics-{}", std::process::id()));
+/// # std::fs::write(&path, vec![7; 8192])?;
+/// let pool = ringfile::Pool::new(1 << 20);
+/// let file = ringfile::File::open(&path)?;
+/// let counts = ringfile::block_on(async {
+///     let before = ringfile::thread_metrics();
+///     file.read_at(pool.get(8192)?, 0).await?;
+///     std::io::Result::Ok(ringfile::thread_metrics() - before)
+/// })?;
+/// assert_eq!((counts.ops, counts.bytes_read), (1, 8192));
+/// # std::fs::remove_file(&path)
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Operations that ended, well or not.
+    pub ops: u64,
+    /// Operations of which every submission used a registered buffer.
+    pub fixed_ops: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Calls of `io_uring_enter`.
+    pub enters: u64,
+    /// Submissions beyond the first of an operation: after a short count, `EINTR` or `EAGAIN`.
+    pub resubmitted: u64,
+    /// Operations whose future was dropped before they ended.
+    pub cancelled: u64,
+    /// Operations that ended with an errno.
+    pub failed: u64,
+    /// Completions that belonged to no operation. Anything but 0 is a defect worth a report.
+    pub stray: u64,
+}
+
+impl Metrics {
+    fn to_array(self) -> [u64; FIELDS] {
+        let Self { ops, fixed_ops, bytes_read, bytes_written, enters, resubmitted, cancelled, failed, stray } =
+            self;
+        [ops, fixed_ops, bytes_read, bytes_written, enters, resubmitted, cancelled, failed, stray]
+    }
+
+    fn from_array(counts: [u64; FIELDS]) -> Self {
+        let [ops, fixed_ops, bytes_read, bytes_written, enters, resubmitted, cancelled, failed, stray] =
+            counts;
+        Self { ops, fixed_ops, bytes_read, bytes_written, enters, resubmitted, cancelled, failed, stray }
+    }
+}
+
+impl Sub for Metrics {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        let (now, then) = (self.to_array(), earlier.to_array());
+        Self::from_array(std::array::from_fn(|i| now[i].wrapping_sub(then[i])))
+    }
+}
+
+/// A thread's counts, written by that thread alone.
+#[derive(Default)]
+pub(crate) struct Counters([AtomicU64; FIELDS]);
+
+impl Counters {
+    pub(crate) fn publish(&self, counts: &Metrics) {
+        for (shared, own) in self.0.iter().zip(counts.to_array()) {
+            shared.store(own, Ordering::Relaxed);
+        }
+    }
+
+    fn load(&self) -> [u64; FIELDS] {
+        std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed))
+    }
+
+    fn add(&self, more: &Self) {
+        for (sum, part) in self.0.iter().zip(more.load()) {
+            sum.fetch_add(part, Ordering::Relaxed);
+        }
+    }
+}
+
+static OF_ENDED_THREADS: Counters = Counters([const { AtomicU64::new(0) }; FIELDS]);
+
+/// Keeps the counts of a thread that is gone.
+pub(crate) fn retire(counters: &Counters) {
+    OF_ENDED_THREADS.add(counters);
+}
+
+/// Counts of the whole process. Those of a thread that runs are as of its last turn of the loop.
+///
+/// Takes a lock for a moment; does no I/O.
+#[must_use]
+pub fn metrics() -> Metrics {
+    let sum = Counters::default();
+    driver::for_each_driver(&mut |counters| sum.add(counters));
+    sum.add(&OF_ENDED_THREADS);
+    Metrics::from_array(sum.load())
+}
+
+/// Counts of the calling thread, exact at this moment; all 0 where it did no I/O yet.
+#[must_use]
+pub fn thread_metrics() -> Metrics {
+    driver::thread_counts()
+}

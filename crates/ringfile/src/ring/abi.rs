@@ -1,0 +1,80 @@
+//! The kernel's side of io_uring: the three system calls, and the two records that both sides read.
+//!
+//! Knows nothing of ringfile. Constants come from `linux-raw-sys`; the submission entry is written out flat here,
+//! since it is filled in place on every operation and the kernel never changes it (include/uapi/linux/io_uring.h).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use linux_raw_sys::io_uring::io_uring_params;
+
+/// One submission queue entry, as the kernel reads it.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Sqe {
+    pub opcode: u8,
+    pub flags: u8,
+    pub ioprio: u16,
+    pub fd: i32,
+    pub offset: u64,
+    pub addr: u64,
+    pub len: u32,
+    pub op_flags: u32,
+    pub user_data: u64,
+    pub buf_index: u16,
+    pub personality: u16,
+    pub file_index: u32,
+    pub addr3: u64,
+    pub pad: u64,
+}
+
+const _: () = assert!(size_of::<Sqe>() == 64 && std::mem::offset_of!(Sqe, user_data) == 32);
+
+/// One completion queue entry, as the kernel writes it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cqe {
+    pub user_data: u64,
+    pub result: i32,
+    pub flags: u32,
+}
+
+const _: () = assert!(size_of::<Cqe>() == 16);
+
+fn check(result: libc::c_long) -> io::Result<u32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as u32) }
+}
+
+/// `io_uring_setup(2)`: makes a ring; the kernel fills in `params`.
+pub(crate) fn setup(entries: u32, params: &mut io_uring_params) -> io::Result<OwnedFd> {
+    // SAFETY: `params` is a valid, exclusively borrowed record of the size the kernel expects.
+    let fd =
+        check(unsafe { libc::syscall(libc::SYS_io_uring_setup, entries, params as *mut io_uring_params) })?;
+    // SAFETY: the call succeeded, so `fd` is a new descriptor that nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// `io_uring_enter(2)` without an argument record. `fd` is an index when `flags` has `IORING_ENTER_REGISTERED_RING`.
+///
+/// # Safety
+/// Every entry that this call submits must obey the contract of [`super::Ring::push`].
+pub(crate) unsafe fn enter(fd: i32, submit: u32, wait: u32, flags: u32) -> io::Result<u32> {
+    let no_signal_mask = std::ptr::null::<libc::sigset_t>();
+    // SAFETY: no memory is passed but a null mask; the entries are covered by this function's contract.
+    check(unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, submit, wait, flags, no_signal_mask, 0usize) })
+}
+
+/// `io_uring_register(2)` with an argument record, or an array of them, of a size that `opcode` defines.
+///
+/// # Safety
+/// `argument` must point to what `opcode` expects, `count` of them, valid for reads and writes; memory that gets
+/// registered must stay mapped until it is unregistered.
+pub(crate) unsafe fn register<T>(
+    ring: BorrowedFd<'_>,
+    opcode: u32,
+    argument: *mut T,
+    count: u32,
+) -> io::Result<u32> {
+    // SAFETY: as this function's contract says.
+    check(unsafe { libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), opcode, argument, count) })
+}

@@ -1,0 +1,67 @@
+//! Knowing that this process is a forked child.
+//!
+//! A child shares the parent's rings: submitting to one would put operations into the parent's queue. A page that the
+//! kernel wipes in children (`MADV_WIPEONFORK`) tells them apart for the price of one load, also after a raw `clone`,
+//! which `pthread_atfork` would not see.
+
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Page(NonNull<AtomicU64>);
+
+// SAFETY: the page is never unmapped and holds only an atomic.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
+static PAGE: OnceLock<Page> = OnceLock::new();
+
+fn page() -> &'static AtomicU64 {
+    let page = PAGE.get_or_init(Page::map);
+    // SAFETY: the page was mapped readable and writable and stays so for ever.
+    unsafe { page.0.as_ref() }
+}
+
+impl Page {
+    fn map() -> Self {
+        static FALLBACK: AtomicU64 = AtomicU64::new(0);
+        let len = 4096;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new anonymous mapping touches no other memory.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, -1, 0) };
+        // SAFETY: the advice is given for the mapping just made. Where either fails, a static stands in, and forks
+        // are not noticed: there is no kernel with io_uring and without MADV_WIPEONFORK (4.14).
+        let wiped =
+            start != libc::MAP_FAILED && unsafe { libc::madvise(start, len, libc::MADV_WIPEONFORK) } == 0;
+        match NonNull::new(start.cast::<AtomicU64>()) {
+            Some(start) if wiped => Self(start),
+            _ => Self(NonNull::from(&FALLBACK)),
+        }
+    }
+}
+
+/// The process as it was when the mark was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mark(u64);
+
+impl Mark {
+    /// The mark of this process.
+    pub(crate) fn current() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let page = page();
+        if page.load(Ordering::Acquire) == 0 {
+            // A child inherits NEXT, so that its marks differ from those of the parent before the fork.
+            let fresh = NEXT.fetch_add(1, Ordering::Relaxed);
+            let _ = page.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire);
+        }
+        Self(page.load(Ordering::Acquire))
+    }
+
+    /// Whether this is still the process that took the mark.
+    #[inline]
+    pub(crate) fn is_current(self) -> bool {
+        page().load(Ordering::Relaxed) == self.0
+    }
+}

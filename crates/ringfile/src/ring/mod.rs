@@ -1,0 +1,356 @@
+//! The only code that talks to io_uring.
+//!
+//! A [`Ring`] belongs to one thread. It knows submission and completion entries, registered buffers and files; it
+//! does not know what an operation means, nor who waits for it. What always holds:
+//!
+//! - entries between the kernel's head and our tail are the only ones that [`Ring::enter`] submits;
+//! - an entry that was not submitted can still be withdrawn, one that was is the kernel's until its completion;
+//! - after a `fork` the child never touches the parent's ring ([`fork`]).
+
+mod abi;
+pub(crate) mod fork;
+pub(crate) mod registry;
+mod setup;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Waker;
+
+use linux_raw_sys::io_uring as uapi;
+
+pub(crate) use abi::{Cqe, Sqe};
+pub(crate) use setup::RingOptions;
+
+use registry::ClonedBuffers;
+
+/// Registered files a ring has room for; a file whose number is higher goes by its descriptor.
+const FILE_SLOTS: u32 = 1024;
+
+/// A submission and a completion queue shared with the kernel.
+pub(crate) struct Ring {
+    head: NonNull<AtomicU32>,
+    tail: NonNull<AtomicU32>,
+    kernel_flags: NonNull<AtomicU32>,
+    entries: NonNull<Sqe>,
+    mask: u32,
+    /// Where the next entry goes; the shared tail follows when entries are handed over.
+    next: u32,
+    /// The shared tail: with SQPOLL, entries below it may already be the kernel's.
+    published: u32,
+    cq_head: NonNull<AtomicU32>,
+    cq_tail: NonNull<AtomicU32>,
+    cqes: NonNull<Cqe>,
+    cq_mask: u32,
+    cq_next: u32,
+    enter_fd: i32,
+    enter_flags: u32,
+    sqpoll: bool,
+    iopoll: bool,
+    enters: u64,
+    buffers: ClonedBuffers,
+    file_table: bool,
+    supported: [bool; 256],
+    fork_mark: fork::Mark,
+    mapping: setup::Mapping,
+}
+
+/// How far [`Ring::enter`] goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// Hand entries over and come back.
+    Submitted,
+    /// Also collect what has completed.
+    Collected,
+    /// Also wait for at least one completion.
+    Completed,
+}
+
+impl Ring {
+    /// A ring for the calling thread. `waker` gets the thread to call [`Ring::forget_released`] soon.
+    ///
+    /// # Errors
+    /// As `io_uring_setup(2)`; nothing is left behind.
+    pub(crate) fn new(options: &RingOptions, waker: Waker) -> io::Result<Self> {
+        let mapping = setup::make(options)?;
+        let params = mapping.params;
+        let supported = setup::probe(&mapping.fd);
+        let mut ring = Self {
+            head: mapping.field(params.sq_off.head),
+            tail: mapping.field(params.sq_off.tail),
+            kernel_flags: mapping.field(params.sq_off.flags),
+            entries: mapping.entries(),
+            mask: params.sq_entries - 1,
+            next: 0,
+            published: 0,
+            cq_head: mapping.field(params.cq_off.head),
+            cq_tail: mapping.field(params.cq_off.tail),
+            cqes: mapping.field(params.cq_off.cqes),
+            cq_mask: params.cq_entries - 1,
+            cq_next: 0,
+            enter_fd: mapping.fd.as_raw_fd(),
+            enter_flags: 0,
+            sqpoll: params.flags & uapi::IORING_SETUP_SQPOLL != 0,
+            iopoll: params.flags & uapi::IORING_SETUP_IOPOLL != 0,
+            enters: 0,
+            buffers: ClonedBuffers::none(),
+            file_table: false,
+            supported,
+            fork_mark: fork::Mark::current(),
+            mapping,
+        };
+        if options.no_iowait && params.features & uapi::IORING_FEAT_NO_IOWAIT != 0 {
+            ring.enter_flags |= uapi::IORING_ENTER_NO_IOWAIT;
+        }
+        ring.register_own_fd();
+        ring.buffers = ClonedBuffers::prepare(&ring.mapping.fd, waker);
+        ring.prepare_files();
+        Ok(ring)
+    }
+
+    /// Saves the kernel a descriptor look-up on each `enter`.
+    fn register_own_fd(&mut self) {
+        let mut update = uapi::io_uring_rsrc_update {
+            offset: u32::MAX,
+            resv: 0,
+            data: self.mapping.fd.as_raw_fd() as u64,
+        };
+        let opcode = uapi::io_uring_register_op::IORING_REGISTER_RING_FDS as u32;
+        // SAFETY: one valid record; the kernel writes the index it chose into `offset`.
+        if let Ok(1) = unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut update, 1) } {
+            self.enter_fd = update.offset as i32;
+            self.enter_flags |= uapi::IORING_ENTER_REGISTERED_RING;
+        }
+    }
+
+    fn prepare_files(&mut self) {
+        let mut table = uapi::io_uring_rsrc_register {
+            nr: FILE_SLOTS,
+            flags: uapi::IORING_RSRC_REGISTER_SPARSE,
+            resv2: 0,
+            data: 0,
+            tags: 0,
+        };
+        let opcode = uapi::io_uring_register_op::IORING_REGISTER_FILES2 as u32;
+        let size = size_of_val(&table) as u32;
+        // SAFETY: one valid record whose size is passed as the count, as this operation wants it.
+        self.file_table = unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut table, size) }.is_ok();
+    }
+
+    /// Whether this process made the ring; a forked child did not, and must not touch it.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.fork_mark.is_current()
+    }
+
+    /// Whether the kernel has the operation.
+    pub(crate) fn supports(&self, opcode: u8) -> bool {
+        self.supported[opcode as usize]
+    }
+
+    /// How often `io_uring_enter` was called.
+    pub(crate) fn enters(&self) -> u64 {
+        self.enters
+    }
+
+    /// What this ring was made with, in words.
+    pub(crate) fn features(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            setup::flag_names(self.mapping.params.flags).map(str::to_owned).collect();
+        let mut note = |has: bool, name: &str| {
+            if has {
+                names.push(name.to_owned());
+            }
+        };
+        note(self.enter_flags & uapi::IORING_ENTER_REGISTERED_RING != 0, "registered_ring_fd");
+        note(self.file_table, "registered_files");
+        note(self.buffers.has_table(), "registered_buffers");
+        note(registry::can_clone(), "clone_buffers");
+        note(self.supports(uapi::io_uring_op::IORING_OP_READV_FIXED as u8), "readv_fixed");
+        note(self.enter_flags & uapi::IORING_ENTER_NO_IOWAIT != 0, "no_iowait");
+        names.push(format!("entries={}", self.mapping.params.sq_entries));
+        names
+    }
+
+    /// Room for that many more entries.
+    pub(crate) fn space(&self) -> u32 {
+        // SAFETY: the field lies in the mapping, which lives as long as `self`; the kernel writes it atomically.
+        let head = unsafe { self.head.as_ref() }.load(Ordering::Acquire);
+        self.mask + 1 - self.next.wrapping_sub(head)
+    }
+
+    /// Puts an entry into the queue and says where, or gives `None` when the queue is full.
+    ///
+    /// # Safety
+    /// Memory that the entry names must stay valid, and, where the kernel writes to it, untouched by anybody else,
+    /// until the entry was withdrawn or its completion was seen.
+    #[inline]
+    pub(crate) unsafe fn push(&mut self, sqe: Sqe) -> Option<u32> {
+        if self.space() == 0 {
+            return None;
+        }
+        let position = self.next;
+        // SAFETY: the masked position is inside the array, and an entry at or above the shared tail is ours to write.
+        unsafe { self.entries.add((position & self.mask) as usize).write(sqe) };
+        self.next = position.wrapping_add(1);
+        Some(position)
+    }
+
+    /// Takes back the entry at `position`, unless the kernel may have it already: it becomes a no-op whose completion
+    /// carries `user_data`.
+    pub(crate) fn withdraw(&mut self, position: u32, user_data: u64) -> bool {
+        let waiting = self.next.wrapping_sub(self.first_ours());
+        if self.next.wrapping_sub(position).wrapping_sub(1) >= waiting {
+            return false;
+        }
+        let nop = Sqe { opcode: uapi::io_uring_op::IORING_OP_NOP as u8, user_data, ..Sqe::default() };
+        // SAFETY: the position is one that the kernel has not been given.
+        unsafe { self.entries.add((position & self.mask) as usize).write(nop) };
+        true
+    }
+
+    /// The oldest entry that the kernel cannot have seen.
+    fn first_ours(&self) -> u32 {
+        if self.sqpoll {
+            return self.published;
+        }
+        // SAFETY: as in `space`.
+        unsafe { self.head.as_ref() }.load(Ordering::Acquire)
+    }
+
+    /// Entries that were pushed and not handed over.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.next.wrapping_sub(self.first_ours())
+    }
+
+    /// Takes every entry back that was not handed over, oldest first.
+    pub(crate) fn take_back(&mut self, mut each: impl FnMut(u64)) {
+        let first = self.first_ours();
+        for position in 0..self.next.wrapping_sub(first) {
+            let place = first.wrapping_add(position) & self.mask;
+            // SAFETY: positions between the kernel's head and `next` were written by `push`.
+            each(unsafe { self.entries.add(place as usize).read() }.user_data);
+        }
+        self.next = first;
+        self.publish();
+    }
+
+    fn publish(&mut self) {
+        if self.published != self.next {
+            self.published = self.next;
+            // SAFETY: as in `space`; release makes the entries below the tail visible before it.
+            unsafe { self.tail.as_ref() }.store(self.next, Ordering::Release);
+        }
+    }
+
+    fn has_flag(&self, flag: u32) -> bool {
+        // SAFETY: as in `space`.
+        unsafe { self.kernel_flags.as_ref() }.load(Ordering::Acquire) & flag != 0
+    }
+
+    /// Whether the kernel holds completions back that only an `enter` brings out.
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.has_flag(uapi::IORING_SQ_TASKRUN | uapi::IORING_SQ_CQ_OVERFLOW)
+    }
+
+    /// Hands over what was pushed, and waits as `until` says. One system call, or none where nothing is to be done.
+    ///
+    /// # Errors
+    /// `EINTR` (a signal; nothing is lost, call again), `EBUSY`, `EAGAIN`, `ENOMEM` (collect completions first), or
+    /// what else the kernel says; entries that were not taken are still there.
+    pub(crate) fn enter(&mut self, until: Until) -> io::Result<()> {
+        let mut submit = self.waiting();
+        self.publish();
+        let mut flags = self.enter_flags;
+        if self.sqpoll {
+            // The kernel's thread reads the tail after it set the flag, so the flag must be read after the tail.
+            std::sync::atomic::fence(Ordering::SeqCst);
+            submit = 0;
+            if self.has_flag(uapi::IORING_SQ_NEED_WAKEUP) {
+                flags |= uapi::IORING_ENTER_SQ_WAKEUP;
+            } else if until == Until::Submitted || (until == Until::Collected && !self.has_deferred()) {
+                return Ok(());
+            }
+        }
+        let wait = u32::from(until == Until::Completed);
+        if until != Until::Submitted {
+            flags |= uapi::IORING_ENTER_GETEVENTS;
+        } else if submit == 0 && flags & uapi::IORING_ENTER_SQ_WAKEUP == 0 {
+            return Ok(());
+        }
+        self.enters += 1;
+        // SAFETY: the entries were put there by `push`, whose contract is the one asked for.
+        unsafe { abi::enter(self.enter_fd, submit, wait, flags) }.map(drop)
+    }
+
+    /// Waits until the kernel's submission thread has taken an entry, so that there is room.
+    pub(crate) fn wait_for_space(&mut self) -> io::Result<()> {
+        if !self.sqpoll {
+            return self.enter(Until::Submitted);
+        }
+        self.publish();
+        let flags = self.enter_flags | uapi::IORING_ENTER_SQ_WAIT | uapi::IORING_ENTER_SQ_WAKEUP;
+        self.enters += 1;
+        // SAFETY: as in `enter`.
+        unsafe { abi::enter(self.enter_fd, 0, 0, flags) }.map(drop)
+    }
+
+    /// Whether completions have to be asked for in a loop.
+    pub(crate) fn is_polled(&self) -> bool {
+        self.iopoll
+    }
+
+    /// Whether a completion is there to be taken, without asking the kernel.
+    pub(crate) fn has_completions(&self) -> bool {
+        // SAFETY: as in `space`.
+        self.cq_next != unsafe { self.cq_tail.as_ref() }.load(Ordering::Acquire)
+    }
+
+    /// The next completion, oldest first.
+    #[inline]
+    pub(crate) fn complete(&mut self) -> Option<Cqe> {
+        if !self.has_completions() {
+            return None;
+        }
+        // SAFETY: the kernel wrote this entry before it moved the tail past it, and will not reuse it until our
+        // head has passed it.
+        let cqe = unsafe { self.cqes.add((self.cq_next & self.cq_mask) as usize).read() };
+        self.cq_next = self.cq_next.wrapping_add(1);
+        // SAFETY: as in `space`; release: the entry was read before the kernel may overwrite it.
+        unsafe { self.cq_head.as_ref() }.store(self.cq_next, Ordering::Release);
+        Some(cqe)
+    }
+
+    /// Whether I/O on `region` may use the fixed form on this ring, and under which index.
+    #[inline]
+    pub(crate) fn fixed_index(&mut self, region: &crate::memory::Region) -> Option<u16> {
+        self.buffers.index_of(&self.mapping.fd, region)
+    }
+
+    /// Gives up this ring's share of registrations whose memory went away.
+    #[inline]
+    pub(crate) fn forget_released(&mut self) {
+        self.buffers.forget_released(&self.mapping.fd);
+    }
+
+    /// Gives up this ring's share of every registration.
+    pub(crate) fn forget_buffers(&mut self) {
+        self.buffers.forget_all(&self.mapping.fd);
+    }
+
+    /// Registers a file at `slot`, or empties the slot with `None`.
+    pub(crate) fn set_file(&mut self, slot: u32, fd: Option<i32>) -> bool {
+        if !self.file_table || slot >= FILE_SLOTS {
+            return false;
+        }
+        let mut fd = fd.unwrap_or(-1);
+        let mut update = uapi::io_uring_rsrc_update {
+            offset: slot,
+            resv: 0,
+            data: (&raw mut fd).expose_provenance() as u64,
+        };
+        let opcode = uapi::io_uring_register_op::IORING_REGISTER_FILES_UPDATE as u32;
+        // SAFETY: one descriptor, read during the call.
+        unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut update, 1) }.is_ok()
+    }
+}

@@ -1,0 +1,318 @@
+//! Registered buffers: pinned once for the process, shared by every thread's ring.
+//!
+//! A *holder* ring of one entry, which any thread may register in, owns the registrations. Each thread's ring clones
+//! a slot from it when it first does I/O there (`IORING_REGISTER_CLONE_BUFFERS`, Linux 6.13): 1.6 µs a slot and no
+//! more pinned memory, while registering the same memory on two rings pins and charges it twice. Where the kernel
+//! can't clone, each ring registers for itself under the same index. What always holds:
+//!
+//! - an index names the same memory in the holder and in every ring whose `serials` entry says so;
+//! - memory leaves the holder before it is unmapped, and the other rings are told; what they still pin until they
+//!   hear of it is memory of the kernel's, which nothing can address.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
+
+use linux_raw_sys::io_uring as uapi;
+
+use super::abi;
+use super::fork::Mark;
+use super::setup;
+use crate::memory::{Region, Registration};
+
+/// Places in every table. A clone copies the whole table of the ring (8 bytes a place), so it is not larger than
+/// what a terabyte in regions of 1 GiB needs.
+const SLOTS: u32 = 1024;
+
+/// A ring that could not get its share of the registration with this serial does not ask again.
+const REFUSED: u64 = 1 << 63;
+
+static HOLDER: Mutex<Holder> = Mutex::new(Holder::new());
+static CAN_CLONE: AtomicBool = AtomicBool::new(false);
+static REFUSALS: AtomicU64 = AtomicU64::new(0);
+
+struct Holder {
+    ring: Option<(setup::Mapping, Mark)>,
+    tried: bool,
+    free: Vec<u32>,
+    next: u32,
+    serial: u64,
+    rings: Vec<Weak<Inbox>>,
+}
+
+// SAFETY: the mapping is only used for its descriptor, in system calls that any thread may make: the holder has no
+// SINGLE_ISSUER, and nothing is ever submitted to it.
+unsafe impl Send for Holder {}
+
+impl Holder {
+    const fn new() -> Self {
+        Self { ring: None, tried: false, free: Vec::new(), next: 0, serial: 0, rings: Vec::new() }
+    }
+
+    /// The holder's descriptor, made on first use; `None` in a forked child, or where it can't be had.
+    fn fd(&mut self) -> Option<&OwnedFd> {
+        if !self.tried {
+            self.tried = true;
+            match make_holder() {
+                Ok(mapping) => self.ring = Some((mapping, Mark::current())),
+                Err(error) => tracing::debug!(%error, "no holder ring: each ring registers for itself"),
+            }
+        }
+        self.ring.as_ref().filter(|(_, mark)| mark.is_current()).map(|(mapping, _)| &mapping.fd)
+    }
+
+    fn take_index(&mut self) -> Option<u32> {
+        self.free.pop().or_else(|| {
+            let index = self.next;
+            (index < SLOTS).then(|| {
+                self.next += 1;
+                index
+            })
+        })
+    }
+}
+
+fn holder() -> MutexGuard<'static, Holder> {
+    HOLDER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn make_holder() -> io::Result<setup::Mapping> {
+    let mapping = setup::make_shared()?;
+    make_table(&mapping.fd)?;
+    Ok(mapping)
+}
+
+fn make_table(ring: &OwnedFd) -> io::Result<()> {
+    let mut table = uapi::io_uring_rsrc_register {
+        nr: SLOTS,
+        flags: uapi::IORING_RSRC_REGISTER_SPARSE,
+        resv2: 0,
+        data: 0,
+        tags: 0,
+    };
+    let size = size_of_val(&table) as u32;
+    let opcode = uapi::io_uring_register_op::IORING_REGISTER_BUFFERS2 as u32;
+    // SAFETY: one valid record whose size is passed as the count, as this operation wants it; it names no memory.
+    unsafe { abi::register(ring.as_fd(), opcode, &mut table, size) }.map(drop)
+}
+
+/// Fills place `index` of a ring's table with `len` bytes at `start`, or empties it where `len` is 0.
+fn set_place(ring: &OwnedFd, index: u32, start: *mut u8, len: usize) -> io::Result<()> {
+    let mut memory = libc::iovec { iov_base: start.cast(), iov_len: len };
+    let mut tag = 0u64;
+    let mut update = uapi::io_uring_rsrc_update2 {
+        offset: index,
+        resv: 0,
+        data: (&raw mut memory).expose_provenance() as u64,
+        tags: (&raw mut tag).expose_provenance() as u64,
+        nr: 1,
+        resv2: 0,
+    };
+    let size = size_of_val(&update) as u32;
+    let opcode = uapi::io_uring_register_op::IORING_REGISTER_BUFFERS_UPDATE as u32;
+    // SAFETY: the records live through the call. The memory is a region's: it stays mapped until its `Registration`
+    // was dropped, and that empties the place.
+    unsafe { abi::register(ring.as_fd(), opcode, &mut update, size) }.map(drop)
+}
+
+fn clone_place(from: &OwnedFd, to: &OwnedFd, index: u32) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let mut clone = uapi::io_uring_clone_buffers {
+        src_fd: from.as_raw_fd() as u32,
+        flags: uapi::IORING_REGISTER_DST_REPLACE as u32,
+        src_off: index,
+        dst_off: index,
+        nr: 1,
+        pad: [0; 3],
+    };
+    let opcode = uapi::io_uring_register_op::IORING_REGISTER_CLONE_BUFFERS as u32;
+    // SAFETY: one valid record, read during the call.
+    unsafe { abi::register(to.as_fd(), opcode, &mut clone, 1) }.map(drop)
+}
+
+/// Registers a region for the process. `None` where it is refused: its I/O then goes on unregistered.
+pub(crate) fn register(start: *mut u8, len: usize) -> Option<Registration> {
+    let mut holder = holder();
+    let index = match holder.take_index() {
+        Some(index) => index,
+        None => return refused(len, "all places of the table are taken"),
+    };
+    if can_clone() || !holder.tried {
+        let pinned = holder.fd().map(|ring| set_place(ring, index, start, len));
+        if let Some(Err(error)) = pinned {
+            holder.free.push(index);
+            return refused(len, &error.to_string());
+        }
+    }
+    holder.serial += 1;
+    Some(Registration { index, serial: holder.serial, on_release: release })
+}
+
+fn refused(len: usize, why: &str) -> Option<Registration> {
+    if REFUSALS.fetch_add(1, Ordering::Relaxed) == 0 {
+        tracing::warn!(
+            bytes = len,
+            why,
+            "memory could not be registered with io_uring, I/O goes on unregistered; raise RLIMIT_MEMLOCK \
+             (ulimit -l) to allow it"
+        );
+    }
+    None
+}
+
+/// How often registering memory was refused in this process.
+pub(crate) fn refusals() -> u64 {
+    REFUSALS.load(Ordering::Relaxed)
+}
+
+/// Whether this kernel can clone registrations; known once a thread has a ring.
+pub(crate) fn can_clone() -> bool {
+    CAN_CLONE.load(Ordering::Relaxed)
+}
+
+/// What a [`Registration`] does when it is dropped, just before its memory goes.
+fn release(index: u32, serial: u64) {
+    let mut holder = holder();
+    if let Some(ring) = holder.fd() {
+        let _ = set_place(ring, index, std::ptr::null_mut(), 0);
+    }
+    holder.rings.retain(|inbox| match inbox.upgrade() {
+        Some(inbox) => {
+            inbox.tell(index, serial);
+            true
+        }
+        None => false,
+    });
+    holder.free.push(index);
+}
+
+/// Where a ring hears of registrations that went away.
+struct Inbox {
+    /// Index and serial of each.
+    released: Mutex<Vec<(u32, u64)>>,
+    pending: AtomicBool,
+    waker: Waker,
+}
+
+impl Inbox {
+    fn tell(&self, index: u32, serial: u64) {
+        self.released.lock().unwrap_or_else(PoisonError::into_inner).push((index, serial));
+        self.pending.store(true, Ordering::Release);
+        self.waker.wake_by_ref();
+    }
+}
+
+/// One ring's table of registered buffers.
+pub(crate) struct ClonedBuffers {
+    /// The serial of what lies at each index of this ring; empty where the ring has no table.
+    serials: Box<[u64]>,
+    inbox: Option<Arc<Inbox>>,
+}
+
+impl ClonedBuffers {
+    /// Gives `ring` an empty table. `waker` gets its thread to call [`Self::forget_released`].
+    pub(crate) fn prepare(ring: &OwnedFd, waker: Waker) -> Self {
+        if let Err(error) = make_table(ring) {
+            tracing::debug!(%error, "no table for registered buffers");
+            return Self::none();
+        }
+        let inbox =
+            Arc::new(Inbox { released: Mutex::new(Vec::new()), pending: AtomicBool::new(false), waker });
+        let mut holder = holder();
+        holder.rings.push(Arc::downgrade(&inbox));
+        if let Some(from) = holder.fd() {
+            // Cloning an empty place costs nothing and tells whether the kernel can.
+            CAN_CLONE
+                .store(clone_place(from, ring, SLOTS - 1).is_ok() && !without_clone(), Ordering::Relaxed);
+        }
+        Self { serials: vec![0; SLOTS as usize].into(), inbox: Some(inbox) }
+    }
+
+    /// No table at all: nothing is fixed on this ring.
+    pub(crate) fn none() -> Self {
+        Self { serials: Box::default(), inbox: None }
+    }
+
+    pub(crate) fn has_table(&self) -> bool {
+        !self.serials.is_empty()
+    }
+
+    /// The index under which `ring` may do fixed I/O on `region`.
+    #[inline]
+    pub(crate) fn index_of(&mut self, ring: &OwnedFd, region: &Region) -> Option<u16> {
+        let registration = region.registration(register)?;
+        let serial = self.serials.get_mut(registration.index as usize)?;
+        if *serial == registration.serial {
+            return Some(registration.index as u16);
+        }
+        if *serial == registration.serial | REFUSED {
+            return None;
+        }
+        *serial = share(ring, registration, region);
+        (*serial == registration.serial).then_some(registration.index as u16)
+    }
+
+    /// Gives up what was released since the last call.
+    #[inline]
+    pub(crate) fn forget_released(&mut self, ring: &OwnedFd) {
+        let Some(inbox) = self.inbox.as_ref() else { return };
+        if !inbox.pending.load(Ordering::Acquire) {
+            return;
+        }
+        let inbox = Arc::clone(inbox);
+        inbox.pending.store(false, Ordering::Release);
+        let released = std::mem::take(&mut *inbox.released.lock().unwrap_or_else(PoisonError::into_inner));
+        for (index, serial) in released {
+            if self.serials[index as usize] == serial {
+                self.empty(ring, index);
+            }
+        }
+    }
+
+    /// Gives up everything: the thread may not come back for long.
+    pub(crate) fn forget_all(&mut self, ring: &OwnedFd) {
+        for index in 0..self.serials.len() as u32 {
+            if self.serials[index as usize] != 0 {
+                self.empty(ring, index);
+            }
+        }
+    }
+
+    fn empty(&mut self, ring: &OwnedFd, index: u32) {
+        let had = std::mem::take(&mut self.serials[index as usize]);
+        if had & REFUSED == 0 {
+            let _ = set_place(ring, index, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// Gives `ring` its share of a registration; the serial to note, marked where it was refused.
+#[cold]
+fn share(ring: &OwnedFd, registration: &Registration, region: &Region) -> u64 {
+    let shared = if can_clone() {
+        holder().fd().map(|from| clone_place(from, ring, registration.index))
+    } else {
+        Some(set_place(ring, registration.index, region.base().as_ptr(), region.len()))
+    };
+    match shared {
+        Some(Ok(())) => registration.serial,
+        Some(Err(error)) => {
+            refused(region.len(), &error.to_string());
+            registration.serial | REFUSED
+        }
+        None => registration.serial | REFUSED,
+    }
+}
+
+#[cfg(test)]
+static WITHOUT_CLONE: AtomicBool = AtomicBool::new(false);
+
+/// How a test stands for a kernel before 6.13.
+fn without_clone() -> bool {
+    #[cfg(test)]
+    return WITHOUT_CLONE.load(Ordering::Relaxed);
+    #[cfg(not(test))]
+    false
+}

@@ -1,0 +1,259 @@
+//! Making a ring with what this kernel and this process may have.
+//!
+//! Nothing compares kernel versions: every flag is tried, and on `EINVAL` given up one at a time, least dear first.
+//! The completion queue is never smaller than the submission queue. What always holds: a ring that this returns is
+//! mapped whole, and [`Mapping`] unmaps it exactly once.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use linux_raw_sys::io_uring as uapi;
+
+use super::abi;
+
+/// Flags in the order in which they are given up. `DEFER_TASKRUN` needs `SINGLE_ISSUER`, so it goes first.
+const GIVE_UP: [(u32, &str); 6] = [
+    (uapi::IORING_SETUP_NO_SQARRAY, "no_sqarray"),
+    (uapi::IORING_SETUP_DEFER_TASKRUN, "defer_taskrun"),
+    (uapi::IORING_SETUP_SINGLE_ISSUER, "single_issuer"),
+    (uapi::IORING_SETUP_COOP_TASKRUN | uapi::IORING_SETUP_TASKRUN_FLAG, "coop_taskrun"),
+    (uapi::IORING_SETUP_SUBMIT_ALL, "submit_all"),
+    (uapi::IORING_SETUP_CLAMP, "clamp"),
+];
+
+/// Memory charged to a ring that was closed comes back up to 150 ms later, so `ENOMEM` is worth waiting for.
+const MEMORY_COMES_BACK: Duration = Duration::from_millis(200);
+
+const SMALLEST: u32 = 8;
+
+/// What a caller may ask of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RingOptions {
+    /// Submission queue entries, rounded up to a power of two; halved while memory is refused.
+    pub entries: u32,
+    /// Completion queue entries for each submission queue entry.
+    pub completions_per_entry: u32,
+    /// Milliseconds after which an idle kernel submission thread sleeps; `None`: no such thread.
+    pub sqpoll_idle: Option<u32>,
+    /// Completions are polled from the device: direct I/O on devices with poll queues only.
+    pub iopoll: bool,
+    /// Waiting for I/O does not count as iowait, where the kernel offers that.
+    pub no_iowait: bool,
+    /// Flags to try besides: how a test asks for what no kernel knows.
+    pub extra_flags: u32,
+}
+
+impl Default for RingOptions {
+    fn default() -> Self {
+        // 256 entries fit in what RLIMIT_MEMLOCK = 64 KiB leaves for two threads, and a batch that fills them is
+        // submitted in well under a millisecond on a cached file.
+        Self {
+            entries: 256,
+            completions_per_entry: 4,
+            sqpoll_idle: None,
+            iopoll: false,
+            no_iowait: false,
+            extra_flags: 0,
+        }
+    }
+}
+
+impl RingOptions {
+    fn flags(&self) -> u32 {
+        let common = uapi::IORING_SETUP_CLAMP
+            | uapi::IORING_SETUP_SUBMIT_ALL
+            | uapi::IORING_SETUP_SINGLE_ISSUER
+            | uapi::IORING_SETUP_NO_SQARRAY
+            | self.extra_flags;
+        let polled = if self.iopoll { uapi::IORING_SETUP_IOPOLL } else { 0 };
+        match self.sqpoll_idle {
+            Some(_) => common | polled | uapi::IORING_SETUP_SQPOLL,
+            None => {
+                let deferred = uapi::IORING_SETUP_DEFER_TASKRUN
+                    | uapi::IORING_SETUP_COOP_TASKRUN
+                    | uapi::IORING_SETUP_TASKRUN_FLAG;
+                common | polled | deferred
+            }
+        }
+    }
+}
+
+/// A ring's descriptor and its memory, as the kernel laid it out.
+pub(crate) struct Mapping {
+    pub fd: OwnedFd,
+    pub params: uapi::io_uring_params,
+    rings: Area,
+    entries: Area,
+}
+
+struct Area {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Area {
+    fn map(fd: &OwnedFd, len: usize, offset: u32) -> io::Result<Self> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        // SAFETY: a new mapping of a ring descriptor at an address of the kernel's choice touches no other memory.
+        let start = unsafe {
+            libc::mmap(std::ptr::null_mut(), len, access, flags, fd.as_raw_fd(), i64::from(offset))
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, len })
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: this mapping was made by `map`, is owned by this value alone, and every pointer into it is in the
+        // `Ring` that owns this value.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+impl Mapping {
+    /// The address of the field at `offset` of the area that holds both rings' heads, tails and completions.
+    pub(crate) fn field<T>(&self, offset: u32) -> NonNull<T> {
+        debug_assert!(offset as usize + size_of::<T>() <= self.rings.len);
+        // SAFETY: the kernel's offsets lie inside the area, whose length was computed from them.
+        unsafe { self.rings.start.add(offset as usize) }.cast()
+    }
+
+    /// The first submission entry.
+    pub(crate) fn entries(&self) -> NonNull<abi::Sqe> {
+        self.entries.start.cast()
+    }
+
+    fn new(fd: OwnedFd, params: uapi::io_uring_params) -> io::Result<Self> {
+        if params.features & uapi::IORING_FEAT_SINGLE_MMAP == 0
+            || params.features & uapi::IORING_FEAT_NODROP == 0
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "io_uring of this kernel is older than Linux 5.5",
+            ));
+        }
+        let indexed = params.flags & uapi::IORING_SETUP_NO_SQARRAY == 0;
+        let index_len = if indexed { params.sq_entries as usize * size_of::<u32>() } else { 0 };
+        let submission_end = params.sq_off.array as usize + index_len;
+        let completion_end = params.cq_off.cqes as usize + params.cq_entries as usize * size_of::<abi::Cqe>();
+        let rings = Area::map(&fd, submission_end.max(completion_end), uapi::IORING_OFF_SQ_RING)?;
+        let entries_len = params.sq_entries as usize * size_of::<abi::Sqe>();
+        let entries = Area::map(&fd, entries_len, uapi::IORING_OFF_SQES)?;
+        let mapping = Self { fd, params, rings, entries };
+        if indexed {
+            mapping.fill_index();
+        }
+        Ok(mapping)
+    }
+
+    /// Where the kernel still wants an index array, entry `i` is always at place `i`.
+    fn fill_index(&self) {
+        let array = self.field::<u32>(self.params.sq_off.array);
+        for i in 0..self.params.sq_entries {
+            // SAFETY: the array has `sq_entries` elements inside the mapped area, and the kernel reads it only
+            // during `enter`.
+            unsafe { array.add(i as usize).write(i) };
+        }
+    }
+}
+
+/// Makes a ring, stepping down from what `options` asks to what the kernel takes.
+///
+/// # Errors
+/// The errno of `io_uring_setup(2)`: `ENOSYS`, `EPERM` where io_uring is switched off, `EMFILE`, or `ENOMEM` after
+/// the smallest ring was refused for 200 ms.
+pub(crate) fn make(options: &RingOptions) -> io::Result<Mapping> {
+    step_down(options, options.flags())
+}
+
+/// Makes the smallest ring that any thread may register in.
+pub(crate) fn make_shared() -> io::Result<Mapping> {
+    let options = RingOptions { entries: 1, completions_per_entry: 1, ..RingOptions::default() };
+    step_down(&options, 0)
+}
+
+fn step_down(options: &RingOptions, mut flags: u32) -> io::Result<Mapping> {
+    let wanted = options.entries.clamp(1, 32768).next_power_of_two();
+    let mut entries = wanted;
+    let mut give_up = [(options.extra_flags, "extra")].into_iter().chain(GIVE_UP);
+    let mut refused_since: Option<Instant> = None;
+    loop {
+        let mut params = parameters(options, entries, flags);
+        match abi::setup(entries, &mut params).and_then(|fd| Mapping::new(fd, params)) {
+            Ok(mapping) => return Ok(mapping),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                let Some(next) = give_up.find(|(flag, _)| flags & flag != 0) else { return Err(error) };
+                flags &= !next.0;
+                if next.0 == uapi::IORING_SETUP_SINGLE_ISSUER {
+                    flags &= !uapi::IORING_SETUP_DEFER_TASKRUN;
+                }
+                tracing::debug!(flag = next.1, "io_uring_setup refused a flag, going on without it");
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
+                if entries > SMALLEST {
+                    entries /= 2;
+                    continue;
+                }
+                if refused_since.get_or_insert_with(Instant::now).elapsed() >= MEMORY_COMES_BACK {
+                    return Err(error);
+                }
+                std::thread::sleep(Duration::from_millis(5));
+                entries = wanted;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn parameters(options: &RingOptions, entries: u32, flags: u32) -> uapi::io_uring_params {
+    // SAFETY: the record is plain integers, for which all zeros is a valid value.
+    let mut params: uapi::io_uring_params = unsafe { std::mem::zeroed() };
+    params.flags = flags | uapi::IORING_SETUP_CQSIZE;
+    params.cq_entries = entries * options.completions_per_entry.max(1);
+    params.sq_thread_idle = options.sqpoll_idle.unwrap_or(0);
+    params
+}
+
+/// Which operations this kernel has, by `IORING_REGISTER_PROBE`.
+pub(crate) fn probe(ring: &impl AsFd) -> [bool; 256] {
+    #[repr(C)]
+    #[derive(Clone, Copy, Default)]
+    struct Operation {
+        op: u8,
+        reserved: u8,
+        flags: u16,
+        reserved2: u32,
+    }
+    #[repr(C)]
+    struct Probe {
+        last_op: u8,
+        count: u8,
+        reserved: u16,
+        reserved2: [u32; 3],
+        ops: [Operation; 256],
+    }
+    let mut supported = [false; 256];
+    let mut answer =
+        Probe { last_op: 0, count: 0, reserved: 0, reserved2: [0; 3], ops: [Operation::default(); 256] };
+    let opcode = uapi::io_uring_register_op::IORING_REGISTER_PROBE as u32;
+    // SAFETY: the record has room for the 256 operations that the count announces.
+    if unsafe { abi::register(ring.as_fd(), opcode, &mut answer, 256) }.is_ok() {
+        for operation in answer.ops.iter().take(answer.count.into()) {
+            supported[operation.op as usize] = operation.flags & uapi::IO_URING_OP_SUPPORTED as u16 != 0;
+        }
+    }
+    supported
+}
+
+/// The names of the set-up flags that a ring was made with.
+pub(crate) fn flag_names(flags: u32) -> impl Iterator<Item = &'static str> {
+    let rest = [(uapi::IORING_SETUP_SQPOLL, "sqpoll"), (uapi::IORING_SETUP_IOPOLL, "iopoll")];
+    GIVE_UP.into_iter().chain(rest).filter(move |(flag, _)| flags & flag == *flag).map(|(_, name)| name)
+}

@@ -1,0 +1,65 @@
+//! Who runs futures: [`block_on`] for a program with one thread, [`Runtime`] for a thread on each core.
+//!
+//! A thread's loop runs what is ready, hands all of its I/O over with one system call, and sleeps in that same call
+//! until something completes or another thread wakes it. Tasks stay on their thread; nothing is stolen. Any future
+//! runs here, also those of other crates that bring their own reactor thread.
+
+mod executor;
+mod task;
+mod threads;
+
+use std::future::Future;
+use std::pin::pin;
+
+pub use task::{JoinError, JoinHandle};
+pub use threads::{Runtime, RuntimeBuilder};
+
+use crate::ring::RingOptions;
+use executor::Loop;
+
+/// Runs `future` on the calling thread until it is ready, and with it every task that it [`spawn`]s.
+///
+/// Before it returns, tasks that have not ended are dropped, and operations in flight are cancelled or waited for. The
+/// thread's ring is made with the first file operation and kept for the next call.
+///
+/// # Panics
+/// On a thread that is inside `block_on` or a [`Runtime`] already: it would never get to run its tasks. Panics of
+/// `future` come through.
+///
+/// ```
+/// let sum = ringfile::block_on(async {
+///     let handle = ringfile::spawn(async { 40 });
+///     handle.await.unwrap() + 2
+/// });
+/// assert_eq!(sum, 42);
+/// ```
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let mut thread = Loop::enter(RingOptions::default())
+        .expect("ringfile::block_on was called inside a ringfile thread: await the future instead");
+    thread.run_until(pin!(future))
+}
+
+/// Starts a task on the calling ringfile thread. It need not be `Send`.
+///
+/// Allocates the task. The task starts running when the calling one yields.
+///
+/// # Panics
+/// Outside a ringfile thread: there is no loop that would run it. Use [`Runtime::spawn`] there.
+///
+/// ```
+/// use std::rc::Rc;
+/// ringfile::block_on(async {
+///     let shared = Rc::new(5);
+///     let mine = Rc::clone(&shared);
+///     assert_eq!(ringfile::spawn(async move { *mine + 1 }).await.unwrap(), 6);
+/// });
+/// ```
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    let here = executor::current()
+        .expect("ringfile::spawn was called outside a ringfile thread: use Runtime::spawn, or block_on");
+    task::spawn_here(future, here)
+}

@@ -1,0 +1,233 @@
+//! Threads, one a core, each with its loop.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle as Thread;
+use std::time::Duration;
+
+use super::executor::{Loop, Orders, Remote};
+use super::task::{self, JoinError, JoinHandle};
+use crate::error::{Error, Result};
+use crate::ring::RingOptions;
+
+/// A set of threads that run tasks and their I/O.
+///
+/// A task stays on the thread that it was given to. [`shutdown`](Self::shutdown) waits for the tasks; dropping the
+/// runtime drops them, waits for what the kernel still does with their buffers, and ends the threads.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// let runtime = ringfile::Runtime::builder().threads(2).build()?;
+/// let handle = runtime.spawn(async { 6 * 7 });
+/// assert_eq!(handle.join().unwrap(), 42);
+/// runtime.shutdown();
+/// # Ok(())
+/// # }
+/// ```
+pub struct Runtime {
+    workers: Vec<Worker>,
+    next: AtomicUsize,
+}
+
+struct Worker {
+    remote: Arc<Remote>,
+    thread: Option<Thread<()>>,
+}
+
+/// Settings of a [`Runtime`].
+#[derive(Clone, Debug)]
+pub struct RuntimeBuilder {
+    threads: usize,
+    pin: bool,
+    options: RingOptions,
+}
+
+impl RuntimeBuilder {
+    /// How many threads; one for each core that the process may use by default.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Pins each thread to a core of its own, in the order of the cores that the process may use. Off by default.
+    #[must_use]
+    pub fn pin(mut self, pin: bool) -> Self {
+        self.pin = pin;
+        self
+    }
+
+    /// Submission queue entries of each thread's ring: 256 by default, rounded up to a power of two. More operations
+    /// than that may be in flight; they are submitted in several steps.
+    #[must_use]
+    pub fn entries(mut self, entries: u32) -> Self {
+        self.options.entries = entries;
+        self
+    }
+
+    /// Has a kernel thread submit (SQPOLL), which sleeps after having been idle that long. Saves system calls and costs
+    /// a core. Off by default.
+    #[must_use]
+    pub fn sqpoll(mut self, idle: Option<Duration>) -> Self {
+        self.options.sqpoll_idle = idle.map(|idle| u32::try_from(idle.as_millis()).unwrap_or(u32::MAX));
+        self
+    }
+
+    /// Leaves waiting for I/O out of the system's iowait figure, where the kernel offers that (Linux 6.15). Off by
+    /// default.
+    #[must_use]
+    pub fn no_iowait(mut self, no_iowait: bool) -> Self {
+        self.options.no_iowait = no_iowait;
+        self
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// With no threads, or where a thread can't be started or pinned.
+    pub fn build(self) -> Result<Runtime> {
+        if self.threads == 0 {
+            return Err(Error::new(std::io::ErrorKind::InvalidInput, "making a runtime")
+                .because("it needs at least one thread"));
+        }
+        let cores = if self.pin { cores()? } else { Vec::new() };
+        let mut runtime = Runtime { workers: Vec::new(), next: AtomicUsize::new(0) };
+        for index in 0..self.threads {
+            let core = (!cores.is_empty()).then(|| cores[index % cores.len()]);
+            runtime.workers.push(Worker::start(index, core, self.options)?);
+        }
+        Ok(runtime)
+    }
+}
+
+/// The cores that this process may use.
+fn cores() -> Result<Vec<usize>> {
+    let set = rustix::thread::sched_getaffinity(None)
+        .map_err(|errno| Error::from_errno(errno.raw_os_error(), "reading the cores that may be used"))?;
+    Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
+}
+
+fn pin_to(core: usize) -> Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    rustix::thread::sched_setaffinity(None, &set)
+        .map_err(|errno| Error::from_errno(errno.raw_os_error(), format!("pinning a thread to core {core}")))
+}
+
+impl Worker {
+    fn start(index: usize, core: Option<usize>, options: RingOptions) -> Result<Self> {
+        let (started, starts) = mpsc::sync_channel(1);
+        let run = move || {
+            if let Err(error) = core.map_or(Ok(()), pin_to) {
+                let _ = started.send(Err(error));
+                return;
+            }
+            if let Some(mut thread) = Loop::enter(options) {
+                let _ = started.send(Ok(thread.remote()));
+                thread.run_orders();
+            }
+        };
+        let ended = || Error::new(std::io::ErrorKind::Other, "starting a thread").because("it ended at once");
+        let thread = std::thread::Builder::new()
+            .name(format!("ringfile-{index}"))
+            .spawn(run)
+            .map_err(|error| Error::from_io(&error, "starting a thread"))?;
+        let remote = starts.recv().map_err(|_| ended())??;
+        Ok(Self { remote, thread: Some(thread) })
+    }
+}
+
+impl Runtime {
+    /// One thread for each core that the process may use.
+    ///
+    /// # Errors
+    /// Where a thread can't be started.
+    pub fn new() -> Result<Self> {
+        Self::builder().build()
+    }
+
+    /// Settings to begin with.
+    #[must_use]
+    pub fn builder() -> RuntimeBuilder {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        RuntimeBuilder { threads, pin: false, options: RingOptions::default() }
+    }
+
+    /// How many threads there are.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Starts a task on one of the threads, each in turn. Allocates the task; does not block.
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let index = self.next.fetch_add(1, Ordering::Relaxed) % self.workers.len();
+        task::spawn_there(future, Arc::clone(&self.workers[index].remote))
+    }
+
+    /// Starts a task on thread `index` (modulo the number of threads). `make` runs there, so that its future need not
+    /// be `Send`.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// use std::rc::Rc;
+    /// let runtime = ringfile::Runtime::builder().threads(1).build()?;
+    /// let handle = runtime.spawn_on(0, || {
+    ///     let counter = Rc::new(1);
+    ///     async move { *counter + 1 }
+    /// });
+    /// assert_eq!(handle.join().unwrap(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn spawn_on<M, F>(&self, index: usize, make: M) -> JoinHandle<F::Output>
+    where
+        M: FnOnce() -> F + Send + 'static,
+        F: Future + 'static,
+        F::Output: Send + 'static,
+    {
+        let remote = Arc::clone(&self.workers[index % self.workers.len()].remote);
+        let there = Arc::clone(&remote);
+        let outer = async move {
+            let inner = task::spawn_here(make(), there);
+            match inner.await {
+                Ok(output) => output,
+                Err(JoinError::Panicked(payload)) => std::panic::resume_unwind(payload),
+                Err(other) => std::panic::resume_unwind(Box::new(other.to_string())),
+            }
+        };
+        task::spawn_there(outer, remote)
+    }
+
+    /// Waits until every task has ended, then ends the threads. Blocks.
+    pub fn shutdown(mut self) {
+        self.end(Orders::Finish);
+    }
+
+    fn end(&mut self, orders: Orders) {
+        self.workers.iter().for_each(|worker| worker.remote.order(orders));
+        for worker in &mut self.workers {
+            if let Some(thread) = worker.thread.take() {
+                // A loop does not panic: its tasks' panics are their results.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.end(Orders::Stop);
+    }
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runtime").field("threads", &self.threads()).finish()
+    }
+}
