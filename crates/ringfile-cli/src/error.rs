@@ -70,3 +70,8 @@ pub fn mismatch(path: &Path, offset: u64, wrong: &str) -> Failure {
         path.display()
     ))
 }
+
+/// An error of the library, which names file, offset and errno itself.
+pub fn library(error: &ringfile::Error) -> Failure {
+    Failure::Io(error.to_string().replace("(os error ", "(errno "))
+}

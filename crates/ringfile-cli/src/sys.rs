@@ -72,13 +72,13 @@ pub fn drop_cache(file: &File) -> io::Result<()> {
 }
 
 /// Tells the kernel whether reads come in order, as fio does: it decides about read-ahead.
-pub fn advise_order(file: &File, random: bool) -> io::Result<()> {
+pub fn advise_order(file: impl AsFd, random: bool) -> io::Result<()> {
     let advice = if random {
         PosixFadviseAdvice::POSIX_FADV_RANDOM
     } else {
         PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL
     };
-    Ok(posix_fadvise(file.as_fd(), 0, 0, advice)?)
+    Ok(posix_fadvise(file, 0, 0, advice)?)
 }
 
 #[cfg(test)]

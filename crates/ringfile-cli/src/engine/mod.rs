@@ -5,6 +5,7 @@
 
 pub mod fio;
 mod pread;
+mod ringfile;
 pub mod window;
 
 use std::path::Path;
@@ -88,7 +89,7 @@ impl Bench<'_> {
     /// carried out at all; operations that failed are in the outcome.
     pub fn run(&self, engine: Engine, job: &Job, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
         match engine {
-            Engine::Ringfile => Err(Failure::Io("this build has no engine of its own yet".into())),
+            Engine::Ringfile => ringfile::run(job, self, tick),
             Engine::Pread => pread::run(job, self, tick),
             Engine::Fio | Engine::FioBatch | Engine::FioPsync => match self.fio {
                 Some(fio) => fio.run(engine, job, self, tick),

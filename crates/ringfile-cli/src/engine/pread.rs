@@ -75,7 +75,7 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    fn run(mut self, job: &Job, thread: usize, member: &Member<'_>) -> (Recorder, Instant) {
+    fn run(mut self, job: &Job, thread: usize, member: &Member) -> (Recorder, Instant) {
         let mut task = job.tasks(thread).remove(0);
         let mut memory = AlignedBytes::zeroed(job.block as usize);
         task.fill(memory.as_mut_slice());
@@ -87,7 +87,7 @@ impl Worker<'_> {
     }
 
     /// Operates until the phase is over; gives the time of the last completion.
-    fn operate(&mut self, until: Until<'_>, task: &mut Task, bytes: &mut [u8]) -> Instant {
+    fn operate(&mut self, until: Until, task: &mut Task, bytes: &mut [u8]) -> Instant {
         let mut now = Instant::now();
         let mut last = now;
         while !until.over(now) {

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::Failure;
@@ -46,20 +46,20 @@ pub struct Measured {
 
 impl Window {
     /// For `threads` threads beside the one that conducts.
-    pub fn new(threads: usize) -> Window {
+    pub fn new(threads: usize) -> Arc<Window> {
         let now = Instant::now();
-        Window {
+        Arc::new(Window {
             meeting: Meeting::new(threads + 1),
             stop: AtomicBool::new(false),
             ends: Mutex::new(Ends { warmup: now, measured: now }),
             errors: AtomicU64::new(0),
             first_failure: Mutex::new(None),
-        }
+        })
     }
 
     /// A thread's place in the meeting; to be taken before the thread starts, and dropped by it.
-    pub fn member(&self) -> Member<'_> {
-        Member { window: self }
+    pub fn member(self: &Arc<Self>) -> Member {
+        Member { window: self.clone() }
     }
 
     /// Counts an operation that failed, and ends the run.
@@ -105,22 +105,27 @@ impl Window {
 }
 
 /// One thread's part in the meeting. Dropping it, in a panic too, never leaves the others waiting.
-pub struct Member<'a> {
-    window: &'a Window,
+pub struct Member {
+    window: Arc<Window>,
 }
 
-impl<'a> Member<'a> {
+impl Member {
+    /// The window it belongs to.
+    pub fn window(&self) -> Arc<Window> {
+        self.window.clone()
+    }
+
     /// Waits for all threads to be set up; gives the end of the warm-up.
-    pub fn ready(&self) -> Until<'a> {
+    pub fn ready(&self) -> Until {
         self.window.meeting.wait();
-        Until { end: lock_copy(&self.window.ends).warmup, stop: &self.window.stop }
+        Until { end: lock_copy(&self.window.ends).warmup, window: self.window.clone() }
     }
 
     /// Waits for all threads to have nothing in flight; gives the end of the measurement.
-    pub fn warmed_up(&self) -> Until<'a> {
+    pub fn warmed_up(&self) -> Until {
         self.window.meeting.wait();
         self.window.meeting.wait();
-        Until { end: lock_copy(&self.window.ends).measured, stop: &self.window.stop }
+        Until { end: lock_copy(&self.window.ends).measured, window: self.window.clone() }
     }
 
     /// Tells that this thread's last operation is done, and waits for the others.
@@ -129,7 +134,7 @@ impl<'a> Member<'a> {
     }
 }
 
-impl Drop for Member<'_> {
+impl Drop for Member {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.window.stop.store(true, Ordering::Relaxed);
@@ -139,16 +144,16 @@ impl Drop for Member<'_> {
 }
 
 /// When a phase is over: at its end, or when something told all threads to stop.
-#[derive(Clone, Copy)]
-pub struct Until<'a> {
+#[derive(Clone)]
+pub struct Until {
     end: Instant,
-    stop: &'a AtomicBool,
+    window: Arc<Window>,
 }
 
-impl Until<'_> {
+impl Until {
     /// Whether no further operation may begin.
     pub fn over(&self, now: Instant) -> bool {
-        now >= self.end || self.stop.load(Ordering::Relaxed)
+        now >= self.end || self.window.stop.load(Ordering::Relaxed)
     }
 }
 
@@ -226,12 +231,12 @@ mod tests {
 
     #[test]
     fn phases_are_over_at_their_end_or_on_stop() {
-        let stop = AtomicBool::new(false);
+        let window = Window::new(1);
         let now = Instant::now();
-        let until = Until { end: now + Duration::from_secs(60), stop: &stop };
+        let until = Until { end: now + Duration::from_secs(60), window: window.clone() };
         assert!(!until.over(now));
         assert!(until.over(now + Duration::from_secs(61)));
-        stop.store(true, Ordering::Relaxed);
+        window.fail(Failure::Interrupted);
         assert!(until.over(now));
     }
 }

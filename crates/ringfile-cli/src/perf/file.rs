@@ -240,7 +240,7 @@ impl<'a> Session<'a> {
     fn into_results(self, interrupted: bool) -> (Results, Vec<String>) {
         let notes = notes::of(&self.test_file, self.args, self.fio.as_ref(), &self.runs);
         let (args, test_file, grid) = (self.args, &self.test_file, self.grid);
-        let mut machine = Machine::here(test_file.filesystem.clone(), ring_features());
+        let mut machine = Machine::here(test_file.filesystem.clone(), ringfile::ring_features().ok());
         machine.fio = self.fio.as_ref().map(|fio| fio.version.clone());
         let params = Params {
             file: test_file.path.to_string_lossy().into_owned(),
@@ -290,10 +290,6 @@ fn print(args: &FileArgs, results: &Results, notes: &[String]) -> Result<(), Fai
         }
     }
     output::print(&text)
-}
-
-fn ring_features() -> Option<Vec<String>> {
-    None
 }
 
 /// About how long the file takes to fill: 500 MiB a second.

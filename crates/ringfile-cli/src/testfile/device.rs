@@ -1,7 +1,7 @@
-//! Block devices: whether the system uses one, and the block size it wants.
+//! Block devices: whether the system uses one.
 
-use std::fs::{File, Metadata, OpenOptions};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::fs::{Metadata, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::sys::stat::{major, minor};
@@ -32,16 +32,4 @@ pub fn check_unused(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
             usage(format!("can't open {}: {}; name another --file", path.display(), errno_text(&error)))
         }
     }
-}
-
-/// The logical block size of a device, or of the device below a file; `None` where there is none to ask.
-pub fn logical_block_size(file: &File) -> Option<u64> {
-    let metadata = file.metadata().ok()?;
-    let device = if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() };
-    let folder = format!("/sys/dev/block/{}:{}", major(device), minor(device));
-    // A partition has no queue of its own; its folder lies in the disk's.
-    ["queue/logical_block_size", "../queue/logical_block_size"]
-        .iter()
-        .find_map(|name| std::fs::read_to_string(format!("{folder}/{name}")).ok())
-        .and_then(|text| text.trim().parse().ok())
 }

@@ -217,30 +217,24 @@ impl TestFile {
         Ok(test_file)
     }
 
+    /// The library's own word on direct I/O: it tells a file system that takes O_DIRECT and does not do it.
     fn check_direct(&self) -> Result<(), Failure> {
-        // Both take O_DIRECT and ignore it: what would be measured is not what was asked for.
-        if matches!(self.filesystem.as_str(), "tmpfs" | "ramfs") {
-            return usage(format!(
-                "{} lies on {}, which has no direct I/O: name a --file on a disk, or leave out --direct",
-                self.path.display(),
-                self.filesystem
-            ));
+        let file =
+            ringfile::OpenOptions::new().read(true).direct(true).open(&self.path).map_err(|error| {
+                Failure::Usage(format!(
+                    "{}; leave out --direct or name another --file",
+                    crate::error::library(&error)
+                ))
+            })?;
+        let alignment = file.alignment().bytes as u64;
+        if self.block.is_multiple_of(alignment) {
+            return Ok(());
         }
-        if let Err(error) = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&self.path) {
-            return usage(format!(
-                "{} can't be opened for direct I/O: {}; leave out --direct or name another --file",
-                self.path.display(),
-                errno_text(&error)
-            ));
-        }
-        match device::logical_block_size(&self.buffered) {
-            Some(alignment) if !self.block.is_multiple_of(alignment) => usage(format!(
-                "--bs {} with --direct: {} needs multiples of {alignment}; change --bs or leave out --direct",
-                self.block,
-                self.path.display()
-            )),
-            _ => Ok(()),
-        }
+        usage(format!(
+            "--bs {} with --direct: {} needs multiples of {alignment}; change --bs or leave out --direct",
+            self.block,
+            self.path.display()
+        ))
     }
 
     /// Bytes that are used, from its start.
