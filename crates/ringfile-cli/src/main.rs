@@ -6,6 +6,7 @@
 mod cli;
 mod engine;
 mod error;
+mod events;
 mod interrupt;
 mod job;
 mod latency;

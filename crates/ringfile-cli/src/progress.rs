@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::events;
+
 /// Progress through steps of known length, and the place for remarks meanwhile.
 #[derive(Debug)]
 pub struct Progress {
@@ -19,7 +21,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For steps that take `total` together.
+    /// For steps that take `total` together. Shows the library's warnings too, unless `quiet`.
     pub fn new(total: Duration, quiet: bool) -> Progress {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::new(millis(total));
@@ -30,6 +32,9 @@ impl Progress {
             }
             bar
         });
+        if !quiet {
+            events::show(bar.clone());
+        }
         Progress { bar, quiet, total, done: Duration::ZERO, step: Duration::ZERO, step_start: Instant::now() }
     }
 

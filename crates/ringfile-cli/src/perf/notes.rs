@@ -1,6 +1,6 @@
 //! The notes below the tables: what a reader must know to trust the figures, and to get them again.
 
-use crate::cli::{Cache, FileArgs};
+use crate::cli::{Buffers, Cache, FileArgs};
 use crate::engine::Engine;
 use crate::engine::fio::{self, Fio};
 use crate::report::results::{Role, Run};
@@ -13,6 +13,7 @@ pub fn of(test_file: &TestFile, args: &FileArgs, fio: Option<&Fio>, runs: &[Run]
     notes.extend(test_file.notes.iter().cloned());
     notes.extend(cache(test_file, runs));
     notes.push(units(runs));
+    notes.extend(registered(runs));
     if let Some(fio) = fio {
         notes.push(format!(
             "{}: CPU without the {:.2} s that starting it takes; the same file, blocks, threads and time",
@@ -60,6 +61,20 @@ fn units(runs: &[Run]) -> String {
         text += "; A/A is ringfile over itself: smaller changes than that say nothing";
     }
     text
+}
+
+/// What was asked for is not always what was had: a refused registration makes `fixed` plain.
+fn registered(runs: &[Run]) -> Option<String> {
+    let asked = || runs.iter().filter(|run| run.engine == Engine::Ringfile && run.buffers == Buffers::Fixed);
+    let ops: u64 = asked().map(|run| run.ops).sum();
+    let fixed: u64 = asked().filter_map(|run| run.fixed_ops).sum();
+    (fixed < ops).then(|| {
+        format!(
+            "fixed: only {:.1} % of the operations used registered memory, so these rows say little; raise \
+             RLIMIT_MEMLOCK (ulimit -l)",
+            fixed as f64 * 100.0 / ops as f64
+        )
+    })
 }
 
 fn cache(test_file: &TestFile, runs: &[Run]) -> Option<String> {

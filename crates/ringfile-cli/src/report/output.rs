@@ -30,12 +30,19 @@ impl OutputFile {
             ));
         }
         let output = OutputFile { path: path.to_path_buf(), replace };
+        let folder = output.folder();
+        if !folder.is_dir() {
+            return usage(format!(
+                "the folder {} does not exist: create it, or name another",
+                folder.display()
+            ));
+        }
         match output.temporary() {
             Ok(_) => Ok(output),
             Err(error) => usage(format!(
-                "can't write to the folder of {}: {}; name another",
-                path.display(),
-                errno_text(&error)
+                "can't write to the folder {}: {}; name another",
+                folder.display(),
+                error.kind()
             )),
         }
     }
@@ -53,15 +60,18 @@ impl OutputFile {
         written.map_err(|error| io_on("can't write", &self.path, &error))
     }
 
-    /// A file beside the one to be: a rename then puts it in place in one step.
-    fn temporary(&self) -> io::Result<NamedTempFile> {
-        let folder = match self.path.parent() {
+    fn folder(&self) -> &Path {
+        match self.path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
-        };
+        }
+    }
+
+    /// A file beside the one to be: a rename then puts it in place in one step.
+    fn temporary(&self) -> io::Result<NamedTempFile> {
         // The mask of the process applies, as to any file.
         let permissions = std::fs::Permissions::from_mode(0o666);
-        tempfile::Builder::new().prefix(".ringfile-").permissions(permissions).tempfile_in(folder)
+        tempfile::Builder::new().prefix(".ringfile-").permissions(permissions).tempfile_in(self.folder())
     }
 }
 
