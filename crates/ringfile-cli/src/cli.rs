@@ -13,7 +13,7 @@ use crate::values::{self, List};
 
 /// Disk I/O over Linux io_uring: measure on this machine what each choice is worth.
 #[derive(Debug, Parser)]
-#[command(name = "ringfile", version, arg_required_else_help = true)]
+#[command(name = "ringfile", version, arg_required_else_help = true, max_term_width = 100)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

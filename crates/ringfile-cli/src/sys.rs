@@ -5,10 +5,13 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::process::Child;
 use std::time::Duration;
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
 
 /// User and system CPU time of this process so far, kernel workers of its rings included: they are threads
 /// of the process, and the kernel sums all of its threads, live and ended.
@@ -29,6 +32,20 @@ fn cpu_of(who: UsageWho) -> io::Result<Duration> {
             + Duration::from_micros(time.tv_usec().unsigned_abs())
     });
     Ok(micros.sum())
+}
+
+/// Whether a child has ended; it stays to be waited for.
+pub fn has_ended(child: &Child) -> io::Result<bool> {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    Ok(waitid(Id::Pid(Pid::from_raw(child.id().cast_signed())), flags)? != WaitStatus::StillAlive)
+}
+
+/// CPU time of the main thread of a child that was not waited for yet, alone; `None` where the kernel does not
+/// tell (built without CONFIG_SCHED_INFO).
+pub fn main_thread_cpu(child: &Child) -> Option<Duration> {
+    let id = child.id();
+    let text = std::fs::read_to_string(format!("/proc/{id}/task/{id}/schedstat")).ok()?;
+    text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
 /// The fraction of the first `bytes` of the file that is in the page cache; `None` where the kernel can't
@@ -96,6 +113,21 @@ mod tests {
         }
         let spent = own_cpu().expect("getrusage") - before;
         assert!(spent > Duration::from_millis(5), "{spent:?}");
+    }
+
+    #[test]
+    fn an_ended_child_tells_its_time_before_it_is_waited_for() {
+        let mut child = std::process::Command::new("sleep").arg("0.2").spawn().expect("sleep starts");
+        assert!(!has_ended(&child).expect("waitid"));
+        while !has_ended(&child).expect("waitid") {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(has_ended(&child).expect("waitid"), "asking takes nothing away");
+        if let Some(time) = main_thread_cpu(&child) {
+            assert!(time > Duration::ZERO && time < Duration::from_millis(200), "{time:?}");
+        }
+        assert!(child.wait().expect("wait").success());
+        assert_eq!(main_thread_cpu(&child), None);
     }
 
     #[test]

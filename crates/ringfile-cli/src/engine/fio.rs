@@ -1,9 +1,9 @@
 //! The same job carried out by fio, for comparison.
 //!
 //! What must hold: fio gets the same file, blocks, threads, depth, direct flag and read-ahead advice, and
-//! finds the page cache as ringfile does (`invalidate=0`). CPU time is what the kernel counted for the whole
-//! fio process, less what fio spends on starting up, measured once with a job of a single read: it calibrates
-//! its clock for 0.15 s, which belongs to no operation.
+//! finds the page cache as ringfile does (`invalidate=0`). CPU time is what `wait4` gives for the whole fio
+//! process, kernel workers included, less that of its main thread: that one only sets up and reports, and
+//! calibrates fio's clock for 0.15 s, which belongs to no operation.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -34,8 +34,6 @@ const POLL: Duration = Duration::from_millis(20);
 pub struct Fio {
     /// As fio tells it.
     pub version: String,
-    /// CPU time of a fio that does next to nothing.
-    pub startup_cpu: Duration,
 }
 
 impl Fio {
@@ -44,26 +42,12 @@ impl Fio {
         match Command::new("fio").arg("--version").stdin(Stdio::null()).output() {
             Ok(output) if output.status.success() => {
                 let version = String::from_utf8_lossy(&output.stdout).trim().to_string();
-                Ok(Some(Fio { version, startup_cpu: Duration::ZERO }))
+                Ok(Some(Fio { version }))
             }
             Ok(output) => Err(Failure::Io(format!("fio --version failed: {}", output.status))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Failure::Io(format!("fio can't be run: {}", errno_text(&error)))),
         }
-    }
-
-    /// Measures what starting fio costs: the median of three, for it varies by a tenth.
-    pub fn calibrate(&mut self, path: &Path, interrupt: &Interrupt) -> Result<(), Failure> {
-        let mut arguments = common_arguments(path);
-        arguments
-            .extend(["--ioengine=psync", "--rw=randread", "--bs=4096", "--number_ios=1"].map(OsString::from));
-        let mut times = Vec::new();
-        for _ in 0..3 {
-            times.push(execute(&arguments, interrupt, &mut || ())?.cpu);
-        }
-        times.sort_unstable();
-        self.startup_cpu = times[1];
-        Ok(())
     }
 
     /// Carries out a job.
@@ -78,7 +62,9 @@ impl Fio {
         arguments.extend(job_arguments(engine, job).into_iter().map(OsString::from));
         let finished = execute(&arguments, bench.interrupt, tick)?;
         let stats = finished.stats;
-        let percentile = |key: &str| stats.lat_ns.percentile.get(key).copied().unwrap_or(0);
+        // The middle of fio's histogram bins, which may lie beyond the longest.
+        let percentile =
+            |key: &str| stats.lat_ns.percentile.get(key).copied().unwrap_or(0).min(stats.lat_ns.max);
         Ok(Outcome {
             ops: stats.total_ios,
             errors: 0,
@@ -91,7 +77,7 @@ impl Fio {
                 p999: percentile("99.900000"),
                 max: stats.lat_ns.max,
             }),
-            cpu: Some(finished.cpu.saturating_sub(self.startup_cpu)),
+            cpu: finished.cpu,
             enters: None,
             fixed_ops: None,
             failure: None,
@@ -181,7 +167,8 @@ fn job_arguments(engine: Engine, job: &Job) -> Vec<String> {
 
 struct Finished {
     stats: Stats,
-    cpu: Duration,
+    /// CPU time of all threads but the main one.
+    cpu: Option<Duration>,
 }
 
 /// Runs fio to its end, or kills it when interrupted. It is the only child of this process meanwhile, so the
@@ -205,9 +192,10 @@ fn execute(
         .process_group(0)
         .spawn()
         .map_err(failed)?;
-    let status = loop {
-        if let Some(status) = child.try_wait().map_err(failed)? {
-            break status;
+    loop {
+        // Left as it is until the main thread's time is read: then it is still there to be asked.
+        if sys::has_ended(&child).map_err(failed)? {
+            break;
         }
         if interrupt.asked() {
             child.kill().map_err(failed)?;
@@ -216,8 +204,11 @@ fn execute(
         }
         std::thread::sleep(POLL);
         tick();
-    };
-    let cpu = sys::children_cpu().map_err(failed)?.saturating_sub(cpu_before);
+    }
+    let main_thread = sys::main_thread_cpu(&child);
+    let status = child.wait().map_err(failed)?;
+    let total = sys::children_cpu().map_err(failed)?.saturating_sub(cpu_before);
+    let cpu = main_thread.map(|main_thread| total.saturating_sub(main_thread));
     let stats = parse(&text_of(&mut output), status).map_err(|why| {
         let complaint = text_of(&mut complaints);
         let complaint =

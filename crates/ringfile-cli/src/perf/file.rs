@@ -155,7 +155,7 @@ impl<'a> Session<'a> {
         self.progress.begin(fill_time(&self.test_file));
         let progress = &self.progress;
         let verifier = self.test_file.prepare(intent, &mut |_| progress.tick("preparing the file"))?;
-        self.find_fio()?;
+        self.find_fio();
         for step in self.grid.steps() {
             if self.interrupt.asked() {
                 return Err(Failure::Interrupted);
@@ -165,18 +165,13 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn find_fio(&mut self) -> Result<(), Failure> {
+    fn find_fio(&mut self) {
         let asked = |against: &Against| *against != Against::Pread;
         if !self.grid.against.iter().any(asked) {
-            return Ok(());
+            return;
         }
-        let found = Fio::find().and_then(|fio| match fio {
-            Some(mut fio) => fio.calibrate(&self.test_file.path, &self.interrupt).map(|()| Some(fio)),
-            None => Ok(None),
-        });
-        match found {
+        match Fio::find() {
             Ok(Some(fio)) => self.fio = Some(fio),
-            Err(Failure::Interrupted) => return Err(Failure::Interrupted),
             Ok(None) => self.progress.warn(
                 "fio is not installed, its rows are left out; get it with apt-get install fio, dnf install fio \
                  or from https://github.com/axboe/fio",
@@ -186,7 +181,6 @@ impl<'a> Session<'a> {
         if self.fio.is_none() {
             self.grid.against.retain(|against| !asked(against));
         }
-        Ok(())
     }
 
     fn step(&mut self, step: Step, verifier: Option<&Arc<Verifier>>) -> Result<(), Failure> {
@@ -258,7 +252,6 @@ impl<'a> Session<'a> {
             against: grid.against,
             rounds: grid.rounds,
             verify: args.verify,
-            fio_startup_cpu_s: self.fio.as_ref().map(|fio| fio.startup_cpu.as_secs_f64()),
         };
         (
             Results {

@@ -16,9 +16,9 @@ pub fn of(test_file: &TestFile, args: &FileArgs, fio: Option<&Fio>, runs: &[Run]
     notes.extend(registered(runs));
     if let Some(fio) = fio {
         notes.push(format!(
-            "{}: CPU without the {:.2} s that starting it takes; the same file, blocks, threads and time",
-            fio.version,
-            fio.startup_cpu.as_secs_f64()
+            "{}: the same file, blocks, threads and time; CPU of the whole process but its main thread, which \
+             only sets up and reports",
+            fio.version
         ));
         for engine in [Engine::Fio, Engine::FioBatch, Engine::FioPsync] {
             if runs.iter().any(|run| run.engine == engine) {

@@ -97,8 +97,6 @@ pub struct Params {
     pub rounds: u32,
     /// Whether contents were checked.
     pub verify: bool,
-    /// CPU time of starting fio, already taken off its figures.
-    pub fio_startup_cpu_s: Option<f64>,
 }
 
 /// Why a run was made.

@@ -86,7 +86,7 @@ fn more_threads_than_blocks_are_refused_and_nothing_is_left() {
     let path = folder.path().join("small.bin");
     for arguments in [&["--rw", "read"][..], &["--verify"]] {
         let mut command = perf_file();
-        command.args(["--size", "16k", "--numjobs", "8", "--iodepth", "1"]).args(arguments);
+        command.args("--size 16k --numjobs 8 --iodepth 1".split(' ')).args(arguments);
         let error = run(command.arg("--file").arg(&path)).fails(2);
         assert!(error.contains("raise --size"), "{error}");
         assert!(!path.exists());
@@ -120,7 +120,8 @@ fn an_existing_file_is_read_as_it_is_and_kept() {
     let contents: Vec<u8> = (0..1 << 20).map(|index: u32| (index % 251) as u8).collect();
     let path = file_with(&folder, &contents);
     let out = folder.path().join("out.json");
-    let finished = run(perf_file().args(SHORT).arg("--file").arg(&path).arg("--json").arg(&out)).ok();
+    let finished =
+        run(perf_file().args(SHORT.split(' ')).arg("--file").arg(&path).arg("--json").arg(&out)).ok();
     assert!(finished.stderr.contains("1 MiB"), "says that it is smaller than asked: {}", finished.stderr);
     assert_eq!(json(&out)["params"]["size_bytes"], 1 << 20);
     assert_eq!(json(&out)["params"]["file_created"], false);
@@ -131,8 +132,8 @@ fn an_existing_file_is_read_as_it_is_and_kept() {
 fn overwrite_writes() {
     let folder = folder();
     let path = file_with(&folder, &vec![7; 1 << 20]);
-    let short = ["--duration", "100ms", "--warmup", "10ms", "--numjobs", "1", "--iodepth", "1"];
-    run(perf_file().args(short).args(["--rw", "write", "--overwrite", "--file"]).arg(&path)).ok();
+    let short = "--duration 100ms --warmup 10ms --numjobs 1 --iodepth 1".split(' ');
+    run(perf_file().args(short).args("--rw write --overwrite --file".split(' ')).arg(&path)).ok();
     let contents = std::fs::read(&path).expect("still there");
     assert_eq!(contents.len(), 1 << 20);
     assert!(contents.iter().any(|&byte| byte != 7));
@@ -143,12 +144,12 @@ fn output_files_are_not_replaced_without_force() {
     let folder = folder();
     let out = folder.path().join("out.json");
     std::fs::write(&out, "mine").expect("write");
-    let error = run(perf_file().args(SHORT).arg("--json").arg(&out)).fails(2);
+    let error = run(perf_file().args(SHORT.split(' ')).arg("--json").arg(&out)).fails(2);
     assert!(error.contains("--force"), "{error}");
     // What allows writing to the file that is measured allows nothing else.
-    run(perf_file().args(SHORT).arg("--overwrite").arg("--json").arg(&out)).fails(2);
+    run(perf_file().args(SHORT.split(' ')).arg("--overwrite").arg("--json").arg(&out)).fails(2);
     assert_eq!(std::fs::read_to_string(&out).expect("still there"), "mine");
-    run(perf_file().args(SHORT).arg("--force").arg("--json").arg(&out)).ok();
+    run(perf_file().args(SHORT.split(' ')).arg("--force").arg("--json").arg(&out)).ok();
     assert_eq!(json(&out)["schema"], 1);
 }
 
@@ -156,7 +157,7 @@ fn output_files_are_not_replaced_without_force() {
 fn output_files_that_can_not_be_written_are_told_before_measuring() {
     let folder = folder();
     for out in [folder.path().join("missing/out.json"), folder.path().to_path_buf()] {
-        let finished = run(perf_file().args(SHORT).arg("--json").arg(&out));
+        let finished = run(perf_file().args(SHORT.split(' ')).arg("--json").arg(&out));
         assert_eq!(finished.stdout, "");
         finished.fails(2);
     }
@@ -169,7 +170,7 @@ fn direct_on_memory_is_refused() {
         eprintln!("skipped direct_on_memory_is_refused: there is no /dev/shm");
         return;
     }
-    let error = run(perf_file().args(["--size", "1m", "--direct", "--file"]).arg(&path)).fails(2);
+    let error = run(perf_file().args("--size 1m --direct --file".split(' ')).arg(&path)).fails(2);
     assert!(error.contains("--direct"), "{error}");
     assert!(!path.exists());
 }

@@ -41,8 +41,8 @@ fn a_device_is_written_to_only_with_overwrite() {
 
     let out = folder.path().join("out.json");
     let mut command = perf_file();
-    command.args(["--direct", "--verify", "--overwrite", "--rw", "randwrite,randread", "--iodepth", "16"]);
-    command.args(["--duration", "100ms", "--warmup", "20ms", "--file"]).arg(&device.device);
+    command.args("--direct --verify --overwrite --rw randwrite,randread --iodepth 16".split(' '));
+    command.args("--duration 100ms --warmup 20ms --file".split(' ')).arg(&device.device);
     run(command.arg("--json").arg(&out)).ok();
     let results = json(&out);
     assert_eq!(results["machine"]["filesystem"], "block device");

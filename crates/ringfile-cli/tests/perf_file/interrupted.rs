@@ -12,18 +12,7 @@ use crate::support::{Finished, folder, installed, json, perf_file, runs, wait_fo
 /// Starts a run of two cells of a minute each and waits until the first is under way.
 fn start(arguments: &[&str], out: &Path) -> (Child, PathBuf) {
     let mut command = perf_file();
-    command.args([
-        "--size",
-        "8m",
-        "--duration",
-        "1m",
-        "--warmup",
-        "0s",
-        "--numjobs",
-        "1",
-        "--rw",
-        "randread",
-    ]);
+    command.args("--size 8m --duration 1m --warmup 0s --numjobs 1 --rw randread".split(' '));
     command.args(arguments).arg("--json").arg(out).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().expect("the program starts");
     let path = PathBuf::from(format!("/dev/shm/ringfile-perf-{}.bin", child.id()));
@@ -70,8 +59,8 @@ fn a_fio_under_way_is_ended() {
     let folder = folder();
     let out = folder.path().join("out.json");
     let mut command = perf_file();
-    command.args(["--size", "4m", "--duration", "2s", "--warmup", "0s", "--numjobs", "1", "--iodepth", "1"]);
-    command.args(["--rw", "randread", "--buffers", "normal", "--against", "fio", "--rounds", "20", "--json"]);
+    command.args("--size 4m --duration 2s --warmup 0s --numjobs 1 --iodepth 1".split(' '));
+    command.args("--rw randread --buffers normal --against fio --rounds 20 --json".split(' '));
     command.arg(&out).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().expect("the program starts");
     let own = child.id();

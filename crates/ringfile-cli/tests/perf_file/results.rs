@@ -72,27 +72,8 @@ fn json_has_every_key_and_every_cell() {
     let folder = folder();
     let out = folder.path().join("out.json");
     let mut command = perf_file();
-    command.args([
-        "--size",
-        "4m",
-        "--duration",
-        "50ms",
-        "--warmup",
-        "10ms",
-        "--numjobs",
-        "1,2",
-        "--iodepth",
-        "1,4",
-    ]);
-    command.args([
-        "--rw",
-        "read,write,randread,randwrite,randrw",
-        "--rounds",
-        "2",
-        "--against",
-        "pread",
-        "--json",
-    ]);
+    command.args("--size 4m --duration 30ms --warmup 5ms --numjobs 1,2 --iodepth 1,4".split(' '));
+    command.args("--rw read,write,randread,randwrite,randrw --rounds 2 --against pread --json".split(' '));
     let finished = run(command.arg(&out)).ok();
     assert_eq!(finished.stderr, "", "no progress where there is no terminal");
 
@@ -128,7 +109,7 @@ fn json_has_every_key_and_every_cell() {
 
 #[test]
 fn the_tables_are_markdown_and_fit_a_terminal() {
-    let finished = run(perf_file().args(SHORT).args(["--against", "pread", "--rounds", "2"])).ok();
+    let finished = run(perf_file().args(SHORT.split(' ')).args("--against pread --rounds 2".split(' '))).ok();
     let tables: Vec<&str> = finished.stdout.lines().filter(|line| line.starts_with('|')).collect();
     assert!(tables[0].starts_with("|engine") && tables[0].contains("|CPU µs|"), "{}", finished.stdout);
     for row in &tables {
@@ -149,7 +130,7 @@ fn the_tables_are_markdown_and_fit_a_terminal() {
 
 #[test]
 fn quiet_prints_tables_alone() {
-    let finished = run(perf_file().args(SHORT).arg("--quiet")).ok();
+    let finished = run(perf_file().args(SHORT.split(' ')).arg("--quiet")).ok();
     assert_eq!(finished.stderr, "");
     assert!(
         finished.stdout.lines().all(|line| line.is_empty() || line.starts_with('|')),
@@ -160,8 +141,11 @@ fn quiet_prints_tables_alone() {
 
 #[test]
 fn the_default_file_is_removed() {
-    let child =
-        perf_file().args(SHORT).stdout(std::process::Stdio::null()).spawn().expect("the program starts");
+    let child = perf_file()
+        .args(SHORT.split(' '))
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("the program starts");
     let path = format!("/dev/shm/ringfile-perf-{}.bin", child.id());
     let output = child.wait_with_output().expect("the program ends");
     assert_eq!(output.status.code(), Some(0));
@@ -173,7 +157,12 @@ fn direct_is_direct() {
     let folder = disk_folder();
     let (path, out) = (folder.path().join("direct.bin"), folder.path().join("out.json"));
     let mut command = perf_file();
-    command.args(SHORT).args(["--direct", "--against", "pread", "--file"]).arg(&path).arg("--json").arg(&out);
+    command
+        .args(SHORT.split(' '))
+        .args("--direct --against pread --file".split(' '))
+        .arg(&path)
+        .arg("--json")
+        .arg(&out);
     let finished = run(&mut command);
     if finished.code == Some(2) && finished.stderr.contains("leave out --direct") {
         eprintln!("skipped direct_is_direct: {} has no direct I/O", path.display());
@@ -195,7 +184,12 @@ fn cold_is_cold() {
     let folder = disk_folder();
     let (path, out) = (folder.path().join("cold.bin"), folder.path().join("out.json"));
     let mut command = perf_file();
-    command.args(SHORT).args(["--cache", "warm,cold", "--file"]).arg(&path).arg("--json").arg(&out);
+    command
+        .args(SHORT.split(' '))
+        .args(["--cache", "warm,cold", "--file"])
+        .arg(&path)
+        .arg("--json")
+        .arg(&out);
     run(&mut command).ok();
     for run in runs(&json(&out)) {
         match (run["cache"].as_str(), run["cached_before"].as_f64()) {
@@ -212,7 +206,7 @@ fn fio_that_is_missing_is_told_and_left_out() {
     let folder = folder();
     let out = folder.path().join("out.json");
     let mut command = perf_file();
-    command.args(SHORT).args(["--against", "fio,fio-batch,fio-psync,pread", "--json"]).arg(&out);
+    command.args(SHORT.split(' ')).args(["--against", "fio,fio-batch,fio-psync,pread", "--json"]).arg(&out);
     let finished = run(command.env("PATH", folder.path())).ok();
     assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
     assert!(finished.stderr.contains("apt-get install fio"), "{}", finished.stderr);
@@ -231,19 +225,8 @@ fn fio_takes_part() {
     let folder = folder();
     let out = folder.path().join("out.json");
     let mut command = perf_file();
-    command.args([
-        "--size",
-        "4m",
-        "--duration",
-        "100ms",
-        "--warmup",
-        "10ms",
-        "--numjobs",
-        "2",
-        "--iodepth",
-        "1,4",
-    ]);
-    command.args(["--rw", "randrw,write", "--against", "fio,fio-batch,fio-psync", "--json"]).arg(&out);
+    command.args("--size 4m --duration 50ms --warmup 5ms --numjobs 2 --iodepth 1,4".split(' '));
+    command.args("--rw randrw,write --against fio,fio-batch,fio-psync --json".split(' ')).arg(&out);
     run(&mut command).ok();
     let results = json(&out);
     runs(&results).iter().for_each(assert_run);

@@ -8,20 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Options that make a run short: one cell of 100 ms on 4 MiB.
-pub const SHORT: [&str; 12] = [
-    "--size",
-    "4m",
-    "--duration",
-    "100ms",
-    "--warmup",
-    "10ms",
-    "--numjobs",
-    "1",
-    "--iodepth",
-    "2",
-    "--rw",
-    "randread",
-];
+pub const SHORT: &str = "--size 4m --duration 100ms --warmup 10ms --numjobs 1 --iodepth 2 --rw randread";
 
 /// The program, about to measure.
 pub fn perf_file() -> Command {

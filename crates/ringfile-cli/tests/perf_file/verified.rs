@@ -11,18 +11,8 @@ fn every_mode_passes() {
     for extra in [&[][..], &["--direct"]] {
         let (path, out) = (folder.path().join("data.bin"), folder.path().join("out.json"));
         let mut command = perf_file();
-        command.args([
-            "--size",
-            "2m",
-            "--duration",
-            "100ms",
-            "--warmup",
-            "20ms",
-            "--numjobs",
-            "1,2",
-            "--verify",
-        ]);
-        command.args(["--iodepth", "1,16", "--rw", "randwrite,randread,randrw,write,read", "--force"]);
+        command.args("--size 2m --duration 50ms --warmup 10ms --numjobs 2 --verify".split(' '));
+        command.args("--iodepth 1,16 --rw randwrite,randread,randrw,write,read --force".split(' '));
         command.args(["--against", "pread"]).args(extra).arg("--file").arg(&path).arg("--json").arg(&out);
         let finished = run(&mut command);
         if finished.code == Some(2) && finished.stderr.contains("leave out --direct") {
@@ -46,19 +36,8 @@ fn a_changed_byte_is_found() {
         let folder = folder();
         let (path, out) = (folder.path().join("data.bin"), folder.path().join("out.json"));
         let mut command = perf_file();
-        command.args([
-            "--size",
-            "256k",
-            "--duration",
-            "2s",
-            "--warmup",
-            "0s",
-            "--numjobs",
-            "1",
-            "--iodepth",
-            "1",
-        ]);
-        command.args(["--rw", "randread", "--buffers", "normal", "--verify", "--file"]).arg(&path);
+        command.args("--size 256k --duration 2s --warmup 0s --numjobs 1 --iodepth 1".split(' '));
+        command.args("--rw randread --buffers normal --verify --file".split(' ')).arg(&path);
         if engine == "pread" {
             command.args(["--against", "pread"]);
         }
@@ -88,9 +67,7 @@ fn a_file_that_shrinks_is_an_error_that_names_it() {
     let path = folder.path().join("data.bin");
     std::fs::write(&path, vec![1; 1 << 20]).expect("write");
     let mut command = perf_file();
-    command
-        .args(["--duration", "1m", "--numjobs", "1", "--iodepth", "4", "--rw", "randread", "--file"])
-        .arg(&path);
+    command.args("--duration 1m --numjobs 1 --iodepth 4 --rw randread --file".split(' ')).arg(&path);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
     wait_for_thread(child.id(), "ringfile-0");
     std::fs::OpenOptions::new().write(true).open(&path).expect("open").set_len(4096).expect("truncate");
