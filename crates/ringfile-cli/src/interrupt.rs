@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM: the first asks the run to end, the second ends the process at once.
+//! Ctrl-C, SIGTERM and a terminal that goes away: the first asks the run to end, the second ends the process at
+//! once.
 //!
 //! A file that this process made is removed either way: on the first signal by its owner, on the second here.
 
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// Whether the user asked for the end; cheap to clone and to ask.
@@ -24,7 +25,12 @@ impl Interrupt {
     /// Catches the signals of this process from here on.
     pub fn catch_signals() -> io::Result<Interrupt> {
         let interrupt = Interrupt::default();
-        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let mut caught = vec![SIGINT, SIGTERM, SIGQUIT];
+        // Under nohup a closed terminal must not end the run.
+        if !ignored_from_the_start(SIGHUP) {
+            caught.push(SIGHUP);
+        }
+        let mut signals = Signals::new(caught)?;
         let shared = interrupt.0.clone();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             for _ in signals.forever() {
@@ -51,6 +57,14 @@ impl Interrupt {
     pub fn remove_own_file(&self) {
         remove_own_file(&self.0);
     }
+}
+
+/// Whether whoever started this process had it ignore a signal.
+fn ignored_from_the_start(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
 }
 
 fn remove_own_file(shared: &Shared) {

@@ -33,7 +33,7 @@ fn interrupt(child: Child, signal: Signal) -> Finished {
 
 #[test]
 fn what_was_measured_is_printed_and_saved_and_the_file_is_gone() {
-    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         let folder = folder();
         let out = folder.path().join("out.json");
         let (child, path) = start(&["--iodepth", "4"], &out);
@@ -48,6 +48,40 @@ fn what_was_measured_is_printed_and_saved_and_the_file_is_gone() {
         assert!(runs(&results)[0]["ops"].as_u64() > Some(0));
         assert_eq!(runs(&results)[0]["errors"], 0);
     }
+}
+
+#[test]
+fn nohup_lets_it_go_on() {
+    let folder = folder();
+    let out = folder.path().join("out.json");
+    let mut command = std::process::Command::new("nohup");
+    command
+        .arg(env!("CARGO_BIN_EXE_ringfile"))
+        .args("perf file --size 4m --duration 1s --warmup 0s".split(' '));
+    command.args("--numjobs 1 --iodepth 1 --rw randread --buffers normal --json".split(' ')).arg(&out);
+    let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let Ok(child) = spawned else {
+        eprintln!("skipped nohup_lets_it_go_on: there is no nohup");
+        return;
+    };
+    wait_for_thread(child.id(), "ringfile-0");
+    let finished = interrupt(child, Signal::SIGHUP).ok();
+    assert!(finished.stdout.contains("|ringfile|"), "{finished:#?}");
+    assert_eq!(json(&out)["interrupted"], false);
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once_and_the_file_is_gone() {
+    let folder = folder();
+    let out = folder.path().join("out.json");
+    let (child, path) = start(&["--iodepth", "1"], &out);
+    let id = Pid::from_raw(child.id().cast_signed());
+    kill(id, Signal::SIGTERM).expect("the signal is sent");
+    // Too late for this one only if the run ended within it, which is right too.
+    let _ = kill(id, Signal::SIGINT);
+    let finished = Finished::from(child.wait_with_output().expect("the program ends"));
+    assert_eq!(finished.code, Some(130), "{finished:#?}");
+    assert!(!path.exists(), "the file is left");
 }
 
 #[test]
