@@ -75,7 +75,10 @@ impl Driver {
                 _ => Ok(()),
             };
             let idle = !rings.main.has_completions() && self.waiting.is_empty();
-            let sleeps = may_sleep && idle && !spins && self.shared.about_to_sleep_in_ring();
+            // The loop may have taken the notification that came with mail, so mail itself must be looked for; and
+            // without the bell nobody could wake us: the queue was too full to arm it.
+            let reachable = rings.bell_armed && !self.shared.has_mail() && !rings.have_released();
+            let sleeps = may_sleep && idle && !spins && reachable && self.shared.about_to_sleep_in_ring();
             let until = if sleeps {
                 Until::Completed
             } else if rings.main.has_deferred() || rings.main.waiting() > 0 {

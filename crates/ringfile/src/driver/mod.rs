@@ -110,6 +110,13 @@ struct Rings {
     bell_repeats: bool,
 }
 
+impl Rings {
+    /// Whether registrations have gone that these rings still have a share of.
+    fn have_released(&self) -> bool {
+        self.main.has_released() || self.polled.as_ref().is_some_and(Ring::has_released)
+    }
+}
+
 thread_local! {
     static DRIVER: RefCell<Option<Box<Driver>>> = const { RefCell::new(None) };
 }

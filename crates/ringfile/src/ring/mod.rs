@@ -327,6 +327,12 @@ impl Ring {
         self.buffers.index_of(&self.mapping.fd, region)
     }
 
+    /// Whether there is something for [`Ring::forget_released`] to do.
+    #[inline]
+    pub(crate) fn has_released(&self) -> bool {
+        self.buffers.has_released()
+    }
+
     /// Gives up this ring's share of registrations whose memory went away.
     #[inline]
     pub(crate) fn forget_released(&mut self) {

@@ -254,7 +254,12 @@ impl Loop {
                 Orders::Stop => return,
             }
             self.run_ready();
-            let may_sleep = self.remote.orders() == Orders::Run || !self.is_idle();
+            // Read again: the notification that came with an order may have been taken just now.
+            let may_sleep = match self.remote.orders() {
+                Orders::Run => true,
+                Orders::Finish => !self.is_idle(),
+                Orders::Stop => false,
+            };
             self.turn(may_sleep);
         }
     }
