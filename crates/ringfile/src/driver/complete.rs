@@ -114,7 +114,7 @@ impl Driver {
         for key in refused {
             if let Some(slot) = self.slots.get(key) {
                 slot.errno = errno as u16;
-                self.end(key, after);
+                self.end(key, polled, after);
             }
         }
         if !polled && let Some(rings) = self.rings.as_mut() {
@@ -126,12 +126,12 @@ impl Driver {
         loop {
             let Some(rings) = self.rings.as_mut() else { return };
             let Some(cqe) = rings.main.complete() else { break };
-            self.completed(cqe, after);
+            self.completed(cqe, false, after);
         }
-        loop {
-            let Some(polled) = self.rings.as_mut().and_then(|rings| rings.polled.as_mut()) else { break };
-            let Some(cqe) = polled.complete() else { break };
-            self.completed(cqe, after);
+        while let Some(polled) = self.rings.as_mut().and_then(|rings| rings.polled.as_mut())
+            && let Some(cqe) = polled.complete()
+        {
+            self.completed(cqe, true, after);
         }
         if let Some(rings) = self.rings.as_mut() {
             rings.main.forget_released();
@@ -142,10 +142,10 @@ impl Driver {
     }
 
     #[inline]
-    fn completed(&mut self, cqe: Cqe, after: &mut Aftermath) {
+    fn completed(&mut self, cqe: Cqe, polled: bool, after: &mut Aftermath) {
         let key = Key::from_user_data(cqe.user_data);
         match self.slots.get(key) {
-            Some(slot) if slot.state == State::InFlight => self.progress(key, cqe.result, after),
+            Some(slot) if slot.state == State::InFlight => self.progress(key, cqe.result, polled, after),
             _ => self.not_an_operation(cqe),
         }
     }
@@ -171,7 +171,7 @@ impl Driver {
 
     /// What the kernel answered: the end of the operation, or a part of it.
     #[inline]
-    fn progress(&mut self, key: Key, result: i32, after: &mut Aftermath) {
+    fn progress(&mut self, key: Key, result: i32, polled: bool, after: &mut Aftermath) {
         let slot = self.slots.at(key.slot);
         if result < 0 {
             let errno = -result;
@@ -180,26 +180,26 @@ impl Driver {
                 && slot.attempts < ATTEMPTS
                 && slot.owner != Owner::Nobody;
             if again {
-                return self.go_on(key);
+                return self.go_on(key, polled);
             }
             slot.errno = errno as u16;
-            return self.end(key, after);
+            return self.end(key, polled, after);
         }
         if !slot.kind.moves_data() {
-            return self.end(key, after);
+            return self.end(key, polled, after);
         }
         let before = slot.done;
-        let began = self.began_at(key);
+        let began = if before == 0 { 0 } else { self.began_at(key) };
         let slot = self.slots.at(key.slot);
         slot.done = (began + result as usize).max(before).min(slot.want);
         if slot.done == slot.want || result == 0 || slot.owner == Owner::Nobody {
-            return self.end(key, after);
+            return self.end(key, polled, after);
         }
         slot.attempts = if slot.done > before { 0 } else { slot.attempts + 1 };
         if slot.attempts >= ATTEMPTS || self.is_at_end(key) {
-            return self.end(key, after);
+            return self.end(key, polled, after);
         }
-        self.go_on(key);
+        self.go_on(key, polled);
     }
 
     /// Where in the operation the submission that was just answered began. A direct read that stopped between two
@@ -237,9 +237,8 @@ impl Driver {
 
     /// Submits the rest of an operation.
     #[cold]
-    fn go_on(&mut self, key: Key) {
+    fn go_on(&mut self, key: Key, polled: bool) {
         self.counts.resubmitted += 1;
-        let polled = self.is_polled(key);
         self.no_longer_in_flight(polled);
         let slot = self.slots.at(key.slot);
         slot.state = State::Waiting;
@@ -248,8 +247,8 @@ impl Driver {
     }
 
     /// The one place where an operation ends.
-    fn end(&mut self, key: Key, after: &mut Aftermath) {
-        let polled = self.is_polled(key);
+    #[inline]
+    fn end(&mut self, key: Key, polled: bool, after: &mut Aftermath) {
         self.no_longer_in_flight(polled);
         let slot = self.slots.at(key.slot);
         let (file, owner) = (slot.file, slot.owner);
@@ -271,7 +270,7 @@ impl Driver {
         match owner {
             Owner::Here => {}
             Owner::Afar => self.hand_over(key, after),
-            Owner::Nobody => after.buffers.push(self.take(key.slot).held),
+            Owner::Nobody => after.buffers.push(self.take_finished(key.slot).held),
         }
         if let Some(given) = self.leave_file(file) {
             after.files.push(given);
@@ -281,7 +280,7 @@ impl Driver {
     /// Leaves a result where a future that moved to another thread finds it.
     #[cold]
     fn hand_over(&mut self, key: Key, after: &mut Aftermath) {
-        let finished = self.take(key.slot);
+        let finished = self.take_finished(key.slot);
         let mut inner = self.shared.lock();
         inner.finished.insert(key, finished);
         after.wakers.extend(inner.wakers.remove(&key));
@@ -335,7 +334,7 @@ impl Driver {
     pub(super) fn deactivate(&mut self, after: &mut Aftermath) -> Vec<Waker> {
         self.read_mail(after);
         let done: Vec<Key> = self.slots.done().collect();
-        let results: Vec<(Key, Finished)> = done.into_iter().map(|key| (key, self.take(key.slot))).collect();
+        let results: Vec<(Key, Finished)> = done.into_iter().map(|key| (key, self.take_finished(key.slot))).collect();
         self.active = false;
         let wakers = {
             let mut inner = self.shared.lock();

@@ -39,13 +39,19 @@ use slot::{Owner, Parts, Slots, State};
 use target::{Files, Given};
 use wake::Wake;
 
-/// What an operation gave.
-pub(crate) struct Finished {
-    pub held: Held,
+/// How an operation ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
     /// Bytes moved.
     pub done: usize,
     /// 0 where it went well.
     pub errno: i32,
+}
+
+/// How an operation ended, and its buffer.
+pub(crate) struct Finished {
+    pub held: Held,
+    pub ended: Ended,
 }
 
 /// What a turn of the driver leaves to do once it is not borrowed any more. Kept by the loop, so that it is filled
@@ -136,31 +142,25 @@ pub(crate) struct Ticket {
     key: Key,
 }
 
-/// Starts an operation on this thread.
+/// Starts an operation on this thread, and takes the buffer.
 ///
 /// # Errors
-/// Gives the buffer back where this is no ringfile thread, or its ring can't be had.
+/// Leaves the buffer where this is no ringfile thread, or its ring can't be had.
 #[inline]
 pub(crate) fn start(
     target: &Arc<Target>,
     request: &Request,
-    held: Held,
+    held: &mut Held,
     context: &Context<'_>,
-) -> Result<Ticket, (Error, Held)> {
-    let mut held = Some(held);
+) -> Result<Ticket, Error> {
     let started = with(|driver| {
         driver.may_start(target)?;
-        let held = held.take().unwrap_or(Held::None);
         driver.files.enter(target, driver.shared.id);
         let key = driver.slots.insert(request, held, target.number, Wake::new(context.waker()));
         driver.submit(key);
         Ok(Ticket { driver: driver.shared.id, key })
     });
-    match started {
-        Some(Ok(ticket)) => Ok(ticket),
-        Some(Err(error)) => Err((error, held.unwrap_or(Held::None))),
-        None => Err((outside(), held.unwrap_or(Held::None))),
-    }
+    started.unwrap_or_else(|| Err(outside()))
 }
 
 #[cold]
@@ -170,24 +170,27 @@ fn outside() -> Error {
 }
 
 impl Ticket {
-    /// The result, once it is there; until then the task is woken when it is.
+    /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
     #[inline]
-    pub(crate) fn poll(&mut self, context: &Context<'_>) -> Poll<Finished> {
+    pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Held) -> Poll<Ended> {
         let mut before = Wake::Nobody;
         let polled = with(|driver| {
             if driver.shared.id != self.driver {
                 return None;
             }
-            driver.poll(self.key, context, &mut before)
+            driver.poll(self.key, context, held, &mut before)
         });
         drop(before);
         match polled.flatten() {
-            Some(Poll::Ready(finished)) => {
+            Some(Poll::Ready(ended)) => {
                 self.key.generation = 0;
-                Poll::Ready(finished)
+                Poll::Ready(ended)
             }
             Some(Poll::Pending) => Poll::Pending,
-            None => self.poll_from_afar(context),
+            None => self.poll_from_afar(context).map(|finished| {
+                *held = finished.held;
+                finished.ended
+            }),
         }
     }
 
@@ -229,19 +232,27 @@ impl Ticket {
 
 /// What can only be seen by a future that is polled in a forked child: its result came in the parent.
 fn lost() -> Finished {
-    Finished { held: Held::None, done: 0, errno: libc::ECANCELED }
+    Finished { held: Held::None, ended: Ended { done: 0, errno: libc::ECANCELED } }
 }
 
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if self.key.generation == 0 {
-            return;
-        }
+impl Ticket {
+    #[cold]
+    fn cancel(&self) {
         let cancelled =
             with(|driver| (driver.shared.id == self.driver).then(|| driver.cancel(self.key)).flatten());
         match cancelled.flatten() {
             Some(rest) => drop(rest),
             None => self.drop_from_afar(),
+        }
+    }
+}
+
+impl Drop for Ticket {
+    #[inline]
+    fn drop(&mut self) {
+        // Generation 0: the result was taken.
+        if self.key.generation != 0 {
+            self.cancel();
         }
     }
 }
@@ -325,7 +336,13 @@ impl Driver {
     }
 
     #[inline]
-    fn poll(&mut self, key: Key, context: &Context<'_>, before: &mut Wake) -> Option<Poll<Finished>> {
+    fn poll(
+        &mut self,
+        key: Key,
+        context: &Context<'_>,
+        held: &mut Held,
+        before: &mut Wake,
+    ) -> Option<Poll<Ended>> {
         let slot = self.slots.get(key)?;
         if slot.owner == Owner::Afar {
             return None;
@@ -334,19 +351,26 @@ impl Driver {
             *before = slot.wake.update(context.waker());
             return Some(Poll::Pending);
         }
-        Some(Poll::Ready(self.take(key.slot)))
+        Some(Poll::Ready(self.take(key.slot, held)))
     }
 
     /// Frees the slot of an operation that is done, or never began.
     #[inline]
-    fn take(&mut self, index: u32) -> Finished {
+    fn take(&mut self, index: u32, held: &mut Held) -> Ended {
         let slot = self.slots.at(index);
-        let (done, errno) = (slot.done, i32::from(slot.errno));
+        let ended = Ended { done: slot.done, errno: i32::from(slot.errno) };
         if let Some(parts) = slot.parts.take() {
             self.spare_parts.push(parts);
         }
-        let held = self.slots.remove(index);
-        Finished { held, done, errno }
+        std::mem::swap(&mut slot.held, held);
+        self.slots.remove(index);
+        ended
+    }
+
+    fn take_finished(&mut self, index: u32) -> Finished {
+        let mut held = Held::None;
+        let ended = self.take(index, &mut held);
+        Finished { held, ended }
     }
 
     /// Notes that an operation is not using its file any more; a file closed meanwhile is given up.
@@ -376,11 +400,11 @@ impl Driver {
             return None;
         }
         if slot.state == State::Done {
-            return Some((self.take(key.slot).held, Wake::Nobody, None));
+            return Some((self.take_finished(key.slot).held, Wake::Nobody, None));
         }
         self.counts.cancelled += 1;
         let (state, position, file) = (slot.state, slot.position, slot.file);
-        let polled = self.files.target(file).is_some_and(|target| target.polled) && slot.kind.moves_data();
+        let polled = self.is_polled(key);
         let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) else {
             // A forked child: the operation is the parent's.
             return Some((Held::None, Wake::Nobody, None));
@@ -395,7 +419,7 @@ impl Driver {
                 self.no_longer_in_flight(polled);
             }
             let wake = std::mem::take(&mut self.slots.at(key.slot).wake);
-            let held = self.take(key.slot).held;
+            let held = self.take_finished(key.slot).held;
             return Some((held, wake, self.leave_file(file)));
         }
         let slot = self.slots.at(key.slot);

@@ -167,7 +167,7 @@ impl Slots {
 
     /// A slot for `request`; the caller puts it into flight.
     #[inline]
-    pub(crate) fn insert(&mut self, request: &Request, held: Held, file: u32, wake: Wake) -> Key {
+    pub(crate) fn insert(&mut self, request: &Request, held: &mut Held, file: u32, wake: Wake) -> Key {
         if self.free == NONE {
             self.grow();
         }
@@ -187,8 +187,9 @@ impl Slots {
         slot.start = request.start;
         slot.want = request.want;
         slot.done = 0;
-        slot.held = held;
-        slot.wake = wake;
+        // A free slot holds nothing and wakes nobody: swapping spares the dropping of that.
+        std::mem::swap(&mut slot.held, held);
+        std::mem::forget(std::mem::replace(&mut slot.wake, wake));
         Key { slot: index, generation: slot.generation }
     }
 
@@ -217,16 +218,16 @@ impl Slots {
         &mut self.slots[index as usize]
     }
 
-    /// Ends an operation and gives its buffer back.
+    /// Frees a slot whose buffer and waker were taken.
     #[inline]
-    pub(crate) fn remove(&mut self, index: u32) -> Held {
+    pub(crate) fn remove(&mut self, index: u32) {
         let free = self.free;
         let slot = &mut self.slots[index as usize];
         slot.state = State::Free;
         slot.generation = slot.generation.wrapping_add(1).max(1);
         slot.position = free;
         self.free = index;
-        std::mem::take(&mut slot.held)
+        debug_assert!(matches!(slot.held, Held::None) && matches!(slot.wake, Wake::Nobody));
     }
 
     /// The operations that are answered and not yet taken.

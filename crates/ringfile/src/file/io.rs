@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::{File, FileRef, unaligned};
-use crate::driver::{self, Finished, Kind, Request, Ticket};
+use crate::driver::{self, Ended, Kind, Request, Ticket};
 use crate::error::{BufError, BufResult, Error};
 use crate::memory::{Held, IoBuf, IoBufMut};
 
@@ -30,27 +30,29 @@ pub struct Io<'a, B> {
 pub(super) struct Operation<'a> {
     file: FileRef<'a>,
     request: Request,
+    /// The buffer, before and after.
+    held: Held,
     stage: Stage<'a>,
 }
 
-type Boxed<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
-
-/// What an operation gave, or why it could not begin.
-pub(super) type Outcome = Result<Finished, (Error, Held)>;
+type Boxed<'a> = Pin<Box<dyn Future<Output = (Held, Result<Ended, Error>)> + Send + 'a>>;
 
 enum Stage<'a> {
-    Start(Held),
+    Start,
     Running(Ticket),
     Unaligned(Boxed<'a>),
-    Ended,
+    Over,
 }
 
 impl<'a, B> Io<'a, B> {
-    fn new(file: &'a File, kind: Kind, held: Held, offset: u64, release: fn(Held) -> B) -> Self {
-        let want = match kind.is_read() {
-            true => held.parts().map(|part| part.capacity).sum(),
-            false => held.parts().map(|part| part.len).sum(),
-        };
+    #[inline]
+    fn new(
+        file: &'a File,
+        kind: Kind,
+        (held, want): (Held, usize),
+        offset: u64,
+        release: fn(Held) -> B,
+    ) -> Self {
         let request = Request { kind, op_flags: 0, offset, start: 0, want, linked: false };
         Self { operation: Operation::new(FileRef::Borrowed(file), request, held), exact: true, release }
     }
@@ -74,37 +76,43 @@ impl<'a, B> Io<'a, B> {
     }
 
     #[inline]
-    fn finish(&self, finished: Finished) -> BufResult<B> {
-        let Finished { held, done, errno } = finished;
-        let buffer = (self.release)(held);
-        if errno == 0 && (done == self.operation.request.want || !self.exact) {
-            return Ok(buffer);
+    fn finish(&mut self, result: Result<Ended, Error>) -> BufResult<B> {
+        let buffer = (self.release)(std::mem::take(&mut self.operation.held));
+        match result {
+            Ok(ended) if ended.errno == 0 && (ended.done == self.operation.request.want || !self.exact) => Ok(buffer),
+            Ok(ended) => Err(BufError::new(self.operation.failure(ended), buffer)),
+            Err(error) => Err(BufError::new(error, buffer)),
         }
-        Err(BufError::new(self.operation.failure(done, errno), buffer))
     }
 }
 
 impl<'a, B: IoBufMut> Io<'a, B> {
+    #[inline]
     pub(super) fn read(file: &'a File, buffer: B, offset: u64) -> Self {
-        Self::new(file, Kind::Read, buffer.hold_mut(), offset, B::release)
+        let want = buffer.capacity();
+        Self::new(file, Kind::Read, (buffer.hold_mut(), want), offset, B::release)
     }
 }
 
 impl<'a, B: IoBufMut> Io<'a, Vec<B>> {
     pub(super) fn read_many(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
-        Self::new(file, Kind::ReadVectored, B::hold_many_mut(buffers), offset, B::release_many)
+        let want = buffers.iter().map(IoBufMut::capacity).sum();
+        Self::new(file, Kind::ReadVectored, (B::hold_many_mut(buffers), want), offset, B::release_many)
     }
 }
 
 impl<'a, B: IoBuf> Io<'a, B> {
+    #[inline]
     pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
-        Self::new(file, Kind::Write, buffer.hold(), offset, B::release)
+        let want = buffer.len();
+        Self::new(file, Kind::Write, (buffer.hold(), want), offset, B::release)
     }
 }
 
 impl<'a, B: IoBuf> Io<'a, Vec<B>> {
     pub(super) fn write_many(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
-        Self::new(file, Kind::WriteVectored, B::hold_many(buffers), offset, B::release_many)
+        let want = buffers.iter().map(IoBuf::len).sum();
+        Self::new(file, Kind::WriteVectored, (B::hold_many(buffers), want), offset, B::release_many)
     }
 }
 
@@ -116,86 +124,80 @@ impl<B> Future for Io<'_, B> {
         let io = &mut *self;
         match io.operation.poll(context) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(finished)) => Poll::Ready(io.finish(finished)),
-            Poll::Ready(Err((error, held))) => Poll::Ready(Err(BufError::new(error, (io.release)(held)))),
+            Poll::Ready(result) => Poll::Ready(io.finish(result)),
         }
     }
 }
 
 impl<'a> Operation<'a> {
+    #[inline]
     pub(super) fn new(file: FileRef<'a>, request: Request, held: Held) -> Self {
-        Self { file, request, stage: Stage::Start(held) }
+        Self { file, request, held, stage: Stage::Start }
+    }
+
+    /// The buffer of an operation that is over.
+    pub(super) fn take_held(&mut self) -> Held {
+        std::mem::take(&mut self.held)
     }
 
     #[inline]
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Ended, Error>> {
         match &mut self.stage {
             Stage::Running(ticket) => {
-                let Poll::Ready(finished) = ticket.poll(context) else { return Poll::Pending };
-                self.stage = Stage::Ended;
-                if finished.errno == libc::EINVAL && self.falls_back(&finished) {
-                    return self.begin(finished.held, context);
+                let Poll::Ready(ended) = ticket.poll(context, &mut self.held) else { return Poll::Pending };
+                self.stage = Stage::Over;
+                if ended.errno == libc::EINVAL && self.falls_back(ended) {
+                    return self.begin(context);
                 }
-                Poll::Ready(Ok(finished))
+                Poll::Ready(Ok(ended))
             }
+            Stage::Start => self.begin(context),
             Stage::Unaligned(read) => {
-                let outcome = std::task::ready!(read.as_mut().poll(context));
-                self.stage = Stage::Ended;
-                Poll::Ready(outcome)
+                let (held, result) = std::task::ready!(read.as_mut().poll(context));
+                self.held = held;
+                self.stage = Stage::Over;
+                Poll::Ready(result)
             }
-            Stage::Start(held) => {
-                let held = std::mem::take(held);
-                self.stage = Stage::Ended;
-                self.begin(held, context)
-            }
-            // A future that was ready and is polled again: as the standard library's do, it stays pending or panics;
-            // this one stays pending.
-            Stage::Ended => Poll::Pending,
+            // Futures that are polled after they were ready may do as they like; this one does nothing.
+            Stage::Over => Poll::Pending,
         }
     }
 
     #[inline]
-    fn begin(&mut self, held: Held, context: &mut Context<'_>) -> Poll<Outcome> {
-        match self.fits(&held) {
-            Ok(true) => {}
-            Ok(false) => return self.begin_unaligned(held, context),
-            Err(error) => return Poll::Ready(Err((error, held))),
+    fn begin(&mut self, context: &mut Context<'_>) -> Poll<Result<Ended, Error>> {
+        self.stage = Stage::Over;
+        match self.fits() {
+            Ok(true) if self.request.want > 0 => {}
+            Ok(true) => return Poll::Ready(Ok(Ended { done: 0, errno: 0 })),
+            Ok(false) => return self.begin_unaligned(context),
+            Err(error) => return Poll::Ready(Err(error)),
         }
-        if self.request.want == 0 {
-            return Poll::Ready(Ok(Finished { held, done: 0, errno: 0 }));
-        }
-        match driver::start(&self.file.0.target, &self.request, held, context) {
+        match driver::start(&self.file.0.target, &self.request, &mut self.held, context) {
             Ok(ticket) => {
                 self.stage = Stage::Running(ticket);
                 Poll::Pending
             }
-            Err((error, held)) => {
-                let error = error.at(self.request.offset).on(self.file.path());
-                Poll::Ready(Err((error, held)))
-            }
+            Err(error) => Poll::Ready(Err(error.at(self.request.offset).on(self.file.path()))),
         }
     }
 
     #[cold]
-    fn begin_unaligned(&mut self, held: Held, context: &mut Context<'_>) -> Poll<Outcome> {
-        let mut read: Boxed<'a> = Box::pin(unaligned::read(self.file.clone(), self.request, held));
-        let polled = read.as_mut().poll(context);
-        if polled.is_pending() {
-            self.stage = Stage::Unaligned(read);
-        }
-        polled
+    fn begin_unaligned(&mut self, context: &mut Context<'_>) -> Poll<Result<Ended, Error>> {
+        let held = std::mem::take(&mut self.held);
+        self.stage = Stage::Unaligned(Box::pin(unaligned::read(self.file.clone(), self.request, held)));
+        self.poll(context)
     }
 
     /// Whether the operation can go to the kernel as it is. An error for what would be refused without a reason.
     #[inline]
-    fn fits(&self, held: &Held) -> Result<bool, Error> {
+    fn fits(&self) -> Result<bool, Error> {
         let end = self.request.offset.checked_add(self.request.want as u64);
         if end.is_none_or(|end| end > i64::MAX as u64) {
             return Err(self.error(ErrorKind::InvalidInput, "the end would be beyond 2^63 bytes"));
         }
         let Some(block) = self.file.0.target.direct() else { return Ok(true) };
         let is_read = self.request.kind.is_read();
-        if unaligned::fits(&self.request, held, block as usize) || self.request.want == 0 {
+        if unaligned::fits(&self.request, &self.held, block as usize) || self.request.want == 0 {
             return Ok(true);
         }
         if is_read {
@@ -230,7 +232,7 @@ impl<'a> Operation<'a> {
     }
 
     #[cold]
-    pub(super) fn failure(&self, done: usize, errno: i32) -> Error {
+    pub(super) fn failure(&self, Ended { done, errno }: Ended) -> Error {
         let is_read = self.request.kind.is_read();
         if errno == 0 {
             let (kind, why) = match is_read {
@@ -256,9 +258,8 @@ impl<'a> Operation<'a> {
 
     /// Direct I/O turned out to be refused, and the user allowed buffered I/O instead.
     #[cold]
-    fn falls_back(&self, finished: &Finished) -> bool {
-        finished.errno == libc::EINVAL
-            && finished.done == 0
+    fn falls_back(&self, ended: Ended) -> bool {
+        ended.done == 0
             && self.file.0.buffered_fallback
             && self.file.is_direct()
             && self.file.0.target.turn_buffered().is_ok()
@@ -266,9 +267,9 @@ impl<'a> Operation<'a> {
 }
 
 impl Future for Operation<'_> {
-    type Output = Outcome;
+    type Output = Result<Ended, Error>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Operation::poll(&mut self, context)
     }
 }

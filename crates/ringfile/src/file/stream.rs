@@ -11,7 +11,7 @@ use futures_core::Stream;
 
 use super::io::Operation;
 use super::{File, FileRef};
-use crate::driver::{Finished, Kind, Request};
+use crate::driver::{Ended, Kind, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Held, Pool, PoolError};
 
@@ -172,18 +172,25 @@ impl Reader {
 }
 
 impl Ahead {
+    fn piece(&mut self) -> Bytes {
+        match self.read.take_held() {
+            Held::Pooled(mut buffer) => {
+                buffer.truncate(self.wanted);
+                buffer.freeze()
+            }
+            _ => Bytes::new(),
+        }
+    }
+
     fn poll(&mut self, context: &mut Context<'_>) {
         if self.ended.is_some() {
             return;
         }
         let Poll::Ready(outcome) = self.read.poll(context) else { return };
         self.ended = Some(match outcome {
-            Ok(Finished { held: Held::Pooled(mut buffer), errno: 0, .. }) => {
-                buffer.truncate(self.wanted);
-                Ok(buffer.freeze())
-            }
-            Ok(finished) => Err(self.read.failure(finished.done, finished.errno)),
-            Err((error, _)) => Err(error),
+            Ok(Ended { errno: 0, .. }) => Ok(self.piece()),
+            Ok(ended) => Err(self.read.failure(ended)),
+            Err(error) => Err(error),
         });
     }
 }

@@ -140,7 +140,20 @@ impl Held {
     ///
     /// # Safety
     /// The first `n` bytes of the parts, capacity after capacity, are initialised.
+    #[inline]
     pub(crate) unsafe fn filled(&mut self, n: usize) {
+        if let Held::Pooled(buffer) = self {
+            return buffer.set_len(n.min(buffer.capacity()));
+        }
+        // SAFETY: as the caller says.
+        unsafe { self.filled_in_turn(n) }
+    }
+
+    /// As `filled`.
+    ///
+    /// # Safety
+    /// As `filled`.
+    unsafe fn filled_in_turn(&mut self, n: usize) {
         let mut left = n;
         for at in 0..self.count() {
             let capacity = self.part(at).map_or(0, |part| part.capacity);

@@ -1,8 +1,9 @@
 //! Waiting for memory: first come, first served, for futures and blocked threads alike.
 //!
-//! Knows the core and what lies under its lock. What always holds: only the first in the queue is served; the gate
-//! counts those in the queue, so nobody overtakes them; a buffer that was meant for a future that is dropped goes
-//! to the next. No waker is called or dropped, and no buffer dropped, under the lock.
+//! Knows the core and what lies under its lock. What always holds: only the first in the queue is served; while
+//! there is one, all gets and returns take the lock, so nobody overtakes and no return is missed; a buffer that was
+//! meant for a future that is dropped goes to the next. No waker is called or dropped, and no buffer dropped, under
+//! the lock.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,10 +15,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::buffer::Buffer;
-use super::core::{Core, OUTSIDE, WhenFull};
+use super::core::{Core, WhenFull};
 use super::error::PoolError;
+use super::pool::Pool;
 use super::slow::Inner;
-use super::{class, pool::Pool};
 
 struct Waiter {
     ticket: u64,
@@ -32,6 +33,12 @@ pub(crate) struct Waiters {
     /// By ticket, as it is in order of arrival.
     queue: VecDeque<Waiter>,
     served: BTreeMap<u64, Result<Buffer, PoolError>>,
+}
+
+impl Waiters {
+    pub(super) fn any(&self) -> bool {
+        !self.queue.is_empty()
+    }
 }
 
 thread_local! {
@@ -50,7 +57,7 @@ impl Core {
         self.check_size(n)?;
         self.counters.misses.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.lock();
-        if inner.waiters.queue.is_empty()
+        if !inner.waiters.any()
             && let Some(buffer) = self.try_get(&mut inner, n)?
         {
             return Ok(buffer);
@@ -76,46 +83,27 @@ impl Core {
         PoolError::Full { requested, capacity, in_use, outside_limit }
     }
 
-    /// Bytes of the pool's own that are in use.
-    pub(super) fn in_use(&self, inner: &Inner) -> usize {
-        let of_class = |class| {
-            let (gets, returns) = self.counts(class);
-            gets.saturating_sub(returns) as usize * class::size(class)
-        };
-        let classes: usize = (0..OUTSIDE).map(of_class).sum();
-        // Counts run behind blocks by a few instructions; never say more than there is.
-        classes.saturating_sub(inner.below_class).min(inner.reserved)
-    }
-
-    /// Serves those whose turn has come. After a return that found somebody waiting.
-    #[cold]
-    pub(super) fn serve(&self) {
-        let wakers = self.serve_queue(&mut self.lock());
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
     /// Serves from the head of the queue for as long as there is memory; whom to wake then, without the lock.
     #[must_use]
-    fn serve_queue(&self, inner: &mut Inner) -> Vec<Waker> {
+    pub(super) fn serve_queue(&self, inner: &mut Inner) -> Vec<Waker> {
         let mut wakers = Vec::new();
         while let Some(n) = inner.waiters.queue.front().map(|first| first.n) {
             let Some(answer) = self.try_get(inner, n).transpose() else { break };
             if let Some(first) = inner.waiters.queue.pop_front() {
-                self.gate.leave();
                 inner.waiters.served.insert(first.ticket, answer);
                 wakers.push(first.waker);
             }
         }
+        if !wakers.is_empty() && !inner.waiters.any() {
+            self.unmark_all_waiting();
+        }
         wakers
     }
 
-    /// Empties the queue at the end of the pool.
+    /// Empties the queue at the end of the pool: futures that were leaked may have left their places in it.
     pub(super) fn dismiss_waiters(&self) {
-        let left = {
-            let mut inner = self.lock();
-            inner.waiters.queue.iter().for_each(|_| self.gate.leave());
-            std::mem::take(&mut inner.waiters)
-        };
+        let left = std::mem::take(&mut self.lock().waiters);
+        self.unmark_all_waiting();
         drop(left);
     }
 
@@ -131,7 +119,7 @@ impl Core {
         self.check_size(n)?;
         self.counters.misses.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.lock();
-        if inner.waiters.queue.is_empty()
+        if !inner.waiters.any()
             && let Some(buffer) = self.try_get(&mut inner, n)?
         {
             return Poll::Ready(Ok(buffer));
@@ -139,9 +127,11 @@ impl Core {
         self.counters.waits.fetch_add(1, Ordering::Relaxed);
         inner.waiters.tickets += 1;
         let mine = inner.waiters.tickets;
+        if !inner.waiters.any() {
+            self.mark_all_waiting(&inner);
+        }
         inner.waiters.queue.push_back(Waiter { ticket: mine, n, waker: waker.clone() });
-        // First say that somebody waits, then look once more: see `Gate`.
-        self.gate.announce();
+        // What came back without the lock before the marks were set is found now; what comes after takes the lock.
         let wakers = self.serve_queue(&mut inner);
         let answer = inner.waiters.served.remove(&mine);
         drop(inner);
@@ -180,7 +170,9 @@ impl Core {
         let waiter = place.ok().and_then(|at| queue.remove(at));
         let mut wakers = Vec::new();
         if waiter.is_some() {
-            self.gate.leave();
+            if !inner.waiters.any() {
+                self.unmark_all_waiting();
+            }
             // It may have been the one that held up the others.
             wakers = self.serve_queue(&mut inner);
         }

@@ -198,14 +198,31 @@ impl Ring {
     /// until the entry was withdrawn or its completion was seen.
     #[inline]
     pub(crate) unsafe fn push(&mut self, sqe: Sqe) -> Option<u32> {
+        *self.vacant()? = sqe;
+        // SAFETY: as the caller says.
+        Some(unsafe { self.commit() })
+    }
+
+    /// The next entry of the queue, to be filled in place; `None` when the queue is full. What is in it does not count
+    /// before [`commit`](Self::commit).
+    #[inline]
+    pub(crate) fn vacant(&mut self) -> Option<&mut Sqe> {
         if self.space() == 0 {
             return None;
         }
-        let position = self.next;
         // SAFETY: the masked position is inside the array, and an entry at or above the shared tail is ours to write.
-        unsafe { self.entries.add((position & self.mask) as usize).write(sqe) };
+        Some(unsafe { self.entries.add((self.next & self.mask) as usize).as_mut() })
+    }
+
+    /// Puts the entry that was filled in place into the queue, and says where.
+    ///
+    /// # Safety
+    /// [`vacant`](Self::vacant) gave an entry, it was filled, and it obeys the contract of [`push`](Self::push).
+    #[inline]
+    pub(crate) unsafe fn commit(&mut self) -> u32 {
+        let position = self.next;
         self.next = position.wrapping_add(1);
-        Some(position)
+        position
     }
 
     /// Takes back the entry at `position`, unless the kernel may have it already: it becomes a no-op whose completion

@@ -8,7 +8,6 @@
 //! - when the loop ends, its tasks are dropped first, then the driver is drained.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -34,7 +33,7 @@ thread_local! {
 struct Tasks {
     places: Vec<Place>,
     free: Vec<TaskNumber>,
-    ready: VecDeque<TaskNumber>,
+    ready: Vec<TaskNumber>,
 }
 
 #[derive(Default)]
@@ -50,9 +49,20 @@ struct Task {
     waker: Waker,
 }
 
+impl Task {
+    /// Polls the task, which is out of its place meanwhile. Whether it goes on.
+    #[inline]
+    fn run(&mut self, number: TaskNumber) -> bool {
+        driver::polling(number, &self.waker);
+        let polled = self.future.as_mut().poll(&mut Context::from_waker(&self.waker));
+        driver::polled();
+        polled.is_pending()
+    }
+}
+
 impl Tasks {
     const fn new() -> Self {
-        Self { places: Vec::new(), free: Vec::new(), ready: VecDeque::new() }
+        Self { places: Vec::new(), free: Vec::new(), ready: Vec::new() }
     }
 
     /// Puts a task into the queue, once.
@@ -62,7 +72,26 @@ impl Tasks {
             && !place.queued
         {
             place.queued = true;
-            self.ready.push_back(number);
+            self.ready.push(number);
+        }
+    }
+
+    /// Takes a task out to be polled, after putting back the one that was.
+    #[inline]
+    fn exchange(&mut self, ran: Option<(TaskNumber, Task)>, next: TaskNumber) -> Option<Task> {
+        self.put_back(ran);
+        let place = self.places.get_mut(next as usize)?;
+        place.queued = false;
+        place.task.take()
+    }
+
+    #[inline]
+    fn put_back(&mut self, ran: Option<(TaskNumber, Task)>) {
+        if let Some((number, task)) = ran
+            && let Some(place) = self.places.get_mut(number as usize)
+        {
+            // The place is empty; forgetting what is in it spares looking.
+            std::mem::forget(place.task.replace(task));
         }
     }
 
@@ -203,6 +232,8 @@ pub(super) fn add_task(future: TaskFuture, remote: Arc<Remote>) {
 /// A loop that the calling thread is in.
 pub(super) struct Loop {
     remote: Arc<Remote>,
+    /// The tasks of one round; kept, so that a round allocates nothing.
+    batch: Vec<TaskNumber>,
     after: Aftermath,
 }
 
@@ -219,7 +250,7 @@ impl Loop {
         let remote = Arc::new(Remote { shared, inbox: Mutex::default(), orders });
         REMOTE.with(|slot| *slot.borrow_mut() = Some(Arc::clone(&remote)));
         with_tasks(|tasks| *tasks = Tasks { places: vec![Place::default()], ..Tasks::new() });
-        Some(Self { remote, after: Aftermath::default() })
+        Some(Self { remote, batch: Vec::new(), after: Aftermath::default() })
     }
 
     pub(super) fn remote(&self) -> Arc<Remote> {
@@ -276,20 +307,24 @@ impl Loop {
             self.fetch();
         }
         let mut main_is_ready = false;
-        let count = with_tasks(|tasks| tasks.ready.len()).unwrap_or(0);
-        for _ in 0..count {
-            let next = with_tasks(|tasks| {
-                let number = tasks.ready.pop_front()?;
-                let place = &mut tasks.places[number as usize];
-                place.queued = false;
-                Some((number, place.task.take()))
-            });
-            match next.flatten() {
-                Some((MAIN, _)) => main_is_ready = true,
-                Some((number, Some(task))) => run(number, task),
-                _ => {}
+        let mut batch = std::mem::take(&mut self.batch);
+        with_tasks(|tasks| std::mem::swap(&mut batch, &mut tasks.ready));
+        let mut ran = None;
+        for number in batch.drain(..) {
+            match with_tasks(|tasks| tasks.exchange(ran.take(), number)).flatten() {
+                Some(mut task) => {
+                    if task.run(number) {
+                        ran = Some((number, task));
+                    } else {
+                        drop(task);
+                        with_tasks(|tasks| tasks.free.push(number));
+                    }
+                }
+                None => main_is_ready |= number == MAIN,
             }
         }
+        with_tasks(|tasks| tasks.put_back(ran));
+        self.batch = batch;
         main_is_ready
     }
 
@@ -326,20 +361,6 @@ impl Loop {
             drop(tasks);
         }
     }
-}
-
-/// Polls a task, which is out of its place meanwhile.
-#[inline]
-fn run(number: TaskNumber, mut task: Task) {
-    driver::polling(number, &task.waker);
-    let polled = task.future.as_mut().poll(&mut Context::from_waker(&task.waker));
-    driver::polled();
-    if polled.is_pending() {
-        with_tasks(|tasks| tasks.places[number as usize].task = Some(task));
-        return;
-    }
-    drop(task);
-    with_tasks(|tasks| tasks.free.push(number));
 }
 
 impl Drop for Loop {
