@@ -550,6 +550,10 @@ impl Drop for Driver {
             return;
         }
         debug_assert_eq!(self.in_flight, 0, "a thread left its loop with operations in flight");
+        if self.in_flight > 0 {
+            // Leaked rather than freed under the kernel.
+            std::mem::forget(std::mem::replace(&mut self.slots, Slots::new()));
+        }
         self.shared.counters.publish(&self.current_counts());
         self.shared.lock().closed = true;
         shared::retire(&self.shared);
