@@ -294,16 +294,7 @@ impl Driver {
         for letter in mail {
             match letter {
                 Mail::Watch(key) => self.watch(key, after),
-                Mail::Cancel(key) => {
-                    if let Some(slot) = self.slots.get(key) {
-                        slot.owner = Owner::Here;
-                    }
-                    if let Some((held, wake, given)) = self.cancel(key) {
-                        after.buffers.push(held);
-                        after.wake(wake);
-                        after.files.extend(given);
-                    }
-                }
+                Mail::Cancel(key) => self.cancel_for_afar(key, after),
                 Mail::Close(number) => {
                     if let Some(given) = self.files.close(number) {
                         self.unregister(&given);
@@ -314,8 +305,25 @@ impl Driver {
         }
     }
 
+    fn cancel_for_afar(&mut self, key: Key, after: &mut Aftermath) {
+        let Some(slot) = self.slots.get(key) else {
+            // Its result was handed over on the way of this letter.
+            let finished = self.shared.lock().finished.remove(&key);
+            return after.buffers.extend(finished.map(|finished| finished.held));
+        };
+        slot.owner = Owner::Here;
+        if let Some((held, wake, given)) = self.cancel(key) {
+            after.buffers.push(held);
+            after.wake(wake);
+            after.files.extend(given);
+        }
+    }
+
     fn watch(&mut self, key: Key, after: &mut Aftermath) {
-        let Some(slot) = self.slots.get(key) else { return };
+        let Some(slot) = self.slots.get(key) else {
+            // The future came back and took its result on the way of this letter.
+            return after.wakers.extend(self.shared.lock().wakers.remove(&key));
+        };
         slot.owner = Owner::Afar;
         after.wake(std::mem::take(&mut slot.wake));
         if slot.state == State::Done {
@@ -334,7 +342,8 @@ impl Driver {
     pub(super) fn deactivate(&mut self, after: &mut Aftermath) -> Vec<Waker> {
         self.read_mail(after);
         let done: Vec<Key> = self.slots.done().collect();
-        let results: Vec<(Key, Finished)> = done.into_iter().map(|key| (key, self.take_finished(key.slot))).collect();
+        let results: Vec<(Key, Finished)> =
+            done.into_iter().map(|key| (key, self.take_finished(key.slot))).collect();
         self.active = false;
         let wakers = {
             let mut inner = self.shared.lock();

@@ -79,7 +79,9 @@ impl<'a, B> Io<'a, B> {
     fn finish(&mut self, result: Result<Ended, Error>) -> BufResult<B> {
         let buffer = (self.release)(std::mem::take(&mut self.operation.held));
         match result {
-            Ok(ended) if ended.errno == 0 && (ended.done == self.operation.request.want || !self.exact) => Ok(buffer),
+            Ok(ended) if ended.errno == 0 && (ended.done == self.operation.request.want || !self.exact) => {
+                Ok(buffer)
+            }
             Ok(ended) => Err(BufError::new(self.operation.failure(ended), buffer)),
             Err(error) => Err(BufError::new(error, buffer)),
         }

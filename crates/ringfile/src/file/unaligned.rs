@@ -23,7 +23,11 @@ pub(super) fn fits(request: &Request, held: &Held, block: usize) -> bool {
 }
 
 /// Reads as `request` says, whatever its alignment.
-pub(super) async fn read(file: FileRef<'_>, request: Request, mut held: Held) -> (Held, Result<Ended, Error>) {
+pub(super) async fn read(
+    file: FileRef<'_>,
+    request: Request,
+    mut held: Held,
+) -> (Held, Result<Ended, Error>) {
     let block = file.alignment().bytes;
     let mut done = 0;
     while done < request.want {
