@@ -29,6 +29,7 @@ use crate::memory::Held;
 use crate::metrics::{Counters, Metrics};
 use crate::ring::{Ring, RingOptions};
 
+pub(crate) use prepare::MOST_AT_ONCE;
 pub(crate) use shared::Shared;
 pub(crate) use slot::{Key, Kind, Request};
 pub(crate) use target::{FileKind, Target};
@@ -388,7 +389,8 @@ impl Driver {
     #[cold]
     fn unregister(&mut self, given: &Given) {
         given.forget_user(self.shared.id);
-        let Some(rings) = self.rings.as_mut() else { return };
+        // A forked child's file slots are those of the parent's ring.
+        let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) else { return };
         if let Some(slot) = given.registered {
             let ring = if given.target.polled { rings.polled.as_mut() } else { Some(&mut rings.main) };
             if let Some(ring) = ring {
@@ -476,7 +478,8 @@ pub(crate) fn enter(options: RingOptions) -> Arc<Shared> {
 pub(crate) fn turn(may_sleep: bool, after: &mut Aftermath) {
     let has_ring = with(|driver| {
         driver.turn(may_sleep, after);
-        driver.rings.is_some()
+        // A forked child can't sleep in its parent's.
+        driver.rings.as_ref().is_some_and(|rings| rings.main.is_ours())
     });
     after.settle();
     if may_sleep

@@ -69,6 +69,11 @@ impl<'a, B> Io<'a, B> {
         self
     }
 
+    /// Whether the kernel takes all of it at once.
+    pub(super) fn is_one_submission(&self) -> bool {
+        self.operation.request.want <= driver::MOST_AT_ONCE
+    }
+
     /// Less than all of it will do.
     pub(super) fn or_less(mut self) -> Self {
         self.exact = false;
@@ -149,6 +154,8 @@ impl<'a> Operation<'a> {
                 let Poll::Ready(ended) = ticket.poll(context, &mut self.held) else { return Poll::Pending };
                 self.stage = Stage::Over;
                 if ended.errno == libc::EINVAL && self.falls_back(ended) {
+                    // What would wait for it was cancelled with the first attempt.
+                    self.request.linked = false;
                     return self.begin(context);
                 }
                 Poll::Ready(Ok(ended))
