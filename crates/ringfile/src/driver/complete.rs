@@ -75,7 +75,10 @@ impl Driver {
                 _ => Ok(()),
             };
             let idle = !rings.main.has_completions() && self.waiting.is_empty();
-            let sleeps = may_sleep && idle && !spins && self.shared.about_to_sleep_in_ring();
+            // The loop may have taken the notification that came with mail, so mail itself must be looked for; and
+            // without the bell nobody could wake us: the queue was too full to arm it.
+            let reachable = rings.bell_armed && !self.shared.has_mail() && !rings.have_released();
+            let sleeps = may_sleep && idle && !spins && reachable && self.shared.about_to_sleep_in_ring();
             let until = if sleeps {
                 Until::Completed
             } else if rings.main.has_deferred() || rings.main.waiting() > 0 {
@@ -304,16 +307,7 @@ impl Driver {
         for letter in mail {
             match letter {
                 Mail::Watch(key) => self.watch(key, after),
-                Mail::Cancel(key) => {
-                    if let Some(slot) = self.slots.get(key) {
-                        slot.owner = Owner::Here;
-                    }
-                    if let Some((held, wake, given)) = self.cancel(key) {
-                        after.buffers.push(held);
-                        after.wake(wake);
-                        after.files.extend(given);
-                    }
-                }
+                Mail::Cancel(key) => self.cancel_for_afar(key, after),
                 Mail::Close(number) => {
                     if let Some(given) = self.files.close(number) {
                         self.unregister(&given);
@@ -324,8 +318,25 @@ impl Driver {
         }
     }
 
+    fn cancel_for_afar(&mut self, key: Key, after: &mut Aftermath) {
+        let Some(slot) = self.slots.get(key) else {
+            // Its result was handed over on the way of this letter.
+            let finished = self.shared.lock().finished.remove(&key);
+            return after.buffers.extend(finished.map(|finished| finished.held));
+        };
+        slot.owner = Owner::Here;
+        if let Some((held, wake, given)) = self.cancel(key) {
+            after.buffers.push(held);
+            after.wake(wake);
+            after.files.extend(given);
+        }
+    }
+
     fn watch(&mut self, key: Key, after: &mut Aftermath) {
-        let Some(slot) = self.slots.get(key) else { return };
+        let Some(slot) = self.slots.get(key) else {
+            // The future came back and took its result on the way of this letter.
+            return after.wakers.extend(self.shared.lock().wakers.remove(&key));
+        };
         slot.owner = Owner::Afar;
         after.wake(std::mem::take(&mut slot.wake));
         if slot.state == State::Done {

@@ -74,6 +74,11 @@ impl<'a, B> Io<'a, B> {
         self
     }
 
+    /// Whether the kernel takes all of it at once.
+    pub(super) fn is_one_submission(&self) -> bool {
+        self.operation.request.want <= driver::MOST_AT_ONCE
+    }
+
     /// Less than all of it will do.
     pub(super) fn or_less(mut self) -> Self {
         self.exact = false;
@@ -165,6 +170,8 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
                 // The ticket is spent: there is nothing to drop.
                 std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
                 if ended.errno == libc::EINVAL && self.falls_back(ended) {
+                    // What would wait for it was cancelled with the first attempt.
+                    self.request.linked = false;
                     return self.begin(context);
                 }
                 Poll::Ready(())
