@@ -29,6 +29,7 @@ use crate::memory::Held;
 use crate::metrics::{Counters, Metrics};
 use crate::ring::{Ring, RingOptions};
 
+pub(crate) use prepare::MOST_AT_ONCE;
 pub(crate) use shared::Shared;
 pub(crate) use slot::{Key, Kind, Request};
 pub(crate) use target::{FileKind, Target};
@@ -116,6 +117,13 @@ struct Rings {
     bell_repeats: bool,
 }
 
+impl Rings {
+    /// Whether registrations have gone that these rings still have a share of.
+    fn have_released(&self) -> bool {
+        self.main.has_released() || self.polled.as_ref().is_some_and(Ring::has_released)
+    }
+}
+
 thread_local! {
     static DRIVER: RefCell<Option<Box<Driver>>> = const { RefCell::new(None) };
 }
@@ -192,8 +200,9 @@ impl Ticket {
         let Some(shared) = shared::find(self.driver) else { return Poll::Ready(lost()) };
         let mut inner = shared.lock();
         if let Some(finished) = inner.finished.remove(&self.key) {
-            inner.wakers.remove(&self.key);
+            let waker = inner.wakers.remove(&self.key);
             drop(inner);
+            drop(waker);
             self.key.generation = 0;
             shared::retire(&shared);
             return Poll::Ready(finished);
@@ -201,10 +210,13 @@ impl Ticket {
         if !inner.active {
             return Poll::Ready(lost());
         }
-        let first = inner.wakers.insert(self.key, context.waker().clone()).is_none();
-        if first {
+        let before = inner.wakers.insert(self.key, context.waker().clone());
+        if before.is_none() {
             shared.post(&mut inner, Mail::Watch(self.key));
         }
+        // Wakers may own anything, so none is dropped under the lock.
+        drop(inner);
+        drop(before);
         Poll::Pending
     }
 
@@ -212,13 +224,13 @@ impl Ticket {
     fn drop_from_afar(&self) {
         let Some(shared) = shared::find(self.driver) else { return };
         let mut inner = shared.lock();
-        inner.wakers.remove(&self.key);
+        let waker = inner.wakers.remove(&self.key);
         let finished = inner.finished.remove(&self.key);
         if finished.is_none() && inner.active {
             shared.post(&mut inner, Mail::Cancel(self.key));
         }
         drop(inner);
-        drop(finished);
+        drop((finished, waker));
         shared::retire(&shared);
     }
 }
@@ -377,7 +389,8 @@ impl Driver {
     #[cold]
     fn unregister(&mut self, given: &Given) {
         given.forget_user(self.shared.id);
-        let Some(rings) = self.rings.as_mut() else { return };
+        // A forked child's file slots are those of the parent's ring.
+        let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) else { return };
         if let Some(slot) = given.registered {
             let ring = if given.target.polled { rings.polled.as_mut() } else { Some(&mut rings.main) };
             if let Some(ring) = ring {
@@ -465,7 +478,8 @@ pub(crate) fn enter(options: RingOptions) -> Arc<Shared> {
 pub(crate) fn turn(may_sleep: bool, after: &mut Aftermath) {
     let has_ring = with(|driver| {
         driver.turn(may_sleep, after);
-        driver.rings.is_some()
+        // A forked child can't sleep in its parent's.
+        driver.rings.as_ref().is_some_and(|rings| rings.main.is_ours())
     });
     after.settle();
     if may_sleep
@@ -543,6 +557,10 @@ impl Drop for Driver {
             return;
         }
         debug_assert_eq!(self.in_flight, 0, "a thread left its loop with operations in flight");
+        if self.in_flight > 0 {
+            // Leaked rather than freed under the kernel.
+            std::mem::forget(std::mem::replace(&mut self.slots, Slots::new()));
+        }
         self.shared.counters.publish(&self.current_counts());
         self.shared.lock().closed = true;
         shared::retire(&self.shared);

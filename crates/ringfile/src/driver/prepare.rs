@@ -19,7 +19,7 @@ pub(super) const IGNORED: u64 = 0;
 pub(super) const BELL: u64 = 1;
 
 /// One submission moves at most this much: the length field has 32 bits, and the kernel stops at 2 GiB less a page.
-const MOST_AT_ONCE: usize = 1 << 30;
+pub(crate) const MOST_AT_ONCE: usize = 1 << 30;
 /// `IOV_MAX`: one vectored submission has at most this many parts.
 const MOST_PARTS: usize = 1024;
 

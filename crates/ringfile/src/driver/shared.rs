@@ -81,6 +81,12 @@ impl Shared {
         self.notify();
     }
 
+    /// Whether there is mail to read. It is posted before the notification, so one that was taken has made it visible.
+    #[inline]
+    pub(crate) fn has_mail(&self) -> bool {
+        self.has_mail.load(Ordering::Acquire)
+    }
+
     /// Whether mail came since the last call.
     #[inline]
     pub(crate) fn take_mail_flag(&self) -> bool {

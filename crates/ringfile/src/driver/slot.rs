@@ -26,8 +26,8 @@ impl Key {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Read,
-    Write,
     ReadVectored,
+    Write,
     WriteVectored,
     /// `op_flags`: `FSYNC_DATASYNC` or 0.
     Sync,
@@ -40,14 +40,17 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    #[inline]
     pub(crate) fn is_read(self) -> bool {
         matches!(self, Self::Read | Self::ReadVectored)
     }
 
+    #[inline]
     pub(crate) fn is_write(self) -> bool {
         matches!(self, Self::Write | Self::WriteVectored)
     }
 
+    #[inline]
     pub(crate) fn moves_data(self) -> bool {
         self.is_read() || self.is_write()
     }

@@ -24,7 +24,7 @@ pub struct Io<'a, B> {
     operation: Operation<'a>,
     /// All of it, or an error.
     exact: bool,
-    release: fn(Held) -> B,
+    release: fn(&mut Held) -> B,
 }
 
 /// An operation on held memory, whose type was put aside.
@@ -56,7 +56,7 @@ impl<'a, B> Io<'a, B> {
         kind: Kind,
         (held, want): (Held, usize),
         offset: u64,
-        release: fn(Held) -> B,
+        release: fn(&mut Held) -> B,
     ) -> Self {
         let request = Request { kind, op_flags: 0, offset, start: 0, want, linked: false };
         Self { operation: Operation::new(file, request, held), exact: true, release }
@@ -74,6 +74,11 @@ impl<'a, B> Io<'a, B> {
         self
     }
 
+    /// Whether the kernel takes all of it at once.
+    pub(super) fn is_one_submission(&self) -> bool {
+        self.operation.request.want <= driver::MOST_AT_ONCE
+    }
+
     /// Less than all of it will do.
     pub(super) fn or_less(mut self) -> Self {
         self.exact = false;
@@ -82,7 +87,7 @@ impl<'a, B> Io<'a, B> {
 
     #[inline]
     fn finish(&mut self) -> BufResult<B> {
-        let buffer = (self.release)(std::mem::take(&mut self.operation.held));
+        let buffer = (self.release)(&mut self.operation.held);
         match &mut self.operation.stage {
             Stage::Over(ended)
                 if ended.errno == 0 && (ended.done == self.operation.request.want || !self.exact) =>
@@ -98,14 +103,14 @@ impl<'a, B: IoBufMut> Io<'a, B> {
     #[inline]
     pub(super) fn read(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.capacity();
-        Self::new(file, Kind::Read, (buffer.hold_mut(), want), offset, B::release)
+        Self::new(file, Kind::Read, (buffer.hold_mut(), want), offset, release)
     }
 }
 
 impl<'a, B: IoBufMut> Io<'a, Vec<B>> {
     pub(super) fn read_many(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
         let want = buffers.iter().map(IoBufMut::capacity).sum();
-        Self::new(file, Kind::ReadVectored, (B::hold_many_mut(buffers), want), offset, B::release_many)
+        Self::new(file, Kind::ReadVectored, (B::hold_many_mut(buffers), want), offset, release_many)
     }
 }
 
@@ -113,15 +118,23 @@ impl<'a, B: IoBuf> Io<'a, B> {
     #[inline]
     pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.len();
-        Self::new(file, Kind::Write, (buffer.hold(), want), offset, B::release)
+        Self::new(file, Kind::Write, (buffer.hold(), want), offset, release)
     }
 }
 
 impl<'a, B: IoBuf> Io<'a, Vec<B>> {
     pub(super) fn write_many(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
         let want = buffers.iter().map(IoBuf::len).sum();
-        Self::new(file, Kind::WriteVectored, (B::hold_many(buffers), want), offset, B::release_many)
+        Self::new(file, Kind::WriteVectored, (B::hold_many(buffers), want), offset, release_many)
     }
+}
+
+fn release<B: IoBuf>(held: &mut Held) -> B {
+    B::release(std::mem::take(held))
+}
+
+fn release_many<B: IoBuf>(held: &mut Held) -> Vec<B> {
+    B::release_many(std::mem::take(held))
 }
 
 impl<B> Future for Io<'_, B> {
@@ -154,8 +167,11 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         match &mut self.stage {
             Stage::Running(ticket) => {
                 let Poll::Ready(ended) = ticket.poll(context, &mut self.held) else { return Poll::Pending };
-                self.stage = Stage::Over(ended);
+                // The ticket is spent: there is nothing to drop.
+                std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
                 if ended.errno == libc::EINVAL && self.falls_back(ended) {
+                    // What would wait for it was cancelled with the first attempt.
+                    self.request.linked = false;
                     return self.begin(context);
                 }
                 Poll::Ready(())
@@ -203,7 +219,8 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         }
         match driver::start(&self.file.0.target, &self.request, &mut self.held, context) {
             Ok(ticket) => {
-                self.stage = Stage::Running(ticket);
+                // Before, the operation had not begun or was over: there is nothing to drop.
+                std::mem::forget(std::mem::replace(&mut self.stage, Stage::Running(ticket)));
                 Poll::Pending
             }
             Err(error) => self.fail(error.at(self.request.offset).on(self.file.path())),

@@ -124,6 +124,18 @@ impl Ring {
         }
     }
 
+    /// Gives the registered descriptor up, which keeps the ring alive until the thread ends and is one of 16 that a
+    /// thread may have.
+    fn unregister_own_fd(&mut self) {
+        if self.enter_flags & uapi::IORING_ENTER_REGISTERED_RING == 0 || !self.is_ours() {
+            return;
+        }
+        let mut update = uapi::io_uring_rsrc_update { offset: self.enter_fd as u32, resv: 0, data: 0 };
+        let opcode = uapi::io_uring_register_op::IORING_UNREGISTER_RING_FDS as u32;
+        // SAFETY: one valid record, read during the call.
+        let _ = unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut update, 1) };
+    }
+
     fn prepare_files(&mut self) {
         let mut table = uapi::io_uring_rsrc_register {
             nr: FILE_SLOTS,
@@ -350,6 +362,12 @@ impl Ring {
         self.buffers.recent_index_of(start, len)
     }
 
+    /// Whether there is something for [`Ring::forget_released`] to do.
+    #[inline]
+    pub(crate) fn has_released(&self) -> bool {
+        self.buffers.has_released()
+    }
+
     /// Gives up this ring's share of registrations whose memory went away.
     #[inline]
     pub(crate) fn forget_released(&mut self) {
@@ -375,5 +393,11 @@ impl Ring {
         let opcode = uapi::io_uring_register_op::IORING_REGISTER_FILES_UPDATE as u32;
         // SAFETY: one descriptor, read during the call.
         unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut update, 1) }.is_ok()
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        self.unregister_own_fd();
     }
 }

@@ -282,13 +282,16 @@ impl ClonedBuffers {
         })
     }
 
+    /// Whether something was released since the last call of [`Self::forget_released`].
+    #[inline]
+    pub(crate) fn has_released(&self) -> bool {
+        self.inbox.as_ref().is_some_and(|inbox| inbox.pending.load(Ordering::Acquire))
+    }
+
     /// Gives up what was released since the last call.
     #[inline]
     pub(crate) fn forget_released(&mut self, ring: &OwnedFd) {
-        let Some(inbox) = self.inbox.as_ref() else { return };
-        if !inbox.pending.load(Ordering::Acquire) {
-            return;
-        }
+        let Some(inbox) = self.inbox.as_ref().filter(|_| self.has_released()) else { return };
         let inbox = Arc::clone(inbox);
         inbox.pending.store(false, Ordering::Release);
         let released = std::mem::take(&mut *inbox.released.lock().unwrap_or_else(PoisonError::into_inner));

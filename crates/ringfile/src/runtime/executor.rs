@@ -9,6 +9,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -296,7 +297,12 @@ impl Loop {
                 Orders::Stop => return,
             }
             self.run_ready();
-            let may_sleep = self.remote.orders() == Orders::Run || !self.is_idle();
+            // Read again: the notification that came with an order may have been taken just now.
+            let may_sleep = match self.remote.orders() {
+                Orders::Run => true,
+                Orders::Finish => !self.is_idle(),
+                Orders::Stop => false,
+            };
             self.turn(may_sleep);
         }
     }
@@ -322,7 +328,7 @@ impl Loop {
                     if task.as_mut().run(number) {
                         ran = Some((number, task));
                     } else {
-                        drop(task);
+                        drop_task(task);
                         with_tasks(|tasks| tasks.free.push(number));
                     }
                 }
@@ -364,15 +370,26 @@ impl Loop {
             if tasks.is_empty() {
                 return;
             }
-            drop(tasks);
+            tasks.into_iter().for_each(drop_task);
         }
+    }
+}
+
+/// Drops a task. Its destructor's panic must not keep the loop from draining its driver, nor from its other tasks.
+fn drop_task(task: Task) {
+    if catch_unwind(AssertUnwindSafe(|| drop(task))).is_err() {
+        tracing::error!("a task panicked while it was dropped");
     }
 }
 
 impl Drop for Loop {
     fn drop(&mut self) {
         self.drop_tasks();
-        driver::leave(&mut self.after);
+        // What panics, a waker or a buffer of the user's, is gone with that; what else is in flight must not be left to
+        // the kernel.
+        while catch_unwind(AssertUnwindSafe(|| driver::leave(&mut self.after))).is_err() {
+            tracing::error!("a waker or a buffer panicked while its thread left its loop");
+        }
         // What was woken while draining has no task any more; what was spawned meanwhile goes too.
         self.after.tasks.clear();
         self.remote.inbox().closed = true;

@@ -160,17 +160,28 @@ impl<T> fmt::Debug for JoinHandle<T> {
 
 /// A task's future, whose result or panic goes to its handle.
 async fn guarded<F: Future>(future: F, completer: Completer<F::Output>) {
-    // The future goes before its result is there: who joins finds what it held given back.
-    let result = {
-        let mut future = pin!(future);
-        poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+    let mut future = pin!(Some(future));
+    let mut result = poll_fn(|context| {
+        let Some(running) = future.as_mut().as_pin_mut() else { return Poll::Pending };
+        match catch_unwind(AssertUnwindSafe(|| running.poll(context))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
             Err(payload) => Poll::Ready(Err(JoinError::Panicked(payload))),
-        })
-        .await
-    };
-    completer.end(result);
+        }
+    })
+    .await;
+    // The future goes before its result is there: who joins finds what it held given back.
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| future.set(None))) {
+        result = Err(JoinError::Panicked(payload));
+    }
+    // A result that nobody wants is dropped here.
+    let end = AssertUnwindSafe(|| {
+        completer.end(result);
+        drop(completer);
+    });
+    if catch_unwind(end).is_err() {
+        tracing::error!("a task's result, or the waker of its handle, panicked");
+    }
 }
 
 fn handle<T>() -> (JoinHandle<T>, Completer<T>) {
