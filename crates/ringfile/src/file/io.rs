@@ -164,28 +164,34 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
     /// Drives the operation. Once it is ready, [`result`](Self::result) has the outcome.
     #[inline]
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match &mut self.stage {
-            Stage::Running(ticket) => {
-                let Poll::Ready(ended) = ticket.poll(context, &mut self.held) else { return Poll::Pending };
-                // The ticket is spent: there is nothing to drop.
-                std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
-                if ended.errno == libc::EINVAL && self.falls_back(ended) {
-                    // What would wait for it was cancelled with the first attempt.
-                    self.request.linked = false;
-                    return self.begin(context);
-                }
-                Poll::Ready(())
-            }
-            Stage::Start => self.begin(context),
-            Stage::Unaligned(read) => {
-                let (held, result) = std::task::ready!(read.as_mut().poll(context));
-                self.held = held;
-                self.stage = result.map_or_else(Stage::Failed, Stage::Over);
-                Poll::Ready(())
-            }
-            // A future that is polled after it was ready may do as it likes; this one does nothing.
-            Stage::Over(_) | Stage::Failed(_) | Stage::Taken => Poll::Pending,
+        if let Stage::Running(ticket) = &mut self.stage {
+            let Poll::Ready(ended) = ticket.poll(context, &mut self.held) else { return Poll::Pending };
+            // The ticket is spent: there is nothing to drop.
+            std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
+            return if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) };
         }
+        if let Stage::Start = self.stage { self.begin(context) } else { self.poll_unaligned(context) }
+    }
+
+    #[cold]
+    fn poll_unaligned(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        // A future that is polled after it was ready may do as it likes; this one does nothing.
+        let Stage::Unaligned(read) = &mut self.stage else { return Poll::Pending };
+        let (held, result) = std::task::ready!(read.as_mut().poll(context));
+        self.held = held;
+        self.stage = result.map_or_else(Stage::Failed, Stage::Over);
+        Poll::Ready(())
+    }
+
+    /// `EINVAL`: on a direct file that may be buffered instead, the operation begins again.
+    #[cold]
+    fn refused(&mut self, ended: Ended, context: &mut Context<'_>) -> Poll<()> {
+        if !self.falls_back(ended) {
+            return Poll::Ready(());
+        }
+        // What would wait for it was cancelled with the first attempt.
+        self.request.linked = false;
+        self.begin(context)
     }
 
     /// How the operation ended; an errno is a result here.
