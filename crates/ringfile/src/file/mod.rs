@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 pub use control::{Advice, AllocateMode, Control, sync_dir};
 pub use durable::{Durability, WriteDurable};
-pub use io::Io;
+pub use io::{Io, IoVectored};
 pub use open::OpenOptions;
 pub use stream::{Next, Reader};
 
@@ -129,16 +129,16 @@ impl File {
     ///
     /// # Errors
     /// As [`read_at`](Self::read_at).
-    pub fn read_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> Io<'_, Vec<B>> {
-        Io::read_many(self, buffers, offset).or_less()
+    pub fn read_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> IoVectored<'_, B> {
+        IoVectored::read(self, buffers, offset).or_less()
     }
 
     /// As [`read_vectored_at`](Self::read_vectored_at), but all of every capacity.
     ///
     /// # Errors
     /// Also `UnexpectedEof` where the file ends before.
-    pub fn read_exact_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> Io<'_, Vec<B>> {
-        Io::read_many(self, buffers, offset)
+    pub fn read_exact_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> IoVectored<'_, B> {
+        IoVectored::read(self, buffers, offset)
     }
 
     /// Writes all of the buffer's length at `offset`: a short write is continued, so what `write_all` does elsewhere.
@@ -157,8 +157,8 @@ impl File {
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
-    pub fn write_vectored_at<B: IoBuf>(&self, buffers: Vec<B>, offset: u64) -> Io<'_, Vec<B>> {
-        Io::write_many(self, buffers, offset)
+    pub fn write_vectored_at<B: IoBuf>(&self, buffers: Vec<B>, offset: u64) -> IoVectored<'_, B> {
+        IoVectored::write(self, buffers, offset)
     }
 
     /// Writes all of the buffer at `offset` and returns when it is durable, in the way that
