@@ -140,7 +140,7 @@ impl Held {
     ///
     /// # Safety
     /// The first `n` bytes of the parts, capacity after capacity, are initialised.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn filled(&mut self, n: usize) {
         if let Held::Pooled(buffer) = self {
             return buffer.set_len(n.min(buffer.capacity()));
@@ -153,6 +153,7 @@ impl Held {
     ///
     /// # Safety
     /// As `filled`.
+    #[inline(never)]
     unsafe fn filled_in_turn(&mut self, n: usize) {
         let mut left = n;
         for at in 0..self.count() {
