@@ -82,9 +82,11 @@ impl<'a, B> Io<'a, B> {
 
     #[inline]
     fn finish(&mut self, result: Result<Ended, Error>) -> BufResult<B> {
-        let buffer = (self.release)(std::mem::take(&mut self.operation.held));
+        let held = std::mem::take(&mut self.operation.held);
+        let exact = self.exact || held.hides_length();
+        let buffer = (self.release)(held);
         match result {
-            Ok(ended) if ended.errno == 0 && (ended.done == self.operation.request.want || !self.exact) => {
+            Ok(ended) if ended.errno == 0 && (ended.done == self.operation.request.want || !exact) => {
                 Ok(buffer)
             }
             Ok(ended) => Err(BufError::new(self.operation.failure(ended), buffer)),
