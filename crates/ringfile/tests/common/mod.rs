@@ -2,6 +2,8 @@
 //! themselves, a guard against hanging, futures that other threads wake.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub mod mount;
+
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
