@@ -574,7 +574,8 @@ impl Run {
         let depth = 1 + self.rng.below(8);
         let alignment = self.file.alignment().bytes;
         let rounded = block.next_multiple_of(alignment);
-        let room = rounded.next_multiple_of(4096) * 2 + 4096;
+        // Two blocks, and what their size class may be larger by: one to read into while the user has one.
+        let room = (rounded + rounded / 4).next_multiple_of(4096) * 2 + 8192;
         let pool = match self.rng.below(3) {
             0 => Pool::new(room),
             1 => Pool::builder().capacity(room).when_full(WhenFull::Wait).build().unwrap(),
