@@ -144,10 +144,16 @@ impl Driver {
     #[inline]
     fn completed(&mut self, cqe: Cqe, polled: bool, after: &mut Aftermath) {
         let key = Key::from_user_data(cqe.user_data);
-        match self.slots.get(key) {
-            Some(slot) if slot.state == State::InFlight => self.progress(key, cqe.result, polled, after),
-            _ => self.not_an_operation(cqe),
+        let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) else {
+            return self.not_an_operation(cqe);
+        };
+        let all_at_once = slot.done == 0 && cqe.result > 0 && cqe.result as usize == slot.want;
+        if all_at_once && slot.kind.moves_data() {
+            slot.done = slot.want;
+        } else if !self.is_over(key, cqe.result, polled) {
+            return;
         }
+        self.end(key, polled, after);
     }
 
     #[cold]
@@ -169,37 +175,37 @@ impl Driver {
         }
     }
 
-    /// What the kernel answered: the end of the operation, or a part of it.
-    #[inline]
-    fn progress(&mut self, key: Key, result: i32, polled: bool, after: &mut Aftermath) {
+    /// Whether what the kernel answered is the end of the operation; where it is a part, the rest is submitted.
+    #[cold]
+    fn is_over(&mut self, key: Key, result: i32, polled: bool) -> bool {
         let slot = self.slots.at(key.slot);
+        let wanted = slot.owner != Owner::Nobody;
         if result < 0 {
             let errno = -result;
             slot.attempts += 1;
-            let again = matches!(errno, libc::EINTR | libc::EAGAIN)
-                && slot.attempts < ATTEMPTS
-                && slot.owner != Owner::Nobody;
-            if again {
-                return self.go_on(key, polled);
+            if matches!(errno, libc::EINTR | libc::EAGAIN) && slot.attempts < ATTEMPTS && wanted {
+                self.go_on(key, polled);
+                return false;
             }
             slot.errno = errno as u16;
-            return self.end(key, polled, after);
+            return true;
         }
         if !slot.kind.moves_data() {
-            return self.end(key, polled, after);
+            return true;
         }
         let before = slot.done;
-        let began = if before == 0 { 0 } else { self.began_at(key) };
+        let began = self.began_at(key);
         let slot = self.slots.at(key.slot);
         slot.done = (began + result as usize).max(before).min(slot.want);
-        if slot.done == slot.want || result == 0 || slot.owner == Owner::Nobody {
-            return self.end(key, polled, after);
+        if slot.done == slot.want || result == 0 || !wanted {
+            return true;
         }
         slot.attempts = if slot.done > before { 0 } else { slot.attempts + 1 };
         if slot.attempts >= ATTEMPTS || self.is_at_end(key) {
-            return self.end(key, polled, after);
+            return true;
         }
         self.go_on(key, polled);
+        false
     }
 
     /// Where in the operation the submission that was just answered began. A direct read that stopped between two
@@ -267,13 +273,20 @@ impl Driver {
             unsafe { slot.held.filled(slot.start + slot.done) };
         }
         after.wake(std::mem::take(&mut slot.wake));
+        if owner != Owner::Here {
+            self.end_elsewhere(key, owner, after);
+        }
+        if let Some(given) = self.leave_file(file) {
+            after.files.push(given);
+        }
+    }
+
+    #[cold]
+    fn end_elsewhere(&mut self, key: Key, owner: Owner, after: &mut Aftermath) {
         match owner {
             Owner::Here => {}
             Owner::Afar => self.hand_over(key, after),
             Owner::Nobody => after.buffers.push(self.take_finished(key.slot).held),
-        }
-        if let Some(given) = self.leave_file(file) {
-            after.files.push(given);
         }
     }
 

@@ -40,14 +40,17 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    #[inline]
     pub(crate) fn is_read(self) -> bool {
         matches!(self, Self::Read | Self::ReadVectored)
     }
 
+    #[inline]
     pub(crate) fn is_write(self) -> bool {
         matches!(self, Self::Write | Self::WriteVectored)
     }
 
+    #[inline]
     pub(crate) fn moves_data(self) -> bool {
         self.is_read() || self.is_write()
     }
@@ -95,7 +98,9 @@ pub(crate) enum Owner {
 #[allow(clippy::box_collection)]
 pub(super) type Parts = Box<Vec<libc::iovec>>;
 
-/// 128 bytes or less, so that an operation's state is two cache lines.
+/// 128 bytes or less, and on a boundary: two cache lines for an operation, since the copying of the data has put them
+/// out of the first level by the time they are looked at.
+#[repr(align(64))]
 pub(crate) struct Slot {
     pub generation: u32,
     pub state: State,

@@ -6,10 +6,11 @@
 use std::borrow::Cow;
 use std::future::Future;
 use std::io::ErrorKind;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::{File, FileRef, unaligned};
+use super::{File, unaligned};
 use crate::driver::{self, Ended, Kind, Request, Ticket};
 use crate::error::{BufError, BufResult, Error};
 use crate::memory::{Held, IoBuf, IoBufMut};
@@ -23,12 +24,12 @@ pub struct Io<'a, B> {
     operation: Operation<'a>,
     /// All of it, or an error.
     exact: bool,
-    release: fn(Held) -> B,
+    release: fn(&mut Held) -> B,
 }
 
 /// An operation on held memory, whose type was put aside.
-pub(super) struct Operation<'a> {
-    file: FileRef<'a>,
+pub(super) struct Operation<'a, F = &'a File> {
+    file: F,
     request: Request,
     /// The buffer, before and after.
     held: Held,
@@ -41,7 +42,11 @@ enum Stage<'a> {
     Start,
     Running(Ticket),
     Unaligned(Boxed<'a>),
-    Over,
+    /// The kernel's answer. Left here rather than returned: a result that is built and copied at once costs a failed
+    /// store forwarding on every operation.
+    Over(Ended),
+    Failed(Error),
+    Taken,
 }
 
 impl<'a, B> Io<'a, B> {
@@ -51,10 +56,10 @@ impl<'a, B> Io<'a, B> {
         kind: Kind,
         (held, want): (Held, usize),
         offset: u64,
-        release: fn(Held) -> B,
+        release: fn(&mut Held) -> B,
     ) -> Self {
         let request = Request { kind, op_flags: 0, offset, start: 0, want, linked: false };
-        Self { operation: Operation::new(FileRef::Borrowed(file), request, held), exact: true, release }
+        Self { operation: Operation::new(file, request, held), exact: true, release }
     }
 
     /// Flags for this write alone: `RWF_…`.
@@ -81,16 +86,16 @@ impl<'a, B> Io<'a, B> {
     }
 
     #[inline]
-    fn finish(&mut self, result: Result<Ended, Error>) -> BufResult<B> {
-        let held = std::mem::take(&mut self.operation.held);
-        let exact = self.exact || held.hides_length();
-        let buffer = (self.release)(held);
-        match result {
-            Ok(ended) if ended.errno == 0 && (ended.done == self.operation.request.want || !exact) => {
+    fn finish(&mut self) -> BufResult<B> {
+        let exact = self.exact || self.operation.held.hides_length();
+        let buffer = (self.release)(&mut self.operation.held);
+        match &mut self.operation.stage {
+            Stage::Over(ended)
+                if ended.errno == 0 && (ended.done == self.operation.request.want || !exact) =>
+            {
                 Ok(buffer)
             }
-            Ok(ended) => Err(BufError::new(self.operation.failure(ended), buffer)),
-            Err(error) => Err(BufError::new(error, buffer)),
+            _ => Err(BufError::new(self.operation.take_error(), buffer)),
         }
     }
 }
@@ -99,14 +104,14 @@ impl<'a, B: IoBufMut> Io<'a, B> {
     #[inline]
     pub(super) fn read(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.capacity();
-        Self::new(file, Kind::Read, (buffer.hold_mut(), want), offset, B::release)
+        Self::new(file, Kind::Read, (buffer.hold_mut(), want), offset, release)
     }
 }
 
 impl<'a, B: IoBufMut> Io<'a, Vec<B>> {
     pub(super) fn read_many(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
         let want = buffers.iter().map(IoBufMut::capacity).sum();
-        Self::new(file, Kind::ReadVectored, (B::hold_many_mut(buffers), want), offset, B::release_many)
+        Self::new(file, Kind::ReadVectored, (B::hold_many_mut(buffers), want), offset, release_many)
     }
 }
 
@@ -114,15 +119,23 @@ impl<'a, B: IoBuf> Io<'a, B> {
     #[inline]
     pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.len();
-        Self::new(file, Kind::Write, (buffer.hold(), want), offset, B::release)
+        Self::new(file, Kind::Write, (buffer.hold(), want), offset, release)
     }
 }
 
 impl<'a, B: IoBuf> Io<'a, Vec<B>> {
     pub(super) fn write_many(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
         let want = buffers.iter().map(IoBuf::len).sum();
-        Self::new(file, Kind::WriteVectored, (B::hold_many(buffers), want), offset, B::release_many)
+        Self::new(file, Kind::WriteVectored, (B::hold_many(buffers), want), offset, release_many)
     }
+}
+
+fn release<B: IoBuf>(held: &mut Held) -> B {
+    B::release(std::mem::take(held))
+}
+
+fn release_many<B: IoBuf>(held: &mut Held) -> Vec<B> {
+    B::release_many(std::mem::take(held))
 }
 
 impl<B> Future for Io<'_, B> {
@@ -133,14 +146,14 @@ impl<B> Future for Io<'_, B> {
         let io = &mut *self;
         match io.operation.poll(context) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(result) => Poll::Ready(io.finish(result)),
+            Poll::Ready(()) => Poll::Ready(io.finish()),
         }
     }
 }
 
-impl<'a> Operation<'a> {
+impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     #[inline]
-    pub(super) fn new(file: FileRef<'a>, request: Request, held: Held) -> Self {
+    pub(super) fn new(file: F, request: Request, held: Held) -> Self {
         Self { file, request, held, stage: Stage::Start }
     }
 
@@ -149,51 +162,86 @@ impl<'a> Operation<'a> {
         std::mem::take(&mut self.held)
     }
 
+    /// Drives the operation. Once it is ready, [`result`](Self::result) has the outcome.
     #[inline]
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Ended, Error>> {
-        match &mut self.stage {
-            Stage::Running(ticket) => {
-                let Poll::Ready(ended) = ticket.poll(context, &mut self.held) else { return Poll::Pending };
-                self.stage = Stage::Over;
-                if ended.errno == libc::EINVAL && self.falls_back(ended) {
-                    // What would wait for it was cancelled with the first attempt.
-                    self.request.linked = false;
-                    return self.begin(context);
-                }
-                Poll::Ready(Ok(ended))
-            }
-            Stage::Start => self.begin(context),
-            Stage::Unaligned(read) => {
-                let (held, result) = std::task::ready!(read.as_mut().poll(context));
-                self.held = held;
-                self.stage = Stage::Over;
-                Poll::Ready(result)
-            }
-            // Futures that are polled after they were ready may do as they like; this one does nothing.
-            Stage::Over => Poll::Pending,
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Stage::Running(ticket) = &mut self.stage {
+            let Poll::Ready(ended) = ticket.poll(context, &mut self.held) else { return Poll::Pending };
+            // The ticket is spent: there is nothing to drop.
+            std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
+            return if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) };
+        }
+        if let Stage::Start = self.stage { self.begin(context) } else { self.poll_unaligned(context) }
+    }
+
+    #[cold]
+    fn poll_unaligned(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        // A future that is polled after it was ready may do as it likes; this one does nothing.
+        let Stage::Unaligned(read) = &mut self.stage else { return Poll::Pending };
+        let (held, result) = std::task::ready!(read.as_mut().poll(context));
+        self.held = held;
+        self.stage = result.map_or_else(Stage::Failed, Stage::Over);
+        Poll::Ready(())
+    }
+
+    /// `EINVAL`: on a direct file that may be buffered instead, the operation begins again.
+    #[cold]
+    fn refused(&mut self, ended: Ended, context: &mut Context<'_>) -> Poll<()> {
+        if !self.falls_back(ended) {
+            return Poll::Ready(());
+        }
+        // What would wait for it was cancelled with the first attempt.
+        self.request.linked = false;
+        self.begin(context)
+    }
+
+    /// How the operation ended; an errno is a result here.
+    pub(super) fn result(&mut self) -> Result<Ended, Error> {
+        match std::mem::replace(&mut self.stage, Stage::Taken) {
+            Stage::Over(ended) => Ok(ended),
+            Stage::Failed(error) => Err(error),
+            _ => Err(self.error(ErrorKind::Other, "it was asked for its result before it ended, or twice")),
+        }
+    }
+
+    /// Why the operation is not what was asked for.
+    #[cold]
+    fn take_error(&mut self) -> Error {
+        match self.result() {
+            Ok(ended) => self.failure(ended),
+            Err(error) => error,
         }
     }
 
     #[inline]
-    fn begin(&mut self, context: &mut Context<'_>) -> Poll<Result<Ended, Error>> {
-        self.stage = Stage::Over;
+    fn begin(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self.fits() {
             Ok(true) if self.request.want > 0 => {}
-            Ok(true) => return Poll::Ready(Ok(Ended { done: 0, errno: 0 })),
+            Ok(true) => {
+                self.stage = Stage::Over(Ended { done: 0, errno: 0 });
+                return Poll::Ready(());
+            }
             Ok(false) => return self.begin_unaligned(context),
-            Err(error) => return Poll::Ready(Err(error)),
+            Err(error) => return self.fail(error),
         }
         match driver::start(&self.file.0.target, &self.request, &mut self.held, context) {
             Ok(ticket) => {
-                self.stage = Stage::Running(ticket);
+                // Before, the operation had not begun or was over: there is nothing to drop.
+                std::mem::forget(std::mem::replace(&mut self.stage, Stage::Running(ticket)));
                 Poll::Pending
             }
-            Err(error) => Poll::Ready(Err(error.at(self.request.offset).on(self.file.path()))),
+            Err(error) => self.fail(error.at(self.request.offset).on(self.file.path())),
         }
     }
 
     #[cold]
-    fn begin_unaligned(&mut self, context: &mut Context<'_>) -> Poll<Result<Ended, Error>> {
+    fn fail(&mut self, error: Error) -> Poll<()> {
+        self.stage = Stage::Failed(error);
+        Poll::Ready(())
+    }
+
+    #[cold]
+    fn begin_unaligned(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let held = std::mem::take(&mut self.held);
         self.stage = Stage::Unaligned(Box::pin(unaligned::read(self.file.clone(), self.request, held)));
         self.poll(context)
@@ -277,10 +325,10 @@ impl<'a> Operation<'a> {
     }
 }
 
-impl Future for Operation<'_> {
+impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Future for Operation<'a, F> {
     type Output = Result<Ended, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Operation::poll(&mut self, context)
+        Operation::poll(&mut self, context).map(|()| self.result())
     }
 }

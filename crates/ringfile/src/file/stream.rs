@@ -9,8 +9,8 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use futures_core::Stream;
 
+use super::File;
 use super::io::Operation;
-use super::{File, FileRef};
 use crate::driver::{Ended, Kind, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Held, Pool, PoolError};
@@ -50,9 +50,21 @@ pub struct Reader {
     memory: Option<Pin<Box<dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send>>>,
 }
 
+/// A file that is held by the operation on it.
+#[derive(Clone)]
+struct Owned(File);
+
+impl std::ops::Deref for Owned {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
+
 /// A read ahead: under way, or ended before its turn.
 struct Ahead {
-    read: Operation<'static>,
+    read: Operation<'static, Owned>,
     ended: Option<Result<Bytes>>,
     wanted: usize,
 }
@@ -109,7 +121,7 @@ impl Reader {
                 want: if past == 0 { buffer.capacity() } else { wanted },
                 linked: false,
             };
-            let read = Operation::new(FileRef::Owned(self.file.clone()), request, Held::Pooled(buffer));
+            let read = Operation::new(Owned(self.file.clone()), request, Held::Pooled(buffer));
             self.next += wanted as u64;
             let mut ahead = Ahead { read, ended: None, wanted };
             ahead.poll(context);
@@ -190,8 +202,10 @@ impl Ahead {
         if self.ended.is_some() {
             return;
         }
-        let Poll::Ready(outcome) = self.read.poll(context) else { return };
-        self.ended = Some(match outcome {
+        if self.read.poll(context).is_pending() {
+            return;
+        }
+        self.ended = Some(match self.read.result() {
             Ok(Ended { errno: 0, .. }) => Ok(self.piece()),
             Ok(ended) => Err(self.read.failure(ended)),
             Err(error) => Err(error),

@@ -3,8 +3,10 @@
 //! What always holds: the blocks read are those that the range touches, each once; the memory they pass through is
 //! the library's own small reserve, never the user's pool, which may be full.
 
+use std::ops::Deref;
+
+use super::File;
 use super::io::Operation;
-use super::{File, FileRef};
 use crate::driver::{Ended, Kind, Request};
 use crate::error::Error;
 use crate::memory::{Buffer, Held, reserve};
@@ -30,7 +32,7 @@ pub(super) fn fits(request: &Request, held: &Held, block: usize) -> bool {
 
 /// Reads as `request` says, whatever its alignment.
 pub(super) async fn read(
-    file: FileRef<'_>,
+    file: impl Deref<Target = File>,
     request: Request,
     mut held: Held,
 ) -> (Held, Result<Ended, Error>) {
@@ -49,7 +51,7 @@ pub(super) async fn read(
         };
         let (moved, asked, errno) = if body > 0 {
             let part = Request { kind: Kind::Read, offset: at, start: done, want: body, ..request };
-            let mut read = Operation::new(FileRef::Borrowed(&file), part, held);
+            let mut read = Operation::new(&*file, part, held);
             let result = (&mut read).await;
             held = read.take_held();
             match result {
@@ -91,7 +93,7 @@ async fn through_the_reserve(
     let first = at - skipped as u64;
     let request =
         Request { kind: Kind::Read, op_flags: 0, offset: first, start: 0, want: len, linked: false };
-    let mut read = Operation::new(FileRef::Borrowed(file), request, Held::Pooled(bounce));
+    let mut read = Operation::new(file, request, Held::Pooled(bounce));
     let ended = (&mut read).await?;
     match read.take_held() {
         Held::Pooled(bounce) => Ok((bounce, skipped, left.min(len - skipped), ended.errno)),

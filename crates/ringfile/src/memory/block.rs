@@ -8,7 +8,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use super::core::Core;
-use super::kernel::{Links, NUMBERS};
+use super::kernel::{Blocks, Linked, NUMBERS};
 use super::lend::Lender;
 use super::region::Region;
 use super::sync::AtomicU64;
@@ -222,10 +222,24 @@ impl Arena {
     }
 }
 
-impl Links for Arena {
+impl Linked for Block {
     #[inline]
-    fn link(&self, index: u32) -> &AtomicU64 {
-        &self.header(index).link
+    fn link(&self) -> &AtomicU64 {
+        &self.link
+    }
+
+    #[inline]
+    fn number(&self) -> u32 {
+        self.index()
+    }
+}
+
+impl Blocks for Arena {
+    type Block = Block;
+
+    #[inline]
+    fn block(&self, index: u32) -> NonNull<Block> {
+        self.get(index)
     }
 }
 

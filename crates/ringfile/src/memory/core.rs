@@ -11,7 +11,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::block::{Arena, Block, Kind};
-use super::buffer::Buffer;
 use super::class::{self, CLASSES};
 use super::kernel::{Anchors, Cell};
 use super::mapping::MapOptions;
@@ -127,17 +126,19 @@ impl Core {
         class::of(n.max(1).saturating_add(mask) & !mask)
     }
 
-    /// A buffer from what is cached, without a lock; none if somebody waits.
+    /// A block for `n` bytes from what is cached, without a lock; none if somebody waits.
     #[inline]
-    pub(super) fn get_cached(&self, n: usize) -> Option<Buffer> {
+    pub(super) fn get_cached(&self, n: usize) -> Option<NonNull<Block>> {
         let class = self.class_of(n)?;
-        let index = self.shard().cells[class].pop(&self.arena).or_else(|| self.steal(class))?;
-        Some(self.buffer(index, n))
+        match self.shard().cells[class].pop(&self.arena) {
+            Some(block) => Some(block),
+            None => self.steal(class),
+        }
     }
 
     /// A cached block of another shard.
     #[cold]
-    fn steal(&self, class: usize) -> Option<u32> {
+    fn steal(&self, class: usize) -> Option<NonNull<Block>> {
         let own = thread_number();
         (1..self.shards.len()).find_map(|step| {
             let shard = &self.shards[(own + step) & (self.shards.len() - 1)];
@@ -146,31 +147,19 @@ impl Core {
     }
 
     /// A cached block of any shard, also if somebody waits. Under the lock.
-    pub(super) fn take_cached(&self, class: usize) -> Option<u32> {
+    pub(super) fn take_cached(&self, class: usize) -> Option<NonNull<Block>> {
         self.cells(class).find_map(|cell| cell.take(&self.arena))
     }
 
     /// Caches a block that nobody refers to. Under the lock; false if somebody waits.
-    pub(super) fn cache(&self, class: usize, index: u32) -> bool {
-        // SAFETY: both are parts of `self`, which outlives the call.
-        unsafe { Cell::push(&self.shard().cells[class], &self.arena, index).is_ok() }
+    pub(super) fn cache(&self, class: usize, block: NonNull<Block>) -> bool {
+        // SAFETY: all are parts of `self`, which outlives the call.
+        unsafe { Cell::push(&self.shard().cells[class], &self.arena, block).is_ok() }
     }
 
     /// A class's stacks, one for each shard.
     pub(super) fn cells(&self, class: usize) -> impl Iterator<Item = &Cell> {
         self.shards.iter().map(move |shard| &shard.cells[class])
-    }
-
-    /// A buffer that is the first reference to its block.
-    #[inline]
-    pub(super) fn buffer(&self, index: u32, n: usize) -> Buffer {
-        let block = self.arena.get(index);
-        let header = self.arena.header(index);
-        debug_assert!(n <= header.size());
-        header.refs.store(1, Ordering::Relaxed);
-        // SAFETY: the block was free and is now the caller's alone; its memory has `size >= n` bytes, and memory
-        // of the system's is initialised.
-        unsafe { Buffer::new(NonNull::new_unchecked(header.base()), 0, n, block) }
     }
 
     /// Takes back a block with the last reference to it.
@@ -180,15 +169,15 @@ impl Core {
     #[inline]
     pub(super) unsafe fn give_back(block: NonNull<Block>) {
         // SAFETY: a block that is out keeps its header and core; these borrows end before the push.
-        let (core, kind, class, index) = unsafe {
+        let (core, kind, class) = unsafe {
             let header = block.as_ref();
-            (header.home().cast::<Core>(), header.kind(), header.class(), header.index())
+            (header.home().cast::<Core>(), header.kind(), header.class())
         };
         // SAFETY: as above. The push is the last touch, unless it is refused, and then the block is still out.
         let pushed = kind == Kind::Cached
             && unsafe {
                 let cell = &raw const (&(*core).shard().cells)[class];
-                Cell::push(cell, &raw const (*core).arena, index).is_ok()
+                Cell::push(cell, &raw const (*core).arena, block).is_ok()
             };
         if !pushed {
             // SAFETY: the block is out and the caller's to give back.
@@ -206,8 +195,7 @@ impl Core {
             // SAFETY: the block is out and keeps the core; from the next line on our anchor does.
             let core = unsafe { &*core };
             core.anchors.add(1);
-            // SAFETY: the header is a part of the core.
-            let was_closed = core.dissolve_and_serve(unsafe { block.as_ref() });
+            let was_closed = core.dissolve_and_serve(block);
             1 + i64::from(was_closed)
         };
         // SAFETY: our own anchor, and the block's if the closer has made it one.

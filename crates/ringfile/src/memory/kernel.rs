@@ -9,6 +9,8 @@
 //!
 //! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_pool`.
 
+use std::ptr::NonNull;
+
 use super::sync::{AtomicI64, AtomicU64, Ordering};
 
 /// A stack's head, from the low bits: the top block's number plus one (0: empty), two marks, a count of pops. The
@@ -23,11 +25,30 @@ const ONE_POP: u64 = 1 << 32;
 /// Block numbers are below this.
 pub(crate) const NUMBERS: u32 = INDEX as u32;
 
-/// Finds the link of a block by its number. Links stay where they are for as long as the pool has memory, so a
-/// thread that was overtaken may still read one: its exchange then fails by the count of pops.
-pub(crate) trait Links {
+/// Finds a block by its number. Blocks stay where they are for as long as the pool has memory, so a thread that was
+/// overtaken may still read a link: its exchange then fails by the count of pops.
+pub(crate) trait Blocks {
+    /// A block, of which this file knows the link only.
+    type Block: Linked;
+
+    /// The block with this number.
+    fn block(&self, index: u32) -> NonNull<Self::Block>;
+
+    /// The link of the block with this number.
+    #[inline]
+    fn link(&self, index: u32) -> &AtomicU64 {
+        // SAFETY: blocks stay for as long as `self`, and are never borrowed mutably.
+        unsafe { self.block(index).as_ref() }.link()
+    }
+}
+
+/// Something that can be on a stack.
+pub(crate) trait Linked {
     /// Low half: the number plus one of the block below, 0 at the bottom. High half: the stack's height up to here.
-    fn link(&self, index: u32) -> &AtomicU64;
+    fn link(&self) -> &AtomicU64;
+
+    /// Its number.
+    fn number(&self) -> u32;
 }
 
 /// A push was refused: the block has to go back under the pool's lock.
@@ -49,33 +70,34 @@ impl Cell {
 
     /// Takes the block that was pushed last, unless somebody waits.
     #[inline]
-    pub(crate) fn pop(&self, links: &impl Links) -> Option<u32> {
-        self.pop_unless(WAITING, links)
+    pub(crate) fn pop<B: Blocks>(&self, blocks: &B) -> Option<NonNull<B::Block>> {
+        self.pop_unless(WAITING, blocks)
     }
 
     /// Takes a block for those who wait, or away from here. Under the pool's lock.
-    pub(crate) fn take(&self, links: &impl Links) -> Option<u32> {
-        self.pop_unless(0, links)
+    pub(crate) fn take<B: Blocks>(&self, blocks: &B) -> Option<NonNull<B::Block>> {
+        self.pop_unless(0, blocks)
     }
 
     #[inline]
-    fn pop_unless(&self, marks: u64, links: &impl Links) -> Option<u32> {
+    fn pop_unless<B: Blocks>(&self, marks: u64, blocks: &B) -> Option<NonNull<B::Block>> {
         let mut head = self.head.load(Ordering::Acquire);
         loop {
             if head & marks != 0 {
                 return None;
             }
-            let index = ((head & INDEX) as u32).checked_sub(1)?;
+            let block = blocks.block(((head & INDEX) as u32).checked_sub(1)?);
             // The top block's link was stored before the push that we have seen. If others have popped it since,
             // this may be anything, and the exchange fails.
-            let below = links.link(index).load(Ordering::Relaxed) & INDEX;
+            // SAFETY: `block` is there for as long as `blocks`.
+            let below = unsafe { block.as_ref() }.link().load(Ordering::Relaxed) & INDEX;
             let popped = (head & !INDEX).wrapping_add(ONE_POP) | below;
             match self.head.compare_exchange_weak(head, popped, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     if (head ^ popped) >> 63 != 0 {
                         self.count_half();
                     }
-                    return Some(index);
+                    return Some(block);
                 }
                 Err(now) => head = now,
             }
@@ -93,15 +115,16 @@ impl Cell {
     /// Refused, and nothing done, if somebody waits or the pool is closed.
     ///
     /// # Safety
-    /// `this` and `links` are valid for as long as the caller has the block, and `index` is its number.
+    /// `this` and `blocks` are valid for as long as the caller has the block, which is one of `blocks`.
     #[inline]
-    pub(crate) unsafe fn push(
+    pub(crate) unsafe fn push<B: Blocks>(
         this: *const Cell,
-        links: *const impl Links,
-        index: u32,
+        blocks: *const B,
+        block: NonNull<B::Block>,
     ) -> Result<(), Refused> {
+        // Acquire, here and when the exchange fails: the top block's link, which its height is read from.
         // SAFETY: the caller still has the block. Dereferenced anew for each use: no reference outlives the exchange.
-        let mut head = unsafe { (*this).head.load(Ordering::Relaxed) };
+        let mut head = unsafe { (*this).head.load(Ordering::Acquire) };
         loop {
             if head & (WAITING | CLOSED) != 0 {
                 return Err(Refused);
@@ -110,13 +133,13 @@ impl Cell {
             // SAFETY: as above; what is on the stack has a link.
             unsafe {
                 let height = match (below as u32).checked_sub(1) {
-                    Some(top) => ((*links).link(top).load(Ordering::Relaxed) >> 32) + 1,
+                    Some(top) => ((*blocks).link(top).load(Ordering::Relaxed) >> 32) + 1,
                     None => 1,
                 };
-                (*links).link(index).store(height << 32 | below, Ordering::Relaxed);
-                let pushed = (head & !INDEX) | u64::from(index + 1);
-                // AcqRel: the links below, which the height is counted from, and our use of the block before.
-                match (*this).head.compare_exchange_weak(head, pushed, Ordering::AcqRel, Ordering::Acquire) {
+                block.as_ref().link().store(height << 32 | below, Ordering::Relaxed);
+                let pushed = (head & !INDEX) | u64::from(block.as_ref().number() + 1);
+                // Release: our link, and our use of the block.
+                match (*this).head.compare_exchange_weak(head, pushed, Ordering::Release, Ordering::Acquire) {
                     Ok(_) => return Ok(()),
                     Err(now) => head = now,
                 }
@@ -142,14 +165,14 @@ impl Cell {
     }
 
     /// Pops there ever were, and blocks there are.
-    pub(crate) fn counts(&self, links: &impl Links) -> (u64, u64) {
+    pub(crate) fn counts(&self, blocks: &impl Blocks) -> (u64, u64) {
         let halves = self.halves.load(Ordering::Relaxed);
         let head = self.head.load(Ordering::Acquire);
         let pops = head >> 32;
         // The halves are counted just after the pop: if the count's highest bit says one more, it is on its way.
         let halves = halves + ((halves ^ (pops >> 31)) & 1);
         let height = match ((head & INDEX) as u32).checked_sub(1) {
-            Some(top) => links.link(top).load(Ordering::Relaxed) >> 32,
+            Some(top) => blocks.link(top).load(Ordering::Relaxed) >> 32,
             None => 0,
         };
         ((halves >> 1) << 32 | pops, height)
@@ -194,49 +217,72 @@ impl Anchors {
 mod tests {
     use super::*;
 
-    struct Array(Vec<AtomicU64>);
+    struct Node(u32, AtomicU64);
 
-    impl Links for Array {
-        fn link(&self, index: u32) -> &AtomicU64 {
-            &self.0[index as usize]
+    struct Nodes(Vec<Node>);
+
+    impl Linked for Node {
+        fn link(&self) -> &AtomicU64 {
+            &self.1
+        }
+
+        fn number(&self) -> u32 {
+            self.0
         }
     }
 
-    fn push(cell: &Cell, links: &Array, index: u32) -> Result<(), Refused> {
-        // SAFETY: both outlive the call.
-        unsafe { Cell::push(cell, links, index) }
+    impl Blocks for Nodes {
+        type Block = Node;
+
+        fn block(&self, index: u32) -> NonNull<Node> {
+            NonNull::from(&self.0[index as usize])
+        }
+    }
+
+    fn nodes(n: u32) -> Nodes {
+        Nodes((0..n).map(|index| Node(index, AtomicU64::new(0))).collect())
+    }
+
+    fn push(cell: &Cell, nodes: &Nodes, index: u32) -> Result<(), Refused> {
+        // SAFETY: all outlive the call.
+        unsafe { Cell::push(cell, nodes, nodes.block(index)) }
+    }
+
+    fn number(block: Option<NonNull<Node>>) -> Option<u32> {
+        // SAFETY: nodes outlive the calls.
+        block.map(|block| unsafe { block.as_ref() }.0)
     }
 
     #[test]
     fn a_stack_counts_its_height_and_its_pops_past_32_bits() {
         for before in [0, (1 << 31) - 3, (1 << 32) - 3, (5 << 32) - 3, (5 << 31) - 1] {
-            let links = Array((0..4).map(|_| AtomicU64::new(0)).collect());
+            let nodes = nodes(4);
             let cell = Cell::after(before);
             for index in 0..4 {
-                push(&cell, &links, index).unwrap();
-                assert_eq!(cell.counts(&links), (before, u64::from(index) + 1));
+                push(&cell, &nodes, index).unwrap();
+                assert_eq!(cell.counts(&nodes), (before, u64::from(index) + 1));
             }
             for popped in 1..=4 {
-                assert_eq!(cell.pop(&links), Some(4 - popped as u32));
-                assert_eq!(cell.counts(&links), (before + popped, 4 - popped));
+                assert_eq!(number(cell.pop(&nodes)), Some(4 - popped as u32));
+                assert_eq!(cell.counts(&nodes), (before + popped, 4 - popped));
             }
-            assert_eq!(cell.pop(&links), None);
+            assert_eq!(cell.pop(&nodes), None);
         }
     }
 
     #[test]
     fn marks_turn_away_those_who_have_no_lock() {
-        let links = Array((0..2).map(|_| AtomicU64::new(0)).collect());
+        let nodes = nodes(2);
         let cell = Cell::new();
-        push(&cell, &links, 0).unwrap();
+        push(&cell, &nodes, 0).unwrap();
         cell.mark_waiting();
-        assert!(push(&cell, &links, 1).is_err());
-        assert_eq!(cell.pop(&links), None);
-        assert_eq!(cell.take(&links), Some(0));
+        assert!(push(&cell, &nodes, 1).is_err());
+        assert_eq!(cell.pop(&nodes), None);
+        assert_eq!(number(cell.take(&nodes)), Some(0));
         cell.unmark_waiting();
-        push(&cell, &links, 1).unwrap();
+        push(&cell, &nodes, 1).unwrap();
         cell.close();
-        assert!(push(&cell, &links, 0).is_err());
-        assert_eq!(cell.take(&links), Some(1));
+        assert!(push(&cell, &nodes, 0).is_err());
+        assert_eq!(number(cell.take(&nodes)), Some(1));
     }
 }

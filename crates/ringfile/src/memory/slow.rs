@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use super::block::{Block, Kind, Numbers};
-use super::buffer::Buffer;
 use super::class::{self, CLASSES, LARGEST, SLAB};
 use super::core::{Core, WhenFull};
 use super::error::PoolError;
@@ -117,21 +116,21 @@ impl Core {
         if n <= largest && largest > 0 { Ok(()) } else { Err(PoolError::TooLarge { requested: n, largest }) }
     }
 
-    /// A buffer from anywhere that the settings allow, or none for now. The caller has seen to whose turn it is.
-    pub(super) fn try_get(&self, inner: &mut Inner, n: usize) -> Result<Option<Buffer>, PoolError> {
+    /// A free block from anywhere that the settings allow, or none for now. The caller has seen to whose turn it is.
+    pub(super) fn try_get(&self, inner: &mut Inner, n: usize) -> Result<Option<NonNull<Block>>, PoolError> {
         let mut found = self.find(inner, n)?;
         if let (None, WhenFull::Outside { limit }) = (found, self.options.when_full) {
             found = self.find_outside(inner, n, limit)?;
         }
-        Ok(found.map(|index| self.buffer(index, n)))
+        Ok(found)
     }
 
     /// A block of the pool for `n` bytes: what is cheap first, what disturbs others last.
-    fn find(&self, inner: &mut Inner, n: usize) -> Result<Option<u32>, PoolError> {
+    fn find(&self, inner: &mut Inner, n: usize) -> Result<Option<NonNull<Block>>, PoolError> {
         let Some(class) = self.class_of(n) else { return Ok(None) };
         let size = class::size(class);
-        if let Some(index) = self.take_cached(class).or_else(|| self.carve_cached(inner, class)) {
-            return Ok(Some(index));
+        if let Some(block) = self.take_cached(class).or_else(|| self.carve_cached(inner, class)) {
+            return Ok(Some(block));
         }
         let grown = self.grow(inner, size);
         if let Ok(true) = grown {
@@ -139,8 +138,8 @@ impl Core {
         }
         // Blocks of other classes become extents again, neighbours one.
         self.drain_cached(inner);
-        if let Some(index) = self.carve_cached(inner, class) {
-            return Ok(Some(index));
+        if let Some(block) = self.carve_cached(inner, class) {
+            return Ok(Some(block));
         }
         if self.make_room(inner, size) && self.grow(inner, size)? {
             return Ok(self.carve_cached(inner, class));
@@ -148,8 +147,8 @@ impl Core {
         // The class may be up to a quarter larger than what was asked: a block of just that.
         let exact = n.max(1).next_multiple_of(self.options.align);
         if exact < size {
-            if let Some(index) = self.carve(inner, Kind::Exact, class, exact) {
-                return Ok(Some(index));
+            if let Some(block) = self.carve(inner, Kind::Exact, class, exact) {
+                return Ok(Some(block));
             }
             if self.make_room(inner, exact) && self.grow(inner, exact)? {
                 return Ok(self.carve(inner, Kind::Exact, class, exact));
@@ -160,7 +159,7 @@ impl Core {
     }
 
     /// Cuts a block that will be cached when it comes back; small ones by the page, so that they don't scatter.
-    fn carve_cached(&self, inner: &mut Inner, class: usize) -> Option<u32> {
+    fn carve_cached(&self, inner: &mut Inner, class: usize) -> Option<NonNull<Block>> {
         let size = class::size(class);
         let page = if size < SLAB { take(inner, SLAB, SLAB) } else { None };
         let Some((slot, offset)) = page else {
@@ -168,22 +167,22 @@ impl Core {
         };
         let first = self.describe(inner, (slot, offset), Kind::Cached, class, size);
         for rest in (offset + size..offset + SLAB).step_by(size) {
-            if let Some(index) = self.describe(inner, (slot, rest), Kind::Cached, class, size)
-                && !self.cache(class, index)
+            if let Some(block) = self.describe(inner, (slot, rest), Kind::Cached, class, size)
+                && !self.cache(class, block)
             {
-                self.dissolve(inner, self.arena.header(index));
+                self.dissolve(inner, block);
             }
         }
         inner.classes[class].fresh += u64::from(first.is_some());
         first
     }
 
-    fn carve(&self, inner: &mut Inner, kind: Kind, class: usize, size: usize) -> Option<u32> {
+    fn carve(&self, inner: &mut Inner, kind: Kind, class: usize, size: usize) -> Option<NonNull<Block>> {
         let align = if size < SLAB { size.next_power_of_two() } else { self.options.align.max(SLAB) };
         let at = take(inner, size, align)?;
-        let index = self.describe(inner, at, kind, class, size)?;
+        let block = self.describe(inner, at, kind, class, size)?;
         inner.classes[class].fresh += 1;
-        Some(index)
+        Some(block)
     }
 
     /// Gives a header to a piece that was taken; if there is none left, the piece goes back.
@@ -194,7 +193,7 @@ impl Core {
         kind: Kind,
         class: usize,
         size: usize,
-    ) -> Option<u32> {
+    ) -> Option<NonNull<Block>> {
         let tract = &mut inner.tracts[slot];
         let Some(index) = self.arena.number(&mut inner.numbers, self.home()) else {
             tract.extents.give(offset, size);
@@ -209,11 +208,13 @@ impl Core {
         if inner.classes[class].existing == 1 && inner.waiters.any() {
             self.mark_waiting(class);
         }
-        Some(index)
+        Some(self.arena.get(index))
     }
 
     /// Makes free extents of a block that nobody refers to and that is in no stack.
-    fn dissolve(&self, inner: &mut Inner, header: &Block) {
+    fn dissolve(&self, inner: &mut Inner, block: NonNull<Block>) {
+        // SAFETY: headers live as long as the arena.
+        let header = unsafe { block.as_ref() };
         let class = header.class();
         inner.classes[class].existing -= 1;
         inner.below_class -= class::size(class) - header.size();
@@ -232,9 +233,9 @@ impl Core {
             if inner.classes[class].existing == 0 {
                 continue;
             }
-            while let Some(index) = self.take_cached(class) {
+            while let Some(block) = self.take_cached(class) {
                 inner.classes[class].drained += 1;
-                self.dissolve(inner, self.arena.header(index));
+                self.dissolve(inner, block);
             }
         }
     }
@@ -330,7 +331,12 @@ impl Core {
     }
 
     /// Maps memory outside the pool, if the second limit has room for it.
-    fn find_outside(&self, inner: &mut Inner, n: usize, limit: usize) -> Result<Option<u32>, PoolError> {
+    fn find_outside(
+        &self,
+        inner: &mut Inner,
+        n: usize,
+        limit: usize,
+    ) -> Result<Option<NonNull<Block>>, PoolError> {
         let map = self.options.map;
         let Some(size) = n.max(1).checked_next_multiple_of(map.granule()) else { return Ok(None) };
         if size > limit - inner.outside_bytes {
@@ -343,11 +349,13 @@ impl Core {
         inner.blocks.insert(base.addr().get(), index);
         inner.outside_bytes += size;
         inner.outside_allocations += 1;
-        Ok(Some(index))
+        Ok(Some(self.arena.get(index)))
     }
 
     /// Takes back a block under the lock, and serves those who wait. True if the block is an anchor.
-    pub(super) fn dissolve_and_serve(&self, header: &Block) -> bool {
+    pub(super) fn dissolve_and_serve(&self, block: NonNull<Block>) -> bool {
+        // SAFETY: headers live as long as the arena.
+        let header = unsafe { block.as_ref() };
         let mut inner = self.lock();
         let mut mapping = None;
         if header.kind() == Kind::Outside {
@@ -359,7 +367,7 @@ impl Core {
             mapping = Some(outside);
             self.arena.free(&mut inner.numbers, header.index());
         } else {
-            self.dissolve(&mut inner, header);
+            self.dissolve(&mut inner, block);
         }
         let wakers = self.serve_queue(&mut inner);
         let closed = inner.closed;

@@ -10,10 +10,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+use super::block::Block;
 use super::buffer::Buffer;
 use super::core::{Core, WhenFull};
 use super::error::PoolError;
@@ -51,16 +53,17 @@ pub(crate) fn set_thread_must_not_block(runs_tasks: bool) -> bool {
 }
 
 impl Core {
-    /// A buffer when nothing is cached for it, in the way that the settings say.
+    /// A free block when nothing is cached, in the way that the settings say.
+    // Not a buffer: 32 bytes handed from one place in memory to another cost more than the rest of a get.
     #[cold]
-    pub(super) fn get_slow(&self, pool: &Pool, n: usize) -> Result<Buffer, PoolError> {
+    pub(super) fn get_slow(&self, pool: &Pool, n: usize) -> Result<NonNull<Block>, PoolError> {
         self.check_size(n)?;
         self.counters.misses.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.lock();
         if !inner.waiters.any()
-            && let Some(buffer) = self.try_get(&mut inner, n)?
+            && let Some(block) = self.try_get(&mut inner, n)?
         {
-            return Ok(buffer);
+            return Ok(block);
         }
         if self.options.when_full != WhenFull::Wait {
             self.counters.failures.fetch_add(1, Ordering::Relaxed);
@@ -71,7 +74,7 @@ impl Core {
             self.counters.failures.fetch_add(1, Ordering::Relaxed);
             return Err(PoolError::WouldDeadlock { requested: n });
         }
-        block_on(GetBuffer { pool, n, ticket: None })
+        block_on(GetBuffer { pool, n, ticket: None }).map(Buffer::into_block)
     }
 
     fn full(&self, inner: &Inner, n: usize) -> PoolError {
@@ -89,6 +92,8 @@ impl Core {
         let mut wakers = Vec::new();
         while let Some(n) = inner.waiters.queue.front().map(|first| first.n) {
             let Some(answer) = self.try_get(inner, n).transpose() else { break };
+            // SAFETY: a free block for `n` bytes, which is ours.
+            let answer = answer.map(|block| unsafe { Buffer::first(block, n) });
             if let Some(first) = inner.waiters.queue.pop_front() {
                 inner.waiters.served.insert(first.ticket, answer);
                 wakers.push(first.waker);
@@ -113,16 +118,18 @@ impl Core {
         ticket: &mut Option<u64>,
         waker: &Waker,
     ) -> Poll<Result<Buffer, PoolError>> {
-        if let Some(buffer) = self.get_cached(n) {
-            return Poll::Ready(Ok(buffer));
+        if let Some(block) = self.get_cached(n) {
+            // SAFETY: a free block for `n` bytes, which is ours.
+            return Poll::Ready(Ok(unsafe { Buffer::first(block, n) }));
         }
         self.check_size(n)?;
         self.counters.misses.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.lock();
         if !inner.waiters.any()
-            && let Some(buffer) = self.try_get(&mut inner, n)?
+            && let Some(block) = self.try_get(&mut inner, n)?
         {
-            return Poll::Ready(Ok(buffer));
+            // SAFETY: as above.
+            return Poll::Ready(Ok(unsafe { Buffer::first(block, n) }));
         }
         self.counters.waits.fetch_add(1, Ordering::Relaxed);
         inner.waiters.tickets += 1;

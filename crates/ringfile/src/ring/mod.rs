@@ -356,6 +356,12 @@ impl Ring {
         self.buffers.index_of(&self.mapping.fd, region)
     }
 
+    /// The index for memory that lies in the region of the last operation.
+    #[inline]
+    pub(crate) fn recent_fixed_index(&self, start: *const u8, len: usize) -> Option<u16> {
+        self.buffers.recent_index_of(start, len)
+    }
+
     /// Whether there is something for [`Ring::forget_released`] to do.
     #[inline]
     pub(crate) fn has_released(&self) -> bool {

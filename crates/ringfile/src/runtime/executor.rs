@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+use pin_project_lite::pin_project;
+
 use crate::driver::{self, Aftermath, Shared, TaskNumber};
 use crate::ring::RingOptions;
 
 /// The number of the future of `block_on`.
 const MAIN: TaskNumber = 0;
-
-pub(super) type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 thread_local! {
     /// The driver of the loop that this thread is in; 0 outside.
@@ -44,18 +44,29 @@ struct Place {
     queued: bool,
 }
 
-struct Task {
-    future: TaskFuture,
-    /// Made once: every poll lends it.
-    waker: Waker,
+pin_project! {
+    /// A future and its waker, which is made once and lent to every poll: one allocation, and neighbours in memory.
+    struct TaskCell<F> {
+        waker: Waker,
+        #[pin]
+        future: F,
+    }
 }
 
-impl Task {
-    /// Polls the task, which is out of its place meanwhile. Whether it goes on.
+/// A task whatever its future.
+trait Run {
+    /// Polls the task. Whether it goes on.
+    fn run(self: Pin<&mut Self>, number: TaskNumber) -> bool;
+}
+
+type Task = Pin<Box<dyn Run>>;
+
+impl<F: Future<Output = ()>> Run for TaskCell<F> {
     #[inline]
-    fn run(&mut self, number: TaskNumber) -> bool {
-        driver::polling(number, &self.waker);
-        let polled = self.future.as_mut().poll(&mut Context::from_waker(&self.waker));
+    fn run(self: Pin<&mut Self>, number: TaskNumber) -> bool {
+        let cell = self.project();
+        driver::polling(number, cell.waker);
+        let polled = cell.future.poll(&mut Context::from_waker(cell.waker));
         driver::polled();
         polled.is_pending()
     }
@@ -215,7 +226,7 @@ pub(super) fn is_in_loop() -> bool {
 }
 
 /// Starts a task on this thread, whose loop `remote` is.
-pub(super) fn add_task(future: TaskFuture, remote: Arc<Remote>) {
+pub(super) fn add_task(future: impl Future<Output = ()> + 'static, remote: Arc<Remote>) {
     let number = with_tasks(|tasks| {
         tasks.free.pop().unwrap_or_else(|| {
             tasks.places.push(Place::default());
@@ -225,7 +236,7 @@ pub(super) fn add_task(future: TaskFuture, remote: Arc<Remote>) {
     let Some(number) = number else { return };
     let waker = Handle::waker(remote, number);
     with_tasks(|tasks| {
-        tasks.places[number as usize].task = Some(Task { future, waker });
+        tasks.places[number as usize].task = Some(Box::pin(TaskCell { waker, future }));
         tasks.make_ready(number);
     });
 }
@@ -314,7 +325,7 @@ impl Loop {
         for number in batch.drain(..) {
             match with_tasks(|tasks| tasks.exchange(ran.take(), number)).flatten() {
                 Some(mut task) => {
-                    if task.run(number) {
+                    if task.as_mut().run(number) {
                         ran = Some((number, task));
                     } else {
                         drop_task(task);

@@ -196,7 +196,7 @@ where
     F::Output: 'static,
 {
     let (handle, completer) = handle();
-    executor::add_task(Box::pin(guarded(future, completer)), remote);
+    executor::add_task(guarded(future, completer), remote);
     handle
 }
 
@@ -210,7 +210,7 @@ where
     let (handle, completer) = handle();
     let there = Arc::clone(remote);
     remote.call(Box::new(move || match catch_unwind(AssertUnwindSafe(make)) {
-        Ok(future) => executor::add_task(Box::pin(guarded(future, completer)), there),
+        Ok(future) => executor::add_task(guarded(future, completer), there),
         Err(payload) => completer.end(Err(JoinError::Panicked(payload))),
     }));
     handle
