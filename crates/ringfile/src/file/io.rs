@@ -71,16 +71,26 @@ impl<'a> Transfer<'a> {
         Self { operation: Operation::new(file, request, held), exact: true }
     }
 
+    /// Whether the operation, which is over, gave what was asked for.
     #[inline]
-    fn finish<T>(&mut self, buffer: T) -> BufResult<T> {
+    fn is_good(&self) -> bool {
         match &self.operation.stage {
-            Stage::Over(ended)
-                if ended.errno == 0 && (ended.done == self.operation.request.want || !self.exact) =>
-            {
-                Ok(buffer)
+            Stage::Over(ended) => {
+                ended.errno == 0 && (ended.done == self.operation.request.want || self.may_be_short())
             }
-            _ => Err(BufError::new(self.operation.take_error(), buffer)),
+            _ => false,
         }
+    }
+
+    /// Whether less will do; not for a buffer that can't show how much it is.
+    #[cold]
+    fn may_be_short(&self) -> bool {
+        !self.exact && !self.operation.held.hides_length()
+    }
+
+    #[inline]
+    fn finish<T>(&mut self, is_good: bool, buffer: T) -> BufResult<T> {
+        if is_good { Ok(buffer) } else { Err(BufError::new(self.operation.take_error(), buffer)) }
     }
 }
 
@@ -158,8 +168,9 @@ impl<B: IoBuf> Future for Io<'_, B> {
         if transfer.operation.poll(context).is_pending() {
             return Poll::Pending;
         }
+        let is_good = transfer.is_good();
         let buffer = B::release(transfer.operation.take_held());
-        Poll::Ready(transfer.finish(buffer))
+        Poll::Ready(transfer.finish(is_good, buffer))
     }
 }
 
@@ -169,8 +180,9 @@ impl<B: IoBuf> Future for IoVectored<'_, B> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let transfer = &mut self.transfer;
         ready!(transfer.operation.poll(context));
+        let is_good = transfer.is_good();
         let buffers = B::release_many(transfer.operation.take_held());
-        Poll::Ready(transfer.finish(buffers))
+        Poll::Ready(transfer.finish(is_good, buffers))
     }
 }
 

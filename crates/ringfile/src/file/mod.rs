@@ -111,7 +111,8 @@ impl File {
     /// than the blocks at its edges. No allocation with pooled buffers and `Vec<u8>`.
     ///
     /// # Errors
-    /// Any errno of `read(2)`; the error says how much was read, and carries the buffer with it.
+    /// Any errno of `read(2)`; the error says how much was read, and carries the buffer with it. `UnexpectedEof` where
+    /// the file ends before and the buffer can't show it, as a `Box<[u8]>`, whose length is fixed.
     pub fn read_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> Io<'_, B> {
         Io::read(self, buffer, offset).or_less()
     }
