@@ -59,7 +59,8 @@ impl Driver {
         if self.rings.as_ref().is_some_and(|rings| rings.main.is_ours()) {
             self.submit_waiting();
             self.arm_bell();
-            self.enter(may_sleep, after);
+            // The notification that came with mail is taken by now: nothing else would end the sleep.
+            self.enter(may_sleep && !self.shared.has_mail(), after);
             self.collect(after);
         }
         self.read_mail(after);

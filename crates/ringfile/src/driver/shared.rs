@@ -81,6 +81,12 @@ impl Shared {
         self.notify();
     }
 
+    /// Whether there is mail to read.
+    #[inline]
+    pub(crate) fn has_mail(&self) -> bool {
+        self.has_mail.load(Ordering::Relaxed)
+    }
+
     /// Whether mail came since the last call.
     #[inline]
     pub(crate) fn take_mail_flag(&self) -> bool {
