@@ -303,6 +303,9 @@ impl Driver {
                         after.wakers.extend(waker);
                         after.files.extend(given);
                     }
+                    // It ended, and its result was left for the future, after that was dropped.
+                    let kept = self.shared.lock().finished.remove(&key);
+                    after.buffers.extend(kept.map(|finished| finished.held));
                 }
                 Mail::Close(number) => {
                     if let Some(given) = self.files.close(number) {
