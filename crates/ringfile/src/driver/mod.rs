@@ -175,8 +175,9 @@ impl Ticket {
         let Some(shared) = shared::find(self.driver) else { return Poll::Ready(lost()) };
         let mut inner = shared.lock();
         if let Some(finished) = inner.finished.remove(&self.key) {
-            inner.wakers.remove(&self.key);
+            let waker = inner.wakers.remove(&self.key);
             drop(inner);
+            drop(waker);
             self.key.generation = 0;
             shared::retire(&shared);
             return Poll::Ready(finished);
@@ -184,10 +185,13 @@ impl Ticket {
         if !inner.active {
             return Poll::Ready(lost());
         }
-        let first = inner.wakers.insert(self.key, context.waker().clone()).is_none();
-        if first {
+        let old_waker = inner.wakers.insert(self.key, context.waker().clone());
+        if old_waker.is_none() {
             shared.post(&mut inner, Mail::Watch(self.key));
         }
+        drop(inner);
+        // Without the lock: a task may go with its last waker, and its operations come here.
+        drop(old_waker);
         Poll::Pending
     }
 
@@ -195,13 +199,13 @@ impl Ticket {
     fn drop_from_afar(&self) {
         let Some(shared) = shared::find(self.driver) else { return };
         let mut inner = shared.lock();
-        inner.wakers.remove(&self.key);
+        let waker = inner.wakers.remove(&self.key);
         let finished = inner.finished.remove(&self.key);
         if finished.is_none() && inner.active {
             shared.post(&mut inner, Mail::Cancel(self.key));
         }
         drop(inner);
-        drop(finished);
+        drop((finished, waker));
         shared::retire(&shared);
     }
 }
