@@ -76,7 +76,8 @@ impl Driver {
                 _ => Ok(()),
             };
             let idle = !rings.main.has_completions() && self.waiting.is_empty();
-            let sleeps = may_sleep && idle && !spins && self.shared.about_to_sleep_in_ring();
+            let can_be_woken = rings.bell_armed;
+            let sleeps = may_sleep && idle && !spins && can_be_woken && self.shared.about_to_sleep_in_ring();
             let until = if sleeps {
                 Until::Completed
             } else if rings.main.has_deferred() || rings.main.waiting() > 0 {
