@@ -1,2 +1,86 @@
-//! The `ringfile` command.
-fn main() {}
+//! The `ringfile` command: measures on this machine what each disk I/O choice is worth.
+//!
+//! This file only starts: it reads the command line, calls the command, and turns what went wrong into one
+//! line on standard error and an exit code.
+
+mod cli;
+mod engine;
+mod error;
+mod events;
+mod interrupt;
+mod job;
+mod latency;
+mod machine;
+mod memory;
+mod perf;
+mod progress;
+mod random;
+mod report;
+mod sys;
+mod testfile;
+mod values;
+mod verify;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use cli::{Cli, Command, PerfCommand};
+use error::Failure;
+
+fn main() -> ExitCode {
+    let result = match Cli::try_parse() {
+        Ok(Cli { command: Command::Perf(PerfCommand::File(args)) }) => perf::file::run(&args),
+        Err(error) if asks_for_help(&error) => error.exit(),
+        Err(error) => Err(Failure::Usage(one_line(&error.to_string()))),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // There is nowhere to say it when standard error is gone; the exit code still does.
+            let _ = writeln!(std::io::stderr(), "error: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn asks_for_help(error: &clap::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    )
+}
+
+/// What clap says over several lines, in one: the error and its tips, without the usage.
+fn one_line(text: &str) -> String {
+    let text = text.split("\nUsage:").next().unwrap_or(text);
+    let text = text.split("\nFor more information").next().unwrap_or(text);
+    let parts: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    format!("{}; see --help", parts.join(" ").trim_start_matches("error: "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_use_is_told_in_one_line() {
+        for arguments in [
+            vec!["ringfile", "perf", "file", "--rw", "sideways"],
+            vec!["ringfile", "perf", "file", "--nonsense"],
+            vec!["ringfile", "perf", "nonsense"],
+            vec!["ringfile", "perf", "file", "--size"],
+        ] {
+            let error = Cli::try_parse_from(&arguments).expect_err("wrong use");
+            let line = one_line(&error.to_string());
+            assert!(
+                !line.contains('\n') && !line.starts_with("error") && line.ends_with("; see --help"),
+                "{line}"
+            );
+        }
+    }
+}

@@ -9,14 +9,14 @@ use linux_raw_sys::io_uring as uapi;
 
 use super::prepare::{BELL, IGNORED};
 use super::shared::Mail;
-use super::slot::{Key, Kind, State};
+use super::slot::{Key, Kind, Owner, State};
 use super::target::{FileKind, Target};
 use super::{Aftermath, Driver, Finished, Metrics, Waiting};
 use crate::ring::{Cqe, Until};
 use std::task::Waker;
 
 /// Attempts without progress (EINTR, EAGAIN) before the errno is the answer.
-const ATTEMPTS: u16 = 1000;
+const ATTEMPTS: u8 = 250;
 
 impl Driver {
     /// Puts an operation into the submission queue, or at the end of those that wait for room.
@@ -59,8 +59,7 @@ impl Driver {
         if self.rings.as_ref().is_some_and(|rings| rings.main.is_ours()) {
             self.submit_waiting();
             self.arm_bell();
-            // The notification that came with mail is taken by now: nothing else would end the sleep.
-            self.enter(may_sleep && !self.shared.has_mail(), after);
+            self.enter(may_sleep, after);
             self.collect(after);
         }
         self.read_mail(after);
@@ -76,8 +75,10 @@ impl Driver {
                 _ => Ok(()),
             };
             let idle = !rings.main.has_completions() && self.waiting.is_empty();
-            let can_be_woken = rings.bell_armed;
-            let sleeps = may_sleep && idle && !spins && can_be_woken && self.shared.about_to_sleep_in_ring();
+            // The loop may have taken the notification that came with mail, so mail itself must be looked for; and
+            // without the bell nobody could wake us: the queue was too full to arm it.
+            let reachable = rings.bell_armed && !self.shared.has_mail() && !rings.have_released();
+            let sleeps = may_sleep && idle && !spins && reachable && self.shared.about_to_sleep_in_ring();
             let until = if sleeps {
                 Until::Completed
             } else if rings.main.has_deferred() || rings.main.waiting() > 0 {
@@ -112,8 +113,8 @@ impl Driver {
         }
         for key in refused {
             if let Some(slot) = self.slots.get(key) {
-                slot.errno = errno;
-                self.end(key, after);
+                slot.errno = errno as u16;
+                self.end(key, polled, after);
             }
         }
         if !polled && let Some(rings) = self.rings.as_mut() {
@@ -125,12 +126,12 @@ impl Driver {
         loop {
             let Some(rings) = self.rings.as_mut() else { return };
             let Some(cqe) = rings.main.complete() else { break };
-            self.completed(cqe, after);
+            self.completed(cqe, false, after);
         }
-        loop {
-            let Some(polled) = self.rings.as_mut().and_then(|rings| rings.polled.as_mut()) else { break };
-            let Some(cqe) = polled.complete() else { break };
-            self.completed(cqe, after);
+        while let Some(polled) = self.rings.as_mut().and_then(|rings| rings.polled.as_mut())
+            && let Some(cqe) = polled.complete()
+        {
+            self.completed(cqe, true, after);
         }
         if let Some(rings) = self.rings.as_mut() {
             rings.main.forget_released();
@@ -141,12 +142,18 @@ impl Driver {
     }
 
     #[inline]
-    fn completed(&mut self, cqe: Cqe, after: &mut Aftermath) {
+    fn completed(&mut self, cqe: Cqe, polled: bool, after: &mut Aftermath) {
         let key = Key::from_user_data(cqe.user_data);
-        match self.slots.get(key) {
-            Some(slot) if slot.state == State::InFlight => self.progress(key, cqe.result, after),
-            _ => self.not_an_operation(cqe),
+        let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) else {
+            return self.not_an_operation(cqe);
+        };
+        let all_at_once = slot.done == 0 && cqe.result > 0 && cqe.result as usize == slot.want;
+        if all_at_once && slot.kind.moves_data() {
+            slot.done = slot.want;
+        } else if !self.is_over(key, cqe.result, polled) {
+            return;
         }
+        self.end(key, polled, after);
     }
 
     #[cold]
@@ -168,36 +175,37 @@ impl Driver {
         }
     }
 
-    /// What the kernel answered: the end of the operation, or a part of it.
-    #[inline]
-    fn progress(&mut self, key: Key, result: i32, after: &mut Aftermath) {
+    /// Whether what the kernel answered is the end of the operation; where it is a part, the rest is submitted.
+    #[cold]
+    fn is_over(&mut self, key: Key, result: i32, polled: bool) -> bool {
         let slot = self.slots.at(key.slot);
+        let wanted = slot.owner != Owner::Nobody;
         if result < 0 {
             let errno = -result;
             slot.attempts += 1;
-            let again =
-                matches!(errno, libc::EINTR | libc::EAGAIN) && slot.attempts < ATTEMPTS && !slot.orphan;
-            if again {
-                return self.go_on(key);
+            if matches!(errno, libc::EINTR | libc::EAGAIN) && slot.attempts < ATTEMPTS && wanted {
+                self.go_on(key, polled);
+                return false;
             }
-            slot.errno = errno;
-            return self.end(key, after);
+            slot.errno = errno as u16;
+            return true;
         }
         if !slot.kind.moves_data() {
-            return self.end(key, after);
+            return true;
         }
         let before = slot.done;
         let began = self.began_at(key);
         let slot = self.slots.at(key.slot);
         slot.done = (began + result as usize).max(before).min(slot.want);
-        if slot.done == slot.want || result == 0 || slot.orphan {
-            return self.end(key, after);
+        if slot.done == slot.want || result == 0 || !wanted {
+            return true;
         }
         slot.attempts = if slot.done > before { 0 } else { slot.attempts + 1 };
         if slot.attempts >= ATTEMPTS || self.is_at_end(key) {
-            return self.end(key, after);
+            return true;
         }
-        self.go_on(key);
+        self.go_on(key, polled);
+        false
     }
 
     /// Where in the operation the submission that was just answered began. A direct read that stopped between two
@@ -235,9 +243,8 @@ impl Driver {
 
     /// Submits the rest of an operation.
     #[cold]
-    fn go_on(&mut self, key: Key) {
+    fn go_on(&mut self, key: Key, polled: bool) {
         self.counts.resubmitted += 1;
-        let polled = self.is_polled(key);
         self.no_longer_in_flight(polled);
         let slot = self.slots.at(key.slot);
         slot.state = State::Waiting;
@@ -246,11 +253,11 @@ impl Driver {
     }
 
     /// The one place where an operation ends.
-    fn end(&mut self, key: Key, after: &mut Aftermath) {
-        let polled = self.is_polled(key);
+    #[inline]
+    fn end(&mut self, key: Key, polled: bool, after: &mut Aftermath) {
         self.no_longer_in_flight(polled);
         let slot = self.slots.at(key.slot);
-        let (file, orphan, watched) = (slot.file, slot.orphan, slot.watched);
+        let (file, owner) = (slot.file, slot.owner);
         self.counts.ops += 1;
         self.counts.fixed_ops += u64::from(slot.fixed);
         self.counts.failed += u64::from(slot.errno != 0);
@@ -265,23 +272,28 @@ impl Driver {
             // only the library's own reads begin past 0, and they fill memory in order.
             unsafe { slot.held.filled(slot.start + slot.done) };
         }
-        if let Some(waker) = slot.waker.take() {
-            after.wakers.push(waker);
-        }
-        if orphan {
-            after.buffers.push(self.take(key.slot).held);
-        } else if watched {
-            self.hand_over(key, after);
+        after.wake(std::mem::take(&mut slot.wake));
+        if owner != Owner::Here {
+            self.end_elsewhere(key, owner, after);
         }
         if let Some(given) = self.leave_file(file) {
             after.files.push(given);
         }
     }
 
+    #[cold]
+    fn end_elsewhere(&mut self, key: Key, owner: Owner, after: &mut Aftermath) {
+        match owner {
+            Owner::Here => {}
+            Owner::Afar => self.hand_over(key, after),
+            Owner::Nobody => after.buffers.push(self.take_finished(key.slot).held),
+        }
+    }
+
     /// Leaves a result where a future that moved to another thread finds it.
     #[cold]
     fn hand_over(&mut self, key: Key, after: &mut Aftermath) {
-        let finished = self.take(key.slot);
+        let finished = self.take_finished(key.slot);
         let mut inner = self.shared.lock();
         inner.finished.insert(key, finished);
         after.wakers.extend(inner.wakers.remove(&key));
@@ -295,19 +307,7 @@ impl Driver {
         for letter in mail {
             match letter {
                 Mail::Watch(key) => self.watch(key, after),
-                Mail::Cancel(key) => {
-                    if let Some(slot) = self.slots.get(key) {
-                        slot.watched = false;
-                    }
-                    if let Some((held, waker, given)) = self.cancel(key) {
-                        after.buffers.push(held);
-                        after.wakers.extend(waker);
-                        after.files.extend(given);
-                    }
-                    // It ended, and its result was left for the future, after that was dropped.
-                    let kept = self.shared.lock().finished.remove(&key);
-                    after.buffers.extend(kept.map(|finished| finished.held));
-                }
+                Mail::Cancel(key) => self.cancel_for_afar(key, after),
                 Mail::Close(number) => {
                     if let Some(given) = self.files.close(number) {
                         self.unregister(&given);
@@ -318,10 +318,27 @@ impl Driver {
         }
     }
 
+    fn cancel_for_afar(&mut self, key: Key, after: &mut Aftermath) {
+        let Some(slot) = self.slots.get(key) else {
+            // Its result was handed over on the way of this letter.
+            let finished = self.shared.lock().finished.remove(&key);
+            return after.buffers.extend(finished.map(|finished| finished.held));
+        };
+        slot.owner = Owner::Here;
+        if let Some((held, wake, given)) = self.cancel(key) {
+            after.buffers.push(held);
+            after.wake(wake);
+            after.files.extend(given);
+        }
+    }
+
     fn watch(&mut self, key: Key, after: &mut Aftermath) {
-        let Some(slot) = self.slots.get(key) else { return };
-        slot.watched = true;
-        after.wakers.extend(slot.waker.take());
+        let Some(slot) = self.slots.get(key) else {
+            // The future came back and took its result on the way of this letter.
+            return after.wakers.extend(self.shared.lock().wakers.remove(&key));
+        };
+        slot.owner = Owner::Afar;
+        after.wake(std::mem::take(&mut slot.wake));
         if slot.state == State::Done {
             self.hand_over(key, after);
         }
@@ -338,7 +355,8 @@ impl Driver {
     pub(super) fn deactivate(&mut self, after: &mut Aftermath) -> Vec<Waker> {
         self.read_mail(after);
         let done: Vec<Key> = self.slots.done().collect();
-        let results: Vec<(Key, Finished)> = done.into_iter().map(|key| (key, self.take(key.slot))).collect();
+        let results: Vec<(Key, Finished)> =
+            done.into_iter().map(|key| (key, self.take_finished(key.slot))).collect();
         self.active = false;
         let wakers = {
             let mut inner = self.shared.lock();

@@ -14,6 +14,7 @@ mod prepare;
 mod shared;
 mod slot;
 mod target;
+mod wake;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -28,33 +29,53 @@ use crate::memory::Held;
 use crate::metrics::{Counters, Metrics};
 use crate::ring::{Ring, RingOptions};
 
+pub(crate) use prepare::MOST_AT_ONCE;
 pub(crate) use shared::Shared;
 pub(crate) use slot::{Key, Kind, Request};
 pub(crate) use target::{FileKind, Target};
+pub(crate) use wake::{TaskNumber, polled, polling};
 
 use shared::Mail;
-use slot::{Slots, State};
+use slot::{Owner, Parts, Slots, State};
 use target::{Files, Given};
+use wake::Wake;
 
-/// What an operation gave.
-pub(crate) struct Finished {
-    pub held: Held,
+/// How an operation ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
     /// Bytes moved.
     pub done: usize,
     /// 0 where it went well.
     pub errno: i32,
 }
 
+/// How an operation ended, and its buffer.
+pub(crate) struct Finished {
+    pub held: Held,
+    pub ended: Ended,
+}
+
 /// What a turn of the driver leaves to do once it is not borrowed any more. Kept by the loop, so that it is filled
 /// without allocating.
 #[derive(Default)]
 pub(crate) struct Aftermath {
+    /// Tasks of this thread's loop to put back into its queue.
+    pub tasks: Vec<TaskNumber>,
     wakers: Vec<Waker>,
     buffers: Vec<Held>,
     files: Vec<Given>,
 }
 
 impl Aftermath {
+    #[inline]
+    fn wake(&mut self, wake: Wake) {
+        match wake {
+            Wake::Task(task) => self.tasks.push(task),
+            Wake::Waker(waker) => self.wakers.push(waker),
+            Wake::Nobody => {}
+        }
+    }
+
     fn settle(&mut self) {
         for waker in self.wakers.drain(..) {
             waker.wake();
@@ -79,7 +100,7 @@ struct Driver {
     files: Files,
     waiting: VecDeque<Waiting>,
     in_flight: usize,
-    spare_parts: Vec<Box<Vec<libc::iovec>>>,
+    spare_parts: Vec<Parts>,
     counts: Metrics,
     /// Whether the thread is in its loop.
     active: bool,
@@ -94,6 +115,13 @@ struct Rings {
     polled_in_flight: usize,
     bell_armed: bool,
     bell_repeats: bool,
+}
+
+impl Rings {
+    /// Whether registrations have gone that these rings still have a share of.
+    fn have_released(&self) -> bool {
+        self.main.has_released() || self.polled.as_ref().is_some_and(Ring::has_released)
+    }
 }
 
 thread_local! {
@@ -115,31 +143,25 @@ pub(crate) struct Ticket {
     key: Key,
 }
 
-/// Starts an operation on this thread.
+/// Starts an operation on this thread, and takes the buffer.
 ///
 /// # Errors
-/// Gives the buffer back where this is no ringfile thread, or its ring can't be had.
+/// Leaves the buffer where this is no ringfile thread, or its ring can't be had.
 #[inline]
 pub(crate) fn start(
     target: &Arc<Target>,
     request: &Request,
-    held: Held,
+    held: &mut Held,
     context: &Context<'_>,
-) -> Result<Ticket, (Error, Held)> {
-    let mut held = Some(held);
+) -> Result<Ticket, Error> {
     let started = with(|driver| {
         driver.may_start(target)?;
-        let held = held.take().unwrap_or(Held::None);
         driver.files.enter(target, driver.shared.id);
-        let key = driver.slots.insert(request, held, target.number, context.waker().clone());
+        let key = driver.slots.insert(request, held, target.number, Wake::new(context.waker()));
         driver.submit(key);
         Ok(Ticket { driver: driver.shared.id, key })
     });
-    match started {
-        Some(Ok(ticket)) => Ok(ticket),
-        Some(Err(error)) => Err((error, held.unwrap_or(Held::None))),
-        None => Err((outside(), held.unwrap_or(Held::None))),
-    }
+    started.unwrap_or_else(|| Err(outside()))
 }
 
 #[cold]
@@ -149,24 +171,27 @@ fn outside() -> Error {
 }
 
 impl Ticket {
-    /// The result, once it is there; until then the task is woken when it is.
+    /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
     #[inline]
-    pub(crate) fn poll(&mut self, context: &Context<'_>) -> Poll<Finished> {
-        let mut old_waker = None;
+    pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Held) -> Poll<Ended> {
+        let mut before = Wake::Nobody;
         let polled = with(|driver| {
             if driver.shared.id != self.driver {
                 return None;
             }
-            driver.poll(self.key, context, &mut old_waker)
+            driver.poll(self.key, context, held, &mut before)
         });
-        drop(old_waker);
+        drop(before);
         match polled.flatten() {
-            Some(Poll::Ready(finished)) => {
+            Some(Poll::Ready(ended)) => {
                 self.key.generation = 0;
-                Poll::Ready(finished)
+                Poll::Ready(ended)
             }
             Some(Poll::Pending) => Poll::Pending,
-            None => self.poll_from_afar(context),
+            None => self.poll_from_afar(context).map(|finished| {
+                *held = finished.held;
+                finished.ended
+            }),
         }
     }
 
@@ -185,13 +210,13 @@ impl Ticket {
         if !inner.active {
             return Poll::Ready(lost());
         }
-        let old_waker = inner.wakers.insert(self.key, context.waker().clone());
-        if old_waker.is_none() {
+        let before = inner.wakers.insert(self.key, context.waker().clone());
+        if before.is_none() {
             shared.post(&mut inner, Mail::Watch(self.key));
         }
+        // Wakers may own anything, so none is dropped under the lock.
         drop(inner);
-        // Without the lock: a task may go with its last waker, and its operations come here.
-        drop(old_waker);
+        drop(before);
         Poll::Pending
     }
 
@@ -212,14 +237,12 @@ impl Ticket {
 
 /// What can only be seen by a future that is polled in a forked child: its result came in the parent.
 fn lost() -> Finished {
-    Finished { held: Held::None, done: 0, errno: libc::ECANCELED }
+    Finished { held: Held::None, ended: Ended { done: 0, errno: libc::ECANCELED } }
 }
 
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if self.key.generation == 0 {
-            return;
-        }
+impl Ticket {
+    #[cold]
+    fn cancel(&self) {
         let cancelled =
             with(|driver| (driver.shared.id == self.driver).then(|| driver.cancel(self.key)).flatten());
         match cancelled.flatten() {
@@ -229,8 +252,18 @@ impl Drop for Ticket {
     }
 }
 
+impl Drop for Ticket {
+    #[inline]
+    fn drop(&mut self) {
+        // Generation 0: the result was taken.
+        if self.key.generation != 0 {
+            self.cancel();
+        }
+    }
+}
+
 /// What a cancelled operation leaves to drop while the driver is not borrowed.
-type Rest = (Held, Option<Waker>, Option<Given>);
+type Rest = (Held, Wake, Option<Given>);
 
 impl Driver {
     fn new(options: RingOptions) -> Box<Self> {
@@ -312,32 +345,37 @@ impl Driver {
         &mut self,
         key: Key,
         context: &Context<'_>,
-        old_waker: &mut Option<Waker>,
-    ) -> Option<Poll<Finished>> {
+        held: &mut Held,
+        before: &mut Wake,
+    ) -> Option<Poll<Ended>> {
         let slot = self.slots.get(key)?;
-        if slot.watched {
+        if slot.owner == Owner::Afar {
             return None;
         }
         if slot.state != State::Done {
-            match &mut slot.waker {
-                Some(waker) if waker.will_wake(context.waker()) => {}
-                waker => *old_waker = waker.replace(context.waker().clone()),
-            }
+            *before = slot.wake.update(context.waker());
             return Some(Poll::Pending);
         }
-        Some(Poll::Ready(self.take(key.slot)))
+        Some(Poll::Ready(self.take(key.slot, held)))
     }
 
     /// Frees the slot of an operation that is done, or never began.
     #[inline]
-    fn take(&mut self, index: u32) -> Finished {
+    fn take(&mut self, index: u32, held: &mut Held) -> Ended {
         let slot = self.slots.at(index);
-        let (done, errno) = (slot.done, slot.errno);
+        let ended = Ended { done: slot.done, errno: i32::from(slot.errno) };
         if let Some(parts) = slot.parts.take() {
             self.spare_parts.push(parts);
         }
-        let (held, _) = self.slots.remove(index);
-        Finished { held, done, errno }
+        std::mem::swap(&mut slot.held, held);
+        self.slots.remove(index);
+        ended
+    }
+
+    fn take_finished(&mut self, index: u32) -> Finished {
+        let mut held = Held::None;
+        let ended = self.take(index, &mut held);
+        Finished { held, ended }
     }
 
     /// Notes that an operation is not using its file any more; a file closed meanwhile is given up.
@@ -351,7 +389,8 @@ impl Driver {
     #[cold]
     fn unregister(&mut self, given: &Given) {
         given.forget_user(self.shared.id);
-        let Some(rings) = self.rings.as_mut() else { return };
+        // A forked child's file slots are those of the parent's ring.
+        let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) else { return };
         if let Some(slot) = given.registered {
             let ring = if given.target.polled { rings.polled.as_mut() } else { Some(&mut rings.main) };
             if let Some(ring) = ring {
@@ -363,18 +402,18 @@ impl Driver {
     /// Withdraws an operation, or asks the kernel to cancel it. `None` where it is not ours to cancel.
     fn cancel(&mut self, key: Key) -> Option<Rest> {
         let slot = self.slots.get(key)?;
-        if slot.watched {
+        if slot.owner == Owner::Afar {
             return None;
         }
         if slot.state == State::Done {
-            return Some((self.take(key.slot).held, None, None));
+            return Some((self.take_finished(key.slot).held, Wake::Nobody, None));
         }
         self.counts.cancelled += 1;
         let (state, position, file) = (slot.state, slot.position, slot.file);
-        let polled = self.files.target(file).is_some_and(|target| target.polled) && slot.kind.moves_data();
+        let polled = self.is_polled(key);
         let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) else {
             // A forked child: the operation is the parent's.
-            return Some((Held::None, None, None));
+            return Some((Held::None, Wake::Nobody, None));
         };
         let ring = if polled { rings.polled.as_mut()? } else { &mut rings.main };
         let withdrawn = match state {
@@ -385,16 +424,16 @@ impl Driver {
             if state == State::InFlight {
                 self.no_longer_in_flight(polled);
             }
-            let waker = self.slots.at(key.slot).waker.take();
-            let held = self.take(key.slot).held;
-            return Some((held, waker, self.leave_file(file)));
+            let wake = std::mem::take(&mut self.slots.at(key.slot).wake);
+            let held = self.take_finished(key.slot).held;
+            return Some((held, wake, self.leave_file(file)));
         }
         let slot = self.slots.at(key.slot);
-        slot.orphan = true;
-        let waker = slot.waker.take();
+        slot.owner = Owner::Nobody;
+        let wake = std::mem::take(&mut slot.wake);
         self.waiting.push_back(Waiting::Cancellation(key));
         self.submit_waiting();
-        Some((Held::None, waker, None))
+        Some((Held::None, wake, None))
     }
 
     fn no_longer_in_flight(&mut self, polled: bool) {
@@ -439,7 +478,8 @@ pub(crate) fn enter(options: RingOptions) -> Arc<Shared> {
 pub(crate) fn turn(may_sleep: bool, after: &mut Aftermath) {
     let has_ring = with(|driver| {
         driver.turn(may_sleep, after);
-        driver.rings.is_some()
+        // A forked child can't sleep in its parent's.
+        driver.rings.as_ref().is_some_and(|rings| rings.main.is_ours())
     });
     after.settle();
     if may_sleep
@@ -517,6 +557,10 @@ impl Drop for Driver {
             return;
         }
         debug_assert_eq!(self.in_flight, 0, "a thread left its loop with operations in flight");
+        if self.in_flight > 0 {
+            // Leaked rather than freed under the kernel.
+            std::mem::forget(std::mem::replace(&mut self.slots, Slots::new()));
+        }
         self.shared.counters.publish(&self.current_counts());
         self.shared.lock().closed = true;
         shared::retire(&self.shared);

@@ -10,6 +10,7 @@ use uapi::io_uring_op as op;
 
 use super::Driver;
 use super::slot::{Key, Kind, Slot, State};
+use crate::memory::{Held, Part};
 use crate::ring::{Ring, Sqe};
 
 /// Completions that nobody waits for: withdrawn entries, and cancellations. Generation 0 is no operation's.
@@ -18,7 +19,7 @@ pub(super) const IGNORED: u64 = 0;
 pub(super) const BELL: u64 = 1;
 
 /// One submission moves at most this much: the length field has 32 bits, and the kernel stops at 2 GiB less a page.
-const MOST_AT_ONCE: usize = 1 << 30;
+pub(crate) const MOST_AT_ONCE: usize = 1 << 30;
 /// `IOV_MAX`: one vectored submission has at most this many parts.
 const MOST_PARTS: usize = 1024;
 
@@ -28,9 +29,10 @@ impl Driver {
     pub(super) fn push(&mut self, key: Key) -> bool {
         let began = self.began_at(key);
         let slot = self.slots.at(key.slot);
-        let Some(rings) = self.rings.as_mut() else { return false };
-        let polled =
-            slot.kind.moves_data() && self.files.target(slot.file).is_some_and(|target| target.polled);
+        let (Some(rings), Some(file)) = (self.rings.as_mut(), self.files.entry(slot.file)) else {
+            return false;
+        };
+        let polled = file.target.polled && slot.kind.moves_data();
         let ring = match rings.polled.as_mut() {
             Some(ring) if polled => ring,
             _ => &mut rings.main,
@@ -39,8 +41,12 @@ impl Driver {
         if ring.space() <= u32::from(slot.linked) {
             return false;
         }
-        let (fd, registered) = self.files.descriptor(slot.file, ring);
-        let mut sqe = Sqe { fd, user_data: key.to_user_data(), offset: slot.offset, ..Sqe::default() };
+        let (fd, registered) = file.descriptor(ring);
+        let vectored_fixed = ring.supports(op::IORING_OP_READV_FIXED as u8);
+        let index = if slot.kind.moves_data() { fixed_index(&slot.held, ring) } else { None };
+        let Some(sqe) = ring.vacant() else { return false };
+        // Filled in place: an entry made on the stack and copied costs a failed store forwarding.
+        *sqe = Sqe { fd, user_data: key.to_user_data(), offset: slot.offset, ..Sqe::default() };
         sqe.op_flags = slot.op_flags;
         if registered {
             sqe.flags |= 1 << uapi::io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
@@ -49,12 +55,12 @@ impl Driver {
             sqe.flags |= 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
         }
         match slot.kind {
-            Kind::Read | Kind::Write => plain(slot, began, ring, &mut sqe),
+            Kind::Read | Kind::Write => plain(slot, began, index, sqe),
             Kind::ReadVectored | Kind::WriteVectored => {
                 if slot.parts.is_none() {
                     slot.parts = Some(self.spare_parts.pop().unwrap_or_default());
                 }
-                vectored(slot, began, ring, &mut sqe);
+                vectored(slot, began, index.filter(|_| vectored_fixed), sqe);
             }
             Kind::Sync => sqe.opcode = op::IORING_OP_FSYNC as u8,
             Kind::Allocate => {
@@ -76,9 +82,8 @@ impl Driver {
         if !slot.kind.moves_data() {
             slot.fixed = false;
         }
-        // SAFETY: the memory is the slot's, see the module.
-        let Some(position) = (unsafe { ring.push(sqe) }) else { return false };
-        slot.position = position;
+        // SAFETY: the entry was filled above, and names memory of the slot's, see the module.
+        slot.position = unsafe { ring.commit() };
         slot.state = State::InFlight;
         self.in_flight += 1;
         rings.polled_in_flight += usize::from(polled);
@@ -135,11 +140,26 @@ impl Driver {
     }
 }
 
+/// The index of the registered region that all parts of a buffer lie in.
+#[inline]
+fn fixed_index(held: &Held, ring: &mut Ring) -> Option<u16> {
+    if let Held::Pooled(buffer) = held
+        && let Some(index) = ring.recent_fixed_index(buffer.as_ptr(), buffer.capacity())
+    {
+        return Some(index);
+    }
+    let first = held.part(0)?.region?;
+    let same = |part: Part<'_>| part.region.is_some_and(|region| std::ptr::eq(first, region));
+    if held.count() > 1 && !held.parts().all(same) {
+        return None;
+    }
+    ring.fixed_index(first)
+}
+
 /// A read or write of one piece of memory, in its fixed form where the memory is registered.
 #[inline]
-fn plain(slot: &mut Slot, began: usize, ring: &mut Ring, sqe: &mut Sqe) {
+fn plain(slot: &mut Slot, began: usize, index: Option<u16>, sqe: &mut Sqe) {
     let Some(part) = slot.held.part(0) else { return };
-    let index = part.region.and_then(|region| ring.fixed_index(region));
     sqe.offset += began as u64;
     sqe.addr = part.ptr.wrapping_add(slot.start + began).expose_provenance() as u64;
     sqe.len = (slot.want - began).min(MOST_AT_ONCE) as u32;
@@ -154,12 +174,11 @@ fn plain(slot: &mut Slot, began: usize, ring: &mut Ring, sqe: &mut Sqe) {
 }
 
 /// A read or write of several pieces of memory, in its fixed form where all are parts of one registered region.
-fn vectored(slot: &mut Slot, began: usize, ring: &mut Ring, sqe: &mut Sqe) {
+fn vectored(slot: &mut Slot, began: usize, index: Option<u16>, sqe: &mut Sqe) {
     let is_read = slot.kind.is_read();
     let Some(parts) = slot.parts.as_mut() else { return };
     parts.clear();
     let (mut skip, mut room) = (slot.start + began, MOST_AT_ONCE);
-    let mut region = slot.held.part(0).and_then(|part| part.region);
     for part in slot.held.parts() {
         let len = if is_read { part.capacity } else { part.len };
         let skipped = skip.min(len);
@@ -168,20 +187,18 @@ fn vectored(slot: &mut Slot, began: usize, ring: &mut Ring, sqe: &mut Sqe) {
         if take == 0 {
             continue;
         }
-        if parts.len() == MOST_PARTS || room == 0 {
+        if parts.len() == MOST_PARTS {
             break;
         }
         room -= take;
-        region = region.filter(|first| part.region.is_some_and(|own| std::ptr::eq(*first, own)));
         parts.push(libc::iovec { iov_base: part.ptr.wrapping_add(skipped).cast(), iov_len: take });
     }
-    let opcode = if is_read { op::IORING_OP_READV_FIXED } else { op::IORING_OP_WRITEV_FIXED } as u8;
-    let index = region.filter(|_| ring.supports(opcode)).and_then(|region| ring.fixed_index(region));
-    sqe.opcode = match index {
-        Some(_) => opcode,
-        None if is_read => op::IORING_OP_READV as u8,
-        None => op::IORING_OP_WRITEV as u8,
-    };
+    sqe.opcode = match (is_read, index) {
+        (true, None) => op::IORING_OP_READV,
+        (true, Some(_)) => op::IORING_OP_READV_FIXED,
+        (false, None) => op::IORING_OP_WRITEV,
+        (false, Some(_)) => op::IORING_OP_WRITEV_FIXED,
+    } as u8;
     sqe.offset += began as u64;
     sqe.addr = parts.as_ptr().expose_provenance() as u64;
     sqe.len = parts.len() as u32;

@@ -81,10 +81,10 @@ impl Shared {
         self.notify();
     }
 
-    /// Whether there is mail to read.
+    /// Whether there is mail to read. It is posted before the notification, so one that was taken has made it visible.
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
-        self.has_mail.load(Ordering::Relaxed)
+        self.has_mail.load(Ordering::Acquire)
     }
 
     /// Whether mail came since the last call.

@@ -3,8 +3,7 @@
 //! A slot owns its buffer until the kernel has answered. Slots are reused; a generation tells the operations of one
 //! slot apart. Nothing here allocates once there are as many slots as operations were ever in flight together.
 
-use std::task::Waker;
-
+use super::wake::Wake;
 use crate::memory::Held;
 
 /// Which operation: a slot, and its generation (never 0).
@@ -27,8 +26,8 @@ impl Key {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Read,
-    Write,
     ReadVectored,
+    Write,
     WriteVectored,
     /// `op_flags`: `FSYNC_DATASYNC` or 0.
     Sync,
@@ -41,14 +40,17 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    #[inline]
     pub(crate) fn is_read(self) -> bool {
         matches!(self, Self::Read | Self::ReadVectored)
     }
 
+    #[inline]
     pub(crate) fn is_write(self) -> bool {
         matches!(self, Self::Write | Self::WriteVectored)
     }
 
+    #[inline]
     pub(crate) fn moves_data(self) -> bool {
         self.is_read() || self.is_write()
     }
@@ -81,32 +83,48 @@ pub(crate) enum State {
     Done,
 }
 
-/// 128 bytes or less, so that an operation's state is two cache lines.
+/// Who wants the result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owner {
+    /// A future on this thread.
+    Here,
+    /// A future that moved to another thread.
+    Afar,
+    /// Nobody any more.
+    Nobody,
+}
+
+/// The addresses of a vectored operation's parts.
+#[allow(clippy::box_collection)]
+pub(super) type Parts = Box<Vec<libc::iovec>>;
+
+/// 128 bytes or less, and on a boundary: two cache lines for an operation, since the copying of the data has put them
+/// out of the first level by the time they are looked at.
+#[repr(align(64))]
 pub(crate) struct Slot {
     pub generation: u32,
     pub state: State,
     pub kind: Kind,
     /// Every submission so far used a registered buffer.
     pub fixed: bool,
-    /// Nobody wants the result any more.
-    pub orphan: bool,
-    /// Failed or fruitless attempts since the last progress.
-    pub attempts: u16,
+    pub owner: Owner,
     pub linked: bool,
-    /// The future moved to another thread.
-    pub watched: bool,
+    /// Failed or fruitless attempts since the last progress.
+    pub attempts: u8,
+    /// 0, or why the operation failed; Linux has none above 4095.
+    pub errno: u16,
     pub file: u32,
     /// Where its entry is in the submission queue; in a free slot, the next free one.
     pub position: u32,
     pub op_flags: u32,
-    pub errno: i32,
     pub offset: u64,
     pub start: usize,
     pub want: usize,
     pub done: usize,
     pub held: Held,
-    pub waker: Option<Waker>,
-    pub parts: Option<Box<Vec<libc::iovec>>>,
+    pub wake: Wake,
+    /// Boxed, so that a slot stays small.
+    pub parts: Option<Parts>,
 }
 
 const _: () = assert!(size_of::<Slot>() <= 128);
@@ -121,20 +139,19 @@ impl Slot {
             state: State::Free,
             kind: Kind::Read,
             fixed: false,
-            orphan: false,
-            attempts: 0,
+            owner: Owner::Here,
             linked: false,
-            watched: false,
+            attempts: 0,
+            errno: 0,
             file: 0,
             position: NONE,
             op_flags: 0,
-            errno: 0,
             offset: 0,
             start: 0,
             want: 0,
             done: 0,
             held: Held::None,
-            waker: None,
+            wake: Wake::Nobody,
             parts: None,
         }
     }
@@ -155,7 +172,7 @@ impl Slots {
 
     /// A slot for `request`; the caller puts it into flight.
     #[inline]
-    pub(crate) fn insert(&mut self, request: &Request, held: Held, file: u32, waker: Waker) -> Key {
+    pub(crate) fn insert(&mut self, request: &Request, held: &mut Held, file: u32, wake: Wake) -> Key {
         if self.free == NONE {
             self.grow();
         }
@@ -165,10 +182,9 @@ impl Slots {
         slot.state = State::Waiting;
         slot.kind = request.kind;
         slot.fixed = true;
-        slot.orphan = false;
+        slot.owner = Owner::Here;
         slot.attempts = 0;
         slot.linked = request.linked;
-        slot.watched = false;
         slot.file = file;
         slot.op_flags = request.op_flags;
         slot.errno = 0;
@@ -176,8 +192,9 @@ impl Slots {
         slot.start = request.start;
         slot.want = request.want;
         slot.done = 0;
-        slot.held = held;
-        slot.waker = Some(waker);
+        // A free slot holds nothing and wakes nobody: swapping spares the dropping of that.
+        std::mem::swap(&mut slot.held, held);
+        std::mem::forget(std::mem::replace(&mut slot.wake, wake));
         Key { slot: index, generation: slot.generation }
     }
 
@@ -206,16 +223,16 @@ impl Slots {
         &mut self.slots[index as usize]
     }
 
-    /// Ends an operation and gives its buffer and waker back.
+    /// Frees a slot whose buffer and waker were taken.
     #[inline]
-    pub(crate) fn remove(&mut self, index: u32) -> (Held, Option<Waker>) {
+    pub(crate) fn remove(&mut self, index: u32) {
         let free = self.free;
         let slot = &mut self.slots[index as usize];
         slot.state = State::Free;
         slot.generation = slot.generation.wrapping_add(1).max(1);
         slot.position = free;
         self.free = index;
-        (std::mem::replace(&mut slot.held, Held::None), slot.waker.take())
+        debug_assert!(matches!(slot.held, Held::None) && matches!(slot.wake, Wake::Nobody));
     }
 
     /// The operations that are answered and not yet taken.

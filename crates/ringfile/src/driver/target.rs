@@ -105,8 +105,9 @@ impl Drop for Target {
     }
 }
 
-struct Entry {
-    target: Arc<Target>,
+/// A file in use.
+pub(crate) struct Entry {
+    pub target: Arc<Target>,
     in_flight: u32,
     uses: u32,
     registered: bool,
@@ -151,15 +152,10 @@ impl Files {
         Some(&self.0.get(number as usize)?.as_ref()?.target)
     }
 
-    /// The number to put into an entry for `ring`, and whether it is a registered one.
+    /// The file with this number, to submit an operation on it.
     #[inline]
-    pub(crate) fn descriptor(&mut self, number: u32, ring: &mut Ring) -> (i32, bool) {
-        let Some(Some(entry)) = self.0.get_mut(number as usize) else { return (-1, false) };
-        if entry.registered && entry.target.polled == ring.is_polled() {
-            return (number as i32, true);
-        }
-        entry.register_if_it_pays(ring);
-        (entry.target.raw_fd(), false)
+    pub(crate) fn entry(&mut self, number: u32) -> Option<&mut Entry> {
+        self.0.get_mut(number as usize)?.as_mut()
     }
 
     /// Notes that an operation has ended. A file whose last handle went meanwhile is given up.
@@ -191,6 +187,17 @@ impl Files {
 }
 
 impl Entry {
+    /// The number to put into an entry for `ring`, and whether it is a registered one.
+    #[inline]
+    pub(crate) fn descriptor(&mut self, ring: &mut Ring) -> (i32, bool) {
+        if self.registered && self.target.polled == ring.is_polled() {
+            return (self.target.number as i32, true);
+        }
+        self.register_if_it_pays(ring);
+        (self.target.raw_fd(), false)
+    }
+
+    #[cold]
     fn register_if_it_pays(&mut self, ring: &mut Ring) {
         if self.target.polled != ring.is_polled() || self.uses > USES_BEFORE_REGISTERING {
             return;

@@ -88,21 +88,21 @@ impl Future for Control<'_> {
         let control = &mut *self;
         match &mut control.stage {
             Stage::Start(request) => {
-                match driver::start(&control.file.0.target, request, Held::None, context) {
+                match driver::start(&control.file.0.target, request, &mut Held::None, context) {
                     Ok(ticket) => {
                         control.stage = Stage::Running(ticket);
                         Poll::Pending
                     }
-                    Err((error, _)) => {
+                    Err(error) => {
                         control.stage = Stage::Ended;
                         Poll::Ready(Err(control.failed(error)))
                     }
                 }
             }
             Stage::Running(ticket) => {
-                let Poll::Ready(finished) = ticket.poll(context) else { return Poll::Pending };
+                let Poll::Ready(ended) = ticket.poll(context, &mut Held::None) else { return Poll::Pending };
                 control.stage = Stage::Ended;
-                Poll::Ready(match finished.errno {
+                Poll::Ready(match ended.errno {
                     0 => Ok(()),
                     errno => Err(control.failed(Error::from_errno(errno, control.what))),
                 })

@@ -82,6 +82,8 @@ pub struct WriteDurable<'a, B> {
     /// The write's result, while the sync goes on.
     written: Option<B>,
     sync: Option<Control<'a>>,
+    /// The sync is submitted with the write, not after it.
+    linked: bool,
     /// The sync was cancelled since the write was short, and follows it once more.
     synced_again: bool,
 }
@@ -92,11 +94,16 @@ impl<'a, B: IoBuf> WriteDurable<'a, B> {
     pub(super) fn new(file: &'a File, buffer: B, offset: u64) -> Self {
         let (kind, measured) = file.0.durable.next();
         let write = Io::write(file, buffer, offset);
+        // A link holds one submission back until another on the same ring has ended, so it can't be between two rings,
+        // nor cover a write of several submissions.
+        let linked = kind == Durability::Fsync && write.is_one_submission() && !file.0.target.polled;
         let (write, sync) = match kind {
-            Durability::Fsync => (write.linked(), Some(Control::sync_data(file))),
+            Durability::Fsync if linked => (write.linked(), Some(Control::sync_data(file))),
+            Durability::Fsync => (write, Some(Control::sync_data(file))),
             _ => (write.with_flags(RWF_DSYNC), None),
         };
-        Self { file, kind, measured_from: None, measured, write, written: None, sync, synced_again: false }
+        let (measured_from, written, synced_again) = (None, None, false);
+        Self { file, kind, measured_from, measured, write, written, sync, linked, synced_again }
     }
 
     fn finish(&self, buffer: B) -> Poll<BufResult<B>> {
@@ -123,7 +130,7 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
                     // Submitted right behind the write, and so linked to it.
-                    if let Some(sync) = this.sync.as_mut()
+                    if let Some(sync) = this.sync.as_mut().filter(|_| this.linked)
                         && let Poll::Ready(result) = Pin::new(sync).poll(context)
                     {
                         // Done before the write was seen to be: kept for when it is.

@@ -6,11 +6,12 @@
 use std::borrow::Cow;
 use std::future::Future;
 use std::io::ErrorKind;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::{File, FileRef, unaligned};
-use crate::driver::{self, Finished, Kind, Request, Ticket};
+use super::{File, unaligned};
+use crate::driver::{self, Ended, Kind, Request, Ticket};
 use crate::error::{BufError, BufResult, Error};
 use crate::memory::{Held, IoBuf, IoBufMut};
 
@@ -23,36 +24,42 @@ pub struct Io<'a, B> {
     operation: Operation<'a>,
     /// All of it, or an error.
     exact: bool,
-    release: fn(Held) -> B,
+    release: fn(&mut Held) -> B,
 }
 
 /// An operation on held memory, whose type was put aside.
-pub(super) struct Operation<'a> {
-    file: FileRef<'a>,
+pub(super) struct Operation<'a, F = &'a File> {
+    file: F,
     request: Request,
+    /// The buffer, before and after.
+    held: Held,
     stage: Stage<'a>,
 }
 
-type Boxed<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
-
-/// What an operation gave, or why it could not begin.
-pub(super) type Outcome = Result<Finished, (Error, Held)>;
+type Boxed<'a> = Pin<Box<dyn Future<Output = (Held, Result<Ended, Error>)> + Send + 'a>>;
 
 enum Stage<'a> {
-    Start(Held),
+    Start,
     Running(Ticket),
     Unaligned(Boxed<'a>),
-    Ended,
+    /// The kernel's answer. Left here rather than returned: a result that is built and copied at once costs a failed
+    /// store forwarding on every operation.
+    Over(Ended),
+    Failed(Error),
+    Taken,
 }
 
 impl<'a, B> Io<'a, B> {
-    fn new(file: &'a File, kind: Kind, held: Held, offset: u64, release: fn(Held) -> B) -> Self {
-        let want = match kind.is_read() {
-            true => held.parts().map(|part| part.capacity).sum(),
-            false => held.parts().map(|part| part.len).sum(),
-        };
+    #[inline]
+    fn new(
+        file: &'a File,
+        kind: Kind,
+        (held, want): (Held, usize),
+        offset: u64,
+        release: fn(&mut Held) -> B,
+    ) -> Self {
         let request = Request { kind, op_flags: 0, offset, start: 0, want, linked: false };
-        Self { operation: Operation::new(FileRef::Borrowed(file), request, held), exact: true, release }
+        Self { operation: Operation::new(file, request, held), exact: true, release }
     }
 
     /// Flags for this write alone: `RWF_…`.
@@ -67,6 +74,11 @@ impl<'a, B> Io<'a, B> {
         self
     }
 
+    /// Whether the kernel takes all of it at once.
+    pub(super) fn is_one_submission(&self) -> bool {
+        self.operation.request.want <= driver::MOST_AT_ONCE
+    }
+
     /// Less than all of it will do.
     pub(super) fn or_less(mut self) -> Self {
         self.exact = false;
@@ -74,38 +86,55 @@ impl<'a, B> Io<'a, B> {
     }
 
     #[inline]
-    fn finish(&self, finished: Finished) -> BufResult<B> {
-        let Finished { held, done, errno } = finished;
-        let buffer = (self.release)(held);
-        if errno == 0 && (done == self.operation.request.want || !self.exact) {
-            return Ok(buffer);
+    fn finish(&mut self) -> BufResult<B> {
+        let buffer = (self.release)(&mut self.operation.held);
+        match &mut self.operation.stage {
+            Stage::Over(ended)
+                if ended.errno == 0 && (ended.done == self.operation.request.want || !self.exact) =>
+            {
+                Ok(buffer)
+            }
+            _ => Err(BufError::new(self.operation.take_error(), buffer)),
         }
-        Err(BufError::new(self.operation.failure(done, errno), buffer))
     }
 }
 
 impl<'a, B: IoBufMut> Io<'a, B> {
+    #[inline]
     pub(super) fn read(file: &'a File, buffer: B, offset: u64) -> Self {
-        Self::new(file, Kind::Read, buffer.hold_mut(), offset, B::release)
+        let want = buffer.capacity();
+        Self::new(file, Kind::Read, (buffer.hold_mut(), want), offset, release)
     }
 }
 
 impl<'a, B: IoBufMut> Io<'a, Vec<B>> {
     pub(super) fn read_many(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
-        Self::new(file, Kind::ReadVectored, B::hold_many_mut(buffers), offset, B::release_many)
+        let want = buffers.iter().map(IoBufMut::capacity).sum();
+        Self::new(file, Kind::ReadVectored, (B::hold_many_mut(buffers), want), offset, release_many)
     }
 }
 
 impl<'a, B: IoBuf> Io<'a, B> {
+    #[inline]
     pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
-        Self::new(file, Kind::Write, buffer.hold(), offset, B::release)
+        let want = buffer.len();
+        Self::new(file, Kind::Write, (buffer.hold(), want), offset, release)
     }
 }
 
 impl<'a, B: IoBuf> Io<'a, Vec<B>> {
     pub(super) fn write_many(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
-        Self::new(file, Kind::WriteVectored, B::hold_many(buffers), offset, B::release_many)
+        let want = buffers.iter().map(IoBuf::len).sum();
+        Self::new(file, Kind::WriteVectored, (B::hold_many(buffers), want), offset, release_many)
     }
+}
+
+fn release<B: IoBuf>(held: &mut Held) -> B {
+    B::release(std::mem::take(held))
+}
+
+fn release_many<B: IoBuf>(held: &mut Held) -> Vec<B> {
+    B::release_many(std::mem::take(held))
 }
 
 impl<B> Future for Io<'_, B> {
@@ -116,86 +145,111 @@ impl<B> Future for Io<'_, B> {
         let io = &mut *self;
         match io.operation.poll(context) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(finished)) => Poll::Ready(io.finish(finished)),
-            Poll::Ready(Err((error, held))) => Poll::Ready(Err(BufError::new(error, (io.release)(held)))),
+            Poll::Ready(()) => Poll::Ready(io.finish()),
         }
     }
 }
 
-impl<'a> Operation<'a> {
-    pub(super) fn new(file: FileRef<'a>, request: Request, held: Held) -> Self {
-        Self { file, request, stage: Stage::Start(held) }
+impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
+    #[inline]
+    pub(super) fn new(file: F, request: Request, held: Held) -> Self {
+        Self { file, request, held, stage: Stage::Start }
     }
 
+    /// The buffer of an operation that is over.
+    pub(super) fn take_held(&mut self) -> Held {
+        std::mem::take(&mut self.held)
+    }
+
+    /// Drives the operation. Once it is ready, [`result`](Self::result) has the outcome.
     #[inline]
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.stage {
             Stage::Running(ticket) => {
-                let Poll::Ready(finished) = ticket.poll(context) else { return Poll::Pending };
-                self.stage = Stage::Ended;
-                if finished.errno == libc::EINVAL && self.falls_back(&finished) {
-                    return self.begin(finished.held, context);
+                let Poll::Ready(ended) = ticket.poll(context, &mut self.held) else { return Poll::Pending };
+                // The ticket is spent: there is nothing to drop.
+                std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
+                if ended.errno == libc::EINVAL && self.falls_back(ended) {
+                    // What would wait for it was cancelled with the first attempt.
+                    self.request.linked = false;
+                    return self.begin(context);
                 }
-                Poll::Ready(Ok(finished))
+                Poll::Ready(())
             }
+            Stage::Start => self.begin(context),
             Stage::Unaligned(read) => {
-                let outcome = std::task::ready!(read.as_mut().poll(context));
-                self.stage = Stage::Ended;
-                Poll::Ready(outcome)
+                let (held, result) = std::task::ready!(read.as_mut().poll(context));
+                self.held = held;
+                self.stage = result.map_or_else(Stage::Failed, Stage::Over);
+                Poll::Ready(())
             }
-            Stage::Start(held) => {
-                let held = std::mem::take(held);
-                self.stage = Stage::Ended;
-                self.begin(held, context)
-            }
-            // A future that was ready and is polled again: as the standard library's do, it stays pending or panics;
-            // this one stays pending.
-            Stage::Ended => Poll::Pending,
+            // A future that is polled after it was ready may do as it likes; this one does nothing.
+            Stage::Over(_) | Stage::Failed(_) | Stage::Taken => Poll::Pending,
+        }
+    }
+
+    /// How the operation ended; an errno is a result here.
+    pub(super) fn result(&mut self) -> Result<Ended, Error> {
+        match std::mem::replace(&mut self.stage, Stage::Taken) {
+            Stage::Over(ended) => Ok(ended),
+            Stage::Failed(error) => Err(error),
+            _ => Err(self.error(ErrorKind::Other, "it was asked for its result before it ended, or twice")),
+        }
+    }
+
+    /// Why the operation is not what was asked for.
+    #[cold]
+    fn take_error(&mut self) -> Error {
+        match self.result() {
+            Ok(ended) => self.failure(ended),
+            Err(error) => error,
         }
     }
 
     #[inline]
-    fn begin(&mut self, held: Held, context: &mut Context<'_>) -> Poll<Outcome> {
-        match self.fits(&held) {
-            Ok(true) => {}
-            Ok(false) => return self.begin_unaligned(held, context),
-            Err(error) => return Poll::Ready(Err((error, held))),
+    fn begin(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self.fits() {
+            Ok(true) if self.request.want > 0 => {}
+            Ok(true) => {
+                self.stage = Stage::Over(Ended { done: 0, errno: 0 });
+                return Poll::Ready(());
+            }
+            Ok(false) => return self.begin_unaligned(context),
+            Err(error) => return self.fail(error),
         }
-        if self.request.want == 0 {
-            return Poll::Ready(Ok(Finished { held, done: 0, errno: 0 }));
-        }
-        match driver::start(&self.file.0.target, &self.request, held, context) {
+        match driver::start(&self.file.0.target, &self.request, &mut self.held, context) {
             Ok(ticket) => {
-                self.stage = Stage::Running(ticket);
+                // Before, the operation had not begun or was over: there is nothing to drop.
+                std::mem::forget(std::mem::replace(&mut self.stage, Stage::Running(ticket)));
                 Poll::Pending
             }
-            Err((error, held)) => {
-                let error = error.at(self.request.offset).on(self.file.path());
-                Poll::Ready(Err((error, held)))
-            }
+            Err(error) => self.fail(error.at(self.request.offset).on(self.file.path())),
         }
     }
 
     #[cold]
-    fn begin_unaligned(&mut self, held: Held, context: &mut Context<'_>) -> Poll<Outcome> {
-        let mut read: Boxed<'a> = Box::pin(unaligned::read(self.file.clone(), self.request, held));
-        let polled = read.as_mut().poll(context);
-        if polled.is_pending() {
-            self.stage = Stage::Unaligned(read);
-        }
-        polled
+    fn fail(&mut self, error: Error) -> Poll<()> {
+        self.stage = Stage::Failed(error);
+        Poll::Ready(())
+    }
+
+    #[cold]
+    fn begin_unaligned(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let held = std::mem::take(&mut self.held);
+        self.stage = Stage::Unaligned(Box::pin(unaligned::read(self.file.clone(), self.request, held)));
+        self.poll(context)
     }
 
     /// Whether the operation can go to the kernel as it is. An error for what would be refused without a reason.
     #[inline]
-    fn fits(&self, held: &Held) -> Result<bool, Error> {
+    fn fits(&self) -> Result<bool, Error> {
         let end = self.request.offset.checked_add(self.request.want as u64);
         if end.is_none_or(|end| end > i64::MAX as u64) {
             return Err(self.error(ErrorKind::InvalidInput, "the end would be beyond 2^63 bytes"));
         }
         let Some(block) = self.file.0.target.direct() else { return Ok(true) };
         let is_read = self.request.kind.is_read();
-        if unaligned::fits(&self.request, held, block as usize) || self.request.want == 0 {
+        if unaligned::fits(&self.request, &self.held, block as usize) || self.request.want == 0 {
             return Ok(true);
         }
         if is_read {
@@ -230,7 +284,7 @@ impl<'a> Operation<'a> {
     }
 
     #[cold]
-    pub(super) fn failure(&self, done: usize, errno: i32) -> Error {
+    pub(super) fn failure(&self, Ended { done, errno }: Ended) -> Error {
         let is_read = self.request.kind.is_read();
         if errno == 0 {
             let (kind, why) = match is_read {
@@ -256,19 +310,18 @@ impl<'a> Operation<'a> {
 
     /// Direct I/O turned out to be refused, and the user allowed buffered I/O instead.
     #[cold]
-    fn falls_back(&self, finished: &Finished) -> bool {
-        finished.errno == libc::EINVAL
-            && finished.done == 0
+    fn falls_back(&self, ended: Ended) -> bool {
+        ended.done == 0
             && self.file.0.buffered_fallback
             && self.file.is_direct()
             && self.file.0.target.turn_buffered().is_ok()
     }
 }
 
-impl Future for Operation<'_> {
-    type Output = Outcome;
+impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Future for Operation<'a, F> {
+    type Output = Result<Ended, Error>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        Operation::poll(&mut self, context)
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Operation::poll(&mut self, context).map(|()| self.result())
     }
 }

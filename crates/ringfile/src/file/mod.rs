@@ -87,25 +87,6 @@ pub struct Alignment {
     pub bytes: usize,
 }
 
-/// A file borrowed for the time of an operation, or held by it.
-#[derive(Clone)]
-enum FileRef<'a> {
-    Borrowed(&'a File),
-    Owned(File),
-}
-
-impl std::ops::Deref for FileRef<'_> {
-    type Target = File;
-
-    #[inline]
-    fn deref(&self) -> &File {
-        match self {
-            Self::Borrowed(file) => file,
-            Self::Owned(file) => file,
-        }
-    }
-}
-
 impl File {
     /// Opens a file for buffered reads. See [`OpenOptions`] for all else.
     ///

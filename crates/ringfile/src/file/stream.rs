@@ -9,9 +9,9 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use futures_core::Stream;
 
+use super::File;
 use super::io::Operation;
-use super::{File, FileRef};
-use crate::driver::{Finished, Kind, Request};
+use crate::driver::{Ended, Kind, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Held, Pool, PoolError};
 
@@ -50,9 +50,21 @@ pub struct Reader {
     memory: Option<Pin<Box<dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send>>>,
 }
 
+/// A file that is held by the operation on it.
+#[derive(Clone)]
+struct Owned(File);
+
+impl std::ops::Deref for Owned {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
+
 /// A read ahead: under way, or ended before its turn.
 struct Ahead {
-    read: Operation<'static>,
+    read: Operation<'static, Owned>,
     ended: Option<Result<Bytes>>,
     wanted: usize,
 }
@@ -105,7 +117,7 @@ impl Reader {
                 want: buffer.capacity(),
                 linked: false,
             };
-            let read = Operation::new(FileRef::Owned(self.file.clone()), request, Held::Pooled(buffer));
+            let read = Operation::new(Owned(self.file.clone()), request, Held::Pooled(buffer));
             self.next += wanted as u64;
             let mut ahead = Ahead { read, ended: None, wanted };
             ahead.poll(context);
@@ -172,18 +184,27 @@ impl Reader {
 }
 
 impl Ahead {
+    fn piece(&mut self) -> Bytes {
+        match self.read.take_held() {
+            Held::Pooled(mut buffer) => {
+                buffer.truncate(self.wanted);
+                buffer.freeze()
+            }
+            _ => Bytes::new(),
+        }
+    }
+
     fn poll(&mut self, context: &mut Context<'_>) {
         if self.ended.is_some() {
             return;
         }
-        let Poll::Ready(outcome) = self.read.poll(context) else { return };
-        self.ended = Some(match outcome {
-            Ok(Finished { held: Held::Pooled(mut buffer), errno: 0, .. }) => {
-                buffer.truncate(self.wanted);
-                Ok(buffer.freeze())
-            }
-            Ok(finished) => Err(self.read.failure(finished.done, finished.errno)),
-            Err((error, _)) => Err(error),
+        if self.read.poll(context).is_pending() {
+            return;
+        }
+        self.ended = Some(match self.read.result() {
+            Ok(Ended { errno: 0, .. }) => Ok(self.piece()),
+            Ok(ended) => Err(self.read.failure(ended)),
+            Err(error) => Err(error),
         });
     }
 }

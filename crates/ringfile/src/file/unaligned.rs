@@ -3,9 +3,11 @@
 //! What always holds: the blocks read are those that the range touches, each once; the memory they pass through is
 //! the library's own small reserve, never the user's pool, which may be full.
 
-use super::io::{Operation, Outcome};
-use super::{File, FileRef};
-use crate::driver::{Finished, Kind, Request};
+use std::ops::Deref;
+
+use super::File;
+use super::io::Operation;
+use crate::driver::{Ended, Kind, Request};
 use crate::error::Error;
 use crate::memory::{Buffer, Held, reserve};
 
@@ -23,7 +25,11 @@ pub(super) fn fits(request: &Request, held: &Held, block: usize) -> bool {
 }
 
 /// Reads as `request` says, whatever its alignment.
-pub(super) async fn read(file: FileRef<'_>, request: Request, mut held: Held) -> Outcome {
+pub(super) async fn read(
+    file: impl Deref<Target = File>,
+    request: Request,
+    mut held: Held,
+) -> (Held, Result<Ended, Error>) {
     let block = file.alignment().bytes;
     let mut done = 0;
     while done < request.want {
@@ -39,9 +45,13 @@ pub(super) async fn read(file: FileRef<'_>, request: Request, mut held: Held) ->
         };
         let (moved, asked, errno) = if body > 0 {
             let part = Request { kind: Kind::Read, offset: at, start: done, want: body, ..request };
-            let finished = Operation::new(FileRef::Borrowed(&file), part, held).await?;
-            held = finished.held;
-            (finished.done, body, finished.errno)
+            let mut read = Operation::new(&*file, part, held);
+            let result = (&mut read).await;
+            held = read.take_held();
+            match result {
+                Ok(ended) => (ended.done, body, ended.errno),
+                Err(error) => return (held, Err(error)),
+            }
         } else {
             match through_the_reserve(&file, at, left, block).await {
                 Ok((bounced, skipped, asked, errno)) => {
@@ -50,16 +60,16 @@ pub(super) async fn read(file: FileRef<'_>, request: Request, mut held: Held) ->
                     held.copy_in(done, &got[..moved]);
                     (moved, asked, errno)
                 }
-                Err(error) => return Err((error, held)),
+                Err(error) => return (held, Err(error)),
             }
         };
         done += moved;
         if errno != 0 || moved < asked {
             held.copy_in(done, &[]);
-            return Ok(Finished { held, done, errno });
+            return (held, Ok(Ended { done, errno }));
         }
     }
-    Ok(Finished { held, done, errno: 0 })
+    (held, Ok(Ended { done, errno: 0 }))
 }
 
 /// Reads the blocks that the range begins with, or all of them. Gives them, where the range begins in them, how many
@@ -77,11 +87,10 @@ async fn through_the_reserve(
     let first = at - skipped as u64;
     let request =
         Request { kind: Kind::Read, op_flags: 0, offset: first, start: 0, want: len, linked: false };
-    match Operation::new(FileRef::Borrowed(file), request, Held::Pooled(bounce)).await {
-        Ok(Finished { held: Held::Pooled(bounce), errno, .. }) => {
-            Ok((bounce, skipped, left.min(len - skipped), errno))
-        }
-        Ok(_) => Err(Error::new(std::io::ErrorKind::Other, "unaligned direct read")),
-        Err((error, _)) => Err(error),
+    let mut read = Operation::new(file, request, Held::Pooled(bounce));
+    let ended = (&mut read).await?;
+    match read.take_held() {
+        Held::Pooled(bounce) => Ok((bounce, skipped, left.min(len - skipped), ended.errno)),
+        _ => Err(Error::new(std::io::ErrorKind::Other, "unaligned direct read")),
     }
 }

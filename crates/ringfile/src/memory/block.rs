@@ -5,13 +5,13 @@
 //! that describe it don't change; a header is never seen through `&mut`, as overtaken threads may read its link.
 
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use super::core::Core;
-use super::kernel::Links;
+use super::kernel::{Blocks, Linked, NUMBERS};
 use super::lend::Lender;
 use super::region::Region;
-use super::sync::AtomicU32;
+use super::sync::AtomicU64;
 
 /// What becomes of a block when nobody refers to it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(crate) struct Block {
     pub(super) refs: AtomicU32,
     /// Owners of `Bytes` that were made anew by a failed thaw, and thaws under way (see `frozen.rs`).
     pub(super) pins: AtomicU32,
-    next: AtomicU32,
+    link: AtomicU64,
     index: AtomicU32,
     kind: AtomicU8,
     class: AtomicU8,
@@ -51,7 +51,7 @@ impl Block {
         Block {
             refs: AtomicU32::new(0),
             pins: AtomicU32::new(0),
-            next: AtomicU32::new(0),
+            link: AtomicU64::new(0),
             index: AtomicU32::new(index),
             kind: AtomicU8::new(Kind::Cached as u8),
             class: AtomicU8::new(0),
@@ -153,7 +153,7 @@ pub(super) unsafe fn release(block: NonNull<Block>) {
 }
 
 const FIRST_CHUNK: u32 = 64;
-/// 64 headers, then twice as many, and so on: 2^31 headers are 1 TiB of the smallest blocks.
+/// 64 headers, then twice as many, and so on: 2^30 headers are 512 GiB of the smallest blocks, 4 TiB of pages.
 const CHUNKS: usize = 25;
 
 /// A pool's headers: found by number without a lock, never moved, freed with the pool.
@@ -198,13 +198,13 @@ impl Arena {
         unsafe { self.get(index).as_ref() }
     }
 
-    /// A free number, or none when 2^31 are in use.
+    /// A free number, or none when all are in use.
     pub(super) fn number(&self, numbers: &mut Numbers, home: *mut ()) -> Option<u32> {
         if let Some(index) = numbers.free.pop() {
             return Some(index);
         }
         let index = numbers.unused;
-        if index >= 1 << 31 {
+        if index >= NUMBERS {
             return None;
         }
         let (chunk, at, len) = place(index);
@@ -222,10 +222,24 @@ impl Arena {
     }
 }
 
-impl Links for Arena {
+impl Linked for Block {
     #[inline]
-    fn next(&self, index: u32) -> &AtomicU32 {
-        &self.header(index).next
+    fn link(&self) -> &AtomicU64 {
+        &self.link
+    }
+
+    #[inline]
+    fn number(&self) -> u32 {
+        self.index()
+    }
+}
+
+impl Blocks for Arena {
+    type Block = Block;
+
+    #[inline]
+    fn block(&self, index: u32) -> NonNull<Block> {
+        self.get(index)
     }
 }
 

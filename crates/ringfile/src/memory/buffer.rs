@@ -11,6 +11,7 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
@@ -58,6 +59,20 @@ impl Buffer {
     #[inline]
     pub(super) unsafe fn new(ptr: NonNull<u8>, len: usize, cap: usize, block: NonNull<Block>) -> Self {
         Buffer { ptr, len, cap, block }
+    }
+
+    /// The first buffer over a free block, of length 0.
+    ///
+    /// # Safety
+    /// The block has a home, was in no stack and nobody refers to it, has `cap` bytes at least, and is the caller's.
+    #[inline]
+    pub(super) unsafe fn first(block: NonNull<Block>, cap: usize) -> Self {
+        // SAFETY: a block with a home keeps its header.
+        let header = unsafe { block.as_ref() };
+        debug_assert!(cap <= header.size());
+        header.refs.store(1, Ordering::Relaxed);
+        // SAFETY: the caller's block, so its memory is ours; memory of the system's is initialised.
+        unsafe { Buffer::new(NonNull::new_unchecked(header.base()), 0, cap, block) }
     }
 
     /// Bytes that hold data.
@@ -233,6 +248,11 @@ impl Buffer {
     pub(super) fn header(&self) -> &Block {
         // SAFETY: our reference keeps the header.
         unsafe { self.block.as_ref() }
+    }
+
+    /// The block with its reference: what [`Buffer::first`] takes.
+    pub(super) fn into_block(self) -> NonNull<Block> {
+        ManuallyDrop::new(self).block
     }
 
     pub(super) fn block(&self) -> NonNull<Block> {

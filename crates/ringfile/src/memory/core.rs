@@ -1,8 +1,8 @@
 //! The inside of a pool: what all its handles and buffers share, and the lock-free way of getting and giving back.
 //!
-//! Knows the kernel of stacks and counts, the headers, and what lies under the lock (`slow.rs`). What always holds:
+//! Knows the kernel of stacks and anchors, the headers, and what lies under the lock (`slow.rs`). What always holds:
 //! a core is freed when its last handle and the last reference to one of its blocks are gone, whichever comes
-//! last; no get runs without a handle; a returner's last touch is its count.
+//! last; no get runs without a handle; a push without the lock is a returner's last touch.
 
 use std::cell::Cell as ThreadCell;
 use std::ptr::NonNull;
@@ -11,17 +11,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::block::{Arena, Block, Kind};
-use super::buffer::Buffer;
 use super::class::{self, CLASSES};
-use super::kernel::{Cell, Gate, Remaining};
+use super::kernel::{Anchors, Cell};
 use super::mapping::MapOptions;
 use super::slow::Inner;
 
 /// More shards than this only make stealing slower.
 const MOST_SHARDS: usize = 16;
-
-/// Where blocks outside the pool are counted, after the size classes.
-pub(super) const OUTSIDE: usize = CLASSES;
 
 /// What a pool does when a request finds it full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +52,7 @@ pub(crate) struct Options {
 /// What one group of threads keeps at hand. Its own cache lines, two each, as processors fetch them in pairs.
 #[repr(align(128))]
 struct Shard {
-    cells: [Cell; CLASSES + 1],
+    cells: [Cell; CLASSES],
 }
 
 /// What happens off the fast path, counted.
@@ -71,8 +67,7 @@ pub(super) struct Counters {
 pub(crate) struct Core {
     shards: Box<[Shard]>,
     pub(super) arena: Arena,
-    pub(super) gate: Gate,
-    remaining: Remaining,
+    pub(super) anchors: Anchors,
     handles: AtomicUsize,
     pub(super) options: Options,
     pub(super) counters: Counters,
@@ -104,12 +99,11 @@ impl Core {
         let core = Core {
             shards,
             arena: Arena::new(),
-            gate: Gate::new(),
-            remaining: Remaining::new(),
+            anchors: Anchors::new(),
             handles: AtomicUsize::new(1),
             options,
             counters: Counters::default(),
-            inner: Mutex::new(Inner::default()),
+            inner: Mutex::new(Inner::new()),
         };
         NonNull::from(Box::leak(Box::new(core)))
     }
@@ -132,22 +126,19 @@ impl Core {
         class::of(n.max(1).saturating_add(mask) & !mask)
     }
 
-    /// A buffer from what is cached, without a lock.
+    /// A block for `n` bytes from what is cached, without a lock; none if somebody waits.
     #[inline]
-    pub(super) fn get_cached(&self, n: usize) -> Option<Buffer> {
+    pub(super) fn get_cached(&self, n: usize) -> Option<NonNull<Block>> {
         let class = self.class_of(n)?;
-        if self.gate.anyone() {
-            return None;
+        match self.shard().cells[class].pop(&self.arena) {
+            Some(block) => Some(block),
+            None => self.steal(class),
         }
-        let own = &self.shard().cells[class];
-        let index = own.pop(&self.arena).or_else(|| self.steal(class))?;
-        own.count_get();
-        Some(self.buffer(index, n))
     }
 
     /// A cached block of another shard.
     #[cold]
-    fn steal(&self, class: usize) -> Option<u32> {
+    fn steal(&self, class: usize) -> Option<NonNull<Block>> {
         let own = thread_number();
         (1..self.shards.len()).find_map(|step| {
             let shard = &self.shards[(own + step) & (self.shards.len() - 1)];
@@ -155,42 +146,20 @@ impl Core {
         })
     }
 
-    /// A cached block of any shard.
-    pub(super) fn pop_any(&self, class: usize) -> Option<u32> {
-        self.shard().cells[class].pop(&self.arena).or_else(|| self.steal(class))
+    /// A cached block of any shard, also if somebody waits. Under the lock.
+    pub(super) fn take_cached(&self, class: usize) -> Option<NonNull<Block>> {
+        self.cells(class).find_map(|cell| cell.take(&self.arena))
     }
 
-    /// Caches a block that nobody refers to.
-    pub(super) fn cache(&self, class: usize, index: u32) {
-        self.shard().cells[class].push(&self.arena, index);
+    /// Caches a block that nobody refers to. Under the lock; false if somebody waits.
+    pub(super) fn cache(&self, class: usize, block: NonNull<Block>) -> bool {
+        // SAFETY: all are parts of `self`, which outlives the call.
+        unsafe { Cell::push(&self.shard().cells[class], &self.arena, block).is_ok() }
     }
 
-    /// Takes all that is cached, of all classes and shards.
-    pub(super) fn drain_cached(&self, mut each: impl FnMut(u32)) {
-        for shard in &self.shards {
-            for cell in &shard.cells[..CLASSES] {
-                while let Some(index) = cell.pop(&self.arena) {
-                    each(index);
-                }
-            }
-        }
-    }
-
-    /// Counts a get and makes the block's first reference.
-    pub(super) fn hand_out(&self, index: u32, n: usize) -> Buffer {
-        self.shard().cells[self.arena.header(index).class()].count_get();
-        self.buffer(index, n)
-    }
-
-    #[inline]
-    fn buffer(&self, index: u32, n: usize) -> Buffer {
-        let block = self.arena.get(index);
-        let header = self.arena.header(index);
-        debug_assert!(n <= header.size());
-        header.refs.store(1, Ordering::Relaxed);
-        // SAFETY: the block was free and is now the caller's alone; its memory has `size >= n` bytes, and memory
-        // of the system's is initialised.
-        unsafe { Buffer::new(NonNull::new_unchecked(header.base()), 0, n, block) }
+    /// A class's stacks, one for each shard.
+    pub(super) fn cells(&self, class: usize) -> impl Iterator<Item = &Cell> {
+        self.shards.iter().map(move |shard| &shard.cells[class])
     }
 
     /// Takes back a block with the last reference to it.
@@ -199,39 +168,48 @@ impl Core {
     /// The block is of a core, got and not given back, and nobody refers to it.
     #[inline]
     pub(super) unsafe fn give_back(block: NonNull<Block>) {
-        // SAFETY: until its return is counted, a block that was got keeps its header and core alive.
-        let header = unsafe { block.as_ref() };
-        let core = header.home().cast::<Core>();
-        let cell: *const Cell = {
-            // SAFETY: as above; this borrow ends before the count.
-            let core = unsafe { &*core };
-            let cell = &core.shard().cells[header.class()];
-            if header.kind() == Kind::Cached {
-                cell.push(&core.arena, header.index());
-            } else {
-                core.give_back_slow(header);
-            }
-            if core.gate.anyone_after_push() {
-                core.serve();
-            }
-            cell
+        // SAFETY: a block that is out keeps its header and core; these borrows end before the push.
+        let (core, kind, class) = unsafe {
+            let header = block.as_ref();
+            (header.home().cast::<Core>(), header.kind(), header.class())
         };
-        // SAFETY: the last touch of the core, made once for this block.
-        if unsafe { Cell::count_return(cell) } {
-            // SAFETY: this return came after the close, so it is the caller's to settle, once.
-            unsafe { Core::settle(core, -1) }
+        // SAFETY: as above. The push is the last touch, unless it is refused, and then the block is still out.
+        let pushed = kind == Kind::Cached
+            && unsafe {
+                let cell = &raw const (&(*core).shard().cells)[class];
+                Cell::push(cell, &raw const (*core).arena, block).is_ok()
+            };
+        if !pushed {
+            // SAFETY: the block is out and the caller's to give back.
+            unsafe { Core::give_back_locked(core, block) }
         }
     }
 
-    /// Takes part in finding who frees the core; frees it if that is the caller.
+    /// Takes back a block that can't be pushed.
     ///
     /// # Safety
-    /// Called once by the closer and once for each block returned after the close.
+    /// As [`Core::give_back`].
     #[cold]
-    unsafe fn settle(core: *mut Core, delta: i64) {
-        // SAFETY: the caller's step is not yet counted, so the core is there.
-        if unsafe { Remaining::settle(&raw const (*core).remaining, delta) } {
-            // SAFETY: no handle, no block and no other settler is left, and the core came from a leaked box.
+    unsafe fn give_back_locked(core: *mut Core, block: NonNull<Block>) {
+        let anchors = {
+            // SAFETY: the block is out and keeps the core; from the next line on our anchor does.
+            let core = unsafe { &*core };
+            core.anchors.add(1);
+            let was_closed = core.dissolve_and_serve(block);
+            1 + i64::from(was_closed)
+        };
+        // SAFETY: our own anchor, and the block's if the closer has made it one.
+        unsafe { Core::release(core, anchors) }
+    }
+
+    /// Takes anchors away, and frees the core with the last one.
+    ///
+    /// # Safety
+    /// The anchors are the caller's, who touches the core no more.
+    unsafe fn release(core: *mut Core, anchors: i64) {
+        // SAFETY: until then they keep the core.
+        if unsafe { Anchors::release(&raw const (*core).anchors, anchors) } {
+            // SAFETY: no handle, no block and no other thread is left, and the core came from a leaked box.
             drop(unsafe { Box::from_raw(core) });
         }
     }
@@ -245,26 +223,16 @@ impl Core {
     /// # Safety
     /// The caller owns the handle and uses it no more.
     pub(super) unsafe fn drop_handle(core: NonNull<Core>) {
-        let outstanding = {
-            // SAFETY: the handle that is given up keeps the core alive.
+        {
+            // SAFETY: the handle that is given up keeps the core, and its anchor does until the end of this.
             let core = unsafe { core.as_ref() };
             if core.handles.fetch_sub(1, Ordering::AcqRel) != 1 {
                 return;
             }
-            // A future that was leaked may have left its place in the queue: nobody is to be served any more.
             core.dismiss_waiters();
-            let cells = core.shards.iter().flat_map(|shard| &shard.cells);
-            cells.map(Cell::close).sum()
-        };
-        // SAFETY: the only closer, once.
-        unsafe { Core::settle(core.as_ptr(), outstanding) }
-    }
-
-    /// (gets, returns) of a class over all shards.
-    pub(super) fn counts(&self, class: usize) -> (u64, u64) {
-        self.shards.iter().fold((0, 0), |sum, shard| {
-            let (gets, returns) = shard.cells[class].counts();
-            (sum.0 + gets, sum.1 + returns)
-        })
+            core.close();
+        }
+        // SAFETY: the handles' own anchor, once.
+        unsafe { Core::release(core.as_ptr(), 1) }
     }
 }

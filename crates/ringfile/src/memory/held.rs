@@ -140,7 +140,20 @@ impl Held {
     ///
     /// # Safety
     /// The first `n` bytes of the parts, capacity after capacity, are initialised.
+    #[inline]
     pub(crate) unsafe fn filled(&mut self, n: usize) {
+        if let Held::Pooled(buffer) = self {
+            return buffer.set_len(n.min(buffer.capacity()));
+        }
+        // SAFETY: as the caller says.
+        unsafe { self.filled_in_turn(n) }
+    }
+
+    /// As `filled`.
+    ///
+    /// # Safety
+    /// As `filled`.
+    unsafe fn filled_in_turn(&mut self, n: usize) {
         let mut left = n;
         for at in 0..self.count() {
             let capacity = self.part(at).map_or(0, |part| part.capacity);
@@ -179,4 +192,133 @@ fn of_buffer(buffer: &Buffer) -> Part<'_> {
 #[inline]
 fn of_vec(vec: &Vec<u8>) -> Part<'_> {
     Part { ptr: vec.as_ptr().cast_mut(), len: vec.len(), capacity: vec.capacity(), region: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::iobuf::{IoBuf, IoBufMut};
+    use super::super::pool::Pool;
+    use super::*;
+    use bytes::{Bytes, BytesMut};
+
+    /// Plays the kernel: writes 1, 2, 3, … over the parts, as much as `n`, and sets the lengths.
+    fn read_into(held: &mut Held, n: usize) {
+        let mut next = 0_u8;
+        let parts: Vec<_> = held.parts().map(|part| (part.ptr, part.capacity)).collect();
+        for (ptr, capacity) in parts {
+            for at in 0..capacity.min(n - usize::from(next)) {
+                next += 1;
+                // SAFETY: within the part's capacity, and the value is held here.
+                unsafe { ptr.add(at).write(next) };
+            }
+        }
+        // SAFETY: just written.
+        unsafe { held.filled(n) };
+    }
+
+    fn content(held: &Held) -> Vec<u8> {
+        // SAFETY: `len` bytes of each part are initialised.
+        held.parts()
+            .flat_map(|part| unsafe { std::slice::from_raw_parts(part.ptr, part.len) }.to_vec())
+            .collect()
+    }
+
+    #[test]
+    fn every_kind_of_buffer_is_read_into_and_comes_back_as_it_was() {
+        fn check<B: IoBufMut>(buffer: B, capacity: usize, fixed_len: bool) -> B {
+            let address = IoBuf::as_ptr(&buffer);
+            let mut held = buffer.hold_mut();
+            assert_eq!(held.parts().map(|part| part.capacity).collect::<Vec<_>>(), [capacity]);
+            assert!(held.part(1).is_none());
+            read_into(&mut held, 5);
+            let back = B::release(held);
+            assert_eq!(back.as_ptr(), address, "moved");
+            assert_eq!(back.len(), if fixed_len { capacity } else { 5 });
+            // SAFETY: five bytes were written.
+            assert_eq!(unsafe { std::slice::from_raw_parts(back.as_ptr(), 5) }, [1, 2, 3, 4, 5]);
+            back
+        }
+        let pool = Pool::new(1 << 20);
+        let buffer = check(pool.get(100).unwrap(), 100, false);
+        assert!(buffer.region().is_some());
+        let vec: Vec<u8> = Vec::with_capacity(100);
+        let capacity = vec.capacity();
+        check(vec, capacity, false);
+        check(vec![9_u8; 7].into_boxed_slice(), 7, true);
+        let bytes = BytesMut::with_capacity(64);
+        let capacity = bytes.capacity();
+        check(bytes, capacity, false);
+    }
+
+    #[test]
+    fn what_is_only_written_from_keeps_its_content() {
+        fn check<B: IoBuf>(buffer: B) -> B {
+            let address = buffer.as_ptr();
+            let held = buffer.hold();
+            assert_eq!(content(&held), b"content");
+            let part = held.part(0).unwrap();
+            assert_eq!((part.ptr.cast_const(), part.len), (address, 7));
+            B::release(held)
+        }
+        assert_eq!(check(Bytes::from(b"content".to_vec())), &b"content"[..]);
+        assert_eq!(check(&b"content"[..]), b"content");
+        assert_eq!(check(BytesMut::from(&b"content"[..])), &b"content"[..]);
+        assert_eq!(check(Box::<[u8]>::from(&b"content"[..]))[..], b"content"[..]);
+        assert_eq!(check(b"content".to_vec()), b"content");
+        let mut buffer = Pool::new(4096).get(7).unwrap();
+        buffer.extend_from_slice(b"content");
+        assert_eq!(check(buffer)[..], b"content"[..]);
+    }
+
+    #[test]
+    fn a_read_over_many_fills_them_from_the_front() {
+        fn check<B: IoBufMut>(all: Vec<B>) {
+            let count = all.len();
+            let mut held = B::hold_many_mut(all);
+            assert_eq!(held.count(), count);
+            read_into(&mut held, 7);
+            assert_eq!(content(&held), [1, 2, 3, 4, 5, 6, 7]);
+            let lens: Vec<_> = B::release_many(held).iter().map(IoBuf::len).collect();
+            assert_eq!(lens, [4, 3, 0]);
+        }
+        let pool = Pool::new(1 << 20);
+        check((0..3).map(|_| pool.get(4).unwrap()).collect());
+        check((0..3).map(|_| pool.get(8).unwrap().split_off(4)).collect());
+        check((0..3).map(|_| Vec::with_capacity(4)).collect::<Vec<Vec<u8>>>());
+        check((0..3).map(|_| Bounded(Vec::with_capacity(4))).collect());
+        let held = IoBuf::hold_many(vec![Bytes::from_static(b"one"), Bytes::from_static(b"two")]);
+        assert_eq!(content(&held), b"onetwo");
+        assert_eq!(Bytes::release_many(held), [&b"one"[..], b"two"]);
+        assert_eq!(Held::None.count(), 0);
+    }
+
+    /// A type of a user's.
+    struct Bounded(Vec<u8>);
+
+    // SAFETY: a vector's bytes stay where they are.
+    unsafe impl IoBuf for Bounded {
+        fn as_ptr(&self) -> *const u8 {
+            self.0.as_ptr()
+        }
+
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+    }
+
+    // SAFETY: as above.
+    unsafe impl IoBufMut for Bounded {
+        fn as_mut_ptr(&mut self) -> *mut u8 {
+            self.0.as_mut_ptr()
+        }
+
+        fn capacity(&self) -> usize {
+            4
+        }
+
+        unsafe fn set_len(&mut self, len: usize) {
+            // SAFETY: as the caller says.
+            unsafe { self.0.set_len(len) }
+        }
+    }
 }

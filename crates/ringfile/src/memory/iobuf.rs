@@ -152,8 +152,12 @@ unsafe impl IoBuf for Buffer {
         Held::Pooled(self)
     }
 
+    #[inline]
     fn release(held: Held) -> Self {
-        released(if let Held::Pooled(buffer) = held { Some(buffer) } else { None })
+        match held {
+            Held::Pooled(buffer) => buffer,
+            _ => released(None),
+        }
     }
 
     fn hold_many(all: Vec<Self>) -> Held {
@@ -202,8 +206,12 @@ unsafe impl IoBuf for Vec<u8> {
         Held::Vec(self)
     }
 
+    #[inline]
     fn release(held: Held) -> Self {
-        released(if let Held::Vec(vec) = held { Some(vec) } else { None })
+        match held {
+            Held::Vec(vec) => vec,
+            _ => released(None),
+        }
     }
 
     fn hold_many(all: Vec<Self>) -> Held {

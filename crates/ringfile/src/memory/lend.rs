@@ -262,3 +262,38 @@ impl fmt::Debug for RegisteredMemory {
         f.debug_struct("RegisteredMemory").field("len", &self.len()).field("lent", &self.lent()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f21_more_than_a_region_is_split_and_a_range_over_the_border_is_lent_unregistered() {
+        // Zeroed and never touched, so it takes no memory.
+        let memory = RegisteredMemory::new(vec![0_u8; REGION_MAX + 8192]);
+        let (first, over, second) = (
+            memory.lend(REGION_MAX - 8192..REGION_MAX - 4096).unwrap(),
+            memory.lend(REGION_MAX - 4096..REGION_MAX + 4096).unwrap(),
+            memory.lend(REGION_MAX + 4096..).unwrap(),
+        );
+        assert_eq!(first.region().map(Region::len), Some(REGION_MAX));
+        assert!(over.region().is_none());
+        assert_eq!(second.region().map(Region::len), Some(8192));
+        for buffer in [&first, &second] {
+            let (region, at) = (buffer.region().unwrap(), buffer.as_ptr() as usize);
+            let start = region.base().as_ptr() as usize;
+            assert!(start <= at && at + buffer.len() <= start + region.len());
+        }
+    }
+
+    #[test]
+    fn lending_again_uses_the_headers_that_came_back() {
+        let memory = RegisteredMemory::new(vec![0_u8; 8192]);
+        let header = |buffer: &Buffer| buffer.block();
+        let (one, two) = (memory.lend(..4096).unwrap(), memory.lend(4096..).unwrap());
+        let before = [header(&one), header(&two)];
+        drop((one, two));
+        let (one, two) = (memory.lend(1..10).unwrap(), memory.lend(10..20).unwrap());
+        assert!(before.contains(&header(&one)) && before.contains(&header(&two)));
+    }
+}

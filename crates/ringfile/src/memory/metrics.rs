@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::class::{self, CLASSES};
 use super::core::Core;
+use super::slow::Inner;
 
 /// Figures of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,10 +56,6 @@ pub struct PoolMetrics {
 
 impl Core {
     pub(super) fn metrics(&self) -> PoolMetrics {
-        let class = |class| {
-            let (gets, returns) = self.counts(class);
-            ClassMetrics { size: class::size(class), in_use: gets.saturating_sub(returns), gets, returns }
-        };
         let inner = self.lock();
         let regions = inner.region_counts();
         PoolMetrics {
@@ -75,7 +72,35 @@ impl Core {
             registered_regions: regions.registered,
             registered_bytes: regions.registered_bytes,
             refused_registrations: regions.refused,
-            classes: (0..CLASSES).map(class).filter(|class| class.gets > 0).collect(),
+            classes: (0..CLASSES)
+                .map(|class| self.class_metrics(&inner, class))
+                .filter(|class| class.gets > 0)
+                .collect(),
         }
+    }
+
+    /// Blocks that exist and are in no stack are in use; gets are the pops that handed out, and the blocks that were
+    /// handed out new.
+    fn class_metrics(&self, inner: &Inner, class: usize) -> ClassMetrics {
+        let book = &inner.classes[class];
+        let (pops, cached) = self.cells(class).fold((0, 0), |sum, cell| {
+            let (pops, height) = cell.counts(&self.arena);
+            (sum.0 + pops, sum.1 + height)
+        });
+        // Others pop and push meanwhile, so sums over shards may be off by a few.
+        let in_use = book.existing.saturating_sub(cached);
+        let gets = (pops + book.fresh).saturating_sub(book.drained);
+        ClassMetrics { size: class::size(class), in_use, gets, returns: gets.saturating_sub(in_use) }
+    }
+
+    /// Bytes of the pool's own that are in use.
+    pub(super) fn in_use(&self, inner: &Inner) -> usize {
+        let of_class = |class| {
+            let metrics = self.class_metrics(inner, class);
+            metrics.in_use as usize * metrics.size
+        };
+        let classes: usize =
+            (0..CLASSES).filter(|&class| inner.classes[class].existing > 0).map(of_class).sum();
+        classes.saturating_sub(inner.below_class)
     }
 }

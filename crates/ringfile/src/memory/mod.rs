@@ -47,7 +47,7 @@ pub use self::buffer::Buffer;
 pub use self::core::WhenFull;
 pub use self::error::PoolError;
 #[doc(hidden)]
-pub use self::held::{Held, Other};
+pub use self::held::Held;
 pub use self::iobuf::{IoBuf, IoBufMut};
 pub use self::lend::{RegisteredMemory, StableMemory};
 pub use self::mapping::HugePages;

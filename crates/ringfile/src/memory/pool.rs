@@ -95,13 +95,16 @@ impl Pool {
     /// assert!(pool.get(1 << 20).is_ok());
     /// # Ok::<(), ringfile::PoolError>(())
     /// ```
-    #[inline]
+    // Left to itself the compiler makes a call of it, and hands 32 bytes through memory: a fifth of the time.
+    #[inline(always)]
     pub fn get(&self, n: usize) -> Result<Buffer, PoolError> {
         let core = self.core();
-        match core.get_cached(n) {
-            Some(buffer) => Ok(buffer),
-            None => core.get_slow(self, n),
-        }
+        let block = match core.get_cached(n) {
+            Some(block) => block,
+            None => core.get_slow(self, n)?,
+        };
+        // SAFETY: a free block for `n` bytes, which is ours.
+        Ok(unsafe { Buffer::first(block, n) })
     }
 
     /// As [`Pool::get`], but when the pool is full, and the memory outside of it that [`WhenFull`] allows is used up,
@@ -310,4 +313,78 @@ pub(crate) fn reserve() -> &'static Pool {
         let options = PoolBuilder { capacity: 8 << 20, alignment: Some(page_size()), ..Pool::builder() };
         Pool { core: Core::new(options.options()) }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::super::region::Registration;
+    use super::super::waiters::set_thread_must_not_block;
+    use super::*;
+
+    #[test]
+    fn a_thread_that_runs_tasks_is_told_not_to_wait() {
+        let pool = Pool::builder().capacity(4096).when_full(WhenFull::Wait).build().unwrap();
+        let before = set_thread_must_not_block(true);
+        let only = pool.get(4096).unwrap();
+        let error = pool.get(4096).unwrap_err();
+        assert!(matches!(error, PoolError::WouldDeadlock { .. }));
+        assert!(error.to_string().contains("get_async"), "{error}");
+        assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::WouldBlock);
+        drop(only);
+        assert!(pool.get(4096).is_ok());
+        set_thread_must_not_block(before);
+    }
+
+    #[test]
+    fn registrations_are_counted_and_released_before_the_memory_goes() {
+        static RELEASED: AtomicU64 = AtomicU64::new(0);
+        fn on_release(_index: u32, serial: u64) {
+            RELEASED.fetch_add(serial, Ordering::SeqCst);
+        }
+        let register = |serial| move |_, _| Some(Registration { index: 0, serial, on_release });
+        let pool = Pool::new(8 << 20);
+        let small = pool.get(4096).unwrap();
+        let large = pool.get(3 << 20).unwrap();
+        let last = pool.get(2 << 20).unwrap();
+        for buffer in [&small, &large, &last] {
+            let (region, at) = (buffer.region().unwrap(), buffer.as_ptr() as usize);
+            let start = region.base().as_ptr() as usize;
+            assert!(start <= at && at + buffer.capacity() <= start + region.len());
+        }
+        assert!(small.region().unwrap().registration(register(1)).is_some());
+        assert!(large.region().unwrap().registration(register(10)).is_some());
+        assert!(last.region().unwrap().registration(|_, _| None).is_none());
+        let metrics = pool.metrics();
+        assert_eq!((metrics.regions, metrics.registered_regions, metrics.refused_registrations), (3, 2, 1));
+        assert_eq!(metrics.registered_bytes, 6 << 20);
+        drop((small, large, last));
+        assert_eq!(RELEASED.load(Ordering::SeqCst), 0, "free regions stay registered");
+        let whole = pool.get(8 << 20).unwrap();
+        assert_eq!(RELEASED.load(Ordering::SeqCst), 11, "all regions made room for one");
+        assert_eq!(pool.metrics().refused_registrations, 1, "is not forgotten");
+        assert!(whole.region().unwrap().registration(register(100)).is_some());
+        drop(pool);
+        assert_eq!(RELEASED.load(Ordering::SeqCst), 11);
+        drop(whole);
+        assert_eq!(RELEASED.load(Ordering::SeqCst), 111, "with the last buffer");
+    }
+
+    #[test]
+    fn what_is_never_registered_is_not_asked() {
+        let pool = Pool::builder().registered(false).build().unwrap();
+        let buffer = pool.get(4096).unwrap();
+        assert!(buffer.region().unwrap().registration(|_, _| unreachable!()).is_none());
+        let outside =
+            Pool::builder().capacity(4096).when_full(WhenFull::Outside { limit: 8192 }).build().unwrap();
+        assert!(outside.get(8192).unwrap().region().is_none());
+    }
+
+    #[test]
+    fn the_reserve_is_one_and_aligned() {
+        let buffer = reserve().get(100).unwrap();
+        assert_eq!(buffer.as_ptr() as usize % page_size(), 0);
+        assert!(std::ptr::eq(reserve(), reserve()));
+    }
 }

@@ -1,20 +1,22 @@
 //! What lies under a pool's lock: its regions, the hard limit, and the search for memory when nothing is cached.
 //!
 //! Knows the core, headers, extents and mappings. What always holds under the lock: the regions' lengths add up to
-//! `reserved`, which never passes the capacity; each byte of a region is in an extent or in exactly one block.
+//! `reserved`, which never passes the capacity; each byte of a region is in an extent or in exactly one block;
+//! `blocks` has all blocks there are, so those of them that are in no stack are out.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Waker;
 
 use super::block::{Block, Kind, Numbers};
-use super::buffer::Buffer;
-use super::class::{self, LARGEST, SLAB};
-use super::core::{Core, OUTSIDE, WhenFull};
+use super::class::{self, CLASSES, LARGEST, SLAB};
+use super::core::{Core, WhenFull};
 use super::error::PoolError;
 use super::extents::Extents;
+use super::kernel::Cell;
 use super::mapping::{HugePages, Mapping, page_size};
 use super::region::{REGION_MAX, Region};
 use super::waiters::Waiters;
@@ -29,15 +31,28 @@ struct Tract {
     extents: Extents,
 }
 
-/// What a pool's lock guards.
+/// What the books say of one size class, apart from what its stacks count.
 #[derive(Default)]
+pub(super) struct ClassBook {
+    /// Blocks that exist, cached or out.
+    pub(super) existing: u64,
+    /// Blocks that were handed out just made.
+    pub(super) fresh: u64,
+    /// Blocks that were taken from stacks and not handed out.
+    pub(super) drained: u64,
+}
+
+/// What a pool's lock guards.
 pub(crate) struct Inner {
     /// Oldest first.
     tracts: Vec<Tract>,
     /// All blocks that exist, by address: in use, cached or outside.
     blocks: BTreeMap<usize, u32>,
     numbers: Numbers,
+    pub(super) classes: [ClassBook; CLASSES],
     pub(super) waiters: Waiters,
+    /// The last handle is gone, and all blocks that were out then are anchors.
+    closed: bool,
     pub(super) reserved: usize,
     pub(super) reserved_high_water: usize,
     /// By how much blocks in use are smaller than their class.
@@ -57,6 +72,23 @@ pub(super) struct RegionCounts {
 }
 
 impl Inner {
+    pub(super) fn new() -> Self {
+        Inner {
+            tracts: Vec::new(),
+            blocks: BTreeMap::new(),
+            numbers: Numbers::default(),
+            classes: std::array::from_fn(|_| ClassBook::default()),
+            waiters: Waiters::default(),
+            closed: false,
+            reserved: 0,
+            reserved_high_water: 0,
+            below_class: 0,
+            outside_bytes: 0,
+            outside_allocations: 0,
+            refused_before: 0,
+        }
+    }
+
     pub(super) fn region_counts(&self) -> RegionCounts {
         let (registered, refused): (Vec<_>, Vec<_>) = self
             .tracts
@@ -84,30 +116,30 @@ impl Core {
         if n <= largest && largest > 0 { Ok(()) } else { Err(PoolError::TooLarge { requested: n, largest }) }
     }
 
-    /// A buffer from anywhere that the settings allow, or none for now. The caller has seen to whose turn it is.
-    pub(super) fn try_get(&self, inner: &mut Inner, n: usize) -> Result<Option<Buffer>, PoolError> {
+    /// A free block from anywhere that the settings allow, or none for now. The caller has seen to whose turn it is.
+    pub(super) fn try_get(&self, inner: &mut Inner, n: usize) -> Result<Option<NonNull<Block>>, PoolError> {
         let mut found = self.find(inner, n)?;
         if let (None, WhenFull::Outside { limit }) = (found, self.options.when_full) {
             found = self.find_outside(inner, n, limit)?;
         }
-        Ok(found.map(|index| self.hand_out(index, n)))
+        Ok(found)
     }
 
     /// A block of the pool for `n` bytes: what is cheap first, what disturbs others last.
-    fn find(&self, inner: &mut Inner, n: usize) -> Result<Option<u32>, PoolError> {
+    fn find(&self, inner: &mut Inner, n: usize) -> Result<Option<NonNull<Block>>, PoolError> {
         let Some(class) = self.class_of(n) else { return Ok(None) };
         let size = class::size(class);
-        if let Some(index) = self.pop_any(class).or_else(|| self.carve_cached(inner, class)) {
-            return Ok(Some(index));
+        if let Some(block) = self.take_cached(class).or_else(|| self.carve_cached(inner, class)) {
+            return Ok(Some(block));
         }
         let grown = self.grow(inner, size);
         if let Ok(true) = grown {
             return Ok(self.carve_cached(inner, class));
         }
         // Blocks of other classes become extents again, neighbours one.
-        self.drain_cached(|index| self.dissolve(inner, self.arena.header(index)));
-        if let Some(index) = self.carve_cached(inner, class) {
-            return Ok(Some(index));
+        self.drain_cached(inner);
+        if let Some(block) = self.carve_cached(inner, class) {
+            return Ok(Some(block));
         }
         if self.make_room(inner, size) && self.grow(inner, size)? {
             return Ok(self.carve_cached(inner, class));
@@ -115,8 +147,8 @@ impl Core {
         // The class may be up to a quarter larger than what was asked: a block of just that.
         let exact = n.max(1).next_multiple_of(self.options.align);
         if exact < size {
-            if let Some(index) = self.carve(inner, Kind::Exact, class, exact) {
-                return Ok(Some(index));
+            if let Some(block) = self.carve(inner, Kind::Exact, class, exact) {
+                return Ok(Some(block));
             }
             if self.make_room(inner, exact) && self.grow(inner, exact)? {
                 return Ok(self.carve(inner, Kind::Exact, class, exact));
@@ -127,27 +159,30 @@ impl Core {
     }
 
     /// Cuts a block that will be cached when it comes back; small ones by the page, so that they don't scatter.
-    fn carve_cached(&self, inner: &mut Inner, class: usize) -> Option<u32> {
+    fn carve_cached(&self, inner: &mut Inner, class: usize) -> Option<NonNull<Block>> {
         let size = class::size(class);
-        if size >= SLAB {
-            return self.carve(inner, Kind::Cached, class, size);
-        }
-        let Some((slot, offset)) = take(inner, SLAB, SLAB) else {
+        let page = if size < SLAB { take(inner, SLAB, SLAB) } else { None };
+        let Some((slot, offset)) = page else {
             return self.carve(inner, Kind::Cached, class, size);
         };
         let first = self.describe(inner, (slot, offset), Kind::Cached, class, size);
         for rest in (offset + size..offset + SLAB).step_by(size) {
-            if let Some(index) = self.describe(inner, (slot, rest), Kind::Cached, class, size) {
-                self.cache(class, index);
+            if let Some(block) = self.describe(inner, (slot, rest), Kind::Cached, class, size)
+                && !self.cache(class, block)
+            {
+                self.dissolve(inner, block);
             }
         }
+        inner.classes[class].fresh += u64::from(first.is_some());
         first
     }
 
-    fn carve(&self, inner: &mut Inner, kind: Kind, class: usize, size: usize) -> Option<u32> {
+    fn carve(&self, inner: &mut Inner, kind: Kind, class: usize, size: usize) -> Option<NonNull<Block>> {
         let align = if size < SLAB { size.next_power_of_two() } else { self.options.align.max(SLAB) };
         let at = take(inner, size, align)?;
-        self.describe(inner, at, kind, class, size)
+        let block = self.describe(inner, at, kind, class, size)?;
+        inner.classes[class].fresh += 1;
+        Some(block)
     }
 
     /// Gives a header to a piece that was taken; if there is none left, the piece goes back.
@@ -158,7 +193,7 @@ impl Core {
         kind: Kind,
         class: usize,
         size: usize,
-    ) -> Option<u32> {
+    ) -> Option<NonNull<Block>> {
         let tract = &mut inner.tracts[slot];
         let Some(index) = self.arena.number(&mut inner.numbers, self.home()) else {
             tract.extents.give(offset, size);
@@ -168,20 +203,70 @@ impl Core {
         let region = Arc::as_ptr(&tract.region);
         self.arena.header(index).describe(kind, class, base, size, region);
         inner.blocks.insert(base.addr(), index);
-        if kind == Kind::Exact {
-            inner.below_class += class::size(class) - size;
+        inner.below_class += class::size(class) - size;
+        inner.classes[class].existing += 1;
+        if inner.classes[class].existing == 1 && inner.waiters.any() {
+            self.mark_waiting(class);
         }
-        Some(index)
+        Some(self.arena.get(index))
     }
 
     /// Makes free extents of a block that nobody refers to and that is in no stack.
-    fn dissolve(&self, inner: &mut Inner, header: &Block) {
+    fn dissolve(&self, inner: &mut Inner, block: NonNull<Block>) {
+        // SAFETY: headers live as long as the arena.
+        let header = unsafe { block.as_ref() };
+        let class = header.class();
+        inner.classes[class].existing -= 1;
+        inner.below_class -= class::size(class) - header.size();
         // SAFETY: the block's region is in `tracts`, which keeps it, as not all of it is free.
         let region = unsafe { &*header.region() };
         let offset = header.base().addr() - region.base().addr().get();
         inner.tracts[region.slot.load(Ordering::Relaxed)].extents.give(offset, header.size());
         inner.blocks.remove(&header.base().addr());
         self.arena.free(&mut inner.numbers, header.index());
+    }
+
+    /// Makes free extents of all that is cached.
+    fn drain_cached(&self, inner: &mut Inner) {
+        for class in 0..CLASSES {
+            // Without blocks its stacks are empty.
+            if inner.classes[class].existing == 0 {
+                continue;
+            }
+            while let Some(block) = self.take_cached(class) {
+                inner.classes[class].drained += 1;
+                self.dissolve(inner, block);
+            }
+        }
+    }
+
+    /// Turns the gets and returns of a class to the lock.
+    fn mark_waiting(&self, class: usize) {
+        self.cells(class).for_each(Cell::mark_waiting);
+    }
+
+    /// Turns all gets and returns to the lock, as somebody is about to wait.
+    pub(super) fn mark_all_waiting(&self, inner: &Inner) {
+        // Classes without blocks have nothing to get or to return; `describe` marks those that come.
+        (0..CLASSES)
+            .filter(|&class| inner.classes[class].existing > 0)
+            .for_each(|class| self.mark_waiting(class));
+    }
+
+    /// Lets gets and returns go without the lock again.
+    pub(super) fn unmark_all_waiting(&self) {
+        (0..CLASSES).flat_map(|class| self.cells(class)).for_each(Cell::unmark_waiting);
+    }
+
+    /// The end of the handles: frees what is cached, turns all returns to the lock, and makes an anchor of each block
+    /// that is out, which its return takes away.
+    pub(super) fn close(&self) {
+        let mut inner = self.lock();
+        (0..CLASSES).flat_map(|class| self.cells(class)).for_each(Cell::close);
+        self.drain_cached(&mut inner);
+        inner.closed = true;
+        // Under the lock: a return after this may take the anchor away at once.
+        self.anchors.add(inner.blocks.len() as i64);
     }
 
     /// Adds a region that can hold `need` bytes. False if the capacity has no room for it.
@@ -246,7 +331,12 @@ impl Core {
     }
 
     /// Maps memory outside the pool, if the second limit has room for it.
-    fn find_outside(&self, inner: &mut Inner, n: usize, limit: usize) -> Result<Option<u32>, PoolError> {
+    fn find_outside(
+        &self,
+        inner: &mut Inner,
+        n: usize,
+        limit: usize,
+    ) -> Result<Option<NonNull<Block>>, PoolError> {
         let map = self.options.map;
         let Some(size) = n.max(1).checked_next_multiple_of(map.granule()) else { return Ok(None) };
         if size > limit - inner.outside_bytes {
@@ -255,28 +345,36 @@ impl Core {
         let mapping = Mapping::new(size, &map).map_err(|error| self.refused(size, &error))?;
         let Some(index) = self.arena.number(&mut inner.numbers, self.home()) else { return Ok(None) };
         let (base, size) = mapping.into_parts();
-        self.arena.header(index).describe(Kind::Outside, OUTSIDE, base.as_ptr(), size, std::ptr::null());
+        self.arena.header(index).describe(Kind::Outside, 0, base.as_ptr(), size, std::ptr::null());
         inner.blocks.insert(base.addr().get(), index);
         inner.outside_bytes += size;
         inner.outside_allocations += 1;
-        Ok(Some(index))
+        Ok(Some(self.arena.get(index)))
     }
 
-    /// Takes back a block that is not to be cached.
-    #[cold]
-    pub(super) fn give_back_slow(&self, header: &Block) {
+    /// Takes back a block under the lock, and serves those who wait. True if the block is an anchor.
+    pub(super) fn dissolve_and_serve(&self, block: NonNull<Block>) -> bool {
+        // SAFETY: headers live as long as the arena.
+        let header = unsafe { block.as_ref() };
         let mut inner = self.lock();
-        if header.kind() == Kind::Exact {
-            inner.below_class -= class::size(header.class()) - header.size();
-            return self.dissolve(&mut inner, header);
+        let mut mapping = None;
+        if header.kind() == Kind::Outside {
+            inner.blocks.remove(&header.base().addr());
+            inner.outside_bytes -= header.size();
+            // SAFETY: made by `find_outside`; nobody refers to the block, so nobody uses the memory.
+            let outside =
+                unsafe { Mapping::from_parts(NonNull::new_unchecked(header.base()), header.size()) };
+            mapping = Some(outside);
+            self.arena.free(&mut inner.numbers, header.index());
+        } else {
+            self.dissolve(&mut inner, block);
         }
-        inner.blocks.remove(&header.base().addr());
-        inner.outside_bytes -= header.size();
-        // SAFETY: made by `find_outside`; nobody refers to the block, so nobody uses the memory.
-        let mapping = unsafe { Mapping::from_parts(NonNull::new_unchecked(header.base()), header.size()) };
-        self.arena.free(&mut inner.numbers, header.index());
+        let wakers = self.serve_queue(&mut inner);
+        let closed = inner.closed;
         drop(inner);
         drop(mapping);
+        wakers.into_iter().for_each(Waker::wake);
+        closed
     }
 
     /// Maps the first region now, so that what can't be had is told when the pool is made.

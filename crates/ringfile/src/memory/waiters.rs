@@ -1,23 +1,26 @@
 //! Waiting for memory: first come, first served, for futures and blocked threads alike.
 //!
-//! Knows the core and what lies under its lock. What always holds: only the first in the queue is served; the gate
-//! counts those in the queue, so nobody overtakes them; a buffer that was meant for a future that is dropped goes
-//! to the next. No waker is called or dropped, and no buffer dropped, under the lock.
+//! Knows the core and what lies under its lock. What always holds: only the first in the queue is served; while
+//! there is one, all gets and returns take the lock, so nobody overtakes and no return is missed; a buffer that was
+//! meant for a future that is dropped goes to the next. No waker is called or dropped, and no buffer dropped, under
+//! the lock.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+use super::block::Block;
 use super::buffer::Buffer;
-use super::core::{Core, OUTSIDE, WhenFull};
+use super::core::{Core, WhenFull};
 use super::error::PoolError;
+use super::pool::Pool;
 use super::slow::Inner;
-use super::{class, pool::Pool};
 
 struct Waiter {
     ticket: u64,
@@ -34,6 +37,12 @@ pub(crate) struct Waiters {
     served: BTreeMap<u64, Result<Buffer, PoolError>>,
 }
 
+impl Waiters {
+    pub(super) fn any(&self) -> bool {
+        !self.queue.is_empty()
+    }
+}
+
 thread_local! {
     static MUST_NOT_BLOCK: Cell<bool> = const { Cell::new(false) };
 }
@@ -44,16 +53,17 @@ pub(crate) fn set_thread_must_not_block(runs_tasks: bool) -> bool {
 }
 
 impl Core {
-    /// A buffer when nothing is cached for it, in the way that the settings say.
+    /// A free block when nothing is cached, in the way that the settings say.
+    // Not a buffer: 32 bytes handed from one place in memory to another cost more than the rest of a get.
     #[cold]
-    pub(super) fn get_slow(&self, pool: &Pool, n: usize) -> Result<Buffer, PoolError> {
+    pub(super) fn get_slow(&self, pool: &Pool, n: usize) -> Result<NonNull<Block>, PoolError> {
         self.check_size(n)?;
         self.counters.misses.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.lock();
-        if inner.waiters.queue.is_empty()
-            && let Some(buffer) = self.try_get(&mut inner, n)?
+        if !inner.waiters.any()
+            && let Some(block) = self.try_get(&mut inner, n)?
         {
-            return Ok(buffer);
+            return Ok(block);
         }
         if self.options.when_full != WhenFull::Wait {
             self.counters.failures.fetch_add(1, Ordering::Relaxed);
@@ -64,7 +74,7 @@ impl Core {
             self.counters.failures.fetch_add(1, Ordering::Relaxed);
             return Err(PoolError::WouldDeadlock { requested: n });
         }
-        block_on(GetBuffer { pool, n, ticket: None })
+        block_on(GetBuffer { pool, n, ticket: None }).map(Buffer::into_block)
     }
 
     fn full(&self, inner: &Inner, n: usize) -> PoolError {
@@ -76,46 +86,29 @@ impl Core {
         PoolError::Full { requested, capacity, in_use, outside_limit }
     }
 
-    /// Bytes of the pool's own that are in use.
-    pub(super) fn in_use(&self, inner: &Inner) -> usize {
-        let of_class = |class| {
-            let (gets, returns) = self.counts(class);
-            gets.saturating_sub(returns) as usize * class::size(class)
-        };
-        let classes: usize = (0..OUTSIDE).map(of_class).sum();
-        // Counts run behind blocks by a few instructions; never say more than there is.
-        classes.saturating_sub(inner.below_class).min(inner.reserved)
-    }
-
-    /// Serves those whose turn has come. After a return that found somebody waiting.
-    #[cold]
-    pub(super) fn serve(&self) {
-        let wakers = self.serve_queue(&mut self.lock());
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
     /// Serves from the head of the queue for as long as there is memory; whom to wake then, without the lock.
     #[must_use]
-    fn serve_queue(&self, inner: &mut Inner) -> Vec<Waker> {
+    pub(super) fn serve_queue(&self, inner: &mut Inner) -> Vec<Waker> {
         let mut wakers = Vec::new();
         while let Some(n) = inner.waiters.queue.front().map(|first| first.n) {
             let Some(answer) = self.try_get(inner, n).transpose() else { break };
+            // SAFETY: a free block for `n` bytes, which is ours.
+            let answer = answer.map(|block| unsafe { Buffer::first(block, n) });
             if let Some(first) = inner.waiters.queue.pop_front() {
-                self.gate.leave();
                 inner.waiters.served.insert(first.ticket, answer);
                 wakers.push(first.waker);
             }
         }
+        if !wakers.is_empty() && !inner.waiters.any() {
+            self.unmark_all_waiting();
+        }
         wakers
     }
 
-    /// Empties the queue at the end of the pool.
+    /// Empties the queue at the end of the pool: futures that were leaked may have left their places in it.
     pub(super) fn dismiss_waiters(&self) {
-        let left = {
-            let mut inner = self.lock();
-            inner.waiters.queue.iter().for_each(|_| self.gate.leave());
-            std::mem::take(&mut inner.waiters)
-        };
+        let left = std::mem::take(&mut self.lock().waiters);
+        self.unmark_all_waiting();
         drop(left);
     }
 
@@ -125,23 +118,27 @@ impl Core {
         ticket: &mut Option<u64>,
         waker: &Waker,
     ) -> Poll<Result<Buffer, PoolError>> {
-        if let Some(buffer) = self.get_cached(n) {
-            return Poll::Ready(Ok(buffer));
+        if let Some(block) = self.get_cached(n) {
+            // SAFETY: a free block for `n` bytes, which is ours.
+            return Poll::Ready(Ok(unsafe { Buffer::first(block, n) }));
         }
         self.check_size(n)?;
         self.counters.misses.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.lock();
-        if inner.waiters.queue.is_empty()
-            && let Some(buffer) = self.try_get(&mut inner, n)?
+        if !inner.waiters.any()
+            && let Some(block) = self.try_get(&mut inner, n)?
         {
-            return Poll::Ready(Ok(buffer));
+            // SAFETY: as above.
+            return Poll::Ready(Ok(unsafe { Buffer::first(block, n) }));
         }
         self.counters.waits.fetch_add(1, Ordering::Relaxed);
         inner.waiters.tickets += 1;
         let mine = inner.waiters.tickets;
+        if !inner.waiters.any() {
+            self.mark_all_waiting(&inner);
+        }
         inner.waiters.queue.push_back(Waiter { ticket: mine, n, waker: waker.clone() });
-        // First say that somebody waits, then look once more: see `Gate`.
-        self.gate.announce();
+        // What came back without the lock before the marks were set is found now; what comes after takes the lock.
         let wakers = self.serve_queue(&mut inner);
         let answer = inner.waiters.served.remove(&mine);
         drop(inner);
@@ -180,7 +177,9 @@ impl Core {
         let waiter = place.ok().and_then(|at| queue.remove(at));
         let mut wakers = Vec::new();
         if waiter.is_some() {
-            self.gate.leave();
+            if !inner.waiters.any() {
+                self.unmark_all_waiting();
+            }
             // It may have been the one that held up the others.
             wakers = self.serve_queue(&mut inner);
         }

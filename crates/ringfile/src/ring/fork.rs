@@ -43,8 +43,11 @@ impl Page {
 }
 
 /// The process as it was when the mark was taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Mark(u64);
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    page: &'static AtomicU64,
+    value: u64,
+}
 
 impl Mark {
     /// The mark of this process.
@@ -56,12 +59,12 @@ impl Mark {
             let fresh = NEXT.fetch_add(1, Ordering::Relaxed);
             let _ = page.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire);
         }
-        Self(page.load(Ordering::Acquire))
+        Self { page, value: page.load(Ordering::Acquire) }
     }
 
     /// Whether this is still the process that took the mark.
     #[inline]
     pub(crate) fn is_current(self) -> bool {
-        page().load(Ordering::Relaxed) == self.0
+        self.page.load(Ordering::Relaxed) == self.value
     }
 }

@@ -124,6 +124,18 @@ impl Ring {
         }
     }
 
+    /// Gives the registered descriptor up, which keeps the ring alive until the thread ends and is one of 16 that a
+    /// thread may have.
+    fn unregister_own_fd(&mut self) {
+        if self.enter_flags & uapi::IORING_ENTER_REGISTERED_RING == 0 || !self.is_ours() {
+            return;
+        }
+        let mut update = uapi::io_uring_rsrc_update { offset: self.enter_fd as u32, resv: 0, data: 0 };
+        let opcode = uapi::io_uring_register_op::IORING_UNREGISTER_RING_FDS as u32;
+        // SAFETY: one valid record, read during the call.
+        let _ = unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut update, 1) };
+    }
+
     fn prepare_files(&mut self) {
         let mut table = uapi::io_uring_rsrc_register {
             nr: FILE_SLOTS,
@@ -186,14 +198,31 @@ impl Ring {
     /// until the entry was withdrawn or its completion was seen.
     #[inline]
     pub(crate) unsafe fn push(&mut self, sqe: Sqe) -> Option<u32> {
+        *self.vacant()? = sqe;
+        // SAFETY: as the caller says.
+        Some(unsafe { self.commit() })
+    }
+
+    /// The next entry of the queue, to be filled in place; `None` when the queue is full. What is in it does not count
+    /// before [`commit`](Self::commit).
+    #[inline]
+    pub(crate) fn vacant(&mut self) -> Option<&mut Sqe> {
         if self.space() == 0 {
             return None;
         }
-        let position = self.next;
         // SAFETY: the masked position is inside the array, and an entry at or above the shared tail is ours to write.
-        unsafe { self.entries.add((position & self.mask) as usize).write(sqe) };
+        Some(unsafe { self.entries.add((self.next & self.mask) as usize).as_mut() })
+    }
+
+    /// Puts the entry that was filled in place into the queue, and says where.
+    ///
+    /// # Safety
+    /// [`vacant`](Self::vacant) gave an entry, it was filled, and it obeys the contract of [`push`](Self::push).
+    #[inline]
+    pub(crate) unsafe fn commit(&mut self) -> u32 {
+        let position = self.next;
         self.next = position.wrapping_add(1);
-        Some(position)
+        position
     }
 
     /// Takes back the entry at `position`, unless the kernel may have it already: it becomes a no-op whose completion
@@ -327,6 +356,18 @@ impl Ring {
         self.buffers.index_of(&self.mapping.fd, region)
     }
 
+    /// The index for memory that lies in the region of the last operation.
+    #[inline]
+    pub(crate) fn recent_fixed_index(&self, start: *const u8, len: usize) -> Option<u16> {
+        self.buffers.recent_index_of(start, len)
+    }
+
+    /// Whether there is something for [`Ring::forget_released`] to do.
+    #[inline]
+    pub(crate) fn has_released(&self) -> bool {
+        self.buffers.has_released()
+    }
+
     /// Gives up this ring's share of registrations whose memory went away.
     #[inline]
     pub(crate) fn forget_released(&mut self) {
@@ -352,5 +393,11 @@ impl Ring {
         let opcode = uapi::io_uring_register_op::IORING_REGISTER_FILES_UPDATE as u32;
         // SAFETY: one descriptor, read during the call.
         unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut update, 1) }.is_ok()
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        self.unregister_own_fd();
     }
 }

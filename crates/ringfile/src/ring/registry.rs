@@ -32,6 +32,8 @@ const REFUSED: u64 = 1 << 63;
 static HOLDER: Mutex<Holder> = Mutex::new(Holder::new());
 static CAN_CLONE: AtomicBool = AtomicBool::new(false);
 static REFUSALS: AtomicU64 = AtomicU64::new(0);
+/// Counts the registrations that went: what was remembered of addresses before holds no more.
+static RELEASES: AtomicU64 = AtomicU64::new(0);
 
 struct Holder {
     ring: Option<(setup::Mapping, Mark)>,
@@ -174,6 +176,8 @@ pub(crate) fn can_clone() -> bool {
 
 /// What a [`Registration`] does when it is dropped, just before its memory goes.
 fn release(index: u32, serial: u64) {
+    // Before the memory is unmapped, so also before a buffer at the same address can exist.
+    RELEASES.fetch_add(1, Ordering::Release);
     let mut holder = holder();
     if let Some(ring) = holder.fd() {
         let _ = set_place(ring, index, std::ptr::null_mut(), 0);
@@ -209,6 +213,17 @@ pub(crate) struct ClonedBuffers {
     /// The serial of what lies at each index of this ring; empty where the ring has no table.
     serials: Box<[u64]>,
     inbox: Option<Arc<Inbox>>,
+    recent: Recent,
+}
+
+/// The region of the last operation: found again by address, without touching the buffer's own record, which the
+/// copying of the data has put out of the cache.
+#[derive(Default)]
+struct Recent {
+    base: usize,
+    len: usize,
+    index: u16,
+    releases: u64,
 }
 
 impl ClonedBuffers {
@@ -227,12 +242,21 @@ impl ClonedBuffers {
             CAN_CLONE
                 .store(clone_place(from, ring, SLOTS - 1).is_ok() && !without_clone(), Ordering::Relaxed);
         }
-        Self { serials: vec![0; SLOTS as usize].into(), inbox: Some(inbox) }
+        Self { serials: vec![0; SLOTS as usize].into(), inbox: Some(inbox), recent: Recent::default() }
     }
 
     /// No table at all: nothing is fixed on this ring.
     pub(crate) fn none() -> Self {
-        Self { serials: Box::default(), inbox: None }
+        Self { serials: Box::default(), inbox: None, recent: Recent::default() }
+    }
+
+    /// As [`index_of`](Self::index_of), for memory that the last operation's region covers.
+    #[inline]
+    pub(crate) fn recent_index_of(&self, start: *const u8, len: usize) -> Option<u16> {
+        let recent = &self.recent;
+        let inside = start.addr().wrapping_sub(recent.base);
+        let covered = inside < recent.len && len <= recent.len - inside;
+        (covered && recent.releases == RELEASES.load(Ordering::Relaxed)).then_some(recent.index)
     }
 
     pub(crate) fn has_table(&self) -> bool {
@@ -244,23 +268,30 @@ impl ClonedBuffers {
     pub(crate) fn index_of(&mut self, ring: &OwnedFd, region: &Region) -> Option<u16> {
         let registration = region.registration(register)?;
         let serial = self.serials.get_mut(registration.index as usize)?;
-        if *serial == registration.serial {
-            return Some(registration.index as u16);
-        }
         if *serial == registration.serial | REFUSED {
             return None;
         }
-        *serial = share(ring, registration, region);
-        (*serial == registration.serial).then_some(registration.index as u16)
+        if *serial != registration.serial {
+            *serial = share(ring, registration, region);
+        }
+        let index = registration.index as u16;
+        (*serial == registration.serial).then(|| {
+            let (base, len) = (region.base().as_ptr().addr(), region.len());
+            self.recent = Recent { base, len, index, releases: RELEASES.load(Ordering::Relaxed) };
+            index
+        })
+    }
+
+    /// Whether something was released since the last call of [`Self::forget_released`].
+    #[inline]
+    pub(crate) fn has_released(&self) -> bool {
+        self.inbox.as_ref().is_some_and(|inbox| inbox.pending.load(Ordering::Acquire))
     }
 
     /// Gives up what was released since the last call.
     #[inline]
     pub(crate) fn forget_released(&mut self, ring: &OwnedFd) {
-        let Some(inbox) = self.inbox.as_ref() else { return };
-        if !inbox.pending.load(Ordering::Acquire) {
-            return;
-        }
+        let Some(inbox) = self.inbox.as_ref().filter(|_| self.has_released()) else { return };
         let inbox = Arc::clone(inbox);
         inbox.pending.store(false, Ordering::Release);
         let released = std::mem::take(&mut *inbox.released.lock().unwrap_or_else(PoisonError::into_inner));
@@ -281,6 +312,7 @@ impl ClonedBuffers {
     }
 
     fn empty(&mut self, ring: &OwnedFd, index: u32) {
+        self.recent = Recent::default();
         let had = std::mem::take(&mut self.serials[index as usize]);
         if had & REFUSED == 0 {
             let _ = set_place(ring, index, std::ptr::null_mut(), 0);

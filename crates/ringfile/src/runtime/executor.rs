@@ -1,36 +1,120 @@
 //! One thread's loop: run what is ready, submit once, wait once.
 //!
-//! Knows the driver and tasks; no I/O. What always holds:
+//! Knows the driver and tasks; no I/O. Tasks are numbers into a table of this thread, so that a completion makes its
+//! task ready by putting a number into a queue. What always holds:
 //!
 //! - a task runs only on the thread that it was spawned on;
 //! - a wake-up from another thread is queued before the thread is notified, and a notified thread does not sleep;
 //! - when the loop ends, its tasks are dropped first, then the driver is drained.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use async_task::Runnable;
+use pin_project_lite::pin_project;
 
-use crate::driver::{self, Aftermath, Shared};
+use crate::driver::{self, Aftermath, Shared, TaskNumber};
 use crate::ring::RingOptions;
+
+/// The number of the future of `block_on`.
+const MAIN: TaskNumber = 0;
 
 thread_local! {
     /// The driver of the loop that this thread is in; 0 outside.
     static CURRENT: Cell<u64> = const { Cell::new(0) };
-    static READY: RefCell<VecDeque<Runnable>> = const { RefCell::new(VecDeque::new()) };
-    /// Wakers of the tasks that were started and have not ended, so that they can be dropped with the loop.
-    static TASKS: RefCell<Tasks> = const { RefCell::new(Tasks { wakers: Vec::new(), free: Vec::new() }) };
+    static TASKS: RefCell<Tasks> = const { RefCell::new(Tasks::new()) };
     static REMOTE: RefCell<Option<Arc<Remote>>> = const { RefCell::new(None) };
 }
 
+/// The tasks of a thread, by number; number 0 stands for the future of `block_on`.
 struct Tasks {
-    wakers: Vec<Option<Waker>>,
-    free: Vec<usize>,
+    places: Vec<Place>,
+    free: Vec<TaskNumber>,
+    ready: Vec<TaskNumber>,
+}
+
+#[derive(Default)]
+struct Place {
+    /// `None` while the task is out to be polled, too.
+    task: Option<Task>,
+    queued: bool,
+}
+
+pin_project! {
+    /// A future and its waker, which is made once and lent to every poll: one allocation, and neighbours in memory.
+    struct TaskCell<F> {
+        waker: Waker,
+        #[pin]
+        future: F,
+    }
+}
+
+/// A task whatever its future.
+trait Run {
+    /// Polls the task. Whether it goes on.
+    fn run(self: Pin<&mut Self>, number: TaskNumber) -> bool;
+}
+
+type Task = Pin<Box<dyn Run>>;
+
+impl<F: Future<Output = ()>> Run for TaskCell<F> {
+    #[inline]
+    fn run(self: Pin<&mut Self>, number: TaskNumber) -> bool {
+        let cell = self.project();
+        driver::polling(number, cell.waker);
+        let polled = cell.future.poll(&mut Context::from_waker(cell.waker));
+        driver::polled();
+        polled.is_pending()
+    }
+}
+
+impl Tasks {
+    const fn new() -> Self {
+        Self { places: Vec::new(), free: Vec::new(), ready: Vec::new() }
+    }
+
+    /// Puts a task into the queue, once.
+    #[inline]
+    fn make_ready(&mut self, number: TaskNumber) {
+        if let Some(place) = self.places.get_mut(number as usize)
+            && !place.queued
+        {
+            place.queued = true;
+            self.ready.push(number);
+        }
+    }
+
+    /// Takes a task out to be polled, after putting back the one that was.
+    #[inline]
+    fn exchange(&mut self, ran: Option<(TaskNumber, Task)>, next: TaskNumber) -> Option<Task> {
+        self.put_back(ran);
+        let place = self.places.get_mut(next as usize)?;
+        place.queued = false;
+        place.task.take()
+    }
+
+    #[inline]
+    fn put_back(&mut self, ran: Option<(TaskNumber, Task)>) {
+        if let Some((number, task)) = ran
+            && let Some(place) = self.places.get_mut(number as usize)
+        {
+            // The place is empty; forgetting what is in it spares looking.
+            std::mem::forget(place.task.replace(task));
+        }
+    }
+
+    fn count(&self) -> usize {
+        // One place is the main future's.
+        self.places.len().saturating_sub(1 + self.free.len())
+    }
+}
+
+fn with_tasks<T>(look: impl FnOnce(&mut Tasks) -> T) -> Option<T> {
+    TASKS.try_with(|tasks| look(&mut tasks.borrow_mut())).ok()
 }
 
 /// What a runtime asks of a loop.
@@ -47,13 +131,36 @@ pub(super) enum Orders {
 /// The part of a loop that other threads may touch.
 pub(super) struct Remote {
     shared: Arc<Shared>,
-    ready: Mutex<VecDeque<Runnable>>,
+    inbox: Mutex<Inbox>,
     orders: AtomicU8,
 }
 
+#[derive(Default)]
+struct Inbox {
+    woken: Vec<TaskNumber>,
+    calls: Vec<Call>,
+    closed: bool,
+}
+
+/// Something to do on the loop's thread.
+type Call = Box<dyn FnOnce() + Send>;
+
 impl Remote {
-    pub(super) fn push(&self, runnable: Runnable) {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner).push_back(runnable);
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the loop's thread do something soon; it is dropped where the loop has ended.
+    pub(super) fn call(&self, call: Call) {
+        {
+            let mut inbox = self.inbox();
+            if inbox.closed {
+                drop(inbox);
+                drop(call);
+                return;
+            }
+            inbox.calls.push(call);
+        }
         self.shared.notify();
     }
 
@@ -70,13 +177,41 @@ impl Remote {
         }
     }
 
-    /// Queues a task that was woken: on this thread, or for that of its loop.
-    pub(super) fn schedule(&self, runnable: Runnable) {
+    fn wake(&self, number: TaskNumber) {
         if CURRENT.try_with(Cell::get) == Ok(self.shared.id) {
-            READY.with(|ready| ready.borrow_mut().push_back(runnable));
-        } else {
-            self.push(runnable);
+            with_tasks(|tasks| tasks.make_ready(number));
+            return;
         }
+        {
+            let mut inbox = self.inbox();
+            if inbox.closed {
+                return;
+            }
+            inbox.woken.push(number);
+        }
+        self.shared.notify();
+    }
+}
+
+/// What a task's waker is made of. A number that was given to another task meanwhile wakes that one for nothing.
+struct Handle {
+    remote: Arc<Remote>,
+    number: TaskNumber,
+}
+
+impl Handle {
+    fn waker(remote: Arc<Remote>, number: TaskNumber) -> Waker {
+        Waker::from(Arc::new(Self { remote, number }))
+    }
+}
+
+impl Wake for Handle {
+    fn wake(self: Arc<Self>) {
+        self.remote.wake(self.number);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.remote.wake(self.number);
     }
 }
 
@@ -90,64 +225,28 @@ pub(super) fn is_in_loop() -> bool {
     CURRENT.try_with(Cell::get).is_ok_and(|id| id != 0)
 }
 
-/// Notes a task as started until it is dropped, so that the loop can drop it.
-pub(super) struct Started(usize);
-
-impl Started {
-    pub(super) fn new(waker: &Waker) -> Self {
-        TASKS.with(|tasks| {
-            let mut tasks = tasks.borrow_mut();
-            let index = tasks.free.pop().unwrap_or_else(|| {
-                tasks.wakers.push(None);
-                tasks.wakers.len() - 1
-            });
-            tasks.wakers[index] = Some(waker.clone());
-            Self(index)
+/// Starts a task on this thread, whose loop `remote` is.
+pub(super) fn add_task(future: impl Future<Output = ()> + 'static, remote: Arc<Remote>) {
+    let number = with_tasks(|tasks| {
+        tasks.free.pop().unwrap_or_else(|| {
+            tasks.places.push(Place::default());
+            (tasks.places.len() - 1) as TaskNumber
         })
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        let waker = TASKS.try_with(|tasks| {
-            let mut tasks = tasks.borrow_mut();
-            tasks.free.push(self.0);
-            tasks.wakers[self.0].take()
-        });
-        drop(waker);
-    }
-}
-
-fn task_count() -> usize {
-    TASKS.with(|tasks| {
-        let tasks = tasks.borrow();
-        tasks.wakers.len() - tasks.free.len()
-    })
+    });
+    let Some(number) = number else { return };
+    let waker = Handle::waker(remote, number);
+    with_tasks(|tasks| {
+        tasks.places[number as usize].task = Some(Box::pin(TaskCell { waker, future }));
+        tasks.make_ready(number);
+    });
 }
 
 /// A loop that the calling thread is in.
 pub(super) struct Loop {
     remote: Arc<Remote>,
+    /// The tasks of one round; kept, so that a round allocates nothing.
+    batch: Vec<TaskNumber>,
     after: Aftermath,
-}
-
-/// Wakes the future of `block_on`, which is no task.
-struct Main {
-    woken: AtomicBool,
-    remote: Arc<Remote>,
-}
-
-impl Wake for Main {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.woken.store(true, Ordering::Release);
-        if CURRENT.try_with(Cell::get) != Ok(self.remote.shared.id) {
-            self.remote.shared.notify();
-        }
-    }
 }
 
 impl Loop {
@@ -160,9 +259,10 @@ impl Loop {
         CURRENT.with(|current| current.set(shared.id));
         crate::memory::set_thread_must_not_block(true);
         let orders = AtomicU8::new(Orders::Run as u8);
-        let remote = Arc::new(Remote { shared, ready: Mutex::default(), orders });
+        let remote = Arc::new(Remote { shared, inbox: Mutex::default(), orders });
         REMOTE.with(|slot| *slot.borrow_mut() = Some(Arc::clone(&remote)));
-        Some(Self { remote, after: Aftermath::default() })
+        with_tasks(|tasks| *tasks = Tasks { places: vec![Place::default()], ..Tasks::new() });
+        Some(Self { remote, batch: Vec::new(), after: Aftermath::default() })
     }
 
     pub(super) fn remote(&self) -> Arc<Remote> {
@@ -171,19 +271,19 @@ impl Loop {
 
     /// Runs tasks until `future` is ready.
     pub(super) fn run_until<F: Future>(&mut self, mut future: Pin<&mut F>) -> F::Output {
-        let main = Arc::new(Main { woken: AtomicBool::new(true), remote: Arc::clone(&self.remote) });
-        let waker = Waker::from(Arc::clone(&main));
-        let mut context = Context::from_waker(&waker);
+        let waker = Handle::waker(self.remote(), MAIN);
+        let mut main_is_ready = true;
         loop {
-            if main.woken.load(Ordering::Relaxed)
-                && main.woken.swap(false, Ordering::Acquire)
-                && let Poll::Ready(output) = future.as_mut().poll(&mut context)
-            {
-                return output;
+            if main_is_ready {
+                driver::polling(MAIN, &waker);
+                let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+                driver::polled();
+                if let Poll::Ready(output) = polled {
+                    return output;
+                }
             }
-            self.run_ready();
-            let idle = !main.woken.load(Ordering::Acquire);
-            self.turn(idle);
+            main_is_ready = self.run_ready();
+            self.turn(!main_is_ready);
         }
     }
 
@@ -192,65 +292,107 @@ impl Loop {
         loop {
             match self.remote.orders() {
                 Orders::Run => {}
-                Orders::Finish if task_count() == 0 && self.is_idle() => return,
+                Orders::Finish if self.is_idle() => return,
                 Orders::Finish => {}
                 Orders::Stop => return,
             }
             self.run_ready();
-            let may_sleep = self.remote.orders() == Orders::Run || task_count() > 0;
+            // Read again: the notification that came with an order may have been taken just now.
+            let may_sleep = match self.remote.orders() {
+                Orders::Run => true,
+                Orders::Finish => !self.is_idle(),
+                Orders::Stop => false,
+            };
             self.turn(may_sleep);
         }
     }
 
+    /// Whether there is no task, nor one to come.
     fn is_idle(&self) -> bool {
-        let remote = self.remote.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        remote.is_empty() && READY.with(|ready| ready.borrow().is_empty())
+        let inbox = self.remote.inbox();
+        inbox.calls.is_empty() && with_tasks(|tasks| tasks.count()).unwrap_or(0) == 0
     }
 
-    /// Runs what is ready now, once: what gets ready meanwhile comes after the I/O.
-    fn run_ready(&mut self) {
+    /// Runs what is ready now, once: what gets ready meanwhile comes after the I/O. Whether the main future is ready.
+    fn run_ready(&mut self) -> bool {
         if self.remote.shared.take_notification() {
             self.fetch();
         }
-        let count = READY.with(|ready| ready.borrow().len());
-        for _ in 0..count {
-            let Some(runnable) = READY.with(|ready| ready.borrow_mut().pop_front()) else { return };
-            runnable.run();
+        let mut main_is_ready = false;
+        let mut batch = std::mem::take(&mut self.batch);
+        with_tasks(|tasks| std::mem::swap(&mut batch, &mut tasks.ready));
+        let mut ran = None;
+        for number in batch.drain(..) {
+            match with_tasks(|tasks| tasks.exchange(ran.take(), number)).flatten() {
+                Some(mut task) => {
+                    if task.as_mut().run(number) {
+                        ran = Some((number, task));
+                    } else {
+                        drop_task(task);
+                        with_tasks(|tasks| tasks.free.push(number));
+                    }
+                }
+                None => main_is_ready |= number == MAIN,
+            }
         }
+        with_tasks(|tasks| tasks.put_back(ran));
+        self.batch = batch;
+        main_is_ready
     }
 
-    /// Fetches what other threads woke.
+    /// Fetches what other threads woke, and does what they asked for.
     fn fetch(&self) {
-        let mut remote = self.remote.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        READY.with(|ready| ready.borrow_mut().extend(remote.drain(..)));
+        let (woken, calls) = {
+            let mut inbox = self.remote.inbox();
+            (std::mem::take(&mut inbox.woken), std::mem::take(&mut inbox.calls))
+        };
+        with_tasks(|tasks| woken.into_iter().for_each(|number| tasks.make_ready(number)));
+        calls.into_iter().for_each(|call| call());
     }
 
     fn turn(&mut self, may_sleep: bool) {
-        let idle = READY.with(|ready| ready.borrow().is_empty());
+        let idle = with_tasks(|tasks| tasks.ready.is_empty()).unwrap_or(true);
         driver::turn(may_sleep && idle, &mut self.after);
+        let woken = &mut self.after.tasks;
+        with_tasks(|tasks| woken.drain(..).for_each(|number| tasks.make_ready(number)));
     }
 
-    /// Drops every task that has not ended.
+    /// Drops every task that has not ended, and what the dropping of one starts.
     fn drop_tasks(&mut self) {
         loop {
-            let wakers: Vec<Waker> =
-                TASKS.with(|tasks| tasks.borrow().wakers.iter().flatten().cloned().collect());
-            wakers.into_iter().for_each(Waker::wake);
             self.fetch();
-            let ready = READY.with(|ready| std::mem::take(&mut *ready.borrow_mut()));
-            if ready.is_empty() {
+            let places = with_tasks(|tasks| {
+                tasks.ready.clear();
+                tasks.free.clear();
+                std::mem::replace(&mut tasks.places, vec![Place::default()])
+            });
+            let tasks: Vec<Task> = places.into_iter().flatten().filter_map(|place| place.task).collect();
+            if tasks.is_empty() {
                 return;
             }
-            drop(ready);
+            tasks.into_iter().for_each(drop_task);
         }
+    }
+}
+
+/// Drops a task. Its destructor's panic must not keep the loop from draining its driver, nor from its other tasks.
+fn drop_task(task: Task) {
+    if catch_unwind(AssertUnwindSafe(|| drop(task))).is_err() {
+        tracing::error!("a task panicked while it was dropped");
     }
 }
 
 impl Drop for Loop {
     fn drop(&mut self) {
         self.drop_tasks();
-        driver::leave(&mut self.after);
-        // What woke tasks while draining has found none; what was spawned meanwhile goes too.
+        // What panics, a waker or a buffer of the user's, is gone with that; what else is in flight must not be left to
+        // the kernel.
+        while catch_unwind(AssertUnwindSafe(|| driver::leave(&mut self.after))).is_err() {
+            tracing::error!("a waker or a buffer panicked while its thread left its loop");
+        }
+        // What was woken while draining has no task any more; what was spawned meanwhile goes too.
+        self.after.tasks.clear();
+        self.remote.inbox().closed = true;
         self.drop_tasks();
         crate::memory::set_thread_must_not_block(false);
         REMOTE.with(|slot| slot.borrow_mut().take());

@@ -5,19 +5,21 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-use async_task::{FallibleTask, Runnable};
-
-use super::executor::{self, Remote, Started};
-
-type Caught<T> = Result<T, Box<dyn Any + Send>>;
+use super::executor::{self, Remote};
 
 /// The handle to a task's result. Awaiting it, or [`join`](Self::join), gives the result or the task's panic; dropping
 /// it lets the task go on alone.
-pub struct JoinHandle<T>(Option<FallibleTask<Caught<T>>>);
+pub struct JoinHandle<T>(Arc<Mutex<State<T>>>);
+
+enum State<T> {
+    Running(Option<Waker>),
+    Ended(Result<T, JoinError>),
+    Taken,
+}
 
 /// Why a task has no result.
 #[non_exhaustive]
@@ -73,14 +75,10 @@ impl From<JoinError> for std::io::Error {
 }
 
 impl<T> JoinHandle<T> {
-    fn new(task: FallibleTask<Caught<T>>) -> Self {
-        Self(Some(task))
-    }
-
     /// Whether the task has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.0.as_ref().is_none_or(FallibleTask::is_finished)
+        !matches!(*lock(&self.0), State::Running(_))
     }
 
     /// Blocks the calling thread until the task has ended.
@@ -110,27 +108,47 @@ impl<T> JoinHandle<T> {
     }
 }
 
+fn lock<T>(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl<T> Future for JoinHandle<T> {
     type Output = Result<T, JoinError>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(task) = self.0.as_mut() else { return Poll::Ready(Err(JoinError::Cancelled)) };
-        let result = match Pin::new(task).poll(context) {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(Some(Ok(value))) => Ok(value),
-            Poll::Ready(Some(Err(payload))) => Err(JoinError::Panicked(payload)),
-            Poll::Ready(None) => Err(JoinError::Cancelled),
-        };
-        self.0 = None;
-        Poll::Ready(result)
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = lock(&self.0);
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Running(_) => {
+                *state = State::Running(Some(context.waker().clone()));
+                Poll::Pending
+            }
+            State::Ended(result) => Poll::Ready(result),
+            State::Taken => Poll::Ready(Err(JoinError::Cancelled)),
+        }
     }
 }
 
-impl<T> Drop for JoinHandle<T> {
-    fn drop(&mut self) {
-        if let Some(task) = self.0.take() {
-            task.detach();
+/// The other end of a handle: whatever becomes of the task, the handle learns it.
+struct Completer<T>(Arc<Mutex<State<T>>>);
+
+impl<T> Completer<T> {
+    fn end(&self, result: Result<T, JoinError>) {
+        let before = {
+            let mut state = lock(&self.0);
+            match *state {
+                State::Running(_) => std::mem::replace(&mut *state, State::Ended(result)),
+                _ => return,
+            }
+        };
+        if let State::Running(Some(waker)) = before {
+            waker.wake();
         }
+    }
+}
+
+impl<T> Drop for Completer<T> {
+    fn drop(&mut self) {
+        self.end(Err(JoinError::Cancelled));
     }
 }
 
@@ -140,20 +158,35 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// The future of a task: known to its loop from its first poll to its end, and its panic is a result.
-async fn guarded<F: Future>(future: F) -> Caught<F::Output> {
-    let _started = poll_fn(|context| Poll::Ready(Started::new(context.waker()))).await;
-    let mut future = pin!(future);
-    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-        Ok(Poll::Pending) => Poll::Pending,
-        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-        Err(payload) => Poll::Ready(Err(payload)),
+/// A task's future, whose result or panic goes to its handle.
+async fn guarded<F: Future>(future: F, completer: Completer<F::Output>) {
+    let mut future = pin!(Some(future));
+    let mut result = poll_fn(|context| {
+        let Some(running) = future.as_mut().as_pin_mut() else { return Poll::Pending };
+        match catch_unwind(AssertUnwindSafe(|| running.poll(context))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+            Err(payload) => Poll::Ready(Err(JoinError::Panicked(payload))),
+        }
     })
-    .await
+    .await;
+    // The future goes before its result is there: who joins finds what it held given back.
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| future.set(None))) {
+        result = Err(JoinError::Panicked(payload));
+    }
+    // A result that nobody wants is dropped here.
+    let end = AssertUnwindSafe(|| {
+        completer.end(result);
+        drop(completer);
+    });
+    if catch_unwind(end).is_err() {
+        tracing::error!("a task's result, or the waker of its handle, panicked");
+    }
 }
 
-fn scheduler(remote: Arc<Remote>) -> impl Fn(Runnable) + Send + Sync + 'static {
-    move |runnable| remote.schedule(runnable)
+fn handle<T>() -> (JoinHandle<T>, Completer<T>) {
+    let state = Arc::new(Mutex::new(State::Running(None)));
+    (JoinHandle(Arc::clone(&state)), Completer(state))
 }
 
 /// A task on the calling thread, whose loop `remote` is.
@@ -162,18 +195,23 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    let (runnable, task) = async_task::spawn_local(guarded(future), scheduler(remote));
-    runnable.schedule();
-    JoinHandle::new(task.fallible())
+    let (handle, completer) = handle();
+    executor::add_task(guarded(future, completer), remote);
+    handle
 }
 
-/// A task on the thread whose loop `remote` is.
-pub(super) fn spawn_there<F>(future: F, remote: Arc<Remote>) -> JoinHandle<F::Output>
+/// A task on the thread whose loop `remote` is; `make` runs there.
+pub(super) fn spawn_there<M, F>(make: M, remote: &Arc<Remote>) -> JoinHandle<F::Output>
 where
-    F: Future + Send + 'static,
+    M: FnOnce() -> F + Send + 'static,
+    F: Future + 'static,
     F::Output: Send + 'static,
 {
-    let (runnable, task) = async_task::spawn(guarded(future), scheduler(remote));
-    runnable.schedule();
-    JoinHandle::new(task.fallible())
+    let (handle, completer) = handle();
+    let there = Arc::clone(remote);
+    remote.call(Box::new(move || match catch_unwind(AssertUnwindSafe(make)) {
+        Ok(future) => executor::add_task(guarded(future, completer), there),
+        Err(payload) => completer.end(Err(JoinError::Panicked(payload))),
+    }));
+    handle
 }

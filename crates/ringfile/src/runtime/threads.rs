@@ -7,7 +7,7 @@ use std::thread::JoinHandle as Thread;
 use std::time::Duration;
 
 use super::executor::{Loop, Orders, Remote};
-use super::task::{self, JoinError, JoinHandle};
+use super::task::{self, JoinHandle};
 use crate::error::{Error, Result};
 use crate::ring::RingOptions;
 
@@ -167,7 +167,7 @@ impl Runtime {
         F::Output: Send + 'static,
     {
         let index = self.next.fetch_add(1, Ordering::Relaxed) % self.workers.len();
-        task::spawn_there(future, Arc::clone(&self.workers[index].remote))
+        task::spawn_there(move || future, &self.workers[index].remote)
     }
 
     /// Starts a task on thread `index` (modulo the number of threads). `make` runs there, so that its future need not
@@ -191,17 +191,7 @@ impl Runtime {
         F: Future + 'static,
         F::Output: Send + 'static,
     {
-        let remote = Arc::clone(&self.workers[index % self.workers.len()].remote);
-        let there = Arc::clone(&remote);
-        let outer = async move {
-            let inner = task::spawn_here(make(), there);
-            match inner.await {
-                Ok(output) => output,
-                Err(JoinError::Panicked(payload)) => std::panic::resume_unwind(payload),
-                Err(other) => std::panic::resume_unwind(Box::new(other.to_string())),
-            }
-        };
-        task::spawn_there(outer, remote)
+        task::spawn_there(make, &self.workers[index % self.workers.len()].remote)
     }
 
     /// Waits until every task has ended, then ends the threads. Blocks.

@@ -1,0 +1,130 @@
+//! What the file holds, and how a reader sees that it got it.
+//!
+//! Every 4 KiB page begins with its own offset, as 8 little-endian bytes, and goes on with a stream that depends on
+//! the offset and can't be compressed (zram keeps a page of equal words as one word, and does no work for it).
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Bytes that carry one offset.
+pub const PAGE: usize = 4096;
+
+const CHUNK: usize = 1 << 20;
+
+/// xorshift64*: the offsets of the reads and the bytes of the pages come from it.
+#[derive(Debug, Clone)]
+pub struct XorShift(u64);
+
+impl XorShift {
+    /// A generator whose stream depends on `seed` alone.
+    pub fn new(seed: u64) -> XorShift {
+        // The finalizer of splitmix64, so that neighbouring seeds give unlike streams; xorshift must not start at 0.
+        let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        XorShift((z ^ (z >> 31)) | 1)
+    }
+
+    /// The next 64 bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        ((u128::from(self.next_u64()) * u128::from(limit)) >> 64) as u64
+    }
+}
+
+fn words(offset: u64) -> impl Iterator<Item = u64> {
+    let mut rest = XorShift::new(offset);
+    std::iter::once(offset).chain(std::iter::repeat_with(move || rest.next_u64()))
+}
+
+/// Writes the page that belongs at `offset`.
+fn write_page(offset: u64, page: &mut [u8]) {
+    for (bytes, word) in page.chunks_exact_mut(8).zip(words(offset)) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// The offset that a page claims to come from; `None` if there are not even 8 bytes.
+pub fn claimed_offset(page: &[u8]) -> Option<u64> {
+    page.first_chunk().map(|first| u64::from_le_bytes(*first))
+}
+
+/// Whether `bytes`, read at `offset`, are right to the last one.
+pub fn is_right(offset: u64, bytes: &[u8]) -> bool {
+    bytes.chunks(PAGE).enumerate().all(|(page, bytes)| {
+        let offset = offset + (page * PAGE) as u64;
+        bytes.len().is_multiple_of(8)
+            && bytes.chunks_exact(8).zip(words(offset)).all(|(bytes, word)| *bytes == word.to_le_bytes())
+    })
+}
+
+/// Fills the first `size` bytes, writes them through to the device and drops them from the page cache, so that the
+/// cache is later filled by reading, with the same folio sizes whoever comes first.
+pub fn fill(file: &File, size: u64) -> io::Result<()> {
+    let mut chunk = vec![0; CHUNK];
+    let mut at = 0;
+    while at < size {
+        let len = CHUNK.min((size - at) as usize);
+        for (page, bytes) in chunk[..len].chunks_mut(PAGE).enumerate() {
+            write_page(at + (page * PAGE) as u64, bytes);
+        }
+        file.write_all_at(&chunk[..len], at)?;
+        at += len as u64;
+    }
+    file.sync_all()?;
+    crate::device::drop_from_cache(file)
+}
+
+/// Looks at some pages, the first and the last among them: does the file hold what [`fill`] writes?
+pub fn looks_filled(file: &File, size: u64) -> io::Result<bool> {
+    let pages = size / PAGE as u64;
+    let mut random = XorShift::new(size);
+    let mut page = [0; PAGE];
+    let probes = [0, pages - 1].into_iter().chain(std::iter::repeat_with(|| random.below(pages)).take(62));
+    for probe in probes {
+        let offset = probe * PAGE as u64;
+        match file.read_exact_at(&mut page, offset) {
+            Ok(()) if is_right(offset, &page) => {}
+            Ok(()) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_right_at_its_own_offset_only() {
+        let mut pages = [0; 2 * PAGE];
+        write_page(8192, &mut pages[..PAGE]);
+        write_page(12288, &mut pages[PAGE..]);
+        assert_eq!(claimed_offset(&pages), Some(8192));
+        assert!(is_right(8192, &pages));
+        assert!(!is_right(4096, &pages));
+        pages[2 * PAGE - 1] ^= 1;
+        assert!(!is_right(8192, &pages));
+        assert!(is_right(8192, &pages[..PAGE]));
+    }
+
+    #[test]
+    fn below_stays_below_and_reaches_everything() {
+        let mut random = XorShift::new(1);
+        let mut seen = [0; 8];
+        for _ in 0..8000 {
+            seen[random.below(8) as usize] += 1;
+        }
+        assert!(seen.iter().all(|&n| n > 800), "{seen:?}");
+    }
+}

@@ -1,0 +1,143 @@
+//! What the kernel says about the file under test: its device's counters, its share of the page cache, its mounts.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// cachestat(2), the same number on every architecture.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// Whether it is a block device.
+pub fn is_block_device(metadata: &Metadata) -> bool {
+    metadata.file_type().is_block_device()
+}
+
+/// Reads that a block device has completed since it exists.
+#[derive(Debug)]
+pub struct ReadCounter {
+    stat: PathBuf,
+    /// The device is the file: nobody else should be reading it.
+    pub exclusive: bool,
+}
+
+impl ReadCounter {
+    /// The counter of the device, or of the device that the file lies on; `None` where there is no such device
+    /// (tmpfs, overlayfs, network).
+    pub fn of(path: &Path) -> io::Result<Option<ReadCounter>> {
+        let metadata = path.metadata()?;
+        let exclusive = is_block_device(&metadata);
+        let device = if exclusive { metadata.rdev() } else { metadata.dev() };
+        let stat = format!("/sys/dev/block/{}:{}/stat", libc::major(device), libc::minor(device));
+        let stat = PathBuf::from(stat);
+        Ok(stat.exists().then_some(ReadCounter { stat, exclusive }))
+    }
+
+    /// The count now.
+    pub fn read(&self) -> io::Result<u64> {
+        let text = std::fs::read_to_string(&self.stat)?;
+        text.split_whitespace()
+            .next()
+            .and_then(|first| first.parse().ok())
+            .ok_or_else(|| io::Error::other(format!("{} holds {text:?}, not counters", self.stat.display())))
+    }
+}
+
+/// Opens a file or device for filling. A device that is mounted, used for swap or otherwise claimed is refused.
+pub fn open_for_fill(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true);
+    match path.metadata() {
+        Ok(metadata) if is_block_device(&metadata) => {
+            refuse_if_mounted(path, metadata.rdev())?;
+            // O_EXCL without O_CREAT: the kernel itself refuses a device that anything else has claimed.
+            options.custom_flags(libc::O_EXCL);
+        }
+        Ok(metadata) if !metadata.is_file() => {
+            return Err(io::Error::other(format!("{} is neither a file nor a block device", path.display())));
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            options.create_new(true);
+        }
+        Err(error) => return Err(error),
+    }
+    options.open(path).map_err(|error| {
+        let what = if error.raw_os_error() == Some(libc::EBUSY) { " is in use" } else { "" };
+        io::Error::new(error.kind(), format!("{}{what}: {error}", path.display()))
+    })
+}
+
+fn refuse_if_mounted(path: &Path, device: u64) -> io::Result<()> {
+    let number = format!("{}:{}", libc::major(device), libc::minor(device));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    match mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .find(|line| line.get(2) == Some(&&*number))
+    {
+        None => Ok(()),
+        Some(line) => {
+            let at = line.get(4).copied().unwrap_or("?");
+            Err(io::Error::other(format!("{} is mounted at {at}: not written to", path.display())))
+        }
+    }
+}
+
+/// Length of a file or block device in bytes.
+pub fn length(file: &File) -> io::Result<u64> {
+    use std::io::{Seek, SeekFrom};
+    let mut file = file;
+    file.seek(SeekFrom::End(0))
+}
+
+/// Drops the file's clean pages from the page cache.
+pub fn drop_from_cache(file: &File) -> io::Result<()> {
+    // SAFETY: plain system call on an open descriptor, no memory handed over.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// Reads the first `size` bytes once, which puts them into the page cache.
+pub fn read_in(file: &File, size: u64) -> io::Result<()> {
+    let mut chunk = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < size {
+        let len = chunk.len().min((size - at) as usize);
+        file.read_exact_at(&mut chunk[..len], at)?;
+        at += len as u64;
+    }
+    Ok(())
+}
+
+/// Share of the first `size` bytes that the page cache holds, 0 to 1; `None` before Linux 6.5.
+pub fn cached_share(file: &File, size: u64) -> io::Result<Option<f64>> {
+    #[repr(C)]
+    struct Range {
+        offset: u64,
+        len: u64,
+    }
+    #[repr(C)]
+    #[derive(Default)]
+    struct Stat {
+        cache: u64,
+        dirty: u64,
+        writeback: u64,
+        evicted: u64,
+        recently_evicted: u64,
+    }
+    let range = Range { offset: 0, len: size };
+    let mut stat = Stat::default();
+    // SAFETY: both structures have the layout of the kernel's `cachestat_range` and `cachestat`, and outlive the call.
+    let result = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &range, &mut stat, 0) };
+    if result == 0 {
+        // SAFETY: sysconf reads a constant.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+        return Ok(Some((stat.cache * page) as f64 / size as f64));
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::ENOSYS) { Ok(None) } else { Err(error) }
+}

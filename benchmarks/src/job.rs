@@ -1,0 +1,307 @@
+//! The work, the same for every side: which offsets, how long, what is checked, when the clock is read.
+//!
+//! A side asks a [`Stream`] for the next offset, reads there, and hands the bytes back. The stream then does all the
+//! rest: checks them, reads the clock once, counts. No side has code of its own for any of that.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::data::{self, PAGE, XorShift};
+
+/// One in so many reads is checked to its last byte.
+const SAMPLE: u64 = 1024;
+
+/// What a side is to do.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// The file or block device.
+    pub path: PathBuf,
+    /// Bytes of it to read from, a multiple of `block`.
+    pub size: u64,
+    /// O_DIRECT.
+    pub direct: bool,
+    /// Bytes for one read.
+    pub block: usize,
+    /// Buffers for one read: 1, or as many as a vectored read has.
+    pub parts: usize,
+    /// Reads in flight.
+    pub depth: usize,
+    /// Not counted.
+    pub warmup: Duration,
+    /// Counted.
+    pub duration: Duration,
+    /// Where the offsets come from.
+    pub seed: u64,
+}
+
+impl Job {
+    /// Starts the clock. A side calls it when its ring is ready, not before.
+    pub fn start(&self) -> Window<'_> {
+        let begin = Instant::now();
+        let open = begin + self.warmup;
+        Window { job: self, begin, open, close: open + self.duration }
+    }
+
+    /// Opens the file as `direct` says.
+    pub fn open(&self) -> io::Result<std::fs::File> {
+        use std::os::unix::fs::OpenOptionsExt;
+        std::fs::OpenOptions::new().read(true).custom_flags(self.open_flags()).open(&self.path)
+    }
+
+    /// Flags beside the access mode.
+    pub fn open_flags(&self) -> i32 {
+        if self.direct { libc::O_DIRECT } else { 0 }
+    }
+
+    /// Bytes of one buffer.
+    pub fn part(&self) -> usize {
+        self.block / self.parts
+    }
+}
+
+/// The time in which reads count.
+#[derive(Debug, Clone, Copy)]
+pub struct Window<'a> {
+    job: &'a Job,
+    begin: Instant,
+    open: Instant,
+    close: Instant,
+}
+
+impl Window<'_> {
+    /// The reads of one task.
+    pub fn stream(&self, task: usize) -> Stream {
+        let blocks = self.job.size / self.job.block as u64;
+        Stream {
+            random: XorShift::new(self.job.seed.wrapping_mul(0x1_0000).wrapping_add(task as u64)),
+            block: self.job.block,
+            part: self.job.part(),
+            blocks,
+            offset: 0,
+            last: self.begin,
+            open: self.open,
+            close: self.close,
+            // Spread, or all tasks would do their long checks in the same turn.
+            until_sample: SAMPLE * (task as u64 + 1) / self.job.depth as u64,
+            tally: Tally::default(),
+        }
+    }
+}
+
+/// One task's reads.
+#[derive(Debug)]
+pub struct Stream {
+    random: XorShift,
+    block: usize,
+    part: usize,
+    blocks: u64,
+    offset: u64,
+    last: Instant,
+    open: Instant,
+    close: Instant,
+    until_sample: u64,
+    tally: Tally,
+}
+
+impl Stream {
+    /// Where to read next; `None` when the time is over.
+    #[inline]
+    pub fn next(&mut self) -> Option<u64> {
+        if self.last >= self.close {
+            return None;
+        }
+        self.offset = self.random.below(self.blocks) * self.block as u64;
+        Some(self.offset)
+    }
+
+    /// Takes what the read at the last offset brought.
+    #[inline]
+    pub fn done(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.done_parts(std::iter::once(bytes))
+    }
+
+    /// Takes what a vectored read brought.
+    #[inline]
+    pub fn done_parts<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]> + Clone) -> io::Result<()> {
+        let mut at = self.offset;
+        for part in parts.clone() {
+            let claimed = data::claimed_offset(part);
+            if part.len() != self.part || claimed != Some(at) {
+                return Err(wrong(at, part.len(), claimed));
+            }
+            self.tally.checksum = self.tally.checksum.wrapping_add(at);
+            at += part.len() as u64;
+        }
+        if at != self.offset + self.block as u64 {
+            return Err(wrong(self.offset, (at - self.offset) as usize, None));
+        }
+        self.until_sample = match self.until_sample {
+            0 => self.check_all(parts)?,
+            n => n - 1,
+        };
+        self.count();
+        Ok(())
+    }
+
+    #[cold]
+    fn check_all<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>) -> io::Result<u64> {
+        let mut at = self.offset;
+        for part in parts {
+            if !data::is_right(at, part) {
+                return Err(io::Error::other(format!(
+                    "the bytes read at offset {at} are not those of the file"
+                )));
+            }
+            at += part.len() as u64;
+        }
+        self.tally.checked_whole += 1;
+        Ok(SAMPLE - 1)
+    }
+
+    #[inline]
+    fn count(&mut self) {
+        // The one clock read of an operation: it ends this one, begins the next, and says whether time is over.
+        let now = Instant::now();
+        self.tally.all_ops += 1;
+        self.tally.all_bytes += self.block as u64;
+        if now >= self.open && now < self.close {
+            let latency = (now - self.last).as_nanos() as u64;
+            self.tally.ops += 1;
+            self.tally.latency_sum_ns += latency;
+            self.tally.latency_max_ns = self.tally.latency_max_ns.max(latency);
+        }
+        self.last = now;
+    }
+
+    /// What this task did.
+    pub fn into_tally(self) -> Tally {
+        self.tally
+    }
+}
+
+#[cold]
+fn wrong(offset: u64, len: usize, claimed: Option<u64>) -> io::Error {
+    io::Error::other(match claimed {
+        Some(claimed) => format!("read {len} bytes at offset {offset}, they come from {claimed}"),
+        None => format!("read {len} bytes at offset {offset}, too few"),
+    })
+}
+
+/// Counts of one task, or of all of them.
+#[derive(Debug, Default, Clone)]
+pub struct Tally {
+    /// Reads that ended inside the window.
+    pub ops: u64,
+    /// All reads, warm-up included: what the device must have seen.
+    pub all_ops: u64,
+    /// Bytes of all reads; each read had its offset checked.
+    pub all_bytes: u64,
+    /// Reads checked to the last byte.
+    pub checked_whole: u64,
+    /// Sum of the offsets that the bytes read said they came from, modulo 2^64.
+    pub checksum: u64,
+    /// From one completion of a task to the next, over the window.
+    pub latency_sum_ns: u64,
+    /// The longest of these.
+    pub latency_max_ns: u64,
+}
+
+impl Tally {
+    /// Adds another task's counts.
+    pub fn add(&mut self, other: &Tally) {
+        self.ops += other.ops;
+        self.all_ops += other.all_ops;
+        self.all_bytes += other.all_bytes;
+        self.checked_whole += other.checked_whole;
+        self.checksum = self.checksum.wrapping_add(other.checksum);
+        self.latency_sum_ns += other.latency_sum_ns;
+        self.latency_max_ns = self.latency_max_ns.max(other.latency_max_ns);
+    }
+
+    /// The counts of all tasks, or the first task's error.
+    pub fn sum(tasks: impl IntoIterator<Item = io::Result<Tally>>) -> io::Result<Tally> {
+        let mut total = Tally::default();
+        for task in tasks {
+            total.add(&task?);
+        }
+        Ok(total)
+    }
+}
+
+/// Pages in one block must each carry an offset, or a vectored read's parts could not be checked.
+pub fn check_block(block: u64, parts: usize) -> Result<(), String> {
+    let unit = (PAGE * parts) as u64;
+    if block.is_multiple_of(unit) {
+        Ok(())
+    } else {
+        Err(format!("block size {block} is no multiple of {unit}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> Job {
+        Job {
+            path: PathBuf::new(),
+            size: 1 << 20,
+            direct: false,
+            block: 2 * PAGE,
+            parts: 2,
+            depth: 4,
+            warmup: Duration::ZERO,
+            duration: Duration::from_secs(3600),
+            seed: 7,
+        }
+    }
+
+    fn pages(offset: u64) -> Vec<u8> {
+        let file = std::env::temp_dir().join(format!("ringfile-job-test-{}-{offset}", std::process::id()));
+        let handle =
+            std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&file).unwrap();
+        data::fill(&handle, 1 << 20).unwrap();
+        let mut bytes = vec![0; 2 * PAGE];
+        std::os::unix::fs::FileExt::read_exact_at(&handle, &mut bytes, offset).unwrap();
+        std::fs::remove_file(file).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn right_bytes_count_and_wrong_ones_are_refused() {
+        let job = job();
+        let mut stream = job.start().stream(0);
+        let offset = stream.next().unwrap();
+        let bytes = pages(offset);
+        stream.done_parts(bytes.chunks(PAGE)).unwrap();
+        assert_eq!((stream.tally.ops, stream.tally.all_bytes), (1, 2 * PAGE as u64));
+
+        assert!(stream.done_parts(bytes.chunks(PAGE).take(1)).is_err(), "a part too few");
+        assert!(stream.done_parts(bytes.chunks(PAGE).rev()).is_err(), "parts swapped");
+        assert!(stream.done_parts(bytes[..PAGE + 8].chunks(PAGE)).is_err(), "a short part");
+        assert_eq!(stream.tally.all_ops, 1);
+
+        let mut late = bytes.clone();
+        late[PAGE - 1] ^= 1;
+        stream.until_sample = 0;
+        assert!(stream.done_parts(late.chunks(PAGE)).is_err(), "a wrong byte in a sampled read");
+    }
+
+    #[test]
+    fn a_stream_ends_with_its_window_and_repeats_with_its_seed() {
+        let job = Job { duration: Duration::ZERO, ..job() };
+        assert_eq!(job.start().stream(0).next(), None);
+        let job = Job { duration: Duration::from_secs(3600), ..job };
+        let offsets = |task| {
+            std::iter::repeat_with({
+                let mut stream = job.start().stream(task);
+                move || stream.next()
+            })
+            .take(64)
+            .collect::<Vec<_>>()
+        };
+        assert_eq!(offsets(1), offsets(1));
+        assert_ne!(offsets(1), offsets(2));
+    }
+}

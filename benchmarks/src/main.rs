@@ -1,0 +1,249 @@
+//! `compare`: ringfile beside a hand-written ring loop and beside other io_uring runtimes, on the same reads.
+//!
+//! Prints Markdown tables to standard output and progress to standard error. This file knows the command line only.
+
+mod allocations;
+mod allocs;
+mod buffer;
+mod data;
+mod device;
+mod job;
+mod rounds;
+mod sides;
+mod table;
+mod units;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use job::Job;
+use sides::{SIDES, Side, VECTORED};
+
+#[derive(Debug, Parser)]
+#[command(version, about = "Random reads: ringfile beside a hand-written ring loop and other runtimes")]
+#[command(args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    common: Option<Common>,
+    #[command(flatten)]
+    reads: Reads,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// READV_FIXED beside READV, 32 x 4 KiB, and fixed beside normal for single blocks
+    Vectored(Common),
+    /// Heap allocations for one operation of ringfile, by kind of operation
+    Allocs {
+        /// A file on a file system with O_DIRECT; made and filled if it is not there
+        #[arg(long)]
+        file: PathBuf,
+    },
+    /// Print the sides and their settings
+    Sides,
+}
+
+#[derive(Debug, Args)]
+struct Reads {
+    /// Bytes for one read
+    #[arg(long, default_value = "4k", value_parser = units::size)]
+    bs: u64,
+    /// Reads in flight, one table for each
+    #[arg(long, value_delimiter = ',', default_value = "16,128")]
+    depth: Vec<usize>,
+    /// Only these sides (see `compare sides`)
+    #[arg(long, value_delimiter = ',')]
+    sides: Vec<String>,
+    /// The side that is compared to all others, and run twice
+    #[arg(long, default_value = "ringfile")]
+    base: String,
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// The file, or a block device; a file that is not there is made and filled
+    #[arg(long)]
+    file: PathBuf,
+    /// Bytes of it to use
+    #[arg(long, default_value = "1g", value_parser = units::size)]
+    size: u64,
+    /// O_DIRECT; without it, reads from the page cache
+    #[arg(long)]
+    direct: bool,
+    /// Overwrite what the file or the device holds; a mounted device is refused
+    #[arg(long)]
+    fill: bool,
+    /// Remove the file in the end; never a device
+    #[arg(long)]
+    remove: bool,
+    /// Counted time of one run
+    #[arg(long, default_value = "1s", value_parser = units::duration)]
+    duration: Duration,
+    /// Time before it, not counted
+    #[arg(long, default_value = "300ms", value_parser = units::duration)]
+    warmup: Duration,
+    /// Rounds of all sides in turn
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seed of the offsets
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match (cli.command, cli.common) {
+        (Some(Command::Sides), _) => {
+            list();
+            Ok(())
+        }
+        (Some(Command::Vectored(common)), _) => common.clean_up_after(vectored(&common)),
+        (Some(Command::Allocs { file }), _) => allocs(&file),
+        (None, Some(common)) => common.clean_up_after(compare(&common, &cli.reads)),
+        (None, None) => Err(io::Error::other("which file? --file PATH")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("compare: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn list() {
+    for side in SIDES.iter().chain(VECTORED) {
+        println!("{:<18} {}", side.name, side.settings);
+    }
+}
+
+fn compare(common: &Common, reads: &Reads) -> io::Result<()> {
+    let (sides, base) = with_repeat(chosen(&reads.sides)?, &reads.base)?;
+    job::check_block(reads.bs, 1).map_err(io::Error::other)?;
+    let size = prepare(common, reads.bs)?;
+    for &depth in &reads.depth {
+        if depth == 0 {
+            return Err(io::Error::other("depth 0 reads nothing"));
+        }
+        let job = common.job(size, reads.bs as usize, 1, depth);
+        let outcomes = rounds::measure(&sides, &job, common.rounds)?;
+        table::print(&sides, &outcomes, base, &job);
+    }
+    Ok(())
+}
+
+fn vectored(common: &Common) -> io::Result<()> {
+    const PARTS: usize = 32;
+    const DEPTH: usize = 16;
+    let block = PARTS * data::PAGE;
+    let size = prepare(common, block as u64)?;
+    let (sides, base) = with_repeat(VECTORED.to_vec(), VECTORED[0].name)?;
+    let job = common.job(size, block, PARTS, DEPTH);
+    let outcomes = rounds::measure(&sides, &job, common.rounds)?;
+    table::print(&sides, &outcomes, base, &job);
+
+    let plain = ["ringfile", "ringfile-normal", "hand", "hand-normal"].map(str::to_owned);
+    let (sides, base) = with_repeat(chosen(&plain)?, "ringfile")?;
+    let job = common.job(size, data::PAGE, 1, DEPTH);
+    let outcomes = rounds::measure(&sides, &job, common.rounds)?;
+    table::print(&sides, &outcomes, base, &job);
+    Ok(())
+}
+
+fn allocs(file: &Path) -> io::Result<()> {
+    const SIZE: u64 = 64 << 20;
+    let common = Common {
+        file: file.to_owned(),
+        size: SIZE,
+        direct: false,
+        fill: false,
+        remove: false,
+        duration: Duration::ZERO,
+        warmup: Duration::ZERO,
+        rounds: 1,
+        seed: 1,
+    };
+    let size = prepare(&common, data::PAGE as u64)?;
+    allocs::run(file, size)
+}
+
+fn chosen(names: &[String]) -> io::Result<Vec<Side>> {
+    if names.is_empty() {
+        return Ok(SIDES.to_vec());
+    }
+    let find = |name: &String| {
+        let unknown = || io::Error::other(format!("no side {name:?}; `compare sides` lists them"));
+        SIDES.iter().find(|side| side.name == name).copied().ok_or_else(unknown)
+    };
+    names.iter().map(find).collect()
+}
+
+/// Adds the base once more, as the A/A row: how far its ratio is from 1 is the noise of all the others.
+fn with_repeat(mut sides: Vec<Side>, base: &str) -> io::Result<(Vec<Side>, usize)> {
+    let index = sides.iter().position(|side| side.name == base);
+    let index = index.ok_or_else(|| io::Error::other(format!("the base {base:?} is not among the sides")))?;
+    sides.push(Side { name: "A/A", settings: "the base once more", ..sides[index] });
+    Ok((sides, index))
+}
+
+/// Makes sure that the file holds what the checks expect; gives the bytes to use, a multiple of `block`.
+fn prepare(common: &Common, block: u64) -> io::Result<u64> {
+    if common.rounds == 0 {
+        return Err(io::Error::other("no rounds, no result"));
+    }
+    let path = common.file.as_path();
+    if common.fill || !path.exists() {
+        eprintln!("filling {}", path.display());
+        let file = device::open_for_fill(path)?;
+        let size = usable(path, common.size, device::length(&file)?, block, common.fill)?;
+        data::fill(&file, size)?;
+    }
+    let file = std::fs::File::open(path)?;
+    if !path.metadata()?.is_file() && !device::is_block_device(&path.metadata()?) {
+        return Err(io::Error::other(format!("{} is neither a file nor a block device", path.display())));
+    }
+    let size = usable(path, common.size, device::length(&file)?, block, false)?;
+    let filled = data::looks_filled(&file, size)?;
+    device::drop_from_cache(&file)?;
+    if filled {
+        return Ok(size);
+    }
+    Err(io::Error::other(format!("{} doesn't hold the pattern: --fill overwrites it", path.display())))
+}
+
+fn usable(path: &Path, wanted: u64, length: u64, block: u64, may_grow: bool) -> io::Result<u64> {
+    let fixed = device::is_block_device(&path.metadata()?);
+    let size = if fixed || (!may_grow && length > 0) { wanted.min(length) } else { wanted };
+    let size = size / block * block;
+    if size > 0 { Ok(size) } else { Err(io::Error::other(format!("{} is too small", path.display()))) }
+}
+
+impl Common {
+    fn job(&self, size: u64, block: usize, parts: usize, depth: usize) -> Job {
+        Job {
+            path: self.file.clone(),
+            size,
+            direct: self.direct,
+            block,
+            parts,
+            depth,
+            warmup: self.warmup,
+            duration: self.duration,
+            seed: self.seed,
+        }
+    }
+
+    /// Removes the file if that was asked for, whatever the result is.
+    fn clean_up_after(&self, result: io::Result<()>) -> io::Result<()> {
+        if self.remove && self.file.is_file() {
+            return result.and(std::fs::remove_file(&self.file));
+        }
+        result
+    }
+}

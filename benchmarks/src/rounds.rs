@@ -1,0 +1,218 @@
+//! Rounds: every side in turn, the order rotated from one round to the next, and what the figures are worth.
+//!
+//! After each run it is checked that the bytes were right, that all of them came, and that the device really was
+//! read (direct) or the page cache really was full (cached). A run that fails a check ends the benchmark.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::allocations;
+use crate::device::{self, ReadCounter};
+use crate::job::{Job, Tally};
+use crate::sides::Side;
+
+/// A device's own count of reads may differ from ours by so much.
+const COUNT_TOLERANCE: f64 = 0.02;
+
+/// What one run gave.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Counts, with the bytes that were checked.
+    pub tally: Tally,
+    /// Length of the window, in seconds.
+    pub seconds: f64,
+    /// Reads that the device counted meanwhile, of the whole run.
+    pub device_reads: Option<u64>,
+    /// Heap allocations of the side's thread, of the whole run.
+    pub allocations: u64,
+    /// Processor time of the process, kernel workers included, of the whole run.
+    pub cpu: Duration,
+    /// Share of the file that the page cache held, before and after.
+    pub cached: Option<(f64, f64)>,
+}
+
+impl Outcome {
+    /// Reads per second.
+    pub fn iops(&self) -> f64 {
+        self.tally.ops as f64 / self.seconds
+    }
+}
+
+/// Runs all rounds: for each side, in the given order, its outcomes.
+pub fn measure(sides: &[Side], job: &Job, rounds: usize) -> io::Result<Vec<Vec<Outcome>>> {
+    let mut outcomes = vec![Vec::with_capacity(rounds); sides.len()];
+    for round in 0..rounds {
+        for turn in 0..sides.len() {
+            let index = (turn + round) % sides.len();
+            let side = &sides[index];
+            let outcome = run_one(side, job).map_err(|error| {
+                let name = side.name;
+                io::Error::new(
+                    error.kind(),
+                    format!("{name}, depth {}, round {}: {error}", job.depth, round + 1),
+                )
+            })?;
+            eprintln!(
+                "round {}/{rounds} depth {:<3} {:<18} {:>9.1} kIOPS",
+                round + 1,
+                job.depth,
+                side.name,
+                outcome.iops() / 1e3
+            );
+            outcomes[index].push(outcome);
+        }
+    }
+    Ok(outcomes)
+}
+
+fn run_one(side: &Side, job: &Job) -> io::Result<Outcome> {
+    let counter = if job.direct { Some(counter_of(&job.path)?) } else { None };
+    let buffered = if job.direct { None } else { Some(File::open(&job.path)?) };
+    let cached_before = buffered.as_ref().map(|file| warm(file, job.size)).transpose()?.flatten();
+    let reads_before = counter.as_ref().map(ReadCounter::read).transpose()?;
+    let cpu_before = cpu_time();
+    let run = side.run;
+    let (result, allocations) = std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            let before = allocations::here();
+            let result = run(job);
+            (result, allocations::here() - before)
+        });
+        thread.join().map_err(|_| io::Error::other("panicked"))
+    })?;
+    let cpu = cpu_time().saturating_sub(cpu_before);
+    let tally = result?;
+    let device_reads = match (&counter, reads_before) {
+        (Some(counter), Some(before)) => Some(counter.read()? - before),
+        _ => None,
+    };
+    let cached_after = match &buffered {
+        Some(file) => device::cached_share(file, job.size)?,
+        None => None,
+    };
+    check(job, &tally, device_reads, counter.as_ref().is_some_and(|counter| counter.exclusive))?;
+    Ok(Outcome {
+        tally,
+        seconds: job.duration.as_secs_f64(),
+        device_reads,
+        allocations,
+        cpu,
+        cached: cached_before.zip(cached_after),
+    })
+}
+
+/// Direct reads that nobody counts could as well come from a cache, and would be compared all the same.
+fn counter_of(path: &Path) -> io::Result<ReadCounter> {
+    ReadCounter::of(path)?.ok_or_else(|| {
+        io::Error::other(
+            "no block device counts this file's reads: --direct needs a device, or a file on ext4 or xfs",
+        )
+    })
+}
+
+/// Reads the file in unless the page cache has all of it; says what share it then has.
+fn warm(file: &File, size: u64) -> io::Result<Option<f64>> {
+    // The kernel gives idle pages away within a minute, so this is asked before every run, not once.
+    match device::cached_share(file, size)? {
+        Some(share) if share >= 1.0 => Ok(Some(share)),
+        _ => {
+            device::read_in(file, size)?;
+            device::cached_share(file, size)
+        }
+    }
+}
+
+fn check(job: &Job, tally: &Tally, device_reads: Option<u64>, exclusive: bool) -> io::Result<()> {
+    if tally.ops == 0 {
+        return Err(io::Error::other("no read ended inside the window"));
+    }
+    if tally.all_bytes != tally.all_ops * job.block as u64 {
+        return Err(io::Error::other(format!("{} reads brought {} bytes", tally.all_ops, tally.all_bytes)));
+    }
+    let Some(device_reads) = device_reads else { return Ok(()) };
+    let ratio = device_reads as f64 / tally.all_ops as f64;
+    // On a disk that others use too the device may have read more; on a device of our own neither more nor less.
+    if ratio < 1.0 - COUNT_TOLERANCE || (exclusive && ratio > 1.0 + COUNT_TOLERANCE) {
+        return Err(io::Error::other(format!(
+            "claims {} reads, the device counted {device_reads}: this was not O_DIRECT at this block size",
+            tally.all_ops
+        )));
+    }
+    Ok(())
+}
+
+/// User and system time of the process so far, its kernel workers' included: they are threads of it.
+fn cpu_time() -> Duration {
+    // SAFETY: all-zero bytes are a valid `rusage`.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` outlives the call.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
+    let part = |time: libc::timeval| {
+        Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
+    };
+    part(usage.ru_utime) + part(usage.ru_stime)
+}
+
+/// Median, minimum and maximum.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spread {
+    /// The middle value, or the mean of the two middle ones.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of at least one value.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Spread {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        assert!(!values.is_empty(), "a spread of nothing");
+        values.sort_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        let median =
+            if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 };
+        Spread { median, min: values[0], max: values[values.len() - 1] }
+    }
+
+    /// Of the ratios inside each round.
+    pub fn of_ratios(over: &[Outcome], under: &[Outcome]) -> Spread {
+        Spread::of(over.iter().zip(under).map(|(a, b)| a.iops() / b.iops()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(Spread::of([3.0, 1.0, 2.0]), Spread { median: 2.0, min: 1.0, max: 3.0 });
+        assert_eq!(Spread::of([4.0, 1.0, 2.0, 3.0]).median, 2.5);
+    }
+
+    #[test]
+    fn a_device_that_was_not_read_is_noticed() {
+        let job = Job {
+            path: "x".into(),
+            size: 8192,
+            direct: true,
+            block: 4096,
+            parts: 1,
+            depth: 1,
+            warmup: Duration::ZERO,
+            duration: Duration::from_secs(1),
+            seed: 1,
+        };
+        let tally = Tally { ops: 900, all_ops: 1000, all_bytes: 4096 * 1000, ..Tally::default() };
+        assert!(check(&job, &tally, Some(1000), true).is_ok());
+        assert!(check(&job, &tally, Some(970), false).is_err());
+        assert!(check(&job, &tally, Some(1030), true).is_err());
+        assert!(check(&job, &tally, Some(1030), false).is_ok());
+        assert!(check(&job, &Tally { ops: 0, ..tally.clone() }, None, false).is_err());
+        assert!(check(&job, &Tally { all_bytes: 4096, ..tally }, None, false).is_err());
+    }
+}

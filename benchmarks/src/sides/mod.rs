@@ -1,0 +1,101 @@
+//! The sides of the comparison, one file each, behind one function: do this job, say what you counted.
+//!
+//! A side runs on a thread of its own, made for it and gone after it, so no ring or cache outlives its turn.
+
+mod compio;
+mod glommio;
+mod hand;
+mod monoio;
+mod ringfile;
+mod tokio_uring;
+
+use std::io;
+
+use crate::job::{Job, Tally};
+
+pub use hand::Operation;
+
+/// One contender.
+#[derive(Clone, Copy)]
+pub struct Side {
+    /// As on the command line and in the tables.
+    pub name: &'static str,
+    /// What is set beside the defaults, in a few words.
+    pub settings: &'static str,
+    /// Does the work on the calling thread.
+    pub run: fn(&Job) -> io::Result<Tally>,
+}
+
+/// All contenders for plain reads, in the order of the table.
+pub const SIDES: &[Side] = &[
+    Side { name: "ringfile", settings: "a pool, defaults", run: |job| ringfile::run(true, job) },
+    Side {
+        name: "ringfile-normal",
+        settings: "a pool that is not registered",
+        run: |job| ringfile::run(false, job),
+    },
+    Side {
+        name: "hand",
+        settings: "SINGLE_ISSUER DEFER_TASKRUN NO_SQARRAY, registered ring, file and buffers",
+        run: |job| hand::run(Operation::ReadFixed, job),
+    },
+    Side {
+        name: "hand-normal",
+        settings: "the same, buffers not registered",
+        run: |job| hand::run(Operation::Read, job),
+    },
+    Side { name: "compio", settings: "defaults", run: |job| compio::run(compio::Settings::Default, job) },
+    Side {
+        name: "compio-tuned",
+        settings: "COOP_TASKRUN TASKRUN_FLAG SINGLE_ISSUER, event_interval 1024",
+        run: |job| compio::run(compio::Settings::Coop, job),
+    },
+    Side {
+        name: "compio-defer",
+        settings: "SINGLE_ISSUER DEFER_TASKRUN TASKRUN_FLAG, event_interval 1024",
+        run: |job| compio::run(compio::Settings::Defer, job),
+    },
+    Side { name: "monoio", settings: "defaults", run: |job| monoio::run(monoio::Settings::Default, job) },
+    Side {
+        name: "monoio-tuned",
+        settings: "SINGLE_ISSUER DEFER_TASKRUN",
+        run: |job| monoio::run(monoio::Settings::Defer, job),
+    },
+    Side {
+        name: "tokio-uring",
+        settings: "defaults",
+        run: |job| tokio_uring::run(tokio_uring::Settings::Default, job),
+    },
+    Side {
+        name: "tokio-uring-tuned",
+        settings: "COOP_TASKRUN SINGLE_ISSUER, 1024 entries, registered buffers",
+        run: |job| tokio_uring::run(tokio_uring::Settings::Coop, job),
+    },
+    Side { name: "glommio", settings: "defaults", run: |job| glommio::run(glommio::Settings::Default, job) },
+    Side {
+        name: "glommio-tuned",
+        settings: "ring_depth 1024, io_memory 64 MiB",
+        run: |job| glommio::run(glommio::Settings::Deep, job),
+    },
+    Side {
+        name: "glommio-spin",
+        settings: "the same, spin_before_park 10 ms",
+        run: |job| glommio::run(glommio::Settings::DeepSpinning, job),
+    },
+];
+
+/// The two forms of a vectored read, by ringfile and hand-written.
+pub const VECTORED: &[Side] = &[
+    Side { name: "ringfile", settings: "READV_FIXED: a pool, defaults", run: |job| ringfile::run(true, job) },
+    Side {
+        name: "ringfile-normal",
+        settings: "READV: a pool that is not registered",
+        run: |job| ringfile::run(false, job),
+    },
+    Side {
+        name: "hand-readv-fixed",
+        settings: "READV_FIXED",
+        run: |job| hand::run(Operation::ReadvFixed, job),
+    },
+    Side { name: "hand-readv", settings: "READV", run: |job| hand::run(Operation::Readv, job) },
+];

@@ -1,0 +1,228 @@
+//! The command line: what may be asked, in the words that fio's users know.
+//!
+//! Only the shape and the values are checked here; whether they fit together and fit the file is the
+//! command's own matter. What several commands take is a struct of its own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
+
+use crate::values::{self, List};
+
+/// Disk I/O over Linux io_uring: measure on this machine what each choice is worth.
+#[derive(Debug, Parser)]
+#[command(name = "ringfile", version, arg_required_else_help = true, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measure I/O on this machine.
+    #[command(subcommand)]
+    Perf(PerfCommand),
+}
+
+/// What `ringfile perf` measures.
+#[derive(Debug, Subcommand)]
+pub enum PerfCommand {
+    /// Reads and writes of one file or device, with and without registered buffers.
+    ///
+    /// Runs every combination of --numjobs, --iodepth, --rw, --cache and --buffers for --duration, each
+    /// after --warmup, and prints a Markdown table and the change in per cent. Without options it measures
+    /// a file of 1 GiB in memory (/dev/shm), which shows the cost of the software alone; name a --file on
+    /// the disk to measure the disk.
+    File(FileArgs),
+}
+
+/// `ringfile perf file`.
+#[derive(Debug, Args)]
+pub struct FileArgs {
+    /// What is measured, and how long.
+    #[command(flatten)]
+    pub test_file: TestFileArgs,
+    /// How long and how often.
+    #[command(flatten)]
+    pub timing: TimingArgs,
+    /// Block size of each operation
+    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = values::size)]
+    pub bs: u64,
+    /// Threads [default: 1 and all cores]
+    #[arg(long, value_name = "LIST", value_parser = values::counts::<1024>)]
+    pub numjobs: Option<List<usize>>,
+    /// Operations in flight for each thread
+    #[arg(long, value_name = "LIST", default_value = "1,16", value_parser = values::counts::<32768>)]
+    pub iodepth: List<usize>,
+    /// What is done: read, write (sequential), randread, randwrite, randrw (half and half)
+    #[arg(long, value_name = "LIST", default_value = "randread,randwrite", value_parser = values::words::<Rw>)]
+    pub rw: List<Rw>,
+    /// Buffers: normal, fixed (registered with the kernel)
+    #[arg(long, value_name = "LIST", default_value = "normal,fixed", value_parser = values::words::<Buffers>)]
+    pub buffers: List<Buffers>,
+    /// Bypass the page cache (O_DIRECT)
+    #[arg(long)]
+    pub direct: bool,
+    /// Page cache before each run: warm (the file read in), cold (dropped), keep (as it is) [default: warm,
+    /// with --direct keep]
+    #[arg(long, value_name = "LIST", value_parser = values::words::<Cache>)]
+    pub cache: Option<List<Cache>>,
+    /// Measure others too: fio (io_uring, plain and registered), fio-batch (the same, submitting and reaping
+    /// in batches), fio-psync, pread (our own loop of plain calls; these two at depth 1)
+    #[arg(long, value_name = "LIST", value_parser = values::words::<Against>)]
+    pub against: Option<List<Against>>,
+    /// Fill the file first; writes carry offset and checksum, reads check them
+    #[arg(long)]
+    pub verify: bool,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// The file or device that a command measures.
+#[derive(Debug, Args)]
+pub struct TestFileArgs {
+    /// File or block device [default: /dev/shm/ringfile-perf-PID.bin]; what does not exist is created, and
+    /// removed at the end
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
+    /// How much of it is used
+    #[arg(long, value_name = "SIZE", default_value = "1g", value_parser = values::size)]
+    pub size: u64,
+    /// Allow writing to a --file that exists already, or to a device: its contents are lost
+    #[arg(long)]
+    pub overwrite: bool,
+}
+
+/// How long each measurement takes, and how often it is made.
+#[derive(Debug, Args)]
+pub struct TimingArgs {
+    /// Length of each run
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::positive_duration)]
+    pub duration: Duration,
+    /// Time before each run that is not counted
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration)]
+    pub warmup: Duration,
+    /// Rounds, each with all engines in turn
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+}
+
+/// What a command leaves behind and says.
+#[derive(Debug, Args)]
+pub struct OutputArgs {
+    /// Write all results to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Replace output files that exist
+    #[arg(long)]
+    pub force: bool,
+    /// Print only the tables: no progress, no notes
+    #[arg(long)]
+    pub quiet: bool,
+}
+
+/// What a run does; the words are fio's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(clippy::enum_variant_names, reason = "fio's word for the mix is randrw")]
+pub enum Rw {
+    /// Sequential reads.
+    Read,
+    /// Sequential writes.
+    Write,
+    /// Random reads.
+    #[value(name = "randread")]
+    RandRead,
+    /// Random writes.
+    #[value(name = "randwrite")]
+    RandWrite,
+    /// Random, half reads and half writes.
+    #[value(name = "randrw")]
+    RandRw,
+}
+
+impl Rw {
+    /// Whether any operation writes.
+    pub fn writes(self) -> bool {
+        !matches!(self, Rw::Read | Rw::RandRead)
+    }
+
+    /// Whether blocks are picked at random.
+    pub fn random(self) -> bool {
+        !matches!(self, Rw::Read | Rw::Write)
+    }
+}
+
+/// What buffers a run was asked to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Buffers {
+    /// Memory the kernel maps for each operation.
+    Normal,
+    /// Memory registered with the kernel once.
+    Fixed,
+}
+
+/// What happens to the page cache before a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cache {
+    /// The file is read in.
+    Warm,
+    /// The file is dropped from the cache.
+    Cold,
+    /// Nothing.
+    Keep,
+}
+
+/// What ringfile is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Against {
+    /// fio's io_uring engine, plain and registered.
+    Fio,
+    /// The same, submitting and reaping in batches, without a random map.
+    FioBatch,
+    /// fio's psync engine.
+    FioPsync,
+    /// Our own loop of pread and pwrite.
+    Pread,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_are_the_main_job() {
+        let cli = Cli::try_parse_from(["ringfile", "perf", "file"]).expect("the defaults parse");
+        let Command::Perf(PerfCommand::File(args)) = cli.command;
+        assert_eq!((args.bs, args.test_file.size), (4096, 1 << 30));
+        assert_eq!(args.rw.values(), [Rw::RandRead, Rw::RandWrite]);
+        assert_eq!(args.buffers.values(), [Buffers::Normal, Buffers::Fixed]);
+        assert_eq!(args.iodepth.values(), [1, 16]);
+        assert_eq!(args.timing.rounds, 1);
+        assert!(args.against.is_none() && !args.direct && !args.verify);
+    }
+
+    #[test]
+    fn words_in_json_are_those_of_the_command_line() {
+        for rw in Rw::value_variants() {
+            assert_eq!(serde_json::json!(rw), serde_json::json!(values::name(rw)));
+        }
+        for against in Against::value_variants() {
+            assert_eq!(serde_json::json!(against), serde_json::json!(values::name(against)));
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! The same job carried out by fio, for comparison.
+//!
+//! What must hold: fio gets the same file, blocks, threads, depth, direct flag and read-ahead advice, and
+//! finds the page cache as ringfile does (`invalidate=0`). CPU time is what `wait4` gives for the whole fio
+//! process, kernel workers included, less that of its main thread: that one only sets up and reports, and
+//! calibrates fio's clock for 0.15 s, which belongs to no operation.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{Bench, Engine, Outcome};
+use crate::cli::{Buffers, Rw};
+use crate::error::{Failure, errno_text};
+use crate::interrupt::Interrupt;
+use crate::job::Job;
+use crate::latency::Latency;
+use crate::sys;
+use crate::values;
+
+/// How often a running fio is looked at.
+const POLL: Duration = Duration::from_millis(20);
+
+/// A fio that is there and works.
+#[derive(Debug)]
+pub struct Fio {
+    /// As fio tells it.
+    pub version: String,
+}
+
+impl Fio {
+    /// Looks for fio; `Ok(None)` where it is not installed.
+    pub fn find() -> Result<Option<Fio>, Failure> {
+        match Command::new("fio").arg("--version").stdin(Stdio::null()).output() {
+            Ok(output) if output.status.success() => {
+                let version = String::from_utf8_lossy(&output.stdout).trim().to_string();
+                Ok(Some(Fio { version }))
+            }
+            Ok(output) => Err(Failure::Io(format!("fio --version failed: {}", output.status))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Failure::Io(format!("fio can't be run: {}", errno_text(&error)))),
+        }
+    }
+
+    /// Carries out a job.
+    pub fn run(
+        &self,
+        engine: Engine,
+        job: &Job,
+        bench: &Bench<'_>,
+        tick: &mut dyn FnMut(),
+    ) -> Result<Outcome, Failure> {
+        let mut arguments = common_arguments(bench.path);
+        arguments.extend(job_arguments(engine, job).into_iter().map(OsString::from));
+        let finished = execute(&arguments, bench.interrupt, tick)?;
+        let stats = finished.stats;
+        // The middle of fio's histogram bins, which may lie beyond the longest.
+        let percentile =
+            |key: &str| stats.lat_ns.percentile.get(key).copied().unwrap_or(0).min(stats.lat_ns.max);
+        Ok(Outcome {
+            ops: stats.total_ios,
+            errors: 0,
+            duration: Duration::from_millis(stats.runtime.max(1)),
+            latency: (stats.total_ios > 0).then(|| Latency {
+                mean: stats.lat_ns.mean as u64,
+                p50: percentile("50.000000"),
+                p95: percentile("95.000000"),
+                p99: percentile("99.000000"),
+                p999: percentile("99.900000"),
+                max: stats.lat_ns.max,
+            }),
+            cpu: finished.cpu,
+            enters: None,
+            fixed_ops: None,
+            failure: None,
+        })
+    }
+}
+
+/// The options that differ from job to job, as one line for the notes.
+pub fn describe(engine: Engine) -> &'static str {
+    match engine {
+        Engine::FioPsync => "ioengine=psync",
+        Engine::FioBatch => {
+            "ioengine=io_uring, iodepth_batch_submit and iodepth_batch_complete_max at the depth, norandommap; \
+             fixed: fixedbufs, registerfiles"
+        }
+        _ => "ioengine=io_uring; fixed: fixedbufs, registerfiles",
+    }
+}
+
+fn common_arguments(path: &Path) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = [
+        "--name=ringfile",
+        "--thread",
+        "--group_reporting",
+        "--output-format=json",
+        "--eta=never",
+        "--invalidate=0",
+        "--fallocate=none",
+        "--allow_file_create=0",
+        "--unified_rw_reporting=mixed",
+        "--lat_percentiles=1",
+        "--clat_percentiles=0",
+        "--percentile_list=50:95:99:99.9",
+    ]
+    .map(OsString::from)
+    .into();
+    arguments.push(filename_argument(path));
+    arguments
+}
+
+/// fio separates several names by colons; one in a name is escaped.
+fn filename_argument(path: &Path) -> OsString {
+    let mut argument = b"--filename=".to_vec();
+    for &byte in path.as_os_str().as_bytes() {
+        if byte == b':' {
+            argument.push(b'\\');
+        }
+        argument.push(byte);
+    }
+    OsString::from_vec(argument)
+}
+
+fn job_arguments(engine: Engine, job: &Job) -> Vec<String> {
+    let mut arguments = vec![
+        format!("--rw={}", values::name(&job.rw)),
+        format!("--bs={}", job.block),
+        format!("--numjobs={}", job.numjobs),
+        format!("--direct={}", u8::from(job.direct)),
+        "--time_based".into(),
+        format!("--runtime={}ms", job.duration.as_millis()),
+    ];
+    if matches!(job.rw, Rw::Read | Rw::Write) {
+        // Each thread in order through a part of its own, as the other engines do.
+        let part = job.blocks_per_thread() * job.block;
+        arguments.extend([format!("--size={part}"), format!("--offset_increment={part}")]);
+    } else {
+        arguments.push(format!("--size={}", job.blocks * job.block));
+    }
+    if engine == Engine::FioPsync {
+        arguments.push("--ioengine=psync".into());
+        return arguments;
+    }
+    arguments.extend(["--ioengine=io_uring".into(), format!("--iodepth={}", job.iodepth)]);
+    if engine == Engine::FioBatch {
+        arguments.extend([
+            format!("--iodepth_batch_submit={}", job.iodepth),
+            "--iodepth_batch_complete_min=1".into(),
+            format!("--iodepth_batch_complete_max={}", job.iodepth),
+            "--norandommap".into(),
+        ]);
+    }
+    if job.buffers == Buffers::Fixed {
+        arguments.extend(["--fixedbufs=1".into(), "--registerfiles=1".into()]);
+    }
+    arguments
+}
+
+struct Finished {
+    stats: Stats,
+    /// CPU time of all threads but the main one.
+    cpu: Option<Duration>,
+}
+
+/// Runs fio to its end, or kills it when interrupted. It is the only child of this process meanwhile, so the
+/// CPU time of all children grows by its own.
+fn execute(
+    arguments: &[OsString],
+    interrupt: &Interrupt,
+    tick: &mut dyn FnMut(),
+) -> Result<Finished, Failure> {
+    let failed = |error: io::Error| Failure::Io(format!("fio can't be run: {}", errno_text(&error)));
+    // Files, not pipes: nobody has to read while fio runs.
+    let (mut output, mut complaints) =
+        (tempfile::tempfile().map_err(failed)?, tempfile::tempfile().map_err(failed)?);
+    let cpu_before = sys::children_cpu().map_err(failed)?;
+    let mut child = Command::new("fio")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone().map_err(failed)?)
+        .stderr(complaints.try_clone().map_err(failed)?)
+        // Ctrl-C on the terminal is for this process, which then ends fio.
+        .process_group(0)
+        .spawn()
+        .map_err(failed)?;
+    loop {
+        // Left as it is until the main thread's time is read: then it is still there to be asked.
+        if sys::has_ended(&child).map_err(failed)? {
+            break;
+        }
+        if interrupt.asked() {
+            child.kill().map_err(failed)?;
+            child.wait().map_err(failed)?;
+            return Err(Failure::Interrupted);
+        }
+        std::thread::sleep(POLL);
+        tick();
+    }
+    let main_thread = sys::main_thread_cpu(&child);
+    let status = child.wait().map_err(failed)?;
+    let total = sys::children_cpu().map_err(failed)?.saturating_sub(cpu_before);
+    let cpu = main_thread.map(|main_thread| total.saturating_sub(main_thread));
+    let stats = parse(&text_of(&mut output), status).map_err(|why| {
+        let complaint = text_of(&mut complaints);
+        let complaint =
+            complaint.lines().find(|line| !line.trim().is_empty()).unwrap_or(&why).trim().to_string();
+        Failure::Io(format!("fio failed: {complaint}"))
+    })?;
+    Ok(Finished { stats, cpu })
+}
+
+fn text_of(file: &mut File) -> String {
+    let mut bytes = Vec::new();
+    // What can't be read is not there to be parsed; the caller says that.
+    let _ = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The part of fio's JSON that is used.
+#[derive(Deserialize)]
+struct Output {
+    jobs: Vec<JobOutput>,
+}
+
+#[derive(Deserialize)]
+struct JobOutput {
+    error: i32,
+    mixed: Stats,
+}
+
+#[derive(Deserialize)]
+struct Stats {
+    total_ios: u64,
+    /// Milliseconds.
+    runtime: u64,
+    lat_ns: LatencyStats,
+}
+
+#[derive(Deserialize)]
+struct LatencyStats {
+    max: u64,
+    mean: f64,
+    #[serde(default)]
+    percentile: BTreeMap<String, u64>,
+}
+
+fn parse(text: &str, status: ExitStatus) -> Result<Stats, String> {
+    // Warnings may stand before the JSON.
+    let json = text.find('{').map(|start| &text[start..]).ok_or_else(|| format!("no output, {status}"))?;
+    let output: Output =
+        serde_json::from_str(json).map_err(|error| format!("its output is not known: {error}"))?;
+    match <[JobOutput; 1]>::try_from(output.jobs) {
+        Ok([job]) if job.error == 0 && status.success() => Ok(job.mixed),
+        Ok([job]) if job.error != 0 => Err(io::Error::from_raw_os_error(job.error).to_string()),
+        Ok(_) => Err(status.to_string()),
+        Err(jobs) => Err(format!("{} groups in its output, not one", jobs.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    fn job(rw: Rw, numjobs: usize, buffers: Buffers) -> Job {
+        Job {
+            rw,
+            block: 4096,
+            blocks: 101,
+            numjobs,
+            iodepth: 16,
+            buffers,
+            direct: true,
+            warmup: Duration::from_secs(1),
+            duration: Duration::from_millis(250),
+            verify: None,
+        }
+    }
+
+    #[test]
+    fn the_job_is_the_same() {
+        let arguments = job_arguments(Engine::Fio, &job(Rw::RandRead, 2, Buffers::Fixed));
+        for expected in [
+            "--rw=randread",
+            "--bs=4096",
+            "--size=413696",
+            "--iodepth=16",
+            "--numjobs=2",
+            "--direct=1",
+            "--fixedbufs=1",
+        ] {
+            assert!(arguments.iter().any(|argument| argument == expected), "{expected} in {arguments:?}");
+        }
+        assert!(arguments.contains(&"--runtime=250ms".to_string()));
+        let plain = job_arguments(Engine::Fio, &job(Rw::RandRead, 2, Buffers::Normal));
+        assert!(
+            !plain
+                .iter()
+                .any(|argument| argument.contains("fixedbufs") || argument.contains("registerfiles"))
+        );
+    }
+
+    #[test]
+    fn sequential_threads_have_parts_of_their_own() {
+        let arguments = job_arguments(Engine::FioPsync, &job(Rw::Write, 2, Buffers::Normal));
+        assert!(arguments.contains(&"--size=204800".to_string()), "{arguments:?}");
+        assert!(arguments.contains(&"--offset_increment=204800".to_string()), "{arguments:?}");
+        assert!(!arguments.iter().any(|argument| argument.contains("iodepth")), "{arguments:?}");
+    }
+
+    #[test]
+    fn a_colon_in_the_name_is_escaped() {
+        assert_eq!(filename_argument(Path::new("/tmp/a:b")), "--filename=/tmp/a\\:b");
+    }
+
+    #[test]
+    fn output_after_a_warning_is_read_and_errors_are_told() {
+        let success = ExitStatus::from_raw(0);
+        let json = r#"note: something
+            {"jobs":[{"error":0,"mixed":{"total_ios":7,"runtime":200,"lat_ns":{"max":9,"mean":4.5,
+            "percentile":{"50.000000":4}}}}]}"#;
+        let stats = parse(json, success).expect("fio's output");
+        assert_eq!((stats.total_ios, stats.lat_ns.max, stats.lat_ns.percentile["50.000000"]), (7, 9, 4));
+        assert!(parse(&json.replace("\"error\":0", "\"error\":5"), success).is_err());
+        assert!(parse("", ExitStatus::from_raw(256)).is_err());
+        assert!(parse("{}", success).is_err());
+    }
+}

@@ -1,0 +1,100 @@
+//! What carries out a job: ringfile itself, and what it is compared with.
+//!
+//! Every engine takes the same [`Job`] on the same file and gives the same [`Outcome`]; nothing outside this
+//! folder knows how one works.
+
+pub mod fio;
+mod pread;
+mod ringfile;
+pub mod window;
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::cli::Buffers;
+use crate::error::Failure;
+use crate::interrupt::Interrupt;
+use crate::job::Job;
+use crate::latency::Latency;
+
+/// What carries out a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// This library.
+    Ringfile,
+    /// fio's io_uring engine.
+    Fio,
+    /// The same, submitting and reaping in batches, without a random map.
+    FioBatch,
+    /// fio's psync engine.
+    FioPsync,
+    /// A loop of pread and pwrite.
+    Pread,
+}
+
+impl Engine {
+    /// Whether the engine does one operation at a time for each thread, whatever the depth asked.
+    pub fn one_at_a_time(self) -> bool {
+        matches!(self, Engine::FioPsync | Engine::Pread)
+    }
+
+    /// Whether another program carries the job out.
+    pub fn is_fio(self) -> bool {
+        matches!(self, Engine::Fio | Engine::FioBatch | Engine::FioPsync)
+    }
+
+    /// The buffers that the engine can be asked for.
+    pub fn buffers(self) -> &'static [Buffers] {
+        if self.one_at_a_time() { &[Buffers::Normal] } else { &[Buffers::Normal, Buffers::Fixed] }
+    }
+}
+
+/// What came out of one job.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Operations within the window.
+    pub ops: u64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// Length of the window, from the first hand-in to the last completion.
+    pub duration: Duration,
+    /// Latency of the operations; `None` where there were none.
+    pub latency: Option<Latency>,
+    /// CPU time within the window, kernel workers included.
+    pub cpu: Option<Duration>,
+    /// `io_uring_enter` calls, for ringfile.
+    pub enters: Option<u64>,
+    /// Operations whose every submission was fixed, for ringfile.
+    pub fixed_ops: Option<u64>,
+    /// The first failure.
+    pub failure: Option<Failure>,
+}
+
+/// What an engine needs beside the job.
+pub struct Bench<'a> {
+    /// The file.
+    pub path: &'a Path,
+    /// Ctrl-C.
+    pub interrupt: &'a Interrupt,
+    /// fio, if it is asked for and there.
+    pub fio: Option<&'a fio::Fio>,
+}
+
+impl Bench<'_> {
+    /// Carries out one job; `tick` is called now and then meanwhile. An error means that the job could not be
+    /// carried out at all; operations that failed are in the outcome.
+    pub fn run(&self, engine: Engine, job: &Job, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
+        match engine {
+            Engine::Ringfile => ringfile::run(job, self, tick),
+            Engine::Pread => pread::run(job, self, tick),
+            Engine::Fio | Engine::FioBatch | Engine::FioPsync => match self.fio {
+                Some(fio) => fio.run(engine, job, self, tick),
+                None => Err(Failure::Io("fio is not there".into())),
+            },
+        }
+    }
+}

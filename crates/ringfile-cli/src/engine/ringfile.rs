@@ -1,0 +1,211 @@
+//! The job carried out by this library: a runtime with a thread for each job, and a task for each operation in
+//! flight.
+//!
+//! `normal` and `fixed` differ in one thing: whether the pool's memory is registered. Each task keeps one
+//! buffer for its whole life; one reading of the clock ends an operation and begins the task's next.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringfile::{Buffer, File, JoinError, OpenOptions, Pool, Runtime};
+
+use super::window::{Member, Until, Window};
+use super::{Bench, Outcome};
+use crate::cli::Buffers;
+use crate::error::{Failure, library, mismatch, short};
+use crate::job::{Job, Operation, Task};
+use crate::latency::Recorder;
+use crate::sys;
+
+/// Carries out a job.
+pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
+    let file = open(job, bench)?;
+    let pool = pool(job)?;
+    // A ring that holds what is in flight, and no more: rings count against RLIMIT_MEMLOCK too.
+    let entries = job.iodepth.next_power_of_two().clamp(64, 4096) as u32;
+    let runtime =
+        Runtime::builder().threads(job.numjobs).entries(entries).build().map_err(|error| library(&error))?;
+    let window = Window::new(job.numjobs);
+    let start = |thread| {
+        let (job, file, pool) = (job.clone(), file.clone(), pool.clone());
+        let member = window.member();
+        runtime.spawn_on(thread, move || run_thread(job, thread, file, pool, member))
+    };
+    let handles: Vec<_> = (0..job.numjobs).map(start).collect();
+    let measured = window.conduct(job, bench.interrupt, tick);
+    let mut total = Counts { recorder: Recorder::new(), last: measured.start, enters: 0, fixed_ops: 0 };
+    for handle in handles {
+        total.add(&handle.join().unwrap_or_else(|error| raise(error)));
+    }
+    runtime.shutdown();
+    Ok(Outcome {
+        ops: total.recorder.count(),
+        errors: measured.errors,
+        duration: total.last.saturating_duration_since(measured.start).max(Duration::from_nanos(1)),
+        latency: total.recorder.summary(),
+        cpu: measured.cpu,
+        enters: Some(total.enters),
+        fixed_ops: Some(total.fixed_ops),
+        failure: measured.failure,
+    })
+}
+
+fn open(job: &Job, bench: &Bench<'_>) -> Result<File, Failure> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(job.rw.writes()).direct(job.direct);
+    let file = options.open(bench.path).map_err(|error| library(&error))?;
+    sys::advise_order(&file, job.rw.random())
+        .map_err(|error| crate::error::io_on("can't set read-ahead of", bench.path, &error))?;
+    Ok(file)
+}
+
+/// Memory for one buffer a task, so that registering it fits under a small RLIMIT_MEMLOCK.
+fn pool(job: &Job) -> Result<Pool, Failure> {
+    let tasks = job.numjobs * job.iodepth;
+    // A buffer may take a quarter more than its length, a small one a whole page; the rest is for whole regions.
+    let each = (job.block as usize).div_ceil(4).saturating_mul(5).next_multiple_of(4096);
+    let capacity = tasks.saturating_mul(each).saturating_add(2 << 20);
+    let registered = job.buffers == Buffers::Fixed;
+    let pool = Pool::builder().capacity(capacity).registered(registered).build();
+    pool.map_err(|error| library(&error.into()))
+}
+
+/// What one thread counted within the window.
+struct Counts {
+    recorder: Recorder,
+    last: Instant,
+    enters: u64,
+    fixed_ops: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Counts) {
+        self.recorder.merge(&other.recorder);
+        self.last = self.last.max(other.last);
+        self.enters += other.enters;
+        self.fixed_ops += other.fixed_ops;
+    }
+}
+
+/// What the tasks of a thread share.
+struct Thread {
+    file: File,
+    path: std::path::PathBuf,
+    block: usize,
+    window: Arc<Window>,
+    recorder: RefCell<Recorder>,
+    last: Cell<Instant>,
+}
+
+async fn run_thread(job: Job, thread: usize, file: File, pool: Pool, member: Member) -> Counts {
+    let window = member.window();
+    let path = file.path().map(Into::into).unwrap_or_default();
+    let shared = Rc::new(Thread {
+        file,
+        path,
+        block: job.block as usize,
+        window: window.clone(),
+        recorder: RefCell::new(Recorder::new()),
+        last: Cell::new(Instant::now()),
+    });
+    let workers = workers(&job, thread, &pool).unwrap_or_else(|failure| {
+        window.fail(failure);
+        Vec::new()
+    });
+    let workers = shared.operate_all(workers, member.ready()).await;
+    shared.recorder.replace(Recorder::new());
+    let until = member.warmed_up();
+    let before = ringfile::thread_metrics();
+    shared.operate_all(workers, until).await;
+    let counted = ringfile::thread_metrics() - before;
+    member.finished();
+    let recorder = shared.recorder.replace(Recorder::new());
+    Counts { recorder, last: shared.last.get(), enters: counted.enters, fixed_ops: counted.fixed_ops }
+}
+
+/// A task's sequence of operations, and its buffer.
+struct Worker {
+    task: Task,
+    buffer: Buffer,
+}
+
+fn workers(job: &Job, thread: usize, pool: &Pool) -> Result<Vec<Worker>, Failure> {
+    let block = job.block as usize;
+    let tasks = job.tasks(thread).into_iter();
+    tasks
+        .map(|mut task| {
+            let mut buffer = pool.get(block).map_err(|error| library(&error.into()))?;
+            buffer.resize(block, 0);
+            task.fill(&mut buffer);
+            Ok(Worker { task, buffer })
+        })
+        .collect()
+}
+
+impl Thread {
+    /// Lets all tasks operate until the phase is over and nothing is in flight.
+    async fn operate_all(self: &Rc<Self>, workers: Vec<Worker>, until: Until) -> Vec<Worker> {
+        let spawn = |worker| ringfile::spawn(self.clone().operate(worker, until.clone()));
+        let handles: Vec<_> = workers.into_iter().map(spawn).collect();
+        let mut workers = Vec::with_capacity(handles.len());
+        for handle in handles {
+            workers.push(handle.await.unwrap_or_else(|error| raise(error)));
+        }
+        workers
+    }
+
+    async fn operate(self: Rc<Self>, worker: Worker, until: Until) -> Worker {
+        let Worker { mut task, mut buffer } = worker;
+        let mut now = Instant::now();
+        while !until.over(now) {
+            let operation = task.next();
+            if task.verifies() {
+                task.before(operation, &mut buffer);
+                now = Instant::now();
+            }
+            let done = if operation.write {
+                self.file.write_at(buffer, operation.offset).await
+            } else {
+                self.file.read_at(buffer, operation.offset).await
+            };
+            let end = Instant::now();
+            self.last.set(end);
+            let checked = match done {
+                Ok(full) if full.len() == self.block => {
+                    self.recorder.borrow_mut().record(end - now);
+                    buffer = full;
+                    self.check(&task, operation, &buffer)
+                }
+                Ok(part) => {
+                    let moved = part.len();
+                    buffer = part;
+                    Err(short(operation.verb(), &self.path, operation.offset, moved, self.block))
+                }
+                Err(failed) => {
+                    let (error, back) = failed.into_parts();
+                    buffer = back;
+                    Err(library(&error))
+                }
+            };
+            if let Err(failure) = checked {
+                self.window.fail(failure);
+            }
+            now = end;
+        }
+        Worker { task, buffer }
+    }
+
+    fn check(&self, task: &Task, operation: Operation, bytes: &[u8]) -> Result<(), Failure> {
+        task.after(operation, bytes).map_err(|wrong| mismatch(&self.path, operation.offset, &wrong))
+    }
+}
+
+/// Goes on with the panic of a task, which is a defect of this program.
+fn raise(error: JoinError) -> ! {
+    match error {
+        JoinError::Panicked(payload) => std::panic::resume_unwind(payload),
+        other => panic!("a task of the measurement ended early: {other}"),
+    }
+}

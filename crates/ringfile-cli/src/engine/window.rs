@@ -1,0 +1,242 @@
+//! The measured window of an engine that runs inside this process.
+//!
+//! What must hold: at both ends of the window nothing is in flight, so that operations, kernel counters and
+//! CPU time cover the same thing. All threads warm up, drain, wait for each other while CPU time is read, run,
+//! drain, and wait again.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::Failure;
+use crate::interrupt::Interrupt;
+use crate::job::Job;
+use crate::sys;
+
+/// How often the waiting thread looks for Ctrl-C and moves the progress bar.
+pub const TICK: Duration = Duration::from_millis(50);
+
+/// Where the threads of a run and the one that conducts them meet.
+pub struct Window {
+    meeting: Meeting,
+    stop: AtomicBool,
+    ends: Mutex<Ends>,
+    errors: AtomicU64,
+    first_failure: Mutex<Option<Failure>>,
+}
+
+#[derive(Clone, Copy)]
+struct Ends {
+    warmup: Instant,
+    measured: Instant,
+}
+
+/// What the conducting thread measured.
+pub struct Measured {
+    /// When the operations began.
+    pub start: Instant,
+    /// CPU time of the process within the window.
+    pub cpu: Option<Duration>,
+    /// Operations that failed.
+    pub errors: u64,
+    /// The first of them.
+    pub failure: Option<Failure>,
+}
+
+impl Window {
+    /// For `threads` threads beside the one that conducts.
+    pub fn new(threads: usize) -> Arc<Window> {
+        let now = Instant::now();
+        Arc::new(Window {
+            meeting: Meeting::new(threads + 1),
+            stop: AtomicBool::new(false),
+            ends: Mutex::new(Ends { warmup: now, measured: now }),
+            errors: AtomicU64::new(0),
+            first_failure: Mutex::new(None),
+        })
+    }
+
+    /// A thread's place in the meeting; to be taken before the thread starts, and dropped by it.
+    pub fn member(self: &Arc<Self>) -> Member {
+        Member { window: self.clone() }
+    }
+
+    /// Counts an operation that failed, and ends the run.
+    pub fn fail(&self, failure: Failure) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        lock(&self.first_failure).get_or_insert(failure);
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Leads the threads through warm-up and measurement; `tick` is called now and then meanwhile.
+    pub fn conduct(&self, job: &Job, interrupt: &Interrupt, mut tick: impl FnMut()) -> Measured {
+        lock(&self.ends).warmup = Instant::now() + job.warmup;
+        self.meeting.wait();
+        self.wait_until(lock_copy(&self.ends).warmup, interrupt, &mut tick);
+        self.meeting.wait();
+        let cpu_before = sys::own_cpu();
+        let start = Instant::now();
+        lock(&self.ends).measured = start + job.duration;
+        self.meeting.wait();
+        self.wait_until(start + job.duration, interrupt, &mut tick);
+        self.meeting.wait();
+        Measured {
+            start,
+            cpu: cpu_before.and_then(|before| Ok(sys::own_cpu()?.saturating_sub(before))).ok(),
+            errors: self.errors.load(Ordering::Relaxed),
+            failure: lock(&self.first_failure).take(),
+        }
+    }
+
+    fn wait_until(&self, end: Instant, interrupt: &Interrupt, tick: &mut impl FnMut()) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(TICK));
+            if interrupt.asked() {
+                self.stop.store(true, Ordering::Relaxed);
+            }
+            tick();
+        }
+    }
+}
+
+/// One thread's part in the meeting. Dropping it, in a panic too, never leaves the others waiting.
+pub struct Member {
+    window: Arc<Window>,
+}
+
+impl Member {
+    /// The window it belongs to.
+    pub fn window(&self) -> Arc<Window> {
+        self.window.clone()
+    }
+
+    /// Waits for all threads to be set up; gives the end of the warm-up.
+    pub fn ready(&self) -> Until {
+        self.window.meeting.wait();
+        Until { end: lock_copy(&self.window.ends).warmup, window: self.window.clone() }
+    }
+
+    /// Waits for all threads to have nothing in flight; gives the end of the measurement.
+    pub fn warmed_up(&self) -> Until {
+        self.window.meeting.wait();
+        self.window.meeting.wait();
+        Until { end: lock_copy(&self.window.ends).measured, window: self.window.clone() }
+    }
+
+    /// Tells that this thread's last operation is done, and waits for the others.
+    pub fn finished(&self) {
+        self.window.meeting.wait();
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.window.stop.store(true, Ordering::Relaxed);
+        }
+        self.window.meeting.leave();
+    }
+}
+
+/// When a phase is over: at its end, or when something told all threads to stop.
+#[derive(Clone)]
+pub struct Until {
+    end: Instant,
+    window: Arc<Window>,
+}
+
+impl Until {
+    /// Whether no further operation may begin.
+    pub fn over(&self, now: Instant) -> bool {
+        now >= self.end || self.window.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// A barrier that members can leave.
+struct Meeting {
+    state: Mutex<MeetingState>,
+    changed: Condvar,
+}
+
+struct MeetingState {
+    members: usize,
+    arrived: usize,
+    round: u64,
+}
+
+impl Meeting {
+    fn new(members: usize) -> Meeting {
+        Meeting { state: Mutex::new(MeetingState { members, arrived: 0, round: 0 }), changed: Condvar::new() }
+    }
+
+    fn wait(&self) {
+        let mut state = lock(&self.state);
+        state.arrived += 1;
+        if state.arrived == state.members {
+            return self.open(state);
+        }
+        let round = state.round;
+        while state.round == round {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn leave(&self) {
+        let mut state = lock(&self.state);
+        state.members -= 1;
+        if state.arrived > 0 && state.arrived == state.members {
+            self.open(state);
+        }
+    }
+
+    fn open(&self, mut state: MutexGuard<'_, MeetingState>) {
+        state.arrived = 0;
+        state.round += 1;
+        self.changed.notify_all();
+    }
+}
+
+/// A thread that could not be started.
+pub fn no_thread(error: &io::Error) -> Failure {
+    Failure::Io(format!("a thread can't be started: {}", crate::error::errno_text(error)))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lock_copy<T: Copy>(mutex: &Mutex<T>) -> T {
+    *lock(mutex)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_panics_leaves_nobody_waiting() {
+        let meeting = Meeting::new(3);
+        std::thread::scope(|scope| {
+            scope.spawn(|| meeting.wait());
+            scope.spawn(|| meeting.wait());
+            meeting.leave();
+        });
+        assert_eq!(lock(&meeting.state).round, 1);
+    }
+
+    #[test]
+    fn phases_are_over_at_their_end_or_on_stop() {
+        let window = Window::new(1);
+        let now = Instant::now();
+        let until = Until { end: now + Duration::from_secs(60), window: window.clone() };
+        assert!(!until.over(now));
+        assert!(until.over(now + Duration::from_secs(61)));
+        window.fail(Failure::Interrupted);
+        assert!(until.over(now));
+    }
+}

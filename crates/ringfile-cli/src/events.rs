@@ -1,0 +1,57 @@
+//! Shows the library's warnings on standard error, one line each, without tearing the progress bar.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use indicatif::ProgressBar;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Shows warnings from here on; `bar` is taken away while one is written.
+pub fn show(bar: Option<ProgressBar>) {
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(Level::WARN)
+        .event_format(OneLine)
+        .with_writer(move || Line { bar: bar.clone() })
+        .finish();
+    // Another subscriber is there only in tests that run in one process; it shows the warnings then.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+}
+
+/// `warning: ` and what the event says.
+struct OneLine;
+
+impl<S, N> FormatEvent<S, N> for OneLine
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        writer.write_str("warning: ")?;
+        context.format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}
+
+/// Standard error, with the progress bar out of the way. The subscriber writes whole lines.
+struct Line {
+    bar: Option<ProgressBar>,
+}
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let write = || io::stderr().write(bytes);
+        self.bar.as_ref().map_or_else(write, |bar| bar.suspend(write))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

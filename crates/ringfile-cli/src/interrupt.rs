@@ -1,0 +1,75 @@
+//! Ctrl-C, SIGTERM and a terminal that goes away: the first asks the run to end, the second ends the process at
+//! once.
+//!
+//! A file that this process made is removed either way: on the first signal by its owner, on the second here.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// Whether the user asked for the end; cheap to clone and to ask.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    asked: AtomicBool,
+    own_file: Mutex<Option<PathBuf>>,
+}
+
+impl Interrupt {
+    /// Catches the signals of this process from here on.
+    pub fn catch_signals() -> io::Result<Interrupt> {
+        let interrupt = Interrupt::default();
+        let mut caught = vec![SIGINT, SIGTERM, SIGQUIT];
+        // Under nohup a closed terminal must not end the run.
+        if !ignored_from_the_start(SIGHUP) {
+            caught.push(SIGHUP);
+        }
+        let mut signals = Signals::new(caught)?;
+        let shared = interrupt.0.clone();
+        std::thread::Builder::new().name("signals".into()).spawn(move || {
+            for _ in signals.forever() {
+                if shared.asked.swap(true, Ordering::Relaxed) {
+                    remove_own_file(&shared);
+                    std::process::exit(130);
+                }
+            }
+        })?;
+        Ok(interrupt)
+    }
+
+    /// Whether the user asked for the end.
+    pub fn asked(&self) -> bool {
+        self.0.asked.load(Ordering::Relaxed)
+    }
+
+    /// Names the file to remove should the process have to end at once.
+    pub fn own_file(&self, path: &Path) {
+        *self.0.own_file.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.to_path_buf());
+    }
+
+    /// Removes the file named last, once.
+    pub fn remove_own_file(&self) {
+        remove_own_file(&self.0);
+    }
+}
+
+/// Whether whoever started this process had it ignore a signal.
+fn ignored_from_the_start(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
+}
+
+fn remove_own_file(shared: &Shared) {
+    if let Some(path) = shared.own_file.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        // Nothing is left to tell it to when this fails: the file is gone already, or the folder is.
+        let _ = std::fs::remove_file(path);
+    }
+}

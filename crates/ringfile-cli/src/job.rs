@@ -1,0 +1,245 @@
+//! One measurement as every engine gets it, and the sequence of operations that a task of it does.
+//!
+//! What must hold: with `--verify` no two tasks ever touch the same block, so that a block's contents are
+//! always known; without it every task may touch any block, as with fio.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cli::{Buffers, Rw};
+use crate::random::Random;
+use crate::verify::Verifier;
+
+/// One measurement: what to do, how much in parallel, how long.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// What operations do.
+    pub rw: Rw,
+    /// Bytes of each operation.
+    pub block: u64,
+    /// Blocks in the part of the file that is used, from its start.
+    pub blocks: u64,
+    /// Threads.
+    pub numjobs: usize,
+    /// Operations in flight for each thread.
+    pub iodepth: usize,
+    /// Registered or not.
+    pub buffers: Buffers,
+    /// O_DIRECT.
+    pub direct: bool,
+    /// Time that is not counted, before.
+    pub warmup: Duration,
+    /// Time that is measured.
+    pub duration: Duration,
+    /// Contents to check.
+    pub verify: Option<Arc<Verifier>>,
+}
+
+impl Job {
+    /// Blocks that one thread goes through in order, when access is sequential: each has a part of its own.
+    pub fn blocks_per_thread(&self) -> u64 {
+        self.blocks / self.numjobs as u64
+    }
+
+    /// The sequences of one thread's tasks.
+    pub fn tasks(&self, thread: usize) -> Vec<Task> {
+        let shared_position = Rc::new(Cell::new(0));
+        (0..self.iodepth).map(|index| self.task(thread, index, &shared_position)).collect()
+    }
+
+    fn task(&self, thread: usize, index: usize, shared_position: &Rc<Cell<u64>>) -> Task {
+        let per_thread = self.blocks_per_thread();
+        let (thread, index, depth) = (thread as u64, index as u64, self.iodepth as u64);
+        let (number, tasks) = (thread * depth + index, self.numjobs as u64 * depth);
+        let thread_start = thread * per_thread;
+        let position = || if self.verify.is_some() { Rc::default() } else { shared_position.clone() };
+        let (range, order) = match (self.rw.random(), self.verify.is_some()) {
+            (true, false) => (Range { first: 0, step: 1, count: self.blocks }, Order::Random),
+            (true, true) => (
+                Range { first: number, step: tasks, count: (self.blocks - number).div_ceil(tasks) },
+                Order::Random,
+            ),
+            (false, false) => {
+                (Range { first: thread_start, step: 1, count: per_thread }, Order::InTurn(position()))
+            }
+            (false, true) => {
+                let count = (per_thread - index).div_ceil(depth);
+                (Range { first: thread_start + index, step: depth, count }, Order::InTurn(position()))
+            }
+        };
+        Task {
+            rw: self.rw,
+            block: self.block,
+            range,
+            order,
+            random: Random::new(number + 1),
+            verify: self.verify.clone(),
+        }
+    }
+}
+
+/// The blocks `first`, `first + step`, … of which there are `count`.
+#[derive(Debug)]
+struct Range {
+    first: u64,
+    step: u64,
+    count: u64,
+}
+
+#[derive(Debug)]
+enum Order {
+    Random,
+    /// The next position, shared by the tasks of a thread.
+    InTurn(Rc<Cell<u64>>),
+}
+
+/// One operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operation {
+    /// Where, in bytes.
+    pub offset: u64,
+    /// A write, else a read.
+    pub write: bool,
+}
+
+impl Operation {
+    /// What it is called in an error.
+    pub fn verb(&self) -> &'static str {
+        if self.write { "write" } else { "read" }
+    }
+}
+
+/// The operations that one task does, one after the other.
+#[derive(Debug)]
+pub struct Task {
+    rw: Rw,
+    block: u64,
+    range: Range,
+    order: Order,
+    random: Random,
+    verify: Option<Arc<Verifier>>,
+}
+
+impl Task {
+    /// The next operation.
+    pub fn next(&mut self) -> Operation {
+        let index = match &self.order {
+            Order::Random => self.random.below(self.range.count),
+            Order::InTurn(position) => {
+                let index = position.get();
+                position.set(if index + 1 < self.range.count { index + 1 } else { 0 });
+                index
+            }
+        };
+        let write = match self.rw {
+            Rw::Read | Rw::RandRead => false,
+            Rw::Write | Rw::RandWrite => true,
+            Rw::RandRw => self.random.bits() >> 63 == 1,
+        };
+        Operation { offset: (self.range.first + index * self.range.step) * self.block, write }
+    }
+
+    /// Fills a buffer with what the writes carry when contents are not checked.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        self.random.fill(bytes);
+    }
+
+    /// Whether contents are checked, which takes time that belongs to no operation.
+    pub fn verifies(&self) -> bool {
+        self.verify.is_some()
+    }
+
+    /// Puts into a buffer what a write carries.
+    pub fn before(&self, operation: Operation, bytes: &mut [u8]) {
+        if let (Some(verify), true) = (&self.verify, operation.write) {
+            verify.stamp(bytes, operation.offset);
+        }
+    }
+
+    /// Takes note of a write, checks what a read gave.
+    pub fn after(&self, operation: Operation, bytes: &[u8]) -> Result<(), String> {
+        match &self.verify {
+            None => Ok(()),
+            Some(verify) if operation.write => {
+                verify.written(operation.offset);
+                Ok(())
+            }
+            Some(verify) => verify.check(bytes, operation.offset),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn job(rw: Rw, numjobs: usize, iodepth: usize, blocks: u64, verify: bool) -> Job {
+        Job {
+            rw,
+            block: 512,
+            blocks,
+            numjobs,
+            iodepth,
+            buffers: Buffers::Normal,
+            direct: false,
+            warmup: Duration::ZERO,
+            duration: Duration::from_secs(1),
+            verify: verify.then(|| Arc::new(Verifier::new(512, blocks))),
+        }
+    }
+
+    fn offsets(task: &mut Task, count: usize) -> Vec<u64> {
+        (0..count).map(|_| task.next().offset / 512).collect()
+    }
+
+    #[test]
+    fn threads_read_their_own_part_in_order() {
+        let job = job(Rw::Read, 2, 2, 8, false);
+        let mut tasks = job.tasks(1);
+        let mut seen = Vec::new();
+        for turn in 0..6 {
+            seen.extend(offsets(&mut tasks[turn % 2], 1));
+        }
+        assert_eq!(seen, [4, 5, 6, 7, 4, 5]);
+    }
+
+    #[test]
+    fn verified_tasks_share_no_block_and_leave_none_out() {
+        for (rw, blocks) in [(Rw::RandRw, 37), (Rw::Write, 36)] {
+            let job = job(rw, 2, 3, blocks, true);
+            let mut owners: Vec<HashSet<u64>> = Vec::new();
+            for thread in 0..2 {
+                for mut task in job.tasks(thread) {
+                    owners.push(offsets(&mut task, 1000).into_iter().collect());
+                }
+            }
+            let all: HashSet<u64> = owners.iter().flatten().copied().collect();
+            assert_eq!(
+                all.len(),
+                owners.iter().map(HashSet::len).sum::<usize>(),
+                "{rw:?}: a block has two owners"
+            );
+            assert_eq!(all, (0..blocks).collect(), "{rw:?}: a block has none");
+        }
+    }
+
+    #[test]
+    fn random_tasks_cover_the_file_and_differ() {
+        let job = job(Rw::RandRead, 1, 2, 16, false);
+        let mut tasks = job.tasks(0);
+        let (one, two) = (offsets(&mut tasks[0], 500), offsets(&mut tasks[1], 500));
+        assert_ne!(one, two);
+        assert_eq!(one.into_iter().collect::<HashSet<_>>(), (0..16).collect());
+    }
+
+    #[test]
+    fn half_of_randrw_writes() {
+        let job = job(Rw::RandRw, 1, 1, 16, false);
+        let mut task = job.tasks(0).remove(0);
+        let writes = (0..10_000).filter(|_| task.next().write).count();
+        assert!((4500..5500).contains(&writes), "{writes}");
+    }
+}

@@ -1,0 +1,52 @@
+//! Facts about the machine, for the results. What can't be found out is `None`, never an error.
+
+use std::fs;
+
+/// The release of the running kernel.
+pub fn kernel() -> Option<String> {
+    fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|text| text.trim().to_string())
+}
+
+/// What the processor calls itself.
+pub fn cpu_model() -> Option<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    field(&text, "model name").or_else(|| field(&text, "Processor")).map(str::to_string)
+}
+
+/// Cores this process may use.
+pub fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Bytes of memory that can be had without swapping.
+pub fn memory_available() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let kibibytes: u64 = field(&text, "MemAvailable")?.strip_suffix(" kB")?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find_map(|(key, value)| (key.trim() == name).then_some(value.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_proc() {
+        let text = "processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nMemAvailable:   12 kB\n";
+        assert_eq!(field(text, "model name"), Some("Some CPU @ 2 GHz"));
+        assert_eq!(field(text, "MemAvailable"), Some("12 kB"));
+        assert_eq!(field(text, "absent"), None);
+    }
+
+    #[test]
+    fn this_machine_is_described() {
+        assert!(kernel().is_some_and(|kernel| kernel.starts_with(|first: char| first.is_ascii_digit())));
+        assert!(cpus() >= 1);
+        assert!(memory_available().is_some_and(|bytes| bytes > 1 << 20));
+    }
+}

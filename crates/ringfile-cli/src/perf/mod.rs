@@ -1,0 +1,5 @@
+//! `ringfile perf`: measurements.
+
+pub mod file;
+mod notes;
+mod plan;

@@ -1,0 +1,96 @@
+//! The notes below the tables: what a reader must know to trust the figures, and to get them again.
+
+use crate::cli::{Buffers, Cache, FileArgs};
+use crate::engine::Engine;
+use crate::engine::fio::{self, Fio};
+use crate::report::results::{Role, Run};
+use crate::testfile::TestFile;
+use crate::values::{self, Bytes};
+
+/// One line for each thing.
+pub fn of(test_file: &TestFile, args: &FileArgs, fio: Option<&Fio>, runs: &[Run]) -> Vec<String> {
+    let mut notes = vec![file(test_file, args), timing(args)];
+    notes.extend(test_file.notes.iter().cloned());
+    notes.extend(cache(test_file, runs));
+    notes.push(units(runs));
+    notes.extend(registered(runs));
+    if let Some(fio) = fio {
+        notes.push(format!(
+            "{}: the same file, blocks, threads and time; CPU of the whole process but its main thread, which \
+             only sets up and reports",
+            fio.version
+        ));
+        for engine in [Engine::Fio, Engine::FioBatch, Engine::FioPsync] {
+            if runs.iter().any(|run| run.engine == engine) {
+                notes.push(format!("{}: {}", values::name(&engine), fio::describe(engine)));
+            }
+        }
+    }
+    notes
+}
+
+fn file(test_file: &TestFile, args: &FileArgs) -> String {
+    let created = if test_file.created { ", made for this run and removed" } else { "" };
+    format!(
+        "{} on {}: {} in blocks of {}, {}{}{created}",
+        test_file.path.display(),
+        test_file.filesystem,
+        Bytes(test_file.size()),
+        Bytes(test_file.block),
+        if args.direct { "direct" } else { "through the page cache" },
+        if args.verify { ", contents checked" } else { "" },
+    )
+}
+
+fn timing(args: &FileArgs) -> String {
+    let time = humantime::format_duration;
+    let (duration, warmup) = (time(args.timing.duration), time(args.timing.warmup));
+    let rounds = match args.timing.rounds {
+        1 => "1 round".to_string(),
+        rounds => format!("medians of {rounds} rounds"),
+    };
+    format!("{duration} a run after {warmup} of warm-up, {rounds}")
+}
+
+fn units(runs: &[Run]) -> String {
+    let mut text = String::from(
+        "latencies in µs from hand-in to completion; CPU µs for one operation, kernel workers included",
+    );
+    text += "; changes: fixed/fio is ringfile with fixed buffers over fio with fixed ones, and so on";
+    if runs.iter().any(|run| run.role == Role::Aa) {
+        text += "; A/A is ringfile over itself: smaller changes than that say nothing";
+    }
+    text
+}
+
+/// What was asked for is not always what was had: a refused registration makes `fixed` plain.
+fn registered(runs: &[Run]) -> Option<String> {
+    let asked = || runs.iter().filter(|run| run.engine == Engine::Ringfile && run.buffers == Buffers::Fixed);
+    let ops: u64 = asked().map(|run| run.ops).sum();
+    let fixed: u64 = asked().filter_map(|run| run.fixed_ops).sum();
+    (fixed < ops).then(|| {
+        format!(
+            "fixed: only {:.1} % of the operations used registered memory, so these rows say little; raise \
+             RLIMIT_MEMLOCK (ulimit -l)",
+            fixed as f64 * 100.0 / ops as f64
+        )
+    })
+}
+
+fn cache(test_file: &TestFile, runs: &[Run]) -> Option<String> {
+    let least = |figures: &mut dyn Iterator<Item = Option<f64>>| {
+        figures
+            .flatten()
+            .reduce(f64::min)
+            .map(|fraction| format!("{:.0} %", (fraction * 1000.0).floor() / 10.0))
+    };
+    let before = least(&mut runs.iter().map(|run| run.cached_before))?;
+    let after = least(&mut runs.iter().map(|run| run.cached_after))?;
+    let mut note = format!("page cache held at least {before} of the file before a run, {after} after it");
+    let stayed =
+        |run: &Run| run.cache == Cache::Cold && run.cached_before.is_some_and(|fraction| fraction > 0.01);
+    if runs.iter().any(stayed) {
+        note += &format!("; {} does not let go of it, so nothing was cold", test_file.filesystem);
+    }
+    Some(note)
+}

@@ -1,0 +1,234 @@
+//! The second table: what a choice changes, in per cent, compared within each round.
+//!
+//! Runs are paired inside one round, for the machine is not the same at another time; what is shown is the
+//! median of the rounds' changes, with the least and the most. A/A is a run against the same once more: a
+//! change that is not larger says nothing.
+
+use super::results::{Role, Run};
+use super::statistics::{Metric, Spread};
+use super::table::{Table, change};
+use crate::cli::{Buffers, Cache, Rw};
+use crate::engine::Engine;
+use crate::values;
+
+/// One comparison in one cell: a name, and pairs of runs, one for each round.
+struct Comparison<'a> {
+    name: String,
+    cell: Cell,
+    pairs: Vec<(&'a Run, &'a Run)>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+struct Cell {
+    numjobs: usize,
+    iodepth: usize,
+    rw: Rw,
+    cache: Cache,
+}
+
+impl Cell {
+    fn of(run: &Run) -> Cell {
+        Cell { numjobs: run.numjobs, iodepth: run.iodepth, rw: run.rw, cache: run.cache }
+    }
+}
+
+/// The table of changes between runs; empty where there is nothing to compare.
+pub fn table(runs: &[Run]) -> Table {
+    let several_rounds = runs.iter().any(|run| run.round > 1);
+    let several_caches = runs.iter().any(|run| run.cache != runs[0].cache);
+    let mut table = Table::default().text("change in %").number("jobs").number("depth").text("mode");
+    if several_caches {
+        table = table.text("cache");
+    }
+    if several_rounds {
+        table = table.text("rounds");
+    }
+    table = table.number("IOPS").number("MiB/s").number("mean").number("p50").number("p95").number("p99");
+    table = table.number("p99.9").number("max").number("CPU");
+    for comparison in comparisons(runs) {
+        let spreads: Vec<Option<Spread>> =
+            Metric::ALL.iter().map(|&metric| comparison.spread(metric)).collect();
+        let cell = comparison.cell;
+        let mut labels =
+            vec![comparison.name, cell.numjobs.to_string(), cell.iodepth.to_string(), values::name(&cell.rw)];
+        if several_caches {
+            labels.push(values::name(&cell.cache));
+        }
+        for (part, figure) in PARTS.iter().take(if several_rounds { PARTS.len() } else { 1 }) {
+            let mut cells = labels.clone();
+            if several_rounds {
+                cells.push((*part).to_string());
+            }
+            cells.extend(
+                spreads
+                    .iter()
+                    .map(|spread| spread.map_or_else(|| "-".into(), |spread| change(figure(spread)))),
+            );
+            table.row(cells);
+            // Said once; below it only what differs.
+            labels.iter_mut().for_each(String::clear);
+        }
+    }
+    table
+}
+
+type Part = fn(Spread) -> f64;
+
+/// What is shown of several rounds, one line each.
+const PARTS: [(&str, Part); 3] =
+    [("median", |spread| spread.median), ("min", |spread| spread.min), ("max", |spread| spread.max)];
+
+impl Comparison<'_> {
+    fn spread(&self, metric: Metric) -> Option<Spread> {
+        Spread::of(self.pairs.iter().filter_map(|(subject, base)| {
+            let (subject, base) = (metric.of(subject)?, metric.of(base)?);
+            (base > 0.0).then(|| (subject / base - 1.0) * 100.0)
+        }))
+    }
+}
+
+fn comparisons(runs: &[Run]) -> Vec<Comparison<'_>> {
+    let mut found = Vec::new();
+    for cell in cells(runs) {
+        let mut add = |name: String, subject: &dyn Fn(&Run) -> bool, base: &dyn Fn(&Run) -> bool| {
+            let pairs = pairs(runs, |run| Cell::of(run) == cell && subject(run), base);
+            if !pairs.is_empty() {
+                found.push(Comparison { name, cell, pairs });
+            }
+        };
+        let same = |run: &Run| Cell::of(run) == cell && run.role == Role::Measure;
+        let ringfile =
+            |buffers| move |run: &Run| is(run, Engine::Ringfile, buffers) && run.role == Role::Measure;
+        add("fixed/normal".into(), &ringfile(Buffers::Fixed), &|run| {
+            same(run) && ringfile(Buffers::Normal)(run)
+        });
+        for engine in [Engine::Fio, Engine::FioBatch, Engine::FioPsync, Engine::Pread] {
+            for buffers in [Buffers::Normal, Buffers::Fixed] {
+                let name = format!("{}/{}", values::name(&buffers), values::name(&engine));
+                // Engines that do one thing at a time are measured once for all depths and kinds of buffers.
+                add(name, &ringfile(buffers), &|run| {
+                    if engine.one_at_a_time() {
+                        run.engine == engine && Cell { iodepth: cell.iodepth, ..Cell::of(run) } == cell
+                    } else {
+                        same(run) && is(run, engine, buffers)
+                    }
+                });
+            }
+        }
+        add("A/A".into(), &|run| run.role == Role::Aa, &|run| {
+            same(run) && run.engine == Engine::Ringfile && runs_again(runs, cell, run)
+        });
+    }
+    found
+}
+
+/// Whether the A/A run of the cell is this one once more.
+fn runs_again(runs: &[Run], cell: Cell, run: &Run) -> bool {
+    runs.iter().any(|again| again.role == Role::Aa && Cell::of(again) == cell && again.buffers == run.buffers)
+}
+
+fn is(run: &Run, engine: Engine, buffers: Buffers) -> bool {
+    run.engine == engine && run.buffers == buffers
+}
+
+/// The cells that ringfile was measured in, in their order.
+fn cells(runs: &[Run]) -> Vec<Cell> {
+    let mut cells: Vec<Cell> = Vec::new();
+    for cell in runs.iter().filter(|run| run.engine == Engine::Ringfile).map(Cell::of) {
+        if !cells.contains(&cell) {
+            cells.push(cell);
+        }
+    }
+    cells
+}
+
+fn pairs(runs: &[Run], subject: impl Fn(&Run) -> bool, base: impl Fn(&Run) -> bool) -> Vec<(&Run, &Run)> {
+    let subjects = runs.iter().filter(|run| subject(run));
+    subjects
+        .filter_map(|subject| {
+            runs.iter().find(|run| run.round == subject.round && base(run)).map(|base| (subject, base))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(engine: Engine, round: u32, role: Role, iodepth: usize, buffers: Buffers, iops: f64) -> Run {
+        Run {
+            engine,
+            round,
+            role,
+            numjobs: 1,
+            iodepth,
+            rw: Rw::RandRead,
+            buffers,
+            direct: false,
+            cache: Cache::Warm,
+            block_size_bytes: 4096,
+            ops: 1,
+            errors: 0,
+            duration_s: 1.0,
+            iops,
+            bw_bytes: iops * 4096.0,
+            latency_ns: None,
+            cpu_us_per_io: None,
+            enters: None,
+            fixed_ops: None,
+            cached_before: None,
+            cached_after: None,
+        }
+    }
+
+    fn iops_change(runs: &[Run], name: &str, iodepth: usize) -> Option<Spread> {
+        comparisons(runs)
+            .into_iter()
+            .find(|comparison| comparison.name == name && comparison.cell.iodepth == iodepth)
+            .and_then(|comparison| comparison.spread(Metric::Iops))
+    }
+
+    #[test]
+    fn runs_are_paired_within_their_round() {
+        use {Buffers::*, Engine::*, Role::*};
+        let runs = [
+            run(Ringfile, 1, Measure, 16, Normal, 100.0),
+            run(Ringfile, 1, Measure, 16, Fixed, 110.0),
+            run(Ringfile, 1, Aa, 16, Normal, 99.0),
+            run(Ringfile, 2, Measure, 16, Normal, 200.0),
+            run(Ringfile, 2, Measure, 16, Fixed, 260.0),
+            run(Ringfile, 2, Aa, 16, Normal, 204.0),
+        ];
+        let fixed = iops_change(&runs, "fixed/normal", 16).expect("compared");
+        assert!((fixed.min - 10.0).abs() < 1e-9 && (fixed.max - 30.0).abs() < 1e-9, "{fixed:?}");
+        let noise = iops_change(&runs, "A/A", 16).expect("compared");
+        assert!((noise.min + 1.0).abs() < 1e-9 && (noise.max - 2.0).abs() < 1e-9, "{noise:?}");
+        assert_eq!(table(&runs).to_string().lines().count(), 2 + 2 * 3);
+    }
+
+    #[test]
+    fn plain_calls_are_compared_at_every_depth() {
+        use {Buffers::*, Engine::*, Role::*};
+        let runs = [
+            run(Ringfile, 1, Measure, 1, Normal, 100.0),
+            run(Pread, 1, Measure, 1, Normal, 50.0),
+            run(Ringfile, 1, Measure, 16, Normal, 400.0),
+        ];
+        assert_eq!(iops_change(&runs, "normal/pread", 1).map(|spread| spread.median), Some(100.0));
+        assert_eq!(iops_change(&runs, "normal/pread", 16).map(|spread| spread.median), Some(700.0));
+        assert_eq!(iops_change(&runs, "fixed/pread", 16), None);
+        assert_eq!(iops_change(&runs, "A/A", 1), None);
+    }
+
+    #[test]
+    fn fio_is_compared_with_the_same_kind_of_buffers() {
+        use {Buffers::*, Engine::*, Role::*};
+        let runs = [
+            run(Ringfile, 1, Measure, 16, Fixed, 300.0),
+            run(Fio, 1, Measure, 16, Normal, 100.0),
+            run(Fio, 1, Measure, 16, Fixed, 200.0),
+        ];
+        assert_eq!(iops_change(&runs, "fixed/fio", 16).map(|spread| spread.median), Some(50.0));
+        assert_eq!(iops_change(&runs, "normal/fio", 16), None);
+    }
+}

@@ -1,0 +1,8 @@
+//! What comes out of a command: results as data (JSON), and as tables to read.
+
+pub mod change;
+pub mod output;
+pub mod results;
+pub mod statistics;
+pub mod summary;
+pub mod table;

@@ -1,0 +1,125 @@
+//! Files that a command leaves behind: never over one that exists unless the user said so, and whole or not at
+//! all.
+
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use tempfile::NamedTempFile;
+
+use crate::error::{Failure, errno_text, io_on, usage};
+
+/// An output file that can be written, as far as that can be told beforehand.
+#[derive(Debug)]
+pub struct OutputFile {
+    path: PathBuf,
+    replace: bool,
+}
+
+impl OutputFile {
+    /// Checks before anything is measured that the file may and can be written.
+    pub fn check(path: &Path, replace: bool) -> Result<OutputFile, Failure> {
+        if path.is_dir() {
+            return usage(format!("{} is a folder: name a file", path.display()));
+        }
+        if !replace && path.symlink_metadata().is_ok() {
+            return usage(format!(
+                "{} exists already: add --force to replace it, or name another",
+                path.display()
+            ));
+        }
+        let output = OutputFile { path: path.to_path_buf(), replace };
+        let folder = output.folder();
+        if !folder.is_dir() {
+            return usage(format!(
+                "the folder {} does not exist: create it, or name another",
+                folder.display()
+            ));
+        }
+        match output.temporary() {
+            Ok(_) => Ok(output),
+            Err(error) => usage(format!(
+                "can't write to the folder {}: {}; name another",
+                folder.display(),
+                error.kind()
+            )),
+        }
+    }
+
+    /// Writes a value as JSON.
+    pub fn write_json(&self, value: &impl Serialize) -> Result<(), Failure> {
+        let written = self.temporary().and_then(|mut file| {
+            serde_json::to_writer_pretty(&mut file, value)?;
+            file.write_all(b"\n")?;
+            file.as_file().sync_all()?;
+            let placed =
+                if self.replace { file.persist(&self.path) } else { file.persist_noclobber(&self.path) };
+            placed.map(drop).map_err(io::Error::from)
+        });
+        written.map_err(|error| io_on("can't write", &self.path, &error))
+    }
+
+    fn folder(&self) -> &Path {
+        match self.path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        }
+    }
+
+    /// A file beside the one to be: a rename then puts it in place in one step.
+    fn temporary(&self) -> io::Result<NamedTempFile> {
+        // The mask of the process applies, as to any file.
+        let permissions = std::fs::Permissions::from_mode(0o666);
+        tempfile::Builder::new().prefix(".ringfile-").permissions(permissions).tempfile_in(self.folder())
+    }
+}
+
+/// Prints to standard output; a reader that went away is not an error.
+pub fn print(text: &str) -> Result<(), Failure> {
+    match io::stdout().lock().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::Io(format!("can't write to standard output: {}", errno_text(&error))))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_existing_file_stays_without_force() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("out.json");
+        std::fs::write(&path, "mine").expect("write");
+        assert!(matches!(OutputFile::check(&path, false), Err(Failure::Usage(_))));
+        let output = OutputFile::check(&path, true).expect("replaceable");
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), "mine");
+        output.write_json(&[1, 2]).expect("written");
+        assert_eq!(
+            std::fs::read_to_string(&path).expect("read").split_whitespace().collect::<String>(),
+            "[1,2]"
+        );
+        assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 1, "a temporary file is left");
+    }
+
+    #[test]
+    fn a_file_that_appeared_meanwhile_stays() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("out.json");
+        let output = OutputFile::check(&path, false).expect("writable");
+        std::fs::write(&path, "mine").expect("write");
+        assert!(matches!(output.write_json(&1), Err(Failure::Io(_))));
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), "mine");
+    }
+
+    #[test]
+    fn a_missing_folder_is_told_beforehand() {
+        assert!(matches!(
+            OutputFile::check(Path::new("/nonexistent/out.json"), false),
+            Err(Failure::Usage(_))
+        ));
+    }
+}

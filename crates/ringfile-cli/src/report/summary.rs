@@ -1,0 +1,54 @@
+//! The main table: one row for each cell and engine, the median of its rounds in each figure.
+
+use super::results::{Role, Run};
+use super::statistics::{Metric, Spread};
+use super::table::{Table, figure, rate};
+use crate::values;
+
+/// The table of all runs that were made to be compared.
+pub fn table(runs: &[Run]) -> Table {
+    let several_caches = runs.iter().any(|run| run.cache != runs[0].cache);
+    let mut table = Table::default().text("engine").number("jobs").number("depth").text("mode");
+    if several_caches {
+        table = table.text("cache");
+    }
+    table = table.text("buffers").number("IOPS").number("MiB/s").number("mean µs").number("p50");
+    table = table.number("p95").number("p99").number("p99.9").number("max").number("CPU µs");
+    for group in groups(runs) {
+        let run = group[0];
+        let mut cells = vec![
+            values::name(&run.engine),
+            run.numjobs.to_string(),
+            run.iodepth.to_string(),
+            values::name(&run.rw),
+        ];
+        if several_caches {
+            cells.push(values::name(&run.cache));
+        }
+        cells.push(values::name(&run.buffers));
+        cells.extend(Metric::ALL.iter().map(|&metric| {
+            let format = if metric == Metric::Iops { rate } else { figure };
+            let figures = group.iter().filter_map(|run| metric.of(run));
+            Spread::of(figures).map_or_else(|| "-".into(), |spread| format(spread.median))
+        }));
+        table.row(cells);
+    }
+    table
+}
+
+/// Runs of the same cell and engine over all rounds, in the order they were made.
+fn groups(runs: &[Run]) -> Vec<Vec<&Run>> {
+    let mut groups: Vec<Vec<&Run>> = Vec::new();
+    for run in runs.iter().filter(|run| run.role == Role::Measure) {
+        match groups.iter_mut().find(|group| same(group[0], run)) {
+            Some(group) => group.push(run),
+            None => groups.push(vec![run]),
+        }
+    }
+    groups
+}
+
+fn same(one: &Run, other: &Run) -> bool {
+    let key = |run: &Run| (run.engine, run.numjobs, run.iodepth, run.rw, run.cache, run.buffers);
+    key(one) == key(other)
+}

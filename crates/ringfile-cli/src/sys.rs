@@ -1,0 +1,142 @@
+//! What the kernel is asked directly: CPU time, page cache residency, facts about files.
+//!
+//! The crate's only `unsafe` block is here, for a system call that no wrapper has yet.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::Child;
+use std::time::Duration;
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+
+/// User and system CPU time of this process so far, kernel workers of its rings included: they are threads
+/// of the process, and the kernel sums all of its threads, live and ended.
+pub fn own_cpu() -> io::Result<Duration> {
+    cpu_of(UsageWho::RUSAGE_SELF)
+}
+
+/// User and system CPU time of all ended child processes that were waited for. The difference around one
+/// child is what `wait4` reports for it.
+pub fn children_cpu() -> io::Result<Duration> {
+    cpu_of(UsageWho::RUSAGE_CHILDREN)
+}
+
+fn cpu_of(who: UsageWho) -> io::Result<Duration> {
+    let usage = getrusage(who)?;
+    let micros = [usage.user_time(), usage.system_time()].into_iter().map(|time| {
+        Duration::from_secs(time.tv_sec().unsigned_abs())
+            + Duration::from_micros(time.tv_usec().unsigned_abs())
+    });
+    Ok(micros.sum())
+}
+
+/// Whether a child has ended; it stays to be waited for.
+pub fn has_ended(child: &Child) -> io::Result<bool> {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    Ok(waitid(Id::Pid(Pid::from_raw(child.id().cast_signed())), flags)? != WaitStatus::StillAlive)
+}
+
+/// CPU time of the main thread of a child that was not waited for yet, alone; `None` where the kernel does not
+/// tell (built without CONFIG_SCHED_INFO).
+pub fn main_thread_cpu(child: &Child) -> Option<Duration> {
+    let id = child.id();
+    let text = std::fs::read_to_string(format!("/proc/{id}/task/{id}/schedstat")).ok()?;
+    text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+}
+
+/// The fraction of the first `bytes` of the file that is in the page cache; `None` where the kernel can't
+/// tell (before Linux 6.5) or won't (a file system without it, a seccomp filter).
+pub fn cached_fraction(file: &File, bytes: u64) -> Option<f64> {
+    /// `struct cachestat_range` and `struct cachestat` of linux/mman.h.
+    #[repr(C)]
+    struct Range {
+        offset: u64,
+        length: u64,
+    }
+    #[repr(C)]
+    #[derive(Default)]
+    struct Stat {
+        cached: u64,
+        dirty: u64,
+        writeback: u64,
+        evicted: u64,
+        recently_evicted: u64,
+    }
+    /// The same number on every architecture: the call is newer than the common table.
+    const SYS_CACHESTAT: libc::c_long = 451;
+
+    let range = Range { offset: 0, length: bytes };
+    let mut stat = Stat::default();
+    // SAFETY: the kernel reads one `Range` and writes one `Stat`; both live on this stack frame for the whole
+    // call, with the layout that linux/mman.h gives them. The descriptor is open: `file` is borrowed.
+    let status = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &range, &mut stat, 0) };
+    let page = page_size()?;
+    (status == 0 && bytes > 0).then(|| (stat.cached as f64 / bytes.div_ceil(page) as f64).min(1.0))
+}
+
+fn page_size() -> Option<u64> {
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??;
+    u64::try_from(page).ok()
+}
+
+/// Drops the file from the page cache; pages that are dirty stay, so write them out first.
+pub fn drop_cache(file: &File) -> io::Result<()> {
+    Ok(posix_fadvise(file.as_fd(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?)
+}
+
+/// Tells the kernel whether reads come in order, as fio does: it decides about read-ahead.
+pub fn advise_order(file: impl AsFd, random: bool) -> io::Result<()> {
+    let advice = if random {
+        PosixFadviseAdvice::POSIX_FADV_RANDOM
+    } else {
+        PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL
+    };
+    Ok(posix_fadvise(file, 0, 0, advice)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::time::Instant;
+
+    #[test]
+    fn own_cpu_grows_with_work() {
+        let before = own_cpu().expect("getrusage");
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(60) {
+            std::hint::spin_loop();
+        }
+        let spent = own_cpu().expect("getrusage") - before;
+        assert!(spent > Duration::from_millis(5), "{spent:?}");
+    }
+
+    #[test]
+    fn an_ended_child_tells_its_time_before_it_is_waited_for() {
+        let mut child = std::process::Command::new("sleep").arg("0.2").spawn().expect("sleep starts");
+        assert!(!has_ended(&child).expect("waitid"));
+        while !has_ended(&child).expect("waitid") {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(has_ended(&child).expect("waitid"), "asking takes nothing away");
+        if let Some(time) = main_thread_cpu(&child) {
+            assert!(time > Duration::ZERO && time < Duration::from_millis(200), "{time:?}");
+        }
+        assert!(child.wait().expect("wait").success());
+        assert_eq!(main_thread_cpu(&child), None);
+    }
+
+    #[test]
+    fn a_file_just_written_is_cached() {
+        let mut file = tempfile::tempfile().expect("temporary file");
+        file.write_all(&vec![1; 1 << 20]).expect("write");
+        match cached_fraction(&file, 1 << 20) {
+            Some(fraction) => assert_eq!(fraction, 1.0),
+            None => eprintln!("skipped a_file_just_written_is_cached: this kernel has no cachestat"),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The page cache before a run: what was asked, and how much of the file it holds in fact.
+
+use std::os::unix::fs::FileExt;
+
+use super::TestFile;
+use crate::cli::Cache;
+use crate::error::{Failure, io_at, io_on};
+use crate::memory::AlignedBytes;
+use crate::sys;
+
+impl TestFile {
+    /// Brings the page cache into the state asked for; gives the fraction of the file it then holds, `None`
+    /// where the kernel does not tell.
+    pub fn settle(&self, cache: Cache) -> Result<Option<f64>, Failure> {
+        // One engine's dirty pages must not be written out, or throttle, in the next one's time.
+        self.buffered.sync_data().map_err(|error| io_on("can't sync", &self.path, &error))?;
+        match cache {
+            Cache::Keep => {}
+            Cache::Cold => {
+                sys::drop_cache(&self.buffered)
+                    .map_err(|error| io_on("can't drop from the page cache", &self.path, &error))?;
+            }
+            Cache::Warm if self.cached() == Some(1.0) => {}
+            Cache::Warm => self.read_in()?,
+        }
+        Ok(self.cached())
+    }
+
+    /// The fraction of the file that is in the page cache.
+    pub fn cached(&self) -> Option<f64> {
+        sys::cached_fraction(&self.buffered, self.size())
+    }
+
+    fn read_in(&self) -> Result<(), Failure> {
+        let mut memory = AlignedBytes::zeroed(1 << 20);
+        let mut offset = 0;
+        while offset < self.size() {
+            if self.interrupt.asked() {
+                return Err(Failure::Interrupted);
+            }
+            let length = (self.size() - offset).min(1 << 20) as usize;
+            let bytes = &mut memory.as_mut_slice()[..length];
+            match self.buffered.read_at(bytes, offset) {
+                // The file shrank: the measurement will say so where it matters.
+                Ok(0) => return Ok(()),
+                Ok(count) => offset += count as u64,
+                Err(error) => return Err(io_at("reading in: read", &self.path, offset, &error)),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! Writing the file before it is measured, in the same way for every engine: large writes in order.
+//!
+//! The way matters: how large the pages of the page cache are depends on it, and with it how fast everything
+//! is that goes through the cache.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+use super::TestFile;
+use crate::error::{Failure, io_at, io_on};
+use crate::memory::AlignedBytes;
+use crate::random::Random;
+use crate::verify::Verifier;
+
+/// Bytes of each write, about.
+const CHUNK: u64 = 1 << 20;
+
+/// Writes all blocks of the test file; `tick` is told how many bytes are done.
+pub fn fill(
+    test_file: &TestFile,
+    direct: bool,
+    verifier: Option<&Verifier>,
+    tick: &mut dyn FnMut(u64),
+) -> Result<(), Failure> {
+    let path = &test_file.path;
+    let mut options = OpenOptions::new();
+    options.write(true);
+    if direct {
+        options.custom_flags(libc::O_DIRECT);
+    }
+    let file = options.open(path).map_err(|error| io_on("can't open", path, &error))?;
+    let block = test_file.block;
+    let chunk = (CHUNK / block).max(1) * block;
+    let mut memory = AlignedBytes::zeroed(chunk as usize);
+    let mut random = Random::new(0);
+    let mut offset = 0;
+    while offset < test_file.size() {
+        if test_file.interrupt.asked() {
+            return Err(Failure::Interrupted);
+        }
+        let length = chunk.min(test_file.size() - offset);
+        let bytes = &mut memory.as_mut_slice()[..length as usize];
+        match verifier {
+            None => random.fill(bytes),
+            Some(verifier) => {
+                for (at, bytes) in (offset..).step_by(block as usize).zip(bytes.chunks_mut(block as usize)) {
+                    verifier.stamp(bytes, at);
+                    verifier.written(at);
+                }
+            }
+        }
+        file.write_all_at(bytes, offset).map_err(|error| io_at("filling: write", path, offset, &error))?;
+        offset += length;
+        tick(offset);
+    }
+    file.sync_all().map_err(|error| io_on("filling: can't sync", path, &error))
+}

@@ -1,0 +1,318 @@
+//! The file or device that is measured: found or made, checked, filled, and removed if it was made here.
+//!
+//! What must hold: nothing that existed before is written to unless the user said so, and a device that the
+//! system uses never; all of that is decided before the first byte is read or written. A file that was made
+//! here is gone afterwards, whatever happens.
+
+pub mod cache;
+mod device;
+mod fill;
+mod mounts;
+
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::sys::statvfs::statvfs;
+
+use crate::cli::TestFileArgs;
+use crate::error::{Failure, errno_text, io_on, usage};
+use crate::interrupt::Interrupt;
+use crate::machine;
+use crate::values::Bytes;
+use crate::verify::Verifier;
+
+/// Where the default file lies: memory, so that the software alone is measured.
+const DEFAULT_FOLDER: &str = "/dev/shm";
+
+/// What a command will do to its test file, so that it can be refused in time.
+#[derive(Debug, Clone, Copy)]
+pub struct Intent {
+    /// Bytes of each operation.
+    pub block: u64,
+    /// Some operation writes, or the file is filled for `--verify`.
+    pub writes: bool,
+    /// O_DIRECT.
+    pub direct: bool,
+    /// The file is filled with blocks that can be checked.
+    pub verify: bool,
+}
+
+/// A file or device, ready to be measured.
+#[derive(Debug)]
+pub struct TestFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Whether it was made here, and is removed at the end.
+    pub created: bool,
+    /// Blocks that are used, from its start.
+    pub blocks: u64,
+    /// Bytes of a block.
+    pub block: u64,
+    /// Its file system, or `block device`.
+    pub filesystem: String,
+    /// What the user should know about it.
+    pub notes: Vec<String>,
+    /// Through the page cache, whatever the measurement does.
+    buffered: File,
+    interrupt: Interrupt,
+}
+
+impl TestFile {
+    /// Finds or makes the test file and checks all that can be checked without I/O.
+    pub fn open(args: &TestFileArgs, intent: Intent, interrupt: &Interrupt) -> Result<TestFile, Failure> {
+        match &args.file {
+            None => TestFile::create_default(args, intent, interrupt),
+            Some(path) => match std::fs::metadata(path) {
+                Ok(_) => TestFile::open_existing(path, args, intent, interrupt),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    check_folder(path)?;
+                    check_space(path, args.size)?;
+                    TestFile::create(path, args.size, intent, interrupt, Vec::new())
+                }
+                Err(error) => usage(format!("can't look at {}: {}", path.display(), errno_text(&error))),
+            },
+        }
+    }
+
+    fn create_default(
+        args: &TestFileArgs,
+        intent: Intent,
+        interrupt: &Interrupt,
+    ) -> Result<TestFile, Failure> {
+        if intent.direct {
+            return usage(format!(
+                "{DEFAULT_FOLDER} is memory and has no direct I/O: name a --file on a disk"
+            ));
+        }
+        let path = Path::new(DEFAULT_FOLDER).join(format!("ringfile-perf-{}.bin", std::process::id()));
+        check_folder(&path)?;
+        let room =
+            room_for(&path).map_err(|error| io_on("can't look at", Path::new(DEFAULT_FOLDER), &error))?;
+        // Whole MiB of three quarters: others live there too.
+        let usable = (room / 4 * 3) & !((1 << 20) - 1);
+        let mut notes = Vec::new();
+        if args.size > room {
+            notes.push(format!(
+                "{DEFAULT_FOLDER} has room for {} only: using a file of {} instead of {}",
+                Bytes(room),
+                Bytes(usable),
+                Bytes(args.size)
+            ));
+        }
+        let size = if args.size > room { usable } else { args.size };
+        if size < intent.block {
+            return usage(format!("{DEFAULT_FOLDER} is full: make room there, or name a --file elsewhere"));
+        }
+        TestFile::create(&path, size, intent, interrupt, notes)
+    }
+
+    fn create(
+        path: &Path,
+        size: u64,
+        intent: Intent,
+        interrupt: &Interrupt,
+        notes: Vec<String>,
+    ) -> Result<TestFile, Failure> {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
+        let buffered = file.map_err(|error| {
+            Failure::Usage(format!(
+                "can't create {}: {}; name another --file",
+                path.display(),
+                errno_text(&error)
+            ))
+        })?;
+        interrupt.own_file(path);
+        TestFile::check(path, true, size, buffered, intent, interrupt, notes)
+    }
+
+    fn open_existing(
+        path: &Path,
+        args: &TestFileArgs,
+        intent: Intent,
+        interrupt: &Interrupt,
+    ) -> Result<TestFile, Failure> {
+        let metadata = std::fs::metadata(path).map_err(|error| io_on("can't look at", path, &error))?;
+        let kind = metadata.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return usage(format!("{} is neither a file nor a block device: name one", path.display()));
+        }
+        if kind.is_block_device() {
+            device::check_unused(path, &metadata)?;
+        }
+        if intent.writes && !args.overwrite {
+            let what = if kind.is_file() { "exists already" } else { "is a device" };
+            return usage(format!(
+                "{} {what} and this run would write to it: add --overwrite to lose its contents, or only read \
+                 with --rw randread and without --verify",
+                path.display()
+            ));
+        }
+        let opened = OpenOptions::new().read(true).write(intent.writes).open(path);
+        let mut buffered = opened.map_err(|error| {
+            Failure::Usage(format!(
+                "can't open {}: {}; name another --file",
+                path.display(),
+                errno_text(&error)
+            ))
+        })?;
+        let length =
+            buffered.seek(SeekFrom::End(0)).map_err(|error| io_on("can't tell the size of", path, &error))?;
+        let mut notes = Vec::new();
+        if length < args.size {
+            notes.push(format!(
+                "{} has {}: using all of it, not {}",
+                path.display(),
+                Bytes(length),
+                Bytes(args.size)
+            ));
+        }
+        if kind.is_file() && metadata.blocks() * 512 < length / 100 * 99 {
+            notes.push(format!("{} has holes: reading those costs no I/O", path.display()));
+        }
+        TestFile::check(path, false, args.size.min(length), buffered, intent, interrupt, notes)
+    }
+
+    fn check(
+        path: &Path,
+        created: bool,
+        size: u64,
+        buffered: File,
+        intent: Intent,
+        interrupt: &Interrupt,
+        mut notes: Vec<String>,
+    ) -> Result<TestFile, Failure> {
+        let filesystem = filesystem(path, &buffered);
+        let block = intent.block;
+        let used = size / block * block;
+        if used != size && used > 0 {
+            notes.push(format!("using {used} of {size} bytes: whole blocks of {block}"));
+        }
+        // From here on dropping it removes a file that was made.
+        let test_file = TestFile {
+            path: path.to_path_buf(),
+            created,
+            blocks: size / block,
+            block,
+            filesystem,
+            notes,
+            buffered,
+            interrupt: interrupt.clone(),
+        };
+        if size == 0 {
+            return usage(format!("{} is empty: name a file with contents", path.display()));
+        }
+        if test_file.blocks == 0 {
+            let (block, size) = (Bytes(block), Bytes(size));
+            return usage(format!(
+                "--bs {block} is more than the {size} of {}: use smaller blocks or a larger file",
+                path.display()
+            ));
+        }
+        if intent.direct {
+            test_file.check_direct()?;
+        }
+        Ok(test_file)
+    }
+
+    /// The library's own word on direct I/O: it tells a file system that takes O_DIRECT and does not do it.
+    fn check_direct(&self) -> Result<(), Failure> {
+        let file =
+            ringfile::OpenOptions::new().read(true).direct(true).open(&self.path).map_err(|error| {
+                Failure::Usage(format!(
+                    "{}; leave out --direct or name another --file",
+                    crate::error::library(&error)
+                ))
+            })?;
+        let alignment = file.alignment().bytes as u64;
+        if self.block.is_multiple_of(alignment) {
+            return Ok(());
+        }
+        usage(format!(
+            "--bs {} with --direct: {} needs multiples of {alignment}; change --bs or leave out --direct",
+            self.block,
+            self.path.display()
+        ))
+    }
+
+    /// Bytes that are used, from its start.
+    pub fn size(&self) -> u64 {
+        self.blocks * self.block
+    }
+
+    /// Writes what has to be there before the first measurement: real data into a file that was made here, for
+    /// holes would be read without I/O, and for `--verify` blocks that can be checked.
+    pub fn prepare(
+        &mut self,
+        intent: Intent,
+        tick: &mut dyn FnMut(u64),
+    ) -> Result<Option<Arc<Verifier>>, Failure> {
+        let verifier = intent.verify.then(|| Arc::new(Verifier::new(self.block, self.blocks)));
+        if self.created || intent.verify {
+            fill::fill(self, intent.direct, verifier.as_deref(), tick)?;
+        }
+        Ok(verifier)
+    }
+}
+
+impl Drop for TestFile {
+    fn drop(&mut self) {
+        if self.created {
+            self.interrupt.remove_own_file();
+        }
+    }
+}
+
+fn check_folder(path: &Path) -> Result<(), Failure> {
+    let folder = folder_of(path);
+    if folder.is_dir() {
+        return Ok(());
+    }
+    usage(format!("the folder {} does not exist: create it, or name another --file", folder.display()))
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+fn check_space(path: &Path, size: u64) -> Result<(), Failure> {
+    let folder = folder_of(path);
+    let room = room_for(path).map_err(|error| io_on("can't look at", folder, &error))?;
+    if size <= room {
+        return Ok(());
+    }
+    let (size, room) = (Bytes(size), Bytes(room));
+    usage(format!(
+        "{} has room for {room}, not {size}: use a smaller --size or another --file",
+        folder.display()
+    ))
+}
+
+/// Bytes that a new file may take where `path` is to be: what the file system has, and where it is memory what
+/// the machine has.
+fn room_for(path: &Path) -> std::io::Result<u64> {
+    let folder = folder_of(path);
+    let space = statvfs(folder)?;
+    let free = space.blocks_available().saturating_mul(space.fragment_size());
+    let mounts = mounts::all();
+    let in_memory = mounts::of(&mounts, &folder.canonicalize()?)
+        .is_some_and(|mount| matches!(mount.filesystem.as_str(), "tmpfs" | "ramfs"));
+    match machine::memory_available() {
+        Some(memory) if in_memory => Ok(free.min(memory / 4 * 3)),
+        _ => Ok(free),
+    }
+}
+
+fn filesystem(path: &Path, file: &File) -> String {
+    if file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
+        return "block device".into();
+    }
+    let mounts = mounts::all();
+    let mount = path.canonicalize().ok().and_then(|path| mounts::of(&mounts, &path));
+    mount.map_or_else(|| "unknown".into(), |mount| mount.filesystem.clone())
+}

@@ -1,0 +1,92 @@
+//! What is mounted where, from /proc/self/mountinfo.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One mount.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Major and minor number of the device, as `8:1`.
+    pub device: String,
+    /// Where it is mounted.
+    pub point: PathBuf,
+    /// `ext4`, `tmpfs`, …
+    pub filesystem: String,
+}
+
+/// All mounts this process sees, in the order they were made; none where /proc is not to be had.
+pub fn all() -> Vec<Mount> {
+    parse(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
+}
+
+/// The mount that a path lies in.
+pub fn of<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
+    // A later mount on the same point hides the earlier one.
+    mounts
+        .iter()
+        .filter(|mount| path.starts_with(&mount.point))
+        .max_by_key(|mount| mount.point.components().count())
+}
+
+fn parse(text: &[u8]) -> Vec<Mount> {
+    text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
+}
+
+/// `36 35 98:0 /root /mnt rw,noatime shared:1 - ext4 /dev/vda rw`, with any number of fields before the dash.
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+    let dash = fields.iter().position(|field| *field == b"-")?;
+    Some(Mount {
+        device: String::from_utf8_lossy(fields.get(2)?).into_owned(),
+        point: PathBuf::from(OsString::from_vec(unescape(fields.get(4)?))),
+        filesystem: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
+    })
+}
+
+/// Blanks and backslashes are written as three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        let octal = (byte == b'\\').then(|| std::str::from_utf8(after.get(..3)?).ok()).flatten();
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(escaped) => {
+                bytes.push(escaped);
+                rest = &after[3..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = after;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: &[u8] = b"21 1 254:0 / / rw,relatime shared:1 master:2 - ext4 /dev/vda rw\n\
+        22 21 0:20 / /dev/shm rw - tmpfs tmpfs rw\n\
+        23 21 7:0 / /mnt/with\\040blank rw - xfs /dev/loop0 rw\n\
+        24 21 0:30 / /dev/shm rw - ramfs none rw\n";
+
+    #[test]
+    fn lines_with_optional_fields_and_escapes() {
+        let mounts = parse(SAMPLE);
+        assert_eq!(mounts.len(), 4);
+        assert_eq!(mounts[2].point, Path::new("/mnt/with blank"));
+        assert_eq!((mounts[0].device.as_str(), mounts[0].filesystem.as_str()), ("254:0", "ext4"));
+    }
+
+    #[test]
+    fn the_longest_and_latest_mount_holds_the_path() {
+        let mounts = parse(SAMPLE);
+        let filesystem = |path: &str| of(&mounts, Path::new(path)).map(|mount| mount.filesystem.as_str());
+        assert_eq!(filesystem("/dev/shm/x"), Some("ramfs"));
+        assert_eq!(filesystem("/dev/shmx"), Some("ext4"));
+        assert_eq!(filesystem("/mnt/with blank/x"), Some("xfs"));
+    }
+}

@@ -1,0 +1,147 @@
+//! Reading and writing the values that options take: sizes, durations, lists of words.
+//!
+//! k, m and g are powers of 1024 in both directions. A list is separated by commas, never empty, and names
+//! nothing twice.
+
+use std::fmt;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+/// Values from one option, separated by commas: at least one, none twice, in the order given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List<T>(Vec<T>);
+
+impl<T> List<T> {
+    /// The values, in the order given.
+    pub fn values(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T: PartialEq> List<T> {
+    fn parse(text: &str, parse_one: impl Fn(&str) -> Result<T, String>) -> Result<List<T>, String> {
+        if text.trim().is_empty() {
+            return Err("the list is empty; name at least one, separated by commas".into());
+        }
+        let mut values = Vec::new();
+        for part in text.split(',') {
+            if part.trim().is_empty() {
+                return Err("a value is missing between the commas".into());
+            }
+            let value = parse_one(part.trim())?;
+            if !values.contains(&value) {
+                values.push(value);
+            }
+        }
+        Ok(List(values))
+    }
+}
+
+/// A list of words from a fixed set.
+pub fn words<T: ValueEnum + PartialEq>(text: &str) -> Result<List<T>, String> {
+    List::parse(text, |word| {
+        T::from_str(word, false).map_err(|_| {
+            let known: Vec<_> = T::value_variants().iter().map(name).collect();
+            format!("'{word}' is not known; choose from {}", known.join(", "))
+        })
+    })
+}
+
+/// A list of counts from 1 to `MAX`.
+pub fn counts<const MAX: usize>(text: &str) -> Result<List<usize>, String> {
+    List::parse(text, |number| match number.parse() {
+        Ok(count) if (1..=MAX).contains(&count) => Ok(count),
+        _ => Err(format!("'{number}' is not a whole number from 1 to {MAX}")),
+    })
+}
+
+/// The word for a value of a fixed set, as the command line and JSON spell it.
+pub fn name<T: ValueEnum>(value: &T) -> String {
+    value.to_possible_value().map(|word| word.get_name().to_string()).unwrap_or_default()
+}
+
+/// A size in bytes, more than 0: `4096`, `4k`, `4KiB`, `1g`.
+pub fn size(text: &str) -> Result<u64, String> {
+    match parse_size::Config::new().with_binary().parse_size(text) {
+        Ok(0) => Err("a size of 0 measures nothing; give at least 1".into()),
+        Ok(bytes) => Ok(bytes),
+        Err(_) => Err("not a size; write bytes or k, m, g (powers of 1024), as in 4k or 1g".into()),
+    }
+}
+
+/// A duration, which may be 0: `2s`, `500ms`, `1m`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| "not a duration; write a unit, as in 2s, 500ms or 1m".into())
+}
+
+/// A duration of at least a millisecond.
+pub fn positive_duration(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        short if short < Duration::from_millis(1) => Err("too short to measure; give at least 1ms".into()),
+        long => Ok(long),
+    }
+}
+
+/// A size in bytes as a person reads it.
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 6] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
+        let mut value = self.0 as f64;
+        let mut unit = 0;
+        while value >= 1024.0 && unit + 1 < UNITS.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        if value.fract() == 0.0 {
+            write!(f, "{value} {}", UNITS[unit])
+        } else {
+            write!(f, "{value:.1} {}", UNITS[unit])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_powers_of_1024() {
+        for (text, bytes) in [("4096", 4096), ("4k", 4096), ("4K", 4096), ("4KiB", 4096), ("1g", 1 << 30)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "0", "0k", "k", "-1", "4x", "four"] {
+            assert!(size(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn durations_have_a_unit() {
+        assert_eq!(duration("2s"), Ok(Duration::from_secs(2)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("1m"), Ok(Duration::from_secs(60)));
+        assert_eq!(duration("0s"), Ok(Duration::ZERO));
+        for text in ["", "2", "s", "-1s"] {
+            assert!(duration(text).is_err(), "{text:?}");
+        }
+        assert!(positive_duration("0s").is_err());
+        assert!(positive_duration("1us").is_err());
+    }
+
+    #[test]
+    fn a_list_keeps_its_order_and_drops_repeats() {
+        assert_eq!(counts::<64>("16,1,16").map(|list| list.0), Ok(vec![16, 1]));
+        for text in ["", " ", "1,,2", "1,", "0", "65", "one", "-1"] {
+            assert!(counts::<64>(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_short() {
+        for (bytes, text) in [(1, "1 bytes"), (4096, "4 KiB"), (1 << 30, "1 GiB"), (1536 << 10, "1.5 MiB")] {
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Block devices: refused when the system uses them, and without `--overwrite`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{disk_folder, is_root, json, perf_file, run, runs};
+
+/// A loop device over a file, given back at the end.
+struct Loop {
+    device: PathBuf,
+}
+
+impl Loop {
+    /// `None` where none can be made.
+    fn over(file: &Path) -> Option<Loop> {
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        let device = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
+        output.status.success().then_some(Loop { device })
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        // A device that stays is seen by whoever looks; the test's own result matters more.
+        let _ = Command::new("losetup").arg("--detach").arg(&self.device).status();
+    }
+}
+
+#[test]
+fn a_device_is_written_to_only_with_overwrite() {
+    let folder = disk_folder();
+    let backing = folder.path().join("backing.bin");
+    std::fs::write(&backing, vec![5; 8 << 20]).expect("write");
+    let Some(device) = is_root().then(|| Loop::over(&backing)).flatten() else {
+        eprintln!("skipped a_device_is_written_to_only_with_overwrite: no loop device can be made here");
+        return;
+    };
+    let error = run(perf_file().args(["--rw", "randwrite", "--file"]).arg(&device.device)).fails(2);
+    assert!(error.contains("--overwrite"), "{error}");
+    assert!(std::fs::read(&device.device).expect("read").iter().all(|&byte| byte == 5), "it was written to");
+
+    let out = folder.path().join("out.json");
+    let mut command = perf_file();
+    command.args("--direct --verify --overwrite --rw randwrite,randread --iodepth 16".split(' '));
+    command.args("--duration 100ms --warmup 20ms --file".split(' ')).arg(&device.device);
+    run(command.arg("--json").arg(&out)).ok();
+    let results = json(&out);
+    assert_eq!(results["machine"]["filesystem"], "block device");
+    assert_eq!(results["params"]["size_bytes"], 8 << 20);
+    for run in runs(&results) {
+        assert_eq!(run["errors"], 0, "{run}");
+        if run["buffers"] == "fixed" {
+            assert_eq!(run["fixed_ops"], run["ops"], "{run}");
+        }
+    }
+    assert!(device.device.exists(), "a device is never removed");
+}
+
+#[test]
+fn a_mounted_device_is_always_refused() {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mounted = mounts.lines().filter_map(|line| line.split_once(' ')).map(|(source, _)| source);
+    let Some(device) =
+        mounted.filter(|source| source.starts_with("/dev/")).find(|source| Path::new(source).exists())
+    else {
+        eprintln!("skipped a_mounted_device_is_always_refused: no device is mounted here");
+        return;
+    };
+    for arguments in
+        [&["--overwrite"][..], &["--overwrite", "--rw", "randwrite", "--force"], &["--rw", "randread"]]
+    {
+        let error = run(perf_file().args(arguments).args(["--file", device])).fails(2);
+        assert!(error.contains(device), "{error}");
+    }
+}
+
+#[test]
+fn a_device_that_is_held_without_being_mounted_is_refused() {
+    let folder = disk_folder();
+    let backing = folder.path().join("backing.bin");
+    std::fs::write(&backing, vec![0; 8 << 20]).expect("write");
+    let Some(device) = is_root().then(|| Loop::over(&backing)).flatten() else {
+        eprintln!(
+            "skipped a_device_that_is_held_without_being_mounted_is_refused: no loop device can be made here"
+        );
+        return;
+    };
+    // An exclusive claim is what a mount, swap or a volume puts on a device.
+    let claim =
+        std::os::unix::fs::OpenOptionsExt::custom_flags(std::fs::OpenOptions::new().read(true), libc::O_EXCL)
+            .open(&device.device)
+            .expect("claim");
+    let error = run(perf_file().args(["--overwrite", "--file"]).arg(&device.device)).fails(2);
+    assert!(error.contains("in use"), "{error}");
+    drop(claim);
+}

@@ -1,0 +1,124 @@
+//! Ctrl-C: prints and saves what was measured so far, removes its file, exits 130.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::{Finished, folder, installed, json, perf_file, runs, wait_for_thread};
+
+/// Starts a run of two cells of a minute each and waits until the first is under way.
+fn start(arguments: &[&str], out: &Path) -> (Child, PathBuf) {
+    let mut command = perf_file();
+    command.args("--size 8m --duration 1m --warmup 0s --numjobs 1 --rw randread".split(' '));
+    command.args(arguments).arg("--json").arg(out).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("the program starts");
+    let path = PathBuf::from(format!("/dev/shm/ringfile-perf-{}.bin", child.id()));
+    wait_for_thread(child.id(), "ringfile-0");
+    // Without a warm-up the first operations follow at once.
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(path.exists(), "the run ended early");
+    (child, path)
+}
+
+fn interrupt(child: Child, signal: Signal) -> Finished {
+    kill(Pid::from_raw(child.id().cast_signed()), signal).expect("the signal is sent");
+    let start = Instant::now();
+    let output = child.wait_with_output().expect("the program ends");
+    assert!(start.elapsed() < Duration::from_secs(20), "it ends long before the run would");
+    Finished::from(output)
+}
+
+#[test]
+fn what_was_measured_is_printed_and_saved_and_the_file_is_gone() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        let folder = folder();
+        let out = folder.path().join("out.json");
+        let (child, path) = start(&["--iodepth", "4"], &out);
+        let finished = interrupt(child, signal);
+        assert!(!path.exists(), "{signal}: the file is left");
+        assert!(finished.stdout.starts_with("|engine"), "{signal}: {finished:#?}");
+        assert!(finished.stdout.contains("|ringfile|"), "{signal}: {finished:#?}");
+        finished.fails(130);
+        let results = json(&out);
+        assert_eq!(results["interrupted"], true);
+        assert_eq!(runs(&results).len(), 1, "the run under way counts as far as it went");
+        assert!(runs(&results)[0]["ops"].as_u64() > Some(0));
+        assert_eq!(runs(&results)[0]["errors"], 0);
+    }
+}
+
+#[test]
+fn nohup_lets_it_go_on() {
+    let folder = folder();
+    let out = folder.path().join("out.json");
+    let mut command = std::process::Command::new("nohup");
+    command
+        .arg(env!("CARGO_BIN_EXE_ringfile"))
+        .args("perf file --size 4m --duration 1s --warmup 0s".split(' '));
+    command.args("--numjobs 1 --iodepth 1 --rw randread --buffers normal --json".split(' ')).arg(&out);
+    let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let Ok(child) = spawned else {
+        eprintln!("skipped nohup_lets_it_go_on: there is no nohup");
+        return;
+    };
+    wait_for_thread(child.id(), "ringfile-0");
+    let finished = interrupt(child, Signal::SIGHUP).ok();
+    assert!(finished.stdout.contains("|ringfile|"), "{finished:#?}");
+    assert_eq!(json(&out)["interrupted"], false);
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once_and_the_file_is_gone() {
+    let folder = folder();
+    let out = folder.path().join("out.json");
+    let (child, path) = start(&["--iodepth", "1"], &out);
+    let id = Pid::from_raw(child.id().cast_signed());
+    kill(id, Signal::SIGTERM).expect("the signal is sent");
+    // Too late for this one only if the run ended within it, which is right too.
+    let _ = kill(id, Signal::SIGINT);
+    let finished = Finished::from(child.wait_with_output().expect("the program ends"));
+    assert_eq!(finished.code, Some(130), "{finished:#?}");
+    assert!(!path.exists(), "the file is left");
+}
+
+#[test]
+fn a_fio_under_way_is_ended() {
+    if !installed("fio") {
+        eprintln!("skipped a_fio_under_way_is_ended: fio is not installed");
+        return;
+    }
+    let folder = folder();
+    let out = folder.path().join("out.json");
+    let mut command = perf_file();
+    command.args("--size 4m --duration 2s --warmup 0s --numjobs 1 --iodepth 1".split(' '));
+    command.args("--rw randread --buffers normal --against fio --rounds 20 --json".split(' '));
+    command.arg(&out).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("the program starts");
+    let own = child.id();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    // The calibration before the first run is a fio too, of a third of a second; wait for one that lasts.
+    let fio = loop {
+        assert!(Instant::now() < deadline, "no fio was started");
+        if let Some(fio) = children_of(own).first().copied() {
+            std::thread::sleep(Duration::from_millis(900));
+            if children_of(own).contains(&fio) {
+                break fio;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let finished = interrupt(child, Signal::SIGINT);
+    finished.fails(130);
+    assert!(!Path::new(&format!("/proc/{fio}")).exists(), "fio goes on");
+    assert!(!Path::new(&format!("/dev/shm/ringfile-perf-{own}.bin")).exists());
+    assert_eq!(json(&out)["interrupted"], true);
+}
+
+fn children_of(process: u32) -> Vec<u32> {
+    let children =
+        std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|id| id.parse().ok()).collect()
+}

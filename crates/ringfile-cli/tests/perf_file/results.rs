@@ -1,0 +1,241 @@
+//! What a run that succeeds prints and saves.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::{SHORT, disk_folder, folder, installed, json, perf_file, run, runs};
+
+const RUN_KEYS: [&str; 21] = [
+    "engine",
+    "round",
+    "role",
+    "numjobs",
+    "iodepth",
+    "rw",
+    "buffers",
+    "direct",
+    "cache",
+    "block_size_bytes",
+    "ops",
+    "errors",
+    "duration_s",
+    "iops",
+    "bw_bytes",
+    "latency_ns",
+    "cpu_us_per_io",
+    "enters",
+    "fixed_ops",
+    "cached_before",
+    "cached_after",
+];
+
+/// Every key is there; integers are integers, the rest numbers; nothing of a run that succeeded is an error.
+#[track_caller]
+fn assert_run(run: &Value) {
+    for key in RUN_KEYS {
+        assert!(run.get(key).is_some(), "{key} is missing in {run}");
+    }
+    for key in ["round", "numjobs", "iodepth", "block_size_bytes", "ops", "errors"] {
+        assert!(run[key].is_u64(), "{key} is an integer in {run}");
+    }
+    for key in ["mean", "p50", "p95", "p99", "p999", "max"] {
+        assert!(run["latency_ns"][key].is_u64(), "{key} is an integer in {run}");
+    }
+    for key in ["duration_s", "iops", "bw_bytes", "cpu_us_per_io"] {
+        assert!(run[key].is_f64(), "{key} has a fraction in {run}");
+    }
+    assert!(run["ops"].as_u64() > Some(0), "{run}");
+    assert_eq!(run["errors"], 0, "{run}");
+    let number = |key: &str| run[key].as_f64().expect("checked above");
+    let (ops, seconds) = (run["ops"].as_u64().expect("checked above") as f64, number("duration_s"));
+    assert!((number("iops") - ops / seconds).abs() <= 1.0, "{run}");
+    assert!(
+        (number("bw_bytes") - number("iops") * run["block_size_bytes"].as_f64().expect("checked above"))
+            .abs()
+            <= 1.0
+    );
+    let at = |key: &str| run["latency_ns"][key].as_u64().expect("checked above");
+    assert!(at("p50") <= at("p95") && at("p95") <= at("p99") && at("p999") <= at("max"), "{run}");
+    if run["engine"] == "ringfile" {
+        assert!(run["enters"].is_u64(), "{run}");
+        let expected = if run["buffers"] == "fixed" { &run["ops"] } else { &Value::from(0) };
+        assert_eq!(&run["fixed_ops"], expected, "{run}");
+    } else {
+        assert!(run["enters"].is_null() && run["fixed_ops"].is_null(), "{run}");
+    }
+}
+
+#[test]
+fn json_has_every_key_and_every_cell() {
+    let folder = folder();
+    let out = folder.path().join("out.json");
+    let mut command = perf_file();
+    command.args("--size 4m --duration 30ms --warmup 5ms --numjobs 1,2 --iodepth 1,4".split(' '));
+    command.args("--rw read,write,randread,randwrite,randrw --rounds 2 --against pread --json".split(' '));
+    let finished = run(command.arg(&out)).ok();
+    assert_eq!(finished.stderr, "", "no progress where there is no terminal");
+
+    let results = json(&out);
+    let keys: BTreeSet<&str> = results.as_object().expect("an object").keys().map(String::as_str).collect();
+    assert_eq!(keys, BTreeSet::from(["schema", "command", "interrupted", "machine", "params", "runs"]));
+    assert_eq!((&results["schema"], &results["interrupted"]), (&Value::from(1), &Value::from(false)));
+    assert!(
+        results["command"]
+            .as_str()
+            .is_some_and(|command| command.starts_with("ringfile perf file --size 4m"))
+    );
+    for key in ["kernel", "cpu_model", "cpus", "filesystem", "ring_features"] {
+        assert!(results["machine"].get(key).is_some(), "{key}");
+    }
+    assert!(
+        results["machine"]["ring_features"].as_array().is_some_and(|all| all.iter().all(Value::is_string))
+    );
+
+    runs(&results).iter().for_each(assert_run);
+    // Each numjobs and mode, twice: two depths of normal, fixed and A/A, and pread once.
+    let cells: BTreeSet<String> = runs(&results)
+        .iter()
+        .map(|run| {
+            ["engine", "round", "role", "numjobs", "iodepth", "rw", "buffers"]
+                .map(|key| run[key].to_string())
+                .join(" ")
+        })
+        .collect();
+    assert_eq!(runs(&results).len(), 2 * 5 * 2 * (2 * 3 + 1));
+    assert_eq!(cells.len(), runs(&results).len(), "no run twice");
+}
+
+#[test]
+fn the_tables_are_markdown_and_fit_a_terminal() {
+    let finished = run(perf_file().args(SHORT.split(' ')).args("--against pread --rounds 2".split(' '))).ok();
+    let tables: Vec<&str> = finished.stdout.lines().filter(|line| line.starts_with('|')).collect();
+    assert!(tables[0].starts_with("|engine") && tables[0].contains("|CPU µs|"), "{}", finished.stdout);
+    for row in &tables {
+        assert!(row.chars().count() <= 100, "{row}");
+    }
+    for start in
+        ["|ringfile", "|pread", "|change in %", "|fixed/normal", "|normal/pread", "|fixed/pread", "|A/A"]
+    {
+        assert!(tables.iter().any(|row| row.starts_with(start)), "{start}: {}", finished.stdout);
+    }
+    assert!(["median", "min", "max"].iter().all(|part| finished.stdout.contains(part)));
+    assert!(
+        finished.stdout.contains("- /dev/shm/ringfile-perf-"),
+        "the notes name the file: {}",
+        finished.stdout
+    );
+}
+
+#[test]
+fn quiet_prints_tables_alone() {
+    let finished = run(perf_file().args(SHORT.split(' ')).arg("--quiet")).ok();
+    assert_eq!(finished.stderr, "");
+    assert!(
+        finished.stdout.lines().all(|line| line.is_empty() || line.starts_with('|')),
+        "{}",
+        finished.stdout
+    );
+}
+
+#[test]
+fn the_default_file_is_removed() {
+    let child = perf_file()
+        .args(SHORT.split(' '))
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let path = format!("/dev/shm/ringfile-perf-{}.bin", child.id());
+    let output = child.wait_with_output().expect("the program ends");
+    assert_eq!(output.status.code(), Some(0));
+    assert!(!Path::new(&path).exists());
+}
+
+#[test]
+fn direct_is_direct() {
+    let folder = disk_folder();
+    let (path, out) = (folder.path().join("direct.bin"), folder.path().join("out.json"));
+    let mut command = perf_file();
+    command
+        .args(SHORT.split(' '))
+        .args("--direct --against pread --file".split(' '))
+        .arg(&path)
+        .arg("--json")
+        .arg(&out);
+    let finished = run(&mut command);
+    if finished.code == Some(2) && finished.stderr.contains("leave out --direct") {
+        eprintln!("skipped direct_is_direct: {} has no direct I/O", path.display());
+        return;
+    }
+    finished.ok();
+    let results = json(&out);
+    runs(&results).iter().for_each(assert_run);
+    for run in runs(&results) {
+        assert_eq!((&run["direct"], &run["cache"]), (&Value::from(true), &Value::from("keep")));
+        // Reads that went through the page cache would have left the file in it.
+        assert!(run["cached_after"].as_f64().is_none_or(|fraction| fraction < 0.5), "{run}");
+    }
+    assert!(!path.exists(), "a file that was made is removed");
+}
+
+#[test]
+fn cold_is_cold() {
+    let folder = disk_folder();
+    let (path, out) = (folder.path().join("cold.bin"), folder.path().join("out.json"));
+    let mut command = perf_file();
+    command
+        .args(SHORT.split(' '))
+        .args(["--cache", "warm,cold", "--file"])
+        .arg(&path)
+        .arg("--json")
+        .arg(&out);
+    run(&mut command).ok();
+    for run in runs(&json(&out)) {
+        match (run["cache"].as_str(), run["cached_before"].as_f64()) {
+            (_, None) => eprintln!("cold_is_cold asserts nothing: this kernel does not tell what is cached"),
+            (Some("warm"), Some(fraction)) => assert_eq!(fraction, 1.0, "{run}"),
+            (Some("cold"), Some(fraction)) => assert!(fraction < 0.5, "{run}"),
+            (other, _) => panic!("cache {other:?} was not asked for"),
+        }
+    }
+}
+
+#[test]
+fn fio_that_is_missing_is_told_and_left_out() {
+    let folder = folder();
+    let out = folder.path().join("out.json");
+    let mut command = perf_file();
+    command.args(SHORT.split(' ')).args(["--against", "fio,fio-batch,fio-psync,pread", "--json"]).arg(&out);
+    let finished = run(command.env("PATH", folder.path())).ok();
+    assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
+    assert!(finished.stderr.contains("apt-get install fio"), "{}", finished.stderr);
+    let results = json(&out);
+    let engines: BTreeSet<String> = runs(&results).iter().map(|run| run["engine"].to_string()).collect();
+    assert_eq!(engines, BTreeSet::from(["\"ringfile\"".to_string(), "\"pread\"".to_string()]));
+    assert_eq!(results["params"]["against"], serde_json::json!(["pread"]));
+}
+
+#[test]
+fn fio_takes_part() {
+    if !installed("fio") {
+        eprintln!("skipped fio_takes_part: fio is not installed");
+        return;
+    }
+    let folder = folder();
+    let out = folder.path().join("out.json");
+    let mut command = perf_file();
+    command.args("--size 4m --duration 50ms --warmup 5ms --numjobs 2 --iodepth 1,4".split(' '));
+    command.args("--rw randrw,write --against fio,fio-batch,fio-psync --json".split(' ')).arg(&out);
+    run(&mut command).ok();
+    let results = json(&out);
+    runs(&results).iter().for_each(assert_run);
+    let count = |engine: &str, buffers: &str| {
+        runs(&results).iter().filter(|run| run["engine"] == engine && run["buffers"] == buffers).count()
+    };
+    for engine in ["fio", "fio-batch"] {
+        assert_eq!((count(engine, "normal"), count(engine, "fixed")), (4, 4), "{engine}");
+    }
+    assert_eq!((count("fio-psync", "normal"), count("fio-psync", "fixed")), (2, 0));
+    assert!(results["machine"]["fio"].as_str().is_some_and(|version| version.starts_with("fio")));
+}

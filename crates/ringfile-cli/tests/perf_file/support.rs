@@ -1,0 +1,114 @@
+//! What the tests share: running the program, and reading what it left.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Options that make a run short: one cell of 100 ms on 4 MiB.
+pub const SHORT: &str = "--size 4m --duration 100ms --warmup 10ms --numjobs 1 --iodepth 2 --rw randread";
+
+/// The program, about to measure.
+pub fn perf_file() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    command.args(["perf", "file"]);
+    command
+}
+
+/// Runs the program to its end.
+pub fn run(command: &mut Command) -> Finished {
+    let output = command.output().expect("the program starts");
+    Finished::from(output)
+}
+
+/// What a program that ended left on its outputs.
+#[derive(Debug)]
+pub struct Finished {
+    /// Exit code; `None` when killed.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl From<Output> for Finished {
+    fn from(output: Output) -> Finished {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is text");
+        Finished { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+}
+
+impl Finished {
+    /// Asserts success.
+    #[track_caller]
+    pub fn ok(self) -> Finished {
+        assert_eq!(self.code, Some(0), "{self:#?}");
+        self
+    }
+
+    /// Asserts failure with one line on standard error, and gives it.
+    #[track_caller]
+    pub fn fails(self, code: i32) -> String {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        assert_eq!(self.stderr.lines().count(), 1, "one line of error: {self:#?}");
+        assert!(self.stderr.starts_with("error: "), "{self:#?}");
+        self.stderr
+    }
+}
+
+/// A folder that goes with the test.
+pub fn folder() -> TempDir {
+    tempfile::tempdir().expect("temporary folder")
+}
+
+/// A folder on a disk's file system, for direct I/O, that goes with the test.
+pub fn disk_folder() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("temporary folder")
+}
+
+/// A file with known contents.
+pub fn file_with(folder: &TempDir, bytes: &[u8]) -> PathBuf {
+    let path = folder.path().join("data.bin");
+    std::fs::write(&path, bytes).expect("write");
+    path
+}
+
+/// The JSON that a run wrote.
+#[track_caller]
+pub fn json(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).expect("the JSON is there")).expect("it is JSON")
+}
+
+/// The runs in it.
+pub fn runs(results: &Value) -> &Vec<Value> {
+    results["runs"].as_array().expect("runs is a list")
+}
+
+/// Whether a program can be run.
+pub fn installed(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok()
+}
+
+/// Whether this is root.
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// Waits until a process has a thread of that name: which engine is at work shows there.
+#[track_caller]
+pub fn wait_for_thread(process: u32, name: &str) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !threads_of(process).any(|thread| thread.trim() == name) {
+        assert!(Instant::now() < deadline, "no thread {name} came up");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn threads_of(process: u32) -> impl Iterator<Item = String> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    // A thread may end between the two looks.
+    tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
+}
