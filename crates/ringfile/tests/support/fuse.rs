@@ -70,6 +70,15 @@ pub struct Server {
 impl Server {
     /// Mounts one whose file has this content. `Err` says why it can't be had here.
     pub fn mount(data: Vec<u8>) -> Result<Self, String> {
+        Self::make(data, InitFlags::FUSE_ASYNC_DIO)
+    }
+
+    /// One for whose answers the kernel waits in the call that asks: only so may a write be short, which else is EIO.
+    pub fn blocking_or_skip(test: &str, data: Vec<u8>) -> Option<Self> {
+        Self::make(data, InitFlags::empty()).map_err(|why| super::skip(test, why)).ok()
+    }
+
+    fn make(data: Vec<u8>, flags: InitFlags) -> Result<Self, String> {
         if !Path::new("/dev/fuse").exists() {
             return Err("there is no /dev/fuse".into());
         }
@@ -86,7 +95,7 @@ impl Server {
         let folder = Folder::new();
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("ringfile-faults".into()), MountOption::RW];
-        let session = fuser::spawn_mount(Served(Arc::clone(&state)), folder.path(), &config)
+        let session = fuser::spawn_mount(Served(Arc::clone(&state), flags), folder.path(), &config)
             .map_err(|error| format!("a FUSE file system can't be mounted: {error}"))?;
         Ok(Self { state, session: Some(session), folder })
     }
@@ -243,7 +252,7 @@ fn answer(state: &Arc<State>, act: Option<Act>, answer: impl FnOnce() + Send + '
     }
 }
 
-struct Served(Arc<State>);
+struct Served(Arc<State>, InitFlags);
 
 const DATA: INodeNo = INodeNo(2);
 /// Nothing is cached: each question comes here.
@@ -251,9 +260,9 @@ const NEVER: Duration = Duration::ZERO;
 
 impl Filesystem for Served {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // Else the kernel waits for each answer inside io_uring_enter, and nothing is ever in flight.
+        // Without FUSE_ASYNC_DIO the kernel waits for each answer inside io_uring_enter: nothing is ever in flight.
         config
-            .add_capabilities(InitFlags::FUSE_ASYNC_DIO)
+            .add_capabilities(self.1)
             .map_err(|_| std::io::Error::other("this kernel has no asynchronous direct I/O over FUSE"))
     }
 
