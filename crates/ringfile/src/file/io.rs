@@ -48,6 +48,8 @@ pub(super) struct Operation<'a, F = &'a File> {
     request: Request,
     /// The buffer, before and after.
     held: Held,
+    /// It was begun again after direct I/O was refused.
+    fell_back: bool,
     stage: Stage<'a>,
 }
 
@@ -189,7 +191,7 @@ impl<B: IoBuf> Future for IoVectored<'_, B> {
 impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     #[inline]
     pub(super) fn new(file: F, request: Request, held: Held) -> Self {
-        Self { file, request, held, stage: Stage::Start }
+        Self { file, request, held, fell_back: false, stage: Stage::Start }
     }
 
     /// The buffer of an operation that is over.
@@ -351,13 +353,15 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         }
     }
 
-    /// Direct I/O turned out to be refused, and the user allowed buffered I/O instead.
+    /// Direct I/O turned out to be refused, and the user allowed buffered I/O instead. Another operation may have found
+    /// that out while this one was in flight.
     #[cold]
-    fn falls_back(&self, ended: Ended) -> bool {
+    fn falls_back(&mut self, ended: Ended) -> bool {
+        let target = &self.file.0.target;
         ended.done == 0
             && self.file.0.buffered_fallback
-            && self.file.is_direct()
-            && self.file.0.target.turn_buffered().is_ok()
+            && !std::mem::replace(&mut self.fell_back, true)
+            && (target.direct().is_none() || target.turn_buffered().is_ok())
     }
 }
 
