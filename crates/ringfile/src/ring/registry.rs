@@ -385,3 +385,78 @@ fn without_clone() -> bool {
     #[cfg(not(test))]
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::{File, Pool, block_on, thread_metrics};
+
+    const IN_CHILD: &str = "RINGFILE_TEST_WITHOUT_CLONE";
+
+    fn pinned_kib() -> u64 {
+        let text = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmPin:")).unwrap();
+        line.trim().trim_end_matches("kB").trim().parse().unwrap()
+    }
+
+    /// In a process of its own, as what is pinned is counted for the process.
+    #[test]
+    fn without_cloning_each_ring_registers_for_itself() {
+        if std::env::var_os(IN_CHILD).is_some() {
+            return register_on_each_ring();
+        }
+        let name = "ring::registry::tests::without_cloning_each_ring_registers_for_itself";
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", name]).env(IN_CHILD, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
+
+    fn read_fixed(pool: &Pool) {
+        let file = File::open("/proc/self/exe").unwrap();
+        block_on(async {
+            let before = thread_metrics();
+            let buffer = file.read_exact_at(pool.get(4096).unwrap(), 0).await.unwrap();
+            assert_eq!(&buffer[1..4], b"ELF");
+            let counts = thread_metrics() - before;
+            assert_eq!((counts.ops, counts.fixed_ops), (1, 1));
+            assert!(holder().pinned.iter().all(|&serial| serial == 0), "the holder pins nothing");
+        });
+    }
+
+    fn register_on_each_ring() {
+        WITHOUT_CLONE.store(true, Ordering::Relaxed);
+        let pool = Pool::new(2 << 20);
+        read_fixed(&pool);
+        assert!(!can_clone());
+        // While this thread's ring holds its own, another one's takes as much again.
+        let file = File::open("/proc/self/exe").unwrap();
+        block_on(async {
+            file.read_exact_at(pool.get(4096).unwrap(), 0).await.unwrap();
+            assert_eq!(pinned_kib(), 2 << 10);
+            let theirs = pool.clone();
+            let other = std::thread::spawn(move || {
+                block_on(async {
+                    file.read_exact_at(theirs.get(4096).unwrap(), 0).await.unwrap();
+                    assert_eq!(thread_metrics().fixed_ops, 1);
+                    assert_eq!(pinned_kib(), 4 << 10, "pinned twice");
+                });
+            });
+            other.join().unwrap();
+            assert_eq!(pinned_kib(), 2 << 10, "the thread that is gone has given its share back");
+        });
+        // A ring that finds that it can clone after all must not clone what the holder does not have.
+        WITHOUT_CLONE.store(false, Ordering::Relaxed);
+        let mixed = pool.clone();
+        std::thread::spawn(move || {
+            let file = File::open("/proc/self/exe").unwrap();
+            let buffer = block_on(file.read_exact_at(mixed.get(4096).unwrap(), 0)).unwrap();
+            assert_eq!(&buffer[1..4], b"ELF");
+            assert_eq!(thread_metrics().fixed_ops, 1);
+        })
+        .join()
+        .unwrap();
+    }
+}
