@@ -384,9 +384,12 @@ impl Driver {
     }
 
     pub(super) fn current_counts(&self) -> Metrics {
-        let enters = self.rings.as_ref().map_or(0, |rings| {
-            rings.main.enters() + rings.polled.as_ref().map_or(0, crate::ring::Ring::enters)
-        });
-        Metrics { enters, ..self.counts }
+        let mut counts = self.counts;
+        let rings = self.rings.iter().flat_map(|rings| std::iter::once(&rings.main).chain(&rings.polled));
+        for ring in rings {
+            counts.enters += ring.enters();
+            counts.refused_registrations += ring.refused_registrations();
+        }
+        counts
     }
 }
