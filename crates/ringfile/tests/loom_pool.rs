@@ -78,7 +78,7 @@ fn model(preemptions: Option<usize>, run: impl Fn() + Sync + Send + 'static) {
 /// Three threads over one stack: a block is never with two of them, and none is lost.
 #[test]
 fn a_popped_block_has_one_owner() {
-    model(Some(3), || {
+    model(Some(2), || {
         let shared = Arc::new((Cell::new(), nodes(2)));
         let push = |shared: &(Cell, Nodes), block| {
             // SAFETY: all of it outlives the call.

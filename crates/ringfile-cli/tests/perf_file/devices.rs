@@ -94,3 +94,29 @@ fn a_device_that_is_held_without_being_mounted_is_refused() {
     assert!(error.contains("in use"), "{error}");
     drop(claim);
 }
+
+#[test]
+fn a_device_error_names_device_offset_and_errno() {
+    let folder = disk_folder();
+    let backing = folder.path().join("backing.bin");
+    std::fs::write(&backing, vec![5; 8 << 20]).expect("write");
+    let Some(device) = is_root().then(|| Loop::over(&backing)).flatten() else {
+        eprintln!("skipped a_device_error_names_device_offset_and_errno: no loop device can be made here");
+        return;
+    };
+    // Reads beyond what is left of the file are answered with EIO.
+    let file = std::fs::OpenOptions::new().write(true).open(&backing).expect("open");
+    file.set_len(4096).expect("truncate");
+    let out = folder.path().join("out.json");
+    let mut command = perf_file();
+    command.args(
+        "--size 8m --direct --rw randread --iodepth 4 --duration 200ms --buffers normal --file".split(' '),
+    );
+    let finished = run(command.arg(&device.device).arg("--json").arg(&out));
+    assert!(finished.stdout.starts_with("|engine"), "what was measured is printed: {finished:#?}");
+    let error = finished.fails(1);
+    for part in [&*device.device.to_string_lossy(), "offset ", "errno 5"] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
+    assert!(runs(&json(&out))[0]["errors"].as_u64() > Some(0));
+}

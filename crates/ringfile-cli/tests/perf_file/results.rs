@@ -153,6 +153,36 @@ fn the_default_file_is_removed() {
 }
 
 #[test]
+fn a_small_dev_shm_gives_a_smaller_file() {
+    let folder = folder();
+    let out = folder.path().join("out.json");
+    // A mount of its own in a mount namespace of its own: nobody else sees it.
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "sh", "-c"]);
+    command.arg("mount -t tmpfs -o size=16m tmpfs /dev/shm || exit 77; exec \"$@\"").arg("sh");
+    command
+        .arg(env!("CARGO_BIN_EXE_ringfile"))
+        .args("perf file --duration 20ms --warmup 0s --numjobs 1".split(' '));
+    command.args("--iodepth 1 --rw randread --json".split(' ')).arg(&out);
+    let Some(finished) =
+        installed("unshare").then(|| run(&mut command)).filter(|finished| finished.code.is_some())
+    else {
+        eprintln!("skipped a_small_dev_shm_gives_a_smaller_file: there is no unshare");
+        return;
+    };
+    if finished.code == Some(77) || finished.stderr.starts_with("unshare:") {
+        eprintln!(
+            "skipped a_small_dev_shm_gives_a_smaller_file: nothing can be mounted: {}",
+            finished.stderr
+        );
+        return;
+    }
+    let finished = finished.ok();
+    assert!(finished.stderr.contains("/dev/shm has room for 16 MiB only"), "{}", finished.stderr);
+    assert_eq!(json(&out)["params"]["size_bytes"], 12 << 20);
+}
+
+#[test]
 fn direct_is_direct() {
     let folder = disk_folder();
     let (path, out) = (folder.path().join("direct.bin"), folder.path().join("out.json"));

@@ -9,7 +9,7 @@ use linux_raw_sys::io_uring as uapi;
 use uapi::io_uring_op as op;
 
 use super::Driver;
-use super::slot::{Key, Kind, Slot, State};
+use super::slot::{Key, Kind, Parts, Slot, State};
 use crate::memory::{Held, Part};
 use crate::ring::{Ring, Sqe};
 
@@ -54,33 +54,11 @@ impl Driver {
         if slot.linked {
             sqe.flags |= 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
         }
-        match slot.kind {
-            Kind::Read | Kind::Write => plain(slot, began, index, sqe),
-            Kind::ReadVectored | Kind::WriteVectored => {
-                if slot.parts.is_none() {
-                    slot.parts = Some(self.spare_parts.pop().unwrap_or_default());
-                }
-                vectored(slot, began, index.filter(|_| vectored_fixed), sqe);
-            }
-            Kind::Sync => sqe.opcode = op::IORING_OP_FSYNC as u8,
-            Kind::Allocate => {
-                sqe.opcode = op::IORING_OP_FALLOCATE as u8;
-                sqe.addr = slot.want as u64;
-                sqe.len = std::mem::take(&mut sqe.op_flags);
-            }
-            Kind::Truncate => sqe.opcode = op::IORING_OP_FTRUNCATE as u8,
-            Kind::Advise => {
-                sqe.opcode = op::IORING_OP_FADVISE as u8;
-                match u32::try_from(slot.want) {
-                    Ok(len) => sqe.len = len,
-                    // Linux 6.12 reads a 64-bit length here; before, 0 in `len` means to the end, which is the same
-                    // for advice on what is longer than 4 GiB but for its tail.
-                    Err(_) => sqe.addr = slot.want as u64,
-                }
-            }
-        }
-        if !slot.kind.moves_data() {
-            slot.fixed = false;
+        if matches!(slot.kind, Kind::Read | Kind::Write) {
+            plain(slot, began, index, sqe);
+        } else {
+            let index = index.filter(|_| vectored_fixed);
+            less_usual(slot, began, index, &mut self.spare_parts, sqe);
         }
         // SAFETY: the entry was filled above, and names memory of the slot's, see the module.
         slot.position = unsafe { ring.commit() };
@@ -159,9 +137,12 @@ fn fixed_index(held: &Held, ring: &mut Ring) -> Option<u16> {
 /// A read or write of one piece of memory, in its fixed form where the memory is registered.
 #[inline]
 fn plain(slot: &mut Slot, began: usize, index: Option<u16>, sqe: &mut Sqe) {
-    let Some(part) = slot.held.part(0) else { return };
+    let start = match &slot.held {
+        Held::Pooled(buffer) => buffer.as_ptr(),
+        held => held.part(0).map_or(std::ptr::null(), |part| part.ptr.cast_const()),
+    };
     sqe.offset += began as u64;
-    sqe.addr = part.ptr.wrapping_add(slot.start + began).expose_provenance() as u64;
+    sqe.addr = start.wrapping_add(slot.start + began).expose_provenance() as u64;
     sqe.len = (slot.want - began).min(MOST_AT_ONCE) as u32;
     sqe.buf_index = index.unwrap_or(0);
     sqe.opcode = match (slot.kind, index) {
@@ -171,6 +152,43 @@ fn plain(slot: &mut Slot, began: usize, index: Option<u16>, sqe: &mut Sqe) {
         (_, Some(_)) => op::IORING_OP_WRITE_FIXED,
     } as u8;
     slot.fixed &= index.is_some();
+}
+
+/// What is neither a plain read nor a plain write.
+#[cold]
+fn less_usual(
+    slot: &mut Slot,
+    began: usize,
+    index: Option<u16>,
+    spare_parts: &mut Vec<Parts>,
+    sqe: &mut Sqe,
+) {
+    match slot.kind {
+        Kind::Read | Kind::Write => plain(slot, began, index, sqe),
+        Kind::ReadVectored | Kind::WriteVectored => {
+            if slot.parts.is_none() {
+                slot.parts = Some(spare_parts.pop().unwrap_or_default());
+            }
+            vectored(slot, began, index, sqe);
+        }
+        Kind::Sync => sqe.opcode = op::IORING_OP_FSYNC as u8,
+        Kind::Allocate => {
+            sqe.opcode = op::IORING_OP_FALLOCATE as u8;
+            sqe.addr = slot.want as u64;
+            sqe.len = std::mem::take(&mut sqe.op_flags);
+        }
+        Kind::Truncate => sqe.opcode = op::IORING_OP_FTRUNCATE as u8,
+        Kind::Advise => {
+            sqe.opcode = op::IORING_OP_FADVISE as u8;
+            match u32::try_from(slot.want) {
+                Ok(len) => sqe.len = len,
+                // Linux 6.12 reads a 64-bit length here; before, 0 in `len` means to the end, which is the same
+                // for advice on what is longer than 4 GiB but for its tail.
+                Err(_) => sqe.addr = slot.want as u64,
+            }
+        }
+    }
+    slot.fixed &= slot.kind.moves_data();
 }
 
 /// A read or write of several pieces of memory, in its fixed form where all are parts of one registered region.

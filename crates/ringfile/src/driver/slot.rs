@@ -26,8 +26,8 @@ impl Key {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Read,
-    ReadVectored,
     Write,
+    ReadVectored,
     WriteVectored,
     /// `op_flags`: `FSYNC_DATASYNC` or 0.
     Sync,
