@@ -169,6 +169,11 @@ pub fn open_descriptors() -> usize {
 
 const CHILD: &str = "RINGFILE_FAULT_CHILD";
 
+/// Whether this process runs only the test called `name`.
+pub fn is_child(name: &str) -> bool {
+    std::env::var(CHILD).is_ok_and(|child| child == name)
+}
+
 /// Runs the test called `name` again in a process of its own, where it may change what the whole process has. True in
 /// that process: then do the test; false in the other: then it was done, and passed.
 #[track_caller]
@@ -179,7 +184,7 @@ pub fn in_child(name: &str) -> bool {
 /// As [`in_child`], with the process set up by `set_up`.
 #[track_caller]
 pub fn in_child_with(name: &str, set_up: impl FnOnce(&mut Command)) -> bool {
-    if std::env::var(CHILD).is_ok_and(|child| child == name) {
+    if is_child(name) {
         return true;
     }
     // By this name a user without access to the folder of the executable can run it too.
