@@ -13,8 +13,8 @@ mod runtime;
 
 pub use error::{BufError, BufResult, Error, IntoParts, Result};
 pub use file::{
-    Advice, Alignment, AllocateMode, Control, Durability, File, Io, Next, OpenOptions, Reader, WriteDurable,
-    sync_dir,
+    Advice, Alignment, AllocateMode, Control, Durability, File, Io, IoVectored, Next, OpenOptions, Reader,
+    WriteDurable, sync_dir,
 };
 pub use memory::{
     Buffer, ClassMetrics, GetBuffer, HugePages, IoBuf, IoBufMut, Pool, PoolBuilder, PoolError, PoolMetrics,

@@ -253,7 +253,7 @@ impl Driver {
     }
 
     /// The one place where an operation ends.
-    #[inline]
+    #[inline(always)]
     fn end(&mut self, key: Key, polled: bool, after: &mut Aftermath) {
         self.no_longer_in_flight(polled);
         let slot = self.slots.at(key.slot);

@@ -6,9 +6,10 @@
 use std::borrow::Cow;
 use std::future::Future;
 use std::io::ErrorKind;
+use std::marker::PhantomData;
 use std::ops::Deref;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use super::{File, unaligned};
 use crate::driver::{self, Ended, Kind, Request, Ticket};
@@ -21,10 +22,24 @@ use crate::memory::{Held, IoBuf, IoBufMut};
 /// the two. Dropping it cancels the operation where the kernel still can.
 #[must_use = "nothing is read or written until the future is awaited"]
 pub struct Io<'a, B> {
+    transfer: Transfer<'a>,
+    buffer: PhantomData<fn() -> B>,
+}
+
+/// The future of a vectored read or write; gives the buffers back, with their lengths set, or inside the error.
+///
+/// As [`Io`] in all else.
+#[must_use = "nothing is read or written until the future is awaited"]
+pub struct IoVectored<'a, B> {
+    transfer: Transfer<'a>,
+    buffers: PhantomData<fn() -> B>,
+}
+
+/// An operation, and when it is good enough.
+struct Transfer<'a> {
     operation: Operation<'a>,
     /// All of it, or an error.
     exact: bool,
-    release: fn(&mut Held) -> B,
 }
 
 /// An operation on held memory, whose type was put aside.
@@ -33,6 +48,8 @@ pub(super) struct Operation<'a, F = &'a File> {
     request: Request,
     /// The buffer, before and after.
     held: Held,
+    /// It was begun again after direct I/O was refused.
+    fell_back: bool,
     stage: Stage<'a>,
 }
 
@@ -49,68 +66,33 @@ enum Stage<'a> {
     Taken,
 }
 
-impl<'a, B> Io<'a, B> {
+impl<'a> Transfer<'a> {
     #[inline]
-    fn new(
-        file: &'a File,
-        kind: Kind,
-        (held, want): (Held, usize),
-        offset: u64,
-        release: fn(&mut Held) -> B,
-    ) -> Self {
+    fn new(file: &'a File, kind: Kind, held: Held, want: usize, offset: u64) -> Self {
         let request = Request { kind, op_flags: 0, offset, start: 0, want, linked: false };
-        Self { operation: Operation::new(file, request, held), exact: true, release }
+        Self { operation: Operation::new(file, request, held), exact: true }
     }
 
-    /// Flags for this write alone: `RWF_…`.
-    pub(super) fn with_flags(mut self, op_flags: u32) -> Self {
-        self.operation.request.op_flags = op_flags;
-        self
-    }
-
-    /// Has the operation that is submitted next wait for this one.
-    pub(super) fn linked(mut self) -> Self {
-        self.operation.request.linked = true;
-        self
-    }
-
-    /// Whether the kernel takes all of it at once.
-    pub(super) fn is_one_submission(&self) -> bool {
-        self.operation.request.want <= driver::MOST_AT_ONCE
-    }
-
-    /// Less than all of it will do.
-    pub(super) fn or_less(mut self) -> Self {
-        self.exact = false;
-        self
-    }
-
+    /// Whether the operation, which is over, gave what was asked for.
     #[inline]
-    fn finish(&mut self) -> BufResult<B> {
-        let buffer = (self.release)(&mut self.operation.held);
-        match &mut self.operation.stage {
-            Stage::Over(ended)
-                if ended.errno == 0 && (ended.done == self.operation.request.want || !self.exact) =>
-            {
-                Ok(buffer)
+    fn is_good(&self) -> bool {
+        match &self.operation.stage {
+            Stage::Over(ended) => {
+                ended.errno == 0 && (ended.done == self.operation.request.want || self.may_be_short())
             }
-            _ => Err(BufError::new(self.operation.take_error(), buffer)),
+            _ => false,
         }
     }
-}
 
-impl<'a, B: IoBufMut> Io<'a, B> {
-    #[inline]
-    pub(super) fn read(file: &'a File, buffer: B, offset: u64) -> Self {
-        let want = buffer.capacity();
-        Self::new(file, Kind::Read, (buffer.hold_mut(), want), offset, release)
+    /// Whether less will do; not for a buffer that can't show how much it is.
+    #[cold]
+    fn may_be_short(&self) -> bool {
+        !self.exact && !self.operation.held.hides_length()
     }
-}
 
-impl<'a, B: IoBufMut> Io<'a, Vec<B>> {
-    pub(super) fn read_many(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
-        let want = buffers.iter().map(IoBufMut::capacity).sum();
-        Self::new(file, Kind::ReadVectored, (B::hold_many_mut(buffers), want), offset, release_many)
+    #[inline]
+    fn finish<T>(&mut self, is_good: bool, buffer: T) -> BufResult<T> {
+        if is_good { Ok(buffer) } else { Err(BufError::new(self.operation.take_error(), buffer)) }
     }
 }
 
@@ -118,45 +100,102 @@ impl<'a, B: IoBuf> Io<'a, B> {
     #[inline]
     pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.len();
-        Self::new(file, Kind::Write, (buffer.hold(), want), offset, release)
+        Self { transfer: Transfer::new(file, Kind::Write, buffer.hold(), want, offset), buffer: PhantomData }
+    }
+
+    /// Flags for this write alone: `RWF_…`.
+    pub(super) fn with_flags(mut self, op_flags: u32) -> Self {
+        self.transfer.operation.request.op_flags = op_flags;
+        self
+    }
+
+    /// Has the operation that is submitted next wait for this one.
+    pub(super) fn linked(mut self) -> Self {
+        self.transfer.operation.request.linked = true;
+        self
+    }
+
+    /// Whether the kernel takes all of it at once.
+    pub(super) fn is_one_submission(&self) -> bool {
+        self.transfer.operation.request.want <= driver::MOST_AT_ONCE
+    }
+
+    /// Less than all of it will do.
+    #[inline]
+    pub(super) fn or_less(mut self) -> Self {
+        self.transfer.exact = false;
+        self
     }
 }
 
-impl<'a, B: IoBuf> Io<'a, Vec<B>> {
-    pub(super) fn write_many(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
+impl<'a, B: IoBufMut> Io<'a, B> {
+    #[inline]
+    pub(super) fn read(file: &'a File, buffer: B, offset: u64) -> Self {
+        let want = buffer.capacity();
+        Self {
+            transfer: Transfer::new(file, Kind::Read, buffer.hold_mut(), want, offset),
+            buffer: PhantomData,
+        }
+    }
+}
+
+impl<'a, B: IoBuf> IoVectored<'a, B> {
+    pub(super) fn write(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
         let want = buffers.iter().map(IoBuf::len).sum();
-        Self::new(file, Kind::WriteVectored, (B::hold_many(buffers), want), offset, release_many)
+        let transfer = Transfer::new(file, Kind::WriteVectored, B::hold_many(buffers), want, offset);
+        Self { transfer, buffers: PhantomData }
+    }
+
+    /// Less than all of it will do.
+    pub(super) fn or_less(mut self) -> Self {
+        self.transfer.exact = false;
+        self
     }
 }
 
-fn release<B: IoBuf>(held: &mut Held) -> B {
-    B::release(std::mem::take(held))
+impl<'a, B: IoBufMut> IoVectored<'a, B> {
+    pub(super) fn read(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
+        let want = buffers.iter().map(IoBufMut::capacity).sum();
+        let transfer = Transfer::new(file, Kind::ReadVectored, B::hold_many_mut(buffers), want, offset);
+        Self { transfer, buffers: PhantomData }
+    }
 }
 
-fn release_many<B: IoBuf>(held: &mut Held) -> Vec<B> {
-    B::release_many(std::mem::take(held))
-}
-
-impl<B> Future for Io<'_, B> {
+impl<B: IoBuf> Future for Io<'_, B> {
     type Output = BufResult<B>;
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let io = &mut *self;
-        match io.operation.poll(context) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(()) => Poll::Ready(io.finish()),
+        let transfer = &mut self.transfer;
+        if transfer.operation.poll(context).is_pending() {
+            return Poll::Pending;
         }
+        let is_good = transfer.is_good();
+        let buffer = B::release(transfer.operation.take_held());
+        Poll::Ready(transfer.finish(is_good, buffer))
+    }
+}
+
+impl<B: IoBuf> Future for IoVectored<'_, B> {
+    type Output = BufResult<Vec<B>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let transfer = &mut self.transfer;
+        ready!(transfer.operation.poll(context));
+        let is_good = transfer.is_good();
+        let buffers = B::release_many(transfer.operation.take_held());
+        Poll::Ready(transfer.finish(is_good, buffers))
     }
 }
 
 impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     #[inline]
     pub(super) fn new(file: F, request: Request, held: Held) -> Self {
-        Self { file, request, held, stage: Stage::Start }
+        Self { file, request, held, fell_back: false, stage: Stage::Start }
     }
 
     /// The buffer of an operation that is over.
+    #[inline]
     pub(super) fn take_held(&mut self) -> Held {
         std::mem::take(&mut self.held)
     }
@@ -177,7 +216,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
     fn poll_unaligned(&mut self, context: &mut Context<'_>) -> Poll<()> {
         // A future that is polled after it was ready may do as it likes; this one does nothing.
         let Stage::Unaligned(read) = &mut self.stage else { return Poll::Pending };
-        let (held, result) = std::task::ready!(read.as_mut().poll(context));
+        let (held, result) = ready!(read.as_mut().poll(context));
         self.held = held;
         self.stage = result.map_or_else(Stage::Failed, Stage::Over);
         Poll::Ready(())
@@ -314,13 +353,15 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         }
     }
 
-    /// Direct I/O turned out to be refused, and the user allowed buffered I/O instead.
+    /// Direct I/O turned out to be refused, and the user allowed buffered I/O instead. Another operation may have found
+    /// that out while this one was in flight.
     #[cold]
-    fn falls_back(&self, ended: Ended) -> bool {
+    fn falls_back(&mut self, ended: Ended) -> bool {
+        let target = &self.file.0.target;
         ended.done == 0
             && self.file.0.buffered_fallback
-            && self.file.is_direct()
-            && self.file.0.target.turn_buffered().is_ok()
+            && !std::mem::replace(&mut self.fell_back, true)
+            && (target.direct().is_none() || target.turn_buffered().is_ok())
     }
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 pub use control::{Advice, AllocateMode, Control, sync_dir};
 pub use durable::{Durability, WriteDurable};
-pub use io::Io;
+pub use io::{Io, IoVectored};
 pub use open::OpenOptions;
 pub use stream::{Next, Reader};
 
@@ -111,7 +111,8 @@ impl File {
     /// than the blocks at its edges. No allocation with pooled buffers and `Vec<u8>`.
     ///
     /// # Errors
-    /// Any errno of `read(2)`; the error says how much was read, and carries the buffer with it.
+    /// Any errno of `read(2)`; the error says how much was read, and carries the buffer with it. `UnexpectedEof` where
+    /// the file ends before and the buffer can't show it, as a `Box<[u8]>`, whose length is fixed.
     pub fn read_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> Io<'_, B> {
         Io::read(self, buffer, offset).or_less()
     }
@@ -129,16 +130,16 @@ impl File {
     ///
     /// # Errors
     /// As [`read_at`](Self::read_at).
-    pub fn read_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> Io<'_, Vec<B>> {
-        Io::read_many(self, buffers, offset).or_less()
+    pub fn read_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> IoVectored<'_, B> {
+        IoVectored::read(self, buffers, offset).or_less()
     }
 
     /// As [`read_vectored_at`](Self::read_vectored_at), but all of every capacity.
     ///
     /// # Errors
     /// Also `UnexpectedEof` where the file ends before.
-    pub fn read_exact_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> Io<'_, Vec<B>> {
-        Io::read_many(self, buffers, offset)
+    pub fn read_exact_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> IoVectored<'_, B> {
+        IoVectored::read(self, buffers, offset)
     }
 
     /// Writes all of the buffer's length at `offset`: a short write is continued, so what `write_all` does elsewhere.
@@ -157,8 +158,8 @@ impl File {
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
-    pub fn write_vectored_at<B: IoBuf>(&self, buffers: Vec<B>, offset: u64) -> Io<'_, Vec<B>> {
-        Io::write_many(self, buffers, offset)
+    pub fn write_vectored_at<B: IoBuf>(&self, buffers: Vec<B>, offset: u64) -> IoVectored<'_, B> {
+        IoVectored::write(self, buffers, offset)
     }
 
     /// Writes all of the buffer at `offset` and returns when it is durable, in the way that

@@ -78,7 +78,8 @@ impl Reader {
         Self { file, pool, block: 256 << 10, depth: 4, next, end, in_flight: VecDeque::new(), memory: None }
     }
 
-    /// Bytes that one read asks for; 256 KiB by default. Rounded up to the file's alignment.
+    /// Bytes that one read asks for; 256 KiB by default. Rounded up to the file's alignment, and the first
+    /// piece is shorter where the range begins between two multiples of that.
     #[must_use]
     pub fn block(mut self, bytes: usize) -> Self {
         self.block = bytes.max(1);
@@ -109,7 +110,10 @@ impl Reader {
     fn read_ahead(&mut self, context: &mut Context<'_>) -> Result<()> {
         while self.in_flight.len() < self.depth && self.next < self.end {
             let alignment = self.file.alignment().bytes;
-            let wanted = (self.end - self.next).min(self.block as u64) as usize;
+            // A first read that begins inside a block ends with one, so that the others fit direct I/O.
+            let past = (self.next % alignment as u64) as usize;
+            let most = self.block.next_multiple_of(alignment) - past;
+            let wanted = (self.end - self.next).min(most as u64) as usize;
             let Some(buffer) = self.take_memory(wanted.next_multiple_of(alignment), context)? else {
                 return Ok(());
             };
@@ -118,7 +122,7 @@ impl Reader {
                 op_flags: 0,
                 offset: self.next,
                 start: 0,
-                want: buffer.capacity(),
+                want: if past == 0 { buffer.capacity() } else { wanted },
                 linked: false,
             };
             let read = Operation::new(Owned(self.file.clone()), request, Held::Pooled(buffer));

@@ -20,8 +20,14 @@ pub(super) fn fits(request: &Request, held: &Held, block: usize) -> bool {
     let is_read = request.kind.is_read();
     let mask = block - 1;
     let fits = |ptr: *mut u8, len: usize| (ptr.addr() | len) & mask == 0;
-    request.offset as usize & mask == 0
-        && held.parts().all(|part| fits(part.ptr, if is_read { part.capacity } else { part.len }))
+    if request.offset as usize & mask != 0 {
+        return false;
+    }
+    if held.count() == 1 {
+        // What the request covers, which may be the aligned part of a buffer that is not.
+        return held.part(0).is_some_and(|part| fits(part.ptr.wrapping_add(request.start), request.want));
+    }
+    held.parts().all(|part| fits(part.ptr, if is_read { part.capacity } else { part.len }))
 }
 
 /// Reads as `request` says, whatever its alignment.

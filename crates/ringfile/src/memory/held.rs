@@ -46,12 +46,14 @@ pub struct Other {
     parts: Box<[Raw]>,
     /// How to set the lengths after a read, if it may be read into.
     set_len: Option<SetLen>,
+    /// A part was filled less than its length says, which does not change.
+    hides_length: bool,
 }
 
-/// Sets the length of one part.
+/// Sets the length of one part, and tells whether the value shows it.
 ///
 /// Unsafe to call: the value must be of the type it was made for, and the bytes initialised.
-pub(super) type SetLen = unsafe fn(&mut (dyn Any + Send), part: usize, len: usize);
+pub(super) type SetLen = unsafe fn(&mut (dyn Any + Send), part: usize, len: usize) -> bool;
 
 /// Address, bytes to write, bytes to fill.
 #[derive(Clone, Copy)]
@@ -73,7 +75,7 @@ impl std::fmt::Debug for Other {
 impl Held {
     /// The parts were taken from the value, after it was boxed, by the `IoBuf` contract.
     pub(super) fn other(value: Box<dyn Any + Send>, parts: Box<[Raw]>, set_len: Option<SetLen>) -> Held {
-        Held::Other(Box::new(Other { value, parts, set_len }))
+        Held::Other(Box::new(Other { value, parts, set_len, hides_length: false }))
     }
 
     /// The value again. None if it is of another type.
@@ -134,13 +136,19 @@ impl Held {
         unsafe { self.filled(at + bytes.len() - rest.len()) };
     }
 
+    /// Whether a read filled less than the length says: its value is of a type of fixed length.
+    #[inline]
+    pub(crate) fn hides_length(&self) -> bool {
+        matches!(self, Held::Other(other) if other.hides_length)
+    }
+
     /// After a read of `n` bytes: fills the parts' lengths from the front, up to their capacities.
     ///
     /// Parts that were held for writing alone keep their lengths.
     ///
     /// # Safety
     /// The first `n` bytes of the parts, capacity after capacity, are initialised.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn filled(&mut self, n: usize) {
         if let Held::Pooled(buffer) = self {
             return buffer.set_len(n.min(buffer.capacity()));
@@ -153,6 +161,7 @@ impl Held {
     ///
     /// # Safety
     /// As `filled`.
+    #[inline(never)]
     unsafe fn filled_in_turn(&mut self, n: usize) {
         let mut left = n;
         for at in 0..self.count() {
@@ -171,7 +180,8 @@ impl Held {
                     other.parts[at].len = len;
                     if let Some(set_len) = other.set_len {
                         // SAFETY: `other` was made with the function for its value's type; the bytes as above.
-                        unsafe { set_len(&mut *other.value, at, len) }
+                        let shown = unsafe { set_len(&mut *other.value, at, len) };
+                        other.hides_length |= !shown;
                     }
                 }
             }

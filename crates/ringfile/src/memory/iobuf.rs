@@ -86,7 +86,7 @@ pub unsafe trait IoBufMut: IoBuf {
     fn capacity(&self) -> usize;
 
     /// Tells the value that its first `len` bytes are now initialised, and are its content. A type of fixed length
-    /// does nothing.
+    /// does nothing; a read that is shorter than that is then an error, as nothing else would tell.
     ///
     /// # Safety
     /// `len` is at most the capacity, and that many bytes are initialised.
@@ -117,20 +117,21 @@ fn writable(buffer: &mut impl IoBufMut) -> Raw {
 
 /// # Safety
 /// As [`super::held::SetLen`].
-unsafe fn set_len_of<B: IoBufMut>(value: &mut (dyn Any + Send), _part: usize, len: usize) {
-    if let Some(buffer) = value.downcast_mut::<B>() {
-        // SAFETY: as the caller says.
-        unsafe { buffer.set_len(len) }
-    }
+unsafe fn set_len_of<B: IoBufMut>(value: &mut (dyn Any + Send), _part: usize, len: usize) -> bool {
+    let Some(buffer) = value.downcast_mut::<B>() else { return false };
+    // SAFETY: as the caller says.
+    unsafe { buffer.set_len(len) };
+    buffer.len() == len
 }
 
 /// # Safety
 /// As [`super::held::SetLen`].
-unsafe fn set_len_of_many<B: IoBufMut>(value: &mut (dyn Any + Send), part: usize, len: usize) {
-    if let Some(buffer) = value.downcast_mut::<Vec<B>>().and_then(|all| all.get_mut(part)) {
-        // SAFETY: as the caller says.
-        unsafe { buffer.set_len(len) }
-    }
+unsafe fn set_len_of_many<B: IoBufMut>(value: &mut (dyn Any + Send), part: usize, len: usize) -> bool {
+    let all = value.downcast_mut::<Vec<B>>();
+    let Some(buffer) = all.and_then(|all| all.get_mut(part)) else { return false };
+    // SAFETY: as the caller says.
+    unsafe { buffer.set_len(len) };
+    buffer.len() == len
 }
 
 /// What was held comes back as what it was: each operation releases with the type it held.
@@ -285,7 +286,13 @@ unsafe impl IoBuf for BytesMut {
 // SAFETY: as above.
 unsafe impl IoBufMut for BytesMut {
     fn as_mut_ptr(&mut self) -> *mut u8 {
-        <[u8]>::as_mut_ptr(self)
+        // Not that of the slice, which may be used for the length alone.
+        let len = BytesMut::len(self);
+        self.clear();
+        let start = self.spare_capacity_mut().as_mut_ptr().cast();
+        // SAFETY: these bytes were its content just now.
+        unsafe { BytesMut::set_len(self, len) };
+        start
     }
 
     fn capacity(&self) -> usize {

@@ -2,6 +2,8 @@
 //! themselves, a guard against hanging, futures that other threads wake.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub mod mount;
+
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -94,7 +96,7 @@ pub fn must_end<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) ->
         let _ = done.send(());
         result
     });
-    match ends.recv_timeout(Duration::from_secs(120)) {
+    match ends.recv_timeout(Duration::from_secs(60)) {
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("it hangs"),
         _ => thread.join().unwrap_or_else(|payload| std::panic::resume_unwind(payload)),
     }

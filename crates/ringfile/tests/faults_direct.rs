@@ -1,0 +1,240 @@
+//! Direct I/O: refused, taken and not done, unaligned, polled where it can't be (F16 to F19).
+
+mod support;
+
+use std::io::ErrorKind;
+
+use ringfile::{File, OpenOptions, Pool, block_on, thread_metrics};
+use support::fuse::{Act, Op, Server};
+use support::mounts::Mount;
+use support::{Folder, Random, all, assert_content, content, skip};
+
+const PAGE: usize = 4096;
+
+/// A direct file on the disk that the temporary folder is on; `None` where that has no direct I/O.
+fn direct(test: &str, folder: &Folder, bytes: &[u8]) -> Option<File> {
+    let path = folder.file("data", bytes);
+    let opened = OpenOptions::new().read(true).write(true).direct(true).open(path);
+    opened.map_err(|error| skip(test, error)).ok()
+}
+
+#[test]
+fn f16_direct_refused_at_open_is_a_clear_error_or_buffered_where_allowed() {
+    for path in ["/proc/self/status", "/dev/zero"] {
+        let error = OpenOptions::new().read(true).direct(true).open(path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let text = error.to_string();
+        assert!(text.contains(path) && text.contains("direct"), "{text}");
+        let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(path).unwrap();
+        assert!(!file.is_direct() && file.alignment().bytes == 1);
+        let got = block_on(file.read_at(Vec::with_capacity(100), 0)).unwrap();
+        assert!(!got.is_empty());
+    }
+}
+
+#[test]
+fn f16_direct_refused_at_io_is_a_clear_error() {
+    let name = "f16_direct_refused_at_io_is_a_clear_error";
+    let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
+    server.direct_rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Fail(libc::EINVAL));
+    server.direct_rule(Op::Write, 0..u64::MAX, usize::MAX, Act::Fail(libc::EINVAL));
+    let file = OpenOptions::new().read(true).write(true).direct(true).open(server.path()).unwrap();
+    let pool = Pool::new(1 << 20);
+    block_on(async {
+        let failed = file.read_at(pool.get(PAGE).unwrap(), 0).await.unwrap_err();
+        assert_eq!(failed.errno(), Some(libc::EINVAL));
+        assert!(failed.to_string().contains("buffered_fallback"), "{failed}");
+        let failed = file.read_at(vec![0; 100], 7).await.unwrap_err();
+        assert_eq!(failed.errno(), Some(libc::EINVAL));
+        let mut buffer = pool.get(PAGE).unwrap();
+        buffer.resize(PAGE, 1);
+        let failed = file.write_at(buffer, 0).await.unwrap_err();
+        assert_eq!(failed.errno(), Some(libc::EINVAL));
+        assert!(failed.to_string().contains("open without direct"), "{failed}");
+    });
+    assert!(file.is_direct());
+    assert_eq!(server.data(), content(0, 64 * PAGE));
+}
+
+#[test]
+fn f16_direct_refused_at_io_turns_buffered_where_allowed_for_all_in_flight() {
+    let name = "f16_direct_refused_at_io_turns_buffered_where_allowed_for_all_in_flight";
+    let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
+    server.direct_rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Fail(libc::EINVAL));
+    let mut options = OpenOptions::new();
+    let file = options.read(true).direct(true).buffered_fallback(true).open(server.path()).unwrap();
+    assert!(file.is_direct());
+    let pool = Pool::new(1 << 20);
+    block_on(async {
+        let reads = (0..32).map(|page| file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64)).collect();
+        for (page, result) in all(reads).await.into_iter().enumerate() {
+            assert_content(&result.unwrap(), (page * PAGE) as u64);
+        }
+        assert!(!file.is_direct());
+        assert_content(&file.read_at(vec![0; 100], 3).await.unwrap(), 3);
+    });
+}
+
+#[test]
+fn f16_unaligned_reads_turn_buffered_where_allowed() {
+    let name = "f16_unaligned_reads_turn_buffered_where_allowed";
+    let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
+    server.direct_rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Fail(libc::EINVAL));
+    let mut options = OpenOptions::new();
+    let file = options.read(true).direct(true).buffered_fallback(true).open(server.path()).unwrap();
+    block_on(async {
+        let reads = (0..8_u64).map(|i| file.read_at(Vec::with_capacity(10_000), i * 777 + 1)).collect();
+        for (i, result) in all(reads).await.into_iter().enumerate() {
+            let got = result.unwrap();
+            assert_eq!(got.len(), 10_000);
+            assert_content(&got, i as u64 * 777 + 1);
+        }
+    });
+}
+
+#[test]
+fn f17_direct_on_tmpfs_is_found_out() {
+    let name = "f17_direct_on_tmpfs_is_found_out";
+    let Some(disk) = Mount::tmpfs(name, 1 << 20) else { return };
+    let path = disk.path().join("data");
+    std::fs::write(&path, content(0, 2 * PAGE)).unwrap();
+    let error =
+        OpenOptions::new().read(true).write(true).direct(true).truncate(true).open(&path).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("tmpfs"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), content(0, 2 * PAGE), "a refused open costs no data");
+    let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(&path).unwrap();
+    assert!(!file.is_direct());
+    assert_content(&block_on(file.read_exact_at(vec![0; 5000], 77)).unwrap(), 77);
+    // A descriptor that was opened elsewhere with O_DIRECT is no more direct than that.
+    use std::os::unix::fs::OpenOptionsExt;
+    let std = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let file = File::from(std);
+    assert!(!file.is_direct());
+    assert_content(&block_on(file.read_exact_at(vec![0; 5000], 77)).unwrap(), 77);
+}
+
+#[test]
+fn f18_unaligned_direct_reads_give_just_the_bytes_asked_for() {
+    let name = "f18_unaligned_direct_reads_give_just_the_bytes_asked_for";
+    let folder = Folder::new();
+    let len = 3 * (1 << 20) + 1234;
+    let Some(file) = direct(name, &folder, &content(0, len)) else { return };
+    let mut random = Random::new();
+    // Full: the library's own memory has to do.
+    let pool = Pool::new(1 << 20);
+    let buffer = pool.get(1 << 20).unwrap();
+    assert!(pool.get(PAGE).is_err());
+    drop(buffer);
+    let before = block_on(async { thread_metrics() });
+    let mut wanted_bytes = 0;
+    block_on(async {
+        for round in 0..300 {
+            let most = if round % 10 == 0 { 1 << 20 } else { 20_000 };
+            let (offset, want) = (random.below(len as u64 + 5000), 1 + random.below(most) as usize);
+            let expected = (len as u64).saturating_sub(offset).min(want as u64) as usize;
+            let got = match random.below(3) {
+                // Memory at an odd address.
+                0 => {
+                    let mut buffer = pool.get(want.next_multiple_of(PAGE).min(1 << 20)).unwrap();
+                    let odd = 1 + random.below(600) as usize;
+                    buffer.resize(buffer.capacity(), 0xEE);
+                    let tail = buffer.split_off(odd.min(buffer.len() - 1));
+                    let asked = tail.capacity();
+                    let got = file.read_at(tail, offset).await.unwrap();
+                    assert_eq!(got.len(), (len as u64).saturating_sub(offset).min(asked as u64) as usize);
+                    wanted_bytes += asked as u64;
+                    assert_content(&got, offset);
+                    continue;
+                }
+                1 => file.read_at(Vec::with_capacity(want), offset).await.unwrap(),
+                _ => {
+                    let parts = [want / 3, want / 3, want - 2 * (want / 3)];
+                    let parts = parts.iter().map(|&part| Vec::with_capacity(part)).collect();
+                    file.read_vectored_at(parts, offset).await.unwrap().concat()
+                }
+            };
+            wanted_bytes += want as u64;
+            assert!(got.len() >= expected, "{} of {expected} bytes at {offset}", got.len());
+            assert_content(&got, offset);
+        }
+    });
+    assert_eq!(pool.metrics().in_use, 0);
+    // No more than the two blocks at the edges of each.
+    let moved = (thread_metrics() - before).bytes_read;
+    assert!(moved <= wanted_bytes + 300 * 2 * PAGE as u64, "{moved} bytes read for {wanted_bytes}");
+}
+
+#[test]
+fn f18_unaligned_direct_writes_name_the_alignment_and_change_nothing() {
+    let name = "f18_unaligned_direct_writes_name_the_alignment_and_change_nothing";
+    let folder = Folder::new();
+    let Some(file) = direct(name, &folder, &content(0, 8 * PAGE)) else { return };
+    let pool = Pool::new(1 << 20);
+    let block = file.alignment().bytes;
+    assert!(block >= 512);
+    let filled = |len: usize| {
+        let mut buffer = pool.get(len).unwrap();
+        buffer.resize(len, 9);
+        buffer
+    };
+    block_on(async {
+        let mut odd = filled(2 * PAGE);
+        let odd = {
+            let mut tail = odd.split_off(8);
+            tail.truncate(PAGE);
+            tail
+        };
+        for (what, buffer, offset) in [
+            ("offset", filled(PAGE), 1),
+            ("length", filled(PAGE - 1), 0),
+            ("memory", odd, 0),
+            ("half a block", filled(block), (block / 2) as u64),
+        ] {
+            let len = buffer.len();
+            let failed = file.write_at(buffer, offset).await.unwrap_err();
+            assert_eq!(failed.kind(), ErrorKind::InvalidInput, "{what}");
+            let text = failed.to_string();
+            assert!(text.contains(&block.to_string()) && text.contains("data"), "{what}: {text}");
+            assert_eq!(failed.into_buffer().len(), len);
+        }
+        let failed = file.write_vectored_at(vec![filled(PAGE), filled(100)], 0).await.unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::InvalidInput);
+        let failed = file.write_durable_at(filled(100), 0).await.unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::InvalidInput);
+        assert_content(&file.read_exact_at(pool.get(8 * PAGE).unwrap(), 0).await.unwrap(), 0);
+        file.write_at(filled(block), block as u64).await.unwrap();
+    });
+}
+
+#[test]
+fn f19_files_without_non_blocking_io_are_read_and_written_all_the_same() {
+    let name = "f19_files_without_non_blocking_io_are_read_and_written_all_the_same";
+    let Some(disk) = Mount::tmpfs(name, 8 << 20) else { return };
+    let path = disk.path().join("data");
+    block_on(async {
+        let file = OpenOptions::new().read(true).write(true).create(true).open(&path).unwrap();
+        let writes =
+            (0..64_u64).map(|i| file.write_at(content(i * PAGE as u64, PAGE), i * PAGE as u64)).collect();
+        assert!(all(writes).await.into_iter().all(|result| result.is_ok()));
+        assert_content(&file.read_exact_at(Vec::with_capacity(64 * PAGE), 0).await.unwrap(), 0);
+    });
+}
+
+#[test]
+fn f19_polling_on_a_file_that_can_not_is_a_clear_error() {
+    let name = "f19_polling_on_a_file_that_can_not_is_a_clear_error";
+    let Some(server) = Server::or_skip(name, content(0, 8 * PAGE)) else { return };
+    let polled = OpenOptions::new().read(true).direct(true).poll(true).open(server.path()).unwrap();
+    let plain = OpenOptions::new().read(true).direct(true).open(server.path()).unwrap();
+    let pool = Pool::new(1 << 20);
+    block_on(async {
+        for _ in 0..3 {
+            let failed = polled.read_at(pool.get(PAGE).unwrap(), 0).await.unwrap_err();
+            assert_eq!(failed.errno(), Some(libc::EOPNOTSUPP), "{failed}");
+            assert!(failed.to_string().contains("open without poll"), "{failed}");
+            assert_content(&plain.read_at(pool.get(PAGE).unwrap(), 0).await.unwrap(), 0);
+        }
+    });
+    assert_eq!(pool.metrics().in_use, 0);
+}

@@ -1,0 +1,380 @@
+//! A file system of one file, `data`, that fails as it is told: errors, short counts, replies held back.
+//!
+//! The file bypasses the page cache, so that what the server answers is what the operation gets. A reply that is held
+//! back goes out after [`super::PATIENCE`] at the latest, so that a failing test does not hang in the kernel.
+
+use std::ffi::OsStr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyWrite, Request, WriteFlags,
+};
+
+use super::{Folder, PATIENCE, wait_for};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    Read,
+    Write,
+    Sync,
+}
+
+/// What the server does with a request that a rule is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Act {
+    /// Answers with this errno.
+    Fail(i32),
+    /// Moves at most this many bytes.
+    Short(usize),
+    /// Answers when [`Server::release`] was called.
+    Hold,
+    /// Answers after this long.
+    Delay(Duration),
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    op: Op,
+    at: Range<u64>,
+    direct_only: bool,
+    times: usize,
+    act: Act,
+}
+
+struct State {
+    data: Mutex<Vec<u8>>,
+    /// The size that `stat` shows.
+    shown: AtomicU64,
+    rules: Mutex<Vec<Rule>>,
+    log: Mutex<Vec<(Op, u64, usize)>>,
+    /// Replies held back, and how often they were released.
+    held: Mutex<(usize, u64)>,
+    changed: Condvar,
+    closed: AtomicU64,
+    ending: AtomicBool,
+}
+
+/// A mounted file system; unmounted at the end.
+pub struct Server {
+    state: Arc<State>,
+    session: Option<BackgroundSession>,
+    folder: Folder,
+}
+
+impl Server {
+    /// Mounts one whose file has this content. `Err` says why it can't be had here.
+    pub fn mount(data: Vec<u8>) -> Result<Self, String> {
+        Self::make(data, InitFlags::FUSE_ASYNC_DIO)
+    }
+
+    /// One for whose answers the kernel waits in the call that asks: only so may a write be short, which else is EIO.
+    pub fn blocking_or_skip(test: &str, data: Vec<u8>) -> Option<Self> {
+        Self::make(data, InitFlags::empty()).map_err(|why| super::skip(test, why)).ok()
+    }
+
+    fn make(data: Vec<u8>, flags: InitFlags) -> Result<Self, String> {
+        if !Path::new("/dev/fuse").exists() {
+            return Err("there is no /dev/fuse".into());
+        }
+        let state = Arc::new(State {
+            shown: AtomicU64::new(data.len() as u64),
+            data: Mutex::new(data),
+            rules: Mutex::default(),
+            log: Mutex::default(),
+            held: Mutex::default(),
+            changed: Condvar::new(),
+            closed: AtomicU64::new(0),
+            ending: AtomicBool::new(false),
+        });
+        let folder = Folder::new();
+        let mut config = Config::default();
+        config.mount_options = vec![MountOption::FSName("ringfile-faults".into()), MountOption::RW];
+        let session = fuser::spawn_mount(Served(Arc::clone(&state), flags), folder.path(), &config)
+            .map_err(|error| format!("a FUSE file system can't be mounted: {error}"))?;
+        Ok(Self { state, session: Some(session), folder })
+    }
+
+    /// As [`Self::mount`]; where it can't be had, says that `test` is skipped.
+    pub fn or_skip(test: &str, data: Vec<u8>) -> Option<Self> {
+        Self::mount(data).map_err(|why| super::skip(test, why)).ok()
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// The next `times` requests of this kind that touch `at` get `act`. Rules apply in the order given.
+    pub fn rule(&self, op: Op, at: Range<u64>, times: usize, act: Act) -> &Self {
+        self.state.rules.lock().unwrap().push(Rule { op, at, direct_only: false, times, act });
+        self
+    }
+
+    /// As [`Self::rule`], for requests on descriptors with `O_DIRECT` alone.
+    pub fn direct_rule(&self, op: Op, at: Range<u64>, times: usize, act: Act) -> &Self {
+        self.state.rules.lock().unwrap().push(Rule { op, at, direct_only: true, times, act });
+        self
+    }
+
+    /// What `stat` says, whatever there is.
+    pub fn show_size(&self, size: u64) {
+        self.state.shown.store(size, Ordering::SeqCst);
+    }
+
+    /// Cuts the content, and the size that is shown.
+    pub fn cut(&self, len: usize) {
+        self.state.data.lock().unwrap().truncate(len);
+        self.show_size(len as u64);
+    }
+
+    /// Waits until so many requests are held back.
+    #[track_caller]
+    pub fn wait_held(&self, count: usize) {
+        wait_for("requests at the server", || self.held() >= count);
+    }
+
+    /// How many replies are held back.
+    pub fn held(&self) -> usize {
+        self.state.held.lock().unwrap().0
+    }
+
+    /// Answers what is held back, and forgets the rules to hold more.
+    pub fn release(&self) {
+        self.state.rules.lock().unwrap().retain(|rule| rule.act != Act::Hold);
+        self.state.held.lock().unwrap().1 += 1;
+        self.state.changed.notify_all();
+    }
+
+    /// The requests that were answered so far: kind, offset, bytes moved.
+    pub fn log(&self) -> Vec<(Op, u64, usize)> {
+        self.state.log.lock().unwrap().clone()
+    }
+
+    pub fn data(&self) -> Vec<u8> {
+        self.state.data.lock().unwrap().clone()
+    }
+
+    /// How many open files were closed for good.
+    pub fn closed(&self) -> u64 {
+        self.state.closed.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.state.ending.store(true, Ordering::SeqCst);
+        self.release();
+        if let Some(session) = self.session.take()
+            && session.umount_and_join().is_err()
+        {
+            let _ = std::process::Command::new("umount").arg("-l").arg(self.folder.path()).status();
+        }
+    }
+}
+
+impl State {
+    fn act(&self, op: Op, offset: u64, len: usize, flags: OpenFlags) -> Option<Act> {
+        let direct = flags.0 & libc::O_DIRECT != 0;
+        let end = offset + len.max(1) as u64;
+        let mut rules = self.rules.lock().unwrap();
+        let matching = |rule: &&mut Rule| {
+            rule.op == op
+                && rule.times > 0
+                && (direct || !rule.direct_only)
+                && rule.at.start < end
+                && offset < rule.at.end
+        };
+        let rule = rules.iter_mut().find(matching)?;
+        rule.times -= 1;
+        Some(rule.act)
+    }
+
+    fn note(&self, op: Op, offset: u64, moved: usize) {
+        self.log.lock().unwrap().push((op, offset, moved));
+    }
+
+    fn hold(self: &Arc<Self>, answer: impl FnOnce() + Send + 'static) {
+        let state = Arc::clone(self);
+        let releases = {
+            let mut held = self.held.lock().unwrap();
+            held.0 += 1;
+            held.1
+        };
+        std::thread::spawn(move || {
+            let held = state.held.lock().unwrap();
+            let waits = |held: &mut (usize, u64)| held.1 == releases;
+            let (mut held, _) = state.changed.wait_timeout_while(held, PATIENCE, waits).unwrap();
+            held.0 -= 1;
+            drop(held);
+            answer();
+        });
+    }
+
+    fn attributes(&self, ino: INodeNo) -> FileAttr {
+        let is_root = ino == INodeNo::ROOT;
+        let size = if is_root { 0 } else { self.shown.load(Ordering::SeqCst) };
+        let then = SystemTime::UNIX_EPOCH;
+        FileAttr {
+            ino,
+            size,
+            blocks: size.div_ceil(512),
+            atime: then,
+            mtime: then,
+            ctime: then,
+            crtime: then,
+            kind: if is_root { FileType::Directory } else { FileType::RegularFile },
+            perm: 0o777,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+}
+
+fn answer(state: &Arc<State>, act: Option<Act>, answer: impl FnOnce() + Send + 'static) {
+    match act {
+        Some(Act::Hold) if !state.ending.load(Ordering::SeqCst) => state.hold(answer),
+        Some(Act::Delay(time)) => {
+            std::thread::spawn(move || {
+                std::thread::sleep(time);
+                answer();
+            });
+        }
+        _ => answer(),
+    }
+}
+
+struct Served(Arc<State>, InitFlags);
+
+const DATA: INodeNo = INodeNo(2);
+/// Nothing is cached: each question comes here.
+const NEVER: Duration = Duration::ZERO;
+
+impl Filesystem for Served {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Without FUSE_ASYNC_DIO the kernel waits for each answer inside io_uring_enter: nothing is ever in flight.
+        config
+            .add_capabilities(self.1)
+            .map_err(|_| std::io::Error::other("this kernel has no asynchronous direct I/O over FUSE"))
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if parent == INodeNo::ROOT && name == "data" {
+            reply.entry(&NEVER, &self.0.attributes(DATA), Generation(0));
+        } else {
+            reply.error(Errno::ENOENT);
+        }
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        reply.attr(&NEVER, &self.0.attributes(ino));
+    }
+
+    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        // Without a flush, so that a process which ends with the file open does not wait for its own dead server.
+        let flags = FopenFlags::FOPEN_DIRECT_IO
+            | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+            | FopenFlags::FOPEN_NOFLUSH;
+        reply.opened(FileHandle(1), flags);
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let state = Arc::clone(&self.0);
+        let act = state.act(Op::Read, offset, size as usize, flags);
+        let most = match act {
+            Some(Act::Fail(errno)) => {
+                state.note(Op::Read, offset, 0);
+                return reply.error(Errno::from_i32(errno));
+            }
+            Some(Act::Short(most)) => most.min(size as usize),
+            _ => size as usize,
+        };
+        answer(&self.0, act, move || {
+            let data = state.data.lock().unwrap();
+            let start = (offset as usize).min(data.len());
+            let end = start.saturating_add(most).min(data.len());
+            state.note(Op::Read, offset, end - start);
+            reply.data(&data[start..end]);
+        });
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        bytes: &[u8],
+        _write_flags: WriteFlags,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let state = Arc::clone(&self.0);
+        let act = state.act(Op::Write, offset, bytes.len(), flags);
+        let most = match act {
+            Some(Act::Fail(errno)) => {
+                state.note(Op::Write, offset, 0);
+                return reply.error(Errno::from_i32(errno));
+            }
+            Some(Act::Short(most)) => most.min(bytes.len()),
+            _ => bytes.len(),
+        };
+        let bytes = bytes[..most].to_vec();
+        answer(&self.0, act, move || {
+            let mut data = state.data.lock().unwrap();
+            let end = offset as usize + bytes.len();
+            if data.len() < end {
+                data.resize(end, 0);
+                state.shown.fetch_max(end as u64, Ordering::SeqCst);
+            }
+            data[offset as usize..end].copy_from_slice(&bytes);
+            state.note(Op::Write, offset, bytes.len());
+            reply.written(bytes.len() as u32);
+        });
+    }
+
+    fn fsync(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let state = Arc::clone(&self.0);
+        let act = state.act(Op::Sync, 0, usize::MAX >> 1, OpenFlags(0));
+        answer(&self.0, act, move || {
+            state.note(Op::Sync, 0, 0);
+            match act {
+                Some(Act::Fail(errno)) => reply.error(Errno::from_i32(errno)),
+                _ => reply.ok(),
+            }
+        });
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.0.closed.fetch_add(1, Ordering::SeqCst);
+        reply.ok();
+    }
+}

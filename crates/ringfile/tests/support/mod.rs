@@ -1,0 +1,219 @@
+//! What the fault tests share: folders that go away, content that can be checked, skipping with a reason, and running a
+//! test in a process of its own.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+pub mod fuse;
+pub mod mounts;
+
+use std::future::Future;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// Longest that a test waits for what must come; what takes longer is a hang.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Says on standard error which test is not run, and why: the harness would swallow what `eprintln` prints.
+pub fn skip(test: &str, why: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "skipped {test}: {why}");
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A folder of its own, removed at the end.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// In the system's temporary folder: on a disk, usually.
+    pub fn new() -> Self {
+        Self::inside(&std::env::temp_dir())
+    }
+
+    pub fn inside(parent: &Path) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("ringfile-fault-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = parent.join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn file(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The byte that belongs at `offset` of any test file; never 0, so that zeros show.
+pub fn byte_at(offset: u64) -> u8 {
+    (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8 | 1
+}
+
+pub fn content(offset: u64, len: usize) -> Vec<u8> {
+    (offset..offset + len as u64).map(byte_at).collect()
+}
+
+/// Fails with the first offset that is wrong.
+#[track_caller]
+pub fn assert_content(got: &[u8], offset: u64) {
+    if let Some(bad) = (0..got.len()).find(|&i| got[i] != byte_at(offset + i as u64)) {
+        panic!("byte {bad} of {} (offset {}): {:#x}", got.len(), offset + bad as u64, got[bad]);
+    }
+}
+
+/// A small generator (xorshift*), seeded from `RINGFILE_SEED` or the clock; the seed is printed.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new() -> Self {
+        let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let given = std::env::var("RINGFILE_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = given.unwrap_or(clock.as_nanos() as u64 | 1);
+        println!("RINGFILE_SEED={seed}");
+        Self(seed)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 32) % bound
+    }
+}
+
+/// Polls `future` once.
+pub async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
+}
+
+/// Lets other tasks and the I/O have a turn.
+pub async fn yield_now() {
+    let mut yielded = false;
+    std::future::poll_fn(|context: &mut Context<'_>| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Awaits all, giving the results in order.
+pub async fn all<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
+    let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
+    std::future::poll_fn(move |context| {
+        let mut pending = false;
+        for (future, output) in futures.iter_mut().zip(&mut outputs) {
+            if output.is_none() {
+                match Pin::new(future).poll(context) {
+                    Poll::Ready(value) => *output = Some(value),
+                    Poll::Pending => pending = true,
+                }
+            }
+        }
+        if pending {
+            return Poll::Pending;
+        }
+        Poll::Ready(outputs.iter_mut().map(|output| output.take().unwrap()).collect())
+    })
+    .await
+}
+
+/// Waits until `done` says so; panics with `what` after [`PATIENCE`].
+#[track_caller]
+pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Runs `run` on a thread of its own and fails, rather than hangs, where it does not end.
+#[track_caller]
+pub fn must_end<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::spawn(run);
+    let began = Instant::now();
+    while !thread.is_finished() {
+        assert!(began.elapsed() < 3 * PATIENCE, "does not end: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    match thread.join() {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Descriptors that this process has open. Meaningful in a process of its own only.
+pub fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+const CHILD: &str = "RINGFILE_FAULT_CHILD";
+
+/// Runs the test called `name` again in a process of its own, where it may change what the whole process has. True in
+/// that process: then do the test; false in the other: then it was done, and passed.
+#[track_caller]
+pub fn in_child(name: &str) -> bool {
+    in_child_with(name, |_| ())
+}
+
+/// As [`in_child`], with the process set up by `set_up`.
+#[track_caller]
+pub fn in_child_with(name: &str, set_up: impl FnOnce(&mut Command)) -> bool {
+    if std::env::var(CHILD).is_ok_and(|child| child == name) {
+        return true;
+    }
+    // By this name a user without access to the folder of the executable can run it too.
+    let mut command = Command::new("/proc/self/exe");
+    command.args([name, "--exact", "--nocapture", "--test-threads=1"]).env(CHILD, name);
+    set_up(&mut command);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut output, mut errors) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let errors = std::thread::spawn(move || read_all(&mut errors));
+    let output = std::thread::spawn(move || read_all(&mut output));
+    let began = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if began.elapsed() > 6 * PATIENCE {
+            child.kill().unwrap();
+            break child.wait().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let (output, errors) = (output.join().unwrap(), errors.join().unwrap());
+    assert!(
+        status.success() && output.contains("1 passed"),
+        "{name} in a process of its own: {status}\n{output}\n{errors}"
+    );
+    for line in errors.lines().filter(|line| line.starts_with("skipped")) {
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
+    false
+}
+
+fn read_all(pipe: &mut impl Read) -> String {
+    let mut all = Vec::new();
+    let _ = pipe.read_to_end(&mut all);
+    String::from_utf8_lossy(&all).into_owned()
+}

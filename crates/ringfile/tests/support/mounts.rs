@@ -1,0 +1,89 @@
+//! File systems and devices made for a test, and unmade at its end. All need root.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Folder, is_root, skip};
+
+fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .map_err(|error| format!("{program} can't be run: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    }
+    Err(format!("{program} {arguments:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// A mounted file system.
+pub struct Mount(Folder);
+
+impl Mount {
+    /// A tmpfs of this many bytes; where it can't be had, says that `test` is skipped.
+    pub fn tmpfs(test: &str, bytes: u64) -> Option<Self> {
+        if !is_root() {
+            skip(test, "mounting a tmpfs needs root");
+            return None;
+        }
+        let folder = Folder::new();
+        let path = folder.path().to_string_lossy().into_owned();
+        match run("mount", &["-t", "tmpfs", "-o", &format!("size={bytes}"), "ringfile-fault", &path]) {
+            Ok(_) => Some(Self(folder)),
+            Err(why) => {
+                skip(test, why);
+                None
+            }
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let path = self.0.path().to_string_lossy().into_owned();
+        if run("umount", &[&path]).is_err() {
+            let _ = run("umount", &["-l", &path]);
+        }
+    }
+}
+
+/// A block device over a file.
+pub struct Loop {
+    device: PathBuf,
+    /// The file that it lies on.
+    pub backing: PathBuf,
+    _folder: Folder,
+}
+
+impl Loop {
+    /// Over a file with this content; where it can't be had, says that `test` is skipped.
+    pub fn over(test: &str, content: &[u8]) -> Option<Self> {
+        if !is_root() {
+            skip(test, "making a loop device needs root");
+            return None;
+        }
+        let folder = Folder::new();
+        let backing = folder.file("backing", content);
+        match run("losetup", &["--find", "--show", &backing.to_string_lossy()]) {
+            Ok(device) => Some(Self { device: device.into(), backing, _folder: folder }),
+            Err(why) => {
+                skip(test, why);
+                None
+            }
+        }
+    }
+
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = run("losetup", &["--detach", &self.device.to_string_lossy()]);
+    }
+}
