@@ -164,11 +164,6 @@ fn refused(len: usize, why: &str) -> Option<Registration> {
     None
 }
 
-/// How often registering memory was refused in this process.
-pub(crate) fn refusals() -> u64 {
-    REFUSALS.load(Ordering::Relaxed)
-}
-
 /// Whether this kernel can clone registrations; known once a thread has a ring.
 pub(crate) fn can_clone() -> bool {
     CAN_CLONE.load(Ordering::Relaxed)
