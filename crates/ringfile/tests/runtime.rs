@@ -1,5 +1,8 @@
 //! The runtime as a user meets it: tasks, handles, threads, and futures that move between threads.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+#![allow(clippy::async_yields_async, reason = "what waits is handed out on purpose")]
+
 mod common;
 
 use std::future::Future;

@@ -252,7 +252,7 @@ impl Driver {
             return true;
         }
         match target.direct() {
-            Some(block) if slot.done % block as usize != 0 => {
+            Some(block) if !slot.done.is_multiple_of(block as usize) => {
                 target.size().is_ok_and(|size| slot.offset + slot.done as u64 >= size)
             }
             _ => false,
