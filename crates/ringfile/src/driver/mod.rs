@@ -14,6 +14,8 @@ mod prepare;
 mod shared;
 mod slot;
 mod target;
+#[cfg(test)]
+mod tests;
 mod wake;
 
 use std::cell::RefCell;
