@@ -11,12 +11,17 @@ use super::prepare::{BELL, IGNORED};
 use super::shared::Mail;
 use super::slot::{Key, Kind, Owner, State};
 use super::target::{FileKind, Target};
-use super::{Aftermath, Driver, Finished, Metrics, Waiting};
+use super::{Aftermath, Driver, Finished, Metrics, Rings, Waiting};
 use crate::ring::{Cqe, Until};
 use std::task::Waker;
+use std::time::{Duration, Instant};
 
 /// Attempts without progress (EINTR, EAGAIN) before the errno is the answer.
 const ATTEMPTS: u8 = 250;
+
+/// How long a kernel that takes nothing (EAGAIN, EBUSY, ENOMEM) is asked again before that is the answer.
+const REFUSED_PATIENCE: Duration = Duration::from_secs(1);
+const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
 impl Driver {
     /// Puts an operation into the submission queue, or at the end of those that wait for room.
@@ -110,34 +115,56 @@ impl Driver {
             }
             (answer, polled_answer)
         };
+        if answer.is_ok() && polled_answer.is_ok() {
+            self.refused_since = None;
+            return;
+        }
         self.deal_with(answer, false, after);
         self.deal_with(polled_answer, true, after);
     }
 
-    /// EINTR, and a kernel that wants completions collected first, need nothing but the next turn. Anything else is
-    /// the answer to every operation that was not taken.
+    /// EINTR needs nothing but the next turn, and so does, for a while, a kernel that is short of something. Anything
+    /// else is the answer to every operation that was not taken.
+    #[cold]
     fn deal_with(&mut self, answer: io::Result<()>, polled: bool, after: &mut Aftermath) {
         let Err(error) = answer else { return };
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        if matches!(errno, libc::EINTR | libc::EBUSY | libc::EAGAIN | libc::ENOMEM | libc::ETIME) {
-            return;
+        match errno {
+            libc::EINTR | libc::ETIME => return,
+            libc::EBUSY | libc::EAGAIN | libc::ENOMEM if self.may_ask_again() => return,
+            _ => {}
         }
         tracing::warn!(%error, "io_uring_enter failed, so do the operations that it did not take");
+        self.refused_since = None;
         let mut refused = Vec::new();
         if let Some(rings) = self.rings.as_mut()
             && let Some(ring) = if polled { rings.polled.as_mut() } else { Some(&mut rings.main) }
         {
-            ring.take_back(|user_data| refused.push(Key::from_user_data(user_data)));
+            ring.take_back(|user_data| refused.push(user_data));
         }
-        for key in refused {
+        for user_data in refused {
+            let key = Key::from_user_data(user_data);
             if let Some(slot) = self.slots.get(key) {
                 slot.errno = errno as u16;
                 self.end(key, polled, after);
+            } else if user_data == BELL
+                && let Some(rings) = self.rings.as_mut()
+            {
+                rings.bell_armed = false;
             }
         }
-        if !polled && let Some(rings) = self.rings.as_mut() {
-            rings.bell_armed = false;
+    }
+
+    /// Whether a kernel that refused to take operations is to be asked again: after what has completed was collected,
+    /// else after a pause, so that the thread does not spin.
+    fn may_ask_again(&mut self) -> bool {
+        let has_completions = self.rings.as_ref().is_some_and(Rings::have_completions);
+        let since = *self.refused_since.get_or_insert_with(Instant::now);
+        if has_completions {
+            return true;
         }
+        std::thread::sleep(REFUSED_PAUSE);
+        since.elapsed() < REFUSED_PATIENCE
     }
 
     fn collect(&mut self, after: &mut Aftermath) {

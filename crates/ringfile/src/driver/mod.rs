@@ -14,6 +14,8 @@ mod prepare;
 mod shared;
 mod slot;
 mod target;
+#[cfg(test)]
+mod tests;
 mod wake;
 
 use std::cell::RefCell;
@@ -100,6 +102,8 @@ struct Driver {
     /// Rings come with the first operation.
     rings: Option<Rings>,
     failed: Option<(Instant, i32)>,
+    /// Since when the kernel takes no operations for want of something.
+    refused_since: Option<Instant>,
     slots: Slots,
     files: Files,
     waiting: VecDeque<Waiting>,
@@ -122,6 +126,10 @@ struct Rings {
 }
 
 impl Rings {
+    fn have_completions(&self) -> bool {
+        self.main.has_completions() || self.polled.as_ref().is_some_and(Ring::has_completions)
+    }
+
     /// Whether registrations have gone that these rings still have a share of.
     fn have_released(&self) -> bool {
         self.main.has_released() || self.polled.as_ref().is_some_and(Ring::has_released)
@@ -277,6 +285,7 @@ impl Driver {
         Box::new(Self {
             rings: None,
             failed: None,
+            refused_since: None,
             slots: Slots::new(),
             files: Files::default(),
             waiting: VecDeque::new(),
