@@ -3,6 +3,8 @@
 //!
 //! `RINGFILE_SEED` repeats a run, `RINGFILE_MODEL_STEPS` makes it longer.
 
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
 mod common;
 
 use std::future::Future;

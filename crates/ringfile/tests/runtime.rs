@@ -1,5 +1,8 @@
 //! The runtime as a user meets it: tasks, handles, threads, and futures that move between threads.
 
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+#![allow(clippy::async_yields_async, reason = "futures that move are what is tested")]
+
 mod common;
 
 use std::future::Future;

@@ -47,8 +47,11 @@ pub struct Reader {
     next: u64,
     end: u64,
     in_flight: VecDeque<Ahead>,
-    memory: Option<Pin<Box<dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send>>>,
+    memory: Option<Memory>,
 }
+
+/// Memory to come, where the pool had none.
+type Memory = Pin<Box<dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send>>;
 
 /// A file that is held by the operation on it.
 #[derive(Clone)]
@@ -98,6 +101,7 @@ impl Reader {
     }
 
     /// The next piece; `None` at the end, and after an error.
+    #[expect(clippy::should_implement_trait, reason = "it is what streams call it, and no iterator can wait")]
     pub fn next(&mut self) -> Next<'_> {
         Next(self)
     }
