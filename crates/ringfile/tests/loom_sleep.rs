@@ -101,8 +101,8 @@ fn model(
     sleep: impl Fn(&Loop) + Copy + Send + Sync + 'static,
 ) {
     let mut builder = loom::model::Builder::new();
-    // Without a bound it takes hours; two preemptions find what the loop is broken for on purpose.
-    builder.preemption_bound = Some(2);
+    // Without a bound it takes hours; three preemptions find what the loop is broken for on purpose.
+    builder.preemption_bound = Some(3);
     builder.check(move || {
         let it = Arc::new(Loop {
             sleep: Sleep::new(),
@@ -114,7 +114,7 @@ fn model(
         let (one, other) = (Arc::clone(&it), Arc::clone(&it));
         let threads = [thread::spawn(move || first(&one)), thread::spawn(move || second(&other))];
         it.run(2 - letters, letters, sleep);
-        threads.map(|thread| thread.join().unwrap());
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
 
