@@ -1,6 +1,8 @@
 //! Registered memory as a user sees it: fixed operations on every thread, pinned once, given back with the pool, and
 //! done without where it is refused.
 
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
 mod common;
 
 use std::os::unix::process::CommandExt;

@@ -98,10 +98,9 @@ impl Driver {
                 _ => Ok(()),
             };
             let idle = !rings.main.has_completions() && self.waiting.is_empty();
-            // The loop may have taken the notification that came with mail, so mail itself must be looked for; and
-            // without the bell nobody could wake us: the queue was too full to arm it.
-            let reachable = rings.bell_armed && !self.shared.has_mail() && !rings.have_released();
-            let sleeps = may_sleep && idle && !spins && reachable && self.shared.about_to_sleep_in_ring();
+            // Without the bell, where the queue was too full to arm it, nobody could wake us.
+            let awaited = rings.bell_armed && !rings.have_released();
+            let sleeps = may_sleep && idle && !spins && awaited && self.shared.sleep.about_to_sleep_in_ring();
             let until = if sleeps {
                 Until::Completed
             } else if rings.main.has_deferred() || rings.main.waiting() > 0 {
@@ -111,7 +110,7 @@ impl Driver {
             };
             let answer = rings.main.enter(until);
             if sleeps {
-                self.shared.woke();
+                self.shared.sleep.woke();
             }
             (answer, polled_answer)
         };
@@ -345,7 +344,7 @@ impl Driver {
     }
 
     fn read_mail(&mut self, after: &mut Aftermath) {
-        if !self.shared.take_mail_flag() {
+        if !self.shared.sleep.take_mail_flag() {
             return;
         }
         let mail = std::mem::take(&mut self.shared.lock().mail);

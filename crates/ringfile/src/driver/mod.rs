@@ -12,7 +12,9 @@
 mod complete;
 mod prepare;
 mod shared;
+mod sleep;
 mod slot;
+mod sync;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -508,7 +510,7 @@ pub(crate) fn turn(may_sleep: bool, after: &mut Aftermath) {
 pub(crate) fn leave(after: &mut Aftermath) {
     while with(Driver::must_drain) == Some(true) {
         with(|driver| {
-            driver.shared.take_notification();
+            driver.shared.sleep.take_notification();
             driver.turn(true, after);
         });
         after.settle();

@@ -1,6 +1,7 @@
 //! What the tests that act as a user share: random numbers with a seed that can be given, files that remove
 //! themselves, a guard against hanging, futures that other threads wake.
 #![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "these are tests")]
 
 pub mod mount;
 
