@@ -61,9 +61,27 @@ impl Driver {
             self.arm_bell();
             self.enter(may_sleep, after);
             self.collect(after);
+        } else {
+            self.disown(after);
         }
         self.read_mail(after);
         self.shared.counters.publish(&self.current_counts());
+    }
+
+    /// In a forked child, ends what the parent has in flight: its answers come to the parent, into the parent's memory,
+    /// of which this process has a copy.
+    #[cold]
+    fn disown(&mut self, after: &mut Aftermath) {
+        if self.in_flight == 0 && self.waiting.is_empty() {
+            return;
+        }
+        self.waiting.clear();
+        let open: Vec<Key> = self.slots.unanswered().collect();
+        self.in_flight = open.len();
+        for key in open {
+            self.slots.at(key.slot).errno = libc::ECANCELED as u16;
+            self.end(key, false, after);
+        }
     }
 
     fn enter(&mut self, may_sleep: bool, after: &mut Aftermath) {
@@ -384,9 +402,12 @@ impl Driver {
     }
 
     pub(super) fn current_counts(&self) -> Metrics {
-        let enters = self.rings.as_ref().map_or(0, |rings| {
-            rings.main.enters() + rings.polled.as_ref().map_or(0, crate::ring::Ring::enters)
-        });
-        Metrics { enters, ..self.counts }
+        let mut counts = self.counts;
+        let rings = self.rings.iter().flat_map(|rings| std::iter::once(&rings.main).chain(&rings.polled));
+        for ring in rings {
+            counts.enters += ring.enters();
+            counts.refused_registrations += ring.refused_registrations();
+        }
+        counts
     }
 }

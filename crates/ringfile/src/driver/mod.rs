@@ -76,6 +76,10 @@ impl Aftermath {
         }
     }
 
+    fn wakes_someone(&self) -> bool {
+        !self.tasks.is_empty() || !self.wakers.is_empty()
+    }
+
     fn settle(&mut self) {
         for waker in self.wakers.drain(..) {
             waker.wake();
@@ -476,14 +480,14 @@ pub(crate) fn enter(options: RingOptions) -> Arc<Shared> {
 /// Hands over what was started and collects what has completed; with `may_sleep`, sleeps until there is something,
 /// or the thread is notified. Wakes tasks.
 pub(crate) fn turn(may_sleep: bool, after: &mut Aftermath) {
-    let has_ring = with(|driver| {
+    let need_not_park = with(|driver| {
         driver.turn(may_sleep, after);
         // A forked child can't sleep in its parent's.
-        driver.rings.as_ref().is_some_and(|rings| rings.main.is_ours())
+        driver.rings.as_ref().is_some_and(|rings| rings.main.is_ours()) || after.wakes_someone()
     });
     after.settle();
     if may_sleep
-        && has_ring == Some(false)
+        && need_not_park == Some(false)
         && let Some(shared) = with(|driver| Arc::clone(&driver.shared))
     {
         shared.park();

@@ -237,7 +237,16 @@ impl Slots {
 
     /// The operations that are answered and not yet taken.
     pub(crate) fn done(&self) -> impl Iterator<Item = Key> + '_ {
-        let numbered = self.slots.iter().enumerate().filter(|(_, slot)| slot.state == State::Done);
+        self.with_state(|state| state == State::Done)
+    }
+
+    /// The operations that wait for the queue or the kernel.
+    pub(crate) fn unanswered(&self) -> impl Iterator<Item = Key> + '_ {
+        self.with_state(|state| matches!(state, State::Waiting | State::InFlight))
+    }
+
+    fn with_state(&self, is_right: impl Fn(State) -> bool) -> impl Iterator<Item = Key> {
+        let numbered = self.slots.iter().enumerate().filter(move |(_, slot)| is_right(slot.state));
         numbered.map(|(index, slot)| Key { slot: index as u32, generation: slot.generation })
     }
 }

@@ -349,6 +349,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             libc::EOPNOTSUPP if self.file.0.target.polled => {
                 error.because("the file system can't poll for completions; open without poll")
             }
+            libc::ECANCELED => error.because("it was in flight before a fork, and belongs to the parent"),
             _ => error,
         }
     }

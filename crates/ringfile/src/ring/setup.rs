@@ -28,6 +28,9 @@ const MEMORY_COMES_BACK: Duration = Duration::from_millis(200);
 
 const SMALLEST: u32 = 8;
 
+/// A write and the sync that is linked to it go to the kernel together.
+const LINKED: u32 = 2;
+
 /// What a caller may ask of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingOptions {
@@ -170,7 +173,8 @@ impl Mapping {
 /// The errno of `io_uring_setup(2)`: `ENOSYS`, `EPERM` where io_uring is switched off, `EMFILE`, or `ENOMEM` after
 /// the smallest ring was refused for 200 ms.
 pub(crate) fn make(options: &RingOptions) -> io::Result<Mapping> {
-    step_down(options, options.flags())
+    let entries = options.entries.max(LINKED);
+    step_down(&RingOptions { entries, ..*options }, options.flags())
 }
 
 /// Makes the smallest ring that any thread may register in.

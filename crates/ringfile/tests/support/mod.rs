@@ -1,6 +1,7 @@
 //! What the fault tests share: folders that go away, content that can be checked, skipping with a reason, and running a
 //! test in a process of its own.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub mod fuse;
@@ -169,6 +170,11 @@ pub fn open_descriptors() -> usize {
 
 const CHILD: &str = "RINGFILE_FAULT_CHILD";
 
+/// Whether this process runs only the test called `name`.
+pub fn is_child(name: &str) -> bool {
+    std::env::var(CHILD).is_ok_and(|child| child == name)
+}
+
 /// Runs the test called `name` again in a process of its own, where it may change what the whole process has. True in
 /// that process: then do the test; false in the other: then it was done, and passed.
 #[track_caller]
@@ -179,7 +185,7 @@ pub fn in_child(name: &str) -> bool {
 /// As [`in_child`], with the process set up by `set_up`.
 #[track_caller]
 pub fn in_child_with(name: &str, set_up: impl FnOnce(&mut Command)) -> bool {
-    if std::env::var(CHILD).is_ok_and(|child| child == name) {
+    if is_child(name) {
         return true;
     }
     // By this name a user without access to the folder of the executable can run it too.

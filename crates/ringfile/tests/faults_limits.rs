@@ -1,0 +1,350 @@
+//! Limits: of queues, descriptors, and memory that may be locked (F06, F07, F09, F20, F21).
+
+mod support;
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use ringfile::{File, OpenOptions, Pool, RegisteredMemory, Runtime, block_on, thread_metrics};
+use support::fuse::{Act, Op, Server};
+use support::{
+    Folder, all, assert_content, content, in_child, in_child_with, is_child, is_root, must_end,
+    open_descriptors, poll_once, skip, wait_for, yield_now,
+};
+
+const PAGE: usize = 4096;
+
+#[test]
+fn f06_more_completions_than_the_queue_holds_all_arrive() {
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, 64 * PAGE))).unwrap();
+    let runtime = Runtime::builder().threads(1).entries(8).build().unwrap();
+    let task = runtime.spawn(async move {
+        let before = thread_metrics();
+        for _ in 0..5 {
+            // Cached: they complete as they are submitted, long before anyone collects.
+            let reads = (0..3000_u64).map(|i| file.read_at(Vec::with_capacity(64), i % 512 * 512)).collect();
+            for (i, result) in all(reads).await.into_iter().enumerate() {
+                let got = result.unwrap();
+                assert_eq!(got.len(), 64);
+                assert_content(&got, i as u64 % 512 * 512);
+            }
+        }
+        let counts = thread_metrics() - before;
+        assert_eq!((counts.ops, counts.failed, counts.stray), (15_000, 0, 0));
+    });
+    must_end("more operations than the queues hold", move || task.join().unwrap());
+}
+
+#[test]
+fn f07_a_full_submission_queue_is_submitted_and_gone_on_with() {
+    let name = "f07_a_full_submission_queue_is_submitted_and_gone_on_with";
+    for entries in [1, 2, 3, 16] {
+        let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
+        server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
+        let file = OpenOptions::new().read(true).open(server.path()).unwrap();
+        let runtime = Runtime::builder().threads(1).entries(entries).build().unwrap();
+        let pool = Pool::new(1 << 20);
+        let memory = pool.clone();
+        let task = runtime.spawn(async move {
+            let mut reads: Vec<_> =
+                (0..64).map(|page| file.read_at(memory.get(PAGE).unwrap(), page * PAGE as u64)).collect();
+            for read in &mut reads {
+                assert!(poll_once(read).await.is_pending());
+            }
+            // Some are dropped where they are: in the queue, or with the kernel.
+            let kept: Vec<_> = reads.into_iter().enumerate().filter(|(page, _)| page % 3 != 0).collect();
+            for (page, read) in kept {
+                let buffer = read.await.unwrap();
+                assert_eq!(buffer.len(), PAGE);
+                assert_content(&buffer, (page * PAGE) as u64);
+            }
+            assert_eq!(thread_metrics().stray, 0);
+        });
+        server.wait_held(1);
+        server.release();
+        must_end("more operations than entries", move || task.join().unwrap());
+        wait_for("memory to come back", || pool.metrics().in_use == 0);
+    }
+}
+
+#[test]
+fn f07_durable_writes_work_with_the_smallest_ring() {
+    let folder = Folder::new();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).durability(ringfile::Durability::Fsync);
+    let file = options.open(folder.path().join("data")).unwrap();
+    let runtime = Runtime::builder().threads(1).entries(1).build().unwrap();
+    let task = runtime.spawn(async move {
+        let writes = (0..16).map(|i| file.write_durable_at(content(i * 100, 100), i * 100)).collect();
+        assert!(all(writes).await.into_iter().all(|result| result.is_ok()));
+        assert_content(&file.read_at(Vec::with_capacity(1600), 0).await.unwrap(), 0);
+    });
+    must_end("a write and its sync need two entries", move || task.join().unwrap());
+}
+
+fn limit(what: libc::__rlimit_resource_t, bytes: u64) {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    // SAFETY: one valid record.
+    assert_eq!(unsafe { libc::setrlimit(what, &limit) }, 0);
+}
+
+#[test]
+fn f09_a_thread_that_gets_no_ring_says_so_and_others_go_on() {
+    if !in_child("f09_a_thread_that_gets_no_ring_says_so_and_others_go_on") {
+        return;
+    }
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let runtime = Runtime::builder().threads(1).build().unwrap();
+    let task = |file: &File| {
+        let file = file.clone();
+        runtime.spawn(async move { file.read_at(Vec::with_capacity(PAGE), 0).await })
+    };
+    assert_content(&task(&file).join().unwrap().unwrap(), 0);
+    let late = Runtime::builder().threads(1).build().unwrap();
+    let descriptors = open_descriptors();
+    // Holes in the table are taken first, so that there is none left below the limit.
+    let mut taken = Vec::new();
+    limit(libc::RLIMIT_NOFILE, 64);
+    while let Ok(another) = std::fs::File::open("/dev/null") {
+        taken.push(another);
+    }
+    // With no descriptor to be had, and with one: enough for the bell and not for a ring.
+    for free in 0..2 {
+        taken.truncate(taken.len() - free);
+        let own = file.clone();
+        let failed =
+            late.spawn(async move { own.read_at(vec![7; 10], 0).await }).join().unwrap().unwrap_err();
+        assert_eq!(failed.errno(), Some(libc::EMFILE), "{failed}");
+        assert!(failed.to_string().contains("RLIMIT_NOFILE"), "{failed}");
+        assert_eq!(failed.into_buffer().capacity(), 10, "the buffer comes back");
+        assert_content(&task(&file).join().unwrap().unwrap(), 0);
+        // A failed set-up is not tried again at once.
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+    }
+    drop(taken);
+    let own = file.clone();
+    let read = late.spawn(async move { own.read_at(Vec::with_capacity(PAGE), 0).await });
+    assert_content(&read.join().unwrap().unwrap(), 0);
+    late.shutdown();
+    assert_eq!(open_descriptors(), descriptors, "a set-up that failed left a descriptor behind");
+}
+
+/// Counts the warnings of the whole process.
+struct Warnings(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+fn count_warnings() -> Arc<AtomicUsize> {
+    let count = Arc::new(AtomicUsize::new(0));
+    tracing::subscriber::set_global_default(Warnings(Arc::clone(&count))).unwrap();
+    count
+}
+
+/// Makes the process that of a user without privileges who may lock so much memory. The user is nobody else's, since
+/// the kernel counts over all processes of one.
+fn unprivileged(command: &mut Command, memlock: u64) {
+    let user = 61_000 + std::process::id() % 1000 + if memlock > 1 << 20 { 1000 } else { 0 };
+    // SAFETY: the closure makes one system call, which is safe between fork and exec.
+    unsafe {
+        command.uid(user).gid(user).pre_exec(move || {
+            limit(libc::RLIMIT_MEMLOCK, memlock);
+            Ok(())
+        });
+    }
+}
+
+/// Reads and writes with so many threads, each of which has a ring if it can. How many had one.
+fn io_with(threads: usize, file: &File, pool: &Pool) -> (usize, u64) {
+    let runtime = Runtime::builder().threads(threads).build().unwrap();
+    let tasks: Vec<_> = (0..threads)
+        .map(|thread| {
+            let (file, pool) = (file.clone(), pool.clone());
+            runtime.spawn_on(thread, move || async move {
+                let before = thread_metrics();
+                for round in 0..50_u64 {
+                    let page = round % 16;
+                    match file.read_exact_at(pool.get(PAGE).unwrap(), page * PAGE as u64).await {
+                        Ok(buffer) => assert_content(&buffer, page * PAGE as u64),
+                        Err(failed) => {
+                            // Of a ring that can't be had, it is the only error, and says what to do.
+                            assert_eq!(failed.errno(), Some(libc::ENOMEM), "{failed}");
+                            assert!(failed.to_string().contains("RLIMIT_MEMLOCK"), "{failed}");
+                            return None;
+                        }
+                    }
+                }
+                Some((thread_metrics() - before).fixed_ops)
+            })
+        })
+        .collect();
+    let results: Vec<_> = tasks.into_iter().filter_map(|task| task.join().unwrap()).collect();
+    runtime.shutdown();
+    (results.len(), results.iter().sum())
+}
+
+#[test]
+fn f20_64_kib_of_locked_memory_give_a_ring_without_registration_and_one_warning() {
+    let name = "f20_64_kib_of_locked_memory_give_a_ring_without_registration_and_one_warning";
+    if !is_root() && !is_child(name) {
+        return skip(name, "becoming another user needs root");
+    }
+    if !in_child_with(name, |command| unprivileged(command, 64 << 10)) {
+        return;
+    }
+    let warnings = count_warnings();
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, 16 * PAGE))).unwrap();
+    let pool = Pool::new(16 << 20);
+    // One after the other: what a ring was charged comes back late.
+    for _ in 0..5 {
+        assert_eq!(io_with(1, &file, &pool), (1, 0), "rings and registered operations");
+    }
+    // Few of many threads get one; all others are told.
+    let (rings, fixed) = io_with(8, &file, &pool);
+    assert!(rings >= 1 && fixed == 0, "{rings} rings, {fixed} registered operations");
+    assert!(pool.metrics().refused_registrations >= 1);
+    assert_eq!(pool.metrics().in_use, 0);
+    assert_eq!(warnings.load(Ordering::Relaxed), 1, "warnings");
+}
+
+#[test]
+fn f20_8_mib_of_locked_memory_register_the_small_and_go_on_with_the_large() {
+    let name = "f20_8_mib_of_locked_memory_register_the_small_and_go_on_with_the_large";
+    if !is_root() && !is_child(name) {
+        return skip(name, "becoming another user needs root");
+    }
+    if !in_child_with(name, |command| unprivileged(command, 8 << 20)) {
+        return;
+    }
+    let warnings = count_warnings();
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, 16 * PAGE))).unwrap();
+    let pool = Pool::new(64 << 20);
+    for _ in 0..3 {
+        assert_eq!(io_with(8, &file, &pool), (8, 8 * 50), "rings and registered operations");
+    }
+    assert_eq!(warnings.load(Ordering::Relaxed), 0);
+    // More than may be locked: reads go on all the same.
+    block_on(async {
+        let buffers: Vec<_> = (0..32).map(|_| pool.get(1 << 20).unwrap()).collect();
+        for buffer in buffers {
+            assert_content(&file.read_at(buffer, 0).await.unwrap(), 0);
+        }
+    });
+    let counts = pool.metrics();
+    assert!(counts.registered_bytes > 0 && counts.registered_bytes <= 8 << 20, "{counts:?}");
+    assert!(counts.refused_registrations >= 1, "{counts:?}");
+    assert_eq!(warnings.load(Ordering::Relaxed), 1, "warnings");
+}
+
+/// Memory that tells when it is dropped.
+struct Told(Vec<u8>, Arc<AtomicBool>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.1.store(true, Ordering::SeqCst);
+    }
+}
+
+// SAFETY: a vector's bytes stay where they are, and nothing else here touches them.
+unsafe impl ringfile::StableMemory for Told {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.0.as_mut_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[test]
+fn f21_more_than_a_gib_is_registered_in_parts() {
+    let name = "f21_more_than_a_gib_is_registered_in_parts";
+    let available = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = available.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let available = available.and_then(|kib| kib.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    if available.is_none_or(|kib| kib < 4 << 20) {
+        return skip(name, "it needs 4 GiB of free memory");
+    }
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let len = (1 << 30) + (4 << 20);
+    let memory = RegisteredMemory::new(vec![0_u8; len]);
+    block_on(async {
+        let before = thread_metrics();
+        // In the first region, in the second, and over the border between them, which is no registered buffer.
+        for (start, fixed) in [(0, 1), (len - PAGE, 1), ((1 << 30) - PAGE / 2, 0), ((1 << 30) - PAGE, 1)] {
+            let counted = thread_metrics();
+            let buffer = file.read_exact_at(memory.lend(start..start + PAGE).unwrap(), 0).await.unwrap();
+            assert_content(&buffer, 0);
+            let counts = thread_metrics() - counted;
+            if fixed == 0 {
+                assert_eq!(counts.fixed_ops, 0);
+            }
+        }
+        // Where locked memory is limited a region of a GiB may have been refused; never the result.
+        let counts = thread_metrics() - before;
+        assert_eq!((counts.ops, counts.failed), (4, 0));
+        if is_root() {
+            assert_eq!(counts.fixed_ops, 3);
+        }
+    });
+}
+
+#[test]
+fn f21_registered_memory_stays_until_its_operations_have_ended() {
+    let name = "f21_registered_memory_stays_until_its_operations_have_ended";
+    let Some(server) = Server::or_skip(name, content(0, 8 * PAGE)) else { return };
+    server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
+    let file = File::open(server.path()).unwrap();
+    let dropped = Arc::new(AtomicBool::new(false));
+    let memory = RegisteredMemory::new(Told(vec![0; 1 << 20], Arc::clone(&dropped)));
+    let pool = Pool::new(1 << 20);
+    block_on(async {
+        let mut lent = file.read_at(memory.lend(..PAGE).unwrap(), 0);
+        let mut pooled = file.read_at(pool.get(PAGE).unwrap(), 0);
+        assert!(poll_once(&mut lent).await.is_pending() && poll_once(&mut pooled).await.is_pending());
+        while server.held() < 2 {
+            yield_now().await;
+        }
+        drop((lent, memory));
+        let closed = pool.clone();
+        drop(pool);
+        for _ in 0..10 {
+            yield_now().await;
+        }
+        assert!(!dropped.load(Ordering::SeqCst), "memory was given back under the kernel");
+        assert_eq!(closed.metrics().in_use, PAGE);
+        server.release();
+        let buffer = pooled.await.unwrap();
+        drop(closed);
+        assert_content(&buffer, 0);
+        while !dropped.load(Ordering::SeqCst) {
+            yield_now().await;
+        }
+    });
+}
