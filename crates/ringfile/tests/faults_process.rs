@@ -10,8 +10,7 @@ use std::pin::pin;
 use ringfile::{File, OpenOptions, Pool, Runtime, block_on, metrics, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::{
-    Folder, all, assert_content, content, in_child, must_end, open_descriptors, poll_once, wait_for,
-    yield_now,
+    Folder, all, assert_content, content, in_child, must_end, open_descriptors, poll_once, yield_now,
 };
 
 const PAGE: usize = 4096;
