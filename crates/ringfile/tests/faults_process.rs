@@ -1,5 +1,7 @@
 //! What happens around operations: forks, descriptors that others close, futures that are leaked, leaks (F22, F29).
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+
 mod support;
 
 use std::future::Future;
