@@ -224,3 +224,9 @@ pub fn status_kib(field: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.trim_start_matches(':').trim().trim_end_matches("kB").trim().parse().unwrap()
 }
+
+/// Says that a test can't run here, and why. Straight to standard error: what goes through `println!` is only shown where a
+/// test fails.
+pub fn skip(test: &str, why: impl std::fmt::Display) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("skipped {test}: {why}\n").as_bytes());
+}
