@@ -21,7 +21,7 @@ pub use memory::{
     RegisteredMemory, StableMemory, WhenFull,
 };
 pub use metrics::{Metrics, metrics, thread_metrics};
-pub use runtime::{JoinError, JoinHandle, Runtime, RuntimeBuilder, block_on, spawn};
+pub use runtime::{JoinError, JoinHandle, Panic, Runtime, RuntimeBuilder, block_on, spawn};
 
 /// What io_uring offers here, as a ring of this process gets it: set-up flags, what can be registered, entries.
 ///

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::driver;
 
-const FIELDS: usize = 9;
+const FIELDS: usize = 10;
 
 /// Counts of operations since the process, or the thread, began. Take two and subtract them to measure a stretch.
 ///
@@ -48,19 +48,39 @@ pub struct Metrics {
     pub failed: u64,
     /// Completions that belonged to no operation. Anything but 0 is a defect worth a report.
     pub stray: u64,
+    /// Times that registering memory was refused (RLIMIT_MEMLOCK, an old kernel); I/O on that memory goes on without.
+    pub refused_registrations: u64,
 }
 
 impl Metrics {
     fn to_array(self) -> [u64; FIELDS] {
-        let Self { ops, fixed_ops, bytes_read, bytes_written, enters, resubmitted, cancelled, failed, stray } =
-            self;
-        [ops, fixed_ops, bytes_read, bytes_written, enters, resubmitted, cancelled, failed, stray]
+        [
+            self.ops,
+            self.fixed_ops,
+            self.bytes_read,
+            self.bytes_written,
+            self.enters,
+            self.resubmitted,
+            self.cancelled,
+            self.failed,
+            self.stray,
+            self.refused_registrations,
+        ]
     }
 
     fn from_array(counts: [u64; FIELDS]) -> Self {
-        let [ops, fixed_ops, bytes_read, bytes_written, enters, resubmitted, cancelled, failed, stray] =
-            counts;
-        Self { ops, fixed_ops, bytes_read, bytes_written, enters, resubmitted, cancelled, failed, stray }
+        Self {
+            ops: counts[0],
+            fixed_ops: counts[1],
+            bytes_read: counts[2],
+            bytes_written: counts[3],
+            enters: counts[4],
+            resubmitted: counts[5],
+            cancelled: counts[6],
+            failed: counts[7],
+            stray: counts[8],
+            refused_registrations: counts[9],
+        }
     }
 }
 

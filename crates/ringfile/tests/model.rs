@@ -3,6 +3,8 @@
 //!
 //! `RINGFILE_SEED` repeats a run, `RINGFILE_MODEL_STEPS` makes it longer.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+
 mod common;
 
 use std::future::Future;

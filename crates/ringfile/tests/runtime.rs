@@ -1,5 +1,8 @@
 //! The runtime as a user meets it: tasks, handles, threads, and futures that move between threads.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+#![allow(clippy::async_yields_async, reason = "what waits is handed out on purpose")]
+
 mod common;
 
 use std::future::Future;
@@ -83,8 +86,9 @@ fn block_on_drops_what_has_not_ended() {
 fn a_panic_is_the_tasks_error_and_the_loop_goes_on() {
     block_on(async {
         let failed = spawn(async { panic!("on purpose") }).await;
-        let Err(JoinError::Panicked(payload)) = failed else { panic!("{failed:?}") };
-        assert_eq!(payload.downcast_ref::<&str>(), Some(&"on purpose"));
+        let Err(JoinError::Panicked(panic)) = failed else { panic!("{failed:?}") };
+        assert_eq!(panic.message(), "on purpose");
+        assert_eq!(panic.into_payload().downcast_ref::<&str>(), Some(&"on purpose"));
         assert_eq!(spawn(async { 1 }).await.unwrap(), 1);
     });
     let runtime = Runtime::builder().threads(1).build().unwrap();

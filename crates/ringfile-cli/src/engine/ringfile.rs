@@ -205,7 +205,7 @@ impl Thread {
 /// Goes on with the panic of a task, which is a defect of this program.
 fn raise(error: JoinError) -> ! {
     match error {
-        JoinError::Panicked(payload) => std::panic::resume_unwind(payload),
+        JoinError::Panicked(panic) => std::panic::resume_unwind(panic.into_payload()),
         other => panic!("a task of the measurement ended early: {other}"),
     }
 }

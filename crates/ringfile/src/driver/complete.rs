@@ -279,7 +279,7 @@ impl Driver {
             return true;
         }
         match target.direct() {
-            Some(block) if slot.done % block as usize != 0 => {
+            Some(block) if !slot.done.is_multiple_of(block as usize) => {
                 target.size().is_ok_and(|size| slot.offset + slot.done as u64 >= size)
             }
             _ => false,
@@ -429,9 +429,12 @@ impl Driver {
     }
 
     pub(super) fn current_counts(&self) -> Metrics {
-        let enters = self.rings.as_ref().map_or(0, |rings| {
-            rings.main.enters() + rings.polled.as_ref().map_or(0, crate::ring::Ring::enters)
-        });
-        Metrics { enters, ..self.counts }
+        let mut counts = self.counts;
+        let rings = self.rings.iter().flat_map(|rings| std::iter::once(&rings.main).chain(&rings.polled));
+        for ring in rings {
+            counts.enters += ring.enters();
+            counts.refused_registrations += ring.refused_registrations();
+        }
+        counts
     }
 }

@@ -165,6 +165,11 @@ impl Ring {
         self.enters
     }
 
+    /// How often registering memory was refused.
+    pub(crate) fn refused_registrations(&self) -> u64 {
+        self.buffers.refusals()
+    }
+
     /// What this ring was made with, in words.
     pub(crate) fn features(&self) -> Vec<String> {
         let mut names: Vec<String> =

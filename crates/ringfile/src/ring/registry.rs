@@ -31,7 +31,6 @@ const REFUSED: u64 = 1 << 63;
 
 static HOLDER: Mutex<Holder> = Mutex::new(Holder::new());
 static CAN_CLONE: AtomicBool = AtomicBool::new(false);
-static REFUSALS: AtomicU64 = AtomicU64::new(0);
 /// Counts the registrations that went: what was remembered of addresses before holds no more.
 static RELEASES: AtomicU64 = AtomicU64::new(0);
 
@@ -41,6 +40,8 @@ struct Holder {
     free: Vec<u32>,
     next: u32,
     serial: u64,
+    /// The serial of what this ring pins, for each index that was given out; 0 where it pins nothing.
+    pinned: Vec<u64>,
     rings: Vec<Weak<Inbox>>,
 }
 
@@ -50,7 +51,15 @@ unsafe impl Send for Holder {}
 
 impl Holder {
     const fn new() -> Self {
-        Self { ring: None, tried: false, free: Vec::new(), next: 0, serial: 0, rings: Vec::new() }
+        Self {
+            ring: None,
+            tried: false,
+            free: Vec::new(),
+            next: 0,
+            serial: 0,
+            pinned: Vec::new(),
+            rings: Vec::new(),
+        }
     }
 
     /// The holder's descriptor, made on first use; `None` in a forked child, or where it can't be had.
@@ -70,6 +79,7 @@ impl Holder {
             let index = self.next;
             (index < SLOTS).then(|| {
                 self.next += 1;
+                self.pinned.push(0);
                 index
             })
         })
@@ -137,23 +147,31 @@ fn clone_place(from: &OwnedFd, to: &OwnedFd, index: u32) -> io::Result<()> {
 /// Registers a region for the process. `None` where it is refused: its I/O then goes on unregistered.
 pub(crate) fn register(start: *mut u8, len: usize) -> Option<Registration> {
     let mut holder = holder();
-    let index = match holder.take_index() {
-        Some(index) => index,
-        None => return refused(len, "all places of the table are taken"),
+    let Some(index) = holder.take_index() else {
+        drop(holder);
+        refused(len, "all places of the table are taken");
+        return None;
     };
-    if can_clone() || !holder.tried {
-        let pinned = holder.fd().map(|ring| set_place(ring, index, start, len));
-        if let Some(Err(error)) = pinned {
+    let pinned = match holder.fd().filter(|_| can_clone()).map(|ring| set_place(ring, index, start, len)) {
+        Some(Err(error)) => {
             holder.free.push(index);
-            return refused(len, &error.to_string());
+            drop(holder);
+            refused(len, &error.to_string());
+            return None;
         }
-    }
+        Some(Ok(())) => true,
+        None => false,
+    };
     holder.serial += 1;
-    Some(Registration { index, serial: holder.serial, on_release: release })
+    let serial = holder.serial;
+    holder.pinned[index as usize] = if pinned { serial } else { 0 };
+    Some(Registration { index, serial, on_release: release })
 }
 
-fn refused(len: usize, why: &str) -> Option<Registration> {
-    if REFUSALS.fetch_add(1, Ordering::Relaxed) == 0 {
+/// Warns, once. Not with the holder locked: whoever listens may do I/O.
+fn refused(len: usize, why: &str) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             bytes = len,
             why,
@@ -161,12 +179,6 @@ fn refused(len: usize, why: &str) -> Option<Registration> {
              (ulimit -l) to allow it"
         );
     }
-    None
-}
-
-/// How often registering memory was refused in this process.
-pub(crate) fn refusals() -> u64 {
-    REFUSALS.load(Ordering::Relaxed)
 }
 
 /// Whether this kernel can clone registrations; known once a thread has a ring.
@@ -179,7 +191,9 @@ fn release(index: u32, serial: u64) {
     // Before the memory is unmapped, so also before a buffer at the same address can exist.
     RELEASES.fetch_add(1, Ordering::Release);
     let mut holder = holder();
-    if let Some(ring) = holder.fd() {
+    if std::mem::take(&mut holder.pinned[index as usize]) != 0
+        && let Some(ring) = holder.fd()
+    {
         let _ = set_place(ring, index, std::ptr::null_mut(), 0);
     }
     holder.rings.retain(|inbox| match inbox.upgrade() {
@@ -214,6 +228,7 @@ pub(crate) struct ClonedBuffers {
     serials: Box<[u64]>,
     inbox: Option<Arc<Inbox>>,
     recent: Recent,
+    refusals: u64,
 }
 
 /// The region of the last operation: found again by address, without touching the buffer's own record, which the
@@ -236,18 +251,24 @@ impl ClonedBuffers {
         let inbox =
             Arc::new(Inbox { released: Mutex::new(Vec::new()), pending: AtomicBool::new(false), waker });
         let mut holder = holder();
+        holder.rings.retain(|inbox| inbox.strong_count() > 0);
         holder.rings.push(Arc::downgrade(&inbox));
         if let Some(from) = holder.fd() {
             // Cloning an empty place costs nothing and tells whether the kernel can.
             CAN_CLONE
                 .store(clone_place(from, ring, SLOTS - 1).is_ok() && !without_clone(), Ordering::Relaxed);
         }
-        Self { serials: vec![0; SLOTS as usize].into(), inbox: Some(inbox), recent: Recent::default() }
+        Self {
+            serials: vec![0; SLOTS as usize].into(),
+            inbox: Some(inbox),
+            recent: Recent::default(),
+            refusals: 0,
+        }
     }
 
     /// No table at all: nothing is fixed on this ring.
     pub(crate) fn none() -> Self {
-        Self { serials: Box::default(), inbox: None, recent: Recent::default() }
+        Self { serials: Box::default(), inbox: None, recent: Recent::default(), refusals: 0 }
     }
 
     /// As [`index_of`](Self::index_of), for memory that the last operation's region covers.
@@ -259,6 +280,11 @@ impl ClonedBuffers {
         (covered && recent.releases == RELEASES.load(Ordering::Relaxed)).then_some(recent.index)
     }
 
+    /// How often registering memory was refused to this ring.
+    pub(crate) fn refusals(&self) -> u64 {
+        self.refusals
+    }
+
     pub(crate) fn has_table(&self) -> bool {
         !self.serials.is_empty()
     }
@@ -266,13 +292,19 @@ impl ClonedBuffers {
     /// The index under which `ring` may do fixed I/O on `region`.
     #[inline]
     pub(crate) fn index_of(&mut self, ring: &OwnedFd, region: &Region) -> Option<u16> {
-        let registration = region.registration(register)?;
+        let refusals = &mut self.refusals;
+        let registration = region.registration(|start, len| {
+            let registration = register(start, len);
+            *refusals += u64::from(registration.is_none());
+            registration
+        })?;
         let serial = self.serials.get_mut(registration.index as usize)?;
         if *serial == registration.serial | REFUSED {
             return None;
         }
         if *serial != registration.serial {
             *serial = share(ring, registration, region);
+            self.refusals += u64::from(*serial & REFUSED != 0);
         }
         let index = registration.index as u16;
         (*serial == registration.serial).then(|| {
@@ -323,18 +355,23 @@ impl ClonedBuffers {
 /// Gives `ring` its share of a registration; the serial to note, marked where it was refused.
 #[cold]
 fn share(ring: &OwnedFd, registration: &Registration, region: &Region) -> u64 {
-    let shared = if can_clone() {
-        holder().fd().map(|from| clone_place(from, ring, registration.index))
-    } else {
-        Some(set_place(ring, registration.index, region.base().as_ptr(), region.len()))
+    let index = registration.index;
+    let cloned = {
+        let mut holder = holder();
+        let pinned = holder.pinned[index as usize] == registration.serial;
+        match holder.fd() {
+            Some(from) if pinned => Some(clone_place(from, ring, index)),
+            // In a forked child, whose holder is the parent's.
+            None if pinned => return registration.serial | REFUSED,
+            _ => None,
+        }
     };
-    match shared {
-        Some(Ok(())) => registration.serial,
-        Some(Err(error)) => {
+    match cloned.unwrap_or_else(|| set_place(ring, index, region.base().as_ptr(), region.len())) {
+        Ok(()) => registration.serial,
+        Err(error) => {
             refused(region.len(), &error.to_string());
             registration.serial | REFUSED
         }
-        None => registration.serial | REFUSED,
     }
 }
 
@@ -347,4 +384,79 @@ fn without_clone() -> bool {
     return WITHOUT_CLONE.load(Ordering::Relaxed);
     #[cfg(not(test))]
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::{File, Pool, block_on, thread_metrics};
+
+    const IN_CHILD: &str = "RINGFILE_TEST_WITHOUT_CLONE";
+
+    fn pinned_kib() -> u64 {
+        let text = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmPin:")).unwrap();
+        line.trim().trim_end_matches("kB").trim().parse().unwrap()
+    }
+
+    /// In a process of its own, as what is pinned is counted for the process.
+    #[test]
+    fn without_cloning_each_ring_registers_for_itself() {
+        if std::env::var_os(IN_CHILD).is_some() {
+            return register_on_each_ring();
+        }
+        let name = "ring::registry::tests::without_cloning_each_ring_registers_for_itself";
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", name]).env(IN_CHILD, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
+
+    fn read_fixed(pool: &Pool) {
+        let file = File::open("/proc/self/exe").unwrap();
+        block_on(async {
+            let before = thread_metrics();
+            let buffer = file.read_exact_at(pool.get(4096).unwrap(), 0).await.unwrap();
+            assert_eq!(&buffer[1..4], b"ELF");
+            let counts = thread_metrics() - before;
+            assert_eq!((counts.ops, counts.fixed_ops), (1, 1));
+            assert!(holder().pinned.iter().all(|&serial| serial == 0), "the holder pins nothing");
+        });
+    }
+
+    fn register_on_each_ring() {
+        WITHOUT_CLONE.store(true, Ordering::Relaxed);
+        let pool = Pool::new(2 << 20);
+        read_fixed(&pool);
+        assert!(!can_clone());
+        // While this thread's ring holds its own, another one's takes as much again.
+        let file = File::open("/proc/self/exe").unwrap();
+        block_on(async {
+            file.read_exact_at(pool.get(4096).unwrap(), 0).await.unwrap();
+            assert_eq!(pinned_kib(), 2 << 10);
+            let theirs = pool.clone();
+            let other = std::thread::spawn(move || {
+                block_on(async {
+                    file.read_exact_at(theirs.get(4096).unwrap(), 0).await.unwrap();
+                    assert_eq!(thread_metrics().fixed_ops, 1);
+                    assert_eq!(pinned_kib(), 4 << 10, "pinned twice");
+                });
+            });
+            other.join().unwrap();
+            assert_eq!(pinned_kib(), 2 << 10, "the thread that is gone has given its share back");
+        });
+        // A ring that finds that it can clone after all must not clone what the holder does not have.
+        WITHOUT_CLONE.store(false, Ordering::Relaxed);
+        let mixed = pool.clone();
+        std::thread::spawn(move || {
+            let file = File::open("/proc/self/exe").unwrap();
+            let buffer = block_on(file.read_exact_at(mixed.get(4096).unwrap(), 0)).unwrap();
+            assert_eq!(&buffer[1..4], b"ELF");
+            assert_eq!(thread_metrics().fixed_ops, 1);
+        })
+        .join()
+        .unwrap();
+    }
 }

@@ -11,7 +11,7 @@ mod threads;
 use std::future::Future;
 use std::pin::pin;
 
-pub use task::{JoinError, JoinHandle};
+pub use task::{JoinError, JoinHandle, Panic};
 pub use threads::{Runtime, RuntimeBuilder};
 
 use crate::ring::RingOptions;

@@ -22,46 +22,56 @@ enum State<T> {
 }
 
 /// Why a task has no result.
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinError {
     /// The task panicked; this is what it panicked with.
-    Panicked(Box<dyn Any + Send>),
+    Panicked(Panic),
     /// The task was dropped with the loop of its thread.
     Cancelled,
     /// [`JoinHandle::join`] was called on a ringfile thread, which has tasks to run and can't block: await the handle.
     WouldBlock,
 }
 
-impl JoinError {
-    /// The text of the panic, where it has one.
-    fn text(&self) -> &str {
-        match self {
-            Self::Panicked(payload) => payload
-                .downcast_ref::<&str>()
-                .copied()
-                .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-                .unwrap_or("the task panicked"),
-            Self::Cancelled => "the task was dropped with the loop of its thread",
-            Self::WouldBlock => "join would block a ringfile thread: await the handle instead",
-        }
+/// What a task panicked with.
+pub struct Panic {
+    message: String,
+    /// In a mutex, since an error that is to travel far must be `Sync`.
+    payload: Mutex<Box<dyn Any + Send>>,
+}
+
+impl Panic {
+    fn new(payload: Box<dyn Any + Send>) -> Self {
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        Self { message: text.unwrap_or("a value that is no text").to_owned(), payload: Mutex::new(payload) }
+    }
+
+    /// The text of the panic, where it was one.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The value, for [`std::panic::resume_unwind`].
+    #[must_use]
+    pub fn into_payload(self) -> Box<dyn Any + Send> {
+        self.payload.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for JoinError {
+impl fmt::Debug for Panic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Panicked(_) => write!(f, "Panicked({:?})", self.text()),
-            Self::Cancelled => f.write_str("Cancelled"),
-            Self::WouldBlock => f.write_str("WouldBlock"),
-        }
+        write!(f, "{:?}", self.message)
     }
 }
 
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Panicked(_) => write!(f, "the task panicked: {}", self.text()),
-            _ => f.write_str(self.text()),
+            Self::Panicked(panic) => write!(f, "the task panicked: {}", panic.message),
+            Self::Cancelled => f.write_str("the task was dropped with the loop of its thread"),
+            Self::WouldBlock => f.write_str("join would block a ringfile thread: await the handle instead"),
         }
     }
 }
@@ -166,13 +176,13 @@ async fn guarded<F: Future>(future: F, completer: Completer<F::Output>) {
         match catch_unwind(AssertUnwindSafe(|| running.poll(context))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-            Err(payload) => Poll::Ready(Err(JoinError::Panicked(payload))),
+            Err(payload) => Poll::Ready(Err(JoinError::Panicked(Panic::new(payload)))),
         }
     })
     .await;
     // The future goes before its result is there: who joins finds what it held given back.
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| future.set(None))) {
-        result = Err(JoinError::Panicked(payload));
+        result = Err(JoinError::Panicked(Panic::new(payload)));
     }
     // A result that nobody wants is dropped here.
     let end = AssertUnwindSafe(|| {
@@ -211,7 +221,7 @@ where
     let there = Arc::clone(remote);
     remote.call(Box::new(move || match catch_unwind(AssertUnwindSafe(make)) {
         Ok(future) => executor::add_task(guarded(future, completer), there),
-        Err(payload) => completer.end(Err(JoinError::Panicked(payload))),
+        Err(payload) => completer.end(Err(JoinError::Panicked(Panic::new(payload)))),
     }));
     handle
 }

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Everything that docs/performance.md shows, on this machine: about a quarter of an hour, as root, on an idle machine.
+# usage: measure.sh DIRECTORY   tables go to files there; DISK=/var/tmp says where the ext4 or xfs file lies
+set -euo pipefail
+
+out=$(realpath -m "${1:?usage: measure.sh DIRECTORY}")
+disk=${DISK:-/var/tmp}
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$out"
+
+cargo build --release --manifest-path "$here/Cargo.toml"
+cargo build --release --manifest-path "$here/../Cargo.toml"
+target=${CARGO_TARGET_DIR:-$here/target}
+compare=$target/release/compare
+ringfile=${CARGO_TARGET_DIR:-$here/../target}/release/ringfile
+trap '"$here"/devices.sh down' EXIT
+
+step() { printf '%s %s\n' "$(date +%T)" "$1" >&2; }
+
+step 'cached file, all sides'
+"$compare" --file "$disk/ringfile-compare.bin" --depth 16,128 --duration 500ms --rounds 7 >"$out/cached.md"
+step 'heap allocations'
+"$compare" allocs --file "$disk/ringfile-compare.bin" >"$out/allocations.md"
+rm -f "$disk/ringfile-compare.bin"
+
+step 'zram'
+zram=$("$here/devices.sh" zram-up 1G | tail -n 1)
+"$compare" --file "$zram" --direct --fill --depth 128 --duration 500ms --rounds 7 >"$out/zram.md"
+"$compare" vectored --file "$zram" --direct --duration 500ms --rounds 7 >"$out/vectored.md"
+step 'loop device'
+loop=$("$here/devices.sh" loop-up 1G | tail -n 1)
+"$compare" --file "$loop" --direct --fill --depth 128 --duration 500ms --rounds 7 >"$out/loop.md"
+
+step 'pool'
+cargo bench --manifest-path "$here/../Cargo.toml" -p ringfile --bench pool >"$out/pool.md"
+
+step 'cached file against fio'
+"$ringfile" perf file --file "$disk/ringfile-perf.bin" --numjobs 1 --iodepth 1,16 --rw randread --duration 1s \
+    --rounds 5 --against fio,fio-batch,fio-psync,pread >"$out/fio-cached.md"
+step 'disk against fio'
+"$ringfile" perf file --file "$disk/ringfile-perf.bin" --direct --numjobs 1 --iodepth 128 --rw randread \
+    --duration 1s --rounds 15 --against fio >"$out/fio-disk.md"
+step 'tmpfs against fio'
+"$ringfile" perf file --rounds 3 --against fio,pread --json "$out/tmpfs.json" --force >"$out/fio-tmpfs.md"
+step 'done'

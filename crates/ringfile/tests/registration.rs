@@ -1,0 +1,250 @@
+//! Registered memory as a user sees it: fixed operations on every thread, pinned once, given back with the pool, and
+//! done without where it is refused.
+
+mod common;
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
+
+use common::{TempPath, comes_true, must_end, status_kib, yields};
+use ringfile::{File, Pool, RegisteredMemory, Runtime, block_on, metrics, thread_metrics};
+
+/// What is pinned is counted for the process, so one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn pinned_kib() -> u64 {
+    status_kib("VmPin")
+}
+
+fn file_of(name: &str, len: usize) -> (TempPath, File) {
+    let path = TempPath::on_disk(name);
+    std::fs::write(&path, vec![7; len]).unwrap();
+    let file = File::open(&path).unwrap();
+    (path, file)
+}
+
+/// Whether this kernel has what makes one pin do for all threads (Linux 6.13).
+fn can_clone() -> bool {
+    ringfile::ring_features().unwrap().iter().any(|name| name == "clone_buffers")
+}
+
+#[test]
+fn every_thread_has_fixed_io_and_the_memory_is_pinned_once() {
+    let _alone = alone();
+    if !can_clone() {
+        return println!("skipped every_thread_has_fixed_io…: this kernel can't clone registrations");
+    }
+    must_end(|| {
+        let (_path, file) = file_of("pinned-once", 64 << 10);
+        let pool = Pool::new(2 << 20);
+        let before = pinned_kib();
+        let read = |file: &File, pool: &Pool| {
+            let (file, pool) = (file.clone(), pool.clone());
+            async move {
+                let earlier = thread_metrics();
+                for at in 0..16 {
+                    let buffer = file.read_exact_at(pool.get(4096).unwrap(), at * 4096).await.unwrap();
+                    assert!(buffer.iter().all(|&byte| byte == 7));
+                }
+                let counts = thread_metrics() - earlier;
+                assert_eq!((counts.ops, counts.fixed_ops), (16, 16));
+            }
+        };
+        // In their loops all the time: leaving one gives its share up.
+        let (first_is_done, pinned_by_one) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+        let (all_are_done, end) = (Arc::new(Barrier::new(5)), Arc::new(Barrier::new(5)));
+        let threads: Vec<_> = (0..4)
+            .map(|index| {
+                let (first_is_done, pinned_by_one) = (Arc::clone(&first_is_done), Arc::clone(&pinned_by_one));
+                let (all_are_done, end) = (Arc::clone(&all_are_done), Arc::clone(&end));
+                let reads = read(&file, &pool);
+                let thread = std::thread::spawn(move || {
+                    block_on(async {
+                        reads.await;
+                        if index == 0 {
+                            first_is_done.wait();
+                            pinned_by_one.wait();
+                        }
+                        all_are_done.wait();
+                        end.wait();
+                    });
+                });
+                if index == 0 { (thread, Some(())) } else { (thread, None) }
+            })
+            .map(|(thread, is_first)| {
+                if is_first.is_some() {
+                    first_is_done.wait();
+                    assert_eq!(pinned_kib() - before, 2 << 10, "the pool's one region");
+                    pinned_by_one.wait();
+                }
+                thread
+            })
+            .collect();
+        all_are_done.wait();
+        assert_eq!(pinned_kib() - before, 2 << 10, "no more for four threads");
+        assert_eq!(pool.metrics().registered_bytes, 2 << 20);
+        end.wait();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        drop(pool);
+        assert!(comes_true(|| pinned_kib() == before));
+    });
+}
+
+#[test]
+fn what_a_dropped_pool_pinned_is_given_back_while_threads_sleep() {
+    let _alone = alone();
+    must_end(|| {
+        let (_path, file) = file_of("given-back", 64 << 10);
+        let before = pinned_kib();
+        let runtime = Runtime::builder().threads(2).build().unwrap();
+        for round in 0..10 {
+            let pool = Pool::new(2 << 20);
+            for thread in 0..2 {
+                let (file, pool) = (file.clone(), pool.clone());
+                let read = runtime.spawn_on(thread, move || async move {
+                    let earlier = thread_metrics();
+                    file.read_at(pool.get(4096).unwrap(), 0).await.unwrap();
+                    assert_eq!((thread_metrics() - earlier).fixed_ops, 1);
+                });
+                read.join().unwrap();
+            }
+            assert!(pinned_kib() >= before + (2 << 10));
+            if round % 2 == 0 {
+                drop(pool);
+            } else {
+                // On one of the threads themselves, in a task.
+                runtime.spawn_on(0, move || async move { drop(pool) }).join().unwrap();
+            }
+            assert!(
+                comes_true(|| pinned_kib() == before),
+                "round {round}: {} KiB left",
+                pinned_kib() - before
+            );
+        }
+        runtime.shutdown();
+    });
+}
+
+#[test]
+fn memory_that_is_lent_is_registered_and_given_back_too() {
+    let _alone = alone();
+    must_end(|| {
+        let (_path, file) = file_of("lent", 64 << 10);
+        let before = pinned_kib();
+        let memory = RegisteredMemory::new(vec![0_u8; 1 << 20]);
+        block_on(async {
+            let earlier = thread_metrics();
+            let page = file.read_exact_at(memory.lend(4096..8192).unwrap(), 0).await.unwrap();
+            assert!(page.iter().all(|&byte| byte == 7));
+            let pair = vec![memory.lend(0..100).unwrap(), memory.lend(100..200).unwrap()];
+            file.read_exact_vectored_at(pair, 0).await.unwrap();
+            let counts = thread_metrics() - earlier;
+            let vectored = ringfile::ring_features().unwrap().iter().any(|name| name == "readv_fixed");
+            assert_eq!((counts.ops, counts.fixed_ops), (2, 1 + u64::from(vectored)));
+            assert!(pinned_kib() > before);
+            drop(page);
+            drop(memory);
+            yields(2).await;
+            assert_eq!(pinned_kib(), before);
+        });
+    });
+}
+
+#[test]
+fn an_unregistered_pool_is_never_pinned() {
+    let _alone = alone();
+    let (_path, file) = file_of("never", 4096);
+    let pool = Pool::builder().capacity(2 << 20).registered(false).build().unwrap();
+    let before = pinned_kib();
+    block_on(async {
+        let earlier = thread_metrics();
+        file.read_at(pool.get(4096).unwrap(), 0).await.unwrap();
+        let counts = thread_metrics() - earlier;
+        assert_eq!((counts.ops, counts.fixed_ops, counts.refused_registrations), (1, 0, 0));
+    });
+    assert_eq!(pinned_kib(), before);
+}
+
+/// Counts warnings.
+struct Warnings;
+
+static WARNINGS: AtomicUsize = AtomicUsize::new(0);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        if *event.metadata().level() <= tracing::Level::WARN {
+            WARNINGS.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+const IN_CHILD: &str = "RINGFILE_TEST_FILE_OF_UNPRIVILEGED_CHILD";
+
+/// In a process of its own: the limit is the process's, and root has none.
+#[test]
+fn refused_registration_goes_on_without_and_warns_once() {
+    if let Ok(path) = std::env::var(IN_CHILD) {
+        return without_registration(&path);
+    }
+    let (path, _file) = file_of("refused", 64 << 10);
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child
+        .args(["--exact", "refused_registration_goes_on_without_and_warns_once", "--nocapture"])
+        .env(IN_CHILD, &*path);
+    if rustix::process::geteuid().is_root() {
+        // A user that nobody is: what it has locked is counted over all its processes.
+        child.uid(70_000 + std::process::id()).gid(65_534);
+    }
+    let output = child.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+fn without_registration(path: &str) {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    // Enough for rings, not for 2 MiB.
+    let limit = Some(512 << 10);
+    setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit }).unwrap();
+    tracing::subscriber::set_global_default(Warnings).unwrap();
+    let pool = Pool::new(16 << 20);
+    let threads: Vec<_> = (0..3)
+        .map(|_| {
+            let (file, pool) = (File::open(path).unwrap(), pool.clone());
+            std::thread::spawn(move || {
+                block_on(async {
+                    for at in 0..16 {
+                        let buffer = file.read_exact_at(pool.get(4096).unwrap(), at * 4096).await.unwrap();
+                        assert!(buffer.iter().all(|&byte| byte == 7));
+                    }
+                    assert_eq!((thread_metrics().ops, thread_metrics().fixed_ops), (16, 0));
+                });
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(WARNINGS.load(Ordering::SeqCst), 1, "one warning");
+    assert_eq!(metrics().refused_registrations, 1, "asked for once, by the first thread");
+    let pool = pool.metrics();
+    assert_eq!((pool.refused_registrations, pool.registered_regions), (1, 0));
+}
