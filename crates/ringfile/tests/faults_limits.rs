@@ -1,5 +1,7 @@
 //! Limits: of queues, descriptors, and memory that may be locked (F06, F07, F09, F20, F21).
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+
 mod support;
 
 use std::future::Future;

@@ -1,5 +1,7 @@
 //! What happens around operations: forks, descriptors that others close, futures that are leaked, leaks (F22, F29).
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+
 mod support;
 
 use std::future::Future;
@@ -10,8 +12,7 @@ use std::pin::pin;
 use ringfile::{File, OpenOptions, Pool, Runtime, block_on, metrics, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::{
-    Folder, all, assert_content, content, in_child, must_end, open_descriptors, poll_once, wait_for,
-    yield_now,
+    Folder, all, assert_content, content, in_child, must_end, open_descriptors, poll_once, yield_now,
 };
 
 const PAGE: usize = 4096;
