@@ -73,15 +73,15 @@ fn f04_answers_that_belong_to_nobody_are_counted_and_never_used() {
         assert!(poll_once(&mut read).await.is_pending());
         let old = with(|driver| live_keys(driver)[0]).unwrap();
         assert_eq!(read.await.unwrap(), [7; 4096]);
-        // A second answer to an operation that has ended, whose slot is free, and then another's.
+        // A second answer to an operation that has ended, whose slot is free, and then in flight with another.
         with(|driver| forge_answer(driver, old)).unwrap();
         turn_over().await;
         assert_eq!(thread_metrics().stray, 1);
+        with(|driver| forge_answer(driver, old)).unwrap();
         let mut next = file.read_at(Vec::with_capacity(100), 0);
         assert!(poll_once(&mut next).await.is_pending());
         let new = with(|driver| live_keys(driver)[0]).unwrap();
         assert_eq!((new.slot, new.generation), (old.slot, old.generation + 1));
-        with(|driver| forge_answer(driver, old)).unwrap();
         assert_eq!(next.await.unwrap(), [7; 100]);
         turn_over().await;
         // One to a slot that there never was.
