@@ -32,6 +32,9 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
     let intent = intent(args, &grid)?;
     let json =
         args.output.json.as_deref().map(|path| OutputFile::check(path, args.output.force)).transpose()?;
+    if let (Some(json), Some(measured)) = (&json, &args.test_file.file) {
+        json.check_apart_from(measured)?;
+    }
     let interrupt = Interrupt::catch_signals()
         .map_err(|error| Failure::Io(format!("can't catch signals: {}", errno_text(&error))))?;
     let test_file = TestFile::open(&args.test_file, intent, &interrupt)?;
