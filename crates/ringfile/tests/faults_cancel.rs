@@ -1,5 +1,8 @@
 //! Operations whose future, thread, file or runtime goes away while they are in flight (F01 to F05).
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+#![allow(clippy::async_yields_async, reason = "what waits is handed out on purpose")]
+
 mod support;
 
 use std::future::Future;

@@ -1,5 +1,7 @@
 //! Direct I/O: refused, taken and not done, unaligned, polled where it can't be (F16 to F19).
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+
 mod support;
 
 use std::io::ErrorKind;

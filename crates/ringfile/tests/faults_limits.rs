@@ -1,7 +1,10 @@
 //! Limits: of queues, descriptors, and memory that may be locked (F06, F07, F09, F20, F21).
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+
 mod support;
 
+use std::future::Future;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -133,6 +136,97 @@ fn f09_a_thread_that_gets_no_ring_says_so_and_others_go_on() {
     assert_eq!(open_descriptors(), descriptors, "a set-up that failed left a descriptor behind");
 }
 
+/// From now on, `io_uring_enter` on this thread fails with `errno` whenever it is to submit so many entries.
+fn refuse_submissions_of(entries: u32, errno: i32) {
+    let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let (load, equal, answer) = (
+        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+        libc::BPF_RET,
+    );
+    // The call's number is at 0, the low half of its second argument at 24 (little end first).
+    let mut filter = [
+        statement(load, 0, 0, 0),
+        statement(equal, 0, 3, libc::SYS_io_uring_enter as u32),
+        statement(load, 0, 0, 24),
+        statement(equal, 0, 1, entries),
+        statement(answer, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        statement(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: a valid program, read during the call; it concerns this thread alone.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let mode = libc::SECCOMP_SET_MODE_FILTER;
+        assert_eq!(libc::syscall(libc::SYS_seccomp, mode, 0, &program), 0, "seccomp");
+    }
+}
+
+/// Runs `test` on a thread of its own, in a loop that has its ring, with a file of 64 pages.
+fn with_refusals<F: Future<Output = ()>>(errno: i32, test: impl FnOnce(File, Pool) -> F + Send + 'static) {
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, 64 * PAGE))).unwrap();
+    let pool = Pool::new(1 << 20);
+    let memory = pool.clone();
+    must_end("operations that the kernel does not take", move || {
+        block_on(async {
+            assert_content(&file.read_at(memory.get(PAGE).unwrap(), 0).await.unwrap(), 0);
+            refuse_submissions_of(3, errno);
+            test(file.clone(), memory.clone()).await;
+            for count in [1, 2, 4, 5] {
+                let reads = (0..count).map(|_| file.read_at(memory.get(PAGE).unwrap(), 0)).collect();
+                assert!(all(reads).await.into_iter().all(|result| result.is_ok()), "the driver is usable");
+            }
+            assert_eq!(thread_metrics().stray, 0);
+        });
+    });
+    assert_eq!(pool.metrics().in_use, 0);
+}
+
+#[test]
+fn f07_a_submission_that_fails_is_the_answer_to_what_was_not_taken() {
+    with_refusals(libc::ENXIO, async |file, pool| {
+        let reads = (0..3).map(|_| file.read_at(pool.get(PAGE).unwrap(), 0)).collect();
+        for result in all(reads).await {
+            let failed = result.unwrap_err();
+            assert_eq!((failed.errno(), failed.done()), (Some(libc::ENXIO), 0));
+        }
+    });
+}
+
+#[test]
+fn f07_a_kernel_that_is_short_of_memory_is_asked_again() {
+    for errno in [libc::EAGAIN, libc::EBUSY, libc::ENOMEM] {
+        with_refusals(errno, async |file, pool| {
+            let mut reads: Vec<_> = (0..3).map(|_| file.read_at(pool.get(PAGE).unwrap(), 0)).collect();
+            for read in &mut reads {
+                assert!(poll_once(read).await.is_pending());
+            }
+            for _ in 0..5 {
+                yield_now().await;
+            }
+            // Four are taken where three were not.
+            reads.push(file.read_at(pool.get(PAGE).unwrap(), 0));
+            for result in all(reads).await {
+                assert_content(&result.unwrap(), 0);
+            }
+        });
+    }
+}
+
+#[test]
+fn f07_a_kernel_that_stays_short_of_memory_is_told_and_not_spun_on() {
+    with_refusals(libc::EAGAIN, async |file, pool| {
+        let before = thread_metrics();
+        let reads = (0..3).map(|_| file.read_at(pool.get(PAGE).unwrap(), 0)).collect();
+        for result in all(reads).await {
+            assert_eq!(result.unwrap_err().errno(), Some(libc::EAGAIN));
+        }
+        let enters = (thread_metrics() - before).enters;
+        assert!(enters <= 1100, "{enters} calls within a second");
+    });
+}
+
 /// Counts the warnings of the whole process.
 struct Warnings(Arc<AtomicUsize>);
 
@@ -219,6 +313,17 @@ fn f20_64_kib_of_locked_memory_give_a_ring_without_registration_and_one_warning(
     let folder = Folder::new();
     let file = File::open(folder.file("data", &content(0, 16 * PAGE))).unwrap();
     let pool = Pool::new(16 << 20);
+    // Larger than may be locked: the ring is made smaller.
+    let runtime = Runtime::builder().threads(1).entries(4096).build().unwrap();
+    let own = file.clone();
+    let features = runtime.spawn(async move {
+        assert_content(&own.read_exact_at(Vec::with_capacity(PAGE), 0).await.unwrap(), 0);
+        ringfile::ring_features().unwrap()
+    });
+    let features = features.join().unwrap();
+    let entries = features.iter().find_map(|feature| feature.strip_prefix("entries=")).unwrap();
+    assert!((8..4096).contains(&entries.parse().unwrap()), "{features:?}");
+    runtime.shutdown();
     // One after the other: what a ring was charged comes back late.
     for _ in 0..5 {
         assert_eq!(io_with(1, &file, &pool), (1, 0), "rings and registered operations");

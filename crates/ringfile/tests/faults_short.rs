@@ -1,6 +1,8 @@
 //! Operations that stop before their end: interrupted, short, at the end of the file, on a full disk, on a bad device
 //! (F11 to F15, F30).
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+
 mod support;
 
 use std::io::ErrorKind;

@@ -3,6 +3,8 @@
 //!
 //! `RINGFILE_SEED` repeats a run, `RINGFILE_MODEL_STEPS` makes it longer.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+
 mod common;
 
 use std::future::Future;
@@ -691,7 +693,7 @@ fn direct_on_tmpfs_is_refused_or_buffered() {
 fn on_a_loop_device(kind: &'static str, size: u64) {
     let mounted = match Mounted::new(kind, size) {
         Ok(mounted) => mounted,
-        Err(why) => return println!("skipped on {kind}: {why}"),
+        Err(why) => return common::skip(&format!("on_{kind}"), why),
     };
     model(mounted.path(), kind, false, Durability::Fsync);
     model(mounted.path(), kind, true, Durability::Auto);

@@ -1,6 +1,8 @@
 //! Registered memory as a user sees it: fixed operations on every thread, pinned once, given back with the pool, and
 //! done without where it is refused.
 
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
 mod common;
 
 use std::os::unix::process::CommandExt;
@@ -37,7 +39,10 @@ fn can_clone() -> bool {
 fn every_thread_has_fixed_io_and_the_memory_is_pinned_once() {
     let _alone = alone();
     if !can_clone() {
-        return println!("skipped every_thread_has_fixed_io…: this kernel can't clone registrations");
+        return common::skip(
+            "every_thread_has_fixed_io_and_the_memory_is_pinned_once",
+            "this kernel can't clone registrations",
+        );
     }
     must_end(|| {
         let (_path, file) = file_of("pinned-once", 64 << 10);

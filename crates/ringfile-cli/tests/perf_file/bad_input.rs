@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{SHORT, file_with, folder, json, perf_file, run};
+use crate::support::{SHORT, file_with, folder, json, perf_file, run, skip};
 
 /// Arguments that are refused, and a word that the error must have.
 const REFUSED: [(&[&str], &str); 23] = [
@@ -187,7 +187,7 @@ fn output_files_that_can_not_be_written_are_told_before_measuring() {
 fn direct_on_memory_is_refused() {
     let path = Path::new("/dev/shm").join(format!("ringfile-test-direct-{}", std::process::id()));
     if !path.parent().is_some_and(Path::is_dir) {
-        eprintln!("skipped direct_on_memory_is_refused: there is no /dev/shm");
+        skip("direct_on_memory_is_refused", "there is no /dev/shm");
         return;
     }
     let error = run(perf_file().args("--size 1m --direct --file".split(' ')).arg(&path)).fails(2);

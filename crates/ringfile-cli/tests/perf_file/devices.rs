@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{disk_folder, is_root, json, perf_file, run, runs};
+use crate::support::{disk_folder, is_root, json, perf_file, run, runs, skip};
 
 /// A loop device over a file, given back at the end.
 struct Loop {
@@ -32,7 +32,7 @@ fn a_device_is_written_to_only_with_overwrite() {
     let backing = folder.path().join("backing.bin");
     std::fs::write(&backing, vec![5; 8 << 20]).expect("write");
     let Some(device) = is_root().then(|| Loop::over(&backing)).flatten() else {
-        eprintln!("skipped a_device_is_written_to_only_with_overwrite: no loop device can be made here");
+        skip("a_device_is_written_to_only_with_overwrite", "no loop device can be made here");
         return;
     };
     let error = run(perf_file().args(["--rw", "randwrite", "--file"]).arg(&device.device)).fails(2);
@@ -63,7 +63,7 @@ fn a_mounted_device_is_always_refused() {
     let Some(device) =
         mounted.filter(|source| source.starts_with("/dev/")).find(|source| Path::new(source).exists())
     else {
-        eprintln!("skipped a_mounted_device_is_always_refused: no device is mounted here");
+        skip("a_mounted_device_is_always_refused", "no device is mounted here");
         return;
     };
     for arguments in
@@ -80,9 +80,7 @@ fn a_device_that_is_held_without_being_mounted_is_refused() {
     let backing = folder.path().join("backing.bin");
     std::fs::write(&backing, vec![0; 8 << 20]).expect("write");
     let Some(device) = is_root().then(|| Loop::over(&backing)).flatten() else {
-        eprintln!(
-            "skipped a_device_that_is_held_without_being_mounted_is_refused: no loop device can be made here"
-        );
+        skip("a_device_that_is_held_without_being_mounted_is_refused", "no loop device can be made here");
         return;
     };
     // An exclusive claim is what a mount, swap or a volume puts on a device.
@@ -101,7 +99,7 @@ fn a_device_error_names_device_offset_and_errno() {
     let backing = folder.path().join("backing.bin");
     std::fs::write(&backing, vec![5; 8 << 20]).expect("write");
     let Some(device) = is_root().then(|| Loop::over(&backing)).flatten() else {
-        eprintln!("skipped a_device_error_names_device_offset_and_errno: no loop device can be made here");
+        skip("a_device_error_names_device_offset_and_errno", "no loop device can be made here");
         return;
     };
     // Reads beyond what is left of the file are answered with EIO.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::{Finished, folder, installed, json, perf_file, runs, wait_for_thread};
+use crate::support::{Finished, folder, installed, json, perf_file, runs, skip, wait_for_thread};
 
 /// Starts a run of two cells of a minute each and waits until the first is under way.
 fn start(arguments: &[&str], out: &Path) -> (Child, PathBuf) {
@@ -61,7 +61,7 @@ fn nohup_lets_it_go_on() {
     command.args("--numjobs 1 --iodepth 1 --rw randread --buffers normal --json".split(' ')).arg(&out);
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let Ok(child) = spawned else {
-        eprintln!("skipped nohup_lets_it_go_on: there is no nohup");
+        skip("nohup_lets_it_go_on", "there is no nohup");
         return;
     };
     wait_for_thread(child.id(), "ringfile-0");
@@ -87,7 +87,7 @@ fn a_second_signal_ends_it_at_once_and_the_file_is_gone() {
 #[test]
 fn a_fio_under_way_is_ended() {
     if !installed("fio") {
-        eprintln!("skipped a_fio_under_way_is_ended: fio is not installed");
+        skip("a_fio_under_way_is_ended", "fio is not installed");
         return;
     }
     let folder = folder();

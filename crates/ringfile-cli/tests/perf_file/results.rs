@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::support::{SHORT, disk_folder, folder, installed, json, perf_file, run, runs};
+use crate::support::{SHORT, disk_folder, folder, installed, json, perf_file, run, runs, skip};
 
 const RUN_KEYS: [&str; 21] = [
     "engine",
@@ -72,7 +72,7 @@ fn json_has_every_key_and_every_cell() {
     let folder = folder();
     let out = folder.path().join("out.json");
     let mut command = perf_file();
-    command.args("--size 4m --duration 30ms --warmup 5ms --numjobs 1,2 --iodepth 1,4".split(' '));
+    command.args("--size 4m --duration 60ms --warmup 5ms --numjobs 1,2 --iodepth 1,4".split(' '));
     command.args("--rw read,write,randread,randwrite,randrw --rounds 2 --against pread --json".split(' '));
     let finished = run(command.arg(&out)).ok();
     assert_eq!(finished.stderr, "", "no progress where there is no terminal");
@@ -167,14 +167,11 @@ fn a_small_dev_shm_gives_a_smaller_file() {
     let Some(finished) =
         installed("unshare").then(|| run(&mut command)).filter(|finished| finished.code.is_some())
     else {
-        eprintln!("skipped a_small_dev_shm_gives_a_smaller_file: there is no unshare");
+        skip("a_small_dev_shm_gives_a_smaller_file", "there is no unshare");
         return;
     };
     if finished.code == Some(77) || finished.stderr.starts_with("unshare:") {
-        eprintln!(
-            "skipped a_small_dev_shm_gives_a_smaller_file: nothing can be mounted: {}",
-            finished.stderr
-        );
+        skip("a_small_dev_shm_gives_a_smaller_file", format!("nothing can be mounted: {}", finished.stderr));
         return;
     }
     let finished = finished.ok();
@@ -195,7 +192,7 @@ fn direct_is_direct() {
         .arg(&out);
     let finished = run(&mut command);
     if finished.code == Some(2) && finished.stderr.contains("leave out --direct") {
-        eprintln!("skipped direct_is_direct: {} has no direct I/O", path.display());
+        skip("direct_is_direct", format!("{} has no direct I/O", path.display()));
         return;
     }
     finished.ok();
@@ -249,7 +246,7 @@ fn fio_that_is_missing_is_told_and_left_out() {
 #[test]
 fn fio_takes_part() {
     if !installed("fio") {
-        eprintln!("skipped fio_takes_part: fio is not installed");
+        skip("fio_takes_part", "fio is not installed");
         return;
     }
     let folder = folder();

@@ -87,6 +87,13 @@ pub fn runs(results: &Value) -> &Vec<Value> {
     results["runs"].as_array().expect("runs is a list")
 }
 
+/// Says that a test can't run here, and why. Straight to standard error: what goes through `eprintln!` is only shown where a
+/// test fails.
+pub fn skip(test: &str, why: impl std::fmt::Display) {
+    let line = format!("skipped {test}: {why}\n");
+    std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).expect("standard error");
+}
+
 /// Whether a program can be run.
 pub fn installed(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok()

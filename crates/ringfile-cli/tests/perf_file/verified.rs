@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 
-use crate::support::{Finished, disk_folder, folder, json, perf_file, run, runs, wait_for_thread};
+use crate::support::{Finished, disk_folder, folder, json, perf_file, run, runs, skip, wait_for_thread};
 
 #[test]
 fn every_mode_passes() {
@@ -16,7 +16,7 @@ fn every_mode_passes() {
         command.args(["--against", "pread"]).args(extra).arg("--file").arg(&path).arg("--json").arg(&out);
         let finished = run(&mut command);
         if finished.code == Some(2) && finished.stderr.contains("leave out --direct") {
-            eprintln!("skipped every_mode_passes with --direct: {} has none", path.display());
+            skip("every_mode_passes with --direct", format!("{} has none", path.display()));
             continue;
         }
         finished.ok();

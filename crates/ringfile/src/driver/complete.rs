@@ -11,12 +11,17 @@ use super::prepare::{BELL, IGNORED};
 use super::shared::Mail;
 use super::slot::{Key, Kind, Owner, State};
 use super::target::{FileKind, Target};
-use super::{Aftermath, Driver, Finished, Metrics, Waiting};
+use super::{Aftermath, Driver, Finished, Metrics, Rings, Waiting};
 use crate::ring::{Cqe, Until};
 use std::task::Waker;
+use std::time::{Duration, Instant};
 
 /// Attempts without progress (EINTR, EAGAIN) before the errno is the answer.
 const ATTEMPTS: u8 = 250;
+
+/// How long a kernel that takes nothing (EAGAIN, EBUSY, ENOMEM) is asked again before that is the answer.
+const REFUSED_PATIENCE: Duration = Duration::from_secs(1);
+const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
 impl Driver {
     /// Puts an operation into the submission queue, or at the end of those that wait for room.
@@ -93,10 +98,9 @@ impl Driver {
                 _ => Ok(()),
             };
             let idle = !rings.main.has_completions() && self.waiting.is_empty();
-            // The loop may have taken the notification that came with mail, so mail itself must be looked for; and
-            // without the bell nobody could wake us: the queue was too full to arm it.
-            let reachable = rings.bell_armed && !self.shared.has_mail() && !rings.have_released();
-            let sleeps = may_sleep && idle && !spins && reachable && self.shared.about_to_sleep_in_ring();
+            // Without the bell, where the queue was too full to arm it, nobody could wake us.
+            let awaited = rings.bell_armed && !rings.have_released();
+            let sleeps = may_sleep && idle && !spins && awaited && self.shared.sleep.about_to_sleep_in_ring();
             let until = if sleeps {
                 Until::Completed
             } else if rings.main.has_deferred() || rings.main.waiting() > 0 {
@@ -106,38 +110,60 @@ impl Driver {
             };
             let answer = rings.main.enter(until);
             if sleeps {
-                self.shared.woke();
+                self.shared.sleep.woke();
             }
             (answer, polled_answer)
         };
+        if answer.is_ok() && polled_answer.is_ok() {
+            self.refused_since = None;
+            return;
+        }
         self.deal_with(answer, false, after);
         self.deal_with(polled_answer, true, after);
     }
 
-    /// EINTR, and a kernel that wants completions collected first, need nothing but the next turn. Anything else is
-    /// the answer to every operation that was not taken.
+    /// EINTR needs nothing but the next turn, and so does, for a while, a kernel that is short of something. Anything
+    /// else is the answer to every operation that was not taken.
+    #[cold]
     fn deal_with(&mut self, answer: io::Result<()>, polled: bool, after: &mut Aftermath) {
         let Err(error) = answer else { return };
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        if matches!(errno, libc::EINTR | libc::EBUSY | libc::EAGAIN | libc::ENOMEM | libc::ETIME) {
-            return;
+        match errno {
+            libc::EINTR | libc::ETIME => return,
+            libc::EBUSY | libc::EAGAIN | libc::ENOMEM if self.may_ask_again() => return,
+            _ => {}
         }
         tracing::warn!(%error, "io_uring_enter failed, so do the operations that it did not take");
+        self.refused_since = None;
         let mut refused = Vec::new();
         if let Some(rings) = self.rings.as_mut()
             && let Some(ring) = if polled { rings.polled.as_mut() } else { Some(&mut rings.main) }
         {
-            ring.take_back(|user_data| refused.push(Key::from_user_data(user_data)));
+            ring.take_back(|user_data| refused.push(user_data));
         }
-        for key in refused {
+        for user_data in refused {
+            let key = Key::from_user_data(user_data);
             if let Some(slot) = self.slots.get(key) {
                 slot.errno = errno as u16;
                 self.end(key, polled, after);
+            } else if user_data == BELL
+                && let Some(rings) = self.rings.as_mut()
+            {
+                rings.bell_armed = false;
             }
         }
-        if !polled && let Some(rings) = self.rings.as_mut() {
-            rings.bell_armed = false;
+    }
+
+    /// Whether a kernel that refused to take operations is to be asked again: after what has completed was collected,
+    /// else after a pause, so that the thread does not spin.
+    fn may_ask_again(&mut self) -> bool {
+        let has_completions = self.rings.as_ref().is_some_and(Rings::have_completions);
+        let since = *self.refused_since.get_or_insert_with(Instant::now);
+        if has_completions {
+            return true;
         }
+        std::thread::sleep(REFUSED_PAUSE);
+        since.elapsed() < REFUSED_PATIENCE
     }
 
     fn collect(&mut self, after: &mut Aftermath) {
@@ -252,7 +278,7 @@ impl Driver {
             return true;
         }
         match target.direct() {
-            Some(block) if slot.done % block as usize != 0 => {
+            Some(block) if !slot.done.is_multiple_of(block as usize) => {
                 target.size().is_ok_and(|size| slot.offset + slot.done as u64 >= size)
             }
             _ => false,
@@ -318,7 +344,7 @@ impl Driver {
     }
 
     fn read_mail(&mut self, after: &mut Aftermath) {
-        if !self.shared.take_mail_flag() {
+        if !self.shared.sleep.take_mail_flag() {
             return;
         }
         let mail = std::mem::take(&mut self.shared.lock().mail);

@@ -12,8 +12,12 @@
 mod complete;
 mod prepare;
 mod shared;
+mod sleep;
 mod slot;
+mod sync;
 mod target;
+#[cfg(test)]
+mod tests;
 mod wake;
 
 use std::cell::RefCell;
@@ -100,6 +104,8 @@ struct Driver {
     /// Rings come with the first operation.
     rings: Option<Rings>,
     failed: Option<(Instant, i32)>,
+    /// Since when the kernel takes no operations for want of something.
+    refused_since: Option<Instant>,
     slots: Slots,
     files: Files,
     waiting: VecDeque<Waiting>,
@@ -122,6 +128,10 @@ struct Rings {
 }
 
 impl Rings {
+    fn have_completions(&self) -> bool {
+        self.main.has_completions() || self.polled.as_ref().is_some_and(Ring::has_completions)
+    }
+
     /// Whether registrations have gone that these rings still have a share of.
     fn have_released(&self) -> bool {
         self.main.has_released() || self.polled.as_ref().is_some_and(Ring::has_released)
@@ -277,6 +287,7 @@ impl Driver {
         Box::new(Self {
             rings: None,
             failed: None,
+            refused_since: None,
             slots: Slots::new(),
             files: Files::default(),
             waiting: VecDeque::new(),
@@ -499,7 +510,7 @@ pub(crate) fn turn(may_sleep: bool, after: &mut Aftermath) {
 pub(crate) fn leave(after: &mut Aftermath) {
     while with(Driver::must_drain) == Some(true) {
         with(|driver| {
-            driver.shared.take_notification();
+            driver.shared.sleep.take_notification();
             driver.turn(true, after);
         });
         after.settle();

@@ -3,27 +3,20 @@
 //!
 //! An operation that stays on its thread never comes here. What always holds:
 //!
-//! - a thread that was notified before it slept does not sleep, and one that sleeps is woken ([`Shared::notify`]);
+//! - a thread that was notified before it slept does not sleep, and one that sleeps is woken ([`Sleep`]);
 //! - once a driver is inactive, every result that nobody took is in `finished`.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
 use std::thread::Thread;
 
 use rustix::event::EventfdFlags;
 
+use super::sleep::{Asleep, Sleep};
 use super::{Finished, Key};
 use crate::metrics::Counters;
-
-const RUNNING: u32 = 0;
-const NOTIFIED: u32 = 1;
-/// Asleep in `io_uring_enter`; the eventfd wakes it.
-const IN_RING: u32 = 2;
-/// Asleep without a ring; `unpark` wakes it.
-const PARKED: u32 = 3;
 
 /// What another thread asks of a driver.
 pub(crate) enum Mail {
@@ -49,8 +42,7 @@ pub(crate) struct Inner {
 /// See the module.
 pub(crate) struct Shared {
     pub id: u64,
-    state: AtomicU32,
-    has_mail: AtomicBool,
+    pub sleep: Sleep,
     eventfd: OnceLock<OwnedFd>,
     thread: Thread,
     inner: Mutex<Inner>,
@@ -61,8 +53,7 @@ impl Shared {
     pub(crate) fn new(id: u64) -> Self {
         Self {
             id,
-            state: AtomicU32::new(RUNNING),
-            has_mail: AtomicBool::new(false),
+            sleep: Sleep::new(),
             eventfd: OnceLock::new(),
             thread: std::thread::current(),
             inner: Mutex::new(Inner::default()),
@@ -77,20 +68,8 @@ impl Shared {
     /// Leaves something for the thread to do, and wakes it. With `inner` locked by the caller, who saw it active.
     pub(crate) fn post(&self, inner: &mut Inner, mail: Mail) {
         inner.mail.push(mail);
-        self.has_mail.store(true, Ordering::Release);
+        self.sleep.mail_came();
         self.notify();
-    }
-
-    /// Whether there is mail to read. It is posted before the notification, so one that was taken has made it visible.
-    #[inline]
-    pub(crate) fn has_mail(&self) -> bool {
-        self.has_mail.load(Ordering::Acquire)
-    }
-
-    /// Whether mail came since the last call.
-    #[inline]
-    pub(crate) fn take_mail_flag(&self) -> bool {
-        self.has_mail.load(Ordering::Relaxed) && self.has_mail.swap(false, Ordering::Acquire)
     }
 
     /// The descriptor by which a thread that sleeps in its ring is woken, made once.
@@ -104,10 +83,10 @@ impl Shared {
 
     /// Gets the thread to look at its mail and queues soon: now if it sleeps, else before it would sleep.
     pub(crate) fn notify(&self) {
-        match self.state.swap(NOTIFIED, Ordering::SeqCst) {
-            IN_RING => self.ring_the_bell(),
-            PARKED => self.thread.unpark(),
-            _ => {}
+        match self.sleep.notify() {
+            Asleep::InRing => self.ring_the_bell(),
+            Asleep::Parked => self.thread.unpark(),
+            Asleep::Nobody => {}
         }
     }
 
@@ -125,27 +104,10 @@ impl Shared {
         }
     }
 
-    /// Forgets a notification, before its causes are looked at. Whether there was one.
-    #[inline]
-    pub(crate) fn take_notification(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == NOTIFIED
-            && self.state.swap(RUNNING, Ordering::SeqCst) == NOTIFIED
-    }
-
-    /// Says that the thread is about to sleep in its ring. False where it was notified: then it must not.
-    pub(crate) fn about_to_sleep_in_ring(&self) -> bool {
-        self.state.compare_exchange(RUNNING, IN_RING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    }
-
-    /// Says that the thread is up again. A notification stays.
-    pub(crate) fn woke(&self) {
-        let _ = self.state.compare_exchange(IN_RING, RUNNING, Ordering::SeqCst, Ordering::SeqCst);
-    }
-
     /// Sleeps without a ring until notified.
     pub(crate) fn park(&self) {
-        if self.state.compare_exchange(RUNNING, PARKED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-            while self.state.load(Ordering::SeqCst) == PARKED {
+        if self.sleep.about_to_park() {
+            while self.sleep.is_parked() {
                 std::thread::park();
             }
         }

@@ -54,7 +54,7 @@ impl Choice {
         let started = self.started.load(Ordering::Relaxed);
         if started < 2 * TRIALS {
             self.started.fetch_add(1, Ordering::Relaxed);
-            let kind = if started % 2 == 0 { Durability::Dsync } else { Durability::Fsync };
+            let kind = if started.is_multiple_of(2) { Durability::Dsync } else { Durability::Fsync };
             return (kind, true);
         }
         (if mean(&self.fsync) < mean(&self.dsync) { Durability::Fsync } else { Durability::Dsync }, false)

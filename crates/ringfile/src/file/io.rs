@@ -306,7 +306,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
 
     #[cold]
     fn advice(&self, block: usize) -> String {
-        if self.request.offset % block as u64 == 0 && self.request.want % block == 0 {
+        if self.request.offset.is_multiple_of(block as u64) && self.request.want.is_multiple_of(block) {
             format!(
                 "this file needs memory aligned to {block}; write from buffers of a Pool or open without direct"
             )

@@ -47,8 +47,11 @@ pub struct Reader {
     next: u64,
     end: u64,
     in_flight: VecDeque<Ahead>,
-    memory: Option<Pin<Box<dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send>>>,
+    memory: Option<Pin<Box<Waiting>>>,
 }
+
+/// Waits for memory of the pool.
+type Waiting = dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send;
 
 /// A file that is held by the operation on it.
 #[derive(Clone)]
@@ -98,6 +101,7 @@ impl Reader {
     }
 
     /// The next piece; `None` at the end, and after an error.
+    #[expect(clippy::should_implement_trait, reason = "the name that streams use; this is no iterator")]
     pub fn next(&mut self) -> Next<'_> {
         Next(self)
     }

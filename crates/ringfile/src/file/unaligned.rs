@@ -43,7 +43,9 @@ pub(super) async fn read(
         let left = request.want - done;
         let body = match held.part(0) {
             Some(part)
-                if held.count() == 1 && (part.ptr.addr() + done) % block == 0 && at % block as u64 == 0 =>
+                if held.count() == 1
+                    && (part.ptr.addr() + done) % block == 0
+                    && at.is_multiple_of(block as u64) =>
             {
                 left - left % block
             }

@@ -261,3 +261,49 @@ pub(crate) fn flag_names(flags: u32) -> impl Iterator<Item = &'static str> {
     let rest = [(uapi::IORING_SETUP_SQPOLL, "sqpoll"), (uapi::IORING_SETUP_IOPOLL, "iopoll")];
     GIVE_UP.into_iter().chain(rest).filter(move |(flag, _)| flags & flag == *flag).map(|(_, name)| name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f10_a_flag_that_the_kernel_does_not_know_costs_no_other() {
+        let plain = make(&RingOptions::default()).unwrap();
+        let unknown = make(&RingOptions { extra_flags: 1 << 31, ..RingOptions::default() }).unwrap();
+        assert_eq!(unknown.params.flags, plain.params.flags);
+        assert_eq!(unknown.params.sq_entries, plain.params.sq_entries);
+    }
+
+    #[test]
+    fn f10_flags_that_exclude_each_other_are_given_up_one_by_one() {
+        // A submission thread excludes DEFER_TASKRUN and its like: here they must go, since it is asked for by name.
+        let options = RingOptions { entries: 8, ..RingOptions::default() };
+        let sqpoll = uapi::IORING_SETUP_SQPOLL;
+        let made = step_down(&options, options.flags() | sqpoll).unwrap();
+        assert_ne!(made.params.flags & sqpoll, 0);
+        assert_eq!(made.params.flags & uapi::IORING_SETUP_DEFER_TASKRUN, 0);
+        // DEFER_TASKRUN never stays without what it needs.
+        let flags = uapi::IORING_SETUP_DEFER_TASKRUN | 1 << 31;
+        let made = step_down(&RingOptions { extra_flags: 1 << 31, ..options }, flags).unwrap();
+        assert_eq!(made.params.flags & uapi::IORING_SETUP_DEFER_TASKRUN, 0);
+    }
+
+    #[test]
+    fn f10_what_can_not_be_stepped_down_is_an_error() {
+        let options = RingOptions::default();
+        let error = step_down(&options, 1 << 31).err().map(|error| error.raw_os_error());
+        assert_eq!(error, Some(Some(libc::EINVAL)));
+    }
+
+    #[test]
+    fn f10_the_completion_queue_is_never_smaller_than_the_submission_queue() {
+        for entries in [0, 1, 2, 3, 5, 8, 100, 1000, 32768, u32::MAX] {
+            for completions_per_entry in [0, 1, 2, 4] {
+                let options = RingOptions { entries, completions_per_entry, ..RingOptions::default() };
+                let params = make(&options).unwrap().params;
+                assert!(params.cq_entries >= params.sq_entries, "{entries} entries");
+                assert!(params.sq_entries >= LINKED && params.sq_entries.is_power_of_two());
+            }
+        }
+    }
+}

@@ -315,7 +315,7 @@ impl Loop {
 
     /// Runs what is ready now, once: what gets ready meanwhile comes after the I/O. Whether the main future is ready.
     fn run_ready(&mut self) -> bool {
-        if self.remote.shared.take_notification() {
+        if self.remote.shared.sleep.take_notification() {
             self.fetch();
         }
         let mut main_is_ready = false;

@@ -34,7 +34,12 @@ use executor::Loop;
 /// assert_eq!(sum, 42);
 /// ```
 pub fn block_on<F: Future>(future: F) -> F::Output {
-    let mut thread = Loop::enter(RingOptions::default())
+    block_on_with(RingOptions::default(), future)
+}
+
+/// As [`block_on`]; `options` count where the thread has no ring yet.
+pub(crate) fn block_on_with<F: Future>(options: RingOptions, future: F) -> F::Output {
+    let mut thread = Loop::enter(options)
         .expect("ringfile::block_on was called inside a ringfile thread: await the future instead");
     thread.run_until(pin!(future))
 }

@@ -1,6 +1,7 @@
 //! What the tests that act as a user share: random numbers with a seed that can be given, files that remove
 //! themselves, a guard against hanging, futures that other threads wake.
 #![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "these are tests")]
 
 pub mod mount;
 
@@ -222,4 +223,10 @@ pub fn status_kib(field: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.trim_start_matches(':').trim().trim_end_matches("kB").trim().parse().unwrap()
+}
+
+/// Says that a test can't run here, and why. Straight to standard error: what goes through `println!` is only shown where a
+/// test fails.
+pub fn skip(test: &str, why: impl std::fmt::Display) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("skipped {test}: {why}\n").as_bytes());
 }

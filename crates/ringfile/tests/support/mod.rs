@@ -1,6 +1,7 @@
 //! What the fault tests share: folders that go away, content that can be checked, skipping with a reason, and running a
 //! test in a process of its own.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub mod fuse;

@@ -1,0 +1,91 @@
+//! Whether a driver's thread sleeps, and whether others have something for it.
+//!
+//! Knows only atomics (through `sync.rs`), so that loom can run all of it; what wakes the thread is the caller's. What
+//! always holds: who puts something where the thread will look, and then notifies, is seen. A thread that was notified
+//! before it slept does not sleep; one that sleeps is named to exactly one notifier, who wakes it.
+//!
+//! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_sleep`.
+
+use super::sync::{AtomicBool, AtomicU32, Ordering};
+
+const RUNNING: u32 = 0;
+const NOTIFIED: u32 = 1;
+const IN_RING: u32 = 2;
+const PARKED: u32 = 3;
+
+/// Whom a notifier has to wake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asleep {
+    /// Nobody: the thread is up, or another notifier wakes it.
+    Nobody,
+    /// In `io_uring_enter`: the eventfd wakes it.
+    InRing,
+    /// Without a ring: `unpark` wakes it.
+    Parked,
+}
+
+/// See the module.
+pub(crate) struct Sleep {
+    state: AtomicU32,
+    has_mail: AtomicBool,
+}
+
+impl Sleep {
+    pub(crate) fn new() -> Self {
+        Self { state: AtomicU32::new(RUNNING), has_mail: AtomicBool::new(false) }
+    }
+
+    /// Gets the thread to look at its mail and queues: before it would sleep, or when the caller has woken it.
+    pub(crate) fn notify(&self) -> Asleep {
+        match self.state.swap(NOTIFIED, Ordering::SeqCst) {
+            IN_RING => Asleep::InRing,
+            PARKED => Asleep::Parked,
+            _ => Asleep::Nobody,
+        }
+    }
+
+    /// Says that there is mail; a notification must follow.
+    pub(crate) fn mail_came(&self) {
+        self.has_mail.store(true, Ordering::Release);
+    }
+
+    /// Whether mail came since the last call.
+    #[inline]
+    pub(crate) fn take_mail_flag(&self) -> bool {
+        self.has_mail.load(Ordering::Relaxed) && self.has_mail.swap(false, Ordering::Acquire)
+    }
+
+    /// Forgets a notification, before its causes are looked at. Whether there was one.
+    #[inline]
+    pub(crate) fn take_notification(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == NOTIFIED
+            && self.state.swap(RUNNING, Ordering::SeqCst) == NOTIFIED
+    }
+
+    /// Says that the thread is about to sleep in its ring. False where it was notified, or has mail to read: then it
+    /// must not.
+    pub(crate) fn about_to_sleep_in_ring(&self) -> bool {
+        // The notification that came with the mail may have been taken for that of a task.
+        !self.has_mail.load(Ordering::Acquire) && self.sleeps_as(IN_RING)
+    }
+
+    /// As [`about_to_sleep_in_ring`](Self::about_to_sleep_in_ring), for a thread that parks for as long as
+    /// [`is_parked`](Self::is_parked).
+    pub(crate) fn about_to_park(&self) -> bool {
+        !self.has_mail.load(Ordering::Acquire) && self.sleeps_as(PARKED)
+    }
+
+    fn sleeps_as(&self, how: u32) -> bool {
+        self.state.compare_exchange(RUNNING, how, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Whether nobody has notified the thread since it began to park.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == PARKED
+    }
+
+    /// Says that the thread is up again. A notification stays.
+    pub(crate) fn woke(&self) {
+        let _ = self.state.compare_exchange(IN_RING, RUNNING, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,159 @@
+//! What only the inside of a driver shows: completions that come late, twice or for nobody, small queues.
+
+use std::future::{Future, poll_fn};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+
+use linux_raw_sys::io_uring as uapi;
+
+use super::slot::State;
+use super::{Driver, Key, with};
+use crate::ring::{RingOptions, Sqe, Until};
+use crate::runtime::block_on_with;
+use crate::{File, block_on, thread_metrics};
+
+struct TempFile(PathBuf);
+
+impl TempFile {
+    fn new(content: &[u8]) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("ringfile-driver-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, content).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Has the kernel answer as if to `key`, whoever that is.
+fn forge_answer(driver: &mut Driver, key: Key) {
+    let ring = &mut driver.rings.as_mut().unwrap().main;
+    let nop = Sqe {
+        opcode: uapi::io_uring_op::IORING_OP_NOP as u8,
+        user_data: key.to_user_data(),
+        ..Sqe::default()
+    };
+    // SAFETY: the entry names no memory.
+    assert!(unsafe { ring.push(nop) }.is_some());
+}
+
+async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
+}
+
+async fn turn_over() {
+    let mut turned = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut turned, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+fn live_keys(driver: &mut Driver) -> Vec<Key> {
+    driver.slots.unanswered().collect()
+}
+
+#[test]
+fn f04_answers_that_belong_to_nobody_are_counted_and_never_used() {
+    let data = TempFile::new(&[7; 4096]);
+    let file = File::open(&data.0).unwrap();
+    block_on(async {
+        let mut read = file.read_at(Vec::with_capacity(4096), 0);
+        assert!(poll_once(&mut read).await.is_pending());
+        let old = with(|driver| live_keys(driver)[0]).unwrap();
+        assert_eq!(read.await.unwrap(), [7; 4096]);
+        // A second answer to an operation that has ended, whose slot is free, and then in flight with another.
+        with(|driver| forge_answer(driver, old)).unwrap();
+        turn_over().await;
+        assert_eq!(thread_metrics().stray, 1);
+        with(|driver| forge_answer(driver, old)).unwrap();
+        let mut next = file.read_at(Vec::with_capacity(100), 0);
+        assert!(poll_once(&mut next).await.is_pending());
+        let new = with(|driver| live_keys(driver)[0]).unwrap();
+        assert_eq!((new.slot, new.generation), (old.slot, old.generation + 1));
+        assert_eq!(next.await.unwrap(), [7; 100]);
+        turn_over().await;
+        // One to a slot that there never was.
+        with(|driver| forge_answer(driver, Key { slot: 1_000_000, generation: 3 })).unwrap();
+        turn_over().await;
+        assert_eq!((thread_metrics().stray, thread_metrics().failed), (3, 0));
+    });
+}
+
+#[test]
+fn f04_an_operation_that_is_answered_twice_has_the_first_result() {
+    let data = TempFile::new(&[7; 4096]);
+    let file = File::open(&data.0).unwrap();
+    block_on(async {
+        let mut read = file.read_at(Vec::with_capacity(4096), 0);
+        assert!(poll_once(&mut read).await.is_pending());
+        let key = with(|driver| live_keys(driver)[0]).unwrap();
+        with(|driver| forge_answer(driver, key)).unwrap();
+        while with(|driver| driver.slots.at(key.slot).state) != Some(State::Done) {
+            turn_over().await;
+        }
+        turn_over().await;
+        assert_eq!(read.await.unwrap(), [7; 4096]);
+        assert_eq!((thread_metrics().stray, thread_metrics().ops), (1, 1));
+    });
+}
+
+#[test]
+fn f04_cancellations_and_answers_in_either_order() {
+    let data = TempFile::new(&[7; 4096]);
+    let file = File::open(&data.0).unwrap();
+    block_on(async {
+        for early in [false, true] {
+            let before = thread_metrics();
+            let mut read = file.read_at(Vec::with_capacity(4096), 0);
+            assert!(poll_once(&mut read).await.is_pending());
+            // With the kernel, and not collected: a cached read is answered as it is submitted.
+            with(|driver| driver.rings.as_mut().unwrap().main.enter(Until::Submitted)).unwrap().unwrap();
+            if early {
+                with(|driver| driver.rings.as_mut().unwrap().main.enter(Until::Collected)).unwrap().unwrap();
+            }
+            drop(read);
+            assert_eq!(with(|driver| live_keys(driver).len()), Some(1), "its buffer is the kernel's still");
+            turn_over().await;
+            turn_over().await;
+            assert_eq!(with(|driver| live_keys(driver).len()), Some(0));
+            let counts = thread_metrics() - before;
+            assert_eq!((counts.cancelled, counts.ops, counts.stray), (1, 1, 0));
+        }
+    });
+}
+
+#[test]
+fn f06_a_completion_queue_that_overflows_loses_nothing() {
+    let data = TempFile::new(&[7; 4096]);
+    let file = File::open(&data.0).unwrap();
+    let options = RingOptions { entries: 4, completions_per_entry: 1, ..RingOptions::default() };
+    std::thread::spawn(move || {
+        block_on_with(options, async {
+            let mut reads: Vec<_> = (0..500).map(|_| file.read_at(Vec::with_capacity(16), 0)).collect();
+            for read in &mut reads {
+                assert!(poll_once(read).await.is_pending());
+            }
+            let overflowed = with(|driver| driver.rings.as_ref().unwrap().main.has_deferred()).unwrap();
+            assert!(overflowed, "the queue of 4 did not overflow");
+            for read in reads {
+                assert_eq!(read.await.unwrap(), [7; 16]);
+            }
+            let counts = thread_metrics();
+            assert_eq!((counts.ops, counts.stray), (500, 0));
+        });
+    })
+    .join()
+    .unwrap();
+}

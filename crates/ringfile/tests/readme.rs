@@ -1,0 +1,146 @@
+//! The Rust passages of the README: each is here, word for word, and runs.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+
+use std::io::Write;
+
+use ringfile::{File, OpenOptions, Pool};
+
+/// The lines of a passage without their indentation, and without the `pub` that only this file needs.
+fn lines(text: &str) -> Vec<&str> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.map(|line| line.strip_prefix("pub ").unwrap_or(line)).collect()
+}
+
+#[test]
+fn every_rust_passage_of_the_readme_is_in_this_file() {
+    let readme = include_str!("../README.md");
+    let here = lines(include_str!("readme.rs"));
+    let passages: Vec<&str> =
+        readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(passages.len(), 8, "a passage came or went: is it run below?");
+    for passage in passages {
+        let wanted = lines(passage);
+        assert!(here.windows(wanted.len()).any(|window| window == wanted), "not in this file:\n{passage}");
+    }
+}
+
+/// One test, since the passages name `data.bin` in the working folder, which a process has only one of.
+#[test]
+fn every_passage_runs() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::env::set_current_dir(folder.path()).unwrap();
+    std::fs::write("data.bin", vec![7; 2 << 20]).unwrap();
+    match OpenOptions::new().read(true).direct(true).open("data.bin") {
+        Ok(_) => quick_start::main().unwrap(),
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "skipped the quick start of every_passage_runs: {error}");
+        }
+    }
+    let pool = Pool::new(16 << 20);
+    let file = OpenOptions::new().read(true).write(true).open("data.bin").unwrap();
+    ringfile::block_on(async {
+        write_durably(&pool, &file).await.unwrap();
+        assert_eq!(std::fs::read("data.bin").unwrap()[..4096], [1; 4096]);
+        many_at_once(&pool, &file).await.unwrap();
+        share(&pool, &file).await.unwrap();
+        own_memory(&file).await.unwrap();
+        stream(pool.clone(), &file).await.unwrap();
+        errors(&file).await.unwrap();
+        why_slow(&pool, &file).await.unwrap();
+    });
+    std::env::set_current_dir("/").unwrap();
+}
+
+mod quick_start {
+    use ringfile::{OpenOptions, Pool};
+
+    pub fn main() -> std::io::Result<()> {
+        let pool = Pool::new(64 << 20);
+        ringfile::block_on(async {
+            let file = OpenOptions::new().read(true).direct(true).open("data.bin")?;
+            let page = file.read_at(pool.get(16 << 10)?, 1 << 20).await?;
+            println!("{} bytes, first {:?}", page.len(), &page[..8]);
+            Ok(())
+        })
+    }
+}
+
+async fn write_durably(pool: &Pool, file: &File) -> std::io::Result<()> {
+    let mut record = pool.get(4096)?;
+    record.resize(4096, 1);
+    let record = file.write_durable_at(record, 0).await?; // on stable storage now
+    assert_eq!(record.len(), 4096);
+    Ok(())
+}
+
+async fn many_at_once(pool: &Pool, file: &File) -> std::io::Result<()> {
+    let reads: Vec<_> = (0..100)
+        .map(|page| {
+            let (file, pool) = (file.clone(), pool.clone());
+            ringfile::spawn(async move {
+                let buffer = pool.get_async(4096).await?;
+                ringfile::Result::Ok(file.read_at(buffer, page * 4096).await?)
+            })
+        })
+        .collect();
+    for read in reads {
+        assert_eq!(read.await??.len(), 4096);
+    }
+    Ok(())
+}
+
+async fn share(pool: &Pool, file: &File) -> std::io::Result<()> {
+    let page = file.read_at(pool.get(4096)?, 0).await?.freeze(); // bytes::Bytes, not copied
+    let header = page.slice(..16);
+    drop(page);
+    assert_eq!(pool.metrics().in_use, 4096);
+    drop(header); // the last: the memory is the pool's again
+    assert_eq!(pool.metrics().in_use, 0);
+    Ok(())
+}
+
+async fn own_memory(file: &File) -> std::io::Result<()> {
+    let frames = ringfile::RegisteredMemory::new(vec![0_u8; 64 << 20]);
+    let frame = frames.lend(8192..16384)?; // fails while a part of it is lent
+    let frame = file.read_at(frame, 0).await?; // in place, in the fixed form
+    assert_eq!(frame.len(), 8192);
+    Ok(())
+}
+
+async fn stream(pool: Pool, file: &File) -> std::io::Result<()> {
+    let mut reader = file.reader(&pool).block(256 << 10).depth(8);
+    while let Some(piece) = reader.next().await {
+        println!("{} bytes", piece?.len());
+    }
+    Ok(())
+}
+
+async fn errors(file: &File) -> std::io::Result<()> {
+    use ringfile::IntoParts;
+
+    if let Err(failed) = file.read_exact_at(vec![0; 4096], 1 << 40).await {
+        println!("{failed}"); // read of 4096 bytes at offset 1099511627776 of data.bin: the file ends before
+        let (error, buffer) = failed.into_parts();
+        assert_eq!((error.done(), buffer.capacity()), (0, 4096));
+    }
+    let (result, buffer) = file.read_at(vec![0; 4096], 0).await.into_parts();
+    assert_eq!((result?, buffer.len()), (4096, 4096));
+    Ok(())
+}
+
+async fn why_slow(pool: &Pool, file: &File) -> std::io::Result<()> {
+    let before = ringfile::thread_metrics(); // ringfile::metrics() is the whole process
+    file.read_at(pool.get(4096)?, 0).await?;
+    let counts = ringfile::thread_metrics() - before;
+    println!(
+        "{} operations, {} on registered memory, {} system calls",
+        counts.ops, counts.fixed_ops, counts.enters
+    );
+    let memory = pool.metrics();
+    println!(
+        "{} gets waited, {} regions could not be registered",
+        memory.waits, memory.refused_registrations
+    );
+    Ok(())
+}
