@@ -4,6 +4,7 @@
 //! keeps the target of every operation in flight alive by a count of its own, without touching a shared reference
 //! count for each operation, and registers a file with its ring once it was used a few times.
 
+use std::fs;
 use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -28,7 +29,7 @@ pub(crate) enum FileKind {
 
 /// A file, shared by its handles and by the drivers that use it.
 pub(crate) struct Target {
-    fd: OwnedFd,
+    fd: fs::File,
     /// A small number, unique among live targets.
     pub number: u32,
     pub kind: FileKind,
@@ -58,7 +59,7 @@ impl Target {
             numbers.1 - 1
         });
         let direct = AtomicU32::new(direct.unwrap_or(0));
-        Self { fd, number, kind, direct, polled, path, users: Mutex::new(Vec::new()) }
+        Self { fd: fd.into(), number, kind, direct, polled, path, users: Mutex::new(Vec::new()) }
     }
 
     /// What direct I/O must be a multiple of, in bytes; `None` for buffered I/O.
@@ -88,9 +89,13 @@ impl Target {
         if self.kind == FileKind::Block {
             // Its own open file description: seeking must not move the position of the user's.
             let path = format!("/proc/self/fd/{}", self.raw_fd());
-            return std::fs::File::open(path)?.seek(SeekFrom::End(0));
+            return fs::File::open(path)?.seek(SeekFrom::End(0));
         }
         Ok(rustix::fs::fstat(&self.fd)?.st_size as u64)
+    }
+
+    pub(crate) fn metadata(&self) -> std::io::Result<fs::Metadata> {
+        self.fd.metadata()
     }
 
     /// The drivers to tell when the last handle goes.

@@ -194,8 +194,9 @@ impl File {
     /// # Errors
     /// As `fstat(2)`.
     pub fn metadata(&self) -> Result<std::fs::Metadata> {
-        let file = self.as_fd().try_clone_to_owned().map(std::fs::File::from);
-        file.and_then(|file| file.metadata())
+        self.0
+            .target
+            .metadata()
             .map_err(|error| Error::from_io(&error, "reading the metadata").on(self.path()))
     }
 

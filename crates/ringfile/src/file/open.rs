@@ -272,7 +272,8 @@ impl From<fs::File> for File {
             Ok(own) => OpenOptions::new().file(user, own, direct, None),
             Err(error) => {
                 tracing::warn!(%error, "no duplicate of a descriptor could be made, using the one given");
-                let target = Arc::new(Target::new(user, FileKind::Regular, direct, false, None));
+                let kind = kind_of(&user);
+                let target = Arc::new(Target::new(user, kind, direct, false, None));
                 File(Arc::new(Handle::sharing(target)))
             }
         }
