@@ -261,7 +261,7 @@ impl Driver {
             return slot.done;
         }
         match self.files.target(slot.file).and_then(Target::direct) {
-            Some(block) => slot.done - slot.done % block as usize,
+            Some(direct) => slot.done - slot.done % direct.block as usize,
             None => slot.done,
         }
     }
@@ -278,7 +278,7 @@ impl Driver {
             return true;
         }
         match target.direct() {
-            Some(block) if !slot.done.is_multiple_of(block as usize) => {
+            Some(direct) if !slot.done.is_multiple_of(direct.block as usize) => {
                 target.size().is_ok_and(|size| slot.offset + slot.done as u64 >= size)
             }
             _ => false,

@@ -36,7 +36,7 @@ use crate::ring::{Ring, RingOptions};
 pub(crate) use prepare::MOST_AT_ONCE;
 pub(crate) use shared::Shared;
 pub(crate) use slot::{Key, Kind, Request};
-pub(crate) use target::{FileKind, Target};
+pub(crate) use target::{FileKind, Multiples, Target};
 pub(crate) use wake::{TaskNumber, polled, polling};
 
 use shared::Mail;
