@@ -726,3 +726,34 @@ fn threads_that_can_be_had_are_needed() {
     let error = Runtime::builder().threads(0).build().unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
 }
+
+/// A waker with the address of the task's, which is told from it by what it does.
+#[test]
+fn a_waker_that_shares_its_data_with_the_tasks_is_called_itself() {
+    use std::task::{RawWaker, RawWakerVTable};
+    static CALLED: AtomicUsize = AtomicUsize::new(0);
+    fn clone(data: *const ()) -> RawWaker {
+        RawWaker::new(data, &VTABLE)
+    }
+    fn wake(_: *const ()) {
+        CALLED.fetch_add(1, Ordering::SeqCst);
+    }
+    static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake, |_| ());
+    let (_path, file) = file_for_good("waker", &[7; 4096]);
+    block_on(async {
+        let mut read = file.read_at(vec![0; 100], 0);
+        std::future::poll_fn(|context| {
+            // SAFETY: the functions use no data.
+            let waker = unsafe { Waker::new(context.waker().data(), &VTABLE) };
+            assert!(Pin::new(&mut read).poll(&mut Context::from_waker(&waker)).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        let before = ringfile::thread_metrics().ops;
+        while ringfile::thread_metrics().ops == before {
+            yields(1).await;
+        }
+        assert_eq!(CALLED.load(Ordering::SeqCst), 1);
+        assert_eq!(read.await.unwrap(), [7; 100]);
+    });
+}
