@@ -727,6 +727,38 @@ fn threads_that_can_be_had_are_needed() {
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
 }
 
+#[test]
+fn a_runtime_whose_last_handle_goes_on_its_own_thread_ends() {
+    for shut_down in [false, true] {
+        let (ended, ends) = mpsc::channel();
+        let runtime = Arc::new(Runtime::builder().threads(3).build().unwrap());
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let never = Never(Arc::clone(&dropped));
+        if !shut_down {
+            drop(runtime.spawn_on(1, || never));
+        } else {
+            drop(never);
+        }
+        let own = Arc::clone(&runtime);
+        let task = runtime.spawn_on(0, move || async move {
+            while Arc::strong_count(&own) > 1 {
+                yields(1).await;
+            }
+            let runtime = Arc::into_inner(own).unwrap();
+            if shut_down {
+                runtime.shutdown();
+            } else {
+                drop(runtime);
+            }
+            ended.send(()).unwrap();
+        });
+        drop(runtime);
+        ends.recv_timeout(Duration::from_secs(20)).expect("it ends, and its task goes on");
+        assert_eq!(dropped.load(Ordering::SeqCst), 1);
+        assert!(task.join().is_ok());
+    }
+}
+
 /// A waker with the address of the task's, which is told from it by what it does.
 #[test]
 fn a_waker_that_shares_its_data_with_the_tasks_is_called_itself() {
