@@ -728,6 +728,50 @@ fn threads_that_can_be_had_are_needed() {
 }
 
 #[test]
+fn a_task_that_is_always_ready_starves_no_io_and_is_not_starved() {
+    let (_path, file) = file_for_good("busy", &[7; 1 << 16]);
+    must_end(move || {
+        block_on(async {
+            let done = Rc::new(std::cell::Cell::new(0));
+            for task in 0..4_u64 {
+                let done = Rc::clone(&done);
+                drop(spawn(async move {
+                    for i in 0..200 {
+                        let got =
+                            file.read_exact_at(vec![0; 512], (task * 31 + i * 17) % 65_000).await.unwrap();
+                        assert_eq!(got, [7; 512]);
+                    }
+                    done.set(done.get() + 1);
+                }));
+            }
+            while done.get() < 4 {
+                yields(1).await;
+            }
+        });
+    });
+    must_end(move || {
+        block_on(async {
+            let stop = Rc::new(std::cell::Cell::new(false));
+            let readers: Vec<_> = (0..64_u64)
+                .map(|task| {
+                    let stop = Rc::clone(&stop);
+                    spawn(async move {
+                        while !stop.get() {
+                            file.read_exact_at(vec![0; 512], task * 512).await.unwrap();
+                        }
+                    })
+                })
+                .collect();
+            yields(1000).await;
+            stop.set(true);
+            for reader in readers {
+                reader.await.unwrap();
+            }
+        });
+    });
+}
+
+#[test]
 fn a_runtime_whose_last_handle_goes_on_its_own_thread_ends() {
     for shut_down in [false, true] {
         let (ended, ends) = mpsc::channel();
