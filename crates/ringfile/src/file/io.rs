@@ -274,6 +274,10 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
 
     #[cold]
     fn fail(&mut self, error: Error) -> Poll<()> {
+        if self.request.kind.is_read() {
+            // Nothing was read, and the buffer's length says so.
+            self.held.copy_in(0, &[]);
+        }
         self.stage = Stage::Failed(error);
         Poll::Ready(())
     }
@@ -297,11 +301,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         if unaligned::fits(&self.request, &self.held, direct) || self.request.want == 0 {
             return Ok(true);
         }
-        if is_read {
-            Ok(false)
-        } else {
-            Err(self.error(ErrorKind::InvalidInput, self.advice(direct)))
-        }
+        if is_read { Ok(false) } else { Err(self.error(ErrorKind::InvalidInput, self.advice(direct))) }
     }
 
     #[cold]

@@ -58,7 +58,10 @@ pub(super) async fn read(
             held = read.take_held();
             match result {
                 Ok(ended) => (ended.done, body, ended.errno),
-                Err(error) => return (held, Err(error)),
+                Err(error) => {
+                    held.copy_in(done, &[]);
+                    return (held, Err(error.after(done)));
+                }
             }
         } else {
             match through_the_reserve(&file, at, left, block).await {
@@ -68,7 +71,10 @@ pub(super) async fn read(
                     held.copy_in(done, &got[..moved]);
                     (moved, asked, errno)
                 }
-                Err(error) => return (held, Err(error)),
+                Err(error) => {
+                    held.copy_in(done, &[]);
+                    return (held, Err(error.after(done)));
+                }
             }
         };
         done += moved;
