@@ -155,6 +155,35 @@ fn f22_operations_in_flight_stay_the_parents() {
 }
 
 #[test]
+fn f22_memory_that_a_child_gets_back_wakes_who_waits_for_it() {
+    let name = "f22_memory_that_a_child_gets_back_wakes_who_waits_for_it";
+    if !in_child(name) {
+        return;
+    }
+    let (theirs, ours) = std::io::pipe().unwrap();
+    let pipe = File::from(std::fs::File::from(std::os::fd::OwnedFd::from(theirs)));
+    let pool = Pool::new(PAGE);
+    block_on(async {
+        let mut read = pipe.read_at(pool.get(PAGE).unwrap(), 0);
+        assert!(poll_once(&mut read).await.is_pending());
+        yield_now().await;
+        drop(read);
+        assert_eq!(pool.metrics().in_use, PAGE, "it waits for the pipe, and the kernel has its memory");
+        // SAFETY: as in `fork`; the child goes on as a task and ends with `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: both change this process alone.
+            unsafe { libc::alarm(15) };
+            let passed = pool.get_async(PAGE).await.is_ok();
+            unsafe { libc::_exit(if passed { 0 } else { 1 }) };
+        }
+        assert_passed(child);
+        assert_eq!(pool.get_async(PAGE).await.unwrap().capacity(), PAGE);
+    });
+    drop(ours);
+}
+
+#[test]
 fn f22_a_child_that_ends_as_any_process_disturbs_nothing() {
     let name = "f22_a_child_that_ends_as_any_process_disturbs_nothing";
     if !in_child(name) {

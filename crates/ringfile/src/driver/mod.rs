@@ -80,8 +80,9 @@ impl Aftermath {
         }
     }
 
-    fn wakes_someone(&self) -> bool {
-        !self.tasks.is_empty() || !self.wakers.is_empty()
+    /// Whether settling it may make a task ready: memory that goes back to its pool wakes who waits for it.
+    fn may_wake_someone(&self) -> bool {
+        !(self.tasks.is_empty() && self.wakers.is_empty() && self.buffers.is_empty())
     }
 
     fn settle(&mut self) {
@@ -514,7 +515,7 @@ pub(crate) fn enter(options: RingOptions) -> Arc<Shared> {
 pub(crate) fn turn(may_sleep: bool, after: &mut Aftermath) {
     let need_not_park = with(|driver| {
         driver.turn(may_sleep, after);
-        driver.can_sleep_in_ring() || after.wakes_someone()
+        driver.can_sleep_in_ring() || after.may_wake_someone()
     });
     after.settle();
     if may_sleep
