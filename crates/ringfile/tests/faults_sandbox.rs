@@ -1,5 +1,7 @@
 //! What happens where io_uring is not to be had: a seccomp filter, as in a container, that the test installs for real.
 
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
 mod support;
 
 use std::time::{Duration, Instant};
