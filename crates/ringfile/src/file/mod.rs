@@ -111,7 +111,7 @@ impl File {
     ///
     /// Shorter than the capacity only at the end of the file, and for pipes and terminals. A direct read that does not
     /// fit the file's [alignment](Self::alignment) goes through aligned memory of the library's own, with no more I/O
-    /// than the blocks at its edges. No allocation with pooled buffers and `Vec<u8>`.
+    /// than the blocks at its edges, and allocates once. Any other read allocates nothing with pooled buffers and `Vec<u8>`.
     ///
     /// # Errors
     /// Any errno of `read(2)`; the error says how much was read, and carries the buffer with it. `UnexpectedEof` where
