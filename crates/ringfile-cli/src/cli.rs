@@ -108,7 +108,7 @@ pub struct TimingArgs {
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration)]
     pub warmup: Duration,
     /// Rounds, each with all engines in turn
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = values::count::<1000>)]
     pub rounds: u32,
 }
 

@@ -60,7 +60,10 @@ pub fn io_on(what: &str, path: &Path, error: &io::Error) -> Failure {
 
 /// A read or write that moved fewer bytes than were asked, which inside the file is an error.
 pub fn short(what: &str, path: &Path, offset: u64, moved: usize, asked: usize) -> Failure {
-    Failure::Io(format!("{what} at offset {offset} of {} moved {moved} of {asked} bytes", path.display()))
+    Failure::Io(format!(
+        "{what} at offset {offset} of {} moved {moved} of {asked} bytes: did the file get shorter meanwhile?",
+        path.display()
+    ))
 }
 
 /// A block that does not hold what was written to it.

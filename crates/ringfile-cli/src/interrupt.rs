@@ -25,6 +25,8 @@ impl Interrupt {
     /// Catches the signals of this process from here on.
     pub fn catch_signals() -> io::Result<Interrupt> {
         let interrupt = Interrupt::default();
+        // A write beyond RLIMIT_FSIZE then fails with EFBIG, where the signal would end the process and leave its file.
+        signal_hook::flag::register(libc::SIGXFSZ, Arc::default())?;
         let mut caught = vec![SIGINT, SIGTERM, SIGQUIT];
         // Under nohup a closed terminal must not end the run.
         if !ignored_from_the_start(SIGHUP) {

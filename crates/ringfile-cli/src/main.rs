@@ -60,12 +60,20 @@ fn one_line(text: &str) -> String {
     let text = text.split("\nUsage:").next().unwrap_or(text);
     let text = text.split("\nFor more information").next().unwrap_or(text);
     let parts: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    format!("{}; see --help", parts.join(" ").trim_start_matches("error: "))
+    let line = parts.join(" ").replace(" tip: ", "; tip: ");
+    format!("{}; see --help", line.trim_start_matches("error: "))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tip_stands_apart_from_the_error() {
+        let error = Cli::try_parse_from(["ringfile", "perf", "file", "--sise", "1g"]).expect_err("wrong use");
+        let line = one_line(&error.to_string());
+        assert!(line.contains("'--sise' found; tip: ") && line.contains("'--size'"), "{line}");
+    }
 
     #[test]
     fn wrong_use_is_told_in_one_line() {

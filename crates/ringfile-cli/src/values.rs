@@ -56,6 +56,14 @@ pub fn counts<const MAX: usize>(text: &str) -> Result<List<usize>, String> {
     })
 }
 
+/// A count from 1 to `MAX`.
+pub fn count<const MAX: u32>(text: &str) -> Result<u32, String> {
+    match text.trim().parse() {
+        Ok(count) if (1..=MAX).contains(&count) => Ok(count),
+        _ => Err(format!("'{text}' is not a whole number from 1 to {MAX}")),
+    }
+}
+
 /// The word for a value of a fixed set, as the command line and JSON spell it.
 pub fn name<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map(|word| word.get_name().to_string()).unwrap_or_default()
@@ -135,6 +143,14 @@ mod tests {
         assert_eq!(counts::<64>("16,1,16").map(|list| list.0), Ok(vec![16, 1]));
         for text in ["", " ", "1,,2", "1,", "0", "65", "one", "-1"] {
             assert!(counts::<64>(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_count_is_whole_and_in_its_range() {
+        assert_eq!(count::<1000>("1000"), Ok(1000));
+        for text in ["", "0", "1001", "-1", "1,2", "1.5"] {
+            assert!(count::<1000>(text).is_err_and(|error| error.contains("1 to 1000")), "{text:?}");
         }
     }
 

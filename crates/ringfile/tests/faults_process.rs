@@ -8,6 +8,7 @@ use std::future::Future;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::pin;
+use std::sync::OnceLock;
 
 use ringfile::{File, OpenOptions, Pool, Runtime, block_on, metrics, thread_metrics};
 use support::fuse::{Act, Op, Server};
@@ -305,8 +306,9 @@ fn f03_a_panic_of_the_main_future_drains_and_leaves_the_thread_usable() {
 #[test]
 fn f03_futures_that_are_leaked_harm_nobody() {
     let folder = Folder::new();
-    let file: &'static File =
-        Box::leak(Box::new(File::open(folder.file("data", &content(0, 8 * PAGE))).unwrap()));
+    // In a static, where a leak detector sees it.
+    static FILE: OnceLock<File> = OnceLock::new();
+    let file = FILE.get_or_init(|| File::open(folder.file("data", &content(0, 8 * PAGE))).unwrap());
     let pool = Pool::new(1 << 20);
     let memory = pool.clone();
     must_end("a thread whose futures were leaked", move || {

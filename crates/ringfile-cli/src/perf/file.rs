@@ -32,6 +32,9 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
     let intent = intent(args, &grid)?;
     let json =
         args.output.json.as_deref().map(|path| OutputFile::check(path, args.output.force)).transpose()?;
+    if let (Some(json), Some(measured)) = (&json, &args.test_file.file) {
+        json.check_apart_from(measured)?;
+    }
     let interrupt = Interrupt::catch_signals()
         .map_err(|error| Failure::Io(format!("can't catch signals: {}", errno_text(&error))))?;
     let test_file = TestFile::open(&args.test_file, intent, &interrupt)?;
@@ -206,7 +209,8 @@ impl<'a> Session<'a> {
             Err(failure) => return Err(failure),
         };
         // A run that was cut short is whole as far as it went, if it did anything. One that was not has its cell.
-        if outcome.failure.is_none() || outcome.ops > 0 || outcome.errors > 0 {
+        let whole = outcome.failure.is_none() && !self.interrupt.asked();
+        if whole || outcome.ops > 0 || outcome.errors > 0 {
             let cached_after = self.test_file.cached();
             let Step { engine, round, role, cache, .. } = step;
             let label = RunLabel { engine, round, role, cache, cached_before, cached_after };

@@ -23,11 +23,20 @@ impl OutputFile {
         if path.is_dir() {
             return usage(format!("{} is a folder: name a file", path.display()));
         }
-        if !replace && path.symlink_metadata().is_ok() {
-            return usage(format!(
-                "{} exists already: add --force to replace it, or name another",
-                path.display()
-            ));
+        if let Ok(metadata) = path.symlink_metadata() {
+            // The rename that puts the file in place would take a device node or a link away: /dev/null, as root.
+            if !metadata.is_file() {
+                return usage(format!(
+                    "{} is a device, pipe or link, which is never replaced: name a file",
+                    path.display()
+                ));
+            }
+            if !replace {
+                return usage(format!(
+                    "{} exists already: add --force to replace it, or name another",
+                    path.display()
+                ));
+            }
         }
         let output = OutputFile { path: path.to_path_buf(), replace };
         let folder = output.folder();
@@ -50,8 +59,10 @@ impl OutputFile {
     /// Writes a value as JSON.
     pub fn write_json(&self, value: &impl Serialize) -> Result<(), Failure> {
         let written = self.temporary().and_then(|mut file| {
-            serde_json::to_writer_pretty(&mut file, value)?;
-            file.write_all(b"\n")?;
+            let mut text = serde_json::to_vec_pretty(value)?;
+            text.push(b'\n');
+            // Through the plain file: an error then does not name the temporary one, which the user never sees.
+            file.as_file_mut().write_all(&text)?;
             file.as_file().sync_all()?;
             let placed =
                 if self.replace { file.persist(&self.path) } else { file.persist_noclobber(&self.path) };
@@ -60,11 +71,19 @@ impl OutputFile {
         written.map_err(|error| io_on("can't write", &self.path, &error))
     }
 
-    fn folder(&self) -> &Path {
-        match self.path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
+    /// Refuses a path that leads to another file that the command uses, whether or not it is there already.
+    pub fn check_apart_from(&self, other: &Path) -> Result<(), Failure> {
+        match (place(&self.path), place(other)) {
+            (Some(own), Some(other)) if own == other => usage(format!(
+                "{} is the file that is measured: name another for the results",
+                self.path.display()
+            )),
+            _ => Ok(()),
         }
+    }
+
+    fn folder(&self) -> &Path {
+        folder_of(&self.path)
     }
 
     /// A file beside the one to be: a rename then puts it in place in one step.
@@ -73,6 +92,19 @@ impl OutputFile {
         let permissions = std::fs::Permissions::from_mode(0o666);
         tempfile::Builder::new().prefix(".ringfile-").permissions(permissions).tempfile_in(self.folder())
     }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Where a path leads, or would once there is a file.
+fn place(path: &Path) -> Option<PathBuf> {
+    let yet_to_be = || Some(folder_of(path).canonicalize().ok()?.join(path.file_name()?));
+    path.canonicalize().ok().or_else(yet_to_be)
 }
 
 /// Prints to standard output; a reader that went away is not an error.
@@ -103,6 +135,26 @@ mod tests {
             "[1,2]"
         );
         assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 1, "a temporary file is left");
+    }
+
+    #[test]
+    fn only_files_are_replaced() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let file = folder.path().join("file");
+        let link = folder.path().join("link");
+        let pipe = folder.path().join("pipe");
+        let nowhere = folder.path().join("nowhere");
+        std::fs::write(&file, "mine").expect("write");
+        std::os::unix::fs::symlink(&file, &link).expect("link");
+        std::os::unix::fs::symlink(folder.path().join("missing"), &nowhere).expect("link");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("pipe");
+        for path in [&link, &pipe, &nowhere, Path::new("/dev/null")] {
+            for replace in [true, false] {
+                let refused = OutputFile::check(path, replace);
+                assert!(matches!(refused, Err(Failure::Usage(_))), "{}", path.display());
+            }
+        }
+        assert_eq!(std::fs::read_to_string(&link).expect("read"), "mine");
     }
 
     #[test]

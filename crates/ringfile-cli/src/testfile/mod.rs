@@ -27,6 +27,9 @@ use crate::verify::Verifier;
 /// Where the default file lies: memory, so that the software alone is measured.
 const DEFAULT_FOLDER: &str = "/dev/shm";
 
+/// What stands for the file system where there is none.
+const BLOCK_DEVICE: &str = "block device";
+
 /// What a command will do to its test file, so that it can be refused in time.
 #[derive(Debug, Clone, Copy)]
 pub struct Intent {
@@ -69,6 +72,7 @@ impl TestFile {
                 Ok(_) => TestFile::open_existing(path, args, intent, interrupt),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                     check_folder(path)?;
+                    check_can_be_made(path)?;
                     check_space(path, args.size)?;
                     TestFile::create(path, args.size, intent, interrupt, Vec::new())
                 }
@@ -202,7 +206,11 @@ impl TestFile {
             interrupt: interrupt.clone(),
         };
         if size == 0 {
-            return usage(format!("{} is empty: name a file with contents", path.display()));
+            let advice = match test_file.filesystem.as_str() {
+                BLOCK_DEVICE => "has no size: set the device up first",
+                _ => "is empty: name a file with contents",
+            };
+            return usage(format!("{} {advice}", path.display()));
         }
         if test_file.blocks == 0 {
             let (block, size) = (Bytes(block), Bytes(size));
@@ -273,6 +281,20 @@ fn check_folder(path: &Path) -> Result<(), Failure> {
     usage(format!("the folder {} does not exist: create it, or name another --file", folder.display()))
 }
 
+/// Refuses names that stand for something else than a new file.
+fn check_can_be_made(path: &Path) -> Result<(), Failure> {
+    let shown = path.display();
+    if path.symlink_metadata().is_ok() {
+        return usage(format!("{shown} is a link to nothing: name a file"));
+    }
+    // A mistyped device would otherwise become a file in memory, measured as if it were the disk.
+    let folder = folder_of(path).canonicalize().unwrap_or_default();
+    if folder.starts_with("/dev") && !folder.starts_with(DEFAULT_FOLDER) {
+        return usage(format!("there is no device {shown}: name one that exists (lsblk shows them)"));
+    }
+    Ok(())
+}
+
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -310,7 +332,7 @@ fn room_for(path: &Path) -> std::io::Result<u64> {
 
 fn filesystem(path: &Path, file: &File) -> String {
     if file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
-        return "block device".into();
+        return BLOCK_DEVICE.into();
     }
     let mounts = mounts::all();
     let mount = path.canonicalize().ok().and_then(|path| mounts::of(&mounts, &path));

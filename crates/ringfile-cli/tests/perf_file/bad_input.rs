@@ -22,7 +22,7 @@ const REFUSED: [(&[&str], &str); 23] = [
     (&["--numjobs", ""], "empty"),
     (&["--iodepth", "0"], "1 to"),
     (&["--iodepth=-1"], "1 to"),
-    (&["--rounds", "0"], "1.."),
+    (&["--rounds", "0"], "1 to"),
     (&["--duration", "0s"], "at least 1ms"),
     (&["--duration", "2"], "unit"),
     (&["--direct"], "--file on a disk"),
@@ -54,10 +54,14 @@ fn files_that_can_not_be_measured() {
     let folder = folder();
     let empty = file_with(&folder, b"");
     let missing = folder.path().join("missing/data.bin");
+    let dangling = folder.path().join("link.bin");
+    std::os::unix::fs::symlink(folder.path().join("missing.bin"), &dangling).expect("link");
     let cases = [
         (missing.as_path(), "does not exist"),
         (folder.path(), "neither a file nor a block device"),
         (Path::new("/dev/null"), "neither a file nor a block device"),
+        (Path::new("/dev/ringfile-there-is-no-such-device"), "no device"),
+        (dangling.as_path(), "link to nothing"),
         (empty.as_path(), "is empty"),
     ];
     for (path, advice) in cases {
@@ -151,6 +155,22 @@ fn output_files_are_not_replaced_without_force() {
     assert_eq!(std::fs::read_to_string(&out).expect("still there"), "mine");
     run(perf_file().args(SHORT.split(' ')).arg("--force").arg("--json").arg(&out)).ok();
     assert_eq!(json(&out)["schema"], 1);
+}
+
+#[test]
+fn results_never_take_the_place_of_what_is_measured() {
+    let folder = folder();
+    let path = file_with(&folder, b"mine");
+    let (link, new) = (folder.path().join("link.bin"), folder.path().join("new.bin"));
+    std::os::unix::fs::symlink(&path, &link).expect("link");
+    for (measured, out) in [(&path, &path), (&link, &path), (&new, &new)] {
+        let mut command = perf_file();
+        command.args(SHORT.split(' ')).args(["--force", "--overwrite", "--file"]).arg(measured);
+        let error = run(command.arg("--json").arg(out)).fails(2);
+        assert!(error.contains("name another"), "{error}");
+    }
+    assert_eq!(std::fs::read_to_string(&path).expect("still there"), "mine");
+    assert!(!new.exists());
 }
 
 #[test]

@@ -51,6 +51,23 @@ fn what_was_measured_is_printed_and_saved_and_the_file_is_gone() {
 }
 
 #[test]
+fn a_run_that_was_only_warming_up_is_not_a_cell() {
+    let folder = folder();
+    let out = folder.path().join("out.json");
+    let mut command = perf_file();
+    command.args("--size 8m --duration 1s --warmup 1m --numjobs 1 --rw randread --json".split(' '));
+    let spawned = command.arg(&out).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = spawned.expect("the program starts");
+    let path = PathBuf::from(format!("/dev/shm/ringfile-perf-{}.bin", child.id()));
+    wait_for_thread(child.id(), "ringfile-0");
+    let finished = interrupt(child, Signal::SIGINT);
+    assert_eq!(finished.stdout, "", "nothing was measured");
+    finished.fails(130);
+    assert!(!path.exists(), "the file is left");
+    assert_eq!((json(&out)["interrupted"].clone(), runs(&json(&out)).len()), (true.into(), 0));
+}
+
+#[test]
 fn nohup_lets_it_go_on() {
     let folder = folder();
     let out = folder.path().join("out.json");

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod devices;
+mod failing;
 mod interrupted;
 mod results;
 mod support;

@@ -49,6 +49,8 @@ pub enum Advice {
 pub struct Control<'a> {
     file: &'a File,
     what: &'static str,
+    /// The size that a truncation sets.
+    truncate_to: Option<u64>,
     stage: Stage,
 }
 
@@ -64,7 +66,8 @@ impl<'a> Control<'a> {
     fn new(file: &'a File, what: &'static str, kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
         let want = want as usize;
         let request = Request { kind, op_flags, offset, start: 0, want, linked: false };
-        Self { file, what, stage: Stage::Start(request) }
+        let truncate_to = (kind == Kind::Truncate).then_some(offset);
+        Self { file, what, truncate_to, stage: Stage::Start(request) }
     }
 
     pub(super) fn sync_data(file: &'a File) -> Self {
@@ -73,7 +76,15 @@ impl<'a> Control<'a> {
 
     /// One that has ended with `result`.
     pub(super) fn ended(file: &'a File, result: Result<()>) -> Self {
-        Self { file, what: "", stage: Stage::Kept(result) }
+        Self { file, what: "", truncate_to: None, stage: Stage::Kept(result) }
+    }
+
+    /// Kernels before 6.9 have no such operation (`EINVAL`, as for what can't be truncated): the plain call decides.
+    #[cold]
+    fn truncate_here(&self) -> Result<()> {
+        let len = self.truncate_to.unwrap_or(0);
+        rustix::fs::ftruncate(self.file.0.target.as_fd(), len)
+            .map_err(|errno| self.failed(Error::from_errno(errno.raw_os_error(), self.what)))
     }
 
     fn failed(&self, error: Error) -> Error {
@@ -104,6 +115,7 @@ impl Future for Control<'_> {
                 control.stage = Stage::Ended;
                 Poll::Ready(match ended.errno {
                     0 => Ok(()),
+                    libc::EINVAL if control.truncate_to.is_some() => control.truncate_here(),
                     errno => Err(control.failed(Error::from_errno(errno, control.what))),
                 })
             }
@@ -148,7 +160,8 @@ impl File {
         Control::new(self, "allocating", Kind::Allocate, flags as u32, offset, len)
     }
 
-    /// Sets the file's size in bytes: cuts it, or extends it with zeros (`ftruncate`).
+    /// Sets the file's size in bytes: cuts it, or extends it with zeros (`ftruncate`). Before Linux 6.9, where the ring
+    /// can't, the call is made by this thread and may block it.
     ///
     /// # Errors
     /// As `ftruncate(2)`.
