@@ -18,18 +18,18 @@ trap '"$here"/devices.sh down' EXIT
 step() { printf '%s %s\n' "$(date +%T)" "$1" >&2; }
 
 step 'cached file, all sides'
-"$compare" --file "$disk/ringfile-compare.bin" --depth 16,128 --duration 500ms --rounds 7 >"$out/cached.md"
+"$compare" --file "$disk/ringfile-compare.bin" --depth 16,128 --duration 400ms --rounds 5 >"$out/cached.md"
 step 'heap allocations'
 "$compare" allocs --file "$disk/ringfile-compare.bin" >"$out/allocations.md"
 rm -f "$disk/ringfile-compare.bin"
 
 step 'zram'
 zram=$("$here/devices.sh" zram-up 1G | tail -n 1)
-"$compare" --file "$zram" --direct --fill --depth 128 --duration 500ms --rounds 7 >"$out/zram.md"
-"$compare" vectored --file "$zram" --direct --duration 500ms --rounds 7 >"$out/vectored.md"
+"$compare" --file "$zram" --direct --fill --depth 128 --duration 400ms --rounds 5 >"$out/zram.md"
+"$compare" vectored --file "$zram" --direct --duration 400ms --rounds 5 >"$out/vectored.md"
 step 'loop device'
 loop=$("$here/devices.sh" loop-up 1G | tail -n 1)
-"$compare" --file "$loop" --direct --fill --depth 128 --duration 500ms --rounds 7 >"$out/loop.md"
+"$compare" --file "$loop" --direct --fill --depth 128 --duration 400ms --rounds 5 >"$out/loop.md"
 
 step 'pool'
 cargo bench --manifest-path "$here/../Cargo.toml" -p ringfile --bench pool >"$out/pool.md"

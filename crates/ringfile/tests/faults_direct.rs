@@ -8,8 +8,8 @@ use std::io::ErrorKind;
 
 use ringfile::{File, OpenOptions, Pool, block_on, thread_metrics};
 use support::fuse::{Act, Op, Server};
-use support::mounts::Mount;
-use support::{Folder, Random, all, assert_content, content, skip};
+use support::mounts::{Loop, Mount};
+use support::{Folder, Random, all, assert_content, content, must_end, poll_once, skip};
 
 const PAGE: usize = 4096;
 
@@ -165,6 +165,60 @@ fn f18_unaligned_direct_reads_give_just_the_bytes_asked_for() {
     // No more than the two blocks at the edges of each.
     let moved = (thread_metrics() - before).bytes_read;
     assert!(moved <= wanted_bytes + 300 * 2 * PAGE as u64, "{moved} bytes read for {wanted_bytes}");
+}
+
+#[test]
+fn f18_an_unaligned_read_does_not_wait_for_others_whose_futures_nobody_polls() {
+    let name = "f18_an_unaligned_read_does_not_wait_for_others_whose_futures_nobody_polls";
+    let folder = Folder::new();
+    let len = 1 << 20;
+    let Some(file) = direct(name, &folder, &content(0, len)) else { return };
+    must_end("all of the library's own memory is with reads that have ended", move || {
+        block_on(async {
+            let mut begun = Vec::new();
+            for _ in 0..100 {
+                let mut read = Box::pin(file.read_exact_at(vec![0; 300_000], 77));
+                assert!(poll_once(&mut read).await.is_pending());
+                begun.push(read);
+            }
+            // The last one first: the others go on only when they are polled.
+            while let Some(read) = begun.pop() {
+                assert_content(&read.await.unwrap(), 77);
+            }
+        });
+    });
+}
+
+#[test]
+fn f18_blocks_larger_than_a_page_are_read_and_written() {
+    let name = "f18_blocks_larger_than_a_page_are_read_and_written";
+    const BLOCK: usize = 16 << 10;
+    let Some(device) = Loop::with_blocks(name, &content(0, 1 << 20), BLOCK) else { return };
+    let file = OpenOptions::new().read(true).write(true).direct(true).open(device.device()).unwrap();
+    assert_eq!(file.alignment().bytes, BLOCK);
+    must_end("direct I/O with blocks of 16 KiB", move || {
+        block_on(async {
+            let pool = Pool::new(8 << 20);
+            for (offset, len) in [(0, BLOCK), (0, 4 * BLOCK), (77, 100_000), (4096, 4096), (BLOCK as u64, 3)]
+            {
+                let read = file.read_exact_at(pool.get(len).unwrap(), offset).await.unwrap();
+                assert_content(&read, offset);
+                assert_content(&file.read_exact_at(vec![0; len], offset).await.unwrap(), offset);
+            }
+            // What a pool gives by default has to do for a write of whole blocks.
+            for _ in 0..8 {
+                let mut block = pool.get(BLOCK + PAGE).unwrap().split_off(PAGE);
+                block.resize(BLOCK, 9);
+                let block = file.write_at(block, BLOCK as u64).await.unwrap();
+                let back = file.read_exact_at(pool.get(BLOCK).unwrap(), BLOCK as u64).await.unwrap();
+                assert_eq!(back[..], block[..]);
+            }
+            let refused = file.write_at(pool.get(100).unwrap(), 4096).await;
+            assert!(refused.is_ok(), "nothing to write");
+            let refused = file.write_at(vec![1; BLOCK], 4096).await.unwrap_err();
+            assert!(refused.to_string().contains("16384"), "{refused}");
+        });
+    });
 }
 
 #[test]

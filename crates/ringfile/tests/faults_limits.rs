@@ -227,6 +227,40 @@ fn f07_a_kernel_that_stays_short_of_memory_is_told_and_not_spun_on() {
     });
 }
 
+#[test]
+fn f09_a_file_without_a_descriptor_of_its_own_is_what_it_was() {
+    if !in_child("f09_a_file_without_a_descriptor_of_its_own_is_what_it_was") {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    let file = File::open(&path).unwrap();
+    let (theirs, mut ours) = std::io::pipe().unwrap();
+    assert!(block_on(file.read_at(vec![0; 10], 0)).is_ok(), "the thread has its ring");
+    limit(libc::RLIMIT_NOFILE, 64);
+    let mut taken = Vec::new();
+    while let Ok(another) = std::fs::File::open("/dev/null") {
+        taken.push(another);
+    }
+    assert_eq!(file.metadata().unwrap().len(), PAGE as u64);
+    let pipe = File::from(std::fs::File::from(std::os::fd::OwnedFd::from(theirs)));
+    assert!(!pipe.metadata().unwrap().is_file());
+    std::io::Write::write_all(&mut ours, b"some").unwrap();
+    // On this thread, which has its ring; another one ends a wait that would have no end.
+    let writer = std::thread::spawn(move || {
+        std::thread::sleep(support::PATIENCE / 4);
+        drop(ours);
+    });
+    let began = std::time::Instant::now();
+    let got = block_on(pipe.read_at(Vec::with_capacity(100), 0)).unwrap();
+    assert_eq!(got, b"some");
+    assert!(
+        began.elapsed() < support::PATIENCE / 4,
+        "what a pipe has is an answer, without waiting for more"
+    );
+    writer.join().unwrap();
+}
+
 /// Counts the warnings of the whole process.
 struct Warnings(Arc<AtomicUsize>);
 

@@ -156,6 +156,36 @@ fn f22_operations_in_flight_stay_the_parents() {
 }
 
 #[test]
+fn f22_memory_that_a_child_gets_back_wakes_who_waits_for_it() {
+    let name = "f22_memory_that_a_child_gets_back_wakes_who_waits_for_it";
+    if !in_child(name) {
+        return;
+    }
+    let (theirs, ours) = std::io::pipe().unwrap();
+    let pipe = File::from(std::fs::File::from(std::os::fd::OwnedFd::from(theirs)));
+    let pool = Pool::new(PAGE);
+    block_on(async {
+        let mut read = pipe.read_at(pool.get(PAGE).unwrap(), 0);
+        assert!(poll_once(&mut read).await.is_pending());
+        yield_now().await;
+        drop(read);
+        assert_eq!(pool.metrics().in_use, PAGE, "it waits for the pipe, and the kernel has its memory");
+        // SAFETY: as in `fork`; the child goes on as a task and ends with `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: both change this process alone.
+            unsafe { libc::alarm(15) };
+            let passed = pool.get_async(PAGE).await.is_ok();
+            // SAFETY: ends this process, and touches no memory.
+            unsafe { libc::_exit(if passed { 0 } else { 1 }) };
+        }
+        assert_passed(child);
+        assert_eq!(pool.get_async(PAGE).await.unwrap().capacity(), PAGE);
+    });
+    drop(ours);
+}
+
+#[test]
 fn f22_a_child_that_ends_as_any_process_disturbs_nothing() {
     let name = "f22_a_child_that_ends_as_any_process_disturbs_nothing";
     if !in_child(name) {
@@ -220,6 +250,11 @@ fn f29_a_descriptor_closed_or_replaced_by_others_disturbs_no_operation() {
             }
         });
     }
+    for file in &files {
+        use std::os::unix::fs::MetadataExt;
+        let (shown, truth) = (file.metadata().unwrap(), std::fs::metadata(&path).unwrap());
+        assert_eq!(shown.ino(), truth.ino(), "the file's metadata, not those of what took its number");
+    }
     // Closed for good, and its number taken by another file.
     let file = &files[0];
     let shown = file.as_fd().as_raw_fd();
@@ -279,6 +314,102 @@ fn f03_descriptors_and_memory_are_all_given_back() {
     }
     assert_eq!(open_descriptors(), before);
     assert_eq!(metrics().stray, 0);
+}
+
+#[test]
+fn f03_threads_that_end_again_and_again_with_operations_in_flight_leave_nothing() {
+    let name = "f03_threads_that_end_again_and_again_with_operations_in_flight_leave_nothing";
+    if !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 256 * PAGE));
+    let file = File::open(&path).unwrap();
+    let pool = Pool::new(16 << 20);
+    let thread = |which: u64| {
+        let (file, pool) = (file.clone(), pool.clone());
+        std::thread::spawn(move || {
+            for round in 0..20_u64 {
+                let moved = block_on(async {
+                    let mut kept = Vec::new();
+                    for i in 0..64 {
+                        let mut read = Box::pin(
+                            file.read_exact_at(pool.get(PAGE).unwrap(), (which * 7 + i + round) * 4096),
+                        );
+                        assert!(poll_once(&mut read).await.is_pending());
+                        match i % 3 {
+                            0 => drop(read),
+                            1 => kept.push((i, read)),
+                            _ => assert_content(&read.await.unwrap(), (which * 7 + i + round) * 4096),
+                        }
+                    }
+                    kept
+                });
+                // Awaited in another loop than the one they began in.
+                for (i, read) in moved {
+                    assert_content(&block_on(read).unwrap(), (which * 7 + i + round) * 4096);
+                }
+            }
+        })
+    };
+    let round = || {
+        (0..8).map(thread).collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(pool.metrics().in_use, 0);
+    };
+    round();
+    let before = open_descriptors();
+    round();
+    assert_eq!(open_descriptors(), before);
+    assert_eq!((metrics().stray, metrics().failed), (0, 0));
+}
+
+#[test]
+fn f29_thousands_of_files_are_told_apart() {
+    let name = "f29_thousands_of_files_are_told_apart";
+    if !in_child(name) {
+        return;
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: one valid record for each call.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        limit.rlim_cur = limit.rlim_max;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+    }
+    // A file has two descriptors. What counts is that there are more files than a ring registers, 1024.
+    let want = 10_000.min(limit.rlim_max.saturating_sub(100) / 2);
+    if want < 1500 {
+        return support::skip(name, format_args!("{} descriptors are too few", limit.rlim_max));
+    }
+    let folder = Folder::new();
+    let number = |file: u64| (file * 0x0123_4567_89AB) as u32;
+    let paths: Vec<_> = (0..want).map(|i| folder.file(&i.to_string(), &number(i).to_ne_bytes())).collect();
+    let read = async |file: &File, i: u64| {
+        let got = file.read_exact_at(Vec::with_capacity(4), 0).await.unwrap();
+        assert_eq!(u32::from_ne_bytes(got[..].try_into().unwrap()), number(i));
+    };
+    block_on(async {
+        let before = open_descriptors();
+        for round in 0..2 {
+            // The second time other files get the numbers of the first.
+            let which = |i: u64| if round == 0 { i } else { want - 1 - i };
+            let files: Vec<_> = (0..want).map(|i| File::open(&paths[which(i) as usize]).unwrap()).collect();
+            for i in 0..want {
+                read(&files[i as usize], which(i)).await;
+            }
+            // Often enough to be registered, below the registered numbers and above.
+            for i in (0..want).step_by(97) {
+                for _ in 0..12 {
+                    read(&files[i as usize], which(i)).await;
+                }
+            }
+            drop(files);
+            yield_now().await;
+        }
+        assert_eq!(thread_metrics().failed, 0);
+        // The ring and the eventfd came with the first read.
+        assert!(open_descriptors() <= before + 3, "{} descriptors, {before} before", open_descriptors());
+    });
 }
 
 #[test]

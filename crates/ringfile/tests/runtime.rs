@@ -726,3 +726,110 @@ fn threads_that_can_be_had_are_needed() {
     let error = Runtime::builder().threads(0).build().unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
 }
+
+#[test]
+fn a_task_that_is_always_ready_starves_no_io_and_is_not_starved() {
+    let (_path, file) = file_for_good("busy", &[7; 1 << 16]);
+    must_end(move || {
+        block_on(async {
+            let done = Rc::new(std::cell::Cell::new(0));
+            for task in 0..4_u64 {
+                let done = Rc::clone(&done);
+                drop(spawn(async move {
+                    for i in 0..200 {
+                        let got =
+                            file.read_exact_at(vec![0; 512], (task * 31 + i * 17) % 65_000).await.unwrap();
+                        assert_eq!(got, [7; 512]);
+                    }
+                    done.set(done.get() + 1);
+                }));
+            }
+            while done.get() < 4 {
+                yields(1).await;
+            }
+        });
+    });
+    must_end(move || {
+        block_on(async {
+            let stop = Rc::new(std::cell::Cell::new(false));
+            let readers: Vec<_> = (0..64_u64)
+                .map(|task| {
+                    let stop = Rc::clone(&stop);
+                    spawn(async move {
+                        while !stop.get() {
+                            file.read_exact_at(vec![0; 512], task * 512).await.unwrap();
+                        }
+                    })
+                })
+                .collect();
+            yields(1000).await;
+            stop.set(true);
+            for reader in readers {
+                reader.await.unwrap();
+            }
+        });
+    });
+}
+
+#[test]
+fn a_runtime_whose_last_handle_goes_on_its_own_thread_ends() {
+    for shut_down in [false, true] {
+        let (ended, ends) = mpsc::channel();
+        let runtime = Arc::new(Runtime::builder().threads(3).build().unwrap());
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let never = Never(Arc::clone(&dropped));
+        if !shut_down {
+            drop(runtime.spawn_on(1, || never));
+        } else {
+            drop(never);
+        }
+        let own = Arc::clone(&runtime);
+        let task = runtime.spawn_on(0, move || async move {
+            while Arc::strong_count(&own) > 1 {
+                yields(1).await;
+            }
+            let runtime = Arc::into_inner(own).unwrap();
+            if shut_down {
+                runtime.shutdown();
+            } else {
+                drop(runtime);
+            }
+            ended.send(()).unwrap();
+        });
+        drop(runtime);
+        ends.recv_timeout(Duration::from_secs(20)).expect("it ends, and its task goes on");
+        assert_eq!(dropped.load(Ordering::SeqCst), 1);
+        assert!(task.join().is_ok());
+    }
+}
+
+/// A waker with the address of the task's, which is told from it by what it does.
+#[test]
+fn a_waker_that_shares_its_data_with_the_tasks_is_called_itself() {
+    use std::task::{RawWaker, RawWakerVTable};
+    static CALLED: AtomicUsize = AtomicUsize::new(0);
+    fn clone(data: *const ()) -> RawWaker {
+        RawWaker::new(data, &VTABLE)
+    }
+    fn wake(_: *const ()) {
+        CALLED.fetch_add(1, Ordering::SeqCst);
+    }
+    static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake, |_| ());
+    let (_path, file) = file_for_good("waker", &[7; 4096]);
+    block_on(async {
+        let mut read = file.read_at(vec![0; 100], 0);
+        std::future::poll_fn(|context| {
+            // SAFETY: the functions use no data.
+            let waker = unsafe { Waker::new(context.waker().data(), &VTABLE) };
+            assert!(Pin::new(&mut read).poll(&mut Context::from_waker(&waker)).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        let before = ringfile::thread_metrics().ops;
+        while ringfile::thread_metrics().ops == before {
+            yields(1).await;
+        }
+        assert_eq!(CALLED.load(Ordering::SeqCst), 1);
+        assert_eq!(read.await.unwrap(), [7; 100]);
+    });
+}

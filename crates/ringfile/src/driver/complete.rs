@@ -63,8 +63,10 @@ impl Driver {
     pub(super) fn turn(&mut self, may_sleep: bool, after: &mut Aftermath) {
         if self.rings.as_ref().is_some_and(|rings| rings.main.is_ours()) {
             self.submit_waiting();
-            self.arm_bell();
-            self.enter(may_sleep, after);
+            if self.can_sleep_in_ring() {
+                self.arm_bell();
+            }
+            self.enter(may_sleep && self.can_sleep_in_ring(), after);
             self.collect(after);
         } else {
             self.disown(after);
@@ -108,7 +110,9 @@ impl Driver {
             } else {
                 Until::Submitted
             };
+            let before = rings.main.enters();
             let answer = rings.main.enter(until);
+            rings.shut &= answer.is_err() || rings.main.enters() == before;
             if sleeps {
                 self.shared.sleep.woke();
             }
@@ -133,7 +137,11 @@ impl Driver {
             libc::EBUSY | libc::EAGAIN | libc::ENOMEM if self.may_ask_again() => return,
             _ => {}
         }
-        tracing::warn!(%error, "io_uring_enter failed, so do the operations that it did not take");
+        let shut =
+            self.rings.as_mut().is_some_and(|rings| !polled && std::mem::replace(&mut rings.shut, true));
+        if !shut {
+            tracing::warn!(%error, "io_uring_enter failed, so do the operations that it did not take");
+        }
         self.refused_since = None;
         let mut refused = Vec::new();
         if let Some(rings) = self.rings.as_mut()
@@ -261,7 +269,7 @@ impl Driver {
             return slot.done;
         }
         match self.files.target(slot.file).and_then(Target::direct) {
-            Some(block) => slot.done - slot.done % block as usize,
+            Some(direct) => slot.done - slot.done % direct.block as usize,
             None => slot.done,
         }
     }
@@ -278,7 +286,7 @@ impl Driver {
             return true;
         }
         match target.direct() {
-            Some(block) if !slot.done.is_multiple_of(block as usize) => {
+            Some(direct) if !slot.done.is_multiple_of(direct.block as usize) => {
                 target.size().is_ok_and(|size| slot.offset + slot.done as u64 >= size)
             }
             _ => false,

@@ -37,7 +37,7 @@ use crate::ring::{Ring, RingOptions};
 pub(crate) use prepare::MOST_AT_ONCE;
 pub(crate) use shared::Shared;
 pub(crate) use slot::{Key, Kind, Request};
-pub(crate) use target::{FileKind, Target};
+pub(crate) use target::{FileKind, Multiples, Target};
 pub(crate) use ticket::{Ticket, start};
 pub(crate) use wake::{TaskNumber, polled, polling};
 
@@ -82,8 +82,9 @@ impl Aftermath {
         }
     }
 
-    fn wakes_someone(&self) -> bool {
-        !self.tasks.is_empty() || !self.wakers.is_empty()
+    /// Whether settling it may make a task ready: memory that goes back to its pool wakes who waits for it.
+    fn may_wake_someone(&self) -> bool {
+        !(self.tasks.is_empty() && self.wakers.is_empty() && self.buffers.is_empty())
     }
 
     fn settle(&mut self) {
@@ -127,6 +128,8 @@ struct Rings {
     polled_in_flight: usize,
     bell_armed: bool,
     bell_repeats: bool,
+    /// The kernel refused the last `io_uring_enter` outright: a filter was installed since the ring was made.
+    shut: bool,
 }
 
 impl Rings {
@@ -211,8 +214,8 @@ impl Driver {
         }
         if target.polled && rings.polled.is_none() {
             let options = RingOptions { iopoll: true, sqpoll_idle: None, ..self.options };
-            let ring = Ring::new(&options, self.shared.waker())
-                .map_err(|error| set_up_failed(error.raw_os_error().unwrap_or(0)))?;
+            let ring =
+                Ring::new(&options, self.shared.waker()).map_err(|error| set_up_failed(errno(&error)))?;
             rings.polled = Some(ring);
         }
         Ok(())
@@ -228,14 +231,28 @@ impl Driver {
         match made {
             Ok(main) => {
                 self.failed = None;
-                Ok(Rings { main, polled: None, polled_in_flight: 0, bell_armed: false, bell_repeats: true })
+                Ok(Rings {
+                    main,
+                    polled: None,
+                    polled_in_flight: 0,
+                    bell_armed: false,
+                    bell_repeats: true,
+                    shut: false,
+                })
             }
             Err(error) => {
-                let errno = error.raw_os_error().unwrap_or(libc::ENOSYS);
+                let errno = errno(&error);
                 self.failed = Some((Instant::now(), errno));
                 Err(set_up_failed(errno))
             }
         }
+    }
+
+    /// Not in a parent's ring after a fork, nor in one that may not be entered when nothing is in flight.
+    #[inline]
+    fn can_sleep_in_ring(&self) -> bool {
+        let idle = self.in_flight == 0 && self.waiting.is_empty();
+        self.rings.as_ref().is_some_and(|rings| rings.main.is_ours() && !(rings.shut && idle))
     }
 
     #[inline]
@@ -342,6 +359,11 @@ impl Driver {
     }
 }
 
+/// The errno of a failed set-up; a kernel that has too little of io_uring is as one that has none.
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::ENOSYS)
+}
+
 fn set_up_failed(errno: i32) -> Error {
     let why = match errno {
         libc::ENOSYS => "this kernel or a seccomp filter has no io_uring",
@@ -376,8 +398,7 @@ pub(crate) fn enter(options: RingOptions) -> Arc<Shared> {
 pub(crate) fn turn(may_sleep: bool, after: &mut Aftermath) {
     let need_not_park = with(|driver| {
         driver.turn(may_sleep, after);
-        // A forked child can't sleep in its parent's.
-        driver.rings.as_ref().is_some_and(|rings| rings.main.is_ours()) || after.wakes_someone()
+        driver.can_sleep_in_ring() || after.may_wake_someone()
     });
     after.settle();
     if may_sleep
@@ -442,7 +463,7 @@ pub(crate) fn features() -> Result<Vec<String>, Error> {
         return Ok(features);
     }
     let ring = Ring::new(&RingOptions::default(), Waker::noop().clone())
-        .map_err(|error| set_up_failed(error.raw_os_error().unwrap_or(0)))?;
+        .map_err(|error| set_up_failed(errno(&error)))?;
     Ok(ring.features())
 }
 

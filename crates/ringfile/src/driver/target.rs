@@ -4,6 +4,7 @@
 //! keeps the target of every operation in flight alive by a count of its own, without touching a shared reference
 //! count for each operation, and registers a file with its ring once it was used a few times.
 
+use std::fs;
 use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -26,15 +27,26 @@ pub(crate) enum FileKind {
     Other,
 }
 
+/// What direct I/O on a file must be a multiple of, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Multiples {
+    /// Offsets and lengths.
+    pub block: u32,
+    /// Addresses. Smaller where blocks are larger than a page, as memory of a pool is aligned to pages.
+    pub memory: u32,
+}
+
 /// A file, shared by its handles and by the drivers that use it.
 pub(crate) struct Target {
-    fd: OwnedFd,
+    fd: fs::File,
     /// A small number, unique among live targets.
     pub number: u32,
     pub kind: FileKind,
-    /// What direct I/O must be a multiple of; 0 for buffered I/O. Changes once, where a file system turns out to refuse
-    /// direct I/O and the user allowed buffered I/O instead.
+    /// What offsets and lengths of direct I/O must be multiples of; 0 for buffered I/O. Changes once, where a file system
+    /// turns out to refuse direct I/O and the user allowed buffered I/O instead.
     direct: AtomicU32,
+    /// What addresses of direct I/O must be multiples of.
+    memory: u32,
     /// Completions are polled from the device.
     pub polled: bool,
     pub path: Option<PathBuf>,
@@ -48,7 +60,7 @@ impl Target {
     pub(crate) fn new(
         fd: OwnedFd,
         kind: FileKind,
-        direct: Option<u32>,
+        direct: Option<Multiples>,
         polled: bool,
         path: Option<PathBuf>,
     ) -> Self {
@@ -57,14 +69,16 @@ impl Target {
             numbers.1 += 1;
             numbers.1 - 1
         });
-        let direct = AtomicU32::new(direct.unwrap_or(0));
-        Self { fd, number, kind, direct, polled, path, users: Mutex::new(Vec::new()) }
+        let memory = direct.map_or(1, |direct| direct.memory);
+        let direct = AtomicU32::new(direct.map_or(0, |direct| direct.block));
+        Self { fd: fd.into(), number, kind, direct, memory, polled, path, users: Mutex::new(Vec::new()) }
     }
 
-    /// What direct I/O must be a multiple of, in bytes; `None` for buffered I/O.
+    /// What direct I/O must be a multiple of; `None` for buffered I/O.
     #[inline]
-    pub(crate) fn direct(&self) -> Option<u32> {
-        Some(self.direct.load(Ordering::Relaxed)).filter(|&block| block != 0)
+    pub(crate) fn direct(&self) -> Option<Multiples> {
+        let block = self.direct.load(Ordering::Relaxed);
+        (block != 0).then_some(Multiples { block, memory: self.memory })
     }
 
     /// From now on I/O is buffered.
@@ -88,9 +102,13 @@ impl Target {
         if self.kind == FileKind::Block {
             // Its own open file description: seeking must not move the position of the user's.
             let path = format!("/proc/self/fd/{}", self.raw_fd());
-            return std::fs::File::open(path)?.seek(SeekFrom::End(0));
+            return fs::File::open(path)?.seek(SeekFrom::End(0));
         }
         Ok(rustix::fs::fstat(&self.fd)?.st_size as u64)
+    }
+
+    pub(crate) fn metadata(&self) -> std::io::Result<fs::Metadata> {
+        self.fd.metadata()
     }
 
     /// The drivers to tell when the last handle goes.

@@ -5,27 +5,28 @@
 //! hand-written loop. Any other future is woken by its `Waker`.
 
 use std::cell::Cell;
-use std::task::Waker;
+use std::task::{RawWakerVTable, Waker};
 
 /// The number of a task in the loop of its thread.
 pub(crate) type TaskNumber = u32;
 
 thread_local! {
-    /// The task that is being polled, and the address by which its waker is known.
-    static POLLED: Cell<(TaskNumber, usize)> = const { Cell::new((0, 0)) };
+    /// The task that is being polled, and what its waker is known by. The functions count too: a waker that wraps the
+    /// task's may share its address and do something else.
+    static POLLED: Cell<(TaskNumber, usize, *const RawWakerVTable)> = const { Cell::new((0, 0, std::ptr::null())) };
 }
 
 /// Says which task is polled from now on, with which waker. The waker must live until the next call, so that no other
 /// can have its address.
 #[inline]
 pub(crate) fn polling(task: TaskNumber, waker: &Waker) {
-    POLLED.set((task, waker.data().addr()));
+    POLLED.set((task, waker.data().addr(), waker.vtable()));
 }
 
 /// Says that no task is polled any more.
 #[inline]
 pub(crate) fn polled() {
-    POLLED.set((0, 0));
+    POLLED.set((0, 0, std::ptr::null()));
 }
 
 #[derive(Default)]
@@ -39,8 +40,8 @@ pub(super) enum Wake {
 impl Wake {
     #[inline]
     pub(super) fn new(waker: &Waker) -> Self {
-        let (task, address) = POLLED.get();
-        if address == waker.data().addr() && address != 0 {
+        let (task, address, functions) = POLLED.get();
+        if address == waker.data().addr() && std::ptr::eq(functions, waker.vtable()) {
             Self::Task(task)
         } else {
             Self::Waker(waker.clone())

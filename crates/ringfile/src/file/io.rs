@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::{File, unaligned};
-use crate::driver::{self, Ended, Kind, Request, Ticket};
+use crate::driver::{self, Ended, Kind, Multiples, Request, Ticket};
 use crate::error::{BufError, BufResult, Error};
 use crate::memory::{Held, IoBuf, IoBufMut};
 
@@ -274,6 +274,10 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
 
     #[cold]
     fn fail(&mut self, error: Error) -> Poll<()> {
+        if self.request.kind.is_read() {
+            // Nothing was read, and the buffer's length says so.
+            self.held.copy_in(0, &[]);
+        }
         self.stage = Stage::Failed(error);
         Poll::Ready(())
     }
@@ -292,23 +296,20 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         if end.is_none_or(|end| end > i64::MAX as u64) {
             return Err(self.error(ErrorKind::InvalidInput, "the end would be beyond 2^63 bytes"));
         }
-        let Some(block) = self.file.0.target.direct() else { return Ok(true) };
+        let Some(direct) = self.file.0.target.direct() else { return Ok(true) };
         let is_read = self.request.kind.is_read();
-        if unaligned::fits(&self.request, &self.held, block as usize) || self.request.want == 0 {
+        if unaligned::fits(&self.request, &self.held, direct) || self.request.want == 0 {
             return Ok(true);
         }
-        if is_read {
-            Ok(false)
-        } else {
-            Err(self.error(ErrorKind::InvalidInput, self.advice(block as usize)))
-        }
+        if is_read { Ok(false) } else { Err(self.error(ErrorKind::InvalidInput, self.advice(direct))) }
     }
 
     #[cold]
-    fn advice(&self, block: usize) -> String {
-        if self.request.offset.is_multiple_of(block as u64) && self.request.want.is_multiple_of(block) {
+    fn advice(&self, Multiples { block, memory }: Multiples) -> String {
+        let fits = self.request.offset.is_multiple_of(block.into());
+        if fits && self.request.want.is_multiple_of(block as usize) {
             format!(
-                "this file needs memory aligned to {block}; write from buffers of a Pool or open without direct"
+                "this file needs memory aligned to {memory}; write from buffers of a Pool or open without direct"
             )
         } else {
             format!(

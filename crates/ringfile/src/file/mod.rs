@@ -83,8 +83,11 @@ impl Drop for Handle {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Alignment {
-    /// Bytes that offsets, lengths and memory addresses must be multiples of; 1 for buffered I/O.
+    /// Bytes that offsets and lengths must be multiples of; 1 for buffered I/O.
     pub bytes: usize,
+    /// Bytes that memory addresses must be multiples of: no more than buffers of a [`Pool`](crate::Pool) are. 1 for
+    /// buffered I/O.
+    pub memory: usize,
 }
 
 impl File {
@@ -186,7 +189,8 @@ impl File {
     /// What writes must be multiples of, and reads had better be.
     #[must_use]
     pub fn alignment(&self) -> Alignment {
-        Alignment { bytes: self.0.target.direct().map_or(1, |block| block as usize) }
+        let (bytes, memory) = self.0.target.direct().map_or((1, 1), |direct| (direct.block, direct.memory));
+        Alignment { bytes: bytes as usize, memory: memory as usize }
     }
 
     /// Size, times, permissions. One `fstat`; blocks only where the file system must ask a server.
@@ -194,8 +198,9 @@ impl File {
     /// # Errors
     /// As `fstat(2)`.
     pub fn metadata(&self) -> Result<std::fs::Metadata> {
-        let file = self.as_fd().try_clone_to_owned().map(std::fs::File::from);
-        file.and_then(|file| file.metadata())
+        self.0
+            .target
+            .metadata()
             .map_err(|error| Error::from_io(&error, "reading the metadata").on(self.path()))
     }
 

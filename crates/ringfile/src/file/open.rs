@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 
 use super::{Durability, File, Handle};
-use crate::driver::{FileKind, Target};
+use crate::driver::{FileKind, Multiples, Target};
 use crate::error::{Error, Result};
 
 /// Where the kernel does not tell what direct I/O needs.
@@ -189,12 +189,12 @@ impl OpenOptions {
     }
 
     /// Switches direct I/O on where it was asked for, and gives the alignment it needs; `None` for buffered I/O.
-    fn direct_of(&self, file: &fs::File) -> Result<Option<u32>> {
+    fn direct_of(&self, file: &fs::File) -> Result<Option<Multiples>> {
         if !self.direct {
             return Ok(None);
         }
-        let switched_on = alignment(file).and_then(|block| {
-            set_direct(file).map(|()| block).map_err(|error| {
+        let switched_on = alignment(file).and_then(|multiples| {
+            set_direct(file).map(|()| multiples).map_err(|error| {
                 Error::from_io(&error, "opening for direct I/O").because("this file refuses O_DIRECT")
             })
         });
@@ -208,7 +208,7 @@ impl OpenOptions {
         }
     }
 
-    fn file(&self, user: OwnedFd, own: OwnedFd, direct: Option<u32>, path: Option<&Path>) -> File {
+    fn file(&self, user: OwnedFd, own: OwnedFd, direct: Option<Multiples>, path: Option<&Path>) -> File {
         let kind = kind_of(&own);
         let polled = self.poll && direct.is_some();
         let target = Arc::new(Target::new(own, kind, direct, polled, path.map(Path::to_owned)));
@@ -235,8 +235,8 @@ fn kind_of(file: impl AsFd) -> FileKind {
     }
 }
 
-/// What direct I/O on the file must be a multiple of, in bytes.
-fn alignment(file: &fs::File) -> Result<u32> {
+/// What direct I/O on the file must be a multiple of.
+fn alignment(file: &fs::File) -> Result<Multiples> {
     let refused =
         |why: String| Error::new(std::io::ErrorKind::Unsupported, "opening for direct I/O").because(why);
     if let Ok(facts) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
@@ -244,19 +244,26 @@ fn alignment(file: &fs::File) -> Result<u32> {
     {
         return match facts.stx_dio_mem_align.max(facts.stx_dio_offset_align) {
             0 => Err(refused("this file can't do it; open without direct".into())),
-            block => Ok(block),
+            block => Ok(multiples(block, facts.stx_dio_mem_align)),
         };
     }
     if file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
-        return Ok(rustix::fs::ioctl_blksszget(file).unwrap_or(USUAL_ALIGNMENT));
+        return Ok(multiples(rustix::fs::ioctl_blksszget(file).unwrap_or(USUAL_ALIGNMENT), 1));
     }
     let magic = rustix::fs::fstatfs(file).map_or(0, |facts| facts.f_type as u32);
     match IN_MEMORY.iter().find(|(known, _)| *known == magic) {
         Some((_, name)) => {
             Err(refused(format!("{name} takes O_DIRECT but does not do it; open without direct")))
         }
-        None => Ok(USUAL_ALIGNMENT),
+        None => Ok(multiples(USUAL_ALIGNMENT, 1)),
     }
+}
+
+/// Memory is to be aligned as blocks are, which is safe where the kernel does not tell, but to no more than what a pool
+/// gives: blocks may be larger than a page since Linux 6.12, what a device asks of addresses may not
+/// (`blk_validate_limits`).
+fn multiples(block: u32, memory: u32) -> Multiples {
+    Multiples { block, memory: memory.max(block.min(USUAL_ALIGNMENT)) }
 }
 
 /// Takes a file that was opened elsewhere. It is direct where its descriptor is.
@@ -272,7 +279,8 @@ impl From<fs::File> for File {
             Ok(own) => OpenOptions::new().file(user, own, direct, None),
             Err(error) => {
                 tracing::warn!(%error, "no duplicate of a descriptor could be made, using the one given");
-                let target = Arc::new(Target::new(user, FileKind::Regular, direct, false, None));
+                let kind = kind_of(&user);
+                let target = Arc::new(Target::new(user, kind, direct, false, None));
                 File(Arc::new(Handle::sharing(target)))
             }
         }

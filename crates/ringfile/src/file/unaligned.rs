@@ -5,21 +5,21 @@
 
 use std::ops::Deref;
 
-use super::File;
 use super::io::Operation;
-use crate::driver::{Ended, Kind, Request};
+use super::{Alignment, File};
+use crate::driver::{Ended, Kind, Multiples, Request};
 use crate::error::Error;
 use crate::memory::{Buffer, Held, reserve};
 
 /// What one read into the reserve covers at most.
 const CHUNK: usize = 256 << 10;
 
-/// Whether offset, length and memory of an operation are multiples of `block`.
+/// Whether offset, length and memory of an operation are the multiples that direct I/O needs.
 #[inline]
-pub(super) fn fits(request: &Request, held: &Held, block: usize) -> bool {
+pub(super) fn fits(request: &Request, held: &Held, direct: Multiples) -> bool {
     let is_read = request.kind.is_read();
-    let mask = block - 1;
-    let fits = |ptr: *mut u8, len: usize| (ptr.addr() | len) & mask == 0;
+    let (mask, memory_mask) = (direct.block as usize - 1, direct.memory as usize - 1);
+    let fits = |ptr: *mut u8, len: usize| (ptr.addr() & memory_mask) | (len & mask) == 0;
     if request.offset as usize & mask != 0 {
         return false;
     }
@@ -36,7 +36,7 @@ pub(super) async fn read(
     request: Request,
     mut held: Held,
 ) -> (Held, Result<Ended, Error>) {
-    let block = file.alignment().bytes;
+    let Alignment { bytes: block, memory } = file.alignment();
     let mut done = 0;
     while done < request.want {
         let at = request.offset + done as u64;
@@ -44,7 +44,7 @@ pub(super) async fn read(
         let body = match held.part(0) {
             Some(part)
                 if held.count() == 1
-                    && (part.ptr.addr() + done) % block == 0
+                    && (part.ptr.addr() + done) % memory == 0
                     && at.is_multiple_of(block as u64) =>
             {
                 left - left % block
@@ -58,7 +58,10 @@ pub(super) async fn read(
             held = read.take_held();
             match result {
                 Ok(ended) => (ended.done, body, ended.errno),
-                Err(error) => return (held, Err(error)),
+                Err(error) => {
+                    held.copy_in(done, &[]);
+                    return (held, Err(error.after(done)));
+                }
             }
         } else {
             match through_the_reserve(&file, at, left, block).await {
@@ -68,7 +71,10 @@ pub(super) async fn read(
                     held.copy_in(done, &got[..moved]);
                     (moved, asked, errno)
                 }
-                Err(error) => return (held, Err(error)),
+                Err(error) => {
+                    held.copy_in(done, &[]);
+                    return (held, Err(error.after(done)));
+                }
             }
         };
         done += moved;

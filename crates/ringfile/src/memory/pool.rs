@@ -306,11 +306,14 @@ impl PoolBuilder {
 }
 
 /// What ringfile keeps for itself, for direct I/O on memory that is not aligned: never the user's pool, which may be
-/// full. Those who find it used up wait.
+/// full. Those who find it used up get memory outside of it. They can't wait: what is in use comes back when the futures
+/// that have it are polled, and the task that would wait may be the one to poll them.
 pub(crate) fn reserve() -> &'static Pool {
     static RESERVE: OnceLock<Pool> = OnceLock::new();
     RESERVE.get_or_init(|| {
-        let options = PoolBuilder { capacity: 8 << 20, alignment: Some(page_size()), ..Pool::builder() };
+        let when_full = WhenFull::Outside { limit: usize::MAX };
+        let alignment = Some(page_size());
+        let options = PoolBuilder { capacity: 8 << 20, alignment, when_full, ..Pool::builder() };
         Pool { core: Core::new(options.options()) }
     })
 }

@@ -384,6 +384,8 @@ fn drop_task(task: Task) {
 
 impl Drop for Loop {
     fn drop(&mut self) {
+        // Not said where the main future has panicked; its waker is gone, and another may get its address.
+        driver::polled();
         self.drop_tasks();
         // What panics, a waker or a buffer of the user's, is gone with that; what else is in flight must not be left to
         // the kernel.

@@ -194,15 +194,19 @@ impl Runtime {
         task::spawn_there(make, &self.workers[index % self.workers.len()].remote)
     }
 
-    /// Waits until every task has ended, then ends the threads. Blocks.
+    /// Waits until every task has ended, then ends the threads. Blocks. Called by one of its own tasks it waits for the
+    /// other threads; the task's own ends after it.
     pub fn shutdown(mut self) {
         self.end(Orders::Finish);
     }
 
     fn end(&mut self, orders: Orders) {
         self.workers.iter().for_each(|worker| worker.remote.order(orders));
+        let own = std::thread::current().id();
         for worker in &mut self.workers {
-            if let Some(thread) = worker.thread.take() {
+            // A thread can't wait for itself: where a task of the runtime drops its last handle, that task's thread ends
+            // by itself once the task has.
+            if let Some(thread) = worker.thread.take().filter(|thread| thread.thread().id() != own) {
                 // A loop does not panic: its tasks' panics are their results.
                 let _ = thread.join();
             }

@@ -62,13 +62,23 @@ pub struct Loop {
 impl Loop {
     /// Over a file with this content; where it can't be had, says that `test` is skipped.
     pub fn over(test: &str, content: &[u8]) -> Option<Self> {
+        Self::with(test, content, &[])
+    }
+
+    /// As [`over`](Self::over), with blocks of this many bytes; needs Linux 6.15 where that is more than a page.
+    pub fn with_blocks(test: &str, content: &[u8], bytes: usize) -> Option<Self> {
+        Self::with(test, content, &["--sector-size", &bytes.to_string()])
+    }
+
+    fn with(test: &str, content: &[u8], options: &[&str]) -> Option<Self> {
         if !is_root() {
             skip(test, "making a loop device needs root");
             return None;
         }
         let folder = Folder::new();
         let backing = folder.file("backing", content);
-        match run("losetup", &["--find", "--show", &backing.to_string_lossy()]) {
+        let backing_name = backing.to_string_lossy();
+        match run("losetup", &[options, &["--find", "--show", &backing_name]].concat()) {
             Ok(device) => Some(Self { device: device.into(), backing, _folder: folder }),
             Err(why) => {
                 skip(test, why);
