@@ -1,7 +1,9 @@
-//! Disk I/O over Linux io_uring, for programs that keep their own data: databases, message logs, caches, query engines.
+//! Disk I/O over Linux io_uring, for programs that keep their own data: databases, message logs, caches, query
+//! engines.
 //!
-//! Aligned memory for O_DIRECT, buffer registration, ring set-up for many kernels, continuing short and interrupted I/O,
-//! and cancellation that never frees memory under the kernel are ringfile's work; the caller says what to read or write.
+//! Aligned memory for O_DIRECT, buffer registration, ring set-up for many kernels, continuing short and interrupted
+//! I/O, and cancellation that never frees memory under the kernel are ringfile's work; the caller says what to read
+//! or write.
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
@@ -23,46 +25,49 @@
 //!
 //! # The parts
 //!
-//! - [`File`] and [`OpenOptions`]: positional reads and writes with owned buffers, [vectored](File::read_vectored_at) and
-//!   [durable](File::write_durable_at) ones, syncing, allocating; [`Reader`] streams a file as [`Bytes`](bytes::Bytes).
+//! - [`File`] and [`OpenOptions`]: positional reads and writes with owned buffers, [vectored](File::read_vectored_at)
+//!   and [durable](File::write_durable_at) ones, syncing, allocating; [`Reader`] streams a file as
+//!   [`Bytes`](bytes::Bytes).
 //! - [`Pool`] and [`Buffer`]: aligned memory with a hard limit, registered with the kernel by itself. A buffer
-//!   [freezes](Buffer::freeze) to `Bytes` without a copy. [`RegisteredMemory`] takes memory that the program has already.
-//!   `Vec<u8>` and other [owned memory](IoBuf) works too, unregistered.
-//! - [`block_on`], [`spawn`] and [`Runtime`]: who runs the futures. A thread's loop runs what is ready, submits all I/O that
-//!   came of it with one system call, and waits in that same call.
-//! - [`thread_metrics`], [`metrics`], [`Pool::metrics`] and [`ring_features`]: where operations went, and what the kernel has.
+//!   [freezes](Buffer::freeze) to `Bytes` without a copy. [`RegisteredMemory`] takes memory that the program has
+//!   already. `Vec<u8>` and other [owned memory](IoBuf) works too, unregistered.
+//! - [`block_on`], [`spawn`] and [`Runtime`]: who runs the futures. A thread's loop runs what is ready, submits all
+//!   I/O that came of it with one system call, and waits in that same call.
+//! - [`thread_metrics`], [`metrics`], [`Pool::metrics`] and [`ring_features`]: where operations went, and what the
+//!   kernel has.
 //!
 //! # Buffers and cancellation
 //!
-//! An operation takes its buffer and gives it back with the result, its length set, also inside an error. Futures are lazy:
-//! nothing happens before the first poll. From then on the buffer is the driver's until the kernel has answered. Dropping the
-//! future withdraws what was not submitted and asks the kernel to cancel the rest, which most disks can't; the buffer is kept
-//! until the completion, and what was written by then is written. Leaving [`block_on`], or dropping a [`Runtime`], waits for
-//! everything in flight.
+//! An operation takes its buffer and gives it back with the result, its length set, also inside an error. Futures are
+//! lazy: nothing happens before the first poll. From then on the buffer is the driver's until the kernel has
+//! answered. Dropping the future withdraws what was not submitted and asks the kernel to cancel the rest, which most
+//! disks can't; the buffer is kept until the completion, and what was written by then is written. Leaving
+//! [`block_on`], or dropping a [`Runtime`], waits for everything in flight.
 //!
 //! # Threads
 //!
-//! An operation belongs to the thread that first polled it, which must be a ringfile thread; elsewhere it fails with an error
-//! of kind [`Unsupported`](std::io::ErrorKind::Unsupported). From then on its future may move: it is `Send` where its
-//! buffer is, and polling it on another thread costs a message between the two. Files, pools and buffers are `Send + Sync`.
-//! Tasks stay on their thread.
+//! An operation belongs to the thread that first polled it, which must be a ringfile thread; elsewhere it fails with
+//! an error of kind [`Unsupported`](std::io::ErrorKind::Unsupported). From then on its future may move: it is `Send`
+//! where its buffer is, and polling it on another thread costs a message between the two. Files, pools and buffers
+//! are `Send + Sync`. Tasks stay on their thread.
 //!
 //! After a `fork`, pool memory can be read in the child, and file operations there are errors.
 //!
 //! # Errors
 //!
-//! [`Error`] says what was being done to which file, why it failed and what to try; it keeps the errno and the number of bytes
-//! done. Operations with a buffer give a [`BufError`], which carries the buffer. `?` turns both into
+//! [`Error`] says what was being done to which file, why it failed and what to try; it keeps the errno and the number
+//! of bytes done. Operations with a buffer give a [`BufError`], which carries the buffer. `?` turns both into
 //! [`std::io::Error`]. [`IntoParts`] gives the `(result, buffer)` that other io_uring libraries return.
 //!
-//! A short read is continued; a short result of [`File::read_at`] means the end of the file. A write is complete or an error.
+//! A short read is continued; a short result of [`File::read_at`] means the end of the file. A write is complete or
+//! an error.
 //!
 //! # Kernels
 //!
-//! Versions are never compared: what is refused is given up, piece by piece. Linux 5.6 has what is needed at least; 5.19
-//! brings registered buffers, 6.1 deferred task work, 6.13 registrations that all threads share, 6.15 vectored I/O on
-//! registered memory. Registering counts against `RLIMIT_MEMLOCK`; where it is refused, I/O goes on unregistered, with one
-//! warning through `tracing`.
+//! Versions are never compared: what is refused is given up, piece by piece. Linux 5.6 has what is needed at least;
+//! 5.19 brings registered buffers, 6.1 deferred task work, 6.13 registrations that all threads share, 6.15 vectored
+//! I/O on registered memory. Registering counts against `RLIMIT_MEMLOCK`; where it is refused, I/O goes on
+//! unregistered, with one warning through `tracing`.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("ringfile needs Linux: it is a layer over io_uring, which other systems do not have");

@@ -60,7 +60,7 @@ mod quick_start {
         ringfile::block_on(async {
             let file = OpenOptions::new().read(true).direct(true).open("data.bin")?;
             let page = file.read_at(pool.get(16 << 10)?, 1 << 20).await?;
-            println!("{} bytes, first {:?}", page.len(), &page[..8]);
+            println!("{} bytes, first {:?}", page.len(), page.get(..8));
             Ok(())
         })
     }

@@ -90,7 +90,8 @@ impl Worker<'_> {
     fn operate(&mut self, until: Until, task: &mut Task, bytes: &mut [u8]) -> Instant {
         let mut now = Instant::now();
         let mut last = now;
-        while !until.over(now) {
+        let mut over = until.stopped();
+        while !over {
             let operation = task.next();
             if task.verifies() {
                 task.before(operation, bytes);
@@ -115,6 +116,7 @@ impl Worker<'_> {
                 self.window.fail(failure);
             }
             now = last;
+            over = until.over(now);
         }
         last
     }

@@ -159,7 +159,8 @@ impl Thread {
     async fn operate(self: Rc<Self>, worker: Worker, until: Until) -> Worker {
         let Worker { mut task, mut buffer } = worker;
         let mut now = Instant::now();
-        while !until.over(now) {
+        let mut over = until.stopped();
+        while !over {
             let operation = task.next();
             if task.verifies() {
                 task.before(operation, &mut buffer);
@@ -193,6 +194,7 @@ impl Thread {
                 self.window.fail(failure);
             }
             now = end;
+            over = until.over(now);
         }
         Worker { task, buffer }
     }

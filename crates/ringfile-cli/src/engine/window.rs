@@ -153,7 +153,13 @@ pub struct Until {
 impl Until {
     /// Whether no further operation may begin.
     pub fn over(&self, now: Instant) -> bool {
-        now >= self.end || self.window.stop.load(Ordering::Relaxed)
+        now >= self.end || self.stopped()
+    }
+
+    /// Whether not even a first operation may begin. Short of that there is one, however late the thread got its turn: on
+    /// a busy machine a short phase may be over before, and a run without any operation has no figures.
+    pub fn stopped(&self) -> bool {
+        self.window.stop.load(Ordering::Relaxed)
     }
 }
 
@@ -235,8 +241,8 @@ mod tests {
         let now = Instant::now();
         let until = Until { end: now + Duration::from_secs(60), window: window.clone() };
         assert!(!until.over(now));
-        assert!(until.over(now + Duration::from_secs(61)));
+        assert!(until.over(now + Duration::from_secs(61)) && !until.stopped());
         window.fail(Failure::Interrupted);
-        assert!(until.over(now));
+        assert!(until.over(now) && until.stopped());
     }
 }

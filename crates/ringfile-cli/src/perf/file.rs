@@ -208,8 +208,7 @@ impl<'a> Session<'a> {
             }
             Err(failure) => return Err(failure),
         };
-        // A run that was cut short is whole as far as it went, if it did anything. One that was not has its cell, even
-        // where the machine was too busy for a single operation.
+        // A run that was cut short is whole as far as it went, if it did anything. One that was not has its cell.
         let whole = outcome.failure.is_none() && !self.interrupt.asked();
         if whole || outcome.ops > 0 || outcome.errors > 0 {
             let cached_after = self.test_file.cached();

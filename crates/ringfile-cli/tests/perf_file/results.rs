@@ -72,7 +72,7 @@ fn json_has_every_key_and_every_cell() {
     let folder = folder();
     let out = folder.path().join("out.json");
     let mut command = perf_file();
-    command.args("--size 4m --duration 60ms --warmup 5ms --numjobs 1,2 --iodepth 1,4".split(' '));
+    command.args("--size 4m --duration 30ms --warmup 5ms --numjobs 1,2 --iodepth 1,4".split(' '));
     command.args("--rw read,write,randread,randwrite,randrw --rounds 2 --against pread --json".split(' '));
     let finished = run(command.arg(&out)).ok();
     assert_eq!(finished.stderr, "", "no progress where there is no terminal");
