@@ -9,10 +9,10 @@ use nix::unistd::Pid;
 
 use crate::support::{Finished, folder, installed, json, perf_file, runs, skip, wait_for_thread};
 
-/// Starts a run of two cells of a minute each and waits until the first is under way.
+/// Starts a run of two cells of ten minutes each and waits until the first is under way.
 fn start(arguments: &[&str], out: &Path) -> (Child, PathBuf) {
     let mut command = perf_file();
-    command.args("--size 8m --duration 1m --warmup 0s --numjobs 1 --rw randread".split(' '));
+    command.args("--size 8m --duration 10m --warmup 0s --numjobs 1 --rw randread".split(' '));
     command.args(arguments).arg("--json").arg(out).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().expect("the program starts");
     let path = PathBuf::from(format!("/dev/shm/ringfile-perf-{}.bin", child.id()));
@@ -27,7 +27,7 @@ fn interrupt(child: Child, signal: Signal) -> Finished {
     kill(Pid::from_raw(child.id().cast_signed()), signal).expect("the signal is sent");
     let start = Instant::now();
     let output = child.wait_with_output().expect("the program ends");
-    assert!(start.elapsed() < Duration::from_secs(20), "it ends long before the run would");
+    assert!(start.elapsed() < Duration::from_secs(120), "it ends long before the run would");
     Finished::from(output)
 }
 
@@ -55,7 +55,7 @@ fn a_run_that_was_only_warming_up_is_not_a_cell() {
     let folder = folder();
     let out = folder.path().join("out.json");
     let mut command = perf_file();
-    command.args("--size 8m --duration 1s --warmup 1m --numjobs 1 --rw randread --json".split(' '));
+    command.args("--size 8m --duration 1s --warmup 10m --numjobs 1 --rw randread --json".split(' '));
     let spawned = command.arg(&out).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = spawned.expect("the program starts");
     let path = PathBuf::from(format!("/dev/shm/ringfile-perf-{}.bin", child.id()));
