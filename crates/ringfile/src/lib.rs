@@ -80,6 +80,7 @@ mod metrics;
 mod ring;
 mod runtime;
 
+pub use driver::{Route, set_default_route};
 pub use error::{BufError, BufResult, Error, IntoParts, Result};
 pub use file::{
     Advice, Alignment, AllocateMode, Control, Durability, File, Io, IoVectored, Next, OpenOptions, Reader,
@@ -91,6 +92,17 @@ pub use memory::{
 };
 pub use metrics::{Metrics, metrics, thread_metrics};
 pub use runtime::{JoinError, JoinHandle, Panic, Runtime, RuntimeBuilder, block_on, spawn};
+
+/// Sets how many threads carry out operations that threads without a ring of their own await: those of other executors.
+/// One by default. No effect once they were made, with the first such operation.
+pub fn set_io_threads(threads: usize) {
+    driver::set_io_threads(threads);
+}
+
+/// Sets how many [workers](Route::Workers) there may be at most; 0 for the usual number, four a core and 16 at least.
+pub fn set_worker_threads(threads: usize) {
+    driver::set_worker_threads(threads);
+}
 
 /// What io_uring offers here, as a ring of this process gets it: set-up flags, what can be registered, entries.
 ///

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::driver;
 
-const FIELDS: usize = 10;
+const FIELDS: usize = 12;
 
 /// Counts of operations since the process, or the thread, began. Take two and subtract them to measure a stretch.
 ///
@@ -50,6 +50,11 @@ pub struct Metrics {
     pub stray: u64,
     /// Times that registering memory was refused (RLIMIT_MEMLOCK, an old kernel); I/O on that memory goes on without.
     pub refused_registrations: u64,
+    /// Operations that were plain calls on the thread itself ([`Route::Inline`](crate::Route::Inline)).
+    pub inline_ops: u64,
+    /// Operations that a worker carried out; they count on the worker's thread ([`Route::Workers`](crate::Route::Workers)).
+    /// What is neither these nor inline went through a ring.
+    pub worker_ops: u64,
 }
 
 impl Metrics {
@@ -65,6 +70,8 @@ impl Metrics {
             self.failed,
             self.stray,
             self.refused_registrations,
+            self.inline_ops,
+            self.worker_ops,
         ]
     }
 
@@ -80,6 +87,8 @@ impl Metrics {
             failed: counts[7],
             stray: counts[8],
             refused_registrations: counts[9],
+            inline_ops: counts[10],
+            worker_ops: counts[11],
         }
     }
 }

@@ -11,13 +11,14 @@ use super::prepare::{BELL, IGNORED};
 use super::shared::Mail;
 use super::slot::{Key, Kind, Owner, State};
 use super::target::{FileKind, Target};
-use super::{Aftermath, Driver, Finished, Metrics, Rings, Waiting};
+use super::wake::Wake;
+use super::{
+    ATTEMPTS, Aftermath, Driver, Finished, Metrics, Order, Refused, Rings, Route, Sink, Waiting, warn_of_no_ring,
+};
 use crate::ring::{Cqe, Until};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-
-/// Attempts without progress (EINTR, EAGAIN) before the errno is the answer.
-const ATTEMPTS: u8 = 250;
 
 /// How long a kernel that takes nothing (EAGAIN, EBUSY, ENOMEM) is asked again before that is the answer.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(1);
@@ -324,12 +325,43 @@ impl Driver {
             // only the library's own reads begin past 0, and they fill memory in order.
             unsafe { slot.held.filled(slot.start + slot.done) };
         }
-        after.wake(std::mem::take(&mut slot.wake));
+        match std::mem::take(&mut slot.wake) {
+            Wake::Sink(sink, index) => self.end_order(key, sink, index, after),
+            wake => after.wake(wake),
+        }
         if owner != Owner::Here {
             self.end_elsewhere(key, owner, after);
         }
         if let Some(given) = self.leave_file(file) {
             after.files.push(given);
+        }
+    }
+
+    fn end_order(&mut self, key: Key, sink: Arc<dyn Sink>, index: u32, after: &mut Aftermath) {
+        let finished = self.take_finished(key.slot);
+        after.ended.push((sink, index, finished));
+    }
+
+    /// Starts an order on this thread's ring; where it has none, the order goes to the workers.
+    pub(super) fn start_order(&mut self, mut order: Order, after: &mut Aftermath) {
+        if !order.is_wanted() {
+            return after.orders.push((order, Some(libc::ECANCELED)));
+        }
+        match self.may_start(&order.target) {
+            Ok(()) => {
+                self.files.enter(&order.target, self.shared.id);
+                let wake = Wake::Sink(order.sink, order.index);
+                let key = self.slots.insert(&order.request, &mut order.held, order.target.number, wake);
+                self.submit(key);
+            }
+            Err(Refused::NoRing(error)) if order.target.lanes.route() != Route::Ring => {
+                warn_of_no_ring(&error);
+                after.orders.push((order, None));
+            }
+            Err(refused) => {
+                let errno = refused.into_error().errno().unwrap_or(libc::ENOSYS);
+                after.orders.push((order, Some(errno)));
+            }
         }
     }
 
@@ -355,7 +387,14 @@ impl Driver {
         if !self.shared.sleep.take_mail_flag() {
             return;
         }
-        let mail = std::mem::take(&mut self.shared.lock().mail);
+        let mut orders = std::mem::take(&mut self.spare_orders);
+        let mail = {
+            let mut inner = self.shared.lock();
+            std::mem::swap(&mut orders, &mut inner.orders);
+            std::mem::take(&mut inner.mail)
+        };
+        orders.drain(..).for_each(|order| self.start_order(order, after));
+        self.spare_orders = orders;
         for letter in mail {
             match letter {
                 Mail::Watch(key) => self.watch(key, after),

@@ -10,7 +10,11 @@
 //! - when the thread leaves its loop ([`leave`]) nothing is in flight.
 
 mod complete;
+mod iothreads;
+mod order;
+mod plain;
 mod prepare;
+mod route;
 mod shared;
 mod sleep;
 mod slot;
@@ -20,6 +24,7 @@ mod target;
 mod tests;
 mod ticket;
 mod wake;
+mod workers;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -34,20 +39,28 @@ use crate::memory::Held;
 use crate::metrics::{Counters, Metrics};
 use crate::ring::{Ring, RingOptions};
 
+pub(crate) use iothreads::set_wanted as set_io_threads;
+pub(crate) use order::{Errand, Order, Sink};
 pub(crate) use prepare::MOST_AT_ONCE;
+pub(crate) use route::{Lanes, default_route};
+pub use route::{Route, set_default_route};
 pub(crate) use shared::Shared;
 pub(crate) use slot::{Key, Kind, Request};
 pub(crate) use target::{FileKind, Multiples, Target};
-pub(crate) use ticket::{Ticket, start};
+pub(crate) use ticket::{Started, Ticket, can_link, start};
 pub(crate) use wake::{TaskNumber, polled, polling};
+pub(crate) use workers::set_most as set_worker_threads;
 
 use shared::Mail;
 use slot::{Owner, Parts, Slots, State};
 use target::{Files, Given};
 use wake::Wake;
 
+/// Attempts without progress (EINTR, EAGAIN) before the errno is the answer.
+const ATTEMPTS: u8 = 250;
+
 /// How an operation ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ended {
     /// Bytes moved.
     pub done: usize,
@@ -70,6 +83,10 @@ pub(crate) struct Aftermath {
     wakers: Vec<Waker>,
     buffers: Vec<Held>,
     files: Vec<Given>,
+    /// Results of orders, and who gets them.
+    ended: Vec<(Arc<dyn Sink>, u32, Finished)>,
+    /// Orders that this thread could not carry out: why, or none where the workers are to.
+    orders: Vec<(Order, Option<i32>)>,
 }
 
 impl Aftermath {
@@ -78,13 +95,18 @@ impl Aftermath {
         match wake {
             Wake::Task(task) => self.tasks.push(task),
             Wake::Waker(waker) => self.wakers.push(waker),
-            Wake::Nobody => {}
+            // Taken out where an order ends; what comes here is of an order that was withdrawn.
+            Wake::Sink(..) | Wake::Nobody => {}
         }
     }
 
     /// Whether settling it may make a task ready: memory that goes back to its pool wakes who waits for it.
     fn may_wake_someone(&self) -> bool {
-        !(self.tasks.is_empty() && self.wakers.is_empty() && self.buffers.is_empty())
+        !(self.tasks.is_empty()
+            && self.wakers.is_empty()
+            && self.buffers.is_empty()
+            && self.ended.is_empty()
+            && self.orders.is_empty())
     }
 
     fn settle(&mut self) {
@@ -93,6 +115,15 @@ impl Aftermath {
         }
         self.buffers.clear();
         self.files.clear();
+        for (sink, index, finished) in self.ended.drain(..) {
+            sink.done(index, finished);
+        }
+        for (order, errno) in self.orders.drain(..) {
+            match errno {
+                Some(errno) => order.refuse(errno),
+                None => send_to_workers(order),
+            }
+        }
     }
 }
 
@@ -114,6 +145,7 @@ struct Driver {
     waiting: VecDeque<Waiting>,
     in_flight: usize,
     spare_parts: Vec<Parts>,
+    spare_orders: Vec<Order>,
     counts: Metrics,
     /// Whether the thread is in its loop.
     active: bool,
@@ -156,10 +188,79 @@ fn with<T>(f: impl FnOnce(&mut Driver) -> T) -> Option<T> {
     DRIVER.try_with(|cell| cell.try_borrow_mut().ok()?.as_deref_mut().map(f)).ok().flatten()
 }
 
+/// Why an operation can't be started on a thread's own ring.
+enum Refused {
+    /// The thread is in no loop of ringfile's.
+    Outside,
+    /// There is no ring to be had.
+    NoRing(Error),
+    /// Nothing else will do either.
+    Finally(Error),
+}
+
+impl Refused {
+    #[cold]
+    fn into_error(self) -> Error {
+        match self {
+            Self::Outside => Error::new(io::ErrorKind::Unsupported, "file operation outside a ringfile thread"),
+            Self::NoRing(error) | Self::Finally(error) => error,
+        }
+    }
+}
+
 #[cold]
-fn outside() -> Error {
-    Error::new(io::ErrorKind::Unsupported, "file operation outside a ringfile thread")
-        .because("await it inside ringfile::block_on or in a task of a ringfile::Runtime")
+fn after_fork() -> Error {
+    Error::new(io::ErrorKind::Unsupported, "file operation in a forked child")
+        .because("its ring and threads belong to the parent; use exec, or use ringfile only after the fork")
+}
+
+/// Says once what is in the way of a ring.
+#[cold]
+fn warn_of_no_ring(error: &Error) {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        tracing::warn!(%error, "operations are carried out by worker threads, as no ring can be had");
+    });
+}
+
+fn send_to_workers(order: Order) {
+    if let Err(order) = workers::send(order) {
+        order.refuse(libc::EOPNOTSUPP);
+    }
+}
+
+/// Has an order carried out by another thread: on a ring where there is one.
+fn send(order: Order, choice: route::Choice) {
+    let left = match choice {
+        route::Choice::Ring => iothreads::send(order),
+        _ => Err(order),
+    };
+    if let Err(order) = left {
+        send_to_workers(order);
+    }
+}
+
+/// Counts an operation that this thread carried out by itself.
+fn count(taken: route::Taken, request: &Request, ended: Ended) {
+    let _ = DRIVER.try_with(|cell| {
+        let Ok(mut driver) = cell.try_borrow_mut() else { return };
+        let driver = driver.get_or_insert_with(|| Driver::new(RingOptions::default()));
+        let counts = &mut driver.counts;
+        counts.ops += 1;
+        counts.failed += u64::from(ended.errno != 0);
+        match taken {
+            route::Taken::Inline => counts.inline_ops += 1,
+            route::Taken::Workers => counts.worker_ops += 1,
+        }
+        if request.kind.is_read() {
+            counts.bytes_read += ended.done as u64;
+        } else if request.kind.is_write() {
+            counts.bytes_written += ended.done as u64;
+        }
+        if !driver.active {
+            driver.shared.counters.publish(&driver.current_counts());
+        }
+    });
 }
 
 /// What a cancelled operation leaves to drop while the driver is not borrowed.
@@ -179,6 +280,7 @@ impl Driver {
             waiting: VecDeque::new(),
             in_flight: 0,
             spare_parts: Vec::new(),
+            spare_orders: Vec::new(),
             counts: Metrics::default(),
             active: false,
             options,
@@ -188,7 +290,7 @@ impl Driver {
 
     /// Makes sure that an operation on `target` can be submitted.
     #[inline]
-    fn may_start(&mut self, target: &Target) -> Result<(), Error> {
+    fn may_start(&mut self, target: &Target) -> Result<(), Refused> {
         match &self.rings {
             Some(rings)
                 if self.active && rings.main.is_ours() && (!target.polled || rings.polled.is_some()) =>
@@ -200,22 +302,28 @@ impl Driver {
     }
 
     #[cold]
-    fn prepare_rings(&mut self, target: &Target) -> Result<(), Error> {
+    fn prepare_rings(&mut self, target: &Target) -> Result<(), Refused> {
         if !self.active {
-            return Err(outside());
+            return Err(Refused::Outside);
+        }
+        if route::workers_are_forced() {
+            return Err(Refused::NoRing(
+                Error::new(io::ErrorKind::Unsupported, "setting up io_uring")
+                    .because("RINGFILE_BACKEND=workers forbids it"),
+            ));
         }
         if self.rings.is_none() {
-            self.rings = Some(self.make_rings()?);
+            self.rings = Some(self.make_rings().map_err(Refused::NoRing)?);
         }
-        let Some(rings) = self.rings.as_mut() else { return Err(outside()) };
+        let Some(rings) = self.rings.as_mut() else { return Err(Refused::Outside) };
         if !rings.main.is_ours() {
-            return Err(Error::new(io::ErrorKind::Unsupported, "file operation in a forked child")
-                .because("its ring belongs to the parent; use exec, or use ringfile only after the fork"));
+            return Err(Refused::Finally(after_fork()));
         }
         if target.polled && rings.polled.is_none() {
             let options = RingOptions { iopoll: true, sqpoll_idle: None, ..self.options };
             let ring =
-                Ring::new(&options, self.shared.waker()).map_err(|error| set_up_failed(errno(&error)))?;
+                Ring::new(&options, self.shared.waker())
+                    .map_err(|error| Refused::Finally(set_up_failed(errno(&error))))?;
             rings.polled = Some(ring);
         }
         Ok(())

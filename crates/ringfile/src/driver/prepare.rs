@@ -195,9 +195,25 @@ fn less_usual(
 fn vectored(slot: &mut Slot, began: usize, index: Option<u16>, sqe: &mut Sqe) {
     let is_read = slot.kind.is_read();
     let Some(parts) = slot.parts.as_mut() else { return };
+    gather(&slot.held, is_read, slot.start + began, parts);
+    sqe.opcode = match (is_read, index) {
+        (true, None) => op::IORING_OP_READV,
+        (true, Some(_)) => op::IORING_OP_READV_FIXED,
+        (false, None) => op::IORING_OP_WRITEV,
+        (false, Some(_)) => op::IORING_OP_WRITEV_FIXED,
+    } as u8;
+    sqe.offset += began as u64;
+    sqe.addr = parts.as_ptr().expose_provenance() as u64;
+    sqe.len = parts.len() as u32;
+    sqe.buf_index = index.unwrap_or(0);
+    slot.fixed &= index.is_some();
+}
+
+/// The addresses of what one submission or call moves of several pieces of memory, from byte `skip` on.
+pub(super) fn gather(held: &Held, is_read: bool, mut skip: usize, parts: &mut Vec<libc::iovec>) {
     parts.clear();
-    let (mut skip, mut room) = (slot.start + began, MOST_AT_ONCE);
-    for part in slot.held.parts() {
+    let mut room = MOST_AT_ONCE;
+    for part in held.parts() {
         let len = if is_read { part.capacity } else { part.len };
         let skipped = skip.min(len);
         skip -= skipped;
@@ -211,15 +227,4 @@ fn vectored(slot: &mut Slot, began: usize, index: Option<u16>, sqe: &mut Sqe) {
         room -= take;
         parts.push(libc::iovec { iov_base: part.ptr.wrapping_add(skipped).cast(), iov_len: take });
     }
-    sqe.opcode = match (is_read, index) {
-        (true, None) => op::IORING_OP_READV,
-        (true, Some(_)) => op::IORING_OP_READV_FIXED,
-        (false, None) => op::IORING_OP_WRITEV,
-        (false, Some(_)) => op::IORING_OP_WRITEV_FIXED,
-    } as u8;
-    sqe.offset += began as u64;
-    sqe.addr = parts.as_ptr().expose_provenance() as u64;
-    sqe.len = parts.len() as u32;
-    sqe.buf_index = index.unwrap_or(0);
-    slot.fixed &= index.is_some();
 }

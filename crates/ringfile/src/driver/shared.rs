@@ -15,7 +15,7 @@ use std::thread::Thread;
 use rustix::event::EventfdFlags;
 
 use super::sleep::{Asleep, Sleep};
-use super::{Finished, Key};
+use super::{Finished, Key, Order};
 use crate::metrics::Counters;
 
 /// What another thread asks of a driver.
@@ -33,6 +33,8 @@ pub(crate) struct Inner {
     /// Whether the thread is in its loop, so that mail gets read.
     pub active: bool,
     pub mail: Vec<Mail>,
+    /// Operations that other threads have this one carry out.
+    pub orders: Vec<Order>,
     pub finished: HashMap<Key, Finished>,
     pub wakers: HashMap<Key, Waker>,
     /// The thread is gone.
@@ -68,6 +70,13 @@ impl Shared {
     /// Leaves something for the thread to do, and wakes it. With `inner` locked by the caller, who saw it active.
     pub(crate) fn post(&self, inner: &mut Inner, mail: Mail) {
         inner.mail.push(mail);
+        self.sleep.mail_came();
+        self.notify();
+    }
+
+    /// Has the thread, which never leaves its loop, carry out an order.
+    pub(crate) fn post_order(&self, order: Order) {
+        self.lock().orders.push(order);
         self.sleep.mail_came();
         self.notify();
     }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::route::Lanes;
 use crate::ring::Ring;
 
 /// Registering costs about as much as it saves in this many operations.
@@ -50,6 +51,7 @@ pub(crate) struct Target {
     /// Completions are polled from the device.
     pub polled: bool,
     pub path: Option<PathBuf>,
+    pub lanes: Lanes,
     /// The drivers that have it in use, by number.
     users: Mutex<Vec<u64>>,
 }
@@ -63,6 +65,7 @@ impl Target {
         direct: Option<Multiples>,
         polled: bool,
         path: Option<PathBuf>,
+        lanes: Lanes,
     ) -> Self {
         let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
         let number = numbers.0.pop().unwrap_or_else(|| {
@@ -71,7 +74,7 @@ impl Target {
         });
         let memory = direct.map_or(1, |direct| direct.memory);
         let direct = AtomicU32::new(direct.map_or(0, |direct| direct.block));
-        Self { fd: fd.into(), number, kind, direct, memory, polled, path, users: Mutex::new(Vec::new()) }
+        Self { fd: fd.into(), number, kind, direct, memory, polled, path, lanes, users: Mutex::new(Vec::new()) }
     }
 
     /// What direct I/O must be a multiple of; `None` for buffered I/O.
@@ -86,6 +89,7 @@ impl Target {
         let flags = rustix::fs::fcntl_getfl(&self.fd)?;
         rustix::fs::fcntl_setfl(&self.fd, flags - rustix::fs::OFlags::DIRECT)?;
         self.direct.store(0, Ordering::Relaxed);
+        self.lanes.reset();
         Ok(())
     }
 

@@ -3,12 +3,16 @@
 //! What always holds: a result is taken once, by whoever polls; a ticket that is dropped before has its operation
 //! cancelled, wherever that is.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
+use super::plain::{self, Attempt};
+use super::route::{Choice, Taken};
 use super::shared::{self, Mail};
 use super::wake::Wake;
-use super::{Ended, Finished, Key, Request, Target, outside, with};
+use super::{Ended, Errand, Finished, Key, Refused, Request, Route, Target, with};
 use crate::error::Error;
 use crate::memory::Held;
 
@@ -18,17 +22,47 @@ pub(crate) struct Ticket {
     key: Key,
 }
 
-/// Starts an operation on this thread, and takes the buffer.
+/// What became of an operation that was started.
+pub(crate) enum Started {
+    /// It is on this thread's ring.
+    Here(Ticket),
+    /// Another thread has it.
+    Elsewhere(Errand),
+    /// It is over.
+    Over(Ended),
+    /// It was not begun: the task yields to others first, and was woken.
+    Later,
+}
+
+/// Starts an operation on its route, and takes the buffer unless it is over or put off.
 ///
 /// # Errors
-/// Leaves the buffer where this is no ringfile thread, or its ring can't be had.
+/// Leaves the buffer where the operation can't be carried out: in a forked child, or where a ring was asked for and can't
+/// be had.
 #[inline]
 pub(crate) fn start(
     target: &Arc<Target>,
     request: &Request,
     held: &mut Held,
     context: &Context<'_>,
-) -> Result<Ticket, Error> {
+) -> Result<Started, Error> {
+    if target.lanes.goes_to_ring(request.kind) || request.linked {
+        match start_here(target, request, held, context) {
+            Ok(ticket) => return Ok(Started::Here(ticket)),
+            Err(Refused::Finally(error)) => return Err(error),
+            Err(_) => {}
+        }
+    }
+    start_by_route(target, request, held, context)
+}
+
+#[inline]
+fn start_here(
+    target: &Arc<Target>,
+    request: &Request,
+    held: &mut Held,
+    context: &Context<'_>,
+) -> Result<Ticket, Refused> {
     let started = with(|driver| {
         driver.may_start(target)?;
         driver.files.enter(target, driver.shared.id);
@@ -36,7 +70,84 @@ pub(crate) fn start(
         driver.submit(key);
         Ok(Ticket { driver: driver.shared.id, key })
     });
-    started.unwrap_or_else(|| Err(outside()))
+    started.unwrap_or(Err(Refused::Outside))
+}
+
+/// Whether an operation that is linked to the next can be started on this thread: both go to one ring.
+pub(crate) fn can_link(target: &Target) -> bool {
+    matches!(target.lanes.route(), Route::Auto | Route::Ring)
+        && with(|driver| driver.may_start(target).is_ok()) == Some(true)
+}
+
+/// So many inline operations in a row, a task yields to others once.
+const INLINE_IN_A_ROW: u32 = 128;
+
+thread_local! {
+    static INLINE: Cell<u32> = const { Cell::new(0) };
+}
+
+#[inline(never)]
+fn start_by_route(
+    target: &Arc<Target>,
+    request: &Request,
+    held: &mut Held,
+    context: &Context<'_>,
+) -> Result<Started, Error> {
+    let mut here = with(|driver| driver.active && driver.failed.is_none()) == Some(true);
+    let mut choice = target.lanes.choose(target, request, here);
+    while matches!(choice, Choice::Attempt | Choice::Inline) {
+        let row = INLINE.get() + 1;
+        INLINE.set(row % INLINE_IN_A_ROW);
+        if row == INLINE_IN_A_ROW {
+            context.waker().wake_by_ref();
+            return Ok(Started::Later);
+        }
+        match inline(target, request, held, choice) {
+            Attempt::Over(ended) => {
+                super::count(Taken::Inline, request, ended);
+                return Ok(Started::Over(ended));
+            }
+            Attempt::WouldWait => choice = Choice::Ring,
+            // Now it is known what the file is.
+            Attempt::NotOffered => choice = target.lanes.choose(target, request, here),
+        }
+    }
+    if choice == Choice::Ring && here {
+        match start_here(target, request, held, context) {
+            Ok(ticket) => return Ok(Started::Here(ticket)),
+            Err(Refused::NoRing(error)) if target.lanes.route() != Route::Ring => {
+                super::warn_of_no_ring(&error);
+                here = false;
+            }
+            Err(Refused::Outside) => here = false,
+            Err(refused) => return Err(refused.into_error()),
+        }
+    }
+    debug_assert!(!here || choice == Choice::Workers);
+    let (errand, order) = Errand::new(target, request, held, context.waker());
+    super::send(order, choice);
+    Ok(Started::Elsewhere(errand))
+}
+
+/// Carries an operation out on this thread, and notes what that tells of the file.
+fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -> Attempt {
+    let lane = target.lanes.lane(request.kind);
+    if choice == Choice::Attempt {
+        let attempt = plain::attempt(target, request, held);
+        match attempt {
+            Attempt::NotOffered => lane.is_not_offered(target.lanes.in_memory()),
+            Attempt::Over(ended) if ended.errno != 0 => {}
+            _ => lane.is_offered(),
+        }
+        return attempt;
+    }
+    if target.lanes.route() != Route::Auto || !lane.is_timed() {
+        return Attempt::Over(plain::run(target, request, held));
+    }
+    let began = Instant::now();
+    let ended = plain::run(target, request, held);
+    lane.note(began.elapsed(), ended.done);
+    Attempt::Over(ended)
 }
 
 impl Ticket {

@@ -5,7 +5,10 @@
 //! hand-written loop. Any other future is woken by its `Waker`.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::task::{RawWakerVTable, Waker};
+
+use super::order::Sink;
 
 /// The number of a task in the loop of its thread.
 pub(crate) type TaskNumber = u32;
@@ -35,6 +38,8 @@ pub(super) enum Wake {
     Nobody,
     Task(TaskNumber),
     Waker(Waker),
+    /// An order: its result goes there.
+    Sink(Arc<dyn Sink>, u32),
 }
 
 impl Wake {

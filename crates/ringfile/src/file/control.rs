@@ -3,12 +3,12 @@
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use super::{File, OpenOptions};
-use crate::driver::{self, Kind, Request, Ticket};
+use crate::driver::{self, Ended, Errand, Kind, Request, Started, Ticket};
 use crate::error::{Error, Result};
 use crate::memory::Held;
 
@@ -57,6 +57,7 @@ pub struct Control<'a> {
 enum Stage {
     Start(Request),
     Running(Ticket),
+    Elsewhere(Errand),
     /// The result is there and was not taken.
     Kept(Result<()>),
     Ended,
@@ -87,6 +88,15 @@ impl<'a> Control<'a> {
             .map_err(|errno| self.failed(Error::from_errno(errno.raw_os_error(), self.what)))
     }
 
+    fn end(&mut self, ended: Ended) -> Poll<Result<()>> {
+        self.stage = Stage::Ended;
+        Poll::Ready(match ended.errno {
+            0 => Ok(()),
+            libc::EINVAL if self.truncate_to.is_some() => self.truncate_here(),
+            errno => Err(self.failed(Error::from_errno(errno, self.what))),
+        })
+    }
+
     fn failed(&self, error: Error) -> Error {
         error.on(self.file.path())
     }
@@ -100,10 +110,16 @@ impl Future for Control<'_> {
         match &mut control.stage {
             Stage::Start(request) => {
                 match driver::start(&control.file.0.target, request, &mut Held::None, context) {
-                    Ok(ticket) => {
+                    Ok(Started::Here(ticket)) => {
                         control.stage = Stage::Running(ticket);
                         Poll::Pending
                     }
+                    Ok(Started::Elsewhere(errand)) => {
+                        control.stage = Stage::Elsewhere(errand);
+                        Poll::Pending
+                    }
+                    Ok(Started::Over(ended)) => control.end(ended),
+                    Ok(Started::Later) => Poll::Pending,
                     Err(error) => {
                         control.stage = Stage::Ended;
                         Poll::Ready(Err(control.failed(error)))
@@ -111,13 +127,12 @@ impl Future for Control<'_> {
                 }
             }
             Stage::Running(ticket) => {
-                let Poll::Ready(ended) = ticket.poll(context, &mut Held::None) else { return Poll::Pending };
-                control.stage = Stage::Ended;
-                Poll::Ready(match ended.errno {
-                    0 => Ok(()),
-                    libc::EINVAL if control.truncate_to.is_some() => control.truncate_here(),
-                    errno => Err(control.failed(Error::from_errno(errno, control.what))),
-                })
+                let ended = ready!(ticket.poll(context, &mut Held::None));
+                control.end(ended)
+            }
+            Stage::Elsewhere(errand) => {
+                let ended = ready!(errand.poll(context, &mut Held::None));
+                control.end(ended)
             }
             Stage::Kept(_) | Stage::Ended => match std::mem::replace(&mut control.stage, Stage::Ended) {
                 Stage::Kept(result) => Poll::Ready(result),

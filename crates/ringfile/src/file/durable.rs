@@ -13,6 +13,7 @@ use linux_raw_sys::general::RWF_DSYNC;
 
 use super::control::Control;
 use super::{File, Io};
+use crate::driver;
 use crate::error::{BufError, BufResult};
 use crate::memory::IoBuf;
 
@@ -123,6 +124,11 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
         let this = &mut *self;
         if this.measured_from.is_none() {
             this.measured_from = Some(Instant::now());
+            if this.linked && !driver::can_link(&this.file.0.target) {
+                // The write does not go to this thread's ring: the sync follows when it has ended.
+                this.linked = false;
+                this.write.unlinked();
+            }
         }
         if this.written.is_none() {
             match Pin::new(&mut this.write).poll(context) {

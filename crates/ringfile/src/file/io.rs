@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::{File, unaligned};
-use crate::driver::{self, Ended, Kind, Multiples, Request, Ticket};
+use crate::driver::{self, Ended, Errand, Kind, Multiples, Request, Started, Ticket};
 use crate::error::{BufError, BufResult, Error};
 use crate::memory::{Held, IoBuf, IoBufMut};
 
@@ -58,6 +58,8 @@ type Boxed<'a> = Pin<Box<dyn Future<Output = (Held, Result<Ended, Error>)> + Sen
 enum Stage<'a> {
     Start,
     Running(Ticket),
+    /// Another thread carries it out.
+    Elsewhere(Errand),
     Unaligned(Boxed<'a>),
     /// The kernel's answer. Left here rather than returned: a result that is built and copied at once costs a failed
     /// store forwarding on every operation.
@@ -113,6 +115,11 @@ impl<'a, B: IoBuf> Io<'a, B> {
     pub(super) fn linked(mut self) -> Self {
         self.transfer.operation.request.linked = true;
         self
+    }
+
+    /// Has nothing wait for it after all.
+    pub(super) fn unlinked(&mut self) {
+        self.transfer.operation.request.linked = false;
     }
 
     /// Whether the kernel takes all of it at once.
@@ -209,7 +216,15 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
             return if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) };
         }
-        if let Stage::Start = self.stage { self.begin(context) } else { self.poll_unaligned(context) }
+        if let Stage::Start = self.stage { self.begin(context) } else { self.poll_otherwise(context) }
+    }
+
+    #[cold]
+    fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Stage::Elsewhere(errand) = &mut self.stage else { return self.poll_unaligned(context) };
+        let ended = ready!(errand.poll(context, &mut self.held));
+        self.stage = Stage::Over(ended);
+        if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) }
     }
 
     #[cold]
@@ -263,9 +278,21 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             Err(error) => return self.fail(error),
         }
         match driver::start(&self.file.0.target, &self.request, &mut self.held, context) {
-            Ok(ticket) => {
+            Ok(Started::Here(ticket)) => {
                 // Before, the operation had not begun or was over: there is nothing to drop.
                 std::mem::forget(std::mem::replace(&mut self.stage, Stage::Running(ticket)));
+                Poll::Pending
+            }
+            Ok(Started::Over(ended)) => {
+                self.stage = Stage::Over(ended);
+                if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) }
+            }
+            Ok(Started::Elsewhere(errand)) => {
+                self.stage = Stage::Elsewhere(errand);
+                Poll::Pending
+            }
+            Ok(Started::Later) => {
+                self.stage = Stage::Start;
                 Poll::Pending
             }
             Err(error) => self.fail(error.at(self.request.offset).on(self.file.path())),

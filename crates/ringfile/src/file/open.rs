@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 
 use super::{Durability, File, Handle};
-use crate::driver::{FileKind, Multiples, Target};
+use crate::driver::{self, FileKind, Lanes, Multiples, Route, Target};
 use crate::error::{Error, Result};
 
 /// Where the kernel does not tell what direct I/O needs.
@@ -48,6 +48,7 @@ pub struct OpenOptions {
     buffered_fallback: bool,
     poll: bool,
     durability: Durability,
+    route: Option<Route>,
 }
 
 impl Default for OpenOptions {
@@ -72,6 +73,7 @@ impl OpenOptions {
             buffered_fallback: false,
             poll: false,
             durability: Durability::default(),
+            route: None,
         }
     }
 
@@ -148,6 +150,13 @@ impl OpenOptions {
         self
     }
 
+    /// Which way operations go; that of [`set_default_route`](crate::set_default_route) where it is not set, `Auto` in
+    /// the end.
+    pub fn route(&mut self, route: Route) -> &mut Self {
+        self.route = Some(route);
+        self
+    }
+
     /// Opens the file. Blocks: the kernel has no way to look a path up without, and would hand it to a worker thread,
     /// which takes longer.
     ///
@@ -211,7 +220,8 @@ impl OpenOptions {
     fn file(&self, user: OwnedFd, own: OwnedFd, direct: Option<Multiples>, path: Option<&Path>) -> File {
         let kind = kind_of(&own);
         let polled = self.poll && direct.is_some();
-        let target = Arc::new(Target::new(own, kind, direct, polled, path.map(Path::to_owned)));
+        let lanes = Lanes::new(self.route.unwrap_or_else(driver::default_route), is_in_memory(&own));
+        let target = Arc::new(Target::new(own, kind, direct, polled, path.map(Path::to_owned), lanes));
         File(Arc::new(Handle::new(target, user, self.buffered_fallback, self.durability)))
     }
 }
@@ -250,13 +260,22 @@ fn alignment(file: &fs::File) -> Result<Multiples> {
     if file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
         return Ok(multiples(rustix::fs::ioctl_blksszget(file).unwrap_or(USUAL_ALIGNMENT), 1));
     }
-    let magic = rustix::fs::fstatfs(file).map_or(0, |facts| facts.f_type as u32);
-    match IN_MEMORY.iter().find(|(known, _)| *known == magic) {
-        Some((_, name)) => {
+    match in_memory(file) {
+        Some(name) => {
             Err(refused(format!("{name} takes O_DIRECT but does not do it; open without direct")))
         }
         None => Ok(multiples(USUAL_ALIGNMENT, 1)),
     }
+}
+
+/// The name of the file system, where it is one whose files are memory.
+fn in_memory(file: impl AsFd) -> Option<&'static str> {
+    let magic = rustix::fs::fstatfs(file).map_or(0, |facts| facts.f_type as u32);
+    IN_MEMORY.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name)
+}
+
+fn is_in_memory(file: impl AsFd) -> bool {
+    in_memory(file).is_some()
 }
 
 /// Memory is to be aligned as blocks are, which is safe where the kernel does not tell, but to no more than what a pool
@@ -280,7 +299,8 @@ impl From<fs::File> for File {
             Err(error) => {
                 tracing::warn!(%error, "no duplicate of a descriptor could be made, using the one given");
                 let kind = kind_of(&user);
-                let target = Arc::new(Target::new(user, kind, direct, false, None));
+                let lanes = Lanes::new(driver::default_route(), is_in_memory(&user));
+                let target = Arc::new(Target::new(user, kind, direct, false, None, lanes));
                 File(Arc::new(Handle::sharing(target)))
             }
         }

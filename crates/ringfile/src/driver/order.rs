@@ -1,0 +1,131 @@
+//! An operation that any thread may carry out, and who gets its result.
+//!
+//! What always holds: an order owns its buffer until it has ended, and ends exactly once, on whatever thread, while no
+//! driver is borrowed and no lock is held.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use super::{Ended, Finished, Request, Target};
+use crate::memory::Held;
+
+/// Who gets the results of orders; tells them apart by an index.
+pub(crate) trait Sink: Send + Sync {
+    /// Takes a result.
+    fn done(self: Arc<Self>, index: u32, finished: Finished);
+
+    /// Whether the result still matters; an order that has not begun is not carried out where it does not.
+    fn is_wanted(&self, index: u32) -> bool;
+}
+
+/// See the module.
+pub(crate) struct Order {
+    pub target: Arc<Target>,
+    pub request: Request,
+    pub held: Held,
+    pub sink: Arc<dyn Sink>,
+    pub index: u32,
+}
+
+impl Order {
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.sink.is_wanted(self.index)
+    }
+
+    pub(crate) fn end(self, ended: Ended) {
+        self.sink.done(self.index, Finished { held: self.held, ended });
+    }
+
+    /// Ends it without having begun.
+    pub(crate) fn refuse(self, errno: i32) {
+        self.end(Ended { done: 0, errno });
+    }
+}
+
+/// One operation that another thread carries out, as its future holds it. Dropping it withdraws the operation where it
+/// has not begun; its buffer is dropped when it has ended.
+pub(crate) struct Errand(Arc<Outcome>);
+
+struct Outcome(Mutex<State>);
+
+enum State {
+    /// Whom to wake.
+    Open(Waker),
+    Ended(Finished),
+    /// The future was dropped, or has its result.
+    Closed,
+}
+
+impl Outcome {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sink for Outcome {
+    fn done(self: Arc<Self>, _: u32, finished: Finished) {
+        let mut state = self.lock();
+        let rest = match std::mem::replace(&mut *state, State::Closed) {
+            State::Open(waker) => {
+                *state = State::Ended(finished);
+                drop(state);
+                return waker.wake();
+            }
+            // Nobody wants it: the buffer is dropped, which may run code of others, outside the lock.
+            _ => finished,
+        };
+        drop(state);
+        drop(rest);
+    }
+
+    fn is_wanted(&self, _: u32) -> bool {
+        !matches!(*self.lock(), State::Closed)
+    }
+}
+
+impl Errand {
+    /// An errand, and the order that carries it out.
+    pub(crate) fn new(
+        target: &Arc<Target>,
+        request: &Request,
+        held: &mut Held,
+        waker: &Waker,
+    ) -> (Self, Order) {
+        let outcome = Arc::new(Outcome(Mutex::new(State::Open(waker.clone()))));
+        let order = Order {
+            target: Arc::clone(target),
+            request: *request,
+            held: std::mem::take(held),
+            sink: Arc::clone(&outcome) as Arc<dyn Sink>,
+            index: 0,
+        };
+        (Self(outcome), order)
+    }
+
+    /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
+    pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Held) -> Poll<Ended> {
+        let mut state = self.0.lock();
+        match std::mem::replace(&mut *state, State::Closed) {
+            State::Open(waker) => {
+                let same = waker.will_wake(context.waker());
+                *state = State::Open(if same { waker.clone() } else { context.waker().clone() });
+                drop(state);
+                // Wakers may own anything, so none is dropped under the lock.
+                drop(waker);
+                Poll::Pending
+            }
+            State::Ended(finished) => {
+                *held = finished.held;
+                Poll::Ready(finished.ended)
+            }
+            State::Closed => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        let before = std::mem::replace(&mut *self.0.lock(), State::Closed);
+        drop(before);
+    }
+}

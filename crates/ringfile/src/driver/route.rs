@@ -1,0 +1,346 @@
+//! Which way an operation goes: the ring, an inline call, or a worker.
+//!
+//! A file's own first operations tell, for reads and writes apart: they carry `RWF_NOWAIT`. Where the kernel takes that
+//! (`EAGAIN` counts), the ring does such operations without its workers. Where it has none (`EOPNOTSUPP`), the ring would
+//! hand each to a kernel thread, which costs 7 to 60 µs; a plain call then is cheaper if what it does is a memory copy.
+//! That is known for tmpfs and ramfs; elsewhere the time of the calls tells.
+//!
+//! What always holds: inline calls that turn out slow cost a loop at most about one per cent of its time ([`Lane::note`]).
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::slot::{Kind, Request};
+use super::target::{FileKind, Target};
+
+/// Which way a file's operations go.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("ringfile-doc-route-{}", std::process::id()));
+/// # std::fs::write(&path, "content")?;
+/// use ringfile::{OpenOptions, Route};
+/// // A plain call on this thread, whatever the file is.
+/// let file = OpenOptions::new().read(true).route(Route::Inline).open(&path)?;
+/// let buffer = ringfile::block_on(file.read_at(Vec::with_capacity(100), 0))?;
+/// assert_eq!(buffer, b"content");
+/// assert_eq!(ringfile::thread_metrics().inline_ops, 1);
+/// # std::fs::remove_file(&path)
+/// # }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum Route {
+    /// The cheapest, found from the file's own first operations, for reads and writes apart.
+    #[default]
+    Auto,
+    /// io_uring. Where no ring can be had, operations fail with an error that says why.
+    Ring,
+    /// A plain call on the thread that polls: nothing overlaps, and a slow file holds up the thread's other tasks.
+    Inline,
+    /// A plain call on a thread of a small pool.
+    Workers,
+}
+
+/// The route that an operation took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Taken {
+    Inline,
+    Workers,
+}
+
+/// What to do with an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Choice {
+    Ring,
+    /// A call that must not wait; if it would, the ring.
+    Attempt,
+    Inline,
+    Workers,
+}
+
+/// Nothing was found out yet.
+const UNKNOWN: u8 = 0;
+/// The file has non-blocking I/O.
+const OFFERED: u8 = 1;
+/// It has none; its files are memory.
+const MEMORY: u8 = 2;
+/// It has none, and what its calls take has to be seen.
+const TIMED: u8 = 3;
+
+/// A call this quick is a memory copy: less than the cheapest hand-over to a kernel thread that was measured, with a
+/// copy's time (2 GB/s) added.
+const QUICK: Duration = Duration::from_micros(20);
+
+/// The score at which a lane leaves for the ring. A slow call adds how many times slower than quick it was, a quick one
+/// takes one away: a thread that was preempted for a few milliseconds does not show, calls that wait over and over do.
+const FULL: u32 = 512;
+/// One call adds no more than this, unless it took longer than [`STALL`].
+const MOST_FOR_ONE: u32 = 256;
+/// No scheduler's doing: the call waited.
+const STALL: Duration = Duration::from_millis(20);
+
+/// How long a lane keeps to the ring: a hundred times what the slow call took, so that trying again costs one per cent,
+/// but at least this, doubled each time that the first call afterwards is slow again.
+const AWAY: Duration = Duration::from_millis(100);
+const LONGEST_AWAY: Duration = Duration::from_secs(60);
+/// Quick calls after which a lane's past is forgotten.
+const FORGIVEN_AFTER: u32 = 4096;
+
+/// One direction of one file.
+pub(crate) struct Lane {
+    state: AtomicU8,
+    score: AtomicU32,
+    times_away: AtomicU32,
+    quick: AtomicU32,
+    /// Until when it keeps to the ring, in nanoseconds of [`now`]; 0 where it does not.
+    away_until: AtomicU64,
+}
+
+/// Nanoseconds since the first call.
+fn now() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
+}
+
+impl Lane {
+    pub(crate) const fn new() -> Self {
+        Self {
+            state: AtomicU8::new(UNKNOWN),
+            // The first call that is timed decides, if it is slow.
+            score: AtomicU32::new(FULL - 1),
+            times_away: AtomicU32::new(0),
+            quick: AtomicU32::new(0),
+            away_until: AtomicU64::new(0),
+        }
+    }
+
+    /// Forgets everything: the file is not what it was.
+    pub(crate) fn reset(&self) {
+        self.state.store(UNKNOWN, Ordering::Relaxed);
+        self.score.store(FULL - 1, Ordering::Relaxed);
+        self.away_until.store(0, Ordering::Relaxed);
+    }
+
+    /// Notes that the kernel took `RWF_NOWAIT`, or said `EAGAIN`.
+    pub(crate) fn is_offered(&self) {
+        self.state.store(OFFERED, Ordering::Relaxed);
+    }
+
+    /// Notes that the kernel has no non-blocking I/O here.
+    pub(crate) fn is_not_offered(&self, in_memory: bool) {
+        self.state.store(if in_memory { MEMORY } else { TIMED }, Ordering::Relaxed);
+    }
+
+    /// Whether inline calls must be timed.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == TIMED
+    }
+
+    fn is_away(&self) -> bool {
+        let until = self.away_until.load(Ordering::Relaxed);
+        if until == 0 {
+            return false;
+        }
+        if now() < until {
+            return true;
+        }
+        // Back, on trial: one slow call sends it away again.
+        self.score.store(FULL - 1, Ordering::Relaxed);
+        self.away_until.store(0, Ordering::Relaxed);
+        false
+    }
+
+    /// Notes how long an inline call of `len` bytes took.
+    pub(crate) fn note(&self, took: Duration, len: usize) {
+        let quick = QUICK + Duration::from_nanos(len as u64 / 2);
+        if took <= quick {
+            let score = self.score.load(Ordering::Relaxed);
+            if score > 0 {
+                self.score.store(score - 1, Ordering::Relaxed);
+            }
+            if self.times_away.load(Ordering::Relaxed) > 0
+                && self.quick.fetch_add(1, Ordering::Relaxed) >= FORGIVEN_AFTER
+            {
+                self.times_away.store(0, Ordering::Relaxed);
+            }
+            return;
+        }
+        self.quick.store(0, Ordering::Relaxed);
+        let times = (took.as_nanos() / quick.as_nanos().max(1)).min(MOST_FOR_ONE.into()) as u32;
+        let weight = if took >= STALL { FULL } else { times };
+        let score = self.score.load(Ordering::Relaxed).saturating_add(weight);
+        self.score.store(score.min(FULL), Ordering::Relaxed);
+        if score >= FULL {
+            self.leave(took);
+        }
+    }
+
+    #[cold]
+    fn leave(&self, took: Duration) {
+        let times = self.times_away.fetch_add(1, Ordering::Relaxed).min(9);
+        let away = AWAY.max(took.saturating_mul(100)).saturating_mul(1 << times).min(LONGEST_AWAY);
+        tracing::debug!(?took, ?away, "inline calls are slow here, operations go to the ring for a while");
+        self.away_until.store(now() + away.as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+/// The lanes of a file, and what its user wants.
+pub(crate) struct Lanes {
+    route: Route,
+    in_memory: bool,
+    read: Lane,
+    write: Lane,
+}
+
+impl Lanes {
+    pub(crate) fn new(route: Route, in_memory: bool) -> Self {
+        Self { route, in_memory, read: Lane::new(), write: Lane::new() }
+    }
+
+    pub(crate) fn route(&self) -> Route {
+        self.route
+    }
+
+    pub(crate) fn lane(&self, kind: Kind) -> &Lane {
+        if kind.is_read() { &self.read } else { &self.write }
+    }
+
+    pub(crate) fn in_memory(&self) -> bool {
+        self.in_memory
+    }
+
+    pub(crate) fn reset(&self) {
+        self.read.reset();
+        self.write.reset();
+    }
+
+    /// Whether an operation goes to the ring of its own thread without further thought.
+    #[inline]
+    pub(crate) fn goes_to_ring(&self, kind: Kind) -> bool {
+        match self.route {
+            Route::Auto => self.lane(kind).state.load(Ordering::Relaxed) == OFFERED || !kind.moves_data(),
+            Route::Ring => true,
+            _ => false,
+        }
+    }
+
+    /// Which way an operation goes. `here`: the calling thread has a ring of its own, or may make one.
+    pub(crate) fn choose(&self, target: &Target, request: &Request, here: bool) -> Choice {
+        if workers_are_forced() && self.route != Route::Ring {
+            return Choice::Workers;
+        }
+        match self.route {
+            Route::Ring => return Choice::Ring,
+            Route::Inline => return Choice::Inline,
+            Route::Workers => return Choice::Workers,
+            Route::Auto => {}
+        }
+        // A pipe may keep its reader waiting for ever.
+        let waits = target.kind == FileKind::Other || target.polled || request.linked;
+        if waits || !request.kind.moves_data() {
+            return Choice::Ring;
+        }
+        let lane = self.lane(request.kind);
+        match lane.state.load(Ordering::Relaxed) {
+            UNKNOWN => Choice::Attempt,
+            MEMORY => Choice::Inline,
+            TIMED if lane.is_away() => Choice::Ring,
+            TIMED => Choice::Inline,
+            // A direct call waits for the device, whatever its flags say.
+            _ if here || target.direct().is_some() => Choice::Ring,
+            _ => Choice::Attempt,
+        }
+    }
+}
+
+/// Whether `RINGFILE_BACKEND=workers` is set. Read once.
+pub(crate) fn workers_are_forced() -> bool {
+    static FORCED: OnceLock<bool> = OnceLock::new();
+    *FORCED.get_or_init(|| match std::env::var("RINGFILE_BACKEND") {
+        Ok(value) if value == "workers" => true,
+        Ok(value) if !value.is_empty() => {
+            tracing::warn!(value, "RINGFILE_BACKEND is neither empty nor `workers`, and ignored");
+            false
+        }
+        _ => false,
+    })
+}
+
+static DEFAULT: AtomicU8 = AtomicU8::new(Route::Auto as u8);
+
+/// Sets the route of files that are opened from now on without one of their own ([`OpenOptions::route`](crate::OpenOptions::route)).
+pub fn set_default_route(route: Route) {
+    DEFAULT.store(route as u8, Ordering::Relaxed);
+}
+
+pub(crate) fn default_route() -> Route {
+    match DEFAULT.load(Ordering::Relaxed) {
+        1 => Route::Ring,
+        2 => Route::Inline,
+        3 => Route::Workers,
+        _ => Route::Auto,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timed() -> Lane {
+        let lane = Lane::new();
+        lane.is_not_offered(false);
+        lane
+    }
+
+    #[test]
+    fn one_slow_call_at_first_is_enough() {
+        let lane = timed();
+        assert!(!lane.is_away());
+        lane.note(Duration::from_micros(70), 4096);
+        assert!(lane.is_away());
+    }
+
+    #[test]
+    fn after_quick_calls_a_preempted_one_changes_nothing_and_a_stall_does() {
+        let lane = timed();
+        (0..600).for_each(|_| lane.note(Duration::from_micros(2), 4096));
+        lane.note(Duration::from_millis(4), 4096);
+        assert!(!lane.is_away(), "a scheduler's slice");
+        lane.note(Duration::from_millis(100), 4096);
+        assert!(lane.is_away(), "a stall");
+        let until = lane.away_until.load(Ordering::Relaxed) - now();
+        assert!(until > 9_000_000_000, "a hundred times the stall, {until} ns");
+    }
+
+    #[test]
+    fn calls_that_wait_over_and_over_leave_and_each_time_for_longer() {
+        let lane = timed();
+        (0..600).for_each(|_| lane.note(Duration::from_micros(2), 4096));
+        let slow = (0..1000).position(|_| {
+            lane.note(Duration::from_micros(120), 4096);
+            lane.is_away()
+        });
+        assert!(slow.is_some_and(|calls| calls < 200), "{slow:?}");
+        let mut last = 0;
+        for _ in 0..20 {
+            lane.away_until.store(1, Ordering::Relaxed);
+            assert!(!lane.is_away(), "tried again");
+            lane.note(Duration::from_micros(120), 4096);
+            let away = lane.away_until.load(Ordering::Relaxed).saturating_sub(now());
+            assert!(away + 1_000_000 > last, "{away} after {last}");
+            last = away.min(LONGEST_AWAY.as_nanos() as u64 - 2_000_000_000);
+        }
+        (0..=FORGIVEN_AFTER).for_each(|_| lane.note(Duration::from_micros(2), 4096));
+        assert_eq!(lane.times_away.load(Ordering::Relaxed), 0, "forgiven");
+    }
+
+    #[test]
+    fn a_long_copy_is_not_a_slow_call() {
+        let lane = timed();
+        lane.note(Duration::from_micros(400), 1 << 20);
+        assert!(!lane.is_away());
+    }
+}

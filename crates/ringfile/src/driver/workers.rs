@@ -1,0 +1,121 @@
+//! Threads that carry orders out by plain system calls: what is left where io_uring is not to be had, and where a file
+//! is set to it.
+//!
+//! Threads are started when there is more to do than idle threads, up to a limit, and end after they were idle for a
+//! while. What always holds: an order that was taken ends; where no thread can be started, the caller's carries it out.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use super::order::Order;
+use super::{plain, route};
+use crate::ring::fork;
+
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Most threads there may be; 0 is for the usual number.
+static MOST: AtomicUsize = AtomicUsize::new(0);
+
+struct Workers {
+    queue: Mutex<Queue>,
+    came: Condvar,
+    process: fork::Mark,
+}
+
+#[derive(Default)]
+struct Queue {
+    orders: VecDeque<Order>,
+    idle: usize,
+    threads: usize,
+}
+
+fn workers() -> &'static Workers {
+    static WORKERS: OnceLock<Workers> = OnceLock::new();
+    WORKERS.get_or_init(|| Workers {
+        queue: Mutex::default(),
+        came: Condvar::new(),
+        process: fork::Mark::current(),
+    })
+}
+
+/// Sets how many threads there may be at most; 0 for the usual number.
+pub(crate) fn set_most(threads: usize) {
+    MOST.store(threads, Ordering::Relaxed);
+}
+
+/// As many as a disk's queue wants, more than there are cores: they mostly wait.
+fn most() -> usize {
+    match MOST.load(Ordering::Relaxed) {
+        0 => std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(4).max(16),
+        most => most,
+    }
+}
+
+/// Has a worker carry out an order. Gives it back in a forked child, which has none of its parent's threads.
+pub(crate) fn send(order: Order) -> Result<(), Order> {
+    let workers = workers();
+    if !workers.process.is_current() {
+        return Err(order);
+    }
+    let mut queue = workers.lock();
+    queue.orders.push_back(order);
+    if queue.idle >= queue.orders.len() {
+        drop(queue);
+        workers.came.notify_one();
+        return Ok(());
+    }
+    if queue.threads < most() {
+        queue.threads += 1;
+        let started = std::thread::Builder::new().name("ringfile-worker".into()).spawn(|| workers.run());
+        if started.is_err() {
+            queue.threads -= 1;
+            if queue.threads == 0 {
+                let order = queue.orders.pop_back();
+                drop(queue);
+                order.into_iter().for_each(carry_out);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn carry_out(mut order: Order) {
+    if !order.is_wanted() {
+        return order.refuse(libc::ECANCELED);
+    }
+    let ended = plain::run(&order.target, &order.request, &mut order.held);
+    super::count(route::Taken::Workers, &order.request, ended);
+    order.end(ended);
+}
+
+impl Workers {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut queue = self.lock();
+        loop {
+            if let Some(order) = queue.orders.pop_front() {
+                drop(queue);
+                let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| carry_out(order)));
+                if caught.is_err() {
+                    tracing::error!("a waker or a buffer panicked on a worker thread");
+                }
+                queue = self.lock();
+                continue;
+            }
+            queue.idle += 1;
+            let (woken, waited) =
+                self.came.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
+            queue = woken;
+            queue.idle -= 1;
+            if waited.timed_out() && queue.orders.is_empty() {
+                queue.threads -= 1;
+                return;
+            }
+        }
+    }
+}
