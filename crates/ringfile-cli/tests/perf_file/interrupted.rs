@@ -31,9 +31,25 @@ fn interrupt(child: Child, signal: Signal) -> Finished {
     Finished::from(output)
 }
 
+/// Whether children of this process are born with the signal ignored.
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").expect("there is /proc");
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("as in proc(5)");
+    let mask = u64::from_str_radix(mask.trim(), 16).expect("a hexadecimal number");
+    mask >> (signal as i32 - 1) & 1 == 1
+}
+
 #[test]
 fn what_was_measured_is_printed_and_saved_and_the_file_is_gone() {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        if is_ignored(signal) {
+            // What the tests were started with: under nohup the program is right to go on.
+            skip(
+                "what_was_measured_is_printed_and_saved_and_the_file_is_gone",
+                "started with SIGHUP ignored",
+            );
+            continue;
+        }
         let folder = folder();
         let out = folder.path().join("out.json");
         let (child, path) = start(&["--iodepth", "4"], &out);
