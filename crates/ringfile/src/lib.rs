@@ -46,10 +46,19 @@
 //!
 //! # Threads
 //!
-//! An operation belongs to the thread that first polled it, which must be a ringfile thread; elsewhere it fails with
-//! an error of kind [`Unsupported`](std::io::ErrorKind::Unsupported). From then on its future may move: it is `Send`
-//! where its buffer is, and polling it on another thread costs a message between the two. Files, pools and buffers
-//! are `Send + Sync`. Tasks stay on their thread.
+//! An operation belongs to the thread that first polled it. On a ringfile thread it goes to that thread's own ring. On
+//! any other, in tokio or another executor, a buffered read of what is cached is done at once, and everything that
+//! would wait goes to a thread of the library's that has a ring ([`set_io_threads`]). A future may move to another
+//! thread: it is `Send` where its buffer is, and polling it there costs a message between the two. Files, pools and
+//! buffers are `Send + Sync`. Tasks stay on their thread.
+//!
+//! # Routes
+//!
+//! The kernel hands some I/O to threads of its own, which costs many times what the I/O does: tmpfs, overlayfs,
+//! buffered writes on most file systems. ringfile finds out from a file's own first operations, for reads and writes
+//! apart, and makes a plain call instead where that is cheaper ([`Route`]). Where there is no io_uring (an old kernel, a
+//! container's seccomp profile, the sysctl `kernel.io_uring_disabled`), worker threads carry everything, with one
+//! warning through `tracing`. `RINGFILE_BACKEND=workers` in the environment has them do so on purpose.
 //!
 //! After a `fork`, pool memory can be read in the child, and file operations there are errors.
 //!

@@ -15,10 +15,11 @@ fn lines(text: &str) -> Vec<&str> {
 #[test]
 fn every_rust_passage_of_the_readme_is_in_this_file() {
     let readme = include_str!("../README.md");
-    let here = lines(include_str!("readme.rs"));
+    // The passage of a server is that of the example, which checks itself.
+    let here = [include_str!("readme.rs"), include_str!("../examples/range_server.rs")].map(lines).concat();
     let passages: Vec<&str> =
         readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(passages.len(), 8, "a passage came or went: is it run below?");
+    assert_eq!(passages.len(), 10, "a passage came or went: is it run below?");
     for passage in passages {
         let wanted = lines(passage);
         assert!(here.windows(wanted.len()).any(|window| window == wanted), "not in this file:\n{passage}");
@@ -49,7 +50,20 @@ fn every_passage_runs() {
         errors(&file).await.unwrap();
         why_slow(&pool, &file).await.unwrap();
     });
+    // On a thread of its own, whose counts begin at 0.
+    let counted = std::thread::spawn(move || ringfile::block_on(one_route(&pool)));
+    if let Err(error) = counted.join().unwrap() {
+        let _ = writeln!(std::io::stderr(), "skipped one_route of every_passage_runs: {error}");
+    }
     std::env::set_current_dir("/").unwrap();
+}
+
+async fn one_route(pool: &Pool) -> std::io::Result<()> {
+    use ringfile::Route;
+    let file = OpenOptions::new().read(true).route(Route::Ring).open("data.bin")?; // whatever the file is
+    file.read_at(pool.get(4096)?, 0).await?;
+    assert_eq!(ringfile::thread_metrics().inline_ops, 0);
+    Ok(())
 }
 
 mod quick_start {

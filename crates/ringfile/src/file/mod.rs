@@ -29,8 +29,8 @@ use crate::memory::{IoBuf, IoBufMut};
 /// Cheap to clone; every clone is the same open file. The descriptor closes when the last clone is gone and the last
 /// operation has ended. Any number of operations may be in flight on one file, from any number of threads.
 ///
-/// Operations are futures: nothing happens until they are polled, on a ringfile thread (inside [`block_on`](crate::block_on)
-/// or a [`Runtime`](crate::Runtime)). **Dropping** one cancels it where the kernel still can; in any case its buffer is kept until the
+/// Operations are futures: nothing happens until they are polled, in any executor; on a ringfile thread (inside
+/// [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)) without a hop to another. **Dropping** one cancels it where the kernel still can; in any case its buffer is kept until the
 /// kernel is done with it. What was written by then is written.
 ///
 /// ```

@@ -19,7 +19,7 @@ use crate::memory::{Buffer, Held, Pool, PoolError};
 ///
 /// Each piece is a buffer of the pool, without a copy; its memory goes back to the pool when the last clone of the
 /// piece is dropped. Where the pool is full, the reader waits for memory, so a pool of `depth` + 1 blocks is the least
-/// that keeps it going. `Send` and `'static`; polled on a ringfile thread. Dropping it cancels its reads.
+/// that keeps it going. `Send` and `'static`; polled in any executor. Dropping it cancels its reads.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
