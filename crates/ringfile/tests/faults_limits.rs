@@ -10,11 +10,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use ringfile::{File, OpenOptions, Pool, RegisteredMemory, Runtime, block_on, thread_metrics};
+use ringfile::{File, Pool, RegisteredMemory, Runtime, block_on, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::{
     Folder, all, assert_content, content, in_child, in_child_with, is_child, is_root, must_end,
-    open_descriptors, poll_once, skip, wait_for, yield_now,
+    open_descriptors, open_on_ring, poll_once, ring_options, skip, wait_for, yield_now,
 };
 
 const PAGE: usize = 4096;
@@ -22,7 +22,7 @@ const PAGE: usize = 4096;
 #[test]
 fn f06_more_completions_than_the_queue_holds_all_arrive() {
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 64 * PAGE))).unwrap();
+    let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
     let runtime = Runtime::builder().threads(1).entries(8).build().unwrap();
     let task = runtime.spawn(async move {
         let before = thread_metrics();
@@ -47,7 +47,7 @@ fn f07_a_full_submission_queue_is_submitted_and_gone_on_with() {
     for entries in [1, 2, 3, 16] {
         let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
         server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
-        let file = OpenOptions::new().read(true).open(server.path()).unwrap();
+        let file = ring_options().read(true).open(server.path()).unwrap();
         let runtime = Runtime::builder().threads(1).entries(entries).build().unwrap();
         let pool = Pool::new(1 << 20);
         let memory = pool.clone();
@@ -76,7 +76,7 @@ fn f07_a_full_submission_queue_is_submitted_and_gone_on_with() {
 #[test]
 fn f07_durable_writes_work_with_the_smallest_ring() {
     let folder = Folder::new();
-    let mut options = OpenOptions::new();
+    let mut options = ring_options();
     options.read(true).write(true).create(true).durability(ringfile::Durability::Fsync);
     let file = options.open(folder.path().join("data")).unwrap();
     let runtime = Runtime::builder().threads(1).entries(1).build().unwrap();
@@ -100,7 +100,7 @@ fn f09_a_thread_that_gets_no_ring_says_so_and_others_go_on() {
         return;
     }
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let file = open_on_ring(folder.file("data", &content(0, PAGE)));
     let runtime = Runtime::builder().threads(1).build().unwrap();
     let task = |file: &File| {
         let file = file.clone();
@@ -165,7 +165,7 @@ fn refuse_submissions_of(entries: u32, errno: i32) {
 /// Runs `test` on a thread of its own, in a loop that has its ring, with a file of 64 pages.
 fn with_refusals<F: Future<Output = ()>>(errno: i32, test: impl FnOnce(File, Pool) -> F + Send + 'static) {
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 64 * PAGE))).unwrap();
+    let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
     let pool = Pool::new(1 << 20);
     let memory = pool.clone();
     must_end("operations that the kernel does not take", move || {
@@ -234,7 +234,7 @@ fn f09_a_file_without_a_descriptor_of_its_own_is_what_it_was() {
     }
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
-    let file = File::open(&path).unwrap();
+    let file = open_on_ring(&path);
     let (theirs, mut ours) = std::io::pipe().unwrap();
     assert!(block_on(file.read_at(vec![0; 10], 0)).is_ok(), "the thread has its ring");
     limit(libc::RLIMIT_NOFILE, 64);
@@ -345,7 +345,7 @@ fn f20_64_kib_of_locked_memory_give_a_ring_without_registration_and_one_warning(
     }
     let warnings = count_warnings();
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 16 * PAGE))).unwrap();
+    let file = open_on_ring(folder.file("data", &content(0, 16 * PAGE)));
     let pool = Pool::new(16 << 20);
     // Larger than may be locked: the ring is made smaller.
     let runtime = Runtime::builder().threads(1).entries(4096).build().unwrap();
@@ -381,7 +381,7 @@ fn f20_8_mib_of_locked_memory_register_the_small_and_go_on_with_the_large() {
     }
     let warnings = count_warnings();
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 16 * PAGE))).unwrap();
+    let file = open_on_ring(folder.file("data", &content(0, 16 * PAGE)));
     let pool = Pool::new(64 << 20);
     for _ in 0..3 {
         assert_eq!(io_with(8, &file, &pool), (8, 8 * 50), "rings and registered operations");
@@ -430,7 +430,7 @@ fn f21_more_than_a_gib_is_registered_in_parts() {
         return skip(name, "it needs 4 GiB of free memory");
     }
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let file = open_on_ring(folder.file("data", &content(0, PAGE)));
     let len = (1 << 30) + (4 << 20);
     let memory = RegisteredMemory::new(vec![0_u8; len]);
     block_on(async {
@@ -459,7 +459,7 @@ fn f21_registered_memory_stays_until_its_operations_have_ended() {
     let name = "f21_registered_memory_stays_until_its_operations_have_ended";
     let Some(server) = Server::or_skip(name, content(0, 8 * PAGE)) else { return };
     server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
-    let file = File::open(server.path()).unwrap();
+    let file = open_on_ring(server.path());
     let dropped = Arc::new(AtomicBool::new(false));
     let memory = RegisteredMemory::new(Told(vec![0; 1 << 20], Arc::clone(&dropped)));
     let pool = Pool::new(1 << 20);

@@ -7,7 +7,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use ringfile::{File, Pool, Runtime, WhenFull, block_on, ring_features, spawn, thread_metrics};
-use support::{Folder, assert_content, content, in_child, open_descriptors};
+use support::{Folder, assert_content, content, in_child, open_descriptors, open_on_ring};
 
 const PAGE: usize = 4096;
 
@@ -69,7 +69,7 @@ fn everything_but_io(file: &File, errno: i32, cause: &str) {
 
 fn no_ring(errno: i32, cause: &'static str) {
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let file = open_on_ring(folder.file("data", &content(0, PAGE)));
     // On a thread of its own, so that the descriptors of its driver are gone at the end.
     std::thread::spawn(move || {
         let before = open_descriptors();
@@ -109,7 +109,7 @@ fn f23_a_ring_that_may_not_be_entered_any_more_fails_operations_and_does_not_spi
         return;
     }
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let file = open_on_ring(folder.file("data", &content(0, PAGE)));
     block_on(async {
         assert_content(&file.read_at(Vec::with_capacity(PAGE), 0).await.unwrap(), 0);
         deny(libc::SYS_io_uring_enter, libc::EPERM);

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 
-use common::{TempPath, comes_true, must_end, status_kib, yields};
+use common::{TempPath, comes_true, must_end, open_on_ring, status_kib, yields};
 use ringfile::{File, Pool, RegisteredMemory, Runtime, block_on, metrics, thread_metrics};
 
 /// What is pinned is counted for the process, so one test at a time.
@@ -26,7 +26,7 @@ fn pinned_kib() -> u64 {
 fn file_of(name: &str, len: usize) -> (TempPath, File) {
     let path = TempPath::on_disk(name);
     std::fs::write(&path, vec![7; len]).unwrap();
-    let file = File::open(&path).unwrap();
+    let file = open_on_ring(&path);
     (path, file)
 }
 
@@ -235,7 +235,7 @@ fn without_registration(path: &str) {
     let pool = Pool::new(16 << 20);
     let threads: Vec<_> = (0..3)
         .map(|_| {
-            let (file, pool) = (File::open(path).unwrap(), pool.clone());
+            let (file, pool) = (open_on_ring(path), pool.clone());
             std::thread::spawn(move || {
                 block_on(async {
                     for at in 0..16 {

@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::{TempPath, comes_true, must_end, pipe, poll_once, sent, yields};
+use common::{TempPath, comes_true, must_end, open_on_ring, pipe, poll_once, ring_options, sent, yields};
 use ringfile::{File, JoinError, Pool, Runtime, block_on, spawn};
 
 fn file_of(name: &str, content: &[u8]) -> (TempPath, File) {
     let path = TempPath::on_disk(name);
     std::fs::write(&path, content).unwrap();
-    let file = File::open(&path).unwrap();
+    let file = open_on_ring(&path);
     (path, file)
 }
 
@@ -230,7 +230,7 @@ fn tasks_that_are_not_send_run_where_they_were_made() {
 fn shutdown_waits_for_every_task_and_its_io() {
     must_end(|| {
         let path = TempPath::on_disk("drains");
-        let file = File::create(&path).unwrap();
+        let file = ring_options().write(true).create(true).truncate(true).open(&path).unwrap();
         let runtime = Runtime::builder().threads(2).build().unwrap();
         for index in 0..64_u64 {
             let file = file.clone();

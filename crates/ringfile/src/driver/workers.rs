@@ -53,6 +53,11 @@ fn most() -> usize {
     }
 }
 
+/// Whether this is a forked child.
+pub(crate) fn are_of_another_process() -> bool {
+    !workers().process.is_current()
+}
+
 /// Has a worker carry out an order. Gives it back in a forked child, which has none of its parent's threads.
 pub(crate) fn send(order: Order) -> Result<(), Order> {
     let workers = workers();
@@ -108,8 +113,7 @@ impl Workers {
                 continue;
             }
             queue.idle += 1;
-            let (woken, waited) =
-                self.came.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
+            let (woken, waited) = self.came.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
             queue = woken;
             queue.idle -= 1;
             if waited.timed_out() && queue.orders.is_empty() {
