@@ -9,7 +9,9 @@ use std::io::ErrorKind;
 use ringfile::{File, Pool, block_on, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::mounts::{Loop, Mount};
-use support::{Folder, Random, all, assert_content, content, must_end, poll_once, ring_options, skip};
+use support::{
+    Folder, Random, all, assert_content, content, must_end, needs_ring, poll_once, ring_options, skip,
+};
 
 const PAGE: usize = 4096;
 
@@ -279,6 +281,9 @@ fn f19_files_without_non_blocking_io_are_read_and_written_all_the_same() {
 #[test]
 fn f19_polling_on_a_file_that_can_not_is_a_clear_error() {
     let name = "f19_polling_on_a_file_that_can_not_is_a_clear_error";
+    if !needs_ring(name) {
+        return;
+    }
     let Some(server) = Server::or_skip(name, content(0, 8 * PAGE)) else { return };
     let polled = ring_options().read(true).direct(true).poll(true).open(server.path()).unwrap();
     let plain = ring_options().read(true).direct(true).open(server.path()).unwrap();

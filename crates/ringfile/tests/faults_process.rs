@@ -13,8 +13,8 @@ use std::sync::OnceLock;
 use ringfile::{File, Pool, Runtime, block_on, metrics, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::{
-    Folder, all, assert_content, content, in_child, must_end, open_descriptors, open_on_ring, poll_once,
-    ring_options, yield_now,
+    Folder, all, assert_content, content, in_child, is_without_ring, must_end, needs_ring, open_descriptors,
+    open_on_ring, poll_once, ring_options, yield_now,
 };
 
 const PAGE: usize = 4096;
@@ -112,6 +112,9 @@ fn f22_a_forked_child_gets_clear_errors_and_the_parent_its_data() {
 #[test]
 fn f22_operations_in_flight_stay_the_parents() {
     let name = "f22_operations_in_flight_stay_the_parents";
+    if !needs_ring(name) {
+        return;
+    }
     if !in_child(name) {
         return;
     }
@@ -233,6 +236,9 @@ fn f29_a_descriptor_closed_or_replaced_by_others_disturbs_no_operation() {
     let other = std::fs::File::open(folder.file("other", &[0; 64 * PAGE])).unwrap();
     let given = std::fs::File::open(&path).unwrap();
     let given_number = given.as_raw_fd();
+    if !is_without_ring() {
+        ringfile::set_default_route(ringfile::Route::Ring);
+    }
     let files = [open_on_ring(&path), File::from(given)];
     assert_eq!(files[1].as_fd().as_raw_fd(), given_number, "the user's own descriptor is what AsFd shows");
     let pool = Pool::new(1 << 20);

@@ -12,7 +12,8 @@ use ringfile::{Durability, File, Pool, block_on, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::mounts::{Loop, Mount};
 use support::{
-    Folder, all, assert_content, byte_at, content, in_child, open_on_ring, ring_options, skip, yield_now,
+    Folder, all, assert_content, byte_at, content, in_child, needs_ring, open_on_ring, ring_options, skip,
+    yield_now,
 };
 
 const PAGE: usize = 4096;
@@ -51,6 +52,9 @@ fn storm() {
 #[test]
 fn f11_a_storm_of_signals_disturbs_no_operation() {
     let name = "f11_a_storm_of_signals_disturbs_no_operation";
+    if !needs_ring(name) {
+        return;
+    }
     if !in_child(name) {
         return;
     }
@@ -84,6 +88,9 @@ fn f11_a_storm_of_signals_disturbs_no_operation() {
 #[test]
 fn f11_interrupted_completions_are_submitted_again() {
     let name = "f11_interrupted_completions_are_submitted_again";
+    if !needs_ring(name) {
+        return;
+    }
     let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
     server.rule(Op::Read, EVERYWHERE, 20, Act::Fail(libc::EINTR));
     server.rule(Op::Write, EVERYWHERE, 20, Act::Fail(libc::EINTR));
@@ -112,6 +119,9 @@ fn f11_an_operation_that_is_always_interrupted_fails_in_the_end() {
 #[test]
 fn f12_eagain_completions_are_submitted_again() {
     let name = "f12_eagain_completions_are_submitted_again";
+    if !needs_ring(name) {
+        return;
+    }
     // An answer that comes later with EAGAIN is asked for again by the kernel itself, without end.
     let Some(server) = Server::blocking_or_skip(name, content(0, 64 * PAGE)) else { return };
     // The kernel itself asks some hundred times before it passes the errno on.

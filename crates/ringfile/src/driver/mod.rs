@@ -202,7 +202,9 @@ impl Refused {
     #[cold]
     fn into_error(self) -> Error {
         match self {
-            Self::Outside => Error::new(io::ErrorKind::Unsupported, "file operation outside a ringfile thread"),
+            Self::Outside => {
+                Error::new(io::ErrorKind::Unsupported, "file operation outside a ringfile thread")
+            }
             Self::NoRing(error) | Self::Finally(error) => error,
         }
     }
@@ -219,7 +221,7 @@ fn after_fork() -> Error {
 fn warn_of_no_ring(error: &Error) {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        tracing::warn!(%error, "operations are carried out by worker threads, as no ring can be had");
+        tracing::warn!(%error, "workers carry operations out, as no ring can be had");
     });
 }
 
@@ -337,9 +339,8 @@ impl Driver {
         }
         if target.polled && rings.polled.is_none() {
             let options = RingOptions { iopoll: true, sqpoll_idle: None, ..self.options };
-            let ring =
-                Ring::new(&options, self.shared.waker())
-                    .map_err(|error| Refused::Finally(set_up_failed(errno(&error))))?;
+            let ring = Ring::new(&options, self.shared.waker())
+                .map_err(|error| Refused::Finally(set_up_failed(errno(&error))))?;
             rings.polled = Some(ring);
         }
         Ok(())
