@@ -6,28 +6,30 @@ mod support;
 
 use std::io::ErrorKind;
 
-use ringfile::{File, OpenOptions, Pool, block_on, thread_metrics};
+use ringfile::{File, Pool, block_on, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::mounts::{Loop, Mount};
-use support::{Folder, Random, all, assert_content, content, must_end, poll_once, skip};
+use support::{
+    Folder, Random, all, assert_content, content, must_end, needs_ring, poll_once, ring_options, skip,
+};
 
 const PAGE: usize = 4096;
 
 /// A direct file on the disk that the temporary folder is on; `None` where that has no direct I/O.
 fn direct(test: &str, folder: &Folder, bytes: &[u8]) -> Option<File> {
     let path = folder.file("data", bytes);
-    let opened = OpenOptions::new().read(true).write(true).direct(true).open(path);
+    let opened = ring_options().read(true).write(true).direct(true).open(path);
     opened.map_err(|error| skip(test, error)).ok()
 }
 
 #[test]
 fn f16_direct_refused_at_open_is_a_clear_error_or_buffered_where_allowed() {
     for path in ["/proc/self/status", "/dev/zero"] {
-        let error = OpenOptions::new().read(true).direct(true).open(path).unwrap_err();
+        let error = ring_options().read(true).direct(true).open(path).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         let text = error.to_string();
         assert!(text.contains(path) && text.contains("direct"), "{text}");
-        let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(path).unwrap();
+        let file = ring_options().read(true).direct(true).buffered_fallback(true).open(path).unwrap();
         assert!(!file.is_direct() && file.alignment().bytes == 1);
         let got = block_on(file.read_at(Vec::with_capacity(100), 0)).unwrap();
         assert!(!got.is_empty());
@@ -40,7 +42,7 @@ fn f16_direct_refused_at_io_is_a_clear_error() {
     let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
     server.direct_rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Fail(libc::EINVAL));
     server.direct_rule(Op::Write, 0..u64::MAX, usize::MAX, Act::Fail(libc::EINVAL));
-    let file = OpenOptions::new().read(true).write(true).direct(true).open(server.path()).unwrap();
+    let file = ring_options().read(true).write(true).direct(true).open(server.path()).unwrap();
     let pool = Pool::new(1 << 20);
     block_on(async {
         let failed = file.read_at(pool.get(PAGE).unwrap(), 0).await.unwrap_err();
@@ -63,7 +65,7 @@ fn f16_direct_refused_at_io_turns_buffered_where_allowed_for_all_in_flight() {
     let name = "f16_direct_refused_at_io_turns_buffered_where_allowed_for_all_in_flight";
     let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
     server.direct_rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Fail(libc::EINVAL));
-    let mut options = OpenOptions::new();
+    let mut options = ring_options();
     let file = options.read(true).direct(true).buffered_fallback(true).open(server.path()).unwrap();
     assert!(file.is_direct());
     let pool = Pool::new(1 << 20);
@@ -82,7 +84,7 @@ fn f16_unaligned_reads_turn_buffered_where_allowed() {
     let name = "f16_unaligned_reads_turn_buffered_where_allowed";
     let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
     server.direct_rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Fail(libc::EINVAL));
-    let mut options = OpenOptions::new();
+    let mut options = ring_options();
     let file = options.read(true).direct(true).buffered_fallback(true).open(server.path()).unwrap();
     block_on(async {
         let reads = (0..8_u64).map(|i| file.read_at(Vec::with_capacity(10_000), i * 777 + 1)).collect();
@@ -100,12 +102,11 @@ fn f17_direct_on_tmpfs_is_found_out() {
     let Some(disk) = Mount::tmpfs(name, 1 << 20) else { return };
     let path = disk.path().join("data");
     std::fs::write(&path, content(0, 2 * PAGE)).unwrap();
-    let error =
-        OpenOptions::new().read(true).write(true).direct(true).truncate(true).open(&path).unwrap_err();
+    let error = ring_options().read(true).write(true).direct(true).truncate(true).open(&path).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("tmpfs"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), content(0, 2 * PAGE), "a refused open costs no data");
-    let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(&path).unwrap();
+    let file = ring_options().read(true).direct(true).buffered_fallback(true).open(&path).unwrap();
     assert!(!file.is_direct());
     assert_content(&block_on(file.read_exact_at(vec![0; 5000], 77)).unwrap(), 77);
     // A descriptor that was opened elsewhere with O_DIRECT is no more direct than that.
@@ -194,7 +195,7 @@ fn f18_blocks_larger_than_a_page_are_read_and_written() {
     let name = "f18_blocks_larger_than_a_page_are_read_and_written";
     const BLOCK: usize = 16 << 10;
     let Some(device) = Loop::with_blocks(name, &content(0, 1 << 20), BLOCK) else { return };
-    let file = OpenOptions::new().read(true).write(true).direct(true).open(device.device()).unwrap();
+    let file = ring_options().read(true).write(true).direct(true).open(device.device()).unwrap();
     assert_eq!(file.alignment().bytes, BLOCK);
     must_end("direct I/O with blocks of 16 KiB", move || {
         block_on(async {
@@ -269,7 +270,7 @@ fn f19_files_without_non_blocking_io_are_read_and_written_all_the_same() {
     let Some(disk) = Mount::tmpfs(name, 8 << 20) else { return };
     let path = disk.path().join("data");
     block_on(async {
-        let file = OpenOptions::new().read(true).write(true).create(true).open(&path).unwrap();
+        let file = ring_options().read(true).write(true).create(true).open(&path).unwrap();
         let writes =
             (0..64_u64).map(|i| file.write_at(content(i * PAGE as u64, PAGE), i * PAGE as u64)).collect();
         assert!(all(writes).await.into_iter().all(|result| result.is_ok()));
@@ -280,9 +281,12 @@ fn f19_files_without_non_blocking_io_are_read_and_written_all_the_same() {
 #[test]
 fn f19_polling_on_a_file_that_can_not_is_a_clear_error() {
     let name = "f19_polling_on_a_file_that_can_not_is_a_clear_error";
+    if !needs_ring(name) {
+        return;
+    }
     let Some(server) = Server::or_skip(name, content(0, 8 * PAGE)) else { return };
-    let polled = OpenOptions::new().read(true).direct(true).poll(true).open(server.path()).unwrap();
-    let plain = OpenOptions::new().read(true).direct(true).open(server.path()).unwrap();
+    let polled = ring_options().read(true).direct(true).poll(true).open(server.path()).unwrap();
+    let plain = ring_options().read(true).direct(true).open(server.path()).unwrap();
     let pool = Pool::new(1 << 20);
     block_on(async {
         for _ in 0..3 {

@@ -8,21 +8,24 @@ use std::future::Future;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use ringfile::{File, OpenOptions, Pool, RegisteredMemory, Runtime, block_on, thread_metrics};
+use ringfile::{File, Pool, RegisteredMemory, Runtime, block_on, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::{
-    Folder, all, assert_content, content, in_child, in_child_with, is_child, is_root, must_end,
-    open_descriptors, poll_once, skip, wait_for, yield_now,
+    Folder, all, assert_content, content, in_child, in_child_with, is_child, is_root, must_end, needs_ring,
+    open_descriptors, open_on_ring, poll_once, record_warnings, ring_options, skip, wait_for, yield_now,
 };
 
 const PAGE: usize = 4096;
 
 #[test]
 fn f06_more_completions_than_the_queue_holds_all_arrive() {
+    if !needs_ring("f06_more_completions_than_the_queue_holds_all_arrive") {
+        return;
+    }
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 64 * PAGE))).unwrap();
+    let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
     let runtime = Runtime::builder().threads(1).entries(8).build().unwrap();
     let task = runtime.spawn(async move {
         let before = thread_metrics();
@@ -47,7 +50,7 @@ fn f07_a_full_submission_queue_is_submitted_and_gone_on_with() {
     for entries in [1, 2, 3, 16] {
         let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
         server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
-        let file = OpenOptions::new().read(true).open(server.path()).unwrap();
+        let file = ring_options().read(true).open(server.path()).unwrap();
         let runtime = Runtime::builder().threads(1).entries(entries).build().unwrap();
         let pool = Pool::new(1 << 20);
         let memory = pool.clone();
@@ -76,7 +79,7 @@ fn f07_a_full_submission_queue_is_submitted_and_gone_on_with() {
 #[test]
 fn f07_durable_writes_work_with_the_smallest_ring() {
     let folder = Folder::new();
-    let mut options = OpenOptions::new();
+    let mut options = ring_options();
     options.read(true).write(true).create(true).durability(ringfile::Durability::Fsync);
     let file = options.open(folder.path().join("data")).unwrap();
     let runtime = Runtime::builder().threads(1).entries(1).build().unwrap();
@@ -96,11 +99,14 @@ fn limit(what: libc::__rlimit_resource_t, bytes: u64) {
 
 #[test]
 fn f09_a_thread_that_gets_no_ring_says_so_and_others_go_on() {
+    if !needs_ring("f09_a_thread_that_gets_no_ring_says_so_and_others_go_on") {
+        return;
+    }
     if !in_child("f09_a_thread_that_gets_no_ring_says_so_and_others_go_on") {
         return;
     }
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let file = open_on_ring(folder.file("data", &content(0, PAGE)));
     let runtime = Runtime::builder().threads(1).build().unwrap();
     let task = |file: &File| {
         let file = file.clone();
@@ -136,6 +142,46 @@ fn f09_a_thread_that_gets_no_ring_says_so_and_others_go_on() {
     assert_eq!(open_descriptors(), descriptors, "a set-up that failed left a descriptor behind");
 }
 
+#[test]
+fn f09_without_descriptors_for_a_ring_the_workers_go_on() {
+    let name = "f09_without_descriptors_for_a_ring_the_workers_go_on";
+    if !in_child(name) {
+        return;
+    }
+    let warnings = record_warnings();
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, 64 * PAGE))).unwrap();
+    let runtime = Runtime::builder().threads(2).build().unwrap();
+    let (theirs, mut ours) = std::io::pipe().unwrap();
+    let pipe = File::from(std::fs::File::from(std::os::fd::OwnedFd::from(theirs)));
+    std::io::Write::write_all(&mut ours, b"some").unwrap();
+    let mut taken = Vec::new();
+    limit(libc::RLIMIT_NOFILE, 64);
+    while let Ok(another) = std::fs::File::open("/dev/null") {
+        taken.push(another);
+    }
+    let tasks: Vec<_> = (0..64_u64)
+        .map(|page| {
+            let file = file.clone();
+            runtime.spawn(async move {
+                let offset = page * PAGE as u64;
+                assert_content(&file.read_exact_at(vec![0; PAGE], offset).await.unwrap(), offset);
+                file.sync_data().await.unwrap();
+            })
+        })
+        .collect();
+    tasks.into_iter().for_each(|task| task.join().unwrap());
+    // What never goes inline.
+    let task = runtime.spawn(async move { pipe.read_at(Vec::with_capacity(100), 0).await.unwrap() });
+    assert_eq!(task.join().unwrap(), b"some");
+    assert!(ringfile::metrics().worker_ops >= 65, "{:?}", ringfile::metrics());
+    let warnings = warnings.lock().unwrap();
+    if !support::is_without_ring() {
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains("RLIMIT_NOFILE") && warnings[0].contains("workers"), "{warnings:?}");
+    }
+}
+
 /// From now on, `io_uring_enter` on this thread fails with `errno` whenever it is to submit so many entries.
 fn refuse_submissions_of(entries: u32, errno: i32) {
     let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
@@ -165,7 +211,7 @@ fn refuse_submissions_of(entries: u32, errno: i32) {
 /// Runs `test` on a thread of its own, in a loop that has its ring, with a file of 64 pages.
 fn with_refusals<F: Future<Output = ()>>(errno: i32, test: impl FnOnce(File, Pool) -> F + Send + 'static) {
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 64 * PAGE))).unwrap();
+    let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
     let pool = Pool::new(1 << 20);
     let memory = pool.clone();
     must_end("operations that the kernel does not take", move || {
@@ -185,6 +231,9 @@ fn with_refusals<F: Future<Output = ()>>(errno: i32, test: impl FnOnce(File, Poo
 
 #[test]
 fn f07_a_submission_that_fails_is_the_answer_to_what_was_not_taken() {
+    if !needs_ring("f07_a_submission_that_fails_is_the_answer_to_what_was_not_taken") {
+        return;
+    }
     with_refusals(libc::ENXIO, async |file, pool| {
         let reads = (0..3).map(|_| file.read_at(pool.get(PAGE).unwrap(), 0)).collect();
         for result in all(reads).await {
@@ -196,6 +245,9 @@ fn f07_a_submission_that_fails_is_the_answer_to_what_was_not_taken() {
 
 #[test]
 fn f07_a_kernel_that_is_short_of_memory_is_asked_again() {
+    if !needs_ring("f07_a_kernel_that_is_short_of_memory_is_asked_again") {
+        return;
+    }
     for errno in [libc::EAGAIN, libc::EBUSY, libc::ENOMEM] {
         with_refusals(errno, async |file, pool| {
             let mut reads: Vec<_> = (0..3).map(|_| file.read_at(pool.get(PAGE).unwrap(), 0)).collect();
@@ -216,6 +268,9 @@ fn f07_a_kernel_that_is_short_of_memory_is_asked_again() {
 
 #[test]
 fn f07_a_kernel_that_stays_short_of_memory_is_told_and_not_spun_on() {
+    if !needs_ring("f07_a_kernel_that_stays_short_of_memory_is_told_and_not_spun_on") {
+        return;
+    }
     with_refusals(libc::EAGAIN, async |file, pool| {
         let before = thread_metrics();
         let reads = (0..3).map(|_| file.read_at(pool.get(PAGE).unwrap(), 0)).collect();
@@ -234,7 +289,7 @@ fn f09_a_file_without_a_descriptor_of_its_own_is_what_it_was() {
     }
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
-    let file = File::open(&path).unwrap();
+    let file = open_on_ring(&path);
     let (theirs, mut ours) = std::io::pipe().unwrap();
     assert!(block_on(file.read_at(vec![0; 10], 0)).is_ok(), "the thread has its ring");
     limit(libc::RLIMIT_NOFILE, 64);
@@ -259,37 +314,6 @@ fn f09_a_file_without_a_descriptor_of_its_own_is_what_it_was() {
         "what a pipe has is an answer, without waiting for more"
     );
     writer.join().unwrap();
-}
-
-/// Counts the warnings of the whole process.
-struct Warnings(Arc<AtomicUsize>);
-
-impl tracing::Subscriber for Warnings {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() <= tracing::Level::WARN
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, _: &tracing::Event<'_>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
-fn count_warnings() -> Arc<AtomicUsize> {
-    let count = Arc::new(AtomicUsize::new(0));
-    tracing::subscriber::set_global_default(Warnings(Arc::clone(&count))).unwrap();
-    count
 }
 
 /// Makes the process that of a user without privileges who may lock so much memory. The user is nobody else's, since
@@ -337,15 +361,19 @@ fn io_with(threads: usize, file: &File, pool: &Pool) -> (usize, u64) {
 #[test]
 fn f20_64_kib_of_locked_memory_give_a_ring_without_registration_and_one_warning() {
     let name = "f20_64_kib_of_locked_memory_give_a_ring_without_registration_and_one_warning";
+    if !needs_ring(name) {
+        return;
+    }
     if !is_root() && !is_child(name) {
         return skip(name, "becoming another user needs root");
     }
     if !in_child_with(name, |command| unprivileged(command, 64 << 10)) {
         return;
     }
-    let warnings = count_warnings();
+    let warnings = record_warnings();
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 16 * PAGE))).unwrap();
+    let path = folder.file("data", &content(0, 16 * PAGE));
+    let file = open_on_ring(&path);
     let pool = Pool::new(16 << 20);
     // Larger than may be locked: the ring is made smaller.
     let runtime = Runtime::builder().threads(1).entries(4096).build().unwrap();
@@ -365,28 +393,39 @@ fn f20_64_kib_of_locked_memory_give_a_ring_without_registration_and_one_warning(
     // Few of many threads get one; all others are told.
     let (rings, fixed) = io_with(8, &file, &pool);
     assert!(rings >= 1 && fixed == 0, "{rings} rings, {fixed} registered operations");
+    assert_eq!(warnings.lock().unwrap().len(), 1, "{warnings:?}");
+    // Where the ring was not asked for, workers carry out the operations of those that get none.
+    let anyhow = File::open(&path).unwrap();
+    assert_eq!(io_with(8, &anyhow, &pool), (8, 0), "threads that could read");
     assert!(pool.metrics().refused_registrations >= 1);
     assert_eq!(pool.metrics().in_use, 0);
-    assert_eq!(warnings.load(Ordering::Relaxed), 1, "warnings");
+    let warnings = warnings.lock().unwrap();
+    let (of_workers, of_memory): (Vec<_>, Vec<_>) =
+        warnings.iter().partition(|text| text.contains("workers"));
+    assert_eq!(of_memory.len(), 1, "{warnings:?}");
+    assert!(of_workers.len() <= 1, "{warnings:?}");
 }
 
 #[test]
 fn f20_8_mib_of_locked_memory_register_the_small_and_go_on_with_the_large() {
     let name = "f20_8_mib_of_locked_memory_register_the_small_and_go_on_with_the_large";
+    if !needs_ring(name) {
+        return;
+    }
     if !is_root() && !is_child(name) {
         return skip(name, "becoming another user needs root");
     }
     if !in_child_with(name, |command| unprivileged(command, 8 << 20)) {
         return;
     }
-    let warnings = count_warnings();
+    let warnings = record_warnings();
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 16 * PAGE))).unwrap();
+    let file = open_on_ring(folder.file("data", &content(0, 16 * PAGE)));
     let pool = Pool::new(64 << 20);
     for _ in 0..3 {
         assert_eq!(io_with(8, &file, &pool), (8, 8 * 50), "rings and registered operations");
     }
-    assert_eq!(warnings.load(Ordering::Relaxed), 0);
+    assert_eq!(warnings.lock().unwrap().len(), 0, "{warnings:?}");
     // More than may be locked: reads go on all the same.
     block_on(async {
         let buffers: Vec<_> = (0..32).map(|_| pool.get(1 << 20).unwrap()).collect();
@@ -397,7 +436,7 @@ fn f20_8_mib_of_locked_memory_register_the_small_and_go_on_with_the_large() {
     let counts = pool.metrics();
     assert!(counts.registered_bytes > 0 && counts.registered_bytes <= 8 << 20, "{counts:?}");
     assert!(counts.refused_registrations >= 1, "{counts:?}");
-    assert_eq!(warnings.load(Ordering::Relaxed), 1, "warnings");
+    assert_eq!(warnings.lock().unwrap().len(), 1, "{warnings:?}");
 }
 
 /// Memory that tells when it is dropped.
@@ -423,6 +462,9 @@ unsafe impl ringfile::StableMemory for Told {
 #[test]
 fn f21_more_than_a_gib_is_registered_in_parts() {
     let name = "f21_more_than_a_gib_is_registered_in_parts";
+    if !needs_ring(name) {
+        return;
+    }
     let available = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = available.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let available = available.and_then(|kib| kib.trim().trim_end_matches(" kB").parse::<u64>().ok());
@@ -430,7 +472,7 @@ fn f21_more_than_a_gib_is_registered_in_parts() {
         return skip(name, "it needs 4 GiB of free memory");
     }
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let file = open_on_ring(folder.file("data", &content(0, PAGE)));
     let len = (1 << 30) + (4 << 20);
     let memory = RegisteredMemory::new(vec![0_u8; len]);
     block_on(async {
@@ -459,7 +501,7 @@ fn f21_registered_memory_stays_until_its_operations_have_ended() {
     let name = "f21_registered_memory_stays_until_its_operations_have_ended";
     let Some(server) = Server::or_skip(name, content(0, 8 * PAGE)) else { return };
     server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
-    let file = File::open(server.path()).unwrap();
+    let file = open_on_ring(server.path());
     let dropped = Arc::new(AtomicBool::new(false));
     let memory = RegisteredMemory::new(Told(vec![0; 1 << 20], Arc::clone(&dropped)));
     let pool = Pool::new(1 << 20);

@@ -10,10 +10,11 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::pin::pin;
 use std::sync::OnceLock;
 
-use ringfile::{File, OpenOptions, Pool, Runtime, block_on, metrics, thread_metrics};
+use ringfile::{File, Pool, Runtime, block_on, metrics, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::{
-    Folder, all, assert_content, content, in_child, must_end, open_descriptors, poll_once, yield_now,
+    Folder, all, assert_content, content, in_child, is_without_ring, must_end, needs_ring, open_descriptors,
+    open_on_ring, poll_once, ring_options, yield_now,
 };
 
 const PAGE: usize = 4096;
@@ -57,7 +58,7 @@ fn f22_a_forked_child_gets_clear_errors_and_the_parent_its_data() {
         return;
     }
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 64 * PAGE))).unwrap();
+    let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
     let pool = Pool::new(4 << 20);
     let kept = block_on(file.read_exact_at(pool.get(8 * PAGE).unwrap(), 0)).unwrap();
     let child = fork(|| {
@@ -71,7 +72,7 @@ fn f22_a_forked_child_gets_clear_errors_and_the_parent_its_data() {
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             // Another thread of the child has a ring of its own.
-            let file = File::open("/proc/self/exe").unwrap();
+            let file = open_on_ring("/proc/self/exe");
             let got = block_on(file.read_at(vec![0; 4], 0)).unwrap();
             sender.send(got).unwrap();
         });
@@ -111,12 +112,15 @@ fn f22_a_forked_child_gets_clear_errors_and_the_parent_its_data() {
 #[test]
 fn f22_operations_in_flight_stay_the_parents() {
     let name = "f22_operations_in_flight_stay_the_parents";
+    if !needs_ring(name) {
+        return;
+    }
     if !in_child(name) {
         return;
     }
     let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
     server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
-    let file = File::open(server.path()).unwrap();
+    let file = open_on_ring(server.path());
     let pool = Pool::new(1 << 20);
     block_on(async {
         let mut reads: Vec<_> =
@@ -193,7 +197,7 @@ fn f22_a_child_that_ends_as_any_process_disturbs_nothing() {
     }
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 64 * PAGE));
-    let file = File::open(&path).unwrap();
+    let file = open_on_ring(&path);
     let pool = Pool::new(1 << 20);
     block_on(async {
         let read = async |page: u64| {
@@ -205,7 +209,7 @@ fn f22_a_child_that_ends_as_any_process_disturbs_nothing() {
             read(page).await;
         }
         for round in 0..5 {
-            let last = File::open(&path).unwrap();
+            let last = open_on_ring(&path);
             for _ in 0..16 {
                 assert_content(&last.read_exact_at(pool.get(PAGE).unwrap(), 0).await.unwrap(), 0);
             }
@@ -232,7 +236,10 @@ fn f29_a_descriptor_closed_or_replaced_by_others_disturbs_no_operation() {
     let other = std::fs::File::open(folder.file("other", &[0; 64 * PAGE])).unwrap();
     let given = std::fs::File::open(&path).unwrap();
     let given_number = given.as_raw_fd();
-    let files = [File::open(&path).unwrap(), File::from(given)];
+    if !is_without_ring() {
+        ringfile::set_default_route(ringfile::Route::Ring);
+    }
+    let files = [open_on_ring(&path), File::from(given)];
     assert_eq!(files[1].as_fd().as_raw_fd(), given_number, "the user's own descriptor is what AsFd shows");
     let pool = Pool::new(1 << 20);
     for file in &files {
@@ -284,7 +291,7 @@ fn f03_descriptors_and_memory_are_all_given_back() {
     let round = || {
         let pool = Pool::new(4 << 20);
         let runtime = Runtime::builder().threads(3).build().unwrap();
-        let file = File::open(&path).unwrap();
+        let file = open_on_ring(&path);
         let tasks: Vec<_> = (0..30_u64)
             .map(|i| {
                 let (file, pool) = (file.clone(), pool.clone());
@@ -324,7 +331,7 @@ fn f03_threads_that_end_again_and_again_with_operations_in_flight_leave_nothing(
     }
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 256 * PAGE));
-    let file = File::open(&path).unwrap();
+    let file = open_on_ring(&path);
     let pool = Pool::new(16 << 20);
     let thread = |which: u64| {
         let (file, pool) = (file.clone(), pool.clone());
@@ -393,7 +400,7 @@ fn f29_thousands_of_files_are_told_apart() {
         for round in 0..2 {
             // The second time other files get the numbers of the first.
             let which = |i: u64| if round == 0 { i } else { want - 1 - i };
-            let files: Vec<_> = (0..want).map(|i| File::open(&paths[which(i) as usize]).unwrap()).collect();
+            let files: Vec<_> = (0..want).map(|i| open_on_ring(&paths[which(i) as usize])).collect();
             for i in 0..want {
                 read(&files[i as usize], which(i)).await;
             }
@@ -417,7 +424,7 @@ fn f03_a_panic_of_the_main_future_drains_and_leaves_the_thread_usable() {
     let name = "f03_a_panic_of_the_main_future_drains_and_leaves_the_thread_usable";
     let Some(server) = Server::or_skip(name, content(0, 8 * PAGE)) else { return };
     server.rule(Op::Read, 0..4096, 4, Act::Delay(std::time::Duration::from_millis(100)));
-    let file = OpenOptions::new().read(true).open(server.path()).unwrap();
+    let file = ring_options().read(true).open(server.path()).unwrap();
     let pool = Pool::new(1 << 20);
     let thrown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         block_on(async {
@@ -439,7 +446,7 @@ fn f03_futures_that_are_leaked_harm_nobody() {
     let folder = Folder::new();
     // In a static, where a leak detector sees it.
     static FILE: OnceLock<File> = OnceLock::new();
-    let file = FILE.get_or_init(|| File::open(folder.file("data", &content(0, 8 * PAGE))).unwrap());
+    let file = FILE.get_or_init(|| open_on_ring(folder.file("data", &content(0, 8 * PAGE))));
     let pool = Pool::new(1 << 20);
     let memory = pool.clone();
     must_end("a thread whose futures were leaked", move || {
@@ -459,7 +466,7 @@ fn f03_futures_that_are_leaked_harm_nobody() {
 #[test]
 fn f01_a_future_goes_through_several_loops() {
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 8 * PAGE))).unwrap();
+    let file = open_on_ring(folder.file("data", &content(0, 8 * PAGE)));
     let mut read = pin!(file.read_exact_at(vec![0; PAGE], 0));
     for _ in 0..2 {
         let polled =

@@ -4,10 +4,17 @@
 
 mod support;
 
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use ringfile::{File, Pool, Runtime, WhenFull, block_on, ring_features, spawn, thread_metrics};
-use support::{Folder, assert_content, content, in_child, open_descriptors};
+use ringfile::{
+    AllocateMode, Durability, File, OpenOptions, Pool, Route, Runtime, WhenFull, block_on, metrics,
+    ring_features, spawn, thread_metrics,
+};
+use support::{
+    Folder, all, assert_content, content, in_child, needs_ring, open_descriptors, open_on_ring, poll_once,
+    record_warnings, skip, wait_for,
+};
 
 const PAGE: usize = 4096;
 
@@ -35,11 +42,11 @@ fn everything_but_io(file: &File, errno: i32, cause: &str) {
     let pool = Pool::builder().capacity(PAGE).when_full(WhenFull::Wait).build().unwrap();
     block_on(async {
         let failed = file.read_at(pool.get(PAGE).unwrap(), 0).await.unwrap_err();
-        assert_eq!(failed.kind(), std::io::ErrorKind::Unsupported, "{failed}");
+        assert_eq!(failed.kind(), ErrorKind::Unsupported, "{failed}");
         assert_eq!(failed.errno(), Some(errno), "{failed}");
         assert!(failed.to_string().contains(cause), "{failed}");
         let held = failed.into_buffer();
-        assert_eq!(file.sync_data().await.unwrap_err().kind(), std::io::ErrorKind::Unsupported);
+        assert_eq!(file.sync_data().await.unwrap_err().kind(), ErrorKind::Unsupported);
         assert_eq!(file.write_at(&b"x"[..], 0).await.unwrap_err().errno(), Some(errno));
         let vectored = file.read_vectored_at(vec![vec![1, 2], vec![3]], 0).await.unwrap_err();
         let nothing: Vec<u8> = Vec::new();
@@ -54,7 +61,7 @@ fn everything_but_io(file: &File, errno: i32, cause: &str) {
         assert_eq!(task.await.unwrap(), PAGE);
         elsewhere.join().unwrap();
         let mut reader = file.reader(&pool).block(PAGE);
-        assert_eq!(reader.next().await.unwrap().unwrap_err().kind(), std::io::ErrorKind::Unsupported);
+        assert_eq!(reader.next().await.unwrap().unwrap_err().kind(), ErrorKind::Unsupported);
         assert!(reader.next().await.is_none());
     });
     assert_eq!(pool.metrics().in_use, 0);
@@ -64,21 +71,117 @@ fn everything_but_io(file: &File, errno: i32, cause: &str) {
     assert_eq!(read.join().unwrap().unwrap_err().errno(), Some(errno));
     assert_eq!(runtime.spawn(async { 42 }).join().unwrap(), 42);
     runtime.shutdown();
-    assert_eq!(ring_features().unwrap_err().kind(), std::io::ErrorKind::Unsupported);
+    assert_eq!(ring_features().unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
+/// What must hold for every operation of a file that may go any way, while there is no ring.
+fn every_operation(path: &std::path::Path) {
+    let pool = Pool::new(1 << 20);
+    let options = || {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        options
+    };
+    let direct = options().direct(true).buffered_fallback(true).open(path).unwrap();
+    let files = [
+        options().open(path).unwrap(),
+        options().durability(Durability::Fsync).route(Route::Workers).open(path).unwrap(),
+        options().durability(Durability::Dsync).open(path).unwrap(),
+    ];
+    block_on(async {
+        for file in &files {
+            let reads =
+                (0..32).map(|page| file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64)).collect();
+            for (page, result) in all(reads).await.into_iter().enumerate() {
+                let buffer = result.unwrap();
+                assert_eq!(buffer.len(), PAGE);
+                assert_content(&buffer, (page * PAGE) as u64);
+            }
+            file.write_at(content(100, 5000), 100).await.unwrap();
+            file.write_durable_at(content(7000, 3000), 7000).await.unwrap();
+            let parts = (0..20).map(|part| content(part * 1000, 1000)).collect();
+            file.write_vectored_at(parts, 0).await.unwrap();
+            file.sync_all().await.unwrap();
+            file.allocate(AllocateMode::KeepSize, 0, 64 * PAGE as u64).await.unwrap();
+            let parts = file.read_vectored_at(vec![vec![0; 100], vec![0; 9000]], 77).await.unwrap();
+            assert_content(&parts.concat(), 77);
+            let mut reader = file.reader(&pool).block(PAGE);
+            let mut seen = 0;
+            while let Some(piece) = reader.next().await {
+                let piece = piece.unwrap();
+                assert_content(&piece, seen);
+                seen += piece.len() as u64;
+            }
+            assert_eq!(seen, 64 * PAGE as u64);
+            let failed = file.read_exact_at(vec![0; 100], 64 * PAGE as u64 - 10).await.unwrap_err();
+            assert_eq!((failed.kind(), failed.done()), (ErrorKind::UnexpectedEof, 10));
+            assert_content(&failed.into_buffer(), 64 * PAGE as u64 - 10);
+        }
+        // As many as a disk's queue takes, and at odd places.
+        let reads = (0..64).map(|i| direct.read_at(Vec::with_capacity(3000), i * 1234 + 1)).collect();
+        for (i, result) in all(reads).await.into_iter().enumerate() {
+            let buffer = result.unwrap();
+            assert_eq!(buffer.len(), 3000);
+            assert_content(&buffer, i as u64 * 1234 + 1);
+        }
+        // Half of them are dropped half way.
+        let mut reads: Vec<_> =
+            (0..32).map(|page| files[1].read_at(pool.get(PAGE).unwrap(), page * 4096)).collect();
+        for read in &mut reads {
+            assert!(poll_once(read).await.is_pending());
+        }
+        for (page, read) in reads.into_iter().enumerate().filter(|(page, _)| page % 2 == 0) {
+            assert_content(&read.await.unwrap(), page as u64 * 4096);
+        }
+    });
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let pipe = File::from(std::fs::File::from(std::os::fd::OwnedFd::from(reader)));
+    let writing = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        std::io::Write::write_all(&mut writer, b"some").unwrap();
+    });
+    assert_eq!(futures::executor::block_on(pipe.read_at(Vec::with_capacity(100), 0)).unwrap(), b"some");
+    writing.join().unwrap();
+    let runtime = Runtime::builder().threads(2).build().unwrap();
+    let tasks: Vec<_> = (0..64_u64)
+        .map(|page| {
+            let file = files[1].clone();
+            runtime.spawn(async move {
+                assert_content(&file.read_exact_at(vec![0; PAGE], page * 4096).await.unwrap(), page * 4096);
+            })
+        })
+        .collect();
+    tasks.into_iter().for_each(|task| task.join().unwrap());
+    runtime.shutdown();
+    wait_for("memory to come back", || pool.metrics().in_use == 0);
+    assert_eq!(ring_features().unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+/// `cause`: what the warning and errors have to name.
 fn no_ring(errno: i32, cause: &'static str) {
+    let warnings = record_warnings();
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let path = folder.file("data", &content(0, 64 * PAGE));
+    let file = OpenOptions::new().read(true).route(Route::Ring).open(&path).unwrap();
     // On a thread of its own, so that the descriptors of its driver are gone at the end.
     std::thread::spawn(move || {
-        let before = open_descriptors();
         deny(libc::SYS_io_uring_setup, errno);
+        // Makes what the process keeps: workers, and an I/O thread that has no ring either.
+        every_operation(&path);
+        let before = open_descriptors();
         let thread = std::thread::spawn(move || {
             everything_but_io(&file, errno, cause);
+            every_operation(&path);
             // A second later a ring is tried again, to the same end.
             std::thread::sleep(Duration::from_millis(1100));
             everything_but_io(&file, errno, cause);
+            every_operation(&path);
+            // Nor is there one on a thread that is not ringfile's.
+            let failed = futures::executor::block_on(file.read_at(vec![7; 10], 0)).unwrap_err();
+            assert_eq!((failed.kind(), failed.errno()), (ErrorKind::Unsupported, Some(errno)), "{failed}");
+            assert!(failed.to_string().contains(cause), "{failed}");
+            let failed = futures::executor::block_on(file.sync_all()).unwrap_err();
+            assert!(failed.to_string().contains(cause), "{failed}");
             file
         });
         let _file = thread.join().unwrap();
@@ -86,30 +189,74 @@ fn no_ring(errno: i32, cause: &'static str) {
     })
     .join()
     .unwrap();
+    let counts = metrics();
+    assert!(counts.worker_ops > 0 && counts.inline_ops > 0 && counts.enters == 0, "{counts:?}");
+    let warnings = warnings.lock().unwrap();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains(cause) && warnings[0].contains("workers"), "{warnings:?}");
 }
 
 #[test]
-fn f23_a_filter_that_forbids_io_uring_is_named_and_all_else_works() {
-    if in_child("f23_a_filter_that_forbids_io_uring_is_named_and_all_else_works") {
-        no_ring(libc::EPERM, "seccomp");
+fn f23_a_filter_that_forbids_io_uring_is_named_and_workers_carry_everything() {
+    let name = "f23_a_filter_that_forbids_io_uring_is_named_and_workers_carry_everything";
+    if needs_ring(name) && in_child(name) {
+        no_ring(libc::EPERM, "kernel.io_uring_disabled");
     }
 }
 
 #[test]
-fn f23_a_filter_that_hides_io_uring_is_named_and_all_else_works() {
-    if in_child("f23_a_filter_that_hides_io_uring_is_named_and_all_else_works") {
+fn f23_a_filter_that_hides_io_uring_is_named_and_workers_carry_everything() {
+    let name = "f23_a_filter_that_hides_io_uring_is_named_and_workers_carry_everything";
+    if needs_ring(name) && in_child(name) {
         no_ring(libc::ENOSYS, "seccomp");
+    }
+}
+
+/// The switch is the machine's, and other programs want it as it is: only where the one who runs the tests says so.
+#[test]
+fn f23_the_sysctl_that_switches_io_uring_off_is_named_and_workers_carry_everything() {
+    const SWITCH: &str = "/proc/sys/kernel/io_uring_disabled";
+    struct Restore(String);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            std::fs::write(SWITCH, &self.0).unwrap();
+        }
+    }
+    let name = "f23_the_sysctl_that_switches_io_uring_off_is_named_and_workers_carry_everything";
+    if !needs_ring(name) {
+        return;
+    }
+    if std::env::var("RINGFILE_TEST_SYSCTL").is_ok_and(|value| value == "1") {
+        if !in_child(name) {
+            return;
+        }
+        let before = std::fs::read_to_string(SWITCH).unwrap();
+        let restore = Restore(before);
+        std::fs::write(SWITCH, "2").unwrap();
+        let folder = Folder::new();
+        let path = folder.file("data", &content(0, 64 * PAGE));
+        let file = OpenOptions::new().read(true).route(Route::Ring).open(&path).unwrap();
+        everything_but_io(&file, libc::EPERM, "kernel.io_uring_disabled");
+        every_operation(&path);
+        assert_eq!(metrics().enters, 0);
+        drop(restore);
+    } else {
+        skip(
+            name,
+            "it changes kernel.io_uring_disabled for all programs; RINGFILE_TEST_SYSCTL=1 allows that",
+        );
     }
 }
 
 /// A program that locks itself in after its first I/O.
 #[test]
 fn f23_a_ring_that_may_not_be_entered_any_more_fails_operations_and_does_not_spin() {
-    if !in_child("f23_a_ring_that_may_not_be_entered_any_more_fails_operations_and_does_not_spin") {
+    let name = "f23_a_ring_that_may_not_be_entered_any_more_fails_operations_and_does_not_spin";
+    if !needs_ring(name) || !in_child(name) {
         return;
     }
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let file = open_on_ring(folder.file("data", &content(0, PAGE)));
     block_on(async {
         assert_content(&file.read_at(Vec::with_capacity(PAGE), 0).await.unwrap(), 0);
         deny(libc::SYS_io_uring_enter, libc::EPERM);

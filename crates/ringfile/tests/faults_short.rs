@@ -8,17 +8,20 @@ mod support;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringfile::{Durability, File, OpenOptions, Pool, block_on, thread_metrics};
+use ringfile::{Durability, File, Pool, block_on, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::mounts::{Loop, Mount};
-use support::{Folder, all, assert_content, byte_at, content, in_child, skip, yield_now};
+use support::{
+    Folder, all, assert_content, byte_at, content, in_child, needs_ring, open_on_ring, ring_options, skip,
+    yield_now,
+};
 
 const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
 const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
 
 fn open(server: &Server) -> File {
-    OpenOptions::new().read(true).write(true).open(server.path()).unwrap()
+    ring_options().read(true).write(true).open(server.path()).unwrap()
 }
 
 static ALARMS: AtomicU64 = AtomicU64::new(0);
@@ -49,14 +52,17 @@ fn storm() {
 #[test]
 fn f11_a_storm_of_signals_disturbs_no_operation() {
     let name = "f11_a_storm_of_signals_disturbs_no_operation";
+    if !needs_ring(name) {
+        return;
+    }
     if !in_child(name) {
         return;
     }
     let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
     server.rule(Op::Read, EVERYWHERE, usize::MAX, Act::Delay(std::time::Duration::from_millis(20)));
     let folder = Folder::new();
-    let cached = File::open(folder.file("data", &content(0, 64 * PAGE))).unwrap();
-    let slow = File::open(server.path()).unwrap();
+    let cached = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
+    let slow = open_on_ring(server.path());
     let pool = Pool::new(MIB);
     block_on(async {
         storm();
@@ -82,6 +88,9 @@ fn f11_a_storm_of_signals_disturbs_no_operation() {
 #[test]
 fn f11_interrupted_completions_are_submitted_again() {
     let name = "f11_interrupted_completions_are_submitted_again";
+    if !needs_ring(name) {
+        return;
+    }
     let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
     server.rule(Op::Read, EVERYWHERE, 20, Act::Fail(libc::EINTR));
     server.rule(Op::Write, EVERYWHERE, 20, Act::Fail(libc::EINTR));
@@ -110,6 +119,9 @@ fn f11_an_operation_that_is_always_interrupted_fails_in_the_end() {
 #[test]
 fn f12_eagain_completions_are_submitted_again() {
     let name = "f12_eagain_completions_are_submitted_again";
+    if !needs_ring(name) {
+        return;
+    }
     // An answer that comes later with EAGAIN is asked for again by the kernel itself, without end.
     let Some(server) = Server::blocking_or_skip(name, content(0, 64 * PAGE)) else { return };
     // The kernel itself asks some hundred times before it passes the errno on.
@@ -127,7 +139,7 @@ fn f12_eagain_completions_are_submitted_again() {
 fn f12_a_large_direct_read_that_stops_half_way_goes_on_from_there() {
     let name = "f12_a_large_direct_read_that_stops_half_way_goes_on_from_there";
     let Some(server) = Server::or_skip(name, content(0, 5 * MIB)) else { return };
-    let file = OpenOptions::new().read(true).direct(true).open(server.path()).unwrap();
+    let file = ring_options().read(true).direct(true).open(server.path()).unwrap();
     assert_eq!(file.alignment().bytes, 4096);
     let pool = Pool::new(16 * MIB);
     let half = (3 * MIB / 2) as u64;
@@ -171,8 +183,7 @@ fn f13_the_tail_of_a_file_is_a_short_result_and_exact_is_an_error() {
     for len in [0, 1, 511, 512, 4095, 4096, 4097, 10_000] {
         let path = folder.file("data", &content(0, len));
         for direct in [false, true] {
-            let file =
-                OpenOptions::new().read(true).direct(direct).buffered_fallback(true).open(&path).unwrap();
+            let file = ring_options().read(true).direct(direct).buffered_fallback(true).open(&path).unwrap();
             for offset in [0, 1, 512, 4096, 4095, 9_999, 10_000, 1 << 40] {
                 let expected = len.saturating_sub(offset).min(8192);
                 // Filled with what must not be taken for data.
@@ -199,7 +210,7 @@ fn f13_a_file_that_shrinks_during_a_read_gives_what_is_left() {
     let name = "f13_a_file_that_shrinks_during_a_read_gives_what_is_left";
     for direct in [false, true] {
         let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
-        let file = OpenOptions::new().read(true).direct(direct).open(server.path()).unwrap();
+        let file = ring_options().read(true).direct(direct).open(server.path()).unwrap();
         let pool = Pool::new(MIB);
         server.rule(Op::Read, EVERYWHERE, 1, Act::Short(3 * PAGE));
         server.rule(Op::Read, EVERYWHERE, 1, Act::Hold);
@@ -226,7 +237,7 @@ fn f13_a_file_shorter_than_its_size_says_is_no_endless_read() {
     for direct in [false, true] {
         let Some(server) = Server::or_skip(name, content(0, 2 * PAGE + 100)) else { return };
         server.show_size(16 * PAGE as u64);
-        let file = OpenOptions::new().read(true).direct(direct).open(server.path()).unwrap();
+        let file = ring_options().read(true).direct(direct).open(server.path()).unwrap();
         let pool = Pool::new(MIB);
         let buffer = block_on(file.read_at(pool.get(4 * PAGE).unwrap(), 0)).unwrap();
         assert_eq!(buffer.len(), 2 * PAGE + 100, "direct {direct}");
@@ -241,7 +252,7 @@ fn f14_a_full_disk_is_told_with_what_was_written() {
     let path = disk.path().join("data");
     let pool = Pool::new(8 * MIB);
     block_on(async {
-        let file = OpenOptions::new().read(true).write(true).create(true).open(&path).unwrap();
+        let file = ring_options().read(true).write(true).create(true).open(&path).unwrap();
         let mut buffer = pool.get(4 * MIB).unwrap();
         buffer.extend_from_slice(&content(0, 4 * MIB));
         let failed = file.write_at(buffer, 0).await.unwrap_err();
@@ -281,7 +292,7 @@ fn f14_short_writes_are_continued_until_all_is_written() {
 fn f14_a_short_durable_write_is_synced_after_its_last_part() {
     let name = "f14_a_short_durable_write_is_synced_after_its_last_part";
     let Some(server) = Server::blocking_or_skip(name, vec![0; 16 * PAGE]) else { return };
-    let mut options = OpenOptions::new();
+    let mut options = ring_options();
     let file = options.write(true).durability(Durability::Fsync).open(server.path()).unwrap();
     server.rule(Op::Write, EVERYWHERE, 3, Act::Short(1000));
     server.rule(Op::Write, EVERYWHERE, 1, Act::Fail(libc::EINTR));
@@ -298,7 +309,7 @@ fn f14_a_short_durable_write_is_synced_after_its_last_part() {
 fn f14_durable_writes_around_a_full_queue_are_synced_after_their_own_write() {
     let name = "f14_durable_writes_around_a_full_queue_are_synced_after_their_own_write";
     let Some(server) = Server::or_skip(name, vec![0; 1024 * PAGE]) else { return };
-    let mut options = OpenOptions::new();
+    let mut options = ring_options();
     let file = options.read(true).write(true).durability(Durability::Fsync).open(server.path()).unwrap();
     let entries = 8;
     for ahead in 0..entries + 2 {
@@ -342,7 +353,7 @@ fn f14_durable_writes_around_a_full_queue_are_synced_after_their_own_write() {
 fn f15_a_write_of_more_than_4_gib_is_split_and_not_cut() {
     // /dev/null looks at no byte, so that the memory is never really there.
     let len = (4 << 30) + 12_345;
-    let file = OpenOptions::new().write(true).open("/dev/null").unwrap();
+    let file = ring_options().write(true).open("/dev/null").unwrap();
     block_on(async {
         let before = thread_metrics();
         let buffer = file.write_at(vec![0_u8; len], 0).await.unwrap();
@@ -366,7 +377,7 @@ fn f15_a_read_of_more_than_4_gib_gets_every_byte() {
     for at in marks {
         std::os::unix::fs::FileExt::write_all_at(&holes, &content(at as u64, MARK), at as u64).unwrap();
     }
-    let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(&path).unwrap();
+    let file = ring_options().read(true).direct(true).buffered_fallback(true).open(&path).unwrap();
     if !file.is_direct() {
         return skip(name, "the temporary folder has no direct I/O, and 4 GiB of page cache are too much");
     }
@@ -496,7 +507,7 @@ fn f30_a_device_that_fails_in_part_gives_the_rest() {
     let pool = Pool::new(8 * MIB);
     // The device keeps its size; what lies beyond the end of its file fails.
     std::fs::File::options().write(true).open(&device.backing).unwrap().set_len(2 * MIB as u64).unwrap();
-    let file = OpenOptions::new().read(true).direct(true).open(device.device()).unwrap();
+    let file = ring_options().read(true).direct(true).open(device.device()).unwrap();
     block_on(async {
         let reads =
             (0..64u64).map(|i| file.read_at(pool.get(PAGE).unwrap(), i * (MIB as u64 / 16))).collect();

@@ -19,7 +19,7 @@ use common::mount::Mounted;
 use common::{Rng, TempPath, must_end};
 use ringfile::{
     Advice, AllocateMode, BufResult, Buffer, Durability, Error, File, IoBuf, IoBufMut, OpenOptions, Pool,
-    RegisteredMemory, WhenFull, block_on, spawn,
+    RegisteredMemory, Route, WhenFull, block_on, spawn,
 };
 
 /// Files grow to about this size.
@@ -632,10 +632,19 @@ impl Run {
 
 /// Some hundred random steps on a file in `folder`.
 fn model(folder: impl AsRef<Path>, name: &'static str, direct: bool, durability: Durability) {
+    for route in [Route::Auto, Route::Ring, Route::Inline, Route::Workers] {
+        if route != Route::Ring || !common::is_without_ring() {
+            model_on(route, folder.as_ref(), name, direct, durability);
+        }
+    }
+}
+
+fn model_on(route: Route, folder: &Path, name: &'static str, direct: bool, durability: Durability) {
     let path = TempPath::new(folder, &format!("model-{name}-{direct}"));
-    let test = format!("model on {name}, {}", if direct { "direct" } else { "buffered" });
+    let test = format!("model on {name}, {}, {route:?}", if direct { "direct" } else { "buffered" });
     must_end(move || {
         let file = OpenOptions::new()
+            .route(route)
             .read(true)
             .write(true)
             .create_new(true)

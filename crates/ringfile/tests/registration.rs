@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 
-use common::{TempPath, comes_true, must_end, status_kib, yields};
+use common::{TempPath, comes_true, must_end, needs_ring, open_on_ring, status_kib, yields};
 use ringfile::{File, Pool, RegisteredMemory, Runtime, block_on, metrics, thread_metrics};
 
 /// What is pinned is counted for the process, so one test at a time.
@@ -26,7 +26,7 @@ fn pinned_kib() -> u64 {
 fn file_of(name: &str, len: usize) -> (TempPath, File) {
     let path = TempPath::on_disk(name);
     std::fs::write(&path, vec![7; len]).unwrap();
-    let file = File::open(&path).unwrap();
+    let file = open_on_ring(&path);
     (path, file)
 }
 
@@ -37,6 +37,9 @@ fn can_clone() -> bool {
 
 #[test]
 fn every_thread_has_fixed_io_and_the_memory_is_pinned_once() {
+    if !needs_ring("every_thread_has_fixed_io_and_the_memory_is_pinned_once") {
+        return;
+    }
     let _alone = alone();
     if !can_clone() {
         return common::skip(
@@ -102,6 +105,9 @@ fn every_thread_has_fixed_io_and_the_memory_is_pinned_once() {
 
 #[test]
 fn what_a_dropped_pool_pinned_is_given_back_while_threads_sleep() {
+    if !needs_ring("what_a_dropped_pool_pinned_is_given_back_while_threads_sleep") {
+        return;
+    }
     let _alone = alone();
     must_end(|| {
         let (_path, file) = file_of("given-back", 64 << 10);
@@ -137,6 +143,9 @@ fn what_a_dropped_pool_pinned_is_given_back_while_threads_sleep() {
 
 #[test]
 fn memory_that_is_lent_is_registered_and_given_back_too() {
+    if !needs_ring("memory_that_is_lent_is_registered_and_given_back_too") {
+        return;
+    }
     let _alone = alone();
     must_end(|| {
         let (_path, file) = file_of("lent", 64 << 10);
@@ -209,6 +218,9 @@ const IN_CHILD: &str = "RINGFILE_TEST_FILE_OF_UNPRIVILEGED_CHILD";
 /// In a process of its own: the limit is the process's, and root has none.
 #[test]
 fn refused_registration_goes_on_without_and_warns_once() {
+    if !needs_ring("refused_registration_goes_on_without_and_warns_once") {
+        return;
+    }
     if let Ok(path) = std::env::var(IN_CHILD) {
         return without_registration(&path);
     }
@@ -235,7 +247,7 @@ fn without_registration(path: &str) {
     let pool = Pool::new(16 << 20);
     let threads: Vec<_> = (0..3)
         .map(|_| {
-            let (file, pool) = (File::open(path).unwrap(), pool.clone());
+            let (file, pool) = (open_on_ring(path), pool.clone());
             std::thread::spawn(move || {
                 block_on(async {
                     for at in 0..16 {

@@ -13,11 +13,12 @@ use super::slot::{Key, Kind, Owner, State};
 use super::target::{FileKind, Target};
 use super::wake::Wake;
 use super::{
-    ATTEMPTS, Aftermath, Driver, Finished, Metrics, Order, Refused, Rings, Route, Sink, Waiting,
-    warn_of_no_ring,
+    ATTEMPTS, Aftermath, Driver, Finished, Metrics, Order, REFUSED_ORDERS, Refused, Rings, Route, Sink,
+    Waiting, warn_of_no_ring,
 };
 use crate::ring::{Cqe, Until};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -360,7 +361,11 @@ impl Driver {
                 after.orders.push((order, None));
             }
             Err(refused) => {
+                let for_want_of_a_ring = matches!(refused, Refused::NoRing(_));
                 let errno = refused.into_error().errno().unwrap_or(libc::ENOSYS);
+                if for_want_of_a_ring {
+                    REFUSED_ORDERS.store(errno, Ordering::Relaxed);
+                }
                 after.orders.push((order, Some(errno)));
             }
         }

@@ -30,7 +30,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -221,8 +221,27 @@ fn after_fork() -> Error {
 fn warn_of_no_ring(error: &Error) {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        tracing::warn!(%error, "operations are carried out by worker threads, as no ring can be had");
+        tracing::warn!(%error, "workers carry operations out, as no ring can be had");
     });
+}
+
+/// With which errno an I/O thread refused an order last, for want of a ring. An errno is all that an order's end tells.
+static REFUSED_ORDERS: AtomicI32 = AtomicI32::new(0);
+
+/// Why an operation that another thread was to carry out was not begun, where that is what this errno means.
+#[cold]
+pub(crate) fn why_refused(target: &Target, errno: i32) -> Option<Error> {
+    if errno == libc::EOPNOTSUPP && workers::are_of_another_process() {
+        return Some(after_fork());
+    }
+    let refused = target.lanes.route() == Route::Ring && REFUSED_ORDERS.load(Ordering::Relaxed) == errno;
+    refused.then(|| if route::workers_are_forced() { workers_are_forced() } else { set_up_failed(errno) })
+}
+
+#[cold]
+fn workers_are_forced() -> Error {
+    Error::new(io::ErrorKind::Unsupported, "setting up io_uring")
+        .because("RINGFILE_BACKEND=workers forbids it")
 }
 
 fn send_to_workers(order: Order) {
@@ -309,10 +328,7 @@ impl Driver {
             return Err(Refused::Outside);
         }
         if route::workers_are_forced() {
-            return Err(Refused::NoRing(
-                Error::new(io::ErrorKind::Unsupported, "setting up io_uring")
-                    .because("RINGFILE_BACKEND=workers forbids it"),
-            ));
+            return Err(Refused::NoRing(workers_are_forced()));
         }
         if self.rings.is_none() {
             self.rings = Some(self.make_rings().map_err(Refused::NoRing)?);

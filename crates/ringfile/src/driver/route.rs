@@ -243,14 +243,19 @@ impl Lanes {
         if waits || !request.kind.moves_data() {
             return Choice::Ring;
         }
+        // Flags for a write alone have it wait until it is durable.
+        if request.op_flags != 0 && !self.in_memory {
+            return Choice::Ring;
+        }
         let lane = self.lane(request.kind);
         match lane.state.load(Ordering::Relaxed) {
             UNKNOWN => Choice::Attempt,
             MEMORY => Choice::Inline,
+            // A direct call waits for the device, whatever its flags say.
+            _ if target.direct().is_some() => Choice::Ring,
             TIMED if lane.is_away() => Choice::Ring,
             TIMED => Choice::Inline,
-            // A direct call waits for the device, whatever its flags say.
-            _ if here || target.direct().is_some() => Choice::Ring,
+            _ if here => Choice::Ring,
             _ => Choice::Attempt,
         }
     }

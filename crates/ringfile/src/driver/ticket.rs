@@ -50,6 +50,7 @@ pub(crate) fn start(
         match start_here(target, request, held, context) {
             Ok(ticket) => return Ok(Started::Here(ticket)),
             Err(Refused::Finally(error)) => return Err(error),
+            Err(Refused::NoRing(error)) if target.lanes.route() == Route::Ring => return Err(error),
             Err(_) => {}
         }
     }

@@ -53,6 +53,11 @@ fn most() -> usize {
     }
 }
 
+/// Whether this is a forked child.
+pub(crate) fn are_of_another_process() -> bool {
+    !workers().process.is_current()
+}
+
 /// Has a worker carry out an order. Gives it back in a forked child, which has none of its parent's threads.
 pub(crate) fn send(order: Order) -> Result<(), Order> {
     let workers = workers();

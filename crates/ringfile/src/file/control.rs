@@ -93,7 +93,10 @@ impl<'a> Control<'a> {
         Poll::Ready(match ended.errno {
             0 => Ok(()),
             libc::EINVAL if self.truncate_to.is_some() => self.truncate_here(),
-            errno => Err(self.failed(Error::from_errno(errno, self.what))),
+            errno => {
+                let refused = driver::why_refused(&self.file.0.target, errno);
+                Err(self.failed(refused.unwrap_or_else(|| Error::from_errno(errno, self.what))))
+            }
         })
     }
 

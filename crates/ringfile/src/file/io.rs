@@ -366,6 +366,9 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             };
             return self.error(kind, why).after(done);
         }
+        if let Some(error) = driver::why_refused(&self.file.0.target, errno) {
+            return error.at(self.request.offset).on(self.file.path());
+        }
         let error =
             Error::from_errno(errno, self.what()).at(self.request.offset).on(self.file.path()).after(done);
         match errno {

@@ -391,7 +391,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::{File, Pool, block_on, thread_metrics};
+    use crate::{File, OpenOptions, Pool, Route, block_on, thread_metrics};
 
     const IN_CHILD: &str = "RINGFILE_TEST_WITHOUT_CLONE";
 
@@ -399,6 +399,10 @@ mod tests {
         let text = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("VmPin:")).unwrap();
         line.trim().trim_end_matches("kB").trim().parse().unwrap()
+    }
+
+    fn open_on_ring() -> File {
+        OpenOptions::new().read(true).route(Route::Ring).open("/proc/self/exe").unwrap()
     }
 
     /// In a process of its own, as what is pinned is counted for the process.
@@ -409,13 +413,14 @@ mod tests {
         }
         let name = "ring::registry::tests::without_cloning_each_ring_registers_for_itself";
         let mut child = Command::new(std::env::current_exe().unwrap());
-        let output = child.args(["--exact", name]).env(IN_CHILD, "1").output().unwrap();
+        let output =
+            child.args(["--exact", name]).env(IN_CHILD, "1").env_remove("RINGFILE_BACKEND").output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("1 passed"), "{text}");
     }
 
     fn read_fixed(pool: &Pool) {
-        let file = File::open("/proc/self/exe").unwrap();
+        let file = open_on_ring();
         block_on(async {
             let before = thread_metrics();
             let buffer = file.read_exact_at(pool.get(4096).unwrap(), 0).await.unwrap();
@@ -432,7 +437,7 @@ mod tests {
         read_fixed(&pool);
         assert!(!can_clone());
         // While this thread's ring holds its own, another one's takes as much again.
-        let file = File::open("/proc/self/exe").unwrap();
+        let file = open_on_ring();
         block_on(async {
             file.read_exact_at(pool.get(4096).unwrap(), 0).await.unwrap();
             assert_eq!(pinned_kib(), 2 << 10);
@@ -451,7 +456,7 @@ mod tests {
         WITHOUT_CLONE.store(false, Ordering::Relaxed);
         let mixed = pool.clone();
         std::thread::spawn(move || {
-            let file = File::open("/proc/self/exe").unwrap();
+            let file = open_on_ring();
             let buffer = block_on(file.read_exact_at(mixed.get(4096).unwrap(), 0)).unwrap();
             assert_eq!(&buffer[1..4], b"ELF");
             assert_eq!(thread_metrics().fixed_ops, 1);

@@ -230,3 +230,31 @@ pub fn status_kib(field: &str) -> u64 {
 pub fn skip(test: &str, why: impl std::fmt::Display) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("skipped {test}: {why}\n").as_bytes());
 }
+
+/// Whether `RINGFILE_BACKEND=workers` switches the ring off.
+pub fn is_without_ring() -> bool {
+    std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers")
+}
+
+/// Whether a test that is about the ring can be run; says that it is skipped where not.
+pub fn needs_ring(test: &str) -> bool {
+    if is_without_ring() {
+        skip(test, "it is about the ring, which RINGFILE_BACKEND=workers switches off");
+    }
+    !is_without_ring()
+}
+
+/// For files on the ring, whose operations are under way after their first poll, not over. Workers have them where
+/// those carry everything.
+pub fn ring_options() -> ringfile::OpenOptions {
+    let mut options = ringfile::OpenOptions::new();
+    if !is_without_ring() {
+        options.route(ringfile::Route::Ring);
+    }
+    options
+}
+
+/// As `File::open`, with [`ring_options`].
+pub fn open_on_ring(path: impl AsRef<Path>) -> ringfile::File {
+    ring_options().read(true).open(path).unwrap()
+}

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,34 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Says on standard error which test is not run, and why: the harness would swallow what `eprintln` prints.
 pub fn skip(test: &str, why: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "skipped {test}: {why}");
+}
+
+/// Whether `RINGFILE_BACKEND=workers` switches the ring off.
+pub fn is_without_ring() -> bool {
+    std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers")
+}
+
+/// Whether a test that is about the ring can be run; says that it is skipped where not.
+pub fn needs_ring(test: &str) -> bool {
+    if is_without_ring() {
+        skip(test, "it is about the ring, which RINGFILE_BACKEND=workers switches off");
+    }
+    !is_without_ring()
+}
+
+/// For files on the ring, whose operations are under way after their first poll, not over. Workers have them where
+/// those carry everything.
+pub fn ring_options() -> ringfile::OpenOptions {
+    let mut options = ringfile::OpenOptions::new();
+    if !is_without_ring() {
+        options.route(ringfile::Route::Ring);
+    }
+    options
+}
+
+/// As `File::open`, with [`ring_options`].
+pub fn open_on_ring(path: impl AsRef<Path>) -> ringfile::File {
+    ring_options().read(true).open(path).unwrap()
 }
 
 pub fn is_root() -> bool {
@@ -216,6 +245,47 @@ pub fn in_child_with(name: &str, set_up: impl FnOnce(&mut Command)) -> bool {
         let _ = writeln!(std::io::stderr(), "{line}");
     }
     false
+}
+
+/// Records the warnings of the whole process, from now on.
+pub fn record_warnings() -> Arc<Mutex<Vec<String>>> {
+    let texts = Arc::new(Mutex::default());
+    tracing::subscriber::set_global_default(Warnings(Arc::clone(&texts))).unwrap();
+    texts
+}
+
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+struct Text(String);
+
+impl tracing::field::Visit for Text {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0 += &format!("{field}={value:?} ");
+    }
 }
 
 fn read_all(pipe: &mut impl Read) -> String {

@@ -37,6 +37,51 @@ impl Mount {
         }
     }
 
+    /// An ext4 of this many bytes, over a file on the disk; where it can't be had, says that `test` is skipped.
+    pub fn ext4(test: &str, bytes: u64) -> Option<Self> {
+        if !is_root() {
+            skip(test, "mounting an ext4 needs root");
+            return None;
+        }
+        let (folder, images) = (Folder::new(), Folder::new());
+        let image = images.file("image", b"");
+        std::fs::File::options().write(true).open(&image).unwrap().set_len(bytes).unwrap();
+        let (image, path) = (image.to_string_lossy(), folder.path().to_string_lossy());
+        let made = run("mkfs.ext4", &["-q", "-F", &image])
+            .and_then(|_| run("mount", &["-o", "loop", "-t", "ext4", &image, &path]));
+        match made {
+            // The image goes by name alone: the loop device holds it until it is unmounted.
+            Ok(_) => Some(Self(folder)),
+            Err(why) => {
+                skip(test, why);
+                None
+            }
+        }
+    }
+
+    /// An overlay, as containers have it: over a folder with a file `below` of this content, with changes to another
+    /// folder. Where it can't be had, says that `test` is skipped.
+    pub fn overlay(test: &str, below: &[u8], layers: &Folder) -> Option<Self> {
+        if !is_root() {
+            skip(test, "mounting an overlay needs root");
+            return None;
+        }
+        let folder = Folder::new();
+        for layer in ["lower", "upper", "work"] {
+            std::fs::create_dir(layers.path().join(layer)).unwrap();
+        }
+        std::fs::write(layers.path().join("lower/below"), below).unwrap();
+        let layers = layers.path().to_string_lossy();
+        let options = format!("lowerdir={layers}/lower,upperdir={layers}/upper,workdir={layers}/work");
+        match run("mount", &["-t", "overlay", "-o", &options, "overlay", &folder.path().to_string_lossy()]) {
+            Ok(_) => Some(Self(folder)),
+            Err(why) => {
+                skip(test, why);
+                None
+            }
+        }
+    }
+
     pub fn path(&self) -> &Path {
         self.0.path()
     }

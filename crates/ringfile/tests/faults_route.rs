@@ -1,0 +1,250 @@
+//! Files whose calls are slow, and which way their operations go then (F28, F31, F32).
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+
+mod support;
+
+use std::cell::Cell;
+use std::future::Future;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ringfile::{File, Metrics, OpenOptions, Pool, block_on, spawn, thread_metrics};
+use support::fuse::{Act, Op, Server};
+use support::mounts::Mount;
+use support::{Folder, all, assert_content, content, must_end, needs_ring, poll_once, yield_now};
+
+const PAGE: usize = 4096;
+const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
+
+fn writable(path: &std::path::Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).open(path).unwrap()
+}
+
+/// Counts of the operations of `run`, and how many turns another task of this thread had meanwhile.
+async fn beside<F: Future>(run: F) -> (Metrics, usize, F::Output) {
+    let (turns, ends) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+    let (theirs, end) = (Rc::clone(&turns), Rc::clone(&ends));
+    let other = spawn(async move {
+        while !end.get() {
+            theirs.set(theirs.get() + 1);
+            yield_now().await;
+        }
+    });
+    yield_now().await;
+    let (before, had) = (thread_metrics(), turns.get());
+    let output = run.await;
+    let (counts, had) = (thread_metrics() - before, turns.get() - had);
+    ends.set(true);
+    other.await.unwrap();
+    (counts, had, output)
+}
+
+#[test]
+fn f28_a_write_that_stalls_sends_its_file_back_to_the_ring() {
+    let name = "f28_a_write_that_stalls_sends_its_file_back_to_the_ring";
+    if !needs_ring(name) {
+        return;
+    }
+    let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
+    server.rule(Op::Write, EVERYWHERE, usize::MAX, Act::Delay(Duration::from_millis(50)));
+    must_end(name, move || {
+        block_on(async {
+            let file = writable(&server.path());
+            let before = thread_metrics();
+            file.write_at(content(0, PAGE), 0).await.unwrap();
+            assert_eq!((thread_metrics() - before).inline_ops, 1, "nothing was known");
+            let (counts, turns, ()) = beside(async {
+                for page in 1..6 {
+                    file.write_at(content(page * PAGE as u64, PAGE), page * PAGE as u64).await.unwrap();
+                }
+            })
+            .await;
+            assert_eq!((counts.ops, counts.inline_ops), (5, 0), "{counts:?}");
+            assert!(turns > 100, "another task had {turns} turns in 250 ms");
+            // Reads are quick, or not, for themselves.
+            assert_content(&file.read_exact_at(vec![0; 6 * PAGE], 0).await.unwrap(), 0);
+        });
+    });
+}
+
+const FREEZE: libc::Ioctl = 0xC004_5877_u32 as libc::Ioctl;
+const THAW: libc::Ioctl = 0xC004_5878_u32 as libc::Ioctl;
+
+/// Stops writing to a file system, as a disk does that can't keep up, and lets it go on after a while.
+fn freeze(folder: &std::path::Path, how_long: Duration) -> std::thread::JoinHandle<()> {
+    let folder = std::fs::File::open(folder).unwrap();
+    // SAFETY: both calls take a number that they do not use.
+    assert_eq!(unsafe { libc::ioctl(folder.as_raw_fd(), FREEZE, 0) }, 0);
+    std::thread::spawn(move || {
+        std::thread::sleep(how_long);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::ioctl(folder.as_raw_fd(), THAW, 0) }, 0);
+    })
+}
+
+#[test]
+fn f28_a_stall_after_many_quick_writes_sends_the_file_back_to_the_ring() {
+    let name = "f28_a_stall_after_many_quick_writes_sends_the_file_back_to_the_ring";
+    if !needs_ring(name) {
+        return;
+    }
+    let Some(disk) = Mount::ext4(name, 64 << 20) else { return };
+    must_end(name, move || {
+        block_on(async {
+            let file = writable(&disk.path().join("data"));
+            let before = thread_metrics();
+            // The first calls allocate, and may take long enough to be away for a moment.
+            while (thread_metrics() - before).inline_ops < 1000 {
+                for page in 0..64 {
+                    file.write_at(content(page * PAGE as u64, PAGE), page * PAGE as u64).await.unwrap();
+                }
+            }
+            let thawed = freeze(disk.path(), Duration::from_millis(200));
+            let (stalled, _, ()) =
+                beside(async { drop(file.write_at(content(0, PAGE), 0).await.unwrap()) }).await;
+            thawed.join().unwrap();
+            assert_eq!(stalled.ops, 1);
+            let thawed = freeze(disk.path(), Duration::from_millis(200));
+            let (counts, turns, ()) = beside(async {
+                let writes =
+                    (0..8).map(|page| file.write_at(content(page * 4096, PAGE), page * 4096)).collect();
+                assert!(all(writes).await.into_iter().all(|result| result.is_ok()));
+            })
+            .await;
+            thawed.join().unwrap();
+            assert_eq!((counts.ops, counts.inline_ops), (8, 0), "{counts:?}");
+            assert!(turns > 100, "another task had {turns} turns in 200 ms");
+            assert_content(&file.read_exact_at(vec![0; 64 * PAGE], 0).await.unwrap(), 0);
+            drop(file);
+        });
+        drop(disk);
+    });
+}
+
+#[test]
+fn f31_a_slow_file_without_non_blocking_io_is_not_read_inline_after_the_first_measurement() {
+    let name = "f31_a_slow_file_without_non_blocking_io_is_not_read_inline_after_the_first_measurement";
+    if !needs_ring(name) {
+        return;
+    }
+    for direct in [false, true] {
+        let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
+        server.rule(Op::Read, EVERYWHERE, usize::MAX, Act::Delay(Duration::from_millis(100)));
+        must_end(name, move || {
+            block_on(async {
+                let file = OpenOptions::new().read(true).direct(direct).open(server.path()).unwrap();
+                let pool = Pool::new(1 << 20);
+                let before = thread_metrics();
+                assert_content(&file.read_exact_at(pool.get(PAGE).unwrap(), 0).await.unwrap(), 0);
+                let first = (thread_metrics() - before).inline_ops;
+                assert_eq!(first, u64::from(!direct), "direct I/O waits for its device, that is known");
+                let (counts, turns, ()) = beside(async {
+                    for page in 0..4 {
+                        let read = file.read_exact_at(pool.get(PAGE).unwrap(), page * 4096);
+                        assert_content(&read.await.unwrap(), page * 4096);
+                    }
+                })
+                .await;
+                assert_eq!((counts.ops, counts.inline_ops), (4, 0), "{counts:?}");
+                assert!(turns > 100, "another task had {turns} turns in 400 ms");
+                // Several at a time.
+                let log = server.log().len();
+                server.rule(Op::Read, EVERYWHERE, usize::MAX, Act::Delay(Duration::from_millis(100)));
+                let reads =
+                    (0..8).map(|page| file.read_exact_at(pool.get(PAGE).unwrap(), page * 4096)).collect();
+                assert!(all(reads).await.into_iter().all(|result| result.is_ok()));
+                assert!(server.log().len() >= log + 8);
+            });
+        });
+    }
+}
+
+#[test]
+fn f32_on_an_overlay_every_byte_is_right_and_what_is_cached_goes_inline() {
+    let name = "f32_on_an_overlay_every_byte_is_right_and_what_is_cached_goes_inline";
+    let layers = Folder::new();
+    let Some(overlay) = Mount::overlay(name, &content(0, 256 * PAGE), &layers) else { return };
+    block_on(async {
+        // In the lower layer; copied up; made in the upper.
+        let below = File::open(overlay.path().join("below")).unwrap();
+        let made = writable(&overlay.path().join("made"));
+        for page in 0..256 {
+            made.write_at(content(page * 4096, PAGE), page * 4096).await.unwrap();
+        }
+        made.sync_all().await.unwrap();
+        for file in [&below, &made] {
+            // Into the cache, and past the first measurement.
+            for page in 0..256 {
+                assert_content(&file.read_exact_at(vec![0; PAGE], page * 4096).await.unwrap(), page * 4096);
+            }
+        }
+        if !support::is_without_ring() {
+            for file in [&below, &made] {
+                cached_reads_are_inline(file).await;
+            }
+        }
+        let copied = writable(&overlay.path().join("below"));
+        copied.write_at(content(9 * 4096, PAGE), 9 * 4096).await.unwrap();
+        copied.write_at(vec![0xEE; 10], 5000).await.unwrap();
+        let page = copied.read_exact_at(vec![0; PAGE], 4096).await.unwrap();
+        assert_eq!(page[904..914], [0xEE; 10]);
+        assert_content(&page[..904], 4096);
+        assert_content(&page[914..], 5010);
+        drop(copied);
+    });
+    assert_eq!(std::fs::read(overlay.path().join("made")).unwrap(), content(0, 256 * PAGE));
+}
+
+/// A lane that a slow first call sent away is back after a while.
+async fn cached_reads_are_inline(file: &File) {
+    let began = std::time::Instant::now();
+    loop {
+        let before = thread_metrics();
+        for page in 0..100 {
+            assert_content(&file.read_exact_at(vec![0; PAGE], page * 4096).await.unwrap(), page * 4096);
+        }
+        let counts = thread_metrics() - before;
+        if counts.inline_ops == 100 {
+            return;
+        }
+        assert!(began.elapsed() < support::PATIENCE, "{counts:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn f32_direct_io_on_an_overlay_keeps_its_depth() {
+    let name = "f32_direct_io_on_an_overlay_keeps_its_depth";
+    let layers = Folder::new();
+    let Some(overlay) = Mount::overlay(name, &content(0, 256 * PAGE), &layers) else { return };
+    let path = overlay.path().join("below");
+    let Ok(file) = OpenOptions::new().read(true).write(true).direct(true).open(path) else {
+        return support::skip(name, "the overlay's upper file system has no direct I/O");
+    };
+    let pool = Pool::new(4 << 20);
+    block_on(async {
+        let before = thread_metrics();
+        for _ in 0..3 {
+            let mut reads: Vec<_> =
+                (0..64).map(|page| file.read_exact_at(pool.get(PAGE).unwrap(), page * 4096)).collect();
+            for read in &mut reads {
+                assert!(poll_once(read).await.is_pending(), "one waits for the next");
+            }
+            for (page, result) in all(reads).await.into_iter().enumerate() {
+                assert_content(&result.unwrap(), page as u64 * 4096);
+            }
+            let writes = (0..64).map(|page| {
+                let mut buffer = pool.get(PAGE).unwrap();
+                buffer.extend_from_slice(&content(page * 4096, PAGE));
+                file.write_at(buffer, page * 4096)
+            });
+            assert!(all(writes.collect()).await.into_iter().all(|result| result.is_ok()));
+        }
+        assert_content(&file.read_exact_at(vec![0; 70_000], 77).await.unwrap(), 77);
+        let counts = thread_metrics() - before;
+        assert_eq!((counts.inline_ops, counts.failed), (0, 0), "{counts:?}");
+    });
+    drop(file);
+}
