@@ -107,13 +107,7 @@ fn is_at_end(target: &Target, request: &Request, done: usize) -> bool {
 }
 
 /// One call; the bytes it moved, or the errno.
-fn once(
-    target: &Target,
-    request: &Request,
-    held: &Held,
-    began: usize,
-    nowait: u32,
-) -> Result<usize, i32> {
+fn once(target: &Target, request: &Request, held: &Held, began: usize, nowait: u32) -> Result<usize, i32> {
     let is_read = request.kind.is_read();
     if let (Kind::Read | Kind::Write, Some(part)) = (request.kind, held.part(0)) {
         let start = part.ptr.wrapping_add(request.start + began);

@@ -74,7 +74,17 @@ impl Target {
         });
         let memory = direct.map_or(1, |direct| direct.memory);
         let direct = AtomicU32::new(direct.map_or(0, |direct| direct.block));
-        Self { fd: fd.into(), number, kind, direct, memory, polled, path, lanes, users: Mutex::new(Vec::new()) }
+        Self {
+            fd: fd.into(),
+            number,
+            kind,
+            direct,
+            memory,
+            polled,
+            path,
+            lanes,
+            users: Mutex::new(Vec::new()),
+        }
     }
 
     /// What direct I/O must be a multiple of; `None` for buffered I/O.

@@ -108,8 +108,7 @@ impl Workers {
                 continue;
             }
             queue.idle += 1;
-            let (woken, waited) =
-                self.came.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
+            let (woken, waited) = self.came.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
             queue = woken;
             queue.idle -= 1;
             if waited.timed_out() && queue.orders.is_empty() {

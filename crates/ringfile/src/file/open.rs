@@ -261,9 +261,7 @@ fn alignment(file: &fs::File) -> Result<Multiples> {
         return Ok(multiples(rustix::fs::ioctl_blksszget(file).unwrap_or(USUAL_ALIGNMENT), 1));
     }
     match in_memory(file) {
-        Some(name) => {
-            Err(refused(format!("{name} takes O_DIRECT but does not do it; open without direct")))
-        }
+        Some(name) => Err(refused(format!("{name} takes O_DIRECT but does not do it; open without direct"))),
         None => Ok(multiples(USUAL_ALIGNMENT, 1)),
     }
 }
