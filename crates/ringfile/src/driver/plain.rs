@@ -139,10 +139,14 @@ fn call(
     // SAFETY: the parts lie in memory that `held` owns, and the caller owns `held` during the call; reads write to it
     // no further than its capacity.
     let moved = unsafe {
-        if is_read {
-            libc::preadv2(fd, parts.as_ptr(), count, offset, flags)
-        } else {
-            libc::pwritev2(fd, parts.as_ptr(), count, offset, flags)
+        match parts {
+            // The simpler calls spare the kernel the reading of the list.
+            [part] if flags == 0 && offset >= 0 && is_read => {
+                libc::pread64(fd, part.iov_base, part.iov_len, offset)
+            }
+            [part] if flags == 0 && offset >= 0 => libc::pwrite64(fd, part.iov_base, part.iov_len, offset),
+            _ if is_read => libc::preadv2(fd, parts.as_ptr(), count, offset, flags),
+            _ => libc::pwritev2(fd, parts.as_ptr(), count, offset, flags),
         }
     };
     usize::try_from(moved).map_err(|_| last_errno())

@@ -73,6 +73,8 @@ const TIMED: u8 = 3;
 /// A call this quick is a memory copy: less than the cheapest hand-over to a kernel thread that was measured, with a
 /// copy's time (2 GB/s) added.
 const QUICK: Duration = Duration::from_micros(20);
+/// For direct I/O: less than any drive takes that has a queue worth keeping filled, and more than zram does.
+const QUICK_DIRECT: Duration = Duration::from_micros(5);
 
 /// The score at which a lane leaves for the ring. A slow call adds how many times slower than quick it was, a quick one
 /// takes one away: a thread that was preempted for a few milliseconds does not show, calls that wait over and over do.
@@ -154,8 +156,8 @@ impl Lane {
     }
 
     /// Notes how long an inline call of `len` bytes took.
-    pub(crate) fn note(&self, took: Duration, len: usize) {
-        let quick = QUICK + Duration::from_nanos(len as u64 / 2);
+    pub(crate) fn note(&self, took: Duration, len: usize, direct: bool) {
+        let quick = if direct { QUICK_DIRECT } else { QUICK } + Duration::from_nanos(len as u64 / 2);
         if took <= quick {
             let score = self.score.load(Ordering::Relaxed);
             if score > 0 {
@@ -251,11 +253,10 @@ impl Lanes {
         match lane.state.load(Ordering::Relaxed) {
             UNKNOWN => Choice::Attempt,
             MEMORY => Choice::Inline,
-            // A direct call waits for the device, whatever its flags say.
-            _ if target.direct().is_some() => Choice::Ring,
             TIMED if lane.is_away() => Choice::Ring,
             TIMED => Choice::Inline,
-            _ if here => Choice::Ring,
+            // A direct call waits for the device, whatever its flags say.
+            _ if here || target.direct().is_some() => Choice::Ring,
             _ => Choice::Attempt,
         }
     }
@@ -304,17 +305,17 @@ mod tests {
     fn one_slow_call_at_first_is_enough() {
         let lane = timed();
         assert!(!lane.is_away());
-        lane.note(Duration::from_micros(70), 4096);
+        lane.note(Duration::from_micros(70), 4096, false);
         assert!(lane.is_away());
     }
 
     #[test]
     fn after_quick_calls_a_preempted_one_changes_nothing_and_a_stall_does() {
         let lane = timed();
-        (0..600).for_each(|_| lane.note(Duration::from_micros(2), 4096));
-        lane.note(Duration::from_millis(4), 4096);
+        (0..600).for_each(|_| lane.note(Duration::from_micros(2), 4096, false));
+        lane.note(Duration::from_millis(4), 4096, false);
         assert!(!lane.is_away(), "a scheduler's slice");
-        lane.note(Duration::from_millis(100), 4096);
+        lane.note(Duration::from_millis(100), 4096, false);
         assert!(lane.is_away(), "a stall");
         let until = lane.away_until.load(Ordering::Relaxed) - now();
         assert!(until > 9_000_000_000, "a hundred times the stall, {until} ns");
@@ -323,9 +324,9 @@ mod tests {
     #[test]
     fn calls_that_wait_over_and_over_leave_and_each_time_for_longer() {
         let lane = timed();
-        (0..600).for_each(|_| lane.note(Duration::from_micros(2), 4096));
+        (0..600).for_each(|_| lane.note(Duration::from_micros(2), 4096, false));
         let slow = (0..1000).position(|_| {
-            lane.note(Duration::from_micros(120), 4096);
+            lane.note(Duration::from_micros(120), 4096, false);
             lane.is_away()
         });
         assert!(slow.is_some_and(|calls| calls < 200), "{slow:?}");
@@ -333,19 +334,19 @@ mod tests {
         for _ in 0..20 {
             lane.away_until.store(1, Ordering::Relaxed);
             assert!(!lane.is_away(), "tried again");
-            lane.note(Duration::from_micros(120), 4096);
+            lane.note(Duration::from_micros(120), 4096, false);
             let away = lane.away_until.load(Ordering::Relaxed).saturating_sub(now());
             assert!(away + 1_000_000 > last, "{away} after {last}");
             last = away.min(LONGEST_AWAY.as_nanos() as u64 - 2_000_000_000);
         }
-        (0..=FORGIVEN_AFTER).for_each(|_| lane.note(Duration::from_micros(2), 4096));
+        (0..=FORGIVEN_AFTER).for_each(|_| lane.note(Duration::from_micros(2), 4096, false));
         assert_eq!(lane.times_away.load(Ordering::Relaxed), 0, "forgiven");
     }
 
     #[test]
     fn a_long_copy_is_not_a_slow_call() {
         let lane = timed();
-        lane.note(Duration::from_micros(400), 1 << 20);
+        lane.note(Duration::from_micros(400), 1 << 20, false);
         assert!(!lane.is_away());
     }
 }

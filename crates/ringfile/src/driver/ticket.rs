@@ -147,7 +147,7 @@ fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -
     }
     let began = Instant::now();
     let ended = plain::run(target, request, held);
-    lane.note(began.elapsed(), ended.done);
+    lane.note(began.elapsed(), ended.done, target.direct().is_some());
     Attempt::Over(ended)
 }
 
