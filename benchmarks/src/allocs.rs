@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use ringfile::{Buffer, File, OpenOptions, Pool};
+use ringfile::{Buffer, File, OpenOptions, Pool, Route};
 
 use crate::allocations;
 use crate::data::PAGE;
@@ -131,7 +131,7 @@ async fn reads(path: &Path, size: u64, depth: usize) -> io::Result<()> {
     let fixed = Pool::builder().capacity(64 << 20).build()?;
     let normal = Pool::builder().capacity(64 << 20).registered(false).build()?;
     let cached = OpenOptions::new().read(true).open(path)?;
-    let direct = OpenOptions::new().read(true).direct(true).open(path)?;
+    let direct = OpenOptions::new().read(true).route(Route::Ring).direct(true).open(path)?;
 
     row("read, pooled fixed", buffers(&fixed, depth)?, read(&cached, size)).await?;
     row("read, pooled fixed, O_DIRECT", buffers(&fixed, depth)?, read(&direct, size)).await?;

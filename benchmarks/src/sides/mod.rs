@@ -13,6 +13,8 @@ use std::io;
 
 use crate::job::{Job, Tally};
 
+use ringfile::Form;
+
 pub use hand::Operation;
 
 /// One contender.
@@ -28,11 +30,16 @@ pub struct Side {
 
 /// All contenders for plain reads, in the order of the table.
 pub const SIDES: &[Side] = &[
-    Side { name: "ringfile", settings: "a pool, defaults", run: |job| ringfile::run(true, job) },
+    Side { name: "ringfile", settings: "a pool, defaults", run: |job| ringfile::run(Form::Auto, job) },
+    Side {
+        name: "ringfile-ring",
+        settings: "a pool, Route::Ring",
+        run: |job| ringfile::run(Form::Fixed, job),
+    },
     Side {
         name: "ringfile-normal",
         settings: "a pool that is not registered",
-        run: |job| ringfile::run(false, job),
+        run: |job| ringfile::run(Form::Normal, job),
     },
     Side {
         name: "hand",
@@ -86,11 +93,15 @@ pub const SIDES: &[Side] = &[
 
 /// The two forms of a vectored read, by ringfile and hand-written.
 pub const VECTORED: &[Side] = &[
-    Side { name: "ringfile", settings: "READV_FIXED: a pool, defaults", run: |job| ringfile::run(true, job) },
+    Side {
+        name: "ringfile",
+        settings: "READV_FIXED: a pool, Route::Ring",
+        run: |job| ringfile::run(Form::Fixed, job),
+    },
     Side {
         name: "ringfile-normal",
         settings: "READV: a pool that is not registered",
-        run: |job| ringfile::run(false, job),
+        run: |job| ringfile::run(Form::Normal, job),
     },
     Side {
         name: "hand-readv-fixed",

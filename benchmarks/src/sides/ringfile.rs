@@ -1,29 +1,46 @@
 //! ringfile: as many spawned tasks as reads in flight, each with one buffer of a pool of its own.
 //!
-//! With a registered pool nearly every read must have been a fixed one, with an unregistered one none: it is checked
+//! On the ring with a registered pool every read must have been a fixed one, with an unregistered one none: it is checked
 //! by the library's own counters, so that "fixed over normal" never compares a thing with itself.
 
 use std::io;
 
-use ringfile::{Buffer, File, OpenOptions, Pool};
+use ringfile::{Buffer, File, OpenOptions, Pool, Route};
 
 use crate::job::{Job, Stream, Tally};
 
+/// How it is set up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As it comes: each read takes the route that the library finds.
+    Auto,
+    /// The ring, registered memory.
+    Fixed,
+    /// The ring, the same memory unregistered.
+    Normal,
+}
+
 /// Reads at `job.depth` until the time is over.
-pub fn run(registered: bool, job: &Job) -> io::Result<Tally> {
-    let before = ringfile::thread_metrics().fixed_ops;
-    let tally = ringfile::block_on(read_all(registered, job))?;
-    let fixed = ringfile::thread_metrics().fixed_ops - before;
-    match (registered, fixed) {
-        (true, fixed) if fixed == tally.all_ops => Ok(tally),
-        (false, 0) => Ok(tally),
-        _ => Err(io::Error::other(format!("{fixed} of {} reads were fixed ones", tally.all_ops))),
+pub fn run(form: Form, job: &Job) -> io::Result<Tally> {
+    let before = ringfile::thread_metrics();
+    let tally = ringfile::block_on(read_all(form, job))?;
+    let counts = ringfile::thread_metrics() - before;
+    let right = match form {
+        Form::Auto => counts.ops == tally.all_ops,
+        Form::Fixed => counts.fixed_ops == tally.all_ops,
+        Form::Normal => counts.fixed_ops == 0 && counts.inline_ops == 0,
+    };
+    if right {
+        Ok(tally)
+    } else {
+        Err(io::Error::other(format!("{} reads, counted {counts:?}", tally.all_ops)))
     }
 }
 
-async fn read_all(registered: bool, job: &Job) -> io::Result<Tally> {
-    let pool = Pool::builder().capacity(64 << 20).registered(registered).build()?;
-    let file = OpenOptions::new().read(true).direct(job.direct).open(&job.path)?;
+async fn read_all(form: Form, job: &Job) -> io::Result<Tally> {
+    let pool = Pool::builder().capacity(64 << 20).registered(form != Form::Normal).build()?;
+    let route = if form == Form::Auto { Route::Auto } else { Route::Ring };
+    let file = OpenOptions::new().read(true).direct(job.direct).route(route).open(&job.path)?;
     let window = job.start();
     let mut tasks = Vec::with_capacity(job.depth);
     for task in 0..job.depth {

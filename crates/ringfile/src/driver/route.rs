@@ -63,8 +63,10 @@ pub(crate) enum Choice {
 
 /// Nothing was found out yet.
 const UNKNOWN: u8 = 0;
-/// The file has non-blocking I/O.
+/// The file has non-blocking I/O through the page cache.
 const OFFERED: u8 = 1;
+/// It has non-blocking direct I/O: the ring keeps the device's queue filled.
+const QUEUED: u8 = 4;
 /// It has none; its files are memory.
 const MEMORY: u8 = 2;
 /// It has none, and what its calls take has to be seen.
@@ -127,8 +129,8 @@ impl Lane {
     }
 
     /// Notes that the kernel took `RWF_NOWAIT`, or said `EAGAIN`.
-    pub(crate) fn is_offered(&self) {
-        self.state.store(OFFERED, Ordering::Relaxed);
+    pub(crate) fn is_offered(&self, direct: bool) {
+        self.state.store(if direct { QUEUED } else { OFFERED }, Ordering::Relaxed);
     }
 
     /// Notes that the kernel has no non-blocking I/O here.
@@ -223,14 +225,14 @@ impl Lanes {
     #[inline]
     pub(crate) fn goes_to_ring(&self, kind: Kind) -> bool {
         match self.route {
-            Route::Auto => self.lane(kind).state.load(Ordering::Relaxed) == OFFERED || !kind.moves_data(),
+            Route::Auto => self.lane(kind).state.load(Ordering::Relaxed) == QUEUED || !kind.moves_data(),
             Route::Ring => true,
             _ => false,
         }
     }
 
-    /// Which way an operation goes. `here`: the calling thread has a ring of its own, or may make one.
-    pub(crate) fn choose(&self, target: &Target, request: &Request, here: bool) -> Choice {
+    /// Which way an operation goes.
+    pub(crate) fn choose(&self, target: &Target, request: &Request) -> Choice {
         if workers_are_forced() && self.route != Route::Ring {
             return Choice::Workers;
         }
@@ -255,8 +257,9 @@ impl Lanes {
             MEMORY => Choice::Inline,
             TIMED if lane.is_away() => Choice::Ring,
             TIMED => Choice::Inline,
-            // A direct call waits for the device, whatever its flags say.
-            _ if here || target.direct().is_some() => Choice::Ring,
+            QUEUED => Choice::Ring,
+            // A call that need not wait is a memory copy, and cheaper than a ring's entry and completion; one that would
+            // have to costs less than 1 µs before the ring does it.
             _ => Choice::Attempt,
         }
     }

@@ -95,7 +95,7 @@ fn start_by_route(
     context: &Context<'_>,
 ) -> Result<Started, Error> {
     let mut here = with(|driver| driver.active && driver.failed.is_none()) == Some(true);
-    let mut choice = target.lanes.choose(target, request, here);
+    let mut choice = target.lanes.choose(target, request);
     while matches!(choice, Choice::Attempt | Choice::Inline) {
         let row = INLINE.get() + 1;
         INLINE.set(row % INLINE_IN_A_ROW);
@@ -110,7 +110,7 @@ fn start_by_route(
             }
             Attempt::WouldWait => choice = Choice::Ring,
             // Now it is known what the file is.
-            Attempt::NotOffered => choice = target.lanes.choose(target, request, here),
+            Attempt::NotOffered => choice = target.lanes.choose(target, request),
         }
     }
     if choice == Choice::Ring && here {
@@ -138,7 +138,7 @@ fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -
         match attempt {
             Attempt::NotOffered => lane.is_not_offered(target.lanes.in_memory()),
             Attempt::Over(ended) if ended.errno != 0 => {}
-            _ => lane.is_offered(),
+            _ => lane.is_offered(target.direct().is_some()),
         }
         return attempt;
     }
