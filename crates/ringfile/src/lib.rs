@@ -81,6 +81,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("ringfile needs Linux: it is a layer over io_uring, which other systems do not have");
 
+mod batch;
 mod driver;
 mod error;
 mod file;
@@ -89,6 +90,7 @@ mod metrics;
 mod ring;
 mod runtime;
 
+pub use batch::{AnyBuffer, AsyncReads, Batch, BatchRun, Done, ReadHandle};
 pub use driver::{Route, set_default_route};
 pub use error::{BufError, BufResult, Error, IntoParts, Result};
 pub use file::{

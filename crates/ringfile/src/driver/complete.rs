@@ -309,7 +309,7 @@ impl Driver {
 
     /// The one place where an operation ends.
     #[inline(always)]
-    fn end(&mut self, key: Key, polled: bool, after: &mut Aftermath) {
+    pub(super) fn end(&mut self, key: Key, polled: bool, after: &mut Aftermath) {
         self.no_longer_in_flight(polled);
         let slot = self.slots.at(key.slot);
         let (file, owner) = (slot.file, slot.owner);
@@ -345,9 +345,10 @@ impl Driver {
     }
 
     /// Starts an order on this thread's ring; where it has none, the order goes to the workers.
-    pub(super) fn start_order(&mut self, mut order: Order, after: &mut Aftermath) {
+    pub(super) fn start_order(&mut self, mut order: Order, after: &mut Aftermath) -> Option<Key> {
         if !order.is_wanted() {
-            return after.orders.push((order, Some(libc::ECANCELED)));
+            after.orders.push((order, Some(libc::ECANCELED)));
+            return None;
         }
         match self.may_start(&order.target) {
             Ok(()) => {
@@ -355,6 +356,7 @@ impl Driver {
                 let wake = Wake::Sink(order.sink, order.index);
                 let key = self.slots.insert(&order.request, &mut order.held, order.target.number, wake);
                 self.submit(key);
+                return Some(key);
             }
             Err(Refused::NoRing(error)) if order.target.lanes.route() != Route::Ring => {
                 warn_of_no_ring(&error);
@@ -369,6 +371,7 @@ impl Driver {
                 after.orders.push((order, Some(errno)));
             }
         }
+        None
     }
 
     #[cold]
@@ -399,7 +402,9 @@ impl Driver {
             std::mem::swap(&mut orders, &mut inner.orders);
             std::mem::take(&mut inner.mail)
         };
-        orders.drain(..).for_each(|order| self.start_order(order, after));
+        for order in orders.drain(..) {
+            self.start_order(order, after);
+        }
         self.spare_orders = orders;
         for letter in mail {
             match letter {

@@ -10,6 +10,7 @@
 //! - when the thread leaves its loop ([`leave`]) nothing is in flight.
 
 mod complete;
+mod dispatch;
 mod iothreads;
 mod order;
 mod plain;
@@ -18,6 +19,7 @@ mod route;
 mod shared;
 mod sleep;
 mod slot;
+mod stay;
 mod sync;
 mod target;
 #[cfg(test)]
@@ -39,6 +41,7 @@ use crate::memory::Held;
 use crate::metrics::{Counters, Metrics};
 use crate::ring::{Ring, RingOptions};
 
+pub(crate) use dispatch::{Dispatched, Place, cancel, dispatch};
 pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use order::{Errand, Order, Sink};
 pub(crate) use prepare::MOST_AT_ONCE;
@@ -46,6 +49,7 @@ pub(crate) use route::{Lanes, default_route};
 pub use route::{Route, set_default_route};
 pub(crate) use shared::Shared;
 pub(crate) use slot::{Key, Kind, Request};
+pub(crate) use stay::Stay;
 pub(crate) use target::{FileKind, Multiples, Target};
 pub(crate) use ticket::{Started, Ticket, can_link, start};
 pub(crate) use wake::{TaskNumber, polled, polling};
@@ -474,6 +478,36 @@ impl Driver {
         self.waiting.push_back(Waiting::Cancellation(key));
         self.submit_waiting();
         Some((Held::None, wake, None))
+    }
+
+    /// Withdraws an order, or asks the kernel to cancel it; either way it ends by its sink.
+    fn cancel_order(&mut self, key: Key, after: &mut Aftermath) {
+        let Some(slot) = self.slots.get(key) else { return };
+        let (state, position) = (slot.state, slot.position);
+        let polled = self.is_polled(key);
+        let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) else { return };
+        let ring = match rings.polled.as_mut() {
+            Some(ring) if polled => ring,
+            _ => &mut rings.main,
+        };
+        self.counts.cancelled += 1;
+        match state {
+            State::InFlight if !ring.withdraw(position, prepare::IGNORED) => {
+                self.waiting.push_back(Waiting::Cancellation(key));
+                return self.submit_waiting();
+            }
+            // What waits for room is not counted as in flight.
+            State::Waiting => {
+                self.in_flight += 1;
+                if let Some(rings) = self.rings.as_mut() {
+                    rings.polled_in_flight += usize::from(polled);
+                }
+            }
+            State::InFlight => {}
+            State::Free | State::Done => return,
+        }
+        self.slots.at(key.slot).errno = libc::ECANCELED as u16;
+        self.end(key, polled, after);
     }
 
     fn no_longer_in_flight(&mut self, polled: bool) {

@@ -94,25 +94,18 @@ fn start_by_route(
     held: &mut Held,
     context: &Context<'_>,
 ) -> Result<Started, Error> {
-    let mut here = with(|driver| driver.active && driver.failed.is_none()) == Some(true);
-    let mut choice = target.lanes.choose(target, request);
-    while matches!(choice, Choice::Attempt | Choice::Inline) {
-        let row = INLINE.get() + 1;
-        INLINE.set(row % INLINE_IN_A_ROW);
-        if row == INLINE_IN_A_ROW {
+    let choice = match call(target, request, held) {
+        Called::Over(ended) => {
+            super::count(Taken::Inline, request, ended);
+            return Ok(Started::Over(ended));
+        }
+        Called::Later => {
             context.waker().wake_by_ref();
             return Ok(Started::Later);
         }
-        match inline(target, request, held, choice) {
-            Attempt::Over(ended) => {
-                super::count(Taken::Inline, request, ended);
-                return Ok(Started::Over(ended));
-            }
-            Attempt::WouldWait => choice = Choice::Ring,
-            // Now it is known what the file is.
-            Attempt::NotOffered => choice = target.lanes.choose(target, request),
-        }
-    }
+        Called::Left(choice) => choice,
+    };
+    let mut here = with(|driver| driver.active && driver.failed.is_none()) == Some(true);
     if choice == Choice::Ring && here {
         match start_here(target, request, held, context) {
             Ok(ticket) => return Ok(Started::Here(ticket)),
@@ -128,6 +121,34 @@ fn start_by_route(
     let (errand, order) = Errand::new(target, request, held, context.waker());
     super::send(order, choice);
     Ok(Started::Elsewhere(errand))
+}
+
+/// What plain calls on this thread came to.
+pub(super) enum Called {
+    Over(Ended),
+    /// None was made: there were many in a row.
+    Later,
+    /// None is to be made, or it would have waited: the operation goes this way.
+    Left(Choice),
+}
+
+/// Carries an operation out by plain calls, where its route is that.
+pub(super) fn call(target: &Target, request: &Request, held: &mut Held) -> Called {
+    let mut choice = target.lanes.choose(target, request);
+    while matches!(choice, Choice::Attempt | Choice::Inline) {
+        let row = INLINE.get() + 1;
+        INLINE.set(row % INLINE_IN_A_ROW);
+        if row == INLINE_IN_A_ROW {
+            return Called::Later;
+        }
+        match inline(target, request, held, choice) {
+            Attempt::Over(ended) => return Called::Over(ended),
+            Attempt::WouldWait => choice = Choice::Ring,
+            // Now it is known what the file is.
+            Attempt::NotOffered => choice = target.lanes.choose(target, request),
+        }
+    }
+    Called::Left(choice)
 }
 
 /// Carries an operation out on this thread, and notes what that tells of the file.

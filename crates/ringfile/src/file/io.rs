@@ -11,8 +11,8 @@ use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::{File, unaligned};
-use crate::driver::{self, Ended, Errand, Kind, Multiples, Request, Started, Ticket};
+use super::{File, check, unaligned};
+use crate::driver::{self, Ended, Errand, Kind, Request, Started, Ticket};
 use crate::error::{BufError, BufResult, Error};
 use crate::memory::{Held, IoBuf, IoBufMut};
 
@@ -316,84 +316,26 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         self.poll(context)
     }
 
-    /// Whether the operation can go to the kernel as it is. An error for what would be refused without a reason.
     #[inline]
     fn fits(&self) -> Result<bool, Error> {
-        let end = self.request.offset.checked_add(self.request.want as u64);
-        if end.is_none_or(|end| end > i64::MAX as u64) {
-            return Err(self.error(ErrorKind::InvalidInput, "the end would be beyond 2^63 bytes"));
-        }
-        let Some(direct) = self.file.0.target.direct() else { return Ok(true) };
-        let is_read = self.request.kind.is_read();
-        if unaligned::fits(&self.request, &self.held, direct) || self.request.want == 0 {
-            return Ok(true);
-        }
-        if is_read { Ok(false) } else { Err(self.error(ErrorKind::InvalidInput, self.advice(direct))) }
-    }
-
-    #[cold]
-    fn advice(&self, Multiples { block, memory }: Multiples) -> String {
-        let fits = self.request.offset.is_multiple_of(block.into());
-        if fits && self.request.want.is_multiple_of(block as usize) {
-            format!(
-                "this file needs memory aligned to {memory}; write from buffers of a Pool or open without direct"
-            )
-        } else {
-            format!(
-                "this file needs multiples of {block}; write {block}-aligned blocks or open without direct"
-            )
-        }
-    }
-
-    fn what(&self) -> String {
-        let verb = if self.request.kind.is_read() { "read" } else { "write" };
-        let direct = if self.file.is_direct() { "direct " } else { "" };
-        format!("{direct}{verb} of {} bytes", self.request.want)
+        check::fits(&self.file, &self.request, &self.held)
     }
 
     #[cold]
     fn error(&self, kind: ErrorKind, why: impl Into<Cow<'static, str>>) -> Error {
-        Error::new(kind, self.what()).at(self.request.offset).on(self.file.path()).because(why)
+        check::error(&self.file, &self.request, kind, why)
     }
 
     #[cold]
-    pub(super) fn failure(&self, Ended { done, errno }: Ended) -> Error {
-        let is_read = self.request.kind.is_read();
-        if errno == 0 {
-            let (kind, why) = match is_read {
-                true => (ErrorKind::UnexpectedEof, "the file ends before"),
-                false => (ErrorKind::WriteZero, "the file takes no more"),
-            };
-            return self.error(kind, why).after(done);
-        }
-        if let Some(error) = driver::why_refused(&self.file.0.target, errno) {
-            return error.at(self.request.offset).on(self.file.path());
-        }
-        let error =
-            Error::from_errno(errno, self.what()).at(self.request.offset).on(self.file.path()).after(done);
-        match errno {
-            libc::EBADF if is_read => error.because("the file was not opened for reading"),
-            libc::EBADF => error.because("the file was not opened for writing"),
-            libc::EINVAL if self.file.is_direct() => error.because(
-                "the file system refuses direct I/O here; open without direct, or with buffered_fallback(true)",
-            ),
-            libc::EOPNOTSUPP if self.file.0.target.polled => {
-                error.because("the file system can't poll for completions; open without poll")
-            }
-            libc::ECANCELED => error.because("it was in flight before a fork, and belongs to the parent"),
-            _ => error,
-        }
+    pub(super) fn failure(&self, ended: Ended) -> Error {
+        check::failure(&self.file, &self.request, ended)
     }
 
     /// Direct I/O turned out to be refused, and the user allowed buffered I/O instead. Another operation may have found
     /// that out while this one was in flight.
     #[cold]
     fn falls_back(&mut self, ended: Ended) -> bool {
-        let target = &self.file.0.target;
-        ended.done == 0
-            && self.file.0.buffered_fallback
-            && !std::mem::replace(&mut self.fell_back, true)
-            && (target.direct().is_none() || target.turn_buffered().is_ok())
+        !std::mem::replace(&mut self.fell_back, true) && check::falls_back(&self.file, ended)
     }
 }
 

@@ -3,6 +3,7 @@
 //! Safe code over the driver. Knows alignment and what is needed to make an operation fit it; does not know rings.
 //! What always holds: a future does nothing before it is polled, and gives its buffer back, also on error.
 
+pub(crate) mod check;
 mod control;
 mod durable;
 mod io;
@@ -91,6 +92,11 @@ pub struct Alignment {
 }
 
 impl File {
+    /// The file as drivers see it.
+    pub(crate) fn target(&self) -> &Arc<Target> {
+        &self.0.target
+    }
+
     /// Opens a file for buffered reads. See [`OpenOptions`] for all else.
     ///
     /// # Errors

@@ -221,7 +221,7 @@ pub(super) fn current() -> Option<Arc<Remote>> {
 }
 
 /// Whether this thread is in a loop.
-pub(super) fn is_in_loop() -> bool {
+pub(crate) fn is_in_loop() -> bool {
     CURRENT.try_with(Cell::get).is_ok_and(|id| id != 0)
 }
 

@@ -16,6 +16,7 @@ pub use threads::{Runtime, RuntimeBuilder};
 
 use crate::ring::RingOptions;
 use executor::Loop;
+pub(crate) use executor::is_in_loop;
 
 /// Runs `future` on the calling thread until it is ready, and with it every task that it [`spawn`]s.
 ///

@@ -1,0 +1,149 @@
+//! Neighbouring reads as one.
+//!
+//! Reads of one file whose gaps are small go as one vectored read: into their own buffers, and for the gaps into scratch
+//! memory from the library's reserve. What always holds: the first read of a group carries it out, the others are
+//! [`Stage::Merged`] until it ends; a group that fails is taken apart, and each read finds out for itself.
+
+use std::ops::Range;
+
+use super::op::{NONE, Op, Stage};
+use crate::driver::{Ended, FileKind, Finished, Kind, Request};
+use crate::file::check;
+use crate::memory::{Buffer, Held, reserve};
+
+/// A group covers at most so many bytes, and reads. Longer ones gain nothing, and keep the device from overlapping them.
+const MOST_BYTES: u64 = 1 << 20;
+const MOST_READS: usize = 128;
+
+fn end_of(op: &Op) -> u64 {
+    op.request.offset + op.request.want as u64
+}
+
+/// Whether a read may be part of a group: anything else goes by itself, and gets its error by itself.
+fn may_merge(op: &Op) -> bool {
+    op.request.kind == Kind::Read
+        && op.request.want > 0
+        && matches!(op.held, Held::Pooled(_))
+        && matches!(op.file.target().kind, FileKind::Regular | FileKind::Block)
+        && !op.file.target().polled
+        && matches!(check::fits(&op.file, &op.request, &op.held), Ok(true))
+}
+
+/// Puts the reads of a range into groups.
+pub(super) fn plan(ops: &mut [Op], range: Range<u32>, gap: usize) {
+    let mut reads: Vec<u32> = range.filter(|&index| may_merge(&ops[index as usize])).collect();
+    reads.sort_unstable_by_key(|&index| {
+        let op = &ops[index as usize];
+        (op.file.target().number, op.request.offset)
+    });
+    let mut at = 0;
+    while at < reads.len() {
+        let mut behind = at + 1;
+        while behind < reads.len() && behind - at < MOST_READS {
+            let [first, last, next] = [at, behind - 1, behind].map(|at| &ops[reads[at] as usize]);
+            let same = first.file.target().number == next.file.target().number;
+            let distance = next.request.offset.checked_sub(end_of(last));
+            let near = distance.is_some_and(|distance| distance <= gap as u64);
+            if !same || !near || end_of(next) - first.request.offset > MOST_BYTES {
+                break;
+            }
+            behind += 1;
+        }
+        for pair in reads[at..behind].windows(2) {
+            ops[pair[0] as usize].next = pair[1];
+            ops[pair[1] as usize].stage = Stage::Merged;
+        }
+        at = behind;
+    }
+}
+
+/// The members of a group in the order of their offsets. Each may be taken out of it.
+fn for_each(ops: &mut [Op], first: u32, mut look: impl FnMut(&mut Op, u32)) {
+    let mut index = first;
+    while index != NONE {
+        let op = &mut ops[index as usize];
+        let next = op.next;
+        look(op, index);
+        index = next;
+    }
+}
+
+/// The one read of a group. Where there is no memory for its gaps, the reads go one by one.
+pub(super) fn begin(ops: &mut [Op], first: u32, again: &mut Vec<u32>) -> Option<(Request, Held)> {
+    let start = ops[first as usize].request.offset;
+    let (mut parts, mut at, mut fits) = (Vec::<Buffer>::new(), start, true);
+    let mut scratch = Vec::new();
+    for_each(ops, first, |op, _| {
+        let gap = (op.request.offset - at) as usize;
+        if gap > 0 {
+            reserve().get(gap).map_or_else(|_| fits = false, |buffer| scratch.push(buffer));
+        }
+        at = end_of(op);
+    });
+    if !fits {
+        take_apart(ops, first, again);
+        return None;
+    }
+    let want = (at - start) as usize;
+    let (mut scratch, mut at) = (scratch.into_iter(), start);
+    for_each(ops, first, |op, _| {
+        if op.request.offset > at {
+            parts.extend(scratch.next());
+        }
+        if let Held::Pooled(buffer) = std::mem::take(&mut op.held) {
+            parts.push(buffer);
+        }
+        at = end_of(op);
+    });
+    let leader = &mut ops[first as usize];
+    leader.stage = Stage::Begun;
+    Some((Request { kind: Kind::ReadVectored, want, ..leader.request }, Held::Buffers(parts)))
+}
+
+fn take_apart(ops: &mut [Op], first: u32, again: &mut Vec<u32>) {
+    for_each(ops, first, |op, index| {
+        op.next = NONE;
+        op.stage = Stage::Waiting;
+        again.push(index);
+    });
+}
+
+/// Gives the reads of a group what is theirs. How many that ended; after an error they go one by one instead.
+pub(super) fn end(ops: &mut [Op], first: u32, finished: Finished, again: &mut Vec<u32>) -> usize {
+    let Finished { held, ended: Ended { done, errno } } = finished;
+    let Held::Buffers(parts) = held else { return 0 };
+    let start = ops[first as usize].request.offset;
+    let (mut parts, mut at, mut count) = (parts.into_iter(), start, 0);
+    for_each(ops, first, |op, _| {
+        if op.request.offset > at {
+            drop(parts.next());
+        }
+        op.held = parts.next().map_or(Held::None, Held::Pooled);
+        at = end_of(op);
+    });
+    if errno != 0 {
+        take_apart(ops, first, again);
+        return 0;
+    }
+    for_each(ops, first, |op, _| {
+        op.next = NONE;
+        // All but the end of the file was continued by the driver.
+        let before = (op.request.offset - start) as usize;
+        op.end_with(Ended { done: done.saturating_sub(before).min(op.request.want), errno: 0 });
+        count += 1;
+    });
+    count
+}
+
+/// Cancels an operation that was not begun, and those that are merged with it. How many that ended.
+pub(super) fn cancel(ops: &mut [Op], index: u32, why: &'static str) -> usize {
+    let mut count = 0;
+    if matches!(ops[index as usize].stage, Stage::Waiting) {
+        for_each(ops, index, |op, _| {
+            op.next = NONE;
+            op.cancel(why);
+            count += 1;
+        });
+    }
+    count
+}

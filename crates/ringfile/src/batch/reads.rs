@@ -1,0 +1,332 @@
+//! Single reads with plain handles, for a thread that runs no executor: start, poll, wait, abort.
+//!
+//! What always holds: a buffer is given up only when the kernel is done with it, by whatever call; a handle names one
+//! read, and none once that was taken.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use super::op::Op;
+use super::{AnyBuffer, Done};
+use crate::driver::{self, Aftermath, Dispatched, Finished, Order, Place, Sink, Stay};
+use crate::error::{Error, Result};
+use crate::file::File;
+
+const WAITS: &str = "waiting would block a ringfile thread: await the file's own reads there";
+
+/// Names one read of an [`AsyncReads`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ReadHandle(u64);
+
+impl ReadHandle {
+    fn new(index: u32, generation: u32) -> Self {
+        Self(u64::from(generation) << 32 | u64::from(index))
+    }
+
+    fn index(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// Reads that go on while the thread does something else: started one by one, polled, waited for and aborted by handles.
+///
+/// Belongs to one thread, and uses that thread's ring, together with blocking batches ([`Batch::run`](super::Batch::run))
+/// of the same thread in any order: each gets its own results. Dropping it aborts what has not ended, and waits until the
+/// kernel is done with the memory.
+///
+/// On a ringfile thread (inside [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)) nothing is started or
+/// waited for: the errors, of kind `WouldBlock`, say so.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("data.bin");
+/// # std::fs::write(&path, vec![7; 1 << 20])?;
+/// use ringfile::{AsyncReads, File, Pool};
+/// let (pool, file) = (Pool::new(1 << 20), File::open(&path)?);
+/// let mut reads = AsyncReads::new();
+/// let first = reads.start(&file, pool.get(4096)?, 0);
+/// let second = reads.start(&file, pool.get(4096)?, 8192);
+/// assert!(reads.poll(1, true) >= 1);
+/// let done = reads.wait(first)?;
+/// assert_eq!(done.result?, 4096);
+/// // Whether it was read or cancelled, its memory is free again.
+/// let done = reads.abort(second)?;
+/// assert!(done.buffer.is_some());
+/// # Ok(())
+/// # }
+/// ```
+pub struct AsyncReads {
+    reads: Arc<Reads>,
+    after: Aftermath,
+    stay: Stay,
+}
+
+struct Reads(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    /// To be started, or started once more.
+    to_start: Vec<u32>,
+    /// Ended and not taken.
+    done: usize,
+    /// Neither ended nor taken.
+    open: usize,
+    waker: Option<Waker>,
+}
+
+struct Entry {
+    generation: u32,
+    op: Option<Op>,
+    place: Option<Place>,
+    aborted: bool,
+}
+
+impl Reads {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts what is to be started.
+    fn start(self: &Arc<Self>) {
+        loop {
+            let mut inner = self.lock();
+            let Some(index) = inner.to_start.pop() else { return };
+            let Some(mut order) = inner.begin(index, self) else { continue };
+            drop(inner);
+            let place = loop {
+                // Nobody else has a turn on this thread, which waits for these reads alone.
+                match driver::dispatch(order) {
+                    Dispatched::Later(given_back) => order = given_back,
+                    Dispatched::Here(place) => break Some(place),
+                    Dispatched::Away => break None,
+                }
+            };
+            self.lock().entries[index as usize].place = place;
+        }
+    }
+}
+
+impl Inner {
+    fn begin(&mut self, index: u32, sink: &Arc<Reads>) -> Option<Order> {
+        let entry = &mut self.entries[index as usize];
+        let op = entry.op.as_mut()?;
+        let begun = op.begin();
+        if begun.is_none() {
+            self.open -= 1;
+            self.done += 1;
+        }
+        let (request, held) = begun?;
+        let target = Arc::clone(op.file.target());
+        Some(Order { target, request, held, sink: Arc::clone(sink) as Arc<dyn Sink>, index })
+    }
+
+    fn add(&mut self, op: Op) -> ReadHandle {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry { generation: 0, op: None, place: None, aborted: false });
+            (self.entries.len() - 1) as u32
+        });
+        let is_over = op.is_over();
+        let entry = &mut self.entries[index as usize];
+        let generation = entry.generation.wrapping_add(1).max(1);
+        *entry = Entry { generation, op: Some(op), place: None, aborted: false };
+        if is_over {
+            self.done += 1;
+        } else {
+            self.open += 1;
+            self.to_start.push(index);
+        }
+        ReadHandle::new(index, generation)
+    }
+
+    fn entry(&mut self, handle: ReadHandle) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(handle.index())?;
+        (entry.generation == handle.generation() && entry.op.is_some()).then_some(entry)
+    }
+
+    fn is_done(&mut self, handle: ReadHandle) -> Option<bool> {
+        self.entry(handle)?.op.as_ref().map(Op::is_over)
+    }
+
+    fn take(&mut self, handle: ReadHandle) -> Option<Op> {
+        let op = self.entry(handle)?.op.take_if(|op| op.is_over())?;
+        self.done -= 1;
+        self.free.push(handle.index() as u32);
+        Some(op)
+    }
+}
+
+impl Sink for Reads {
+    fn done(self: Arc<Self>, index: u32, finished: Finished) {
+        let mut inner = self.lock();
+        let entry = &mut inner.entries[index as usize];
+        entry.place = None;
+        let aborted = entry.aborted;
+        let Some(op) = entry.op.as_mut() else {
+            drop(inner);
+            return drop(finished);
+        };
+        let mut over = op.end(finished);
+        if aborted && (!over || op.was_cancelled()) {
+            op.cancel("it was aborted");
+            over = true;
+        }
+        if over {
+            inner.open -= 1;
+            inner.done += 1;
+        } else {
+            inner.to_start.push(index);
+        }
+        let waker = inner.waker.clone();
+        drop(inner);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    fn is_wanted(&self, index: u32) -> bool {
+        !self.lock().entries[index as usize].aborted
+    }
+}
+
+impl Default for AsyncReads {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl AsyncReads {
+    /// Without a read.
+    #[must_use]
+    pub fn new() -> Self {
+        let reads = Arc::new(Reads(Mutex::default()));
+        Self { reads, after: Aftermath::default(), stay: Stay::new() }
+    }
+
+    /// Starts a read from `offset` that fills the buffer up to its capacity, as [`File::read_at`]. Where it can't be
+    /// started, its result says why. Does not block, except for a file whose [`Route`](crate::Route) is a plain call.
+    pub fn start(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> ReadHandle {
+        let mut op = Op::read(file, buffer.into(), offset);
+        if crate::runtime::is_in_loop() {
+            let error = op.would_block(WAITS);
+            op.refuse(error);
+        }
+        let handle = self.reads.lock().add(op);
+        self.look();
+        handle
+    }
+
+    /// How many reads have ended and were not taken. With `wait`, waits until that is `at_least` so many, or all.
+    pub fn poll(&mut self, at_least: usize, wait: bool) -> usize {
+        self.look();
+        if wait && !crate::runtime::is_in_loop() {
+            self.wait_until(|inner| inner.done >= at_least || inner.open == 0);
+        }
+        self.reads.lock().done
+    }
+
+    /// Whether the read has ended. False where the handle names none.
+    #[must_use]
+    pub fn is_done(&self, handle: ReadHandle) -> bool {
+        self.reads.lock().is_done(handle) == Some(true)
+    }
+
+    /// Waits for a read, and takes its result.
+    ///
+    /// # Errors
+    /// `InvalidInput` where the handle names no read: of another thread, or taken before. What went wrong with the read
+    /// itself is in its [`Done`].
+    pub fn wait(&mut self, handle: ReadHandle) -> Result<Done> {
+        self.end_of(handle, "waiting for a read")
+    }
+
+    /// Takes the result of a read that has ended, if it has.
+    pub fn take(&mut self, handle: ReadHandle) -> Option<Done> {
+        let op = self.reads.lock().take(handle)?;
+        Some(op.into_done())
+    }
+
+    /// Cancels a read where the kernel still can, and returns when the kernel is done with its memory. The result is what
+    /// was read, or an error with `ECANCELED`.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn abort(&mut self, handle: ReadHandle) -> Result<Done> {
+        self.ask_to_cancel(handle);
+        self.end_of(handle, "aborting a read")
+    }
+
+    fn ask_to_cancel(&mut self, handle: ReadHandle) {
+        let mut inner = self.reads.lock();
+        let Some(entry) = inner.entry(handle) else { return };
+        entry.aborted = true;
+        let place = entry.place;
+        drop(inner);
+        if let Some(place) = place {
+            driver::cancel(place);
+        }
+    }
+
+    fn end_of(&mut self, handle: ReadHandle, what: &'static str) -> Result<Done> {
+        let known = self.reads.lock().is_done(handle);
+        match known {
+            Some(true) => {}
+            Some(false) if crate::runtime::is_in_loop() => {
+                return Err(Error::new(std::io::ErrorKind::WouldBlock, what).because(WAITS));
+            }
+            Some(false) => self.wait_until(|inner| inner.is_done(handle) != Some(false)),
+            None => {}
+        }
+        self.take(handle).ok_or_else(|| {
+            Error::new(std::io::ErrorKind::InvalidInput, what)
+                .because("the handle names no read, or its result was taken")
+        })
+    }
+
+    /// Starts and submits what there is, and takes in what has ended.
+    fn look(&mut self) {
+        if crate::runtime::is_in_loop() {
+            return;
+        }
+        let visit = self.stay.visit();
+        self.reads.start();
+        visit.look(&mut self.after);
+        self.reads.start();
+    }
+
+    fn wait_until(&mut self, mut is_over: impl FnMut(&mut Inner) -> bool) {
+        let visit = self.stay.visit();
+        self.reads.lock().waker.get_or_insert_with(|| visit.waker());
+        let reads = &self.reads;
+        visit.wait(&mut self.after, || {
+            reads.start();
+            is_over(&mut reads.lock())
+        });
+    }
+}
+
+impl Drop for AsyncReads {
+    fn drop(&mut self) {
+        let open: Vec<ReadHandle> = {
+            let inner = self.reads.lock();
+            let handle = |(index, entry): (usize, &Entry)| ReadHandle::new(index as u32, entry.generation);
+            inner.entries.iter().enumerate().map(handle).collect()
+        };
+        open.into_iter().for_each(|handle| self.ask_to_cancel(handle));
+        // In a loop of ringfile's, that waits for them when it ends.
+        if !crate::runtime::is_in_loop() {
+            self.wait_until(|inner| inner.open == 0);
+        }
+    }
+}
+
+impl std::fmt::Debug for AsyncReads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let inner = self.reads.lock();
+        f.debug_struct("AsyncReads").field("open", &inner.open).field("done", &inner.done).finish()
+    }
+}

@@ -1,0 +1,73 @@
+//! Starting an order on its route, whatever thread this is.
+//!
+//! Decides as [`super::ticket`] does for a future. What always holds: an order that was dispatched ends by its sink,
+//! perhaps before [`dispatch`] returns; only one that is given back ([`Dispatched::Later`]) was not begun.
+
+use super::order::Order;
+use super::route::{Choice, Taken};
+use super::ticket::{Called, call};
+use super::{Aftermath, Key, with};
+
+/// What became of an order.
+pub(crate) enum Dispatched {
+    /// It is on this thread's ring.
+    Here(Place),
+    /// It has ended, or another thread has it.
+    Away,
+    /// It was not begun: many inline calls were made in a row, and others are to have their turn first.
+    Later(Order),
+}
+
+/// Where an order is, to cancel it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    driver: u64,
+    key: Key,
+}
+
+/// Starts an order on its route. Called with no driver borrowed and no lock held: the order may end at once.
+pub(crate) fn dispatch(mut order: Order) -> Dispatched {
+    let here = with(|driver| driver.active && driver.failed.is_none()) == Some(true);
+    let mut choice = Choice::Ring;
+    if !(here && order.target.lanes.goes_to_ring(order.request.kind)) {
+        match call(&order.target, &order.request, &mut order.held) {
+            Called::Over(ended) => {
+                super::count(Taken::Inline, &order.request, ended);
+                order.end(ended);
+                return Dispatched::Away;
+            }
+            Called::Later => return Dispatched::Later(order),
+            Called::Left(left) => choice = left,
+        }
+    }
+    if choice == Choice::Ring && here {
+        return start_here(order);
+    }
+    super::send(order, choice);
+    Dispatched::Away
+}
+
+fn start_here(order: Order) -> Dispatched {
+    let (mut order, mut after) = (Some(order), Aftermath::default());
+    let key = with(|driver| {
+        let key = driver.start_order(order.take()?, &mut after)?;
+        Some(Place { driver: driver.shared.id, key })
+    });
+    after.settle();
+    if let Some(order) = order {
+        // The driver is borrowed further up, which it never is here; any other thread will do.
+        super::send(order, Choice::Ring);
+    }
+    key.flatten().map_or(Dispatched::Away, Dispatched::Here)
+}
+
+/// Gets the kernel to cancel an order that this thread's ring has, where it still can. It ends by its sink in any case.
+pub(crate) fn cancel(place: Place) {
+    let mut after = Aftermath::default();
+    with(|driver| {
+        if driver.shared.id == place.driver {
+            driver.cancel_order(place.key, &mut after);
+        }
+    });
+    after.settle();
+}

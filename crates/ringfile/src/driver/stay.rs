@@ -1,0 +1,82 @@
+//! A thread outside of every loop that uses a ring of its own: blocking batches, and reads with handles.
+//!
+//! What always holds: the driver takes operations only during a [`Visit`], when somebody waits for it; what other futures
+//! start on the thread in between goes elsewhere, as they would wait for ever. The last [`Stay`] of a thread ends with
+//! the driver drained and given up.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::{Aftermath, Shared, enter, leave, turn, with};
+use crate::ring::RingOptions;
+
+thread_local! {
+    static STAYS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// See the module.
+pub(crate) struct Stay(PhantomData<*const ()>);
+
+impl Stay {
+    pub(crate) fn new() -> Self {
+        let _ = STAYS.try_with(|stays| stays.set(stays.get() + 1));
+        Self(PhantomData)
+    }
+
+    /// Has the driver take operations for as long as the visit lasts.
+    pub(crate) fn visit(&self) -> Visit<'_> {
+        let before = with(|driver| driver.active) == Some(true);
+        let shared = enter(RingOptions::default());
+        Visit { before, shared, stay: PhantomData }
+    }
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        let last = STAYS.try_with(|stays| stays.replace(stays.get() - 1) == 1) == Ok(true);
+        // Where the thread has gone into a loop meanwhile, that leaves.
+        if last && with(|driver| driver.active) == Some(false) {
+            leave(&mut Aftermath::default());
+        }
+    }
+}
+
+/// A time during which the thread waits for its ring.
+pub(crate) struct Visit<'a> {
+    before: bool,
+    shared: Arc<Shared>,
+    stay: PhantomData<&'a Stay>,
+}
+
+impl Visit<'_> {
+    /// Wakes the thread where it waits.
+    pub(crate) fn waker(&self) -> Waker {
+        self.shared.waker()
+    }
+
+    /// Turns the driver until `is_over` says so, asking before each turn.
+    pub(crate) fn wait(&self, after: &mut Aftermath, mut is_over: impl FnMut() -> bool) {
+        loop {
+            // Before the causes are looked at, so that none is missed.
+            self.shared.sleep.take_notification();
+            if is_over() {
+                return;
+            }
+            turn(true, after);
+        }
+    }
+
+    /// Turns the driver once, without waiting.
+    pub(crate) fn look(&self, after: &mut Aftermath) {
+        turn(false, after);
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        let before = self.before;
+        with(|driver| driver.active = before);
+    }
+}

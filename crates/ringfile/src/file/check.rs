@@ -1,0 +1,97 @@
+//! What the kernel would refuse with a bare errno, and how failures are worded.
+//!
+//! Knows files and requests; shared by single futures and batches.
+
+use std::borrow::Cow;
+use std::io::ErrorKind;
+
+use super::{File, unaligned};
+use crate::driver::{self, Ended, Multiples, Request};
+use crate::error::Error;
+use crate::memory::Held;
+
+/// Whether an operation can go to the kernel as it is; false for a direct read that must go through aligned memory. An
+/// error for what would be refused without a reason.
+#[inline]
+pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, Error> {
+    let end = request.offset.checked_add(request.want as u64);
+    if end.is_none_or(|end| end > i64::MAX as u64) {
+        return Err(error(file, request, ErrorKind::InvalidInput, "the end would be beyond 2^63 bytes"));
+    }
+    let Some(direct) = file.0.target.direct() else { return Ok(true) };
+    if unaligned::fits(request, held, direct) || request.want == 0 {
+        return Ok(true);
+    }
+    if request.kind.is_read() {
+        Ok(false)
+    } else {
+        Err(error(file, request, ErrorKind::InvalidInput, advice(request, direct)))
+    }
+}
+
+#[cold]
+fn advice(request: &Request, Multiples { block, memory }: Multiples) -> String {
+    let fits = request.offset.is_multiple_of(block.into());
+    if fits && request.want.is_multiple_of(block as usize) {
+        format!(
+            "this file needs memory aligned to {memory}; write from buffers of a Pool or open without direct"
+        )
+    } else {
+        format!("this file needs multiples of {block}; write {block}-aligned blocks or open without direct")
+    }
+}
+
+fn what(file: &File, request: &Request) -> String {
+    let verb = if request.kind.is_read() { "read" } else { "write" };
+    let direct = if file.is_direct() { "direct " } else { "" };
+    format!("{direct}{verb} of {} bytes", request.want)
+}
+
+#[cold]
+pub(crate) fn error(
+    file: &File,
+    request: &Request,
+    kind: ErrorKind,
+    why: impl Into<Cow<'static, str>>,
+) -> Error {
+    Error::new(kind, what(file, request)).at(request.offset).on(file.path()).because(why)
+}
+
+/// Why a read or write is not what was asked for.
+#[cold]
+pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: Ended) -> Error {
+    let is_read = request.kind.is_read();
+    if errno == 0 {
+        let (kind, why) = match is_read {
+            true => (ErrorKind::UnexpectedEof, "the file ends before"),
+            false => (ErrorKind::WriteZero, "the file takes no more"),
+        };
+        return error(file, request, kind, why).after(done);
+    }
+    if let Some(error) = driver::why_refused(&file.0.target, errno) {
+        return error.at(request.offset).on(file.path());
+    }
+    let error = Error::from_errno(errno, what(file, request)).at(request.offset).on(file.path()).after(done);
+    match errno {
+        libc::EBADF if is_read => error.because("the file was not opened for reading"),
+        libc::EBADF => error.because("the file was not opened for writing"),
+        libc::EINVAL if file.is_direct() => error.because(
+            "the file system refuses direct I/O here; open without direct, or with buffered_fallback(true)",
+        ),
+        libc::EOPNOTSUPP if file.0.target.polled => {
+            error.because("the file system can't poll for completions; open without poll")
+        }
+        libc::ECANCELED => error.because("it was in flight before a fork, and belongs to the parent"),
+        _ => error,
+    }
+}
+
+/// Whether an operation is to begin again with buffered I/O: direct I/O turned out to be refused, and the user allowed
+/// buffered I/O instead. Another operation may have found that out while this one was in flight.
+#[cold]
+pub(crate) fn falls_back(file: &File, ended: Ended) -> bool {
+    let target = &file.0.target;
+    ended.done == 0
+        && file.0.buffered_fallback
+        && (target.direct().is_none() || target.turn_buffered().is_ok())
+}

@@ -1,0 +1,222 @@
+//! Reads with handles, as a thread without an executor uses them: RocksDB's ReadAsync, Poll and AbortIO.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+mod support;
+
+use std::io::{ErrorKind, Write};
+use std::os::fd::OwnedFd;
+
+use ringfile::{AsyncReads, Batch, File, OpenOptions, Pool, ReadHandle, Route};
+use support::fuse::{Act, Op, Server};
+use support::{Folder, Random, assert_content, content, must_end};
+
+const PAGE: usize = 4096;
+
+/// A pipe that nothing comes out of, and its other end.
+fn silent_pipe() -> (File, std::fs::File, Folder) {
+    let folder = Folder::new();
+    let path = folder.path().join("pipe");
+    let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: a string that ends with 0.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let other = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    (OpenOptions::new().read(true).open(&path).unwrap(), other, folder)
+}
+
+#[test]
+fn each_read_gives_its_bytes_however_it_is_waited_for() {
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, 100 * PAGE))).unwrap();
+    let pool = Pool::new(1 << 20);
+    let mut reads = AsyncReads::new();
+    let handles: Vec<(ReadHandle, u64)> = (0..60)
+        .map(|i| {
+            let offset = (i * 37 % 100) * PAGE as u64;
+            let handle = match i % 2 {
+                0 => reads.start(&file, pool.get(PAGE).unwrap(), offset),
+                _ => reads.start(&file, Vec::with_capacity(PAGE), offset),
+            };
+            (handle, offset)
+        })
+        .collect();
+    assert!(reads.poll(5, true) >= 5);
+    assert_eq!(reads.poll(1000, true), 60, "no more than there are");
+    for (i, (handle, offset)) in handles.into_iter().enumerate() {
+        assert!(reads.is_done(handle));
+        let done = match i % 3 {
+            0 => reads.wait(handle).unwrap(),
+            1 => reads.take(handle).unwrap(),
+            _ => reads.abort(handle).unwrap(),
+        };
+        assert_eq!(done.result.unwrap(), PAGE);
+        assert_content(&done.buffer.unwrap(), offset);
+        assert_eq!(reads.wait(handle).unwrap_err().kind(), ErrorKind::InvalidInput, "taken");
+        assert_eq!(reads.abort(handle).unwrap_err().kind(), ErrorKind::InvalidInput, "taken");
+        assert!(!reads.is_done(handle) && reads.take(handle).is_none());
+    }
+    assert_eq!(reads.poll(1, true), 0);
+}
+
+#[test]
+fn abort_returns_with_the_memory_though_nothing_ever_comes() {
+    if std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers") {
+        return support::skip("abort_returns_with_the_memory", "a worker that reads a pipe can't be stopped");
+    }
+    must_end("abort", || {
+        let (pipe, _other, _folder) = silent_pipe();
+        let mut reads = AsyncReads::new();
+        let handle = reads.start(&pipe, Vec::with_capacity(100), 0);
+        assert_eq!(reads.poll(1, false), 0);
+        assert!(!reads.is_done(handle));
+        let done = reads.abort(handle).unwrap();
+        let error = done.result.unwrap_err();
+        assert_eq!(error.errno(), Some(libc::ECANCELED));
+        assert!(error.to_string().contains("aborted"), "{error}");
+        let buffer = done.buffer.unwrap().into_vec().unwrap();
+        assert_eq!((buffer.len(), buffer.capacity()), (0, 100));
+        // What is not aborted is, when they are dropped.
+        reads.start(&pipe, Vec::with_capacity(100), 0);
+        drop(reads);
+    });
+}
+
+#[test]
+fn abort_waits_for_a_kernel_that_is_not_done() {
+    let Some(server) = Server::or_skip("abort_waits_for_a_kernel_that_is_not_done", content(0, 8 * PAGE))
+    else {
+        return;
+    };
+    server.rule(Op::Read, 0..PAGE as u64, 1, Act::Hold);
+    std::thread::scope(|scope| {
+        let (held, is_held) = std::sync::mpsc::channel();
+        let server = &server;
+        let thread = scope.spawn(move || {
+            let file = OpenOptions::new().read(true).direct(true).open(server.path()).unwrap();
+            let pool = Pool::new(1 << 20);
+            let mut reads = AsyncReads::new();
+            let handle = reads.start(&file, pool.get(PAGE).unwrap(), 0);
+            server.wait_held(1);
+            assert!(!reads.is_done(handle));
+            held.send(()).unwrap();
+            let done = reads.abort(handle).unwrap();
+            assert_eq!(server.held(), 0, "abort returned while the server had the request");
+            match done.result {
+                Ok(len) => assert_content(&done.buffer.unwrap()[..len], 0),
+                Err(error) => assert_eq!(error.errno(), Some(libc::ECANCELED)),
+            }
+        });
+        is_held.recv().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        server.release();
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn f08_batches_and_reads_in_turn_on_one_thread_each_get_their_own() {
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 256 * PAGE));
+    let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(path).unwrap();
+    let pool = Pool::new(4 << 20);
+    let mut random = Random::new();
+    let mut reads = AsyncReads::new();
+    let mut open: Vec<(ReadHandle, u64)> = Vec::new();
+    for round in 0..300 {
+        for _ in 0..random.below(6) {
+            let offset = random.below(256) * PAGE as u64;
+            open.push((reads.start(&file, pool.get(PAGE).unwrap(), offset), offset));
+        }
+        let mut batch = Batch::new().in_flight(1 + random.below(8) as usize);
+        let offsets: Vec<u64> = (0..random.below(20)).map(|_| random.below(256) * PAGE as u64).collect();
+        for &offset in &offsets {
+            batch.read(&file, pool.get(PAGE).unwrap(), offset);
+        }
+        let results = batch.run();
+        assert_eq!(results.len(), offsets.len());
+        for (done, offset) in results.into_iter().zip(offsets) {
+            assert_eq!(done.result.unwrap(), PAGE, "round {round}");
+            assert_content(&done.buffer.unwrap(), offset);
+        }
+        if round % 50 == 0 {
+            // A loop in between takes the others' results in, too.
+            let buffer = ringfile::block_on(file.read_at(pool.get(PAGE).unwrap(), 0)).unwrap();
+            assert_content(&buffer, 0);
+        }
+        while !open.is_empty() && random.below(3) > 0 {
+            let (handle, offset) = open.swap_remove(random.below(open.len() as u64) as usize);
+            let done = if random.below(4) == 0 { reads.abort(handle) } else { reads.wait(handle) }.unwrap();
+            match done.result {
+                Ok(len) => {
+                    assert_eq!(len, PAGE);
+                    assert_content(&done.buffer.unwrap(), offset);
+                }
+                Err(error) => assert_eq!(error.errno(), Some(libc::ECANCELED)),
+            }
+        }
+    }
+    assert_eq!(ringfile::thread_metrics().stray, 0);
+    drop(reads);
+    assert_eq!(pool.metrics().in_use, 0, "every buffer came back");
+}
+
+#[test]
+fn an_executor_on_the_thread_is_not_kept_waiting_by_open_reads() {
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    must_end("a read awaited beside open ones", move || {
+        let mut reads = AsyncReads::new();
+        let handle = reads.start(&file, Vec::with_capacity(PAGE), 0);
+        let direct = futures::executor::block_on(file.read_at(Vec::with_capacity(PAGE), 0)).unwrap();
+        assert_content(&direct, 0);
+        assert_eq!(reads.wait(handle).unwrap().result.unwrap(), PAGE);
+    });
+}
+
+#[test]
+fn each_route_gives_the_same_and_errors_are_the_read_s_own() {
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 3 * PAGE));
+    for route in [Route::Auto, Route::Inline, Route::Workers] {
+        let file = OpenOptions::new().read(true).route(route).open(&path).unwrap();
+        let mut reads = AsyncReads::new();
+        let whole = reads.start(&file, Vec::with_capacity(PAGE), 100);
+        let tail = reads.start(&file, Vec::with_capacity(PAGE), 3 * PAGE as u64 - 10);
+        let empty = reads.start(&file, Vec::new(), 0);
+        let beyond = reads.start(&file, Vec::with_capacity(10), u64::MAX);
+        assert_content(&reads.wait(whole).unwrap().buffer.unwrap(), 100);
+        assert_eq!(reads.wait(tail).unwrap().result.unwrap(), 10);
+        assert_eq!(reads.wait(empty).unwrap().result.unwrap(), 0);
+        assert_eq!(reads.wait(beyond).unwrap().result.unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+    let write_only = OpenOptions::new().write(true).open(&path).unwrap();
+    let mut reads = AsyncReads::new();
+    let handle = reads.start(&write_only, Vec::with_capacity(10), 0);
+    let error = reads.wait(handle).unwrap().result.unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EBADF));
+    assert!(error.to_string().contains("not opened for reading"), "{error}");
+}
+
+#[test]
+fn on_a_ringfile_thread_reads_say_what_to_do_instead() {
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    ringfile::block_on(async {
+        let mut reads = AsyncReads::new();
+        let handle = reads.start(&file, Vec::with_capacity(10), 0);
+        let error = reads.wait(handle).unwrap().result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        assert!(error.to_string().contains("await"), "{error}");
+    });
+}
+
+#[test]
+fn what_a_pipe_gives_is_a_result() {
+    let (pipe, mut other, _folder) = silent_pipe();
+    let mut reads = AsyncReads::new();
+    let handle = reads.start(&pipe, Vec::with_capacity(100), 0);
+    other.write_all(b"seven b").unwrap();
+    let done = reads.wait(handle).unwrap();
+    assert_eq!((done.result.unwrap(), &done.buffer.unwrap()[..]), (7, &b"seven b"[..]));
+    drop(OwnedFd::from(other));
+}
