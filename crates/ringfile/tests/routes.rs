@@ -193,6 +193,27 @@ fn what_is_cached_is_read_from_a_disk_without_waiting_and_direct_io_is_queued() 
     assert!(counts.inline_ops <= 1, "{counts:?}");
 }
 
+/// They wait for the disk: neither this thread's tasks are to, nor is the time they take that of other writes.
+#[test]
+fn durable_writes_to_a_disk_are_no_inline_calls() {
+    let name = "durable_writes_to_a_disk_are_no_inline_calls";
+    if !needs_ring(name) {
+        return;
+    }
+    let path = on_disk(name);
+    for durability in [Durability::Dsync, Durability::Fsync] {
+        let file = options(Route::Auto).durability(durability).open(&path).unwrap();
+        let counts = counted(async {
+            for page in 0..8 {
+                file.write_durable_at(vec![page as u8; PAGE], page * PAGE as u64).await.unwrap();
+            }
+        });
+        assert_eq!((counts.inline_ops, counts.worker_ops, counts.failed), (0, 0, 0), "{durability:?}");
+        let bytes = std::fs::read(&path).unwrap();
+        assert!((0..8).all(|page| bytes[page * PAGE..][..PAGE] == [page as u8; PAGE]));
+    }
+}
+
 #[test]
 fn a_pipe_is_never_waited_for_inline() {
     must_end(|| {
