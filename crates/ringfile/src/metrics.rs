@@ -23,7 +23,9 @@ const FIELDS: usize = 12;
 ///     file.read_at(pool.get(8192)?, 0).await?;
 ///     std::io::Result::Ok(ringfile::thread_metrics() - before)
 /// })?;
+/// # if std::env::var_os("RINGFILE_BACKEND").is_none() {
 /// assert_eq!((counts.ops, counts.bytes_read), (1, 8192));
+/// # }
 /// # std::fs::remove_file(&path)
 /// # }
 /// ```

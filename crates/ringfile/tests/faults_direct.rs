@@ -6,11 +6,12 @@ mod support;
 
 use std::io::ErrorKind;
 
-use ringfile::{File, Pool, block_on, thread_metrics};
+use ringfile::{File, OpenOptions, Pool, block_on, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::mounts::{Loop, Mount};
 use support::{
-    Folder, Random, all, assert_content, content, must_end, needs_ring, poll_once, ring_options, skip,
+    Folder, Random, all, assert_content, content, is_without_ring, must_end, needs_ring, poll_once,
+    ring_options, skip,
 };
 
 const PAGE: usize = 4096;
@@ -269,13 +270,22 @@ fn f19_files_without_non_blocking_io_are_read_and_written_all_the_same() {
     let name = "f19_files_without_non_blocking_io_are_read_and_written_all_the_same";
     let Some(disk) = Mount::tmpfs(name, 8 << 20) else { return };
     let path = disk.path().join("data");
-    block_on(async {
-        let file = ring_options().read(true).write(true).create(true).open(&path).unwrap();
-        let writes =
-            (0..64_u64).map(|i| file.write_at(content(i * PAGE as u64, PAGE), i * PAGE as u64)).collect();
-        assert!(all(writes).await.into_iter().all(|result| result.is_ok()));
-        assert_content(&file.read_exact_at(Vec::with_capacity(64 * PAGE), 0).await.unwrap(), 0);
-    });
+    for inline in [false, true] {
+        let mut options = if inline { OpenOptions::new() } else { ring_options() };
+        let file = options.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        block_on(async {
+            let before = thread_metrics();
+            let writes =
+                (0..64_u64).map(|i| file.write_at(content(i * PAGE as u64, PAGE), i * PAGE as u64)).collect();
+            assert!(all(writes).await.into_iter().all(|result| result.is_ok()));
+            assert_content(&file.read_exact_at(Vec::with_capacity(64 * PAGE), 0).await.unwrap(), 0);
+            if !is_without_ring() {
+                let counts = thread_metrics() - before;
+                let expected = if inline { 65 } else { 0 };
+                assert_eq!((counts.ops, counts.inline_ops), (65, expected), "its files are memory");
+            }
+        });
+    }
 }
 
 #[test]

@@ -94,18 +94,23 @@ fn f28_a_stall_after_many_quick_writes_sends_the_file_back_to_the_ring() {
     must_end(name, move || {
         block_on(async {
             let file = writable(&disk.path().join("data"));
-            let before = thread_metrics();
-            // The first calls allocate, and may take long enough to be away for a moment.
-            while (thread_metrics() - before).inline_ops < 1000 {
+            // The first calls allocate, and may take long enough for the file to be away for a moment.
+            let began = std::time::Instant::now();
+            let (mut inline, mut last) = (0, 0);
+            while inline < 1000 || last < 64 {
+                let before = thread_metrics();
                 for page in 0..64 {
                     file.write_at(content(page * PAGE as u64, PAGE), page * PAGE as u64).await.unwrap();
                 }
+                last = (thread_metrics() - before).inline_ops;
+                inline += last;
+                assert!(began.elapsed() < support::PATIENCE, "{inline} inline writes");
             }
             let thawed = freeze(disk.path(), Duration::from_millis(200));
             let (stalled, _, ()) =
                 beside(async { drop(file.write_at(content(0, PAGE), 0).await.unwrap()) }).await;
             thawed.join().unwrap();
-            assert_eq!(stalled.ops, 1);
+            assert_eq!((stalled.ops, stalled.inline_ops), (1, 1));
             let thawed = freeze(disk.path(), Duration::from_millis(200));
             let (counts, turns, ()) = beside(async {
                 let writes =

@@ -1,0 +1,510 @@
+//! Which way operations go: each route as its counts show it, and futures on every thread and executor.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+
+mod common;
+
+use std::future::Future;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+
+use common::{Rng, TempPath, comes_true, is_without_ring, must_end, needs_ring, poll_once};
+use ringfile::{Durability, File, Metrics, OpenOptions, Pool, Route, block_on, thread_metrics};
+
+const PAGE: usize = 4096;
+const PAGES: usize = 64;
+const EVERY: [Route; 4] = [Route::Auto, Route::Ring, Route::Inline, Route::Workers];
+
+/// Bytes of which no two pages are alike.
+fn content() -> Vec<u8> {
+    (0..PAGES * PAGE / 4).flat_map(|word| (word as u32).wrapping_mul(0x9E37_79B9).to_le_bytes()).collect()
+}
+
+fn options(route: Route) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).route(route);
+    options
+}
+
+/// A file with [`content`] in `folder`.
+fn filled(folder: impl AsRef<Path>, name: &str) -> TempPath {
+    let path = TempPath::new(folder, name);
+    std::fs::write(&path, content()).unwrap();
+    path
+}
+
+fn on_disk(name: &str) -> TempPath {
+    filled(env!("CARGO_TARGET_TMPDIR"), name)
+}
+
+/// The routes that can be had.
+fn routes() -> impl Iterator<Item = Route> {
+    EVERY.into_iter().filter(|&route| route != Route::Ring || !is_without_ring())
+}
+
+/// Counts of this thread for what `run` did on its loop.
+fn counted<F: Future>(run: F) -> Metrics {
+    block_on(async {
+        let before = thread_metrics();
+        run.await;
+        thread_metrics() - before
+    })
+}
+
+/// Reads and writes all pages once: 128 operations.
+async fn read_and_write(file: &File) {
+    let content = content();
+    for page in 0..PAGES {
+        let offset = (page * PAGE) as u64;
+        let buffer = file.read_exact_at(vec![0; PAGE], offset).await.unwrap();
+        assert_eq!(buffer, content[page * PAGE..][..PAGE]);
+        file.write_at(buffer, offset).await.unwrap();
+    }
+}
+
+const BOTH: u64 = 2 * PAGES as u64;
+const BYTES: u64 = (PAGES * PAGE) as u64;
+
+#[test]
+fn the_ring_takes_what_is_sent_there() {
+    let name = "the_ring_takes_what_is_sent_there";
+    if !needs_ring(name) {
+        return;
+    }
+    for folder in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
+        let path = filled(folder, name);
+        let file = options(Route::Ring).open(&path).unwrap();
+        let counts = counted(read_and_write(&file));
+        assert_eq!((counts.ops, counts.inline_ops, counts.worker_ops), (BOTH, 0, 0));
+        assert_eq!((counts.bytes_read, counts.bytes_written), (BYTES, BYTES));
+        assert!(counts.enters > 0);
+    }
+}
+
+#[test]
+fn inline_calls_are_made_by_the_thread_that_polls() {
+    let name = "inline_calls_are_made_by_the_thread_that_polls";
+    if !needs_ring(name) {
+        return;
+    }
+    for folder in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
+        let path = filled(folder, name);
+        let file = options(Route::Inline).open(&path).unwrap();
+        let counts = counted(read_and_write(&file));
+        assert_eq!((counts.ops, counts.inline_ops, counts.worker_ops), (BOTH, BOTH, 0));
+        assert_eq!((counts.bytes_read, counts.bytes_written, counts.enters), (BYTES, BYTES, 0));
+        let counts = counted(async {
+            file.sync_all().await.unwrap();
+            file.sync_data().await.unwrap();
+            file.set_len(BYTES).await.unwrap();
+            let failed = file.read_exact_at(vec![0; 10], BYTES - 3).await.unwrap_err();
+            assert_eq!((failed.kind(), failed.done()), (ErrorKind::UnexpectedEof, 3));
+        });
+        assert_eq!((counts.ops, counts.inline_ops, counts.failed), (4, 4, 0));
+        // A thread that is no one's: the same.
+        let own = file.clone();
+        std::thread::spawn(move || {
+            futures::executor::block_on(read_and_write(&own));
+            assert_eq!((thread_metrics().ops, thread_metrics().inline_ops), (BOTH, BOTH));
+        })
+        .join()
+        .unwrap();
+    }
+}
+
+#[test]
+fn workers_take_what_is_sent_there() {
+    let path = on_disk("workers");
+    let file = options(Route::Workers).open(&path).unwrap();
+    let before = ringfile::metrics();
+    let counts = counted(read_and_write(&file));
+    assert_eq!((counts.ops, counts.inline_ops, counts.worker_ops), (0, 0, 0), "workers count for themselves");
+    let workers = (ringfile::metrics() - before).worker_ops;
+    assert!(workers >= BOTH, "{workers}");
+    let counts = counted(async {
+        let mut reads: Vec<_> =
+            (0..PAGES).map(|page| file.read_exact_at(vec![0; PAGE], (page * PAGE) as u64)).collect();
+        for read in &mut reads {
+            assert!(poll_once(read).await.is_pending(), "it is another thread's");
+        }
+        let content = content();
+        for (page, result) in common::all(reads).await.into_iter().enumerate() {
+            assert_eq!(result.unwrap(), content[page * PAGE..][..PAGE]);
+        }
+    });
+    assert_eq!(counts.ops, 0);
+}
+
+#[test]
+fn tmpfs_is_read_and_written_inline() {
+    let name = "tmpfs_is_read_and_written_inline";
+    if !needs_ring(name) {
+        return;
+    }
+    let path = filled("/dev/shm", name);
+    let file = options(Route::Auto).open(&path).unwrap();
+    let counts = counted(read_and_write(&file));
+    assert_eq!((counts.ops, counts.inline_ops), (BOTH, BOTH));
+    assert_eq!(counts.enters, 0);
+}
+
+#[test]
+fn what_is_cached_is_read_from_a_disk_without_waiting_and_direct_io_is_queued() {
+    let name = "what_is_cached_is_read_from_a_disk_without_waiting_and_direct_io_is_queued";
+    if !needs_ring(name) {
+        return;
+    }
+    let path = on_disk(name);
+    let file = options(Route::Auto).open(&path).unwrap();
+    let counts = counted(read_and_write(&file));
+    assert_eq!((counts.ops, counts.worker_ops, counts.failed), (BOTH, 0, 0));
+    assert!(counts.inline_ops > 0, "the first read at least: it is cached");
+    // On a thread without a ring each read is tried inline first.
+    let own = file.clone();
+    std::thread::spawn(move || {
+        futures::executor::block_on(async {
+            for page in 0..PAGES {
+                own.read_exact_at(vec![0; PAGE], (page * PAGE) as u64).await.unwrap();
+            }
+        });
+        let counts = thread_metrics();
+        assert_eq!((counts.ops, counts.inline_ops, counts.enters), (PAGES as u64, PAGES as u64, 0));
+    })
+    .join()
+    .unwrap();
+    let Ok(direct) = options(Route::Auto).direct(true).open(&path) else {
+        return common::skip(name, "the disk has no direct I/O");
+    };
+    let pool = Pool::new(1 << 20);
+    let counts = counted(async {
+        for _ in 0..4 {
+            let reads =
+                (0..PAGES).map(|page| direct.read_exact_at(pool.get(PAGE).unwrap(), (page * PAGE) as u64));
+            let content = content();
+            for (page, result) in common::all(reads).await.into_iter().enumerate() {
+                assert_eq!(result.unwrap()[..], content[page * PAGE..][..PAGE]);
+            }
+        }
+    });
+    assert_eq!((counts.ops, counts.worker_ops, counts.failed), (4 * PAGES as u64, 0, 0));
+    assert!(counts.inline_ops <= 1, "{counts:?}");
+}
+
+/// They wait for the disk: neither this thread's tasks are to, nor is the time they take that of other writes.
+#[test]
+fn durable_writes_to_a_disk_are_no_inline_calls() {
+    let name = "durable_writes_to_a_disk_are_no_inline_calls";
+    if !needs_ring(name) {
+        return;
+    }
+    let path = on_disk(name);
+    for durability in [Durability::Dsync, Durability::Fsync] {
+        let file = options(Route::Auto).durability(durability).open(&path).unwrap();
+        let counts = counted(async {
+            for page in 0..8 {
+                file.write_durable_at(vec![page as u8; PAGE], page * PAGE as u64).await.unwrap();
+            }
+        });
+        assert_eq!((counts.inline_ops, counts.worker_ops, counts.failed), (0, 0, 0), "{durability:?}");
+        let bytes = std::fs::read(&path).unwrap();
+        assert!((0..8).all(|page| bytes[page * PAGE..][..PAGE] == [page as u8; PAGE]));
+    }
+}
+
+#[test]
+fn a_pipe_is_never_waited_for_inline() {
+    must_end(|| {
+        let (file, mut writer) = common::pipe();
+        let counts = counted(async {
+            let mut read = file.read_at(Vec::with_capacity(100), 0);
+            assert!(poll_once(&mut read).await.is_pending());
+            writer.write_all(b"some").unwrap();
+            assert_eq!(read.await.unwrap(), b"some");
+        });
+        assert_eq!(counts.inline_ops, 0);
+        // Nor on another executor.
+        let mut read = file.read_at(Vec::with_capacity(100), 0);
+        let waker = futures::task::noop_waker();
+        let mut context = std::task::Context::from_waker(&waker);
+        assert!(std::pin::Pin::new(&mut read).poll(&mut context).is_pending());
+        writer.write_all(b"more").unwrap();
+        assert_eq!(futures::executor::block_on(read).unwrap(), b"more");
+    });
+}
+
+#[test]
+fn a_task_that_finds_everything_at_hand_yields_to_others() {
+    let path = filled("/dev/shm", "yields");
+    let file = options(Route::Inline).open(&path).unwrap();
+    let theirs = file.clone();
+    must_end(move || {
+        block_on(async {
+            let turns = std::rc::Rc::new(std::cell::Cell::new(0));
+            let count = std::rc::Rc::clone(&turns);
+            drop(ringfile::spawn(async move {
+                loop {
+                    count.set(count.get() + 1);
+                    common::yields(1).await;
+                }
+            }));
+            common::yields(1).await;
+            let before = turns.get();
+            for _ in 0..1280 {
+                theirs.read_exact_at(vec![0; 16], 0).await.unwrap();
+            }
+            assert!(turns.get() >= before + 9, "{} turns in 1280 reads", turns.get() - before);
+        });
+    });
+    drop(file);
+}
+
+#[test]
+fn a_ring_that_is_switched_off_is_a_clear_error_where_it_was_asked_for() {
+    let name = "a_ring_that_is_switched_off_is_a_clear_error_where_it_was_asked_for";
+    if !is_without_ring() {
+        // In a process of its own, where it is switched off.
+        let mut child = std::process::Command::new("/proc/self/exe");
+        child.args([name, "--exact", "--nocapture"]).env("RINGFILE_BACKEND", "workers");
+        let output = child.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let path = on_disk("switched-off");
+    let file = options(Route::Ring).open(&path).unwrap();
+    let check = |error: &ringfile::Error| {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("RINGFILE_BACKEND=workers") && text.contains("switched-off"), "{text}");
+    };
+    for _ in 0..2 {
+        let failed = block_on(file.read_at(vec![0; 10], 0)).unwrap_err();
+        check(failed.error());
+        assert_eq!(failed.into_buffer().capacity(), 10);
+        check(&block_on(file.sync_all()).unwrap_err());
+        check(futures::executor::block_on(file.write_at(vec![0; 10], 0)).unwrap_err().error());
+        check(&futures::executor::block_on(file.sync_all()).unwrap_err());
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), content());
+    let file = options(Route::Auto).open(&path).unwrap();
+    let counts = counted(read_and_write(&file));
+    assert_eq!((counts.ops, counts.inline_ops, counts.enters), (0, 0, 0), "workers do it");
+    assert!(ringfile::metrics().worker_ops >= BOTH);
+}
+
+/// In a process of its own: it is the whole process's.
+#[test]
+fn the_default_route_is_that_of_files_opened_afterwards() {
+    const CHILD: &str = "RINGFILE_TEST_DEFAULT_ROUTE";
+    let name = "the_default_route_is_that_of_files_opened_afterwards";
+    if !needs_ring(name) {
+        return;
+    }
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = std::process::Command::new("/proc/self/exe");
+        let output = child.args([name, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let path = filled("/dev/shm", name);
+    let before = File::open(&path).unwrap();
+    let reads = |file: File| counted(async move { drop(file.read_exact_at(vec![0; 10], 0).await.unwrap()) });
+    ringfile::set_default_route(Route::Ring);
+    let counts = reads(File::open(&path).unwrap());
+    assert_eq!((counts.ops, counts.inline_ops), (1, 0));
+    assert_eq!(reads(File::from(std::fs::File::open(&path).unwrap())).inline_ops, 0);
+    assert_eq!(reads(options(Route::Inline).open(&path).unwrap()).inline_ops, 1, "the file's own counts");
+    ringfile::set_default_route(Route::Workers);
+    assert_eq!(reads(File::open(&path).unwrap()).ops, 0);
+    assert_eq!(ringfile::metrics().worker_ops, 1);
+    ringfile::set_default_route(Route::Inline);
+    assert_eq!(reads(File::open(&path).unwrap()).inline_ops, 1);
+    assert_eq!(reads(before).inline_ops, 1, "opened with the route of then: tmpfs goes inline");
+}
+
+/// All that a file can do, on whatever executor.
+async fn everything(path: &Path, route: Route, direct: bool) {
+    let name = format!("{route:?}, direct {direct}");
+    let mut content = content();
+    let file = options(route).direct(direct).durability(Durability::Fsync).open(path).unwrap();
+    let dsync = options(route).direct(direct).durability(Durability::Dsync).open(path).unwrap();
+    let pool = Pool::new(1 << 20);
+    let page_of = |byte: u8| {
+        let mut buffer = pool.get(PAGE).unwrap();
+        buffer.resize(PAGE, byte);
+        buffer
+    };
+    for (index, file) in [&file, &dsync].into_iter().enumerate() {
+        let byte = 0xA0 + index as u8;
+        file.write_at(page_of(byte), 0).await.unwrap();
+        file.write_durable_at(page_of(byte + 8), PAGE as u64).await.unwrap();
+        content[..PAGE].fill(byte);
+        content[PAGE..2 * PAGE].fill(byte + 8);
+        let parts = vec![page_of(byte + 16), page_of(byte + 17)];
+        file.write_vectored_at(parts, 2 * PAGE as u64).await.unwrap();
+        content[2 * PAGE..3 * PAGE].fill(byte + 16);
+        content[3 * PAGE..4 * PAGE].fill(byte + 17);
+        file.sync_data().await.unwrap();
+        file.sync_all().await.unwrap();
+    }
+    // At odd places, over blocks and over the end.
+    for (offset, len) in [(0, PAGE), (1, 10), (4095, 2), (777, 100_000), (BYTES as usize - 100, 5000)] {
+        let got = file.read_at(Vec::with_capacity(len), offset as u64).await.unwrap();
+        let expected = &content[offset..(offset + len).min(content.len())];
+        assert_eq!(&got[..expected.len()], expected, "{name}: {len} bytes at {offset}");
+        let vectored = file.read_vectored_at(vec![vec![0; len / 2], vec![0; len - len / 2]], offset as u64);
+        assert_eq!(vectored.await.unwrap().concat(), expected, "{name}: {len} bytes at {offset}");
+    }
+    let failed = file.read_exact_at(vec![0; 100], BYTES - 10).await.unwrap_err();
+    assert_eq!((failed.kind(), failed.done()), (ErrorKind::UnexpectedEof, 10), "{name}");
+    let mut reader = file.reader(&pool).block(3 * PAGE).depth(3);
+    let mut seen = Vec::new();
+    while let Some(piece) = reader.next().await {
+        seen.extend_from_slice(&piece.unwrap());
+    }
+    assert_eq!(seen, content, "{name}: the stream");
+    // Half of them are dropped half way, and half before they began.
+    let mut reads: Vec<_> =
+        (0..PAGES).map(|page| file.read_exact_at(pool.get(PAGE).unwrap(), (page * PAGE) as u64)).collect();
+    let mut done = Vec::new();
+    for read in &mut reads[..PAGES / 2] {
+        done.push(matches!(poll_once(read).await, Poll::Ready(Ok(_))));
+    }
+    for (page, read) in reads.into_iter().enumerate() {
+        if page % 2 == 0 && !done.get(page).is_some_and(|&done| done) {
+            assert_eq!(read.await.unwrap()[..], content[page * PAGE..][..PAGE], "{name}: page {page}");
+        }
+    }
+    // Not by sleeping alone: this may be the thread whose ring has the reads.
+    for _ in 0..5000 {
+        if pool.metrics().in_use == 0 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        common::yields(1).await;
+    }
+    panic!("{name}: {} bytes did not come back", pool.metrics().in_use);
+}
+
+/// On files of their own, in each folder and for each route.
+async fn everywhere(name: &str) {
+    for route in routes() {
+        for folder in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
+            let path = filled(folder, name);
+            everything(&path, route, false).await;
+        }
+        let path = on_disk(name);
+        if options(route).direct(true).open(&path).is_ok() {
+            everything(&path, route, true).await;
+        }
+    }
+}
+
+#[test]
+fn every_route_does_everything_on_ringfiles_own_threads() {
+    must_end(|| block_on(everywhere("own")));
+}
+
+#[test]
+fn every_route_does_everything_under_the_executor_of_futures() {
+    must_end(|| futures::executor::block_on(everywhere("futures")));
+}
+
+#[test]
+fn every_route_does_everything_in_tokio() {
+    must_end(|| {
+        let one = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        one.block_on(everywhere("tokio-one"));
+        let many = tokio::runtime::Builder::new_multi_thread().worker_threads(3).build().unwrap();
+        many.block_on(async {
+            let tasks: Vec<_> = (0..4)
+                .map(|task| tokio::spawn(async move { everywhere(&format!("tokio-{task}")).await }))
+                .collect();
+            for task in tasks {
+                task.await.unwrap();
+            }
+        });
+    });
+}
+
+#[test]
+fn every_route_does_everything_from_several_plain_threads() {
+    must_end(|| {
+        let threads: Vec<_> = (0..4)
+            .map(|thread| {
+                std::thread::spawn(move || {
+                    futures::executor::block_on(everywhere(&format!("thread-{thread}")));
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+/// Tasks of tokio move between its threads while their reads are under way; some are aborted.
+#[test]
+fn tasks_of_tokio_that_move_and_are_aborted_get_their_own_bytes() {
+    let name = "tasks_of_tokio_that_move_and_are_aborted_get_their_own_bytes";
+    let mut rng = Rng::new(name);
+    let content = Arc::new(content());
+    let pool = Pool::new(16 << 20);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).build().unwrap();
+    for route in routes() {
+        let path = on_disk(name);
+        let direct = route != Route::Inline && options(route).direct(true).open(&path).is_ok();
+        let file = options(route).direct(direct).open(&path).unwrap();
+        let done = Arc::new(AtomicU64::new(0));
+        let tasks: Vec<_> = (0..256)
+            .map(|_| {
+                let (file, pool, content) = (file.clone(), pool.clone(), Arc::clone(&content));
+                let (done, seed) = (Arc::clone(&done), rng.next());
+                runtime.spawn(async move {
+                    for round in 0..20 {
+                        let page = (seed.rotate_left(round) % PAGES as u64) as usize;
+                        let read = file.read_exact_at(pool.get(PAGE).unwrap(), (page * PAGE) as u64);
+                        assert_eq!(read.await.unwrap()[..], content[page * PAGE..][..PAGE]);
+                        tokio::task::yield_now().await;
+                    }
+                    done.fetch_add(1, Ordering::Relaxed);
+                })
+            })
+            .collect();
+        let mut aborted = 0;
+        for task in &tasks {
+            if rng.chance(4) {
+                task.abort();
+                aborted += 1;
+            }
+        }
+        for task in tasks {
+            let ended = runtime.block_on(task);
+            assert!(ended.is_ok() || ended.unwrap_err().is_cancelled(), "{route:?}");
+        }
+        assert!(done.load(Ordering::Relaxed) >= 256 - aborted, "{route:?}");
+        drop(file);
+        assert!(comes_true(|| pool.metrics().in_use == 0), "{route:?}: every buffer comes back");
+    }
+    assert_eq!(ringfile::metrics().stray, 0);
+}
+
+#[test]
+fn a_write_and_its_sync_are_in_order_on_any_route() {
+    let path = on_disk("order");
+    for route in routes() {
+        let file = options(route).durability(Durability::Auto).open(&path).unwrap();
+        // Enough for `Auto` to have found out which way is cheaper.
+        for round in 0..20_u8 {
+            let write = file.write_durable_at(vec![round; 100], u64::from(round) * 100);
+            if round % 2 == 0 { futures::executor::block_on(write) } else { block_on(write) }.unwrap();
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        assert!(
+            bytes.chunks(100).take(20).enumerate().all(|(i, part)| part == vec![i as u8; 100]),
+            "{route:?}"
+        );
+    }
+}
