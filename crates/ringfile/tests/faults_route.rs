@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use ringfile::{File, Metrics, OpenOptions, Pool, block_on, spawn, thread_metrics};
@@ -144,7 +145,7 @@ fn f31_a_slow_file_without_non_blocking_io_is_not_read_inline_after_the_first_me
                 let before = thread_metrics();
                 assert_content(&file.read_exact_at(pool.get(PAGE).unwrap(), 0).await.unwrap(), 0);
                 let first = (thread_metrics() - before).inline_ops;
-                assert_eq!(first, u64::from(!direct), "direct I/O waits for its device, that is known");
+                assert_eq!(first, 1, "the first is what tells");
                 let (counts, turns, ()) = beside(async {
                     for page in 0..4 {
                         let read = file.read_exact_at(pool.get(PAGE).unwrap(), page * 4096);
@@ -230,15 +231,26 @@ fn f32_direct_io_on_an_overlay_keeps_its_depth() {
     };
     let pool = Pool::new(4 << 20);
     block_on(async {
+        // What a call takes is measured once for each direction.
+        let page = file.read_exact_at(pool.get(PAGE).unwrap(), 0).await.unwrap();
+        file.write_at(page, 0).await.unwrap();
         let before = thread_metrics();
         for _ in 0..3 {
-            let mut reads: Vec<_> =
-                (0..64).map(|page| file.read_exact_at(pool.get(PAGE).unwrap(), page * 4096)).collect();
-            for read in &mut reads {
-                assert!(poll_once(read).await.is_pending(), "one waits for the next");
+            let (mut waiting, mut ended) = (Vec::new(), 0);
+            for page in 0..64 {
+                let mut read = file.read_exact_at(pool.get(PAGE).unwrap(), page * 4096);
+                match poll_once(&mut read).await {
+                    Poll::Pending => waiting.push((page, read)),
+                    // One in a while is tried inline again.
+                    Poll::Ready(result) => {
+                        assert_content(&result.unwrap(), page * 4096);
+                        ended += 1;
+                    }
+                }
             }
-            for (page, result) in all(reads).await.into_iter().enumerate() {
-                assert_content(&result.unwrap(), page as u64 * 4096);
+            assert!(ended <= 2, "{ended} of 64 reads did not wait together with the others");
+            for (page, read) in waiting {
+                assert_content(&read.await.unwrap(), page * 4096);
             }
             let writes = (0..64).map(|page| {
                 let mut buffer = pool.get(PAGE).unwrap();
@@ -249,7 +261,7 @@ fn f32_direct_io_on_an_overlay_keeps_its_depth() {
         }
         assert_content(&file.read_exact_at(vec![0; 70_000], 77).await.unwrap(), 77);
         let counts = thread_metrics() - before;
-        assert_eq!((counts.inline_ops, counts.failed), (0, 0), "{counts:?}");
+        assert!(counts.inline_ops * 20 < counts.ops && counts.failed == 0, "{counts:?}");
     });
     drop(file);
 }
