@@ -83,7 +83,8 @@ fn abort_returns_with_the_memory_though_nothing_ever_comes() {
 
 #[test]
 fn abort_waits_for_a_kernel_that_is_not_done() {
-    let Some(server) = Server::or_skip("abort_waits_for_a_kernel_that_is_not_done", content(0, 8 * PAGE)) else {
+    let Some(server) = Server::or_skip("abort_waits_for_a_kernel_that_is_not_done", content(0, 8 * PAGE))
+    else {
         return;
     };
     server.rule(Op::Read, 0..PAGE as u64, 1, Act::Hold);

@@ -306,7 +306,10 @@ impl Batch {
 
 impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Batch").field("len", &self.len()).field("in_flight", &self.most).finish_non_exhaustive()
+        f.debug_struct("Batch")
+            .field("len", &self.len())
+            .field("in_flight", &self.most)
+            .finish_non_exhaustive()
     }
 }
 

@@ -200,9 +200,7 @@ impl Op {
             Stage::Over(ended) if self.request.kind.moves_data() => {
                 Err(check::failure(&self.file, &self.request, ended))
             }
-            Stage::Over(ended) => {
-                Err(Error::from_errno(ended.errno, self.what()).on(self.file.path()))
-            }
+            Stage::Over(ended) => Err(Error::from_errno(ended.errno, self.what()).on(self.file.path())),
             Stage::Refused(error) => Err(error),
             Stage::Cancelled(why) => Err(self.unbegun(libc::ECANCELED).because(why)),
             _ => Err(self.unbegun(libc::ECANCELED)),

@@ -282,7 +282,8 @@ impl AsyncReads {
             None => {}
         }
         self.take(handle).ok_or_else(|| {
-            Error::new(std::io::ErrorKind::InvalidInput, what).because("the handle names no read, or its result was taken")
+            Error::new(std::io::ErrorKind::InvalidInput, what)
+                .because("the handle names no read, or its result was taken")
         })
     }
 

@@ -206,7 +206,9 @@ impl Refused {
     #[cold]
     fn into_error(self) -> Error {
         match self {
-            Self::Outside => Error::new(io::ErrorKind::Unsupported, "file operation outside a ringfile thread"),
+            Self::Outside => {
+                Error::new(io::ErrorKind::Unsupported, "file operation outside a ringfile thread")
+            }
             Self::NoRing(error) | Self::Finally(error) => error,
         }
     }
@@ -325,9 +327,8 @@ impl Driver {
         }
         if target.polled && rings.polled.is_none() {
             let options = RingOptions { iopoll: true, sqpoll_idle: None, ..self.options };
-            let ring =
-                Ring::new(&options, self.shared.waker())
-                    .map_err(|error| Refused::Finally(set_up_failed(errno(&error))))?;
+            let ring = Ring::new(&options, self.shared.waker())
+                .map_err(|error| Refused::Finally(set_up_failed(errno(&error))))?;
             rings.polled = Some(ring);
         }
         Ok(())

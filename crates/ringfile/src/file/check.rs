@@ -33,7 +33,9 @@ pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, 
 fn advice(request: &Request, Multiples { block, memory }: Multiples) -> String {
     let fits = request.offset.is_multiple_of(block.into());
     if fits && request.want.is_multiple_of(block as usize) {
-        format!("this file needs memory aligned to {memory}; write from buffers of a Pool or open without direct")
+        format!(
+            "this file needs memory aligned to {memory}; write from buffers of a Pool or open without direct"
+        )
     } else {
         format!("this file needs multiples of {block}; write {block}-aligned blocks or open without direct")
     }
@@ -66,8 +68,7 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
         };
         return error(file, request, kind, why).after(done);
     }
-    let error =
-        Error::from_errno(errno, what(file, request)).at(request.offset).on(file.path()).after(done);
+    let error = Error::from_errno(errno, what(file, request)).at(request.offset).on(file.path()).after(done);
     match errno {
         libc::EBADF if is_read => error.because("the file was not opened for reading"),
         libc::EBADF => error.because("the file was not opened for writing"),
