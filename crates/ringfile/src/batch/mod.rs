@@ -341,12 +341,10 @@ impl Future for BatchRun {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Done>> {
         let running = match std::mem::replace(&mut self.0, State::Taken) {
             State::Start(batch) => Running::new(batch, context.waker().clone()),
-            State::Running(running) => {
-                running.set_waker(context.waker());
-                running
-            }
+            State::Running(running) => running,
             State::Taken => return Poll::Pending,
         };
+        running.set_waker(context.waker());
         running.start();
         if running.is_over() {
             return Poll::Ready(running.take());

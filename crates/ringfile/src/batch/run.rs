@@ -77,10 +77,10 @@ impl Running {
         self.lock().is_over()
     }
 
-    /// Says whom to wake from now on.
+    /// Says whom to wake from now on. Nobody, where all is over.
     pub(super) fn set_waker(&self, waker: &Waker) {
         let mut inner = self.lock();
-        if inner.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+        if inner.is_over() || inner.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
             return;
         }
         let before = inner.waker.replace(waker.clone());
@@ -218,15 +218,16 @@ impl Inner {
     fn begin(&mut self, index: u32, sink: &Arc<Running>) -> Option<Order> {
         let op = &mut self.ops[index as usize];
         let begun = match op.stage {
-            Stage::Merged => return None,
             Stage::Waiting if op.next != NONE => merge::begin(&mut self.ops, index, &mut self.again),
-            _ => {
+            Stage::Waiting => {
                 let begun = op.begin();
                 if begun.is_none() {
                     self.count(index);
                 }
                 begun
             }
+            // It was begun, or is over, with its group; or it is twice among those to begin once more.
+            _ => return None,
         };
         let (request, held) = begun?;
         let target = Arc::clone(self.ops[index as usize].file.target());
