@@ -13,13 +13,8 @@ use super::slot::{Key, Kind, Owner, State};
 use super::target::{FileKind, Target};
 use super::wake::Wake;
 use super::{
-<<<<<<< HEAD
     ATTEMPTS, Aftermath, Driver, Finished, Metrics, Order, REFUSED_ORDERS, Refused, Rings, Route, Sink,
     Waiting, warn_of_no_ring,
-=======
-    ATTEMPTS, Aftermath, Driver, Finished, Metrics, Order, Refused, Rings, Route, Sink, Waiting,
-    warn_of_no_ring,
->>>>>>> batch
 };
 use crate::ring::{Cqe, Until};
 use std::sync::Arc;

@@ -68,12 +68,9 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
         };
         return error(file, request, kind, why).after(done);
     }
-<<<<<<< HEAD
     if let Some(error) = driver::why_refused(&file.0.target, errno) {
         return error.at(request.offset).on(file.path());
     }
-=======
->>>>>>> batch
     let error = Error::from_errno(errno, what(file, request)).at(request.offset).on(file.path()).after(done);
     match errno {
         libc::EBADF if is_read => error.because("the file was not opened for reading"),
