@@ -33,8 +33,8 @@ pub enum Command {
 pub enum PerfCommand {
     /// Reads and writes of one file or device, with and without registered buffers.
     ///
-    /// Runs every combination of --numjobs, --iodepth, --rw, --cache and --buffers for --duration, each
-    /// after --warmup, and prints a Markdown table and the change in per cent. Without options it measures
+    /// Runs every combination of --numjobs, --iodepth, --rw, --cache, --executor, --route and --buffers for
+    /// --duration, each after --warmup, and prints a Markdown table and the change in per cent. Without options it measures
     /// a file of 1 GiB in memory (/dev/shm), which shows the cost of the software alone; name a --file on
     /// the disk to measure the disk.
     File(FileArgs),
@@ -64,6 +64,14 @@ pub struct FileArgs {
     /// Buffers: normal, fixed (registered with the kernel)
     #[arg(long, value_name = "LIST", default_value = "normal,fixed", value_parser = values::words::<Buffers>)]
     pub buffers: List<Buffers>,
+    /// Which way ringfile's operations go: auto (found out for each file), ring (io_uring), inline (a plain
+    /// call on the same thread), workers (a plain call on another thread) [default: auto, with --direct ring:
+    /// only there do normal and fixed differ]
+    #[arg(long, value_name = "LIST", value_parser = values::words::<Route>)]
+    pub route: Option<List<Route>>,
+    /// Who runs ringfile's tasks: ringfile (its own threads), tokio (a current-thread runtime for each job)
+    #[arg(long, value_name = "LIST", default_value = "ringfile", value_parser = values::words::<Executor>)]
+    pub executor: List<Executor>,
     /// Bypass the page cache (O_DIRECT)
     #[arg(long)]
     pub direct: bool,
@@ -168,6 +176,41 @@ pub enum Buffers {
     Fixed,
 }
 
+/// Which way the library's operations go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Route {
+    /// The cheapest, found from the file's first operations.
+    Auto,
+    /// io_uring.
+    Ring,
+    /// A plain call on the same thread.
+    Inline,
+    /// A plain call on another thread.
+    Workers,
+}
+
+impl From<Route> for ringfile::Route {
+    fn from(route: Route) -> ringfile::Route {
+        match route {
+            Route::Auto => ringfile::Route::Auto,
+            Route::Ring => ringfile::Route::Ring,
+            Route::Inline => ringfile::Route::Inline,
+            Route::Workers => ringfile::Route::Workers,
+        }
+    }
+}
+
+/// Who runs the library's tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Executor {
+    /// Its own threads.
+    Ringfile,
+    /// tokio.
+    Tokio,
+}
+
 /// What happens to the page cache before a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -213,6 +256,8 @@ mod tests {
         assert_eq!(args.buffers.values(), [Buffers::Normal, Buffers::Fixed]);
         assert_eq!(args.iodepth.values(), [1, 16]);
         assert_eq!(args.timing.rounds, 1);
+        assert!(args.route.is_none(), "it depends on --direct");
+        assert_eq!(args.executor.values(), [Executor::Ringfile]);
         assert!(args.against.is_none() && !args.direct && !args.verify);
     }
 

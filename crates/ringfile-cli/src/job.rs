@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cli::{Buffers, Rw};
+use crate::cli::{Buffers, Executor, Route, Rw};
 use crate::random::Random;
 use crate::verify::Verifier;
 
@@ -27,6 +27,10 @@ pub struct Job {
     pub iodepth: usize,
     /// Registered or not.
     pub buffers: Buffers,
+    /// Which way the library's operations go.
+    pub route: Route,
+    /// Who runs the library's tasks.
+    pub executor: Executor,
     /// O_DIRECT.
     pub direct: bool,
     /// Time that is not counted, before.
@@ -184,6 +188,8 @@ mod tests {
             numjobs,
             iodepth,
             buffers: Buffers::Normal,
+            route: Route::Auto,
+            executor: Executor::Ringfile,
             direct: false,
             warmup: Duration::ZERO,
             duration: Duration::from_secs(1),

@@ -80,6 +80,7 @@ impl Fio {
             cpu: finished.cpu,
             enters: None,
             fixed_ops: None,
+            route_ops: None,
             failure: None,
         })
     }
@@ -269,6 +270,7 @@ fn parse(text: &str, status: ExitStatus) -> Result<Stats, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{Executor, Route};
     use std::os::unix::process::ExitStatusExt;
 
     fn job(rw: Rw, numjobs: usize, buffers: Buffers) -> Job {
@@ -279,6 +281,8 @@ mod tests {
             numjobs,
             iodepth: 16,
             buffers,
+            route: Route::Auto,
+            executor: Executor::Ringfile,
             direct: true,
             warmup: Duration::from_secs(1),
             duration: Duration::from_millis(250),

@@ -53,6 +53,29 @@ impl Engine {
     }
 }
 
+/// Operations by the way they went.
+///
+/// Counted by the library between the same two moments as the run's own operations: after the warm-up's last one
+/// has ended and before the first that counts, and after the last that counts. At both nothing is in flight, so the
+/// three add up to the run's operations, failed ones included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RouteOps {
+    /// Through io_uring, on whatever thread.
+    pub ring: u64,
+    /// By a plain call on the thread that asked.
+    pub inline: u64,
+    /// By a plain call on a worker.
+    pub workers: u64,
+}
+
+impl RouteOps {
+    /// What the library counted on the threads it was counted on.
+    pub fn of(counted: &::ringfile::Metrics) -> RouteOps {
+        let (inline, workers) = (counted.inline_ops, counted.worker_ops);
+        RouteOps { ring: counted.ops.saturating_sub(inline + workers), inline, workers }
+    }
+}
+
 /// What came out of one job.
 #[derive(Debug)]
 pub struct Outcome {
@@ -70,6 +93,8 @@ pub struct Outcome {
     pub enters: Option<u64>,
     /// Operations whose every submission was fixed, for ringfile.
     pub fixed_ops: Option<u64>,
+    /// Which way the operations went, for ringfile.
+    pub route_ops: Option<RouteOps>,
     /// The first failure.
     pub failure: Option<Failure>,
 }

@@ -51,6 +51,7 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outco
         cpu: measured.cpu,
         enters: None,
         fixed_ops: None,
+        route_ops: None,
         failure: measured.failure,
     })
 }

@@ -1,5 +1,5 @@
-//! The job carried out by this library: a runtime with a thread for each job, and a task for each operation in
-//! flight.
+//! The job carried out by this library: a thread for each job, the library's own or one with a tokio runtime, and
+//! a task for each operation in flight.
 //!
 //! `normal` and `fixed` differ in one thing: whether the pool's memory is registered. Each task keeps one
 //! buffer for its whole life; one reading of the clock ends an operation and begins the task's next.
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use ringfile::{Buffer, File, JoinError, OpenOptions, Pool, Runtime};
 
-use super::window::{Member, Until, Window};
-use super::{Bench, Outcome};
-use crate::cli::Buffers;
+use super::window::{self, Measured, Member, Until, Window};
+use super::{Bench, Outcome, RouteOps};
+use crate::cli::{Buffers, Executor};
 use crate::error::{Failure, library, mismatch, short};
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
@@ -21,6 +21,13 @@ use crate::sys;
 
 /// Carries out a job.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
+    match job.executor {
+        Executor::Ringfile => run_on_own_threads(job, bench, tick),
+        Executor::Tokio => run_in_tokio(job, bench, tick),
+    }
+}
+
+fn run_on_own_threads(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let file = open(job, bench)?;
     let pool = pool(job)?;
     // A ring that holds what is in flight, and no more: rings count against RLIMIT_MEMLOCK too.
@@ -35,26 +42,58 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outco
     };
     let handles: Vec<_> = (0..job.numjobs).map(start).collect();
     let measured = window.conduct(job, bench.interrupt, tick);
-    let mut total = Counts { recorder: Recorder::new(), last: measured.start, enters: 0, fixed_ops: 0 };
+    let mut total = Counts::new(measured.start);
     for handle in handles {
         total.add(&handle.join().unwrap_or_else(|error| raise(error)));
     }
     runtime.shutdown();
-    Ok(Outcome {
-        ops: total.recorder.count(),
-        errors: measured.errors,
-        duration: total.last.saturating_duration_since(measured.start).max(Duration::from_nanos(1)),
-        latency: total.recorder.summary(),
-        cpu: measured.cpu,
-        enters: Some(total.enters),
-        fixed_ops: Some(total.fixed_ops),
-        failure: measured.failure,
-    })
+    // Only workers count elsewhere than on the runtime's threads.
+    total.routes.workers = measured.counted.worker_ops;
+    Ok(total.outcome(measured))
+}
+
+/// A thread for each job, with a current-thread runtime of its own.
+fn run_in_tokio(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
+    let file = open(job, bench)?;
+    let pool = pool(job)?;
+    let window = &Window::new(job.numjobs);
+    let (measured, threads) = std::thread::scope(|scope| {
+        let mut handles = Vec::new();
+        for thread in 0..job.numjobs {
+            let member = window.member();
+            let (job, file, pool) = (job.clone(), file.clone(), pool.clone());
+            let work = move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().build();
+                let runtime = runtime.map_err(|error| window.fail(window::no_thread(&error))).ok()?;
+                let tasks = tokio::task::LocalSet::new();
+                Some(tasks.block_on(&runtime, run_thread(job, thread, file, pool, member)))
+            };
+            // A thread that does not start drops its member, so the others do not wait for it.
+            match std::thread::Builder::new().name(format!("tokio-{thread}")).spawn_scoped(scope, work) {
+                Ok(handle) => handles.push(handle),
+                Err(error) => window.fail(window::no_thread(&error)),
+            }
+        }
+        let measured = window.conduct(job, bench.interrupt, tick);
+        let threads: Vec<_> = handles.into_iter().map(|handle| handle.join()).collect();
+        (measured, threads)
+    });
+    let mut total = Counts::new(measured.start);
+    for thread in threads {
+        if let Some(counts) = thread.unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
+            total.add(&counts);
+        }
+    }
+    // tokio's threads count their inline calls, I/O threads and workers the rest: all publish at once.
+    total.enters = measured.counted.enters;
+    total.fixed_ops = measured.counted.fixed_ops;
+    total.routes = RouteOps::of(&measured.counted);
+    Ok(total.outcome(measured))
 }
 
 fn open(job: &Job, bench: &Bench<'_>) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
-    options.read(true).write(job.rw.writes()).direct(job.direct);
+    options.read(true).write(job.rw.writes()).direct(job.direct).route(job.route.into());
     let file = options.open(bench.path).map_err(|error| library(&error))?;
     sys::advise_order(&file, job.rw.random())
         .map_err(|error| crate::error::io_on("can't set read-ahead of", bench.path, &error))?;
@@ -78,14 +117,36 @@ struct Counts {
     last: Instant,
     enters: u64,
     fixed_ops: u64,
+    routes: RouteOps,
 }
 
 impl Counts {
+    fn new(last: Instant) -> Counts {
+        Counts { recorder: Recorder::new(), last, enters: 0, fixed_ops: 0, routes: RouteOps::default() }
+    }
+
     fn add(&mut self, other: &Counts) {
         self.recorder.merge(&other.recorder);
         self.last = self.last.max(other.last);
         self.enters += other.enters;
         self.fixed_ops += other.fixed_ops;
+        self.routes.ring += other.routes.ring;
+        self.routes.inline += other.routes.inline;
+        self.routes.workers += other.routes.workers;
+    }
+
+    fn outcome(self, measured: Measured) -> Outcome {
+        Outcome {
+            ops: self.recorder.count(),
+            errors: measured.errors,
+            duration: self.last.saturating_duration_since(measured.start).max(Duration::from_nanos(1)),
+            latency: self.recorder.summary(),
+            cpu: measured.cpu,
+            enters: Some(self.enters),
+            fixed_ops: Some(self.fixed_ops),
+            route_ops: Some(self.routes),
+            failure: measured.failure,
+        }
     }
 }
 
@@ -95,6 +156,7 @@ struct Thread {
     path: std::path::PathBuf,
     block: usize,
     window: Arc<Window>,
+    executor: Executor,
     recorder: RefCell<Recorder>,
     last: Cell<Instant>,
 }
@@ -107,6 +169,7 @@ async fn run_thread(job: Job, thread: usize, file: File, pool: Pool, member: Mem
         path,
         block: job.block as usize,
         window: window.clone(),
+        executor: job.executor,
         recorder: RefCell::new(Recorder::new()),
         last: Cell::new(Instant::now()),
     });
@@ -122,7 +185,8 @@ async fn run_thread(job: Job, thread: usize, file: File, pool: Pool, member: Mem
     let counted = ringfile::thread_metrics() - before;
     member.finished();
     let recorder = shared.recorder.replace(Recorder::new());
-    Counts { recorder, last: shared.last.get(), enters: counted.enters, fixed_ops: counted.fixed_ops }
+    let routes = RouteOps::of(&counted);
+    Counts { recorder, last: shared.last.get(), enters: counted.enters, fixed_ops: counted.fixed_ops, routes }
 }
 
 /// A task's sequence of operations, and its buffer.
@@ -147,11 +211,24 @@ fn workers(job: &Job, thread: usize, pool: &Pool) -> Result<Vec<Worker>, Failure
 impl Thread {
     /// Lets all tasks operate until the phase is over and nothing is in flight.
     async fn operate_all(self: &Rc<Self>, workers: Vec<Worker>, until: Until) -> Vec<Worker> {
-        let spawn = |worker| ringfile::spawn(self.clone().operate(worker, until.clone()));
-        let handles: Vec<_> = workers.into_iter().map(spawn).collect();
-        let mut workers = Vec::with_capacity(handles.len());
-        for handle in handles {
-            workers.push(handle.await.unwrap_or_else(|error| raise(error)));
+        let count = workers.len();
+        let tasks = workers.into_iter().map(|worker| self.clone().operate(worker, until.clone()));
+        let mut workers = Vec::with_capacity(count);
+        match self.executor {
+            Executor::Ringfile => {
+                let handles: Vec<_> = tasks.map(ringfile::spawn).collect();
+                for handle in handles {
+                    workers.push(handle.await.unwrap_or_else(|error| raise(error)));
+                }
+            }
+            Executor::Tokio => {
+                let handles: Vec<_> = tasks.map(tokio::task::spawn_local).collect();
+                for handle in handles {
+                    // Nothing ends a task early but a panic.
+                    let joined = handle.await.map_err(tokio::task::JoinError::into_panic);
+                    workers.push(joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+                }
+            }
         }
         workers
     }

@@ -38,6 +38,9 @@ pub struct Measured {
     pub start: Instant,
     /// CPU time of the process within the window.
     pub cpu: Option<Duration>,
+    /// What the library counted in the process within the window. Threads in a loop of its own publish with each
+    /// turn only, and wait here outside one: theirs is to be had from them.
+    pub counted: ringfile::Metrics,
     /// Operations that failed.
     pub errors: u64,
     /// The first of them.
@@ -76,6 +79,7 @@ impl Window {
         self.wait_until(lock_copy(&self.ends).warmup, interrupt, &mut tick);
         self.meeting.wait();
         let cpu_before = sys::own_cpu();
+        let counts_before = ringfile::metrics();
         let start = Instant::now();
         lock(&self.ends).measured = start + job.duration;
         self.meeting.wait();
@@ -83,6 +87,7 @@ impl Window {
         self.meeting.wait();
         Measured {
             start,
+            counted: ringfile::metrics() - counts_before,
             cpu: cpu_before.and_then(|before| Ok(sys::own_cpu()?.saturating_sub(before))).ok(),
             errors: self.errors.load(Ordering::Relaxed),
             failure: lock(&self.first_failure).take(),

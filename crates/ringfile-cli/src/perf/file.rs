@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::notes;
 use super::plan::{Grid, Step};
-use crate::cli::{Against, Buffers, Cache, FileArgs};
+use crate::cli::{Against, Buffers, Cache, FileArgs, Route};
 use crate::engine::fio::Fio;
 use crate::engine::{Bench, Engine};
 use crate::error::{Failure, errno_text, usage};
@@ -54,12 +54,15 @@ fn grid(args: &FileArgs) -> Grid {
     let cores = machine::cpus();
     let default_numjobs = if cores == 1 { vec![1] } else { vec![1, cores] };
     let default_cache = if args.direct { Cache::Keep } else { Cache::Warm };
+    let default_route = if args.direct { Route::Ring } else { Route::Auto };
     Grid {
         numjobs: args.numjobs.as_ref().map_or(default_numjobs, |list| list.values().to_vec()),
         iodepth: args.iodepth.values().to_vec(),
         rw: args.rw.values().to_vec(),
         buffers: args.buffers.values().to_vec(),
         cache: args.cache.as_ref().map_or(vec![default_cache], |list| list.values().to_vec()),
+        route: args.route.as_ref().map_or(vec![default_route], |list| list.values().to_vec()),
+        executor: args.executor.values().to_vec(),
         against: args.against.as_ref().map_or(Vec::new(), |list| list.values().to_vec()),
         rounds: args.timing.rounds,
     }
@@ -227,6 +230,8 @@ impl<'a> Session<'a> {
             numjobs: step.numjobs,
             iodepth: step.iodepth,
             buffers: step.buffers,
+            route: step.route,
+            executor: step.executor,
             direct: self.args.direct,
             warmup: self.args.timing.warmup,
             duration: self.args.timing.duration,
@@ -253,6 +258,8 @@ impl<'a> Session<'a> {
             buffers: grid.buffers,
             direct: args.direct,
             cache: grid.cache,
+            route: grid.route,
+            executor: grid.executor,
             against: grid.against,
             rounds: grid.rounds,
             verify: args.verify,

@@ -1,8 +1,8 @@
 //! The notes below the tables: what a reader must know to trust the figures, and to get them again.
 
 use crate::cli::{Buffers, Cache, FileArgs};
-use crate::engine::Engine;
 use crate::engine::fio::{self, Fio};
+use crate::engine::{Engine, RouteOps};
 use crate::report::results::{Role, Run};
 use crate::testfile::TestFile;
 use crate::values::{self, Bytes};
@@ -13,6 +13,7 @@ pub fn of(test_file: &TestFile, args: &FileArgs, fio: Option<&Fio>, runs: &[Run]
     notes.extend(test_file.notes.iter().cloned());
     notes.extend(cache(test_file, runs));
     notes.push(units(runs));
+    notes.extend(routes(runs));
     notes.extend(registered(runs));
     if let Some(fio) = fio {
         notes.push(format!(
@@ -63,14 +64,35 @@ fn units(runs: &[Run]) -> String {
     text
 }
 
+/// Which way the operations went, where nothing else tells: with one route asked for.
+fn routes(runs: &[Run]) -> Option<String> {
+    let all = runs.iter().filter_map(|run| run.route_ops);
+    let sum = all.fold(RouteOps::default(), |sum, run| RouteOps {
+        ring: sum.ring + run.ring,
+        inline: sum.inline + run.inline,
+        workers: sum.workers + run.workers,
+    });
+    let total = (sum.ring + sum.inline + sum.workers) as f64;
+    let part = |ops: u64| ops as f64 * 100.0 / total;
+    (total > 0.0).then(|| {
+        format!(
+            "routes: {:.1} % of ringfile's operations went through the ring, {:.1} % were inline calls, {:.1} % \
+             were done by workers; normal and fixed differ on the ring alone",
+            part(sum.ring),
+            part(sum.inline),
+            part(sum.workers)
+        )
+    })
+}
+
 /// What was asked for is not always what was had: a refused registration makes `fixed` plain.
 fn registered(runs: &[Run]) -> Option<String> {
     let asked = || runs.iter().filter(|run| run.engine == Engine::Ringfile && run.buffers == Buffers::Fixed);
-    let ops: u64 = asked().map(|run| run.ops).sum();
+    let ops: u64 = asked().filter_map(|run| run.route_ops).map(|routes| routes.ring).sum();
     let fixed: u64 = asked().filter_map(|run| run.fixed_ops).sum();
     (fixed < ops).then(|| {
         format!(
-            "fixed: only {:.1} % of the operations used registered memory, so these rows say little; raise \
+            "fixed: only {:.1} % of the operations on the ring used registered memory, so these rows say little; raise \
              RLIMIT_MEMLOCK (ulimit -l)",
             fixed as f64 * 100.0 / ops as f64
         )

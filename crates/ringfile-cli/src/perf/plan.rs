@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::cli::{Against, Buffers, Cache, Rw};
+use crate::cli::{Against, Buffers, Cache, Executor, Route, Rw};
 use crate::engine::Engine;
 use crate::report::results::Role;
 
@@ -22,6 +22,10 @@ pub struct Grid {
     pub buffers: Vec<Buffers>,
     /// Page cache.
     pub cache: Vec<Cache>,
+    /// Ways of ringfile's operations; never empty.
+    pub route: Vec<Route>,
+    /// Who runs ringfile's tasks; never empty.
+    pub executor: Vec<Executor>,
     /// Comparisons.
     pub against: Vec<Against>,
     /// Rounds.
@@ -47,6 +51,10 @@ pub struct Step {
     pub rw: Rw,
     /// Page cache.
     pub cache: Cache,
+    /// Way of ringfile's operations; the first one asked for, where another engine does it.
+    pub route: Route,
+    /// Who runs ringfile's tasks; the first one asked for, where another engine does it.
+    pub executor: Executor,
 }
 
 impl Grid {
@@ -71,13 +79,18 @@ impl Grid {
         (numjobs, iodepth, rw, cache): (usize, usize, Rw, Cache),
         first_depth: bool,
     ) {
-        let mut add = |engine: Engine, buffers, role, round| {
+        let first = (self.executor[0], self.route[0]);
+        let mut add = |engine: Engine, buffers, role, round, (executor, route)| {
             let iodepth = if engine.one_at_a_time() { 1 } else { iodepth };
-            steps.push(Step { engine, buffers, role, round, numjobs, iodepth, rw, cache });
+            steps.push(Step { engine, buffers, role, round, numjobs, iodepth, rw, cache, route, executor });
         };
         for round in 1..=self.rounds {
-            for &buffers in &self.buffers {
-                add(Engine::Ringfile, buffers, Role::Measure, round);
+            for &executor in &self.executor {
+                for &route in &self.route {
+                    for &buffers in &self.buffers {
+                        add(Engine::Ringfile, buffers, Role::Measure, round, (executor, route));
+                    }
+                }
             }
             for &against in &self.against {
                 let engine = engine_of(against);
@@ -85,10 +98,10 @@ impl Grid {
                     continue;
                 }
                 for &buffers in engine.buffers() {
-                    add(engine, buffers, Role::Measure, round);
+                    add(engine, buffers, Role::Measure, round, first);
                 }
             }
-            add(Engine::Ringfile, self.buffers[0], Role::Aa, round);
+            add(Engine::Ringfile, self.buffers[0], Role::Aa, round, first);
         }
     }
 }
@@ -121,6 +134,8 @@ mod tests {
             rw: vec![Rw::RandRead, Rw::RandWrite],
             buffers: vec![Buffers::Normal, Buffers::Fixed],
             cache: vec![Cache::Warm],
+            route: vec![Route::Auto],
+            executor: vec![Executor::Ringfile],
             against: against.to_vec(),
             rounds,
         }
@@ -141,6 +156,19 @@ mod tests {
             assert_eq!(of_engine.len(), 2 * 2 * 3, "{engine:?}");
             assert!(of_engine.iter().all(|step| step.iodepth == 1 && step.buffers == Buffers::Normal));
         }
+    }
+
+    #[test]
+    fn routes_and_executors_multiply_ringfile_alone() {
+        let mut grid = grid(&[Against::Fio], 1);
+        grid.route = vec![Route::Auto, Route::Ring, Route::Inline];
+        grid.executor = vec![Executor::Ringfile, Executor::Tokio];
+        let steps = grid.steps();
+        let count =
+            |engine, role| steps.iter().filter(|step| step.engine == engine && step.role == role).count();
+        assert_eq!(count(Engine::Ringfile, Role::Measure), 8 * 2 * 3 * 2);
+        assert_eq!(count(Engine::Fio, Role::Measure), 8 * 2);
+        assert_eq!(count(Engine::Ringfile, Role::Aa), 8, "of the first alone");
     }
 
     #[test]

@@ -4,10 +4,11 @@
 //! median of the rounds' changes, with the least and the most. A/A is a run against the same once more: a
 //! change that is not larger says nothing.
 
+use super::columns::{Columns, Extra};
 use super::results::{Role, Run};
 use super::statistics::{Metric, Spread};
 use super::table::{Table, change};
-use crate::cli::{Buffers, Cache, Rw};
+use crate::cli::{Buffers, Executor, Route, Rw};
 use crate::engine::Engine;
 use crate::values;
 
@@ -23,23 +24,26 @@ struct Cell {
     numjobs: usize,
     iodepth: usize,
     rw: Rw,
-    cache: Cache,
+    extra: Extra,
 }
 
 impl Cell {
     fn of(run: &Run) -> Cell {
-        Cell { numjobs: run.numjobs, iodepth: run.iodepth, rw: run.rw, cache: run.cache }
+        Cell { numjobs: run.numjobs, iodepth: run.iodepth, rw: run.rw, extra: Extra::of(run) }
+    }
+
+    /// The same cell as another engine's runs have it: they know no routes.
+    fn of_others(self) -> Cell {
+        Cell { extra: Extra { route: None, executor: None, ..self.extra }, ..self }
     }
 }
 
 /// The table of changes between runs; empty where there is nothing to compare.
 pub fn table(runs: &[Run]) -> Table {
     let several_rounds = runs.iter().any(|run| run.round > 1);
-    let several_caches = runs.iter().any(|run| run.cache != runs[0].cache);
+    let columns = Columns::of(runs);
     let mut table = Table::default().text("change in %").number("jobs").number("depth").text("mode");
-    if several_caches {
-        table = table.text("cache");
-    }
+    table = columns.titles(table);
     if several_rounds {
         table = table.text("rounds");
     }
@@ -51,9 +55,7 @@ pub fn table(runs: &[Run]) -> Table {
         let cell = comparison.cell;
         let mut labels =
             vec![comparison.name, cell.numjobs.to_string(), cell.iodepth.to_string(), values::name(&cell.rw)];
-        if several_caches {
-            labels.push(values::name(&cell.cache));
-        }
+        labels.extend(columns.cells(cell.extra));
         for (part, figure) in PARTS.iter().take(if several_rounds { PARTS.len() } else { 1 }) {
             let mut cells = labels.clone();
             if several_rounds {
@@ -102,16 +104,19 @@ fn comparisons(runs: &[Run]) -> Vec<Comparison<'_>> {
         add("fixed/normal".into(), &ringfile(Buffers::Fixed), &|run| {
             same(run) && ringfile(Buffers::Normal)(run)
         });
+        compare_routes(runs, cell, &mut add);
         for engine in [Engine::Fio, Engine::FioBatch, Engine::FioPsync, Engine::Pread] {
             for buffers in [Buffers::Normal, Buffers::Fixed] {
                 let name = format!("{}/{}", values::name(&buffers), values::name(&engine));
                 // Engines that do one thing at a time are measured once for all depths and kinds of buffers.
                 add(name, &ringfile(buffers), &|run| {
-                    if engine.one_at_a_time() {
-                        run.engine == engine && Cell { iodepth: cell.iodepth, ..Cell::of(run) } == cell
+                    let there = if engine.one_at_a_time() {
+                        run.engine == engine
+                            && Cell { iodepth: cell.iodepth, ..Cell::of(run) } == cell.of_others()
                     } else {
-                        same(run) && is(run, engine, buffers)
-                    }
+                        is(run, engine, buffers) && Cell::of(run) == cell.of_others()
+                    };
+                    there && run.role == Role::Measure
                 });
             }
         }
@@ -120,6 +125,31 @@ fn comparisons(runs: &[Run]) -> Vec<Comparison<'_>> {
         });
     }
     found
+}
+
+type Add<'a> = dyn FnMut(String, &dyn Fn(&Run) -> bool, &dyn Fn(&Run) -> bool) + 'a;
+
+/// Each route and executor over the first one that was asked for, with the same buffers.
+fn compare_routes(runs: &[Run], cell: Cell, add: &mut Add<'_>) {
+    let ringfile = |run: &&Run| run.engine == Engine::Ringfile && run.role == Role::Measure;
+    let Some(first) = runs.iter().find(ringfile) else { return };
+    let base = Cell { extra: Extra { cache: cell.extra.cache, ..Extra::of(first) }, ..cell };
+    if base == cell {
+        return;
+    }
+    let name = format!("{}/{}", way(cell.extra), way(base.extra));
+    let buffers = first.buffers;
+    add(name, &|run| is(run, Engine::Ringfile, buffers) && run.role == Role::Measure, &|run| {
+        Cell::of(run) == base && is(run, Engine::Ringfile, buffers) && run.role == Role::Measure
+    });
+}
+
+fn way(extra: Extra) -> String {
+    let route = extra.route.as_ref().map(values::name::<Route>).unwrap_or_default();
+    match extra.executor {
+        Some(Executor::Tokio) => format!("{route} in tokio"),
+        _ => route,
+    }
 }
 
 /// Whether the A/A run of the cell is this one once more.
@@ -154,6 +184,7 @@ fn pairs(runs: &[Run], subject: impl Fn(&Run) -> bool, base: impl Fn(&Run) -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Cache;
 
     fn run(engine: Engine, round: u32, role: Role, iodepth: usize, buffers: Buffers, iops: f64) -> Run {
         Run {
@@ -166,6 +197,8 @@ mod tests {
             buffers,
             direct: false,
             cache: Cache::Warm,
+            route: (engine == Engine::Ringfile).then_some(Route::Auto),
+            executor: (engine == Engine::Ringfile).then_some(Executor::Ringfile),
             block_size_bytes: 4096,
             ops: 1,
             errors: 0,
@@ -176,6 +209,7 @@ mod tests {
             cpu_us_per_io: None,
             enters: None,
             fixed_ops: None,
+            route_ops: None,
             cached_before: None,
             cached_after: None,
         }
@@ -218,6 +252,32 @@ mod tests {
         assert_eq!(iops_change(&runs, "normal/pread", 16).map(|spread| spread.median), Some(700.0));
         assert_eq!(iops_change(&runs, "fixed/pread", 16), None);
         assert_eq!(iops_change(&runs, "A/A", 1), None);
+    }
+
+    #[test]
+    fn routes_are_compared_with_the_first_and_each_with_the_others() {
+        use {Buffers::*, Engine::*, Role::*};
+        let mut ring = run(Ringfile, 1, Measure, 1, Normal, 150.0);
+        ring.route = Some(Route::Ring);
+        let mut tokio = run(Ringfile, 1, Measure, 1, Normal, 50.0);
+        tokio.executor = Some(Executor::Tokio);
+        let runs = [
+            run(Ringfile, 1, Measure, 1, Normal, 100.0),
+            ring,
+            tokio,
+            run(Pread, 1, Measure, 1, Normal, 200.0),
+        ];
+        assert_eq!(iops_change(&runs, "ring/auto", 1).map(|spread| spread.median), Some(50.0));
+        assert_eq!(iops_change(&runs, "auto in tokio/auto", 1).map(|spread| spread.median), Some(-50.0));
+        let against = comparisons(&runs);
+        let against: Vec<_> = against.iter().filter(|comparison| comparison.name == "normal/pread").collect();
+        let changes: Vec<_> = against
+            .iter()
+            .filter_map(|comparison| comparison.spread(Metric::Iops).map(|spread| spread.median))
+            .collect();
+        assert_eq!(changes, [-50.0, -25.0, -75.0]);
+        let title = table(&runs).to_string();
+        assert!(title.starts_with("|change in %") && title.contains("|route") && title.contains("|executor"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What comes out of a command: results as data (JSON), and as tables to read.
 
 pub mod change;
+mod columns;
 pub mod output;
 pub mod results;
 pub mod statistics;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cli::{Against, Buffers, Cache, Rw};
-use crate::engine::{Engine, Outcome};
+use crate::cli::{Against, Buffers, Cache, Executor, Route, Rw};
+use crate::engine::{Engine, Outcome, RouteOps};
 use crate::latency::Latency;
 use crate::machine;
 
@@ -91,6 +91,10 @@ pub struct Params {
     pub direct: bool,
     /// Page cache.
     pub cache: Vec<Cache>,
+    /// Ways of ringfile's operations.
+    pub route: Vec<Route>,
+    /// Who ran ringfile's tasks.
+    pub executor: Vec<Executor>,
     /// Comparisons that took part.
     pub against: Vec<Against>,
     /// Rounds.
@@ -130,6 +134,10 @@ pub struct Run {
     pub direct: bool,
     /// Page cache, as asked for.
     pub cache: Cache,
+    /// Way of the operations, as asked for (ringfile).
+    pub route: Option<Route>,
+    /// Who ran the tasks (ringfile).
+    pub executor: Option<Executor>,
     /// Bytes of an operation.
     pub block_size_bytes: u64,
     /// Operations done.
@@ -150,6 +158,8 @@ pub struct Run {
     pub enters: Option<u64>,
     /// Operations whose every submission was fixed (ringfile).
     pub fixed_ops: Option<u64>,
+    /// Which way the operations went (ringfile); they add up to `ops` and `errors`.
+    pub route_ops: Option<RouteOps>,
     /// Fraction of the file in the page cache before the run.
     pub cached_before: Option<f64>,
     /// The same after it.
@@ -189,6 +199,8 @@ impl Run {
             buffers: job.buffers,
             direct: job.direct,
             cache: label.cache,
+            route: (label.engine == Engine::Ringfile).then_some(job.route),
+            executor: (label.engine == Engine::Ringfile).then_some(job.executor),
             block_size_bytes: job.block,
             ops: outcome.ops,
             errors: outcome.errors,
@@ -199,6 +211,7 @@ impl Run {
             cpu_us_per_io: outcome.cpu.and_then(per_io),
             enters: outcome.enters,
             fixed_ops: outcome.fixed_ops,
+            route_ops: outcome.route_ops,
             cached_before: label.cached_before,
             cached_after: label.cached_after,
         }

@@ -1,5 +1,6 @@
 //! The main table: one row for each cell and engine, the median of its rounds in each figure.
 
+use super::columns::{Columns, Extra};
 use super::results::{Role, Run};
 use super::statistics::{Metric, Spread};
 use super::table::{Table, figure, rate};
@@ -7,11 +8,9 @@ use crate::values;
 
 /// The table of all runs that were made to be compared.
 pub fn table(runs: &[Run]) -> Table {
-    let several_caches = runs.iter().any(|run| run.cache != runs[0].cache);
+    let columns = Columns::of(runs);
     let mut table = Table::default().text("engine").number("jobs").number("depth").text("mode");
-    if several_caches {
-        table = table.text("cache");
-    }
+    table = columns.titles(table);
     table = table.text("buffers").number("IOPS").number("MiB/s").number("mean µs").number("p50");
     table = table.number("p95").number("p99").number("p99.9").number("max").number("CPU µs");
     for group in groups(runs) {
@@ -22,9 +21,7 @@ pub fn table(runs: &[Run]) -> Table {
             run.iodepth.to_string(),
             values::name(&run.rw),
         ];
-        if several_caches {
-            cells.push(values::name(&run.cache));
-        }
+        cells.extend(columns.cells(Extra::of(run)));
         cells.push(values::name(&run.buffers));
         cells.extend(Metric::ALL.iter().map(|&metric| {
             let format = if metric == Metric::Iops { rate } else { figure };
@@ -49,6 +46,6 @@ fn groups(runs: &[Run]) -> Vec<Vec<&Run>> {
 }
 
 fn same(one: &Run, other: &Run) -> bool {
-    let key = |run: &Run| (run.engine, run.numjobs, run.iodepth, run.rw, run.cache, run.buffers);
-    key(one) == key(other)
+    let key = |run: &Run| (run.engine, run.numjobs, run.iodepth, run.rw, run.buffers);
+    key(one) == key(other) && Extra::of(one) == Extra::of(other)
 }

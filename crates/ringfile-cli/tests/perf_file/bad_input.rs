@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::support::{SHORT, file_with, folder, json, perf_file, run, skip};
 
 /// Arguments that are refused, and a word that the error must have.
-const REFUSED: [(&[&str], &str); 23] = [
+const REFUSED: [(&[&str], &str); 27] = [
     (&["--size", "0"], "at least 1"),
     (&["--size", "big"], "powers of 1024"),
     (&["--bs", "3000", "--direct"], "--bs 4k"),
@@ -18,6 +18,10 @@ const REFUSED: [(&[&str], &str); 23] = [
     (&["--buffers", "registered"], "fixed"),
     (&["--against", "dd"], "fio-psync"),
     (&["--cache", "hot"], "warm"),
+    (&["--route", "path"], "inline"),
+    (&["--route", ""], "empty"),
+    (&["--executor", "smol"], "tokio"),
+    (&["--executor", "tokio,"], "between the commas"),
     (&["--numjobs", "0"], "1 to"),
     (&["--numjobs", ""], "empty"),
     (&["--iodepth", "0"], "1 to"),

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{SHORT, disk_folder, folder, installed, json, perf_file, run, runs, skip};
 
-const RUN_KEYS: [&str; 21] = [
+const RUN_KEYS: [&str; 24] = [
     "engine",
     "round",
     "role",
@@ -27,6 +27,9 @@ const RUN_KEYS: [&str; 21] = [
     "cpu_us_per_io",
     "enters",
     "fixed_ops",
+    "route",
+    "executor",
+    "route_ops",
     "cached_before",
     "cached_after",
 ];
@@ -60,10 +63,19 @@ fn assert_run(run: &Value) {
     assert!(at("p50") <= at("p95") && at("p95") <= at("p99") && at("p999") <= at("max"), "{run}");
     if run["engine"] == "ringfile" {
         assert!(run["enters"].is_u64(), "{run}");
-        let expected = if run["buffers"] == "fixed" { &run["ops"] } else { &Value::from(0) };
+        assert!(run["route"].is_string() && run["executor"].is_string(), "{run}");
+        let expected = if run["buffers"] == "fixed" { &run["route_ops"]["ring"] } else { &Value::from(0) };
         assert_eq!(&run["fixed_ops"], expected, "{run}");
+        let went = |route: &str| run["route_ops"][route].as_u64().expect("a count");
+        assert_eq!(
+            went("ring") + went("inline") + went("workers"),
+            run["ops"].as_u64().expect("a count"),
+            "{run}"
+        );
     } else {
-        assert!(run["enters"].is_null() && run["fixed_ops"].is_null(), "{run}");
+        for key in ["enters", "fixed_ops", "route", "executor", "route_ops"] {
+            assert!(run[key].is_null(), "{key} in {run}");
+        }
     }
 }
 
@@ -105,6 +117,47 @@ fn json_has_every_key_and_every_cell() {
         .collect();
     assert_eq!(runs(&results).len(), 2 * 5 * 2 * (2 * 3 + 1));
     assert_eq!(cells.len(), runs(&results).len(), "no run twice");
+}
+
+#[test]
+fn every_route_in_every_executor_is_the_one_asked_for() {
+    let folder = disk_folder();
+    for extra in [&[][..], &["--direct"]] {
+        let (path, out) = (folder.path().join("routes.bin"), folder.path().join("out.json"));
+        let mut command = perf_file();
+        command
+            .args("--size 4m --duration 50ms --warmup 10ms --numjobs 2 --iodepth 4 --rw randrw".split(' '));
+        command
+            .args("--route auto,ring,inline,workers --executor ringfile,tokio --verify --force".split(' '));
+        command.args(extra).arg("--file").arg(&path).arg("--json").arg(&out);
+        let finished = run(&mut command);
+        if finished.code == Some(2) && finished.stderr.contains("leave out --direct") {
+            skip("every_route_in_every_executor with --direct", format!("{} has none", path.display()));
+            continue;
+        }
+        let finished = finished.ok();
+        for title in ["|route", "|executor"] {
+            assert_eq!(finished.stdout.matches(title).count(), 2, "{title} in both: {}", finished.stdout);
+        }
+        let results = json(&out);
+        runs(&results).iter().for_each(assert_run);
+        assert_eq!(runs(&results).len(), 4 * 2 * 2 + 1);
+        for run in runs(&results) {
+            if let Some(route) = run["route"].as_str().filter(|&route| route != "auto") {
+                assert_eq!(run["route_ops"][route], run["ops"], "{run}");
+            }
+        }
+        assert_eq!(results["params"]["route"], serde_json::json!(["auto", "ring", "inline", "workers"]));
+        assert_eq!(results["params"]["executor"], serde_json::json!(["ringfile", "tokio"]));
+    }
+}
+
+#[test]
+fn usual_routes_and_executors_have_no_column() {
+    let finished = run(perf_file().args(SHORT.split(' '))).ok();
+    assert!(!finished.stdout.contains("|route") && !finished.stdout.contains("|executor"));
+    let finished = run(perf_file().args(SHORT.split(' ')).args(["--route", "ring"])).ok();
+    assert!(finished.stdout.contains("|route") && !finished.stdout.contains("|executor"));
 }
 
 #[test]

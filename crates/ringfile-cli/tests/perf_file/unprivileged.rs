@@ -13,7 +13,7 @@ fn run_as_nobody(memlock: &str, program: &Path, folder: &Path, out: &Path) -> Fi
     let mut command = Command::new("prlimit");
     command.arg(format!("--memlock={memlock}:{memlock}"));
     command.args(["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).arg(program);
-    command.args("perf file --size 4m --duration 50ms --warmup 5ms".split(' '));
+    command.args("perf file --size 4m --duration 50ms --warmup 5ms --route ring".split(' '));
     command.args("--numjobs 1,2 --iodepth 1,16 --json".split(' ')).arg(out).arg("--file");
     run(command.arg(folder.join("data.bin")))
 }
