@@ -137,8 +137,8 @@ pub(crate) fn retire(counters: &Counters) {
 #[must_use]
 pub fn metrics() -> Metrics {
     let sum = Counters::default();
-    driver::for_each_driver(&mut |counters| sum.add(counters));
-    sum.add(&OF_ENDED_THREADS);
+    // In one go: a thread that ends in between would count twice.
+    driver::for_each_driver(&mut |counters| sum.add(counters), || sum.add(&OF_ENDED_THREADS));
     Metrics::from_array(sum.load())
 }
 

@@ -589,9 +589,9 @@ pub(crate) fn close(target: &Arc<Target>) {
     }
 }
 
-/// Looks at the counts of every thread.
-pub(crate) fn for_each_driver(look: &mut dyn FnMut(&Counters)) {
-    shared::everyone().iter().for_each(|shared| look(&shared.counters));
+/// Looks at the counts of every thread, then does `last`; no thread's counts are retired meanwhile.
+pub(crate) fn for_each_driver(look: &mut dyn FnMut(&Counters), last: impl FnOnce()) {
+    shared::for_each(&mut |shared| look(&shared.counters), last);
 }
 
 /// The counts of this thread.
