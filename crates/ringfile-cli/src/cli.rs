@@ -81,8 +81,8 @@ pub struct FileArgs {
     #[arg(long, value_name = "LIST", default_value = "normal,fixed", value_parser = values::words::<Buffers>)]
     pub buffers: List<Buffers>,
     /// Which way ringfile's operations go: auto (found out for each file), ring (io_uring), inline (a plain
-    /// call on the same thread), workers (a plain call on another thread) [default: auto, with --direct ring:
-    /// only there do normal and fixed differ]
+    /// call on the same thread), workers (a plain call on another thread) [default: auto, with --direct ring
+    /// where there is one: only there do normal and fixed differ]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Route>)]
     pub route: Option<List<Route>>,
     /// Who runs ringfile's tasks: ringfile (its own threads), tokio (a current-thread runtime for each job)

@@ -21,7 +21,7 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
 }
 
 fn grid(args: &FileArgs) -> Grid {
-    let default_route = if args.direct { Route::Ring } else { Route::Auto };
+    let default_route = if args.direct && has_ring() { Route::Ring } else { Route::Auto };
     let against = args.against.iter().flat_map(|list| list.values());
     Grid {
         numjobs: args.numjobs.as_ref().map_or_else(default_numjobs, |list| list.values().to_vec()),
@@ -36,6 +36,12 @@ fn grid(args: &FileArgs) -> Grid {
             .collect(),
         rounds: args.timing.rounds,
     }
+}
+
+/// Whether the ring may be asked for: there is one, and the environment does not forbid it.
+fn has_ring() -> bool {
+    let forbidden = std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers");
+    !forbidden && ringfile::ring_features().is_ok()
 }
 
 fn engine_of(against: Against) -> Engine {
