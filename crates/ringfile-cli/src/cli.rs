@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 
+use crate::engine::Engine;
 use crate::values::{self, List};
 
 /// Disk I/O over Linux io_uring: measure on this machine what each choice is worth.
@@ -38,6 +39,21 @@ pub enum PerfCommand {
     /// a file of 1 GiB in memory (/dev/shm), which shows the cost of the software alone; name a --file on
     /// the disk to measure the disk.
     File(FileArgs),
+    /// Random reads in batches, several batches in flight for each thread, page cache dropped before each run.
+    ///
+    /// Measures blocking batches from plain threads (ringfile-blocking), the same batches awaited in tokio
+    /// (ringfile-tokio), and fio's plain io_uring job at the depth that --batch and --inflight make together.
+    /// In the table each is shown in per cent of fio. Name a --file on a disk: what lies in memory can't be
+    /// dropped from it.
+    Batch(BatchArgs),
+    /// Blocking reads of many blocks at once, from several threads: the time for one read.
+    ///
+    /// Each thread reads one batch after the other: ringfile (a blocking batch), two-rings (by hand as RocksDB
+    /// does it: one half of the batch submitted read by read on a ring for asynchronous reads, the other half
+    /// submitted and waited for on a second ring, then the first half polled), submit-only (by hand: submitted
+    /// without waiting, then waited for one by one), pread (a loop of plain calls), fio (io_uring, its depth the
+    /// batch). Rings by hand have 256 entries; larger batches go in parts.
+    Multiread(MultireadArgs),
 }
 
 /// `ringfile perf file`.
@@ -65,8 +81,8 @@ pub struct FileArgs {
     #[arg(long, value_name = "LIST", default_value = "normal,fixed", value_parser = values::words::<Buffers>)]
     pub buffers: List<Buffers>,
     /// Which way ringfile's operations go: auto (found out for each file), ring (io_uring), inline (a plain
-    /// call on the same thread), workers (a plain call on another thread) [default: auto, with --direct ring:
-    /// only there do normal and fixed differ]
+    /// call on the same thread), workers (a plain call on another thread) [default: auto, with --direct ring
+    /// where there is one: only there do normal and fixed differ]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Route>)]
     pub route: Option<List<Route>>,
     /// Who runs ringfile's tasks: ringfile (its own threads), tokio (a current-thread runtime for each job)
@@ -91,6 +107,80 @@ pub struct FileArgs {
     pub output: OutputArgs,
 }
 
+/// `ringfile perf batch`.
+#[derive(Debug, Args)]
+pub struct BatchArgs {
+    /// What is measured, and how long.
+    #[command(flatten)]
+    pub test_file: TestFileArgs,
+    /// How long and how often.
+    #[command(flatten)]
+    pub timing: TimingArgs,
+    /// Block size of each read
+    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = values::size)]
+    pub bs: u64,
+    /// Threads; blocking batches have one for each batch in flight beside [default: 1 and all cores]
+    #[arg(long, value_name = "LIST", value_parser = values::counts::<1024>)]
+    pub numjobs: Option<List<usize>>,
+    /// Batches in flight for each thread
+    #[arg(long, value_name = "LIST", default_value = "4", value_parser = values::counts::<64>)]
+    pub inflight: List<usize>,
+    /// How it is read.
+    #[command(flatten)]
+    pub reads: BatchReadArgs,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringfile perf multiread`.
+#[derive(Debug, Args)]
+pub struct MultireadArgs {
+    /// What is measured, and how long.
+    #[command(flatten)]
+    pub test_file: TestFileArgs,
+    /// How long and how often.
+    #[command(flatten)]
+    pub timing: TimingArgs,
+    /// Block size of each read
+    #[arg(long, value_name = "SIZE", default_value = "16k", value_parser = values::size)]
+    pub bs: u64,
+    /// Threads, each with one batch in flight
+    #[arg(long, value_name = "LIST", default_value = "4", value_parser = values::counts::<1024>)]
+    pub numjobs: List<usize>,
+    /// How it is read.
+    #[command(flatten)]
+    pub reads: BatchReadArgs,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// What all commands that read in batches take.
+#[derive(Debug, Args)]
+pub struct BatchReadArgs {
+    /// Reads in a batch [default: perf batch 64, perf multiread 10,250,1000]
+    #[arg(long, value_name = "LIST", value_parser = values::counts::<32768>)]
+    pub batch: Option<List<usize>>,
+    /// ringfile's buffers: normal, fixed (registered with the kernel); the others have normal ones
+    #[arg(long, value_name = "LIST", default_value = "normal", value_parser = values::words::<Buffers>)]
+    pub buffers: List<Buffers>,
+    /// Which way ringfile's operations go: auto (found out for each file), ring (io_uring), inline (a plain
+    /// call on the same thread), workers (a plain call on another thread)
+    #[arg(long, value_name = "LIST", default_value = "auto", value_parser = values::words::<Route>)]
+    pub route: List<Route>,
+    /// Bypass the page cache (O_DIRECT)
+    #[arg(long)]
+    pub direct: bool,
+    /// Page cache before each run: warm (the file read in), cold (dropped), keep (as it is) [default: perf
+    /// batch cold, perf multiread warm, with --direct keep]
+    #[arg(long, value_name = "LIST", value_parser = values::words::<Cache>)]
+    pub cache: Option<List<Cache>>,
+    /// Measure these alone, one of ringfile's at least [default: all that the command has, as told above]
+    #[arg(long, value_name = "LIST", value_parser = values::words::<Engine>)]
+    pub engines: Option<List<Engine>>,
+}
+
 /// The file or device that a command measures.
 #[derive(Debug, Args)]
 pub struct TestFileArgs {
@@ -112,7 +202,7 @@ pub struct TimingArgs {
     /// Length of each run
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::positive_duration)]
     pub duration: Duration,
-    /// Time before each run that is not counted
+    /// Time before each run that is not counted; none where the page cache is cold
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration)]
     pub warmup: Duration,
     /// Rounds, each with all engines in turn
@@ -250,7 +340,7 @@ mod tests {
     #[test]
     fn defaults_are_the_main_job() {
         let cli = Cli::try_parse_from(["ringfile", "perf", "file"]).expect("the defaults parse");
-        let Command::Perf(PerfCommand::File(args)) = cli.command;
+        let Command::Perf(PerfCommand::File(args)) = cli.command else { panic!("another command") };
         assert_eq!((args.bs, args.test_file.size), (4096, 1 << 30));
         assert_eq!(args.rw.values(), [Rw::RandRead, Rw::RandWrite]);
         assert_eq!(args.buffers.values(), [Buffers::Normal, Buffers::Fixed]);
@@ -262,9 +352,22 @@ mod tests {
     }
 
     #[test]
+    fn defaults_of_batches_are_the_published_measurements() {
+        let cli = Cli::try_parse_from(["ringfile", "perf", "batch"]).expect("the defaults parse");
+        let Command::Perf(PerfCommand::Batch(args)) = cli.command else { panic!("another command") };
+        assert_eq!((args.bs, args.test_file.size, args.inflight.values()), (4096, 1 << 30, &[4][..]));
+        let cli = Cli::try_parse_from(["ringfile", "perf", "multiread"]).expect("the defaults parse");
+        let Command::Perf(PerfCommand::Multiread(args)) = cli.command else { panic!("another command") };
+        assert_eq!((args.bs, args.numjobs.values()), (16384, &[4][..]));
+    }
+
+    #[test]
     fn words_in_json_are_those_of_the_command_line() {
         for rw in Rw::value_variants() {
             assert_eq!(serde_json::json!(rw), serde_json::json!(values::name(rw)));
+        }
+        for engine in Engine::value_variants() {
+            assert_eq!(serde_json::json!(engine), serde_json::json!(values::name(engine)));
         }
         for against in Against::value_variants() {
             assert_eq!(serde_json::json!(against), serde_json::json!(values::name(against)));

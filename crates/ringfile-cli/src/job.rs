@@ -12,6 +12,15 @@ use crate::cli::{Buffers, Executor, Route, Rw};
 use crate::random::Random;
 use crate::verify::Verifier;
 
+/// How reads are put together to batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batching {
+    /// Reads in a batch.
+    pub size: usize,
+    /// Batches in flight for each thread.
+    pub inflight: usize,
+}
+
 /// One measurement: what to do, how much in parallel, how long.
 #[derive(Debug, Clone)]
 pub struct Job {
@@ -27,6 +36,8 @@ pub struct Job {
     pub iodepth: usize,
     /// Registered or not.
     pub buffers: Buffers,
+    /// Reads go in batches of this shape.
+    pub batching: Option<Batching>,
     /// Which way the library's operations go.
     pub route: Route,
     /// Who runs the library's tasks.
@@ -45,6 +56,21 @@ impl Job {
     /// Blocks that one thread goes through in order, when access is sequential: each has a part of its own.
     pub fn blocks_per_thread(&self) -> u64 {
         self.blocks / self.numjobs as u64
+    }
+
+    /// Reads in a batch; 1 where there are none.
+    pub fn batch_size(&self) -> usize {
+        self.batching.map_or(1, |batching| batching.size)
+    }
+
+    /// Batches in flight for each thread.
+    pub fn batches_in_flight(&self) -> usize {
+        self.batching.map_or(1, |batching| batching.inflight)
+    }
+
+    /// Offsets of random blocks, a sequence of its own for each number.
+    pub fn offsets(&self, number: usize) -> Offsets {
+        Offsets { block: self.block, blocks: self.blocks, random: Random::new(number as u64 + 1) }
     }
 
     /// The sequences of one thread's tasks.
@@ -97,6 +123,21 @@ enum Order {
     Random,
     /// The next position, shared by the tasks of a thread.
     InTurn(Rc<Cell<u64>>),
+}
+
+/// See [`Job::offsets`].
+#[derive(Debug)]
+pub struct Offsets {
+    block: u64,
+    blocks: u64,
+    random: Random,
+}
+
+impl Offsets {
+    /// The next one, in bytes.
+    pub fn next(&mut self) -> u64 {
+        self.random.below(self.blocks) * self.block
+    }
 }
 
 /// One operation.
@@ -188,6 +229,7 @@ mod tests {
             numjobs,
             iodepth,
             buffers: Buffers::Normal,
+            batching: None,
             route: Route::Auto,
             executor: Executor::Ringfile,
             direct: false,

@@ -28,10 +28,15 @@ impl Recorder {
 
     /// Counts one operation.
     pub fn record(&mut self, latency: Duration) {
+        self.record_many(latency, 1);
+    }
+
+    /// Counts operations that were handed in and came back together.
+    pub fn record_many(&mut self, latency: Duration, count: u64) {
         // 584 years fit.
         let nanos = latency.as_nanos() as u64;
-        self.histogram.saturating_record(nanos);
-        self.sum += u128::from(nanos);
+        self.histogram.saturating_record_n(nanos.clamp(1, LONGEST_NANOS), count);
+        self.sum += u128::from(nanos) * u128::from(count);
         self.max = self.max.max(nanos);
     }
 

@@ -32,7 +32,11 @@ use error::Failure;
 
 fn main() -> ExitCode {
     let result = match Cli::try_parse() {
-        Ok(Cli { command: Command::Perf(PerfCommand::File(args)) }) => perf::file::run(&args),
+        Ok(Cli { command: Command::Perf(command) }) => match command {
+            PerfCommand::File(args) => perf::file::run(&args),
+            PerfCommand::Batch(args) => perf::batch::run(&args),
+            PerfCommand::Multiread(args) => perf::multiread::run(&args),
+        },
         Err(error) if asks_for_help(&error) => error.exit(),
         Err(error) => Err(Failure::Usage(one_line(&error.to_string()))),
     };

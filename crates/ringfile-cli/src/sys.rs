@@ -1,6 +1,7 @@
 //! What the kernel is asked directly: CPU time, page cache residency, facts about files.
 //!
-//! The crate's only `unsafe` block is here, for a system call that no wrapper has yet.
+//! One `unsafe` block is here, for a system call that no wrapper has yet; the crate's other one is in
+//! `engine/by_hand.rs`.
 
 use std::fs::File;
 use std::io;

@@ -261,7 +261,7 @@ fn f32_direct_io_on_an_overlay_keeps_its_depth() {
         }
         assert_content(&file.read_exact_at(vec![0; 70_000], 77).await.unwrap(), 77);
         let counts = thread_metrics() - before;
-        assert!(counts.inline_ops * 20 < counts.ops && counts.failed == 0, "{counts:?}");
+        assert!(counts.inline_ops * 20 <= counts.ops && counts.failed == 0, "{counts:?}");
     });
     drop(file);
 }

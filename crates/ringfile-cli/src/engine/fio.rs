@@ -281,6 +281,7 @@ mod tests {
             numjobs,
             iodepth: 16,
             buffers,
+            batching: None,
             route: Route::Auto,
             executor: Executor::Ringfile,
             direct: true,

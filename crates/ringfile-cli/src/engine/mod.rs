@@ -3,13 +3,15 @@
 //! Every engine takes the same [`Job`] on the same file and gives the same [`Outcome`]; nothing outside this
 //! folder knows how one works.
 
+mod batches;
+mod by_hand;
 pub mod fio;
 mod pread;
 mod ringfile;
 pub mod window;
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -18,14 +20,20 @@ use crate::cli::Buffers;
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
 use crate::job::Job;
-use crate::latency::Latency;
+use crate::latency::{Latency, Recorder};
+
+use by_hand::Way;
 
 /// What carries out a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
-    /// This library.
+    /// This library: a task for each operation, or in `perf multiread` blocking batches.
     Ringfile,
+    /// This library: blocking batches on plain threads.
+    RingfileBlocking,
+    /// This library: batches awaited in tokio.
+    RingfileTokio,
     /// fio's io_uring engine.
     Fio,
     /// The same, submitting and reaping in batches, without a random map.
@@ -34,9 +42,23 @@ pub enum Engine {
     FioPsync,
     /// A loop of pread and pwrite.
     Pread,
+    /// A ring by hand: submits a batch without waiting, then waits for one completion after the other.
+    SubmitOnly,
+    /// Two rings by hand for each thread: one for blocking reads of many blocks, one for asynchronous ones.
+    TwoRings,
 }
 
 impl Engine {
+    /// Whether it is this library.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Engine::Ringfile | Engine::RingfileBlocking | Engine::RingfileTokio)
+    }
+
+    /// Whether it measures something else than this library, so that the rest goes on where it can't run.
+    pub fn may_be_left_out(self) -> bool {
+        self.is_fio() || matches!(self, Engine::SubmitOnly | Engine::TwoRings)
+    }
+
     /// Whether the engine does one operation at a time for each thread, whatever the depth asked.
     pub fn one_at_a_time(self) -> bool {
         matches!(self, Engine::FioPsync | Engine::Pread)
@@ -49,7 +71,10 @@ impl Engine {
 
     /// The buffers that the engine can be asked for.
     pub fn buffers(self) -> &'static [Buffers] {
-        if self.one_at_a_time() { &[Buffers::Normal] } else { &[Buffers::Normal, Buffers::Fixed] }
+        match self {
+            Engine::FioPsync | Engine::Pread | Engine::SubmitOnly | Engine::TwoRings => &[Buffers::Normal],
+            _ => &[Buffers::Normal, Buffers::Fixed],
+        }
     }
 }
 
@@ -99,6 +124,30 @@ pub struct Outcome {
     pub failure: Option<Failure>,
 }
 
+impl Outcome {
+    /// Of threads that each have their latencies and the time of their last completion. What only this library
+    /// counts is left open.
+    fn of_threads(measured: window::Measured, threads: Vec<(Recorder, Instant)>) -> Outcome {
+        let mut total = Recorder::new();
+        let mut end = measured.start;
+        for (recorder, last) in threads {
+            total.merge(&recorder);
+            end = end.max(last);
+        }
+        Outcome {
+            ops: total.count(),
+            errors: measured.errors,
+            duration: end.saturating_duration_since(measured.start).max(Duration::from_nanos(1)),
+            latency: total.summary(),
+            cpu: measured.cpu,
+            enters: None,
+            fixed_ops: None,
+            route_ops: None,
+            failure: measured.failure,
+        }
+    }
+}
+
 /// What an engine needs beside the job.
 pub struct Bench<'a> {
     /// The file.
@@ -114,8 +163,12 @@ impl Bench<'_> {
     /// carried out at all; operations that failed are in the outcome.
     pub fn run(&self, engine: Engine, job: &Job, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
         match engine {
-            Engine::Ringfile => ringfile::run(job, self, tick),
+            Engine::Ringfile if job.batching.is_none() => ringfile::run(job, self, tick),
+            Engine::Ringfile | Engine::RingfileBlocking => batches::run_blocking(job, self, tick),
+            Engine::RingfileTokio => batches::run_in_tokio(job, self, tick),
             Engine::Pread => pread::run(job, self, tick),
+            Engine::SubmitOnly => by_hand::run(Way::SubmitOnly, job, self, tick),
+            Engine::TwoRings => by_hand::run(Way::TwoRings, job, self, tick),
             Engine::Fio | Engine::FioBatch | Engine::FioPsync => match self.fio {
                 Some(fio) => fio.run(engine, job, self, tick),
                 None => Err(Failure::Io("fio is not there".into())),

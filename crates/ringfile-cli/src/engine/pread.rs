@@ -3,9 +3,9 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::window::{self, Member, Until, Window};
+use super::window::{Member, Until, Window};
 use super::{Bench, Outcome};
 use crate::error::{Failure, io_at, io_on, mismatch, short};
 use crate::job::{Job, Task};
@@ -18,45 +18,15 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outco
     let job = &Job { iodepth: 1, ..job.clone() };
     let file = open(job, bench.path)?;
     let window = &Window::new(job.numjobs);
-    let (measured, threads) = std::thread::scope(|scope| {
-        let mut handles = Vec::new();
-        for thread in 0..job.numjobs {
-            let member = window.member();
-            let file = &file;
-            let path = bench.path;
-            let work =
-                move || Worker { file, path, window, recorder: Recorder::new() }.run(job, thread, &member);
-            // A thread that does not start drops its member, so the others do not wait for it.
-            match std::thread::Builder::new().name(format!("pread-{thread}")).spawn_scoped(scope, work) {
-                Ok(handle) => handles.push(handle),
-                Err(error) => window.fail(window::no_thread(&error)),
-            }
-        }
-        let measured = window.conduct(job, bench.interrupt, tick);
-        let threads: Vec<_> = handles.into_iter().map(|handle| handle.join()).collect();
-        (measured, threads)
+    let conducted = (job, bench.interrupt, tick);
+    let (measured, threads) = window.run_threads("pread", job.numjobs, conducted, |thread, member| {
+        Worker { file: &file, path: bench.path, window, recorder: Recorder::new() }.run(job, thread, &member)
     });
-    let mut total = Recorder::new();
-    let mut end = measured.start;
-    for thread in threads {
-        let (recorder, last) = thread.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        total.merge(&recorder);
-        end = end.max(last);
-    }
-    Ok(Outcome {
-        ops: total.count(),
-        errors: measured.errors,
-        duration: end.saturating_duration_since(measured.start).max(Duration::from_nanos(1)),
-        latency: total.summary(),
-        cpu: measured.cpu,
-        enters: None,
-        fixed_ops: None,
-        route_ops: None,
-        failure: measured.failure,
-    })
+    Ok(Outcome::of_threads(measured, threads))
 }
 
-fn open(job: &Job, path: &Path) -> Result<File, Failure> {
+/// The file, as a job wants it.
+pub fn open(job: &Job, path: &Path) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
     options.read(true).write(job.rw.writes());
     if job.direct {

@@ -57,33 +57,15 @@ fn run_in_tokio(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<
     let file = open(job, bench)?;
     let pool = pool(job)?;
     let window = &Window::new(job.numjobs);
-    let (measured, threads) = std::thread::scope(|scope| {
-        let mut handles = Vec::new();
-        for thread in 0..job.numjobs {
-            let member = window.member();
-            let (job, file, pool) = (job.clone(), file.clone(), pool.clone());
-            let work = move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().build();
-                let runtime = runtime.map_err(|error| window.fail(window::no_thread(&error))).ok()?;
-                let tasks = tokio::task::LocalSet::new();
-                Some(tasks.block_on(&runtime, run_thread(job, thread, file, pool, member)))
-            };
-            // A thread that does not start drops its member, so the others do not wait for it.
-            match std::thread::Builder::new().name(format!("tokio-{thread}")).spawn_scoped(scope, work) {
-                Ok(handle) => handles.push(handle),
-                Err(error) => window.fail(window::no_thread(&error)),
-            }
-        }
-        let measured = window.conduct(job, bench.interrupt, tick);
-        let threads: Vec<_> = handles.into_iter().map(|handle| handle.join()).collect();
-        (measured, threads)
+    let conducted = (job, bench.interrupt, tick);
+    let (measured, threads) = window.run_threads("tokio", job.numjobs, conducted, |thread, member| {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.map_err(|error| window.fail(window::no_thread(&error))).ok()?;
+        let (job, file, pool) = (job.clone(), file.clone(), pool.clone());
+        Some(tokio::task::LocalSet::new().block_on(&runtime, run_thread(job, thread, file, pool, member)))
     });
     let mut total = Counts::new(measured.start);
-    for thread in threads {
-        if let Some(counts) = thread.unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
-            total.add(&counts);
-        }
-    }
+    threads.iter().flatten().for_each(|counts| total.add(counts));
     // tokio's threads count their inline calls, I/O threads and workers the rest: all publish at once.
     total.enters = measured.counted.enters;
     total.fixed_ops = measured.counted.fixed_ops;
@@ -91,7 +73,8 @@ fn run_in_tokio(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<
     Ok(total.outcome(measured))
 }
 
-fn open(job: &Job, bench: &Bench<'_>) -> Result<File, Failure> {
+/// The file, as a job wants it.
+pub fn open(job: &Job, bench: &Bench<'_>) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
     options.read(true).write(job.rw.writes()).direct(job.direct).route(job.route.into());
     let file = options.open(bench.path).map_err(|error| library(&error))?;
@@ -101,7 +84,7 @@ fn open(job: &Job, bench: &Bench<'_>) -> Result<File, Failure> {
 }
 
 /// Memory for one buffer a task, so that registering it fits under a small RLIMIT_MEMLOCK.
-fn pool(job: &Job) -> Result<Pool, Failure> {
+pub fn pool(job: &Job) -> Result<Pool, Failure> {
     let tasks = job.numjobs * job.iodepth;
     // A buffer may take a quarter more than its length, a small one a whole page; the rest is for whole regions.
     let each = (job.block as usize).div_ceil(4).saturating_mul(5).next_multiple_of(4096);

@@ -94,6 +94,34 @@ impl Window {
         }
     }
 
+    /// Runs `work` on so many threads named `name-0` and so on, and conducts them; gives what they return.
+    pub fn run_threads<T: Send>(
+        self: &Arc<Self>,
+        name: &str,
+        count: usize,
+        (job, interrupt, tick): (&Job, &Interrupt, &mut dyn FnMut()),
+        work: impl Fn(usize, Member) -> T + Sync,
+    ) -> (Measured, Vec<T>) {
+        let work = &work;
+        std::thread::scope(|scope| {
+            let mut handles = Vec::new();
+            for thread in 0..count {
+                let member = self.member();
+                let builder = std::thread::Builder::new().name(format!("{name}-{thread}"));
+                // A thread that does not start drops its member, so the others do not wait for it.
+                match builder.spawn_scoped(scope, move || work(thread, member)) {
+                    Ok(handle) => handles.push(handle),
+                    Err(error) => self.fail(no_thread(&error)),
+                }
+            }
+            let measured = self.conduct(job, interrupt, tick);
+            let join = |handle: std::thread::ScopedJoinHandle<'_, T>| {
+                handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            (measured, handles.into_iter().map(join).collect())
+        })
+    }
+
     fn wait_until(&self, end: Instant, interrupt: &Interrupt, tick: &mut impl FnMut()) {
         while !self.stop.load(Ordering::Relaxed) {
             let left = end.saturating_duration_since(Instant::now());

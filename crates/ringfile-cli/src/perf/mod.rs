@@ -1,5 +1,43 @@
 //! `ringfile perf`: measurements.
 
+pub mod batch;
 pub mod file;
+pub mod multiread;
 mod notes;
 mod plan;
+mod session;
+
+use crate::cli::Cache;
+use crate::engine::Engine;
+use crate::error::{Failure, usage};
+use crate::machine;
+use crate::values::{self, List};
+
+/// One thread, and one for each core.
+fn default_numjobs() -> Vec<usize> {
+    match machine::cpus() {
+        1 => vec![1],
+        cores => vec![1, cores],
+    }
+}
+
+fn default_cache(asked: Option<&List<Cache>>, direct: bool) -> Vec<Cache> {
+    let default = if direct { Cache::Keep } else { Cache::Warm };
+    asked.map_or(vec![default], |list| list.values().to_vec())
+}
+
+/// The engines asked for, of those that a command has; one of ours at least, and first.
+fn engines(asked: Option<&List<Engine>>, all: &[Engine]) -> Result<Vec<Engine>, Failure> {
+    let Some(asked) = asked.map(List::values) else { return Ok(all.to_vec()) };
+    let names = |engines: &[Engine]| engines.iter().map(values::name).collect::<Vec<_>>().join(", ");
+    if let Some(other) = asked.iter().find(|engine| !all.contains(engine)) {
+        let (other, known) = (values::name(other), names(all));
+        return usage(format!("--engines {other} is not known here; choose from {known}"));
+    }
+    let (ours, others): (Vec<Engine>, Vec<Engine>) = asked.iter().partition(|engine| engine.is_ours());
+    if ours.is_empty() {
+        let ours: Vec<Engine> = all.iter().copied().filter(|engine| engine.is_ours()).collect();
+        return usage(format!("--engines has nothing of ringfile to compare with: add {}", names(&ours)));
+    }
+    Ok([ours, others].concat())
+}

@@ -1,6 +1,7 @@
 //! The notes below the tables: what a reader must know to trust the figures, and to get them again.
 
-use crate::cli::{Buffers, Cache, FileArgs};
+use super::session::Request;
+use crate::cli::{Buffers, Cache};
 use crate::engine::fio::{self, Fio};
 use crate::engine::{Engine, RouteOps};
 use crate::report::results::{Role, Run};
@@ -8,8 +9,8 @@ use crate::testfile::TestFile;
 use crate::values::{self, Bytes};
 
 /// One line for each thing.
-pub fn of(test_file: &TestFile, args: &FileArgs, fio: Option<&Fio>, runs: &[Run]) -> Vec<String> {
-    let mut notes = vec![file(test_file, args), timing(args)];
+pub fn of(test_file: &TestFile, request: &Request<'_>, fio: Option<&Fio>, runs: &[Run]) -> Vec<String> {
+    let mut notes = vec![file(test_file, request), timing(request)];
     notes.extend(test_file.notes.iter().cloned());
     notes.extend(cache(test_file, runs));
     notes.push(units(runs));
@@ -30,7 +31,7 @@ pub fn of(test_file: &TestFile, args: &FileArgs, fio: Option<&Fio>, runs: &[Run]
     notes
 }
 
-fn file(test_file: &TestFile, args: &FileArgs) -> String {
+fn file(test_file: &TestFile, args: &Request<'_>) -> String {
     let created = if test_file.created { ", made for this run and removed" } else { "" };
     format!(
         "{} on {}: {} in blocks of {}, {}{}{created}",
@@ -43,7 +44,7 @@ fn file(test_file: &TestFile, args: &FileArgs) -> String {
     )
 }
 
-fn timing(args: &FileArgs) -> String {
+fn timing(args: &Request<'_>) -> String {
     let time = humantime::format_duration;
     let (duration, warmup) = (time(args.timing.duration), time(args.timing.warmup));
     let rounds = match args.timing.rounds {
@@ -57,7 +58,12 @@ fn units(runs: &[Run]) -> String {
     let mut text = String::from(
         "latencies in µs from hand-in to completion; CPU µs for one operation, kernel workers included",
     );
-    text += "; changes: fixed/fio is ringfile with fixed buffers over fio with fixed ones, and so on";
+    if runs.iter().any(|run| run.batch.is_some()) {
+        text += "; µs/read is what one read takes of one thread's time; latencies of what hands in batches are \
+                 those of a whole batch, of fio and pread those of one read";
+    } else {
+        text += "; changes: fixed/fio is ringfile with fixed buffers over fio with fixed ones, and so on";
+    }
     if runs.iter().any(|run| run.role == Role::Aa) {
         text += "; A/A is ringfile over itself: smaller changes than that say nothing";
     }
@@ -87,7 +93,7 @@ fn routes(runs: &[Run]) -> Option<String> {
 
 /// What was asked for is not always what was had: a refused registration makes `fixed` plain.
 fn registered(runs: &[Run]) -> Option<String> {
-    let asked = || runs.iter().filter(|run| run.engine == Engine::Ringfile && run.buffers == Buffers::Fixed);
+    let asked = || runs.iter().filter(|run| run.engine.is_ours() && run.buffers == Buffers::Fixed);
     let ops: u64 = asked().filter_map(|run| run.route_ops).map(|routes| routes.ring).sum();
     let fixed: u64 = asked().filter_map(|run| run.fixed_ops).sum();
     (fixed < ops).then(|| {

@@ -1,12 +1,13 @@
-//! Which runs `perf file` makes, and in which order.
+//! Which runs a measurement makes, and in which order.
 //!
 //! Within a cell every round runs all engines in turn, so that what is compared was measured next to each
 //! other; the A/A run, the first one once more, ends the round.
 
 use std::time::Duration;
 
-use crate::cli::{Against, Buffers, Cache, Executor, Route, Rw};
+use crate::cli::{Buffers, Cache, Executor, Route, Rw};
 use crate::engine::Engine;
+use crate::job::Batching;
 use crate::report::results::Role;
 
 /// What is measured.
@@ -14,8 +15,8 @@ use crate::report::results::Role;
 pub struct Grid {
     /// Threads.
     pub numjobs: Vec<usize>,
-    /// Operations in flight for each thread.
-    pub iodepth: Vec<usize>,
+    /// What is in flight for each thread.
+    pub depths: Vec<Depth>,
     /// Access.
     pub rw: Vec<Rw>,
     /// Buffers; never empty.
@@ -26,8 +27,8 @@ pub struct Grid {
     pub route: Vec<Route>,
     /// Who runs ringfile's tasks; never empty.
     pub executor: Vec<Executor>,
-    /// Comparisons.
-    pub against: Vec<Against>,
+    /// What is measured, the first once more at the end of each round; never empty.
+    pub engines: Vec<Engine>,
     /// Rounds.
     pub rounds: u32,
 }
@@ -47,6 +48,8 @@ pub struct Step {
     pub numjobs: usize,
     /// Operations in flight for each thread.
     pub iodepth: usize,
+    /// Their batches.
+    pub batching: Option<Batching>,
     /// Access.
     pub rw: Rw,
     /// Page cache.
@@ -57,15 +60,54 @@ pub struct Step {
     pub executor: Executor,
 }
 
+/// How much is in flight for each thread, and how it is handed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Depth {
+    /// Operations.
+    pub iodepth: usize,
+    /// Their batches, where they go in batches.
+    pub batching: Option<Batching>,
+}
+
+impl Depth {
+    /// Operations one by one.
+    pub fn of(iodepth: usize) -> Depth {
+        Depth { iodepth, batching: None }
+    }
+
+    /// Operations in batches.
+    pub fn of_batches(size: usize, inflight: usize) -> Depth {
+        Depth { iodepth: size * inflight, batching: Some(Batching { size, inflight }) }
+    }
+}
+
+/// What all runs of a cell have in common.
+#[derive(Clone, Copy)]
+struct Cell {
+    numjobs: usize,
+    depth: Depth,
+    rw: Rw,
+    cache: Cache,
+    /// Whether what knows no depth has had its turn, in the cell with the first one.
+    repeated: bool,
+}
+
 impl Grid {
+    /// The most threads, and the most operations in flight for one.
+    pub fn most(&self) -> (u64, u64) {
+        let most = |counts: &mut dyn Iterator<Item = usize>| counts.max().unwrap_or(1) as u64;
+        (most(&mut self.numjobs.iter().copied()), most(&mut self.depths.iter().map(|depth| depth.iodepth)))
+    }
+
     /// All runs, in order.
     pub fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         for &cache in &self.cache {
             for &numjobs in &self.numjobs {
                 for &rw in &self.rw {
-                    for (index, &iodepth) in self.iodepth.iter().enumerate() {
-                        self.cell(&mut steps, (numjobs, iodepth, rw, cache), index == 0);
+                    for (index, &depth) in self.depths.iter().enumerate() {
+                        let repeated = index > 0 && depth.batching.is_none();
+                        self.cell(&mut steps, Cell { numjobs, depth, rw, cache, repeated });
                     }
                 }
             }
@@ -73,45 +115,45 @@ impl Grid {
         steps
     }
 
-    fn cell(
-        &self,
-        steps: &mut Vec<Step>,
-        (numjobs, iodepth, rw, cache): (usize, usize, Rw, Cache),
-        first_depth: bool,
-    ) {
+    fn cell(&self, steps: &mut Vec<Step>, cell: Cell) {
+        let Cell { numjobs, depth: Depth { iodepth, batching }, rw, cache, repeated } = cell;
         let first = (self.executor[0], self.route[0]);
         let mut add = |engine: Engine, buffers, role, round, (executor, route)| {
             let iodepth = if engine.one_at_a_time() { 1 } else { iodepth };
-            steps.push(Step { engine, buffers, role, round, numjobs, iodepth, rw, cache, route, executor });
+            steps.push(Step {
+                engine,
+                buffers,
+                role,
+                round,
+                numjobs,
+                iodepth,
+                batching,
+                rw,
+                cache,
+                route,
+                executor,
+            });
         };
         for round in 1..=self.rounds {
-            for &executor in &self.executor {
-                for &route in &self.route {
-                    for &buffers in &self.buffers {
-                        add(Engine::Ringfile, buffers, Role::Measure, round, (executor, route));
+            for &engine in &self.engines {
+                if engine.is_ours() {
+                    for &executor in &self.executor {
+                        for &route in &self.route {
+                            for &buffers in &self.buffers {
+                                add(engine, buffers, Role::Measure, round, (executor, route));
+                            }
+                        }
+                    }
+                } else if !(engine.one_at_a_time() && repeated) {
+                    // Batches are compared with the plain job alone.
+                    let kinds = if batching.is_some() { &[Buffers::Normal] } else { engine.buffers() };
+                    for &buffers in kinds {
+                        add(engine, buffers, Role::Measure, round, first);
                     }
                 }
             }
-            for &against in &self.against {
-                let engine = engine_of(against);
-                if engine.one_at_a_time() && !first_depth {
-                    continue;
-                }
-                for &buffers in engine.buffers() {
-                    add(engine, buffers, Role::Measure, round, first);
-                }
-            }
-            add(Engine::Ringfile, self.buffers[0], Role::Aa, round, first);
+            add(self.engines[0], self.buffers[0], Role::Aa, round, first);
         }
-    }
-}
-
-fn engine_of(against: Against) -> Engine {
-    match against {
-        Against::Fio => Engine::Fio,
-        Against::FioBatch => Engine::FioBatch,
-        Against::FioPsync => Engine::FioPsync,
-        Against::Pread => Engine::Pread,
     }
 }
 
@@ -119,7 +161,11 @@ impl Step {
     /// About how long it takes.
     pub fn length(&self, warmup: Duration, duration: Duration) -> Duration {
         // fio sets itself up for 0.3 s, and has no warm-up.
-        if self.engine.is_fio() { duration + Duration::from_millis(350) } else { warmup + duration }
+        match (self.engine.is_fio(), self.cache) {
+            (true, _) => duration + Duration::from_millis(350),
+            (false, Cache::Cold) => duration,
+            (false, _) => warmup + duration,
+        }
     }
 }
 
@@ -127,16 +173,16 @@ impl Step {
 mod tests {
     use super::*;
 
-    fn grid(against: &[Against], rounds: u32) -> Grid {
+    fn grid(against: &[Engine], rounds: u32) -> Grid {
         Grid {
             numjobs: vec![1, 2],
-            iodepth: vec![1, 16],
+            depths: vec![Depth::of(1), Depth::of(16)],
             rw: vec![Rw::RandRead, Rw::RandWrite],
             buffers: vec![Buffers::Normal, Buffers::Fixed],
             cache: vec![Cache::Warm],
             route: vec![Route::Auto],
             executor: vec![Executor::Ringfile],
-            against: against.to_vec(),
+            engines: [&[Engine::Ringfile], against].concat(),
             rounds,
         }
     }
@@ -150,7 +196,7 @@ mod tests {
 
     #[test]
     fn plain_calls_are_measured_once_for_all_depths() {
-        let steps = grid(&[Against::Pread, Against::FioPsync], 3).steps();
+        let steps = grid(&[Engine::Pread, Engine::FioPsync], 3).steps();
         for engine in [Engine::Pread, Engine::FioPsync] {
             let of_engine: Vec<_> = steps.iter().filter(|step| step.engine == engine).collect();
             assert_eq!(of_engine.len(), 2 * 2 * 3, "{engine:?}");
@@ -159,8 +205,24 @@ mod tests {
     }
 
     #[test]
+    fn batches_are_compared_with_plain_jobs_of_their_depth() {
+        let mut grid = grid(&[Engine::Fio, Engine::Pread], 1);
+        grid.depths = vec![Depth::of_batches(10, 1), Depth::of_batches(64, 4)];
+        let steps = grid.steps();
+        let of = |engine| steps.iter().filter(move |step| step.engine == engine);
+        assert!(of(Engine::Fio).all(|step| step.buffers == Buffers::Normal));
+        assert!(
+            of(Engine::Fio).any(|step| step.iodepth == 256) && of(Engine::Fio).any(|step| step.iodepth == 10)
+        );
+        let batches: Vec<_> =
+            of(Engine::Pread).filter_map(|step| step.batching).map(|batch| batch.size).collect();
+        assert_eq!(batches, [10, 64, 10, 64, 10, 64, 10, 64], "once for each size of batches");
+        assert!(of(Engine::Pread).all(|step| step.iodepth == 1));
+    }
+
+    #[test]
     fn routes_and_executors_multiply_ringfile_alone() {
-        let mut grid = grid(&[Against::Fio], 1);
+        let mut grid = grid(&[Engine::Fio], 1);
         grid.route = vec![Route::Auto, Route::Ring, Route::Inline];
         grid.executor = vec![Executor::Ringfile, Executor::Tokio];
         let steps = grid.steps();
@@ -173,7 +235,7 @@ mod tests {
 
     #[test]
     fn all_engines_take_turns_within_a_round() {
-        let steps = grid(&[Against::Fio], 2).steps();
+        let steps = grid(&[Engine::Fio], 2).steps();
         let round: Vec<_> = steps[..5].iter().map(|step| (step.engine, step.buffers, step.role)).collect();
         use {Buffers::*, Engine::*, Role::*};
         assert_eq!(

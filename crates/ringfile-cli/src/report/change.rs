@@ -23,13 +23,30 @@ struct Comparison<'a> {
 struct Cell {
     numjobs: usize,
     iodepth: usize,
+    batch: Option<usize>,
+    inflight: Option<usize>,
     rw: Rw,
     extra: Extra,
 }
 
 impl Cell {
     fn of(run: &Run) -> Cell {
-        Cell { numjobs: run.numjobs, iodepth: run.iodepth, rw: run.rw, extra: Extra::of(run) }
+        Cell {
+            numjobs: run.numjobs,
+            iodepth: run.iodepth,
+            batch: run.batch,
+            inflight: run.inflight,
+            rw: run.rw,
+            extra: Extra::of(run),
+        }
+    }
+
+    /// What is read or written, or the batches in flight and the reads in each.
+    fn mode(self) -> String {
+        match (self.inflight, self.batch) {
+            (Some(inflight), Some(batch)) => format!("{inflight}×{batch}"),
+            _ => values::name(&self.rw),
+        }
     }
 
     /// The same cell as another engine's runs have it: they know no routes.
@@ -42,7 +59,9 @@ impl Cell {
 pub fn table(runs: &[Run]) -> Table {
     let several_rounds = runs.iter().any(|run| run.round > 1);
     let columns = Columns::of(runs);
-    let mut table = Table::default().text("change in %").number("jobs").number("depth").text("mode");
+    let mut table = Table::default().text("change in %").number("jobs").number("depth");
+    let in_batches = runs.iter().any(|run| run.batch.is_some());
+    table = table.text(if in_batches { "batches" } else { "mode" });
     table = columns.titles(table);
     if several_rounds {
         table = table.text("rounds");
@@ -54,7 +73,7 @@ pub fn table(runs: &[Run]) -> Table {
             Metric::ALL.iter().map(|&metric| comparison.spread(metric)).collect();
         let cell = comparison.cell;
         let mut labels =
-            vec![comparison.name, cell.numjobs.to_string(), cell.iodepth.to_string(), values::name(&cell.rw)];
+            vec![comparison.name, cell.numjobs.to_string(), cell.iodepth.to_string(), cell.mode()];
         labels.extend(columns.cells(cell.extra));
         for (part, figure) in PARTS.iter().take(if several_rounds { PARTS.len() } else { 1 }) {
             let mut cells = labels.clone();
@@ -82,7 +101,12 @@ const PARTS: [(&str, Part); 3] =
 
 impl Comparison<'_> {
     fn spread(&self, metric: Metric) -> Option<Spread> {
-        Spread::of(self.pairs.iter().filter_map(|(subject, base)| {
+        let comparable = |subject: &Run, base: &Run| {
+            // The latency of a batch says nothing beside that of one read.
+            !metric.is_latency() || subject.is_of_batches() == base.is_of_batches()
+        };
+        let pairs = self.pairs.iter().filter(|(subject, base)| comparable(subject, base));
+        Spread::of(pairs.filter_map(|(subject, base)| {
             let (subject, base) = (metric.of(subject)?, metric.of(base)?);
             (base > 0.0).then(|| (subject / base - 1.0) * 100.0)
         }))
@@ -99,6 +123,10 @@ fn comparisons(runs: &[Run]) -> Vec<Comparison<'_>> {
             }
         };
         let same = |run: &Run| Cell::of(run) == cell && run.role == Role::Measure;
+        if cell.batch.is_some() {
+            compare_batches(runs, cell, &mut add);
+            continue;
+        }
         let ringfile =
             |buffers| move |run: &Run| is(run, Engine::Ringfile, buffers) && run.role == Role::Measure;
         add("fixed/normal".into(), &ringfile(Buffers::Fixed), &|run| {
@@ -120,11 +148,38 @@ fn comparisons(runs: &[Run]) -> Vec<Comparison<'_>> {
                 });
             }
         }
-        add("A/A".into(), &|run| run.role == Role::Aa, &|run| {
-            same(run) && run.engine == Engine::Ringfile && runs_again(runs, cell, run)
-        });
+        compare_noise(runs, cell, &mut add);
     }
     found
+}
+
+/// The first of ringfile's runs with the same once more.
+fn compare_noise(runs: &[Run], cell: Cell, add: &mut Add<'_>) {
+    let again = |run: &Run| {
+        let same = |again: &&Run| again.role == Role::Aa && Cell::of(again) == cell;
+        runs.iter().filter(same).any(|again| (again.engine, again.buffers) == (run.engine, run.buffers))
+    };
+    add("A/A".into(), &|run| run.role == Role::Aa, &|run| {
+        Cell::of(run) == cell && run.role == Role::Measure && again(run)
+    });
+}
+
+/// Each of ringfile's forms over each of the others, which have plain buffers.
+fn compare_batches(runs: &[Run], cell: Cell, add: &mut Add<'_>) {
+    let others = [Engine::Fio, Engine::TwoRings, Engine::SubmitOnly, Engine::Pread];
+    for ours in [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::Ringfile] {
+        for buffers in [Buffers::Normal, Buffers::Fixed] {
+            let with = if buffers == Buffers::Fixed { " fixed" } else { "" };
+            for other in others {
+                let name = format!("{}{with}/{}", values::name(&ours), values::name(&other));
+                add(name, &|run| is(run, ours, buffers) && run.role == Role::Measure, &|run| {
+                    let there = Cell { iodepth: cell.iodepth, ..Cell::of(run) } == cell.of_others();
+                    run.engine == other && there && run.role == Role::Measure
+                });
+            }
+        }
+    }
+    compare_noise(runs, cell, add);
 }
 
 type Add<'a> = dyn FnMut(String, &dyn Fn(&Run) -> bool, &dyn Fn(&Run) -> bool) + 'a;
@@ -152,11 +207,6 @@ fn way(extra: Extra) -> String {
     }
 }
 
-/// Whether the A/A run of the cell is this one once more.
-fn runs_again(runs: &[Run], cell: Cell, run: &Run) -> bool {
-    runs.iter().any(|again| again.role == Role::Aa && Cell::of(again) == cell && again.buffers == run.buffers)
-}
-
 fn is(run: &Run, engine: Engine, buffers: Buffers) -> bool {
     run.engine == engine && run.buffers == buffers
 }
@@ -164,7 +214,7 @@ fn is(run: &Run, engine: Engine, buffers: Buffers) -> bool {
 /// The cells that ringfile was measured in, in their order.
 fn cells(runs: &[Run]) -> Vec<Cell> {
     let mut cells: Vec<Cell> = Vec::new();
-    for cell in runs.iter().filter(|run| run.engine == Engine::Ringfile).map(Cell::of) {
+    for cell in runs.iter().filter(|run| run.engine.is_ours()).map(Cell::of) {
         if !cells.contains(&cell) {
             cells.push(cell);
         }
@@ -193,6 +243,8 @@ mod tests {
             role,
             numjobs: 1,
             iodepth,
+            batch: None,
+            inflight: None,
             rw: Rw::RandRead,
             buffers,
             direct: false,
@@ -278,6 +330,36 @@ mod tests {
         assert_eq!(changes, [-50.0, -25.0, -75.0]);
         let title = table(&runs).to_string();
         assert!(title.starts_with("|change in %") && title.contains("|route") && title.contains("|executor"));
+    }
+
+    #[test]
+    fn batches_are_compared_with_every_other_form() {
+        use {Buffers::*, Engine::*, Role::*};
+        let batch = |engine, role, iodepth, iops| Run {
+            batch: Some(64),
+            inflight: Some(4),
+            executor: None,
+            route: engine_route(engine),
+            ..run(engine, 1, role, iodepth, Normal, iops)
+        };
+        let runs = [
+            batch(RingfileBlocking, Measure, 256, 300.0),
+            batch(Fio, Measure, 256, 200.0),
+            batch(Pread, Measure, 1, 100.0),
+            batch(RingfileBlocking, Aa, 256, 330.0),
+        ];
+        let median = |name| iops_change(&runs, name, 256).map(|spread| spread.median.round());
+        assert_eq!(median("ringfile-blocking/fio"), Some(50.0));
+        assert_eq!(median("ringfile-blocking/pread"), Some(200.0));
+        assert_eq!(median("A/A"), Some(10.0));
+        let found = comparisons(&runs);
+        assert_eq!(found[0].spread(Metric::P99), None, "of a batch and of one read");
+        assert!(table(&runs).to_string().contains("|4×64"));
+        assert_eq!(comparisons(&runs).len(), 3);
+    }
+
+    fn engine_route(engine: Engine) -> Option<Route> {
+        engine.is_ours().then_some(Route::Auto)
     }
 
     #[test]

@@ -38,10 +38,10 @@ impl Columns {
     pub fn of(runs: &[Run]) -> Columns {
         let cache = runs.iter().any(|run| run.cache != runs[0].cache);
         let routes: Vec<Route> = runs.iter().filter_map(|run| run.route).collect();
-        let usual = |run: &Run| if run.direct { Route::Ring } else { Route::Auto };
+        let usual = |run: &Run| if run.direct && run.batch.is_none() { Route::Ring } else { Route::Auto };
         let route = routes.iter().any(|&route| route != routes[0])
             || runs.iter().any(|run| run.route.is_some_and(|route| route != usual(run)));
-        let executor = runs.iter().any(|run| run.executor == Some(Executor::Tokio));
+        let executor = runs.iter().any(|run| run.batch.is_none() && run.executor == Some(Executor::Tokio));
         Columns { cache, route, executor }
     }
 

@@ -1,5 +1,6 @@
 //! What comes out of a command: results as data (JSON), and as tables to read.
 
+pub mod batches;
 pub mod change;
 mod columns;
 pub mod output;

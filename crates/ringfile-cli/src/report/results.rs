@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cli::{Against, Buffers, Cache, Executor, Route, Rw};
+use crate::cli::{Buffers, Cache, Executor, Route, Rw};
 use crate::engine::{Engine, Outcome, RouteOps};
 use crate::latency::Latency;
 use crate::machine;
@@ -64,7 +64,7 @@ impl Machine {
     }
 }
 
-/// Parameters of `perf file`.
+/// Parameters of a measurement.
 #[derive(Debug, Serialize)]
 pub struct Params {
     /// The file or device.
@@ -83,6 +83,10 @@ pub struct Params {
     pub numjobs: Vec<usize>,
     /// Operations in flight for each thread.
     pub iodepth: Vec<usize>,
+    /// Reads in a batch; empty where there are none.
+    pub batch: Vec<usize>,
+    /// Batches in flight for each thread; empty where there are none.
+    pub inflight: Vec<usize>,
     /// Access.
     pub rw: Vec<Rw>,
     /// Buffers.
@@ -96,7 +100,7 @@ pub struct Params {
     /// Who ran ringfile's tasks.
     pub executor: Vec<Executor>,
     /// Comparisons that took part.
-    pub against: Vec<Against>,
+    pub against: Vec<Engine>,
     /// Rounds.
     pub rounds: u32,
     /// Whether contents were checked.
@@ -126,6 +130,10 @@ pub struct Run {
     pub numjobs: usize,
     /// Operations in flight for each thread.
     pub iodepth: usize,
+    /// Reads in a batch, where it is about batches; also for engines that know none, to be found beside the others.
+    pub batch: Option<usize>,
+    /// Batches in flight for each thread, likewise.
+    pub inflight: Option<usize>,
     /// Access.
     pub rw: Rw,
     /// Buffers, as asked for.
@@ -184,6 +192,11 @@ pub struct RunLabel {
 }
 
 impl Run {
+    /// Whether what it handed in, and took the latency of, were whole batches.
+    pub fn is_of_batches(&self) -> bool {
+        self.batch.is_some() && !self.engine.is_fio() && self.engine != Engine::Pread
+    }
+
     /// The figures of one outcome.
     pub fn new(label: RunLabel, job: &crate::job::Job, outcome: &Outcome) -> Run {
         let seconds = outcome.duration.as_secs_f64();
@@ -195,12 +208,18 @@ impl Run {
             role: label.role,
             numjobs: job.numjobs,
             iodepth: job.iodepth,
+            batch: job.batching.map(|batch| batch.size),
+            inflight: job.batching.map(|batch| batch.inflight),
             rw: job.rw,
             buffers: job.buffers,
             direct: job.direct,
             cache: label.cache,
-            route: (label.engine == Engine::Ringfile).then_some(job.route),
-            executor: (label.engine == Engine::Ringfile).then_some(job.executor),
+            route: label.engine.is_ours().then_some(job.route),
+            executor: match label.engine {
+                Engine::Ringfile if job.batching.is_none() => Some(job.executor),
+                Engine::RingfileTokio => Some(Executor::Tokio),
+                _ => None,
+            },
             block_size_bytes: job.block,
             ops: outcome.ops,
             errors: outcome.errors,

@@ -63,6 +63,12 @@ impl Metric {
         Metric::Cpu,
     ];
 
+    /// Whether it is a latency.
+    pub fn is_latency(self) -> bool {
+        use Metric::*;
+        matches!(self, Mean | P50 | P95 | P99 | P999 | Max)
+    }
+
     /// The figure, in the unit of the tables; `None` where the run has none.
     pub fn of(self, run: &Run) -> Option<f64> {
         let micros = |nanos: u64| nanos as f64 / 1000.0;

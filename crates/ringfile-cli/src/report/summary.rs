@@ -34,7 +34,7 @@ pub fn table(runs: &[Run]) -> Table {
 }
 
 /// Runs of the same cell and engine over all rounds, in the order they were made.
-fn groups(runs: &[Run]) -> Vec<Vec<&Run>> {
+pub fn groups(runs: &[Run]) -> Vec<Vec<&Run>> {
     let mut groups: Vec<Vec<&Run>> = Vec::new();
     for run in runs.iter().filter(|run| run.role == Role::Measure) {
         match groups.iter_mut().find(|group| same(group[0], run)) {
@@ -46,6 +46,7 @@ fn groups(runs: &[Run]) -> Vec<Vec<&Run>> {
 }
 
 fn same(one: &Run, other: &Run) -> bool {
-    let key = |run: &Run| (run.engine, run.numjobs, run.iodepth, run.rw, run.buffers);
+    let key =
+        |run: &Run| (run.engine, run.numjobs, run.iodepth, run.batch, run.inflight, run.rw, run.buffers);
     key(one) == key(other) && Extra::of(one) == Extra::of(other)
 }

@@ -99,6 +99,16 @@ pub fn installed(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok()
 }
 
+/// Whether the environment keeps the library from io_uring.
+pub fn ring_is_forbidden() -> bool {
+    std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers")
+}
+
+/// The routes that can be asked for.
+pub fn routes() -> &'static [&'static str] {
+    if ring_is_forbidden() { &["auto", "inline", "workers"] } else { &["auto", "inline", "ring", "workers"] }
+}
+
 /// Whether this is root.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{Finished, folder, installed, is_root, json, run, runs, skip};
+use crate::support::{Finished, folder, installed, is_root, json, ring_is_forbidden, run, runs, skip};
 
 /// The user that owns nothing.
 const NOBODY: &str = "65534";
@@ -20,6 +20,10 @@ fn run_as_nobody(memlock: &str, program: &Path, folder: &Path, out: &Path) -> Fi
 
 #[test]
 fn small_memlock_limits_one_after_the_other() {
+    if ring_is_forbidden() {
+        skip("small_memlock_limits_one_after_the_other", "RINGFILE_BACKEND=workers forbids rings");
+        return;
+    }
     if !is_root() || !installed("setpriv") || !installed("prlimit") {
         skip("small_memlock_limits_one_after_the_other", "needs root, setpriv and prlimit");
         return;

@@ -202,7 +202,7 @@ impl Inner {
             return None;
         }
         if self.next == self.border {
-            if self.next as usize == self.ops.len() || self.ended < self.next as usize {
+            if self.next as usize >= self.ops.len() || self.ended < self.next as usize {
                 return None;
             }
             if self.failed {

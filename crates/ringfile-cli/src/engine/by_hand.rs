@@ -1,0 +1,304 @@
+//! What batches are compared with: rings driven by hand, as a database would that has no library for it.
+//!
+//! The two ways are RocksDB's: a blocking read of many blocks that submits and waits in one call, and reads that are
+//! submitted one by one without waiting and polled later, each on a ring of its own with 256 entries. What must hold:
+//! memory that the kernel may write to is not freed, whatever fails (see [`HandRing`]).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::Instant;
+
+use io_uring::{IoUring, opcode, types};
+
+use super::pread;
+use super::window::{self, Member, Until, Window};
+use super::{Bench, Outcome};
+use crate::error::{Failure, errno_text, io_at, short};
+use crate::job::{Job, Offsets};
+use crate::latency::Recorder;
+use crate::memory::AlignedBytes;
+
+/// Entries of each ring, and the most that is in flight on it.
+const ENTRIES: u32 = 256;
+
+/// How the rings are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// All reads submitted without waiting, then waited for one by one.
+    SubmitOnly,
+    /// Half of the reads submitted one by one on one ring; meanwhile the other half submitted and waited for on
+    /// another; then the first half waited for.
+    TwoRings,
+}
+
+/// Carries out a job, each thread one batch after the other.
+pub fn run(way: Way, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
+    let file = &pread::open(job, bench.path)?;
+    let window = &Window::new(job.numjobs);
+    let conducted = (job, bench.interrupt, tick);
+    let (measured, threads) = window.run_threads("by-hand", job.numjobs, conducted, |thread, member| {
+        match Worker::new(way, job, thread, file, bench.path) {
+            Ok(worker) => worker.run(window, &member),
+            Err(failure) => {
+                window.fail(failure);
+                (Recorder::new(), Instant::now())
+            }
+        }
+    });
+    match measured.failure {
+        // Nothing was read: this machine has no ring to do it with.
+        Some(failure) if measured.errors > 0 && threads.iter().all(|(seen, _)| seen.count() == 0) => {
+            Err(failure)
+        }
+        failure => Ok(Outcome::of_threads(window::Measured { failure, ..measured }, threads)),
+    }
+}
+
+/// One thread.
+struct Worker<'a> {
+    batch: usize,
+    offsets: Offsets,
+    way: Way,
+    blocking: HandRing<'a>,
+    /// There with two rings.
+    asynchronous: Option<HandRing<'a>>,
+    recorder: Recorder,
+}
+
+impl<'a> Worker<'a> {
+    fn new(
+        way: Way,
+        job: &Job,
+        thread: usize,
+        file: &'a File,
+        path: &'a Path,
+    ) -> Result<Worker<'a>, Failure> {
+        let ring = || {
+            let most = job.batch_size().min(ENTRIES as usize);
+            HandRing::new(file, path, job.block as usize, most)
+        };
+        Ok(Worker {
+            batch: job.batch_size(),
+            offsets: job.offsets(thread),
+            way,
+            blocking: ring()?,
+            asynchronous: (way == Way::TwoRings).then(ring).transpose()?,
+            recorder: Recorder::new(),
+        })
+    }
+
+    fn run(mut self, window: &Window, member: &Member) -> (Recorder, Instant) {
+        self.operate(window, member.ready());
+        self.recorder = Recorder::new();
+        let last = self.operate(window, member.warmed_up());
+        member.finished();
+        (self.recorder, last)
+    }
+
+    /// Reads batches until the phase is over; gives the time of the last completion.
+    fn operate(&mut self, window: &Window, until: Until) -> Instant {
+        let mut now = Instant::now();
+        let mut over = until.stopped();
+        while !over {
+            let done = self.read_batch();
+            let end = Instant::now();
+            match done {
+                Ok(()) => self.recorder.record_many(end - now, self.batch as u64),
+                Err(failure) => window.fail(failure),
+            }
+            now = end;
+            over = until.over(now);
+        }
+        now
+    }
+
+    fn read_batch(&mut self) -> Result<(), Failure> {
+        let mut left = self.batch;
+        while left > 0 {
+            left -= match self.way {
+                Way::SubmitOnly => self.submit_then_wait(left)?,
+                Way::TwoRings => self.both(left)?,
+            };
+        }
+        Ok(())
+    }
+
+    fn submit_then_wait(&mut self, left: usize) -> Result<usize, Failure> {
+        let part = left.min(ENTRIES as usize);
+        (0..part).try_for_each(|_| self.blocking.queue(self.offsets.next()))?;
+        self.blocking.submit(0)?;
+        self.blocking.wait_one_by_one()?;
+        Ok(part)
+    }
+
+    fn both(&mut self, left: usize) -> Result<usize, Failure> {
+        let part = left.min(2 * ENTRIES as usize);
+        let Some(asynchronous) = &mut self.asynchronous else { return Ok(part) };
+        for _ in 0..part / 2 {
+            asynchronous.queue(self.offsets.next())?;
+            asynchronous.submit(0)?;
+        }
+        let blocking = part - part / 2;
+        (0..blocking).try_for_each(|_| self.blocking.queue(self.offsets.next()))?;
+        self.blocking.submit(blocking)?;
+        self.blocking.wait_one_by_one()?;
+        asynchronous.wait_one_by_one()?;
+        Ok(part)
+    }
+}
+
+/// A ring, and the memory that its reads go to, a block for each read in flight.
+///
+/// What always holds: entries name blocks of `memory` alone, which neither moves nor is freed while `queued` is not 0:
+/// dropping waits for what is in flight, and gives the memory up where that can't be had.
+struct HandRing<'a> {
+    ring: IoUring,
+    memory: AlignedBytes,
+    /// Where each read in flight reads from.
+    offsets: Vec<u64>,
+    /// Reads that were queued since the last time that none was in flight; the block of the next one.
+    queued: usize,
+    /// Completions of those.
+    done: usize,
+    file: &'a File,
+    path: &'a Path,
+    block: usize,
+}
+
+impl<'a> HandRing<'a> {
+    fn new(file: &'a File, path: &'a Path, block: usize, most: usize) -> Result<HandRing<'a>, Failure> {
+        let ring = IoUring::new(ENTRIES).map_err(|error| failed("setting up", &error))?;
+        let memory = AlignedBytes::zeroed(block * most);
+        Ok(HandRing { ring, memory, offsets: vec![0; most], queued: 0, done: 0, file, path, block })
+    }
+
+    /// Queues a read of one block; no more than there is memory for.
+    fn queue(&mut self, offset: u64) -> Result<(), Failure> {
+        let index = self.queued;
+        self.offsets[index] = offset;
+        let memory = &mut self.memory.as_mut_slice()[index * self.block..][..self.block];
+        let read =
+            opcode::Read::new(types::Fd(self.file.as_raw_fd()), memory.as_mut_ptr(), self.block as u32)
+                .offset(offset)
+                .build()
+                .user_data(index as u64);
+        // SAFETY: the file is borrowed for longer than the ring lives. The memory is a block of `self.memory` that no
+        // other read in flight has, for `queued` only goes back to 0 when nothing is in flight; it lives until then by
+        // the invariant of this type.
+        let pushed = unsafe { self.ring.submission().push(&read) };
+        pushed.map_err(|_| Failure::Io("a ring by hand is full".into()))?;
+        self.queued += 1;
+        Ok(())
+    }
+
+    /// Hands over what is queued, and waits for so many completions.
+    fn submit(&mut self, wait_for: usize) -> Result<(), Failure> {
+        loop {
+            match self.ring.submit_and_wait(wait_for) {
+                // A full queue of completions: there is something to collect.
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed("entering", &error)),
+            }
+        }
+    }
+
+    /// Waits for all that is in flight, collecting what is there and waiting for one more.
+    fn wait_one_by_one(&mut self) -> Result<(), Failure> {
+        let mut first = Ok(());
+        loop {
+            let collected = self.collect();
+            first = first.and(collected);
+            if self.done == self.queued {
+                (self.queued, self.done) = (0, 0);
+                return first;
+            }
+            self.submit(1)?;
+        }
+    }
+
+    /// Takes the completions that are there; gives the first that is not a whole block.
+    fn collect(&mut self) -> Result<(), Failure> {
+        let mut first = Ok(());
+        for completion in self.ring.completion() {
+            self.done += 1;
+            let offset = self.offsets[completion.user_data() as usize];
+            let checked = match usize::try_from(completion.result()) {
+                Ok(count) if count == self.block => Ok(()),
+                Ok(count) => Err(short("read", self.path, offset, count, self.block)),
+                Err(_) => {
+                    let error = io::Error::from_raw_os_error(-completion.result());
+                    Err(io_at("read", self.path, offset, &error))
+                }
+            };
+            first = first.and(checked);
+        }
+        first
+    }
+}
+
+impl Drop for HandRing<'_> {
+    fn drop(&mut self) {
+        while self.done < self.queued {
+            // What the reads gave was said before, or is not wanted any more.
+            let _ = self.collect();
+            if self.done < self.queued && self.submit(1).is_err() {
+                // Leaked rather than freed under the kernel.
+                std::mem::forget(std::mem::replace(&mut self.memory, AlignedBytes::zeroed(0)));
+                return;
+            }
+        }
+    }
+}
+
+fn failed(what: &str, error: &io::Error) -> Failure {
+    Failure::Io(format!("{what} a ring by hand failed: {}", errno_text(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn blocks(count: u64) -> File {
+        let mut file = tempfile::tempfile().expect("temporary file");
+        for block in 0..count {
+            file.write_all(&[block as u8; 512]).expect("write");
+        }
+        file
+    }
+
+    #[test]
+    fn a_ring_reads_what_is_there_and_tells_what_is_not() {
+        let file = blocks(4);
+        let Ok(mut ring) = HandRing::new(&file, Path::new("data.bin"), 512, 4) else {
+            eprintln!("asserts nothing: no ring is to be had here");
+            return;
+        };
+        for block in [3, 1] {
+            ring.queue(block * 512).expect("room");
+            ring.submit(0).expect("submitted");
+        }
+        ring.wait_one_by_one().expect("read");
+        assert_eq!((ring.memory.as_mut_slice()[0], ring.memory.as_mut_slice()[512]), (3, 1));
+
+        for block in [0, 9, 2] {
+            ring.queue(block * 512).expect("room");
+        }
+        ring.submit(3).expect("submitted");
+        let text = ring.wait_one_by_one().expect_err("beyond the end").to_string();
+        assert!(text.contains("offset 4608 of data.bin") && text.contains("moved 0 of 512"), "{text}");
+        assert_eq!((ring.queued, ring.done), (0, 0), "usable again");
+    }
+
+    #[test]
+    fn dropping_waits_for_what_is_in_flight() {
+        let file = blocks(4);
+        if let Ok(mut ring) = HandRing::new(&file, Path::new("data.bin"), 512, 4) {
+            ring.queue(0).expect("room");
+            ring.submit(0).expect("submitted");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! `ringfile perf batch`: random reads in batches, several batches in flight for each thread.
+
+use super::plan::{Depth, Grid};
+use super::session::{self, Request};
+use super::{default_numjobs, engines};
+use crate::cli::{BatchArgs, Cache, Executor, Rw};
+use crate::engine::Engine;
+use crate::error::Failure;
+
+/// What takes part, in this order.
+const ENGINES: [Engine; 3] = [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::Fio];
+
+/// Carries out the command.
+pub fn run(args: &BatchArgs) -> Result<(), Failure> {
+    let sizes = args.reads.batch.as_ref().map_or(vec![64], |list| list.values().to_vec());
+    let depths = sizes.iter().flat_map(|&size| {
+        args.inflight.values().iter().map(move |&inflight| Depth::of_batches(size, inflight))
+    });
+    let default_cache = if args.reads.direct { Cache::Keep } else { Cache::Cold };
+    session::run(Request {
+        test_file: &args.test_file,
+        timing: &args.timing,
+        output: &args.output,
+        block: args.bs,
+        direct: args.reads.direct,
+        verify: false,
+        grid: Grid {
+            numjobs: args.numjobs.as_ref().map_or_else(default_numjobs, |list| list.values().to_vec()),
+            depths: depths.collect(),
+            rw: vec![Rw::RandRead],
+            buffers: args.reads.buffers.values().to_vec(),
+            cache: args.reads.cache.as_ref().map_or(vec![default_cache], |list| list.values().to_vec()),
+            route: args.reads.route.values().to_vec(),
+            executor: vec![Executor::Ringfile],
+            engines: engines(args.reads.engines.as_ref(), &ENGINES)?,
+            rounds: args.timing.rounds,
+        },
+    })
+}

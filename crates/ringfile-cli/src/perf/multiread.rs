@@ -1,0 +1,36 @@
+//! `ringfile perf multiread`: blocking reads of many blocks at once, from several threads.
+
+use super::plan::{Depth, Grid};
+use super::session::{self, Request};
+use super::{default_cache, engines};
+use crate::cli::{Executor, MultireadArgs, Rw};
+use crate::engine::Engine;
+use crate::error::Failure;
+
+/// What takes part, in this order.
+const ENGINES: [Engine; 5] =
+    [Engine::Ringfile, Engine::TwoRings, Engine::SubmitOnly, Engine::Pread, Engine::Fio];
+
+/// Carries out the command.
+pub fn run(args: &MultireadArgs) -> Result<(), Failure> {
+    let sizes = args.reads.batch.as_ref().map_or(vec![10, 250, 1000], |list| list.values().to_vec());
+    session::run(Request {
+        test_file: &args.test_file,
+        timing: &args.timing,
+        output: &args.output,
+        block: args.bs,
+        direct: args.reads.direct,
+        verify: false,
+        grid: Grid {
+            numjobs: args.numjobs.values().to_vec(),
+            depths: sizes.iter().map(|&size| Depth::of_batches(size, 1)).collect(),
+            rw: vec![Rw::RandRead],
+            buffers: args.reads.buffers.values().to_vec(),
+            cache: default_cache(args.reads.cache.as_ref(), args.reads.direct),
+            route: args.reads.route.values().to_vec(),
+            executor: vec![Executor::Ringfile],
+            engines: engines(args.reads.engines.as_ref(), &ENGINES)?,
+            rounds: args.timing.rounds,
+        },
+    })
+}

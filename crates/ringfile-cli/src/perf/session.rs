@@ -1,0 +1,330 @@
+//! A measurement under way, whatever the command: the test file, the runs in turn, tables and JSON.
+//!
+//! What must hold: everything that can be refused is refused before the first byte is read or written; what
+//! was measured is printed and saved however the command ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::notes;
+use super::plan::{Grid, Step};
+use crate::cli::{Buffers, Cache, OutputArgs, TestFileArgs, TimingArgs};
+use crate::engine::fio::Fio;
+use crate::engine::{Bench, Engine};
+use crate::error::{Failure, errno_text, usage};
+use crate::interrupt::Interrupt;
+use crate::job::Job;
+use crate::machine;
+use crate::progress::Progress;
+use crate::report::output::{self, OutputFile};
+use crate::report::results::{Machine, Params, Results, Run, RunLabel, SCHEMA};
+use crate::report::{batches, change, summary};
+use crate::testfile::{Intent, TestFile};
+use crate::values::{self, Bytes};
+use crate::verify::{self, Verifier};
+
+/// The smallest unit of any direct I/O.
+const SECTOR: u64 = 512;
+
+/// What a command asks for.
+pub struct Request<'a> {
+    /// The file.
+    pub test_file: &'a TestFileArgs,
+    /// How long.
+    pub timing: &'a TimingArgs,
+    /// Where results go.
+    pub output: &'a OutputArgs,
+    /// Bytes of each operation.
+    pub block: u64,
+    /// O_DIRECT.
+    pub direct: bool,
+    /// Contents are checked.
+    pub verify: bool,
+    /// What is measured.
+    pub grid: Grid,
+}
+
+/// Carries a command out.
+pub fn run(request: Request<'_>) -> Result<(), Failure> {
+    let intent = intent(&request)?;
+    let output = request.output;
+    let json = output.json.as_deref().map(|path| OutputFile::check(path, output.force)).transpose()?;
+    if let (Some(json), Some(measured)) = (&json, &request.test_file.file) {
+        json.check_apart_from(measured)?;
+    }
+    let interrupt = Interrupt::catch_signals()
+        .map_err(|error| Failure::Io(format!("can't catch signals: {}", errno_text(&error))))?;
+    let test_file = TestFile::open(request.test_file, intent, &interrupt)?;
+    check_fit(&request.grid, &test_file, request.verify)?;
+
+    let mut session = Session::new(request, test_file, interrupt);
+    let ended = session.measure(intent);
+    session.progress.finish();
+    // Whatever ended it: what was measured is not lost.
+    let results = session.into_results(matches!(ended, Err(Failure::Interrupted)));
+    let printed = print(output, &results.0, &results.1);
+    let saved = json.map_or(Ok(()), |json| json.write_json(&results.0));
+    ended.and(printed).and(saved)
+}
+
+/// What will be done to the file; refuses what no file would make possible.
+fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
+    let (grid, size) = (&request.grid, request.test_file.size);
+    if request.block > size {
+        let (block, size) = (Bytes(request.block), Bytes(size));
+        return usage(format!(
+            "--bs {block} is more than --size {size}: use smaller blocks or a larger size"
+        ));
+    }
+    if request.direct && !request.block.is_multiple_of(SECTOR) {
+        return usage(format!(
+            "--bs {} with --direct: direct I/O needs multiples of {SECTOR}; use --bs 4k or leave out --direct",
+            request.block
+        ));
+    }
+    if request.verify && request.block < verify::SMALLEST_BLOCK {
+        return usage(format!(
+            "--verify needs blocks of at least {} bytes: raise --bs",
+            verify::SMALLEST_BLOCK
+        ));
+    }
+    if request.verify && grid.engines.iter().any(|engine| engine.is_fio()) {
+        return usage("--verify can't check what fio reads and writes: leave fio out of --against");
+    }
+    let (numjobs, iodepth) = grid.most();
+    let memory = request.block.saturating_mul(numjobs * iodepth);
+    if machine::memory_available().is_some_and(|available| memory > available / 2) {
+        return usage(format!(
+            "buffers for all that is in flight with the most threads would take {}: use fewer threads, less depth, or \
+             smaller blocks",
+            Bytes(memory)
+        ));
+    }
+    let writes = request.verify || grid.rw.iter().any(|rw| rw.writes());
+    Ok(Intent { block: request.block, writes, direct: request.direct, verify: request.verify })
+}
+
+/// Every thread needs a block where access is sequential, every task one where contents are checked.
+fn check_fit(grid: &Grid, test_file: &TestFile, verify: bool) -> Result<(), Failure> {
+    let (numjobs, iodepth) = grid.most();
+    let sequential = grid.rw.iter().any(|rw| !rw.random());
+    let needed = match (verify, sequential) {
+        (true, _) => numjobs * iodepth,
+        (false, true) => numjobs,
+        (false, false) => 1,
+    };
+    if test_file.blocks >= needed {
+        return Ok(());
+    }
+    usage(format!(
+        "{} has {} blocks of {}, but this run needs {needed}: raise --size, or lower --numjobs or --iodepth",
+        test_file.path.display(),
+        test_file.blocks,
+        Bytes(test_file.block)
+    ))
+}
+
+/// A command under way.
+struct Session<'a> {
+    request: Request<'a>,
+    test_file: TestFile,
+    interrupt: Interrupt,
+    fio: Option<Fio>,
+    /// Kinds of runs that can't be made here, after the first one failed.
+    left_out: Vec<(Engine, Buffers)>,
+    progress: Progress,
+    runs: Vec<Run>,
+}
+
+impl<'a> Session<'a> {
+    fn new(request: Request<'a>, test_file: TestFile, interrupt: Interrupt) -> Session<'a> {
+        let length = |step: &Step| step.length(request.timing.warmup, request.timing.duration);
+        let total = request.grid.steps().iter().map(length).sum::<Duration>() + fill_time(&test_file);
+        let progress = Progress::new(total, request.output.quiet);
+        Session { request, test_file, interrupt, fio: None, left_out: Vec::new(), progress, runs: Vec::new() }
+    }
+
+    fn measure(&mut self, intent: Intent) -> Result<(), Failure> {
+        for note in &self.test_file.notes {
+            self.progress.warn(note);
+        }
+        self.progress.begin(fill_time(&self.test_file));
+        let progress = &self.progress;
+        let verifier = self.test_file.prepare(intent, &mut |_| progress.tick("preparing the file"))?;
+        self.find_fio();
+        for step in self.request.grid.steps() {
+            if self.interrupt.asked() {
+                return Err(Failure::Interrupted);
+            }
+            self.step(step, verifier.as_ref())?;
+        }
+        Ok(())
+    }
+
+    fn find_fio(&mut self) {
+        let engines = &mut self.request.grid.engines;
+        if !engines.iter().any(|engine| engine.is_fio()) {
+            return;
+        }
+        match Fio::find() {
+            Ok(Some(fio)) => self.fio = Some(fio),
+            Ok(None) => self.progress.warn(
+                "fio is not installed, its rows are left out; get it with apt-get install fio, dnf install fio \
+                 or from https://github.com/axboe/fio",
+            ),
+            Err(failure) => self.progress.warn(&format!("{failure}; its rows are left out")),
+        }
+        if self.fio.is_none() {
+            engines.retain(|engine| !engine.is_fio());
+        }
+    }
+
+    fn step(&mut self, step: Step, verifier: Option<&Arc<Verifier>>) -> Result<(), Failure> {
+        self.progress.begin(step.length(self.request.timing.warmup, self.request.timing.duration));
+        if self.left_out.contains(&(step.engine, step.buffers)) {
+            return Ok(());
+        }
+        let job = self.job(step, verifier);
+        let cached_before = self.test_file.settle(step.cache)?;
+        let bench = Bench { path: &self.test_file.path, interrupt: &self.interrupt, fio: self.fio.as_ref() };
+        let label = label(step);
+        let progress = &self.progress;
+        let outcome = match bench.run(step.engine, &job, &mut || progress.tick(&label)) {
+            Ok(outcome) => outcome,
+            // That another can't is no failure of what is measured here.
+            Err(Failure::Io(why)) if step.engine.may_be_left_out() => {
+                let kind =
+                    format!("{} with {} buffers", values::name(&step.engine), values::name(&step.buffers));
+                self.progress.warn(&format!("{why}; {kind} is left out"));
+                self.left_out.push((step.engine, step.buffers));
+                return Ok(());
+            }
+            Err(failure) => return Err(failure),
+        };
+        // A run that was cut short is whole as far as it went, if it did anything. One that was not has its cell.
+        let whole = outcome.failure.is_none() && !self.interrupt.asked();
+        if whole || outcome.ops > 0 || outcome.errors > 0 {
+            let cached_after = self.test_file.cached();
+            let Step { engine, round, role, cache, .. } = step;
+            let label = RunLabel { engine, round, role, cache, cached_before, cached_after };
+            self.runs.push(Run::new(label, &job, &outcome));
+        }
+        outcome.failure.map_or(Ok(()), Err)
+    }
+
+    fn job(&self, step: Step, verifier: Option<&Arc<Verifier>>) -> Job {
+        Job {
+            rw: step.rw,
+            block: self.test_file.block,
+            blocks: self.test_file.blocks,
+            numjobs: step.numjobs,
+            iodepth: step.iodepth,
+            buffers: step.buffers,
+            batching: step.batching,
+            route: step.route,
+            executor: step.executor,
+            direct: self.request.direct,
+            // A warm-up would warm the page cache too.
+            warmup: if step.cache == Cache::Cold { Duration::ZERO } else { self.request.timing.warmup },
+            duration: self.request.timing.duration,
+            verify: verifier.cloned(),
+        }
+    }
+
+    /// What was measured, and the notes on it. The file is gone after this, if it was made here.
+    fn into_results(self, interrupted: bool) -> (Results, Vec<String>) {
+        let notes = notes::of(&self.test_file, &self.request, self.fio.as_ref(), &self.runs);
+        let (request, test_file) = (self.request, &self.test_file);
+        let (timing, grid) = (request.timing, request.grid);
+        let batches = || grid.depths.iter().filter_map(|depth| depth.batching);
+        let mut machine = Machine::here(test_file.filesystem.clone(), ringfile::ring_features().ok());
+        machine.fio = self.fio.as_ref().map(|fio| fio.version.clone());
+        let params = Params {
+            file: test_file.path.to_string_lossy().into_owned(),
+            file_created: test_file.created,
+            size_bytes: test_file.size(),
+            block_size_bytes: test_file.block,
+            duration_s: timing.duration.as_secs_f64(),
+            warmup_s: timing.warmup.as_secs_f64(),
+            numjobs: grid.numjobs,
+            iodepth: distinct(grid.depths.iter().map(|depth| depth.iodepth)),
+            batch: distinct(batches().map(|batch| batch.size)),
+            inflight: distinct(batches().map(|batch| batch.inflight)),
+            rw: grid.rw,
+            buffers: grid.buffers,
+            direct: request.direct,
+            cache: grid.cache,
+            route: grid.route,
+            executor: grid.executor,
+            against: grid.engines.into_iter().filter(|engine| !engine.is_ours()).collect(),
+            rounds: grid.rounds,
+            verify: request.verify,
+        };
+        (
+            Results {
+                schema: SCHEMA,
+                command: command_line(),
+                interrupted,
+                machine,
+                params,
+                runs: self.runs,
+            },
+            notes,
+        )
+    }
+}
+
+fn print(output: &OutputArgs, results: &Results, notes: &[String]) -> Result<(), Failure> {
+    if results.runs.is_empty() {
+        return Ok(());
+    }
+    let in_batches = results.runs.iter().any(|run| run.batch.is_some());
+    let table = if in_batches { batches::table(&results.runs) } else { summary::table(&results.runs) };
+    let mut text = table.to_string();
+    let changes = change::table(&results.runs);
+    if !changes.is_empty() {
+        text += &format!("\n{changes}");
+    }
+    if !output.quiet {
+        text.push('\n');
+        for note in notes {
+            text += &format!("- {note}\n");
+        }
+    }
+    output::print(&text)
+}
+
+fn distinct(counts: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut distinct = Vec::new();
+    counts.for_each(|count| {
+        if !distinct.contains(&count) {
+            distinct.push(count);
+        }
+    });
+    distinct
+}
+
+/// About how long the file takes to fill: 500 MiB a second.
+fn fill_time(test_file: &TestFile) -> Duration {
+    if test_file.created { Duration::from_millis(test_file.size() >> 19) } else { Duration::ZERO }
+}
+
+fn label(step: Step) -> String {
+    let (engine, rw, buffers) =
+        (values::name(&step.engine), values::name(&step.rw), values::name(&step.buffers));
+    format!("{engine} {rw} {buffers}, jobs {}, depth {}", step.numjobs, step.iodepth)
+}
+
+fn command_line() -> String {
+    let quoted = |argument: std::ffi::OsString| {
+        let text = argument.to_string_lossy().into_owned();
+        let plain = |c: char| c.is_alphanumeric() || "-_./,=:+@%".contains(c);
+        if !text.is_empty() && text.chars().all(plain) {
+            text
+        } else {
+            format!("'{}'", text.replace('\'', "'\\''"))
+        }
+    };
+    let arguments: Vec<String> = std::env::args_os().skip(1).map(quoted).collect();
+    format!("ringfile {}", arguments.join(" "))
+}
