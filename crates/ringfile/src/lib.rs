@@ -31,6 +31,7 @@
 //! - [`Pool`] and [`Buffer`]: aligned memory with a hard limit, registered with the kernel by itself. A buffer
 //!   [freezes](Buffer::freeze) to `Bytes` without a copy. [`RegisteredMemory`] takes memory that the program has
 //!   already. `Vec<u8>` and other [owned memory](IoBuf) works too, unregistered.
+//! - [`Batch`]: many operations at once, from any thread, blocking or awaited; [`AsyncReads`]: reads with handles.
 //! - [`block_on`], [`spawn`] and [`Runtime`]: who runs the futures. A thread's loop runs what is ready, submits all
 //!   I/O that came of it with one system call, and waits in that same call.
 //! - [`thread_metrics`], [`metrics`], [`Pool::metrics`] and [`ring_features`]: where operations went, and what the

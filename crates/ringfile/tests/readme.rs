@@ -19,7 +19,7 @@ fn every_rust_passage_of_the_readme_is_in_this_file() {
     let here = [include_str!("readme.rs"), include_str!("../examples/range_server.rs")].map(lines).concat();
     let passages: Vec<&str> =
         readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(passages.len(), 10, "a passage came or went: is it run below?");
+    assert_eq!(passages.len(), 11, "a passage came or went: is it run below?");
     for passage in passages {
         let wanted = lines(passage);
         assert!(here.windows(wanted.len()).any(|window| window == wanted), "not in this file:\n{passage}");
@@ -44,6 +44,7 @@ fn every_passage_runs() {
         write_durably(&pool, &file).await.unwrap();
         assert_eq!(std::fs::read("data.bin").unwrap()[..4096], [1; 4096]);
         many_at_once(&pool, &file).await.unwrap();
+        a_batch(&pool, file.clone()).await.unwrap();
         share(&pool, &file).await.unwrap();
         own_memory(&file).await.unwrap();
         stream(pool.clone(), &file).await.unwrap();
@@ -56,6 +57,17 @@ fn every_passage_runs() {
         let _ = writeln!(std::io::stderr(), "skipped one_route of every_passage_runs: {error}");
     }
     std::env::set_current_dir("/").unwrap();
+}
+
+async fn a_batch(pool: &Pool, file: File) -> std::io::Result<()> {
+    let mut batch = ringfile::Batch::new().in_flight(64);
+    for page in 0..100 {
+        batch.read(&file, pool.get(4096)?, page * 4096);
+    }
+    for done in batch.await {
+        assert_eq!(done.result?, 4096);
+    }
+    Ok(())
 }
 
 async fn one_route(pool: &Pool) -> std::io::Result<()> {
