@@ -236,6 +236,27 @@ fn a_pipe_is_never_waited_for_inline() {
 }
 
 #[test]
+fn f02_a_read_dropped_in_another_executor_is_cancelled_on_its_ring() {
+    if !needs_ring("f02_a_read_dropped_in_another_executor_is_cancelled_on_its_ring") {
+        return;
+    }
+    must_end(|| {
+        let pool = Pool::new(1 << 20);
+        let (file, mut writer) = common::pipe();
+        for _ in 0..100 {
+            let mut read = file.read_at(pool.get(PAGE).unwrap(), 0);
+            assert!(futures::executor::block_on(poll_once(&mut read)).is_pending());
+            drop(read);
+        }
+        assert!(comes_true(|| pool.metrics().in_use == 0), "memory is kept by reads that nobody wants");
+        // None of them is there to take what comes now.
+        writer.write_all(b"wanted").unwrap();
+        let read = file.read_at(pool.get(PAGE).unwrap(), 0);
+        assert_eq!(futures::executor::block_on(read).unwrap()[..], b"wanted"[..]);
+    });
+}
+
+#[test]
 fn a_task_that_finds_everything_at_hand_yields_to_others() {
     let path = filled("/dev/shm", "yields");
     let file = options(Route::Inline).open(&path).unwrap();

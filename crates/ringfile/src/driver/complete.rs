@@ -410,6 +410,11 @@ impl Driver {
             match letter {
                 Mail::Watch(key) => self.watch(key, after),
                 Mail::Cancel(key) => self.cancel_for_afar(key, after),
+                Mail::CancelOrder(sink) => {
+                    if let Some(key) = self.slots.of_sink(&sink) {
+                        self.cancel_order(key, after);
+                    }
+                }
                 Mail::Close(number) => {
                     if let Some(given) = self.files.close(number) {
                         self.unregister(&given);

@@ -55,13 +55,13 @@ fn start(index: usize) -> Option<Arc<Shared>> {
     starts.recv().ok()
 }
 
-/// Has an I/O thread carry out an order. Gives it back where there is none, as in a forked child.
-pub(crate) fn send(order: Order) -> Result<(), Order> {
+/// Has an I/O thread carry out an order, and says which. Gives it back where there is none, as in a forked child.
+pub(crate) fn send(order: Order) -> Result<Arc<Shared>, Order> {
     let io = io_threads();
     if io.threads.is_empty() || !io.process.is_current() {
         return Err(order);
     }
     let next = io.next.fetch_add(1, Ordering::Relaxed) % io.threads.len();
     io.threads[next].post_order(order);
-    Ok(())
+    Ok(Arc::clone(&io.threads[next]))
 }

@@ -254,15 +254,13 @@ fn send_to_workers(order: Order) {
     }
 }
 
-/// Has an order carried out by another thread: on a ring where there is one.
-fn send(order: Order, choice: route::Choice) {
-    let left = match choice {
+/// Has an order carried out by another thread: on a ring where there is one. Gives the I/O thread that has it.
+fn send(order: Order, choice: route::Choice) -> Option<Arc<Shared>> {
+    let sent = match choice {
         route::Choice::Ring => iothreads::send(order),
         _ => Err(order),
     };
-    if let Err(order) = left {
-        send_to_workers(order);
-    }
+    sent.map_err(send_to_workers).ok()
 }
 
 /// Counts an operation that this thread carried out by itself.

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::{Ended, Finished, Request, Target};
+use super::{Ended, Finished, Request, Shared, Target};
 use crate::memory::Held;
 
 /// Who gets the results of orders; tells them apart by an index.
@@ -43,8 +43,12 @@ impl Order {
 }
 
 /// One operation that another thread carries out, as its future holds it. Dropping it withdraws the operation where it
-/// has not begun; its buffer is dropped when it has ended.
-pub(crate) struct Errand(Arc<Outcome>);
+/// has not begun, and gets it cancelled where a ring has it; its buffer is dropped when it has ended.
+pub(crate) struct Errand {
+    outcome: Arc<Outcome>,
+    /// The I/O thread that has the order.
+    carrier: Option<Arc<Shared>>,
+}
 
 struct Outcome(Mutex<State>);
 
@@ -99,12 +103,17 @@ impl Errand {
             sink: Arc::clone(&outcome) as Arc<dyn Sink>,
             index: 0,
         };
-        (Self(outcome), order)
+        (Self { outcome, carrier: None }, order)
+    }
+
+    /// Says who has the order, to be told where the errand is dropped.
+    pub(crate) fn carried_by(&mut self, carrier: Option<Arc<Shared>>) {
+        self.carrier = carrier;
     }
 
     /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
     pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Held) -> Poll<Ended> {
-        let mut state = self.0.lock();
+        let mut state = self.outcome.lock();
         match std::mem::replace(&mut *state, State::Closed) {
             State::Open(waker) => {
                 let same = waker.will_wake(context.waker());
@@ -125,7 +134,10 @@ impl Errand {
 
 impl Drop for Errand {
     fn drop(&mut self) {
-        let before = std::mem::replace(&mut *self.0.lock(), State::Closed);
+        let before = std::mem::replace(&mut *self.outcome.lock(), State::Closed);
+        if let (State::Open(_), Some(carrier)) = (&before, &self.carrier) {
+            carrier.post_cancellation(Arc::clone(&self.outcome) as Arc<dyn Sink>);
+        }
         drop(before);
     }
 }

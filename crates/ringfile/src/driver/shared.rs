@@ -15,7 +15,7 @@ use std::thread::Thread;
 use rustix::event::EventfdFlags;
 
 use super::sleep::{Asleep, Sleep};
-use super::{Finished, Key, Order};
+use super::{Finished, Key, Order, Sink};
 use crate::metrics::Counters;
 
 /// What another thread asks of a driver.
@@ -24,6 +24,8 @@ pub(crate) enum Mail {
     Watch(Key),
     /// A future was dropped elsewhere.
     Cancel(Key),
+    /// The future of this sink's only order was dropped.
+    CancelOrder(Arc<dyn Sink>),
     /// The last handle of the file with this number was dropped elsewhere.
     Close(u32),
 }
@@ -72,6 +74,14 @@ impl Shared {
         inner.mail.push(mail);
         self.sleep.mail_came();
         self.notify();
+    }
+
+    /// Gets the order of a sink cancelled. The sink lives at least until then, so that no other has its address.
+    pub(crate) fn post_cancellation(&self, sink: Arc<dyn Sink>) {
+        let mut inner = self.lock();
+        if inner.active {
+            self.post(&mut inner, Mail::CancelOrder(sink));
+        }
     }
 
     /// Has the thread, which never leaves its loop, carry out an order.

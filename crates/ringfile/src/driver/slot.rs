@@ -3,6 +3,9 @@
 //! A slot owns its buffer until the kernel has answered. Slots are reused; a generation tells the operations of one
 //! slot apart. Nothing here allocates once there are as many slots as operations were ever in flight together.
 
+use std::sync::Arc;
+
+use super::order::Sink;
 use super::wake::Wake;
 use crate::memory::Held;
 
@@ -238,6 +241,15 @@ impl Slots {
     /// The operations that are answered and not yet taken.
     pub(crate) fn done(&self) -> impl Iterator<Item = Key> + '_ {
         self.with_state(|state| state == State::Done)
+    }
+
+    /// The unanswered operation whose result goes to `sink`.
+    pub(crate) fn of_sink(&self, sink: &Arc<dyn Sink>) -> Option<Key> {
+        let wanted = |key: &Key| match &self.slots[key.slot as usize].wake {
+            Wake::Sink(known, _) => std::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(sink)),
+            _ => false,
+        };
+        self.unanswered().find(wanted)
     }
 
     /// The operations that wait for the queue or the kernel.

@@ -118,8 +118,8 @@ fn start_by_route(
         }
     }
     debug_assert!(!here || choice == Choice::Workers);
-    let (errand, order) = Errand::new(target, request, held, context.waker());
-    super::send(order, choice);
+    let (mut errand, order) = Errand::new(target, request, held, context.waker());
+    errand.carried_by(super::send(order, choice));
     Ok(Started::Elsewhere(errand))
 }
 
