@@ -43,8 +43,8 @@
 //! lazy: nothing happens before the first poll. From then on the buffer is the driver's until the kernel has
 //! answered. Dropping the future withdraws what was not submitted and asks the kernel to cancel the rest, which most
 //! disks can't; the buffer is kept until the completion, and what was written by then is written. Leaving
-//! [`block_on`], or dropping a [`Runtime`], waits for everything in flight on the threads' own rings; what other threads
-//! carry out goes on, and gives its memory back when it has ended.
+//! [`block_on`], or dropping a [`Runtime`], waits for everything in flight, but for a pipe
+//! that a worker waits on.
 //!
 //! # Threads
 //!

@@ -263,6 +263,13 @@ fn send(order: Order, choice: route::Choice) -> Option<Arc<Shared>> {
     sent.map_err(send_to_workers).ok()
 }
 
+/// The calling thread, where it is in its loop: it has one errand more.
+fn owner() -> Option<Arc<Shared>> {
+    let shared = with(|driver| driver.active.then(|| Arc::clone(&driver.shared))).flatten()?;
+    shared.one_errand_more();
+    Some(shared)
+}
+
 /// Counts an operation that this thread carried out by itself.
 fn count(taken: route::Taken, request: &Request, ended: Ended) {
     let _ = DRIVER.try_with(|cell| {
@@ -575,6 +582,16 @@ pub(crate) fn leave(after: &mut Aftermath) {
             driver.turn(true, after);
         });
         after.settle();
+    }
+    // What other threads carry out for this one has its buffers too.
+    if let Some(shared) = with(|driver| Arc::clone(&driver.shared)) {
+        loop {
+            shared.sleep.take_notification();
+            if !shared.has_errands() {
+                break;
+            }
+            turn(true, after);
+        }
     }
     let wakers = with(|driver| driver.deactivate(after)).unwrap_or_default();
     after.settle();

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::{Ended, Finished, Request, Shared, Target};
+use super::{Ended, FileKind, Finished, Request, Shared, Target};
 use crate::memory::Held;
 
 /// Who gets the results of orders; tells them apart by an index.
@@ -50,7 +50,11 @@ pub(crate) struct Errand {
     carrier: Option<Arc<Shared>>,
 }
 
-struct Outcome(Mutex<State>);
+struct Outcome {
+    state: Mutex<State>,
+    /// The thread that does not leave its loop before the order has ended.
+    owner: Option<Arc<Shared>>,
+}
 
 enum State {
     /// Whom to wake.
@@ -62,12 +66,12 @@ enum State {
 
 impl Outcome {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Sink for Outcome {
-    fn done(self: Arc<Self>, _: u32, finished: Finished) {
+impl Outcome {
+    fn take_in(&self, finished: Finished) {
         let mut state = self.lock();
         let rest = match std::mem::replace(&mut *state, State::Closed) {
             State::Open(waker) => {
@@ -80,6 +84,15 @@ impl Sink for Outcome {
         };
         drop(state);
         drop(rest);
+    }
+}
+
+impl Sink for Outcome {
+    fn done(self: Arc<Self>, _: u32, finished: Finished) {
+        self.take_in(finished);
+        if let Some(owner) = &self.owner {
+            owner.one_errand_less();
+        }
     }
 
     fn is_wanted(&self, _: u32) -> bool {
@@ -95,7 +108,9 @@ impl Errand {
         held: &mut Held,
         waker: &Waker,
     ) -> (Self, Order) {
-        let outcome = Arc::new(Outcome(Mutex::new(State::Open(waker.clone()))));
+        // What comes through a pipe may never come, and a worker that waits for it can't be called back.
+        let owner = if target.kind == FileKind::Other { None } else { super::owner() };
+        let outcome = Arc::new(Outcome { state: Mutex::new(State::Open(waker.clone())), owner });
         let order = Order {
             target: Arc::clone(target),
             request: *request,

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
 use std::thread::Thread;
@@ -17,6 +18,7 @@ use rustix::event::EventfdFlags;
 use super::sleep::{Asleep, Sleep};
 use super::{Finished, Key, Order, Sink};
 use crate::metrics::Counters;
+use crate::ring::fork;
 
 /// What another thread asks of a driver.
 pub(crate) enum Mail {
@@ -49,6 +51,9 @@ pub(crate) struct Shared {
     pub sleep: Sleep,
     eventfd: OnceLock<OwnedFd>,
     thread: Thread,
+    /// Operations of this thread's loop that other threads carry out.
+    errands: AtomicUsize,
+    process: fork::Mark,
     inner: Mutex<Inner>,
     pub counters: Counters,
 }
@@ -60,6 +65,8 @@ impl Shared {
             sleep: Sleep::new(),
             eventfd: OnceLock::new(),
             thread: std::thread::current(),
+            errands: AtomicUsize::new(0),
+            process: fork::Mark::current(),
             inner: Mutex::new(Inner::default()),
             counters: Counters::default(),
         }
@@ -74,6 +81,22 @@ impl Shared {
         inner.mail.push(mail);
         self.sleep.mail_came();
         self.notify();
+    }
+
+    /// Notes an operation that the thread must not leave its loop before the end of.
+    pub(crate) fn one_errand_more(&self) {
+        self.errands.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn one_errand_less(&self) {
+        if self.errands.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.notify();
+        }
+    }
+
+    /// Whether there are such operations; in a forked child they are the parent's.
+    pub(crate) fn has_errands(&self) -> bool {
+        self.errands.load(Ordering::SeqCst) > 0 && self.process.is_current()
     }
 
     /// Gets the order of a sink cancelled. The sink lives at least until then, so that no other has its address.
