@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use super::plain::{self, Attempt};
-use super::route::{Choice, Taken};
+use super::route::{self, Choice, Taken};
 use super::shared::{self, Mail};
 use super::wake::Wake;
 use super::{Ended, Errand, Finished, Key, Refused, Request, Route, Target, with};
@@ -168,7 +168,7 @@ fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -
     }
     let began = Instant::now();
     let ended = plain::run(target, request, held);
-    lane.note(began.elapsed(), ended.done, target.direct().is_some());
+    lane.note(began.elapsed(), ended.done, route::quick(request.kind, target.direct().is_some()));
     Attempt::Over(ended)
 }
 
