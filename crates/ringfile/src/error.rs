@@ -26,7 +26,10 @@ pub type BufResult<B> = std::result::Result<B, BufError<B>>;
 /// assert_eq!(error.errno(), Some(libc::ENOENT));
 /// assert!(error.to_string().contains("/no/such/file"));
 /// ```
-pub struct Error(Box<Context>);
+pub struct Error(
+    /// `None` where there is no memory even for that: [`NO_MEMORY`].
+    Option<Box<Context>>,
+);
 
 struct Context {
     kind: io::ErrorKind,
@@ -38,46 +41,79 @@ struct Context {
     reason: Option<Cow<'static, str>>,
 }
 
+static NO_MEMORY: Context = Context {
+    kind: io::ErrorKind::OutOfMemory,
+    errno: None,
+    what: Cow::Borrowed("adding an operation to a batch"),
+    path: None,
+    offset: None,
+    done: 0,
+    reason: Some(Cow::Borrowed("there is no memory for so many; run several batches, one after another")),
+};
+
 impl Error {
     /// The errno of the operating system, where the error came from there.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
-        self.0.errno
+        self.context().errno
     }
 
     /// The kind, as the standard library sorts errors.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
-        self.0.kind
+        self.context().kind
     }
 
     /// How many bytes were read or written before the error.
     #[must_use]
     pub fn done(&self) -> usize {
-        self.0.done
+        self.context().done
     }
 
     /// The file concerned, where it was opened by path.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
-        self.0.path.as_deref()
+        self.context().path.as_deref()
     }
 
     /// Where in the file the operation began, in bytes.
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
-        self.0.offset
+        self.context().offset
     }
 
     pub(crate) fn new(kind: io::ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         let what = what.into();
-        Self(Box::new(Context { kind, errno: None, what, path: None, offset: None, done: 0, reason: None }))
+        Self(Some(Box::new(Context {
+            kind,
+            errno: None,
+            what,
+            path: None,
+            offset: None,
+            done: 0,
+            reason: None,
+        })))
+    }
+
+    /// An operation that found no memory for itself. Allocates nothing.
+    pub(crate) fn no_memory() -> Self {
+        Self(None)
+    }
+
+    fn context(&self) -> &Context {
+        self.0.as_deref().unwrap_or(&NO_MEMORY)
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut Context)) -> Self {
+        if let Some(context) = &mut self.0 {
+            set(context);
+        }
+        self
     }
 
     pub(crate) fn from_errno(errno: i32, what: impl Into<Cow<'static, str>>) -> Self {
-        let mut error = Self::new(io::Error::from_raw_os_error(errno).kind(), what);
-        error.0.errno = Some(errno);
-        error
+        let error = Self::new(io::Error::from_raw_os_error(errno).kind(), what);
+        error.with(|context| context.errno = Some(errno))
     }
 
     pub(crate) fn from_io(error: &io::Error, what: impl Into<Cow<'static, str>>) -> Self {
@@ -87,36 +123,31 @@ impl Error {
         }
     }
 
-    pub(crate) fn of_kind(mut self, kind: io::ErrorKind) -> Self {
-        self.0.kind = kind;
-        self
+    pub(crate) fn of_kind(self, kind: io::ErrorKind) -> Self {
+        self.with(|context| context.kind = kind)
     }
 
-    pub(crate) fn on(mut self, path: Option<&Path>) -> Self {
-        self.0.path = path.map(Path::to_owned);
-        self
+    pub(crate) fn on(self, path: Option<&Path>) -> Self {
+        self.with(|context| context.path = path.map(Path::to_owned))
     }
 
-    pub(crate) fn at(mut self, offset: u64) -> Self {
-        self.0.offset = Some(offset);
-        self
+    pub(crate) fn at(self, offset: u64) -> Self {
+        self.with(|context| context.offset = Some(offset))
     }
 
-    pub(crate) fn after(mut self, done: usize) -> Self {
-        self.0.done = done;
-        self
+    pub(crate) fn after(self, done: usize) -> Self {
+        self.with(|context| context.done = done)
     }
 
     /// Why, and what to do about it.
-    pub(crate) fn because(mut self, reason: impl Into<Cow<'static, str>>) -> Self {
-        self.0.reason = Some(reason.into());
-        self
+    pub(crate) fn because(self, reason: impl Into<Cow<'static, str>>) -> Self {
+        self.with(|context| context.reason = Some(reason.into()))
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let context = &*self.0;
+        let context = self.context();
         f.write_str(&context.what)?;
         if let Some(offset) = context.offset {
             write!(f, " at offset {offset}")?;

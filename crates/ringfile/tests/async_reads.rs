@@ -60,9 +60,6 @@ fn each_read_gives_its_bytes_however_it_is_waited_for() {
 
 #[test]
 fn abort_returns_with_the_memory_though_nothing_ever_comes() {
-    if std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers") {
-        return support::skip("abort_returns_with_the_memory", "a worker that reads a pipe can't be stopped");
-    }
     must_end("abort", || {
         let (pipe, _other, _folder) = silent_pipe();
         let mut reads = AsyncReads::new();
@@ -221,4 +218,38 @@ fn what_a_pipe_gives_is_a_result() {
     let done = reads.wait(handle).unwrap();
     assert_eq!((done.result.unwrap(), &done.buffer.unwrap()[..]), (7, &b"seven b"[..]));
     drop(OwnedFd::from(other));
+}
+
+thread_local! {
+    static READS: std::cell::RefCell<Option<AsyncReads>> = const { std::cell::RefCell::new(None) };
+    static AFTER: std::cell::RefCell<Option<AsyncReads>> = const { std::cell::RefCell::new(None) };
+}
+
+#[test]
+fn a_thread_ends_with_reads_open_that_it_keeps_for_itself_or_forgot() {
+    must_end("a thread's end", || {
+        let (pipe, _other, _folder) = silent_pipe();
+        let pool = Pool::new(1 << 20);
+        let run = |keep: fn(AsyncReads)| {
+            let (pipe, pool) = (&pipe, &pool);
+            std::thread::scope(|scope| {
+                let thread = scope.spawn(move || {
+                    // Locals go in an order that nobody should rely on: here before and after the driver's.
+                    READS.with_borrow(|reads| assert!(reads.is_none()));
+                    let mut reads = AsyncReads::new();
+                    reads.start(pipe, pool.get(PAGE).unwrap(), 0);
+                    AFTER.with_borrow(|reads| assert!(reads.is_none()));
+                    keep(reads);
+                });
+                thread.join().unwrap();
+            });
+        };
+        run(|reads| READS.set(Some(reads)));
+        run(|reads| AFTER.set(Some(reads)));
+        // A worker notices within moments, what a ring has is over when the thread is.
+        support::wait_for("the memory's return", || pool.metrics().in_use == 0);
+        // What was forgotten keeps its memory; the thread's end does not wait for ever, and leaves no operation behind.
+        run(std::mem::forget);
+        assert_eq!(pool.metrics().in_use, PAGE);
+    });
 }

@@ -21,13 +21,17 @@ use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 pub use reads::{AsyncReads, ReadHandle};
 
 use crate::driver::{Aftermath, Stay};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::Buffer;
 use op::Op;
 use run::Running;
 
 const USUALLY_IN_FLIGHT: usize = 128;
+/// More fill no device's queue, and what waits before the device makes the operations of others wait too.
+const MOST_IN_FLIGHT: usize = 4096;
+/// An operation is found again by 32 bits, of which one value means none.
+const MOST_OPERATIONS: usize = u32::MAX as usize;
 
 /// The memory of one operation of a batch: a pooled buffer or a vector.
 ///
@@ -103,8 +107,8 @@ pub struct Done {
 /// operations of a thread without a ring of ringfile's are carried out by the I/O threads
 /// ([`set_io_threads`](crate::set_io_threads)). Each file's [`Route`](crate::Route) counts in either form.
 ///
-/// Adding an operation moves its buffer in, and does no I/O; about 150 bytes are kept for each until the results are
-/// taken. `run` allocates its results and a few hundred bytes, and nothing for each operation.
+/// Adding an operation moves its buffer in, and does no I/O; about 180 bytes are kept for each until the results are
+/// taken. `run` allocates a few hundred bytes, and nothing for each operation.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -157,10 +161,15 @@ pub struct Done {
 /// (`InvalidInput`), a file that was opened for the other direction (`EBADF`), a direct write that does not fit the
 /// file's [alignment](File::alignment) (`InvalidInput`, with the multiple that is needed). A direct read that does not fit
 /// goes through aligned memory of the library's own, 256 KiB at a time. A read with no capacity, and an empty write, give
-/// 0 without I/O.
+/// 0 without I/O. What was added when there was no memory left for more operations, or 2^32 of them, is not carried out
+/// (`OutOfMemory`), and its buffer is dropped.
 #[must_use = "nothing is read or written until the batch is run or awaited"]
 pub struct Batch {
     ops: Vec<Op>,
+    /// Empty, with room for the results, so that none is lost for want of memory.
+    results: Vec<Done>,
+    /// Operations beyond those, for which there was no memory.
+    refused: usize,
     barriers: Vec<u32>,
     most: usize,
     stop_on_error: bool,
@@ -183,6 +192,8 @@ impl Batch {
     pub fn with_capacity(operations: usize) -> Self {
         Self {
             ops: Vec::with_capacity(operations),
+            results: Vec::with_capacity(operations),
+            refused: 0,
             barriers: Vec::new(),
             most: USUALLY_IN_FLIGHT,
             stop_on_error: false,
@@ -212,8 +223,15 @@ impl Batch {
     }
 
     fn add(&mut self, op: Op) -> usize {
-        self.ops.push(op);
-        self.ops.len() - 1
+        // Once one was refused all are, so that results stay in the order of their operations.
+        let has_room = self.refused == 0 && self.ops.len() < MOST_OPERATIONS;
+        let wanted = self.ops.len() + 1;
+        if has_room && self.ops.try_reserve(1).is_ok() && self.results.try_reserve(wanted).is_ok() {
+            self.ops.push(op);
+        } else {
+            self.refused += 1;
+        }
+        self.len() - 1
     }
 
     /// Has what is added from now on wait until all that was added before has ended. Where one of those failed, what comes
@@ -238,9 +256,10 @@ impl Batch {
         self.barriers.push(self.ops.len() as u32);
     }
 
-    /// How many operations may be in flight at once; 128 by default, and at least 1.
+    /// How many operations may be in flight at once; 128 by default, at least 1 and at most 4096. Batches that run at the
+    /// same time share the I/O threads and the device in proportion to it.
     pub fn in_flight(mut self, most: usize) -> Self {
-        self.most = most.max(1);
+        self.most = most.clamp(1, MOST_IN_FLIGHT);
         self
     }
 
@@ -263,13 +282,13 @@ impl Batch {
     /// How many operations were added.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.ops.len()
+        self.ops.len() + self.refused
     }
 
     /// Whether none was.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ops.is_empty()
+        self.len() == 0
     }
 
     /// Carries the operations out and waits for all of them, on the calling thread. Their results, in the order added.
@@ -280,10 +299,12 @@ impl Batch {
     #[must_use = "each operation has a result of its own"]
     pub fn run(self) -> Vec<Done> {
         if crate::runtime::is_in_loop() {
-            return self.refuse();
+            return self.refuse("Batch::run would block a ringfile thread: await the batch instead");
         }
         let stay = Stay::new();
-        let visit = stay.visit();
+        let Some(visit) = stay.visit() else {
+            return self.refuse("the thread ends, and has no ring any more");
+        };
         let running = Running::new(self, visit.waker());
         let mut after = Aftermath::default();
         visit.wait(&mut after, || {
@@ -294,14 +315,22 @@ impl Batch {
     }
 
     #[cold]
-    fn refuse(self) -> Vec<Done> {
+    fn refuse(self, why: &'static str) -> Vec<Done> {
         let refuse = |mut op: Op| {
-            let error = op.would_block("Batch::run would block a ringfile thread: await the batch instead");
+            let error = op.would_block(why);
             op.refuse(error);
             op.into_done()
         };
-        self.ops.into_iter().map(refuse).collect()
+        let mut results = self.results;
+        results.extend(self.ops.into_iter().map(refuse));
+        with_refused(results, self.refused)
     }
+}
+
+/// Adds the results of operations for which there was no memory.
+fn with_refused(mut results: Vec<Done>, refused: usize) -> Vec<Done> {
+    results.extend((0..refused).map(|_| Done { result: Err(Error::no_memory()), buffer: None }));
+    results
 }
 
 impl std::fmt::Debug for Batch {
@@ -325,7 +354,8 @@ impl IntoFuture for Batch {
 /// The future of a [`Batch`]: its results, in the order added.
 ///
 /// `Send` and `Unpin`; it may be polled by any executor, and moved between polls. Nothing starts before the first poll.
-/// Dropping it starts nothing more; what is in flight ends by itself, and keeps its buffers until the kernel is done.
+/// Dropping it starts nothing more, and cancels what is in flight where the kernel still can; buffers are dropped when the
+/// kernel is done with them.
 #[must_use = "nothing is read or written until the future is awaited"]
 pub struct BatchRun(State);
 

@@ -3,7 +3,7 @@
 //! Knows files, and what a driver takes; starts nothing itself. What always holds: the buffer is here, or in the order
 //! that was begun, never in both.
 
-use crate::driver::{Ended, Finished, Kind, Request};
+use crate::driver::{self, Ended, Finished, Kind, Request};
 use crate::error::Error;
 use crate::file::{File, check};
 use crate::memory::{Held, IoBuf, IoBufMut, reserve};
@@ -200,7 +200,11 @@ impl Op {
             Stage::Over(ended) if self.request.kind.moves_data() => {
                 Err(check::failure(&self.file, &self.request, ended))
             }
-            Stage::Over(ended) => Err(Error::from_errno(ended.errno, self.what()).on(self.file.path())),
+            Stage::Over(ended) => {
+                let refused = driver::why_refused(self.file.target(), ended.errno);
+                let error = refused.unwrap_or_else(|| Error::from_errno(ended.errno, self.what()));
+                Err(error.on(self.file.path()))
+            }
             Stage::Refused(error) => Err(error),
             Stage::Cancelled(why) => Err(self.unbegun(libc::ECANCELED).because(why)),
             _ => Err(self.unbegun(libc::ECANCELED)),

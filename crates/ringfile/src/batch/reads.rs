@@ -282,8 +282,8 @@ impl AsyncReads {
             None => {}
         }
         self.take(handle).ok_or_else(|| {
-            Error::new(std::io::ErrorKind::InvalidInput, what)
-                .because("the handle names no read, or its result was taken")
+            let why = "the handle names no read, its result was taken, or the thread ends";
+            Error::new(std::io::ErrorKind::InvalidInput, what).because(why)
         })
     }
 
@@ -292,14 +292,15 @@ impl AsyncReads {
         if crate::runtime::is_in_loop() {
             return;
         }
-        let visit = self.stay.visit();
+        // Where the thread ends and its driver is gone, that has waited for what was in flight.
+        let Some(visit) = self.stay.visit() else { return };
         self.reads.start();
         visit.look(&mut self.after);
         self.reads.start();
     }
 
     fn wait_until(&mut self, mut is_over: impl FnMut(&mut Inner) -> bool) {
-        let visit = self.stay.visit();
+        let Some(visit) = self.stay.visit() else { return };
         self.reads.lock().waker.get_or_insert_with(|| visit.waker());
         let reads = &self.reads;
         visit.wait(&mut self.after, || {

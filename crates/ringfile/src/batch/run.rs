@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use super::op::{NONE, Op, Stage};
-use super::{Batch, Done, merge};
-use crate::driver::{Dispatched, Finished, Order, Sink, dispatch};
+use super::{Batch, Done, merge, with_refused};
+use crate::driver::{self, Dispatched, Finished, Order, Sink, dispatch};
 
 const STOPPED: &str = "an operation of the batch failed, and the batch stops on errors";
 const BARRIER: &str = "an operation before the barrier failed";
@@ -24,6 +24,8 @@ pub(super) struct Running {
 
 struct Inner {
     ops: Vec<Op>,
+    results: Vec<Done>,
+    refused: usize,
     /// Before which operations all earlier ones must have ended, the next first.
     barriers: std::vec::IntoIter<u32>,
     /// Where the next barrier is, or the end.
@@ -49,6 +51,8 @@ struct Inner {
 impl Running {
     pub(super) fn new(batch: Batch, waker: Waker) -> Arc<Self> {
         let mut inner = Inner {
+            results: batch.results,
+            refused: batch.refused,
             barriers: batch.barriers.into_iter(),
             border: 0,
             next: 0,
@@ -91,17 +95,26 @@ impl Running {
 
     /// The results, of a batch that is over.
     pub(super) fn take(&self) -> Vec<Done> {
-        let ops = std::mem::take(&mut self.lock().ops);
-        ops.into_iter().map(Op::into_done).collect()
+        let (ops, mut results, refused) = {
+            let mut inner = self.lock();
+            (std::mem::take(&mut inner.ops), std::mem::take(&mut inner.results), inner.refused)
+        };
+        results.extend(ops.into_iter().map(Op::into_done));
+        with_refused(results, refused)
     }
 
-    /// Starts nothing more; what is in flight keeps its buffers until it has ended.
-    pub(super) fn close(&self) {
+    /// Starts nothing more, and cancels what is in flight where the kernel still can; that keeps its buffers until it has
+    /// ended.
+    pub(super) fn close(self: &Arc<Self>) {
         self.closed.store(true, Ordering::Release);
         let mut inner = self.lock();
         let rest = (std::mem::take(&mut inner.ops), inner.given_back.take(), inner.waker.take());
+        let in_flight = inner.in_flight - usize::from(rest.1.is_some());
         drop(inner);
         drop(rest);
+        if in_flight > 0 {
+            driver::cancel_all(&(Arc::clone(self) as Arc<dyn Sink>));
+        }
     }
 
     fn is_closed(&self) -> bool {

@@ -31,19 +31,14 @@ impl Driver {
     #[inline]
     pub(super) fn submit(&mut self, key: Key) {
         if !self.waiting.is_empty() || !self.push(key) {
-            self.make_room(key);
+            self.wait_for_room(key);
         }
     }
 
-    /// The queue is full: hands it over and goes on.
+    /// The queue is full: the next turns hand it over, a slice in each.
     #[cold]
-    fn make_room(&mut self, key: Key) {
+    fn wait_for_room(&mut self, key: Key) {
         self.waiting.push_back(Waiting::Operation(key));
-        if let Some(rings) = self.rings.as_mut() {
-            // An error here is met again, and dealt with, in the next turn.
-            let _ = rings.main.wait_for_space();
-        }
-        self.submit_waiting();
     }
 
     /// Submits what waits, as far as there is room.
@@ -238,13 +233,22 @@ impl Driver {
         if result < 0 {
             let errno = -result;
             slot.attempts += 1;
-            if matches!(errno, libc::EINTR | libc::EAGAIN) && slot.attempts < ATTEMPTS && wanted {
+            let (file, may_go_on) = (slot.file, slot.attempts < ATTEMPTS && wanted);
+            let is_passing = match errno {
+                libc::EINTR | libc::EAGAIN => true,
+                libc::EOPNOTSUPP if slot.kind.moves_data() => {
+                    self.files.target(file).is_some_and(|target| target.caches_after_all(errno))
+                }
+                _ => false,
+            };
+            if is_passing && may_go_on {
                 self.go_on(key, polled);
                 return false;
             }
-            slot.errno = errno as u16;
+            self.slots.at(key.slot).errno = errno as u16;
             return true;
         }
+        let slot = self.slots.at(key.slot);
         if !slot.kind.moves_data() {
             return true;
         }
@@ -410,11 +414,7 @@ impl Driver {
             match letter {
                 Mail::Watch(key) => self.watch(key, after),
                 Mail::Cancel(key) => self.cancel_for_afar(key, after),
-                Mail::CancelOrder(sink) => {
-                    if let Some(key) = self.slots.of_sink(&sink) {
-                        self.cancel_order(key, after);
-                    }
-                }
+                Mail::CancelOrders(sink) => self.cancel_orders(&sink, after),
                 Mail::Close(number) => {
                     if let Some(given) = self.files.close(number) {
                         self.unregister(&given);

@@ -3,10 +3,12 @@
 //! Decides as [`super::ticket`] does for a future. What always holds: an order that was dispatched ends by its sink,
 //! perhaps before [`dispatch`] returns; only one that is given back ([`Dispatched::Later`]) was not begun.
 
-use super::order::Order;
+use std::sync::Arc;
+
+use super::order::{Order, Sink};
 use super::route::{Choice, Taken};
 use super::ticket::{Called, call};
-use super::{Aftermath, Key, with};
+use super::{Aftermath, Key, shared, with};
 
 /// What became of an order.
 pub(crate) enum Dispatched {
@@ -70,4 +72,17 @@ pub(crate) fn cancel(place: Place) {
         }
     });
     after.settle();
+}
+
+/// Gets the kernel to cancel the orders of a sink on whatever ring they are, where it still can. Each ends by its sink in
+/// any case. Called with no lock held.
+pub(crate) fn cancel_all(sink: &Arc<dyn Sink>) {
+    let mut after = Aftermath::default();
+    let own = with(|driver| {
+        driver.cancel_orders(sink, &mut after);
+        driver.shared.id
+    });
+    after.settle();
+    let others = shared::everyone().into_iter().filter(|shared| Some(shared.id) != own);
+    others.for_each(|shared| shared.post_cancellation(Arc::clone(sink)));
 }

@@ -41,7 +41,7 @@ use crate::memory::Held;
 use crate::metrics::{Counters, Metrics};
 use crate::ring::{Ring, RingOptions};
 
-pub(crate) use dispatch::{Dispatched, Place, cancel, dispatch};
+pub(crate) use dispatch::{Dispatched, Place, cancel, cancel_all, dispatch};
 pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use order::{Errand, Order, Sink};
 pub(crate) use prepare::MOST_AT_ONCE;
@@ -515,6 +515,13 @@ impl Driver {
         self.end(key, polled, after);
     }
 
+    /// [`cancel_order`](Self::cancel_order) for each order whose result goes to `sink`.
+    fn cancel_orders(&mut self, sink: &Arc<dyn Sink>, after: &mut Aftermath) {
+        for key in self.slots.of_sink(sink) {
+            self.cancel_order(key, after);
+        }
+    }
+
     fn no_longer_in_flight(&mut self, polled: bool) {
         self.in_flight -= 1;
         if polled && let Some(rings) = self.rings.as_mut() {
@@ -547,14 +554,23 @@ fn set_up_failed(errno: i32) -> Error {
 }
 
 /// Begins the loop of this thread. `options` count where the thread has no ring yet.
+///
+/// # Panics
+/// In a destructor of the thread's locals, when its driver is gone.
 pub(crate) fn enter(options: RingOptions) -> Arc<Shared> {
-    DRIVER.with(|cell| {
+    try_enter(options).expect("the thread ends, and its driver is gone")
+}
+
+/// [`enter`], and `None` where the thread ends and its driver is gone.
+fn try_enter(options: RingOptions) -> Option<Arc<Shared>> {
+    let entered = DRIVER.try_with(|cell| {
         let mut driver = cell.borrow_mut();
         let driver = driver.get_or_insert_with(|| Driver::new(options));
         driver.active = true;
         driver.shared.lock().active = true;
         Arc::clone(&driver.shared)
-    })
+    });
+    entered.ok()
 }
 
 /// Hands over what was started and collects what has completed; with `may_sleep`, sleeps until there is something,
@@ -641,6 +657,25 @@ pub(crate) fn features() -> Result<Vec<String>, Error> {
     Ok(ring.features())
 }
 
+impl Driver {
+    /// The thread ends, and reads were started on it whose owner was leaked or outlives the driver: they are cancelled
+    /// where the kernel still can, and waited for.
+    fn drain(&mut self) {
+        if !self.must_drain() {
+            return;
+        }
+        let mut after = Aftermath::default();
+        let open: Vec<Key> = self.slots.unanswered().collect();
+        open.into_iter().for_each(|key| self.cancel_order(key, &mut after));
+        while self.must_drain() {
+            self.shared.sleep.take_notification();
+            self.turn(true, &mut after);
+            after.settle();
+        }
+        after.settle();
+    }
+}
+
 impl Drop for Driver {
     fn drop(&mut self) {
         let inherited = self.rings.as_ref().is_some_and(|rings| !rings.main.is_ours());
@@ -649,11 +684,7 @@ impl Drop for Driver {
             std::mem::forget(std::mem::take(&mut self.rings));
             return;
         }
-        debug_assert_eq!(self.in_flight, 0, "a thread left its loop with operations in flight");
-        if self.in_flight > 0 {
-            // Leaked rather than freed under the kernel.
-            std::mem::forget(std::mem::replace(&mut self.slots, Slots::new()));
-        }
+        self.drain();
         self.shared.counters.publish(&self.current_counts());
         self.shared.lock().closed = true;
         shared::retire(&self.shared);

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::{Ended, FileKind, Finished, Request, Shared, Target};
+use super::{Ended, Finished, Request, Shared, Target};
 use crate::memory::Held;
 
 /// Who gets the results of orders; tells them apart by an index.
@@ -108,9 +108,8 @@ impl Errand {
         held: &mut Held,
         waker: &Waker,
     ) -> (Self, Order) {
-        // What comes through a pipe may never come, and a worker that waits for it can't be called back.
-        let owner = if target.kind == FileKind::Other { None } else { super::owner() };
-        let outcome = Arc::new(Outcome { state: Mutex::new(State::Open(waker.clone())), owner });
+        let state = Mutex::new(State::Open(waker.clone()));
+        let outcome = Arc::new(Outcome { state, owner: super::owner() });
         let order = Order {
             target: Arc::clone(target),
             request: *request,

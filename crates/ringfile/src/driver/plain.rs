@@ -67,7 +67,9 @@ fn go(target: &Target, request: &Request, held: &mut Held, nowait: u32) -> Attem
             Err(libc::EOPNOTSUPP) if nowait != 0 && done == 0 => return Attempt::NotOffered,
             Err(failed) => {
                 attempts += 1;
-                if !matches!(failed, libc::EINTR | libc::EAGAIN) || attempts >= ATTEMPTS {
+                let is_passing =
+                    matches!(failed, libc::EINTR | libc::EAGAIN) || target.caches_after_all(failed);
+                if !is_passing || attempts >= ATTEMPTS {
                     errno = failed;
                     break;
                 }
@@ -129,7 +131,7 @@ fn call(
     is_read: bool,
     parts: &[libc::iovec],
 ) -> Result<usize, i32> {
-    let flags = (request.op_flags | nowait).cast_signed();
+    let flags = (request.op_flags | target.cache_flags() | nowait).cast_signed();
     // Pipes and terminals have no offsets.
     let offset = match target.kind {
         FileKind::Other => -1,

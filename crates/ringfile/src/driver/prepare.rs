@@ -48,6 +48,9 @@ impl Driver {
         // Filled in place: an entry made on the stack and copied costs a failed store forwarding.
         *sqe = Sqe { fd, user_data: key.to_user_data(), offset: slot.offset, ..Sqe::default() };
         sqe.op_flags = slot.op_flags;
+        if slot.kind.moves_data() {
+            sqe.op_flags |= file.target.cache_flags();
+        }
         if registered {
             sqe.flags |= 1 << uapi::io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
         }

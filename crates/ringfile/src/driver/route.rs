@@ -262,7 +262,7 @@ impl Lanes {
             return Choice::Ring;
         }
         // Flags for a write alone have it wait until it is durable.
-        if request.op_flags != 0 && !self.in_memory {
+        if (request.op_flags != 0 || target.cache_flags() != 0) && !self.in_memory {
             return Choice::Ring;
         }
         let lane = self.lane(request.kind);

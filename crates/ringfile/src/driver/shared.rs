@@ -26,8 +26,8 @@ pub(crate) enum Mail {
     Watch(Key),
     /// A future was dropped elsewhere.
     Cancel(Key),
-    /// The future of this sink's only order was dropped.
-    CancelOrder(Arc<dyn Sink>),
+    /// Nobody wants the results of this sink's orders any more.
+    CancelOrders(Arc<dyn Sink>),
     /// The last handle of the file with this number was dropped elsewhere.
     Close(u32),
 }
@@ -99,11 +99,11 @@ impl Shared {
         self.errands.load(Ordering::SeqCst) > 0 && self.process.is_current()
     }
 
-    /// Gets the order of a sink cancelled. The sink lives at least until then, so that no other has its address.
+    /// Gets the orders of a sink cancelled. The sink lives at least until then, so that no other has its address.
     pub(crate) fn post_cancellation(&self, sink: Arc<dyn Sink>) {
         let mut inner = self.lock();
         if inner.active {
-            self.post(&mut inner, Mail::CancelOrder(sink));
+            self.post(&mut inner, Mail::CancelOrders(sink));
         }
     }
 
@@ -180,6 +180,10 @@ pub(crate) fn register(shared: &Arc<Shared>) {
 
 pub(crate) fn find(id: u64) -> Option<Arc<Shared>> {
     all(|map| map.get(&id).cloned())
+}
+
+pub(crate) fn everyone() -> Vec<Arc<Shared>> {
+    all(|map| map.values().cloned().collect())
 }
 
 /// Looks at every driver, then does `last`; none comes or is retired meanwhile.

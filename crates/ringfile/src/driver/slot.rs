@@ -243,13 +243,13 @@ impl Slots {
         self.with_state(|state| state == State::Done)
     }
 
-    /// The unanswered operation whose result goes to `sink`.
-    pub(crate) fn of_sink(&self, sink: &Arc<dyn Sink>) -> Option<Key> {
+    /// The unanswered operations whose results go to `sink`.
+    pub(crate) fn of_sink(&self, sink: &Arc<dyn Sink>) -> Vec<Key> {
         let wanted = |key: &Key| match &self.slots[key.slot as usize].wake {
             Wake::Sink(known, _) => std::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(sink)),
             _ => false,
         };
-        self.unanswered().find(wanted)
+        self.unanswered().filter(wanted).collect()
     }
 
     /// The operations that wait for the queue or the kernel.

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::{Aftermath, Shared, enter, leave, turn, with};
+use super::{Aftermath, Shared, leave, try_enter, turn, with};
 use crate::ring::RingOptions;
 
 thread_local! {
@@ -25,11 +25,12 @@ impl Stay {
         Self(PhantomData)
     }
 
-    /// Has the driver take operations for as long as the visit lasts.
-    pub(crate) fn visit(&self) -> Visit<'_> {
+    /// Has the driver take operations for as long as the visit lasts. `None` where the thread ends, and its driver has
+    /// drained and is gone.
+    pub(crate) fn visit(&self) -> Option<Visit<'_>> {
         let before = with(|driver| driver.active) == Some(true);
-        let shared = enter(RingOptions::default());
-        Visit { before, shared, stay: PhantomData }
+        let shared = try_enter(RingOptions::default())?;
+        Some(Visit { before, shared, stay: PhantomData })
     }
 }
 

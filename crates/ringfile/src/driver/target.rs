@@ -8,11 +8,14 @@ use std::fs;
 use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::route::Lanes;
 use crate::ring::Ring;
+
+/// Linux 6.14, include/uapi/linux/fs.h.
+const RWF_DONTCACHE: u32 = 0x80;
 
 /// Registering costs about as much as it saves in this many operations.
 const USES_BEFORE_REGISTERING: u32 = 8;
@@ -48,6 +51,10 @@ pub(crate) struct Target {
     direct: AtomicU32,
     /// What addresses of direct I/O must be multiples of.
     memory: u32,
+    /// What buffered operations carry besides their own flags: `RWF_DONTCACHE`, or 0.
+    cache_flags: AtomicU32,
+    /// Whether they carried it at first.
+    must_not_cache: AtomicBool,
     /// Completions are polled from the device.
     pub polled: bool,
     pub path: Option<PathBuf>,
@@ -80,6 +87,8 @@ impl Target {
             kind,
             direct,
             memory,
+            cache_flags: AtomicU32::new(0),
+            must_not_cache: AtomicBool::new(false),
             polled,
             path,
             lanes,
@@ -101,6 +110,29 @@ impl Target {
         self.direct.store(0, Ordering::Relaxed);
         self.lanes.reset();
         Ok(())
+    }
+
+    /// From now on buffered operations do not leave their pages in the cache, where the file system can.
+    pub(crate) fn do_not_cache(&self) {
+        self.must_not_cache.store(true, Ordering::Relaxed);
+        self.cache_flags.store(RWF_DONTCACHE, Ordering::Relaxed);
+    }
+
+    /// What operations that move data carry besides their own flags.
+    #[inline]
+    pub(crate) fn cache_flags(&self) -> u32 {
+        self.cache_flags.load(Ordering::Relaxed)
+    }
+
+    /// Whether an operation is to be tried again: its errno is that of a file system without `RWF_DONTCACHE`, which it
+    /// may have carried, and which none does from now on.
+    #[cold]
+    pub(crate) fn caches_after_all(&self, errno: i32) -> bool {
+        if errno != libc::EOPNOTSUPP || !self.must_not_cache.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.cache_flags.store(0, Ordering::Relaxed);
+        true
     }
 
     pub(crate) fn raw_fd(&self) -> i32 {

@@ -9,8 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
 use super::order::Order;
-use super::{plain, route};
+use super::{FileKind, plain, route};
 use crate::ring::fork;
 
 const IDLE: Duration = Duration::from_secs(10);
@@ -79,20 +82,44 @@ pub(crate) fn send(order: Order) -> Result<(), Order> {
             if queue.threads == 0 {
                 let order = queue.orders.pop_back();
                 drop(queue);
-                order.into_iter().for_each(carry_out);
+                let mut order = order;
+                while let Some(given_back) = order.and_then(carry_out) {
+                    order = Some(given_back);
+                }
             }
         }
     }
     Ok(())
 }
 
-fn carry_out(mut order: Order) {
+/// How long a worker waits for a pipe before it looks at what else there is to do.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// Carries an order out. Gives back one that would wait for another process or a person, so that neither other orders
+/// wait for those, nor does what comes go to a read that nobody wants any more.
+fn carry_out(mut order: Order) -> Option<Order> {
     if !order.is_wanted() {
-        return order.refuse(libc::ECANCELED);
+        order.refuse(libc::ECANCELED);
+        return None;
+    }
+    if order.target.kind == FileKind::Other && !is_ready(&order) {
+        return Some(order);
     }
     let ended = plain::run(&order.target, &order.request, &mut order.held);
     super::count(route::Taken::Workers, &order.request, ended);
     order.end(ended);
+    None
+}
+
+/// Whether a pipe, a socket or a terminal would not keep its caller waiting, or soon. Where that can't be known, it is.
+fn is_ready(order: &Order) -> bool {
+    let wanted = match order.request.kind {
+        kind if kind.is_read() => PollFlags::IN,
+        kind if kind.is_write() => PollFlags::OUT,
+        _ => return true,
+    };
+    let mut polled = [PollFd::from_borrowed_fd(order.target.as_fd(), wanted)];
+    !matches!(rustix::event::poll(&mut polled, Some(&LOOK)), Ok(0) | Err(Errno::INTR))
 }
 
 impl Workers {
@@ -110,6 +137,7 @@ impl Workers {
                     tracing::error!("a waker or a buffer panicked on a worker thread");
                 }
                 queue = self.lock();
+                queue.orders.extend(caught.ok().flatten());
                 continue;
             }
             queue.idle += 1;

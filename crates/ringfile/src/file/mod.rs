@@ -192,6 +192,13 @@ impl File {
         self.0.target.direct().is_some()
     }
 
+    /// Whether buffered I/O leaves nothing in the page cache, as far as is known by now: where
+    /// [`dont_cache`](OpenOptions::dont_cache) was asked for, and no operation has found that it can't be had.
+    #[must_use]
+    pub fn is_uncached(&self) -> bool {
+        self.0.target.cache_flags() != 0
+    }
+
     /// What writes must be multiples of, and reads had better be.
     #[must_use]
     pub fn alignment(&self) -> Alignment {

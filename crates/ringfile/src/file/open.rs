@@ -49,6 +49,7 @@ pub struct OpenOptions {
     poll: bool,
     durability: Durability,
     route: Option<Route>,
+    dont_cache: bool,
 }
 
 impl Default for OpenOptions {
@@ -74,6 +75,7 @@ impl OpenOptions {
             poll: false,
             durability: Durability::default(),
             route: None,
+            dont_cache: false,
         }
     }
 
@@ -157,6 +159,26 @@ impl OpenOptions {
         self
     }
 
+    /// Has buffered operations not leave their pages in the page cache (`RWF_DONTCACHE`): for streams that would push out
+    /// what others have use for. Written pages go to the disk at once, and are dropped then. For direct I/O, and where the
+    /// kernel (before 6.14) or the file system can't, it changes nothing: [`File::is_uncached`] tells.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("stream");
+    /// # std::fs::write(&path, vec![7; 1 << 20])?;
+    /// let file = ringfile::OpenOptions::new().read(true).dont_cache(true).open(&path)?;
+    /// let buffer = ringfile::block_on(file.read_at(Vec::with_capacity(1 << 20), 0))?;
+    /// assert_eq!(buffer.len(), 1 << 20);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn dont_cache(&mut self, dont_cache: bool) -> &mut Self {
+        self.dont_cache = dont_cache;
+        self
+    }
+
     /// Opens the file. Blocks: the kernel has no way to look a path up without, and would hand it to a worker thread,
     /// which takes longer.
     ///
@@ -222,6 +244,9 @@ impl OpenOptions {
         let polled = self.poll && direct.is_some();
         let lanes = Lanes::new(self.route.unwrap_or_else(driver::default_route), is_in_memory(&own));
         let target = Arc::new(Target::new(own, kind, direct, polled, path.map(Path::to_owned), lanes));
+        if self.dont_cache && direct.is_none() && kind != FileKind::Other {
+            target.do_not_cache();
+        }
         File(Arc::new(Handle::new(target, user, self.buffered_fallback, self.durability)))
     }
 }

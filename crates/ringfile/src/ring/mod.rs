@@ -25,6 +25,9 @@ pub(crate) use setup::RingOptions;
 
 use registry::ClonedBuffers;
 
+/// Entries that one `enter` hands over at most: a device takes about 3 µs for each, and a thread's tasks wait meanwhile.
+const SLICE: u32 = 128;
+
 /// Registered files a ring has room for; a file whose number is higher goes by its descriptor.
 const FILE_SLOTS: u32 = 1024;
 
@@ -287,13 +290,32 @@ impl Ring {
         self.has_flag(uapi::IORING_SQ_TASKRUN | uapi::IORING_SQ_CQ_OVERFLOW)
     }
 
-    /// Hands over what was pushed, and waits as `until` says. One system call, or none where nothing is to be done.
+    /// How many entries the next `enter` hands over: no more than [`SLICE`], but never half of a chain of links, which
+    /// the kernel would cut there.
+    fn slice(&self) -> u32 {
+        let waiting = self.waiting();
+        let mut slice = waiting.min(SLICE);
+        while slice < waiting {
+            let last = self.next.wrapping_sub(waiting).wrapping_add(slice - 1) & self.mask;
+            // SAFETY: the position is one that the kernel has not been given, and was written by `push`.
+            let flags = unsafe { self.entries.add(last as usize).as_ref() }.flags;
+            if flags & (1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8) == 0 {
+                break;
+            }
+            slice += 1;
+        }
+        slice
+    }
+
+    /// Hands over what was pushed, or the first slice of it, and waits as `until` says, but not where more is to be handed
+    /// over. One system call, or none where nothing is to be done.
     ///
     /// # Errors
     /// `EINTR` (a signal; nothing is lost, call again), `EBUSY`, `EAGAIN`, `ENOMEM` (collect completions first), or
     /// what else the kernel says; entries that were not taken are still there.
     pub(crate) fn enter(&mut self, until: Until) -> io::Result<()> {
-        let mut submit = self.waiting();
+        let mut submit = self.slice();
+        let all = submit == self.waiting();
         self.publish();
         let mut flags = self.enter_flags;
         if self.sqpoll {
@@ -306,7 +328,7 @@ impl Ring {
                 return Ok(());
             }
         }
-        let wait = u32::from(until == Until::Completed);
+        let wait = u32::from(until == Until::Completed && (all || self.sqpoll));
         if until != Until::Submitted {
             flags |= uapi::IORING_ENTER_GETEVENTS;
         } else if submit == 0 && flags & uapi::IORING_ENTER_SQ_WAKEUP == 0 {
@@ -315,18 +337,6 @@ impl Ring {
         self.enters += 1;
         // SAFETY: the entries were put there by `push`, whose contract is the one asked for.
         unsafe { abi::enter(self.enter_fd, submit, wait, flags) }.map(drop)
-    }
-
-    /// Waits until the kernel's submission thread has taken an entry, so that there is room.
-    pub(crate) fn wait_for_space(&mut self) -> io::Result<()> {
-        if !self.sqpoll {
-            return self.enter(Until::Submitted);
-        }
-        self.publish();
-        let flags = self.enter_flags | uapi::IORING_ENTER_SQ_WAIT | uapi::IORING_ENTER_SQ_WAKEUP;
-        self.enters += 1;
-        // SAFETY: as in `enter`.
-        unsafe { abi::enter(self.enter_fd, 0, 0, flags) }.map(drop)
     }
 
     /// Whether completions have to be asked for in a loop.

@@ -1,0 +1,114 @@
+//! How batches end that are not run to their end: dropped half way, and larger than memory.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+mod support;
+
+use std::future::{Future, IntoFuture};
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use ringfile::{Batch, BatchRun, File, Pool, block_on};
+use support::{Folder, assert_content, content, in_child, must_end, wait_for, yield_now};
+
+/// A batch that waits for a pipe which nothing comes out of.
+fn waits_for_ever(pool: &Pool) -> (BatchRun, std::io::PipeWriter) {
+    let (theirs, ours) = std::io::pipe().unwrap();
+    let pipe = File::from(std::fs::File::from(OwnedFd::from(theirs)));
+    let mut batch = Batch::new().in_flight(3);
+    for _ in 0..10 {
+        batch.read(&pipe, pool.get(4096).unwrap(), 0);
+    }
+    (batch.into_future(), ours)
+}
+
+fn is_pending(run: &mut BatchRun, context: &mut Context<'_>) {
+    assert!(matches!(Pin::new(run).poll(context), Poll::Pending));
+}
+
+#[test]
+fn a_dropped_batch_gets_cancelled_what_is_in_flight() {
+    must_end("the drop of a batch", || {
+        let pool = Pool::new(1 << 20);
+        // Carried out by other threads.
+        let (mut run, pipe) = waits_for_ever(&pool);
+        is_pending(&mut run, &mut Context::from_waker(Waker::noop()));
+        drop(run);
+        wait_for("the memory's return from the I/O threads", || pool.metrics().in_use == 0);
+        drop(pipe);
+        // By this thread's own ring; leaving the loop waits for it.
+        let _pipe = block_on(async {
+            let (mut run, pipe) = waits_for_ever(&pool);
+            std::future::poll_fn(|context| {
+                is_pending(&mut run, context);
+                Poll::Ready(())
+            })
+            .await;
+            yield_now().await;
+            drop(run);
+            pipe
+        });
+        wait_for("the memory's return from the loop", || pool.metrics().in_use == 0);
+    });
+}
+
+#[test]
+fn a_batch_that_was_begun_in_a_loop_and_dropped_elsewhere_is_cancelled_too() {
+    must_end("the drop of a batch elsewhere", || {
+        let pool = Pool::new(1 << 20);
+        let (mut run, _pipe) = waits_for_ever(&pool);
+        block_on(async {
+            std::future::poll_fn(|context| {
+                is_pending(&mut run, context);
+                Poll::Ready(())
+            })
+            .await;
+            yield_now().await;
+            std::thread::spawn(move || drop(run)).join().unwrap();
+            while pool.metrics().in_use > 0 {
+                yield_now().await;
+            }
+        });
+    });
+}
+
+#[test]
+fn operations_for_which_there_is_no_memory_are_refused_and_the_others_done() {
+    if !in_child("operations_for_which_there_is_no_memory_are_refused_and_the_others_done") {
+        return;
+    }
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, 4096))).unwrap();
+    // Threads and rings are there before memory gets scarce.
+    let mut batch = Batch::new();
+    batch.read(&file, Vec::with_capacity(16), 0);
+    assert_content(batch.run()[0].buffer.as_ref().unwrap(), 0);
+    let in_use: u64 =
+        std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
+    let limit = libc::rlimit { rlim_cur: in_use * 4096 + (24 << 20), rlim_max: libc::RLIM_INFINITY };
+    // Large vectors come straight from the kernel, so that the limit meets them.
+    // SAFETY: no memory is named.
+    assert_eq!(unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10) }, 1);
+    // SAFETY: a valid record.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+    let mut batch = Batch::new();
+    let asked: usize = 600_000;
+    for i in 0..asked {
+        // Without capacity: what runs out is the memory of the batch.
+        assert_eq!(batch.read(&file, Vec::new(), 0), i);
+    }
+    assert_eq!(batch.len(), asked);
+    let results = batch.run();
+    assert_eq!(results.len(), asked);
+    let done = results.iter().take_while(|done| done.result.is_ok()).count();
+    assert!(done > 1000 && done < asked, "{done} of {asked}");
+    for refused in &results[done..] {
+        let error = refused.result.as_ref().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+        assert!(refused.buffer.is_none());
+    }
+    let error = results[done].result.as_ref().unwrap_err().to_string();
+    assert!(error.contains("run several batches"), "{error}");
+}

@@ -1,0 +1,96 @@
+//! Buffered I/O that leaves nothing in the page cache, where the file system can.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+mod support;
+
+use std::os::fd::AsRawFd;
+
+use ringfile::{Batch, File, OpenOptions, Pool, Route, block_on};
+use support::{Folder, assert_content, content, is_without_ring, skip};
+
+const LEN: usize = 4 << 20;
+
+fn uncached(path: &std::path::Path, route: Route) -> File {
+    OpenOptions::new().read(true).write(true).dont_cache(true).route(route).open(path).unwrap()
+}
+
+fn drop_cache(path: &std::path::Path) {
+    let file = std::fs::File::open(path).unwrap();
+    file.sync_all().unwrap();
+    // SAFETY: no memory is named.
+    assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
+}
+
+/// How many of the file's pages the page cache holds.
+fn cached_pages(path: &std::path::Path) -> usize {
+    let file = std::fs::File::open(path).unwrap();
+    let len = file.metadata().unwrap().len() as usize;
+    let mut resident = vec![0u8; len.div_ceil(4096)];
+    // SAFETY: a mapping of its own, which is looked at and unmapped; `resident` has a byte for each of its pages.
+    unsafe {
+        let map =
+            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        assert_ne!(map, libc::MAP_FAILED);
+        assert_eq!(libc::mincore(map, len, resident.as_mut_ptr()), 0);
+        assert_eq!(libc::munmap(map, len), 0);
+    }
+    resident.iter().filter(|&&page| page & 1 == 1).count()
+}
+
+fn routes() -> Vec<Route> {
+    let rings: &[Route] = if is_without_ring() { &[] } else { &[Route::Ring] };
+    [&[Route::Auto, Route::Inline, Route::Workers], rings].concat()
+}
+
+#[test]
+fn a_stream_leaves_no_pages_where_a_usual_one_does() {
+    let folder = Folder::inside(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let path = folder.file("data", &content(0, LEN));
+    for route in routes() {
+        drop_cache(&path);
+        assert_eq!(cached_pages(&path), 0, "the cache could not be dropped");
+        let file = uncached(&path, route);
+        let buffer = block_on(file.read_exact_at(Pool::new(8 << 20).get(LEN).unwrap(), 0)).unwrap();
+        assert_content(&buffer, 0);
+        if !file.is_uncached() {
+            return skip("a_stream_leaves_no_pages", "this kernel or file system has no RWF_DONTCACHE");
+        }
+        let left = cached_pages(&path);
+        assert!(left < LEN / 4096 / 4, "{left} pages were left by {route:?}");
+    }
+    let usual = File::open(&path).unwrap();
+    block_on(usual.read_exact_at(Vec::with_capacity(LEN), 0)).unwrap();
+    assert_eq!(cached_pages(&path), LEN / 4096, "or the test can't fail");
+}
+
+#[test]
+fn a_file_system_without_it_caches_and_says_so() {
+    let folder = Folder::inside(std::path::Path::new("/dev/shm"));
+    let path = folder.file("data", &content(0, LEN));
+    for route in routes() {
+        let file = uncached(&path, route);
+        assert!(file.is_uncached(), "nothing was found out yet");
+        // Many at once: each carries the flag, and each is tried again.
+        let mut batch = Batch::new();
+        for i in 0..64 {
+            batch.read(&file, Vec::with_capacity(4096), i * 4096);
+        }
+        batch.write(&file, content(0, 4096), 0);
+        for (i, done) in batch.run().into_iter().enumerate() {
+            assert_eq!(done.result.unwrap(), 4096, "{route:?}");
+            assert_content(&done.buffer.unwrap(), (i as u64 % 64) * 4096);
+        }
+        assert!(!file.is_uncached(), "tmpfs has none");
+    }
+}
+
+#[test]
+fn direct_files_and_pipes_are_as_without() {
+    let folder = Folder::inside(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let path = folder.file("data", &content(0, LEN));
+    let mut options = OpenOptions::new();
+    let file = options.read(true).direct(true).buffered_fallback(true).dont_cache(true).open(&path).unwrap();
+    assert!(file.is_direct() && !file.is_uncached());
+    assert_content(&block_on(file.read_at(Pool::new(1 << 20).get(4096).unwrap(), 0)).unwrap(), 0);
+}
