@@ -306,6 +306,8 @@ impl Batch {
             return self.refuse("the thread ends, and has no ring any more");
         };
         let running = Running::new(self, visit.waker());
+        // A waker or a buffer of others may panic in a turn.
+        let _closing = Closing(&running);
         let mut after = Aftermath::default();
         visit.wait(&mut after, || {
             running.start();
@@ -324,6 +326,15 @@ impl Batch {
         let mut results = self.results;
         results.extend(self.ops.into_iter().map(refuse));
         with_refused(results, self.refused)
+    }
+}
+
+/// Starts nothing more of a batch that nobody waits for any more.
+struct Closing<'a>(&'a Arc<Running>);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 

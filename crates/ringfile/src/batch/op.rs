@@ -37,6 +37,8 @@ pub(super) struct Op {
     /// Bytes that came through aligned memory so far.
     done: usize,
     through_reserve: bool,
+    /// Bytes at the beginning of the chunk that nobody asked for. Kept, as the file may turn buffered meanwhile.
+    skipped: usize,
     fell_back: bool,
 }
 
@@ -67,8 +69,18 @@ impl Op {
     fn new(file: &File, kind: Kind, op_flags: u32, offset: u64, want: usize, held: Held) -> Self {
         let request = Request { kind, op_flags, offset, start: 0, want, linked: false };
         let file = file.clone();
-        let (done, through_reserve, fell_back) = (0, false, false);
-        Self { file, request, held, stage: Stage::Waiting, next: NONE, done, through_reserve, fell_back }
+        let (done, through_reserve, skipped, fell_back) = (0, false, 0, false);
+        Self {
+            file,
+            request,
+            held,
+            stage: Stage::Waiting,
+            next: NONE,
+            done,
+            through_reserve,
+            skipped,
+            fell_back,
+        }
     }
 
     /// What to hand to a driver; nothing where the operation is over without one.
@@ -100,6 +112,7 @@ impl Op {
         let block = self.file.alignment().bytes;
         let at = self.request.offset + self.done as u64;
         let skipped = (at % block as u64) as usize;
+        self.skipped = skipped;
         let want = (skipped + self.request.want - self.done).next_multiple_of(block).min(CHUNK.max(block));
         match reserve().get(want) {
             Ok(scratch) => {
@@ -115,14 +128,20 @@ impl Op {
 
     /// Takes what a driver gave. False where the operation must begin again, for the rest of it.
     pub(super) fn end(&mut self, Finished { held, ended }: Finished) -> bool {
-        if self.through_reserve {
-            return self.end_chunk(&held, ended);
-        }
-        self.held = held;
+        let scratch = if self.through_reserve {
+            Some(held)
+        } else {
+            self.held = held;
+            None
+        };
         if ended.errno == libc::EINVAL && !self.fell_back && check::falls_back(&self.file, ended) {
             self.fell_back = true;
+            (self.through_reserve, self.done) = (false, 0);
             self.stage = Stage::Waiting;
             return false;
+        }
+        if let Some(scratch) = scratch {
+            return self.end_chunk(&scratch, ended);
         }
         self.end_with(ended);
         true
@@ -130,11 +149,9 @@ impl Op {
 
     #[cold]
     fn end_chunk(&mut self, scratch: &Held, ended: Ended) -> bool {
-        let block = self.file.alignment().bytes as u64;
-        let skipped = ((self.request.offset + self.done as u64) % block) as usize;
         let (mut moved, mut is_last) = (0, true);
         if let Held::Pooled(scratch) = scratch {
-            let got = scratch.get(skipped..).unwrap_or_default();
+            let got = scratch.get(self.skipped..).unwrap_or_default();
             moved = got.len().min(self.request.want - self.done);
             self.held.copy_in(self.done, &got[..moved]);
             is_last = scratch.len() < scratch.capacity();

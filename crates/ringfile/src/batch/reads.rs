@@ -3,6 +3,7 @@
 //! What always holds: a buffer is given up only when the kernel is done with it, by whatever call; a handle names one
 //! read, and none once that was taken.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -11,12 +12,19 @@ use super::{AnyBuffer, Done};
 use crate::driver::{self, Aftermath, Dispatched, Finished, Order, Place, Sink, Stay};
 use crate::error::{Error, Result};
 use crate::file::File;
+use crate::ring::fork;
 
 const WAITS: &str = "waiting would block a ringfile thread: await the file's own reads there";
 
 /// Names one read of an [`AsyncReads`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReadHandle(u64);
+
+/// No two reads of the process have the same one, until there were 2^32.
+fn next_generation() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
 
 impl ReadHandle {
     fn new(index: u32, generation: u32) -> Self {
@@ -64,6 +72,7 @@ pub struct AsyncReads {
     reads: Arc<Reads>,
     after: Aftermath,
     stay: Stay,
+    process: fork::Mark,
 }
 
 struct Reads(Mutex<Inner>);
@@ -134,7 +143,7 @@ impl Inner {
         });
         let is_over = op.is_over();
         let entry = &mut self.entries[index as usize];
-        let generation = entry.generation.wrapping_add(1).max(1);
+        let generation = next_generation();
         *entry = Entry { generation, op: Some(op), place: None, aborted: false };
         if is_over {
             self.done += 1;
@@ -191,6 +200,14 @@ impl Sink for Reads {
     fn is_wanted(&self, index: u32) -> bool {
         !self.lock().entries[index as usize].aborted
     }
+
+    fn outlives_loops(&self) -> bool {
+        true
+    }
+
+    fn address(&self) -> *const () {
+        std::ptr::from_ref(self).cast()
+    }
 }
 
 impl Default for AsyncReads {
@@ -204,7 +221,7 @@ impl AsyncReads {
     #[must_use]
     pub fn new() -> Self {
         let reads = Arc::new(Reads(Mutex::default()));
-        Self { reads, after: Aftermath::default(), stay: Stay::new() }
+        Self { reads, after: Aftermath::default(), stay: Stay::new(), process: fork::Mark::current() }
     }
 
     /// Starts a read from `offset` that fills the buffer up to its capacity, as [`File::read_at`]. Where it can't be
@@ -278,6 +295,7 @@ impl AsyncReads {
             Some(false) if crate::runtime::is_in_loop() => {
                 return Err(Error::new(std::io::ErrorKind::WouldBlock, what).because(WAITS));
             }
+            Some(false) if !self.process.is_current() => return Err(driver::after_fork()),
             Some(false) => self.wait_until(|inner| inner.is_done(handle) != Some(false)),
             None => {}
         }
@@ -300,6 +318,10 @@ impl AsyncReads {
     }
 
     fn wait_until(&mut self, mut is_over: impl FnMut(&mut Inner) -> bool) {
+        if !self.process.is_current() {
+            // A forked child: what is open ends in the parent.
+            return;
+        }
         let Some(visit) = self.stay.visit() else { return };
         self.reads.lock().waker.get_or_insert_with(|| visit.waker());
         let reads = &self.reads;
@@ -312,6 +334,9 @@ impl AsyncReads {
 
 impl Drop for AsyncReads {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            return;
+        }
         let open: Vec<ReadHandle> = {
             let inner = self.reads.lock();
             let handle = |(index, entry): (usize, &Entry)| ReadHandle::new(index as u32, entry.generation);

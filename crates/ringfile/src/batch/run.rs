@@ -175,6 +175,10 @@ impl Sink for Running {
     fn is_wanted(&self, _: u32) -> bool {
         !self.is_closed()
     }
+
+    fn address(&self) -> *const () {
+        std::ptr::from_ref(self).cast()
+    }
 }
 
 impl Inner {

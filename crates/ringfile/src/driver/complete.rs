@@ -9,8 +9,8 @@ use linux_raw_sys::io_uring as uapi;
 
 use super::prepare::{BELL, IGNORED};
 use super::shared::Mail;
-use super::slot::{Key, Kind, Owner, State};
-use super::target::{FileKind, Target};
+use super::slot::{CANCELLED, Key, Kind, Owner, State};
+use super::target::FileKind;
 use super::wake::Wake;
 use super::{
     ATTEMPTS, Aftermath, Driver, Finished, Metrics, Order, REFUSED_ORDERS, Refused, Rings, Route, Sink,
@@ -229,10 +229,11 @@ impl Driver {
     #[cold]
     fn is_over(&mut self, key: Key, result: i32, polled: bool) -> bool {
         let slot = self.slots.at(key.slot);
-        let wanted = slot.owner != Owner::Nobody;
+        let cancelled = slot.attempts == CANCELLED;
+        let wanted = slot.owner != Owner::Nobody && !cancelled;
         if result < 0 {
             let errno = -result;
-            slot.attempts += 1;
+            slot.attempts = slot.attempts.saturating_add(1);
             let (file, may_go_on) = (slot.file, slot.attempts < ATTEMPTS && wanted);
             let is_passing = match errno {
                 libc::EINTR | libc::EAGAIN => true,
@@ -245,7 +246,9 @@ impl Driver {
                 self.go_on(key, polled);
                 return false;
             }
-            self.slots.at(key.slot).errno = errno as u16;
+            let slot = self.slots.at(key.slot);
+            let interrupted = cancelled && matches!(errno, libc::EINTR | libc::EAGAIN);
+            slot.errno = if interrupted { libc::ECANCELED } else { errno } as u16;
             return true;
         }
         let slot = self.slots.at(key.slot);
@@ -267,16 +270,16 @@ impl Driver {
         false
     }
 
-    /// Where in the operation the submission that was just answered began. A direct read that stopped between two
-    /// blocks goes on from the block it stopped in, since the kernel would refuse the rest.
+    /// Where in the operation the next submission begins, or the one began that was just answered. A direct read that
+    /// stopped between two blocks goes on from the block it stopped in, since the kernel would refuse the rest.
     #[inline]
     pub(super) fn began_at(&mut self, key: Key) -> usize {
         let slot = self.slots.at(key.slot);
         if slot.done == 0 || !slot.kind.is_read() {
             return slot.done;
         }
-        match self.files.target(slot.file).and_then(Target::direct) {
-            Some(direct) => slot.done - slot.done % direct.block as usize,
+        match self.files.target(slot.file) {
+            Some(target) => target.block_before(slot.done),
             None => slot.done,
         }
     }
@@ -357,6 +360,10 @@ impl Driver {
         match self.may_start(&order.target) {
             Ok(()) => {
                 self.files.enter(&order.target, self.shared.id);
+                if order.target.is_closed() {
+                    // Nobody will tell us any more: the file is given up with this operation.
+                    self.files.close(order.target.number);
+                }
                 let wake = Wake::Sink(order.sink, order.index);
                 let key = self.slots.insert(&order.request, &mut order.held, order.target.number, wake);
                 self.submit(key);
@@ -455,6 +462,11 @@ impl Driver {
     pub(super) fn must_drain(&mut self) -> bool {
         let ours = self.rings.as_ref().is_some_and(|rings| rings.main.is_ours());
         ours && (self.in_flight > 0 || !self.waiting.is_empty())
+    }
+
+    /// Whether all that must be waited for are reads which the thread itself holds open.
+    pub(super) fn only_lasting(&mut self) -> bool {
+        self.slots.all_outlive_loops()
     }
 
     /// Gives everything up that the thread need not keep until its next loop. The wakers of futures on other threads,

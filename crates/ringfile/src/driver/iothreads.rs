@@ -38,11 +38,17 @@ fn io_threads() -> &'static IoThreads {
 fn start(index: usize) -> Option<Arc<Shared>> {
     let (started, starts) = mpsc::sync_channel(1);
     let run = move || {
-        let _ = started.send(super::enter(RingOptions::default()));
+        let shared = super::enter(RingOptions::default());
+        let _ = started.send(Arc::clone(&shared));
         let mut after = Aftermath::default();
+        let mut may_sleep = true;
         loop {
-            let turn = std::panic::AssertUnwindSafe(|| super::turn(true, &mut after));
-            if std::panic::catch_unwind(turn).is_err() {
+            // Before its causes are looked at; and a thread that was notified would not sleep.
+            shared.sleep.take_notification();
+            let turn = std::panic::AssertUnwindSafe(|| super::turn(may_sleep, &mut after));
+            // What the panic kept from others is made up for before the thread sleeps.
+            may_sleep = std::panic::catch_unwind(turn).is_ok();
+            if !may_sleep {
                 tracing::error!("a waker or a buffer panicked on an I/O thread");
             }
         }

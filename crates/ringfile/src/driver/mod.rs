@@ -55,6 +55,7 @@ pub(crate) use ticket::{Started, Ticket, can_link, start};
 pub(crate) use wake::{TaskNumber, polled, polling};
 pub(crate) use workers::set_most as set_worker_threads;
 
+use order::Counted;
 use shared::Mail;
 use slot::{Owner, Parts, Slots, State};
 use target::{Files, Given};
@@ -114,20 +115,22 @@ impl Aftermath {
     }
 
     fn settle(&mut self) {
-        for waker in self.wakers.drain(..) {
-            waker.wake();
-        }
+        for_each(&mut self.wakers, Waker::wake);
         self.buffers.clear();
         self.files.clear();
-        for (sink, index, finished) in self.ended.drain(..) {
-            sink.done(index, finished);
-        }
-        for (order, errno) in self.orders.drain(..) {
-            match errno {
-                Some(errno) => order.refuse(errno),
-                None => send_to_workers(order),
-            }
-        }
+        for_each(&mut self.ended, |(sink, index, finished)| sink.done(index, finished));
+        for_each(&mut self.orders, |(order, errno)| match errno {
+            Some(errno) => order.refuse(errno),
+            None => send_to_workers(order),
+        });
+    }
+}
+
+/// Empties a list, first come first served. Where one panics, the others are there for the next time.
+fn for_each<T>(list: &mut Vec<T>, mut act: impl FnMut(T)) {
+    list.reverse();
+    while let Some(item) = list.pop() {
+        act(item);
     }
 }
 
@@ -153,6 +156,8 @@ struct Driver {
     counts: Metrics,
     /// Whether the thread is in its loop.
     active: bool,
+    /// It is there only for as long as it waits for a batch or a read.
+    visited: bool,
     options: RingOptions,
     shared: Arc<Shared>,
 }
@@ -215,7 +220,7 @@ impl Refused {
 }
 
 #[cold]
-fn after_fork() -> Error {
+pub(crate) fn after_fork() -> Error {
     Error::new(io::ErrorKind::Unsupported, "file operation in a forked child")
         .because("its ring and threads belong to the parent; use exec, or use ringfile only after the fork")
 }
@@ -255,7 +260,10 @@ fn send_to_workers(order: Order) {
 }
 
 /// Has an order carried out by another thread: on a ring where there is one. Gives the I/O thread that has it.
-fn send(order: Order, choice: route::Choice) -> Option<Arc<Shared>> {
+fn send(mut order: Order, choice: route::Choice) -> Option<Arc<Shared>> {
+    if let Some(owner) = owner() {
+        order.sink = Arc::new(Counted::new(order.sink, owner));
+    }
     let sent = match choice {
         route::Choice::Ring => iothreads::send(order),
         _ => Err(order),
@@ -263,11 +271,9 @@ fn send(order: Order, choice: route::Choice) -> Option<Arc<Shared>> {
     sent.map_err(send_to_workers).ok()
 }
 
-/// The calling thread, where it is in its loop: it has one errand more.
+/// The calling thread, where it is in its loop.
 fn owner() -> Option<Arc<Shared>> {
-    let shared = with(|driver| driver.active.then(|| Arc::clone(&driver.shared))).flatten()?;
-    shared.one_errand_more();
-    Some(shared)
+    with(|driver| (driver.active && !driver.visited).then(|| Arc::clone(&driver.shared))).flatten()
 }
 
 /// Counts an operation that this thread carried out by itself.
@@ -313,6 +319,7 @@ impl Driver {
             spare_orders: Vec::new(),
             counts: Metrics::default(),
             active: false,
+            visited: false,
             options,
             shared,
         })
@@ -496,6 +503,7 @@ impl Driver {
             _ => &mut rings.main,
         };
         self.counts.cancelled += 1;
+        self.slots.at(key.slot).attempts = slot::CANCELLED;
         match state {
             State::InFlight if !ring.withdraw(position, prepare::IGNORED) => {
                 self.waiting.push_back(Waiting::Cancellation(key));
@@ -592,7 +600,9 @@ pub(crate) fn turn(may_sleep: bool, after: &mut Aftermath) {
 /// Ends the loop of this thread: every operation is waited for, results that nobody took are kept for their futures,
 /// files and registrations are given up.
 pub(crate) fn leave(after: &mut Aftermath) {
-    while with(Driver::must_drain) == Some(true) {
+    while with(Driver::must_drain) == Some(true)
+        && !(stay::is_any() && with(Driver::only_lasting) == Some(true))
+    {
         with(|driver| {
             driver.shared.sleep.take_notification();
             driver.turn(true, after);
@@ -616,6 +626,7 @@ pub(crate) fn leave(after: &mut Aftermath) {
 
 /// The last handle of a file is gone: gets every driver that uses it to give it up.
 pub(crate) fn close(target: &Arc<Target>) {
+    target.is_to_close();
     for user in target.users() {
         let own = with(|driver| {
             (driver.shared.id == user).then(|| {

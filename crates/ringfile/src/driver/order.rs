@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::{Ended, Finished, Request, Shared, Target};
 use crate::memory::Held;
+use crate::ring::fork;
 
 /// Who gets the results of orders; tells them apart by an index.
 pub(crate) trait Sink: Send + Sync {
@@ -16,6 +17,48 @@ pub(crate) trait Sink: Send + Sync {
 
     /// Whether the result still matters; an order that has not begun is not carried out where it does not.
     fn is_wanted(&self, index: u32) -> bool;
+
+    /// Whether a thread may leave its loop while its ring has such orders.
+    fn outlives_loops(&self) -> bool {
+        false
+    }
+
+    /// By what it is known: one sink may stand in front of another.
+    fn address(&self) -> *const ();
+}
+
+/// Stands in front of a sink: the thread that gave the order away does not leave its loop before that has ended.
+pub(super) struct Counted {
+    sink: Arc<dyn Sink>,
+    owner: Arc<Shared>,
+}
+
+impl Counted {
+    pub(super) fn new(sink: Arc<dyn Sink>, owner: Arc<Shared>) -> Self {
+        owner.one_errand_more();
+        Self { sink, owner }
+    }
+}
+
+impl Sink for Counted {
+    fn done(self: Arc<Self>, index: u32, finished: Finished) {
+        // Whoever has the sink may panic on it, and the owner must not wait for ever.
+        Arc::clone(&self.sink).done(index, finished);
+    }
+
+    fn is_wanted(&self, index: u32) -> bool {
+        self.sink.is_wanted(index)
+    }
+
+    fn address(&self) -> *const () {
+        self.sink.address()
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.owner.one_errand_less();
+    }
 }
 
 /// See the module.
@@ -37,7 +80,11 @@ impl Order {
     }
 
     /// Ends it without having begun.
-    pub(crate) fn refuse(self, errno: i32) {
+    pub(crate) fn refuse(mut self, errno: i32) {
+        if self.request.kind.is_read() {
+            // Nothing was read, and the buffer's length says so.
+            self.held.copy_in(self.request.start, &[]);
+        }
         self.end(Ended { done: 0, errno });
     }
 }
@@ -52,8 +99,7 @@ pub(crate) struct Errand {
 
 struct Outcome {
     state: Mutex<State>,
-    /// The thread that does not leave its loop before the order has ended.
-    owner: Option<Arc<Shared>>,
+    process: fork::Mark,
 }
 
 enum State {
@@ -90,13 +136,14 @@ impl Outcome {
 impl Sink for Outcome {
     fn done(self: Arc<Self>, _: u32, finished: Finished) {
         self.take_in(finished);
-        if let Some(owner) = &self.owner {
-            owner.one_errand_less();
-        }
     }
 
     fn is_wanted(&self, _: u32) -> bool {
         !matches!(*self.lock(), State::Closed)
+    }
+
+    fn address(&self) -> *const () {
+        std::ptr::from_ref(self).cast()
     }
 }
 
@@ -109,7 +156,7 @@ impl Errand {
         waker: &Waker,
     ) -> (Self, Order) {
         let state = Mutex::new(State::Open(waker.clone()));
-        let outcome = Arc::new(Outcome { state, owner: super::owner() });
+        let outcome = Arc::new(Outcome { state, process: fork::Mark::current() });
         let order = Order {
             target: Arc::clone(target),
             request: *request,
@@ -127,6 +174,10 @@ impl Errand {
 
     /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
     pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Held) -> Poll<Ended> {
+        if !self.outcome.process.is_current() {
+            // A forked child: the result comes in the parent.
+            return Poll::Ready(Ended { done: 0, errno: libc::ECANCELED });
+        }
         let mut state = self.outcome.lock();
         match std::mem::replace(&mut *state, State::Closed) {
             State::Open(waker) => {
@@ -148,6 +199,10 @@ impl Errand {
 
 impl Drop for Errand {
     fn drop(&mut self) {
+        if !self.outcome.process.is_current() {
+            // The parent's, lock and all.
+            return;
+        }
         let before = std::mem::replace(&mut *self.outcome.lock(), State::Closed);
         if let (State::Open(_), Some(carrier)) = (&before, &self.carrier) {
             carrier.post_cancellation(Arc::clone(&self.outcome) as Arc<dyn Sink>);

@@ -29,9 +29,14 @@ pub(crate) enum Attempt {
     NotOffered,
 }
 
-/// Carries an operation out, and waits for it.
-pub(crate) fn run(target: &Target, request: &Request, held: &mut Held) -> Ended {
-    match go(target, request, held, 0) {
+/// Carries an operation out, and waits for it. Where it is not wanted any more, it is not tried again.
+pub(crate) fn run(
+    target: &Target,
+    request: &Request,
+    held: &mut Held,
+    is_wanted: impl Fn() -> bool,
+) -> Ended {
+    match go(target, request, held, 0, is_wanted) {
         Attempt::Over(ended) => ended,
         // Not said without RWF_NOWAIT.
         _ => Ended { done: 0, errno: libc::EAGAIN },
@@ -40,10 +45,16 @@ pub(crate) fn run(target: &Target, request: &Request, held: &mut Held) -> Ended 
 
 /// Carries an operation out where it need not wait.
 pub(crate) fn attempt(target: &Target, request: &Request, held: &mut Held) -> Attempt {
-    go(target, request, held, RWF_NOWAIT)
+    go(target, request, held, RWF_NOWAIT, || true)
 }
 
-fn go(target: &Target, request: &Request, held: &mut Held, nowait: u32) -> Attempt {
+fn go(
+    target: &Target,
+    request: &Request,
+    held: &mut Held,
+    nowait: u32,
+    is_wanted: impl Fn() -> bool,
+) -> Attempt {
     if !request.kind.moves_data() {
         return Attempt::Over(control(target, request));
     }
@@ -59,7 +70,7 @@ fn go(target: &Target, request: &Request, held: &mut Held, nowait: u32) -> Attem
                     break;
                 }
                 attempts = if done > before { 0 } else { attempts + 1 };
-                if attempts >= ATTEMPTS || is_at_end(target, request, done) {
+                if attempts >= ATTEMPTS || is_at_end(target, request, done) || !is_wanted() {
                     break;
                 }
             }
@@ -71,6 +82,10 @@ fn go(target: &Target, request: &Request, held: &mut Held, nowait: u32) -> Attem
                     matches!(failed, libc::EINTR | libc::EAGAIN) || target.caches_after_all(failed);
                 if !is_passing || attempts >= ATTEMPTS {
                     errno = failed;
+                    break;
+                }
+                if !is_wanted() {
+                    errno = libc::ECANCELED;
                     break;
                 }
             }
@@ -86,10 +101,7 @@ fn go(target: &Target, request: &Request, held: &mut Held, nowait: u32) -> Attem
 
 /// Where the next call begins: a direct read that stopped between two blocks goes on from the block it stopped in.
 fn began_at(target: &Target, is_read: bool, done: usize) -> usize {
-    match target.direct() {
-        Some(direct) if is_read => done - done % direct.block as usize,
-        _ => done,
-    }
+    if is_read { target.block_before(done) } else { done }
 }
 
 /// Whether a short read is the end of what there is.
@@ -132,11 +144,7 @@ fn call(
     parts: &[libc::iovec],
 ) -> Result<usize, i32> {
     let flags = (request.op_flags | target.cache_flags() | nowait).cast_signed();
-    // Pipes and terminals have no offsets.
-    let offset = match target.kind {
-        FileKind::Other => -1,
-        _ => (request.offset + began as u64).cast_signed(),
-    };
+    let offset = target.offset(request.offset + began as u64).cast_signed();
     let (fd, count) = (target.raw_fd(), parts.len() as i32);
     // SAFETY: the parts lie in memory that `held` owns, and the caller owns `held` during the call; reads write to it
     // no further than its capacity.

@@ -46,7 +46,12 @@ impl Driver {
         let index = if slot.kind.moves_data() { fixed_index(&slot.held, ring) } else { None };
         let Some(sqe) = ring.vacant() else { return false };
         // Filled in place: an entry made on the stack and copied costs a failed store forwarding.
-        *sqe = Sqe { fd, user_data: key.to_user_data(), offset: slot.offset, ..Sqe::default() };
+        *sqe = Sqe {
+            fd,
+            user_data: key.to_user_data(),
+            offset: file.target.offset(slot.offset),
+            ..Sqe::default()
+        };
         sqe.op_flags = slot.op_flags;
         if slot.kind.moves_data() {
             sqe.op_flags |= file.target.cache_flags();
@@ -144,7 +149,7 @@ fn plain(slot: &mut Slot, began: usize, index: Option<u16>, sqe: &mut Sqe) {
         Held::Pooled(buffer) => buffer.as_ptr(),
         held => held.part(0).map_or(std::ptr::null(), |part| part.ptr.cast_const()),
     };
-    sqe.offset += began as u64;
+    sqe.offset = sqe.offset.saturating_add(began as u64);
     sqe.addr = start.wrapping_add(slot.start + began).expose_provenance() as u64;
     sqe.len = (slot.want - began).min(MOST_AT_ONCE) as u32;
     sqe.buf_index = index.unwrap_or(0);
@@ -205,7 +210,7 @@ fn vectored(slot: &mut Slot, began: usize, index: Option<u16>, sqe: &mut Sqe) {
         (false, None) => op::IORING_OP_WRITEV,
         (false, Some(_)) => op::IORING_OP_WRITEV_FIXED,
     } as u8;
-    sqe.offset += began as u64;
+    sqe.offset = sqe.offset.saturating_add(began as u64);
     sqe.addr = parts.as_ptr().expose_provenance() as u64;
     sqe.len = parts.len() as u32;
     sqe.buf_index = index.unwrap_or(0);

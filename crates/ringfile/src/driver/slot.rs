@@ -112,7 +112,7 @@ pub(crate) struct Slot {
     pub fixed: bool,
     pub owner: Owner,
     pub linked: bool,
-    /// Failed or fruitless attempts since the last progress.
+    /// Failed or fruitless attempts since the last progress, or [`CANCELLED`].
     pub attempts: u8,
     /// 0, or why the operation failed; Linux has none above 4095.
     pub errno: u16,
@@ -161,6 +161,9 @@ impl Slot {
 }
 
 const NONE: u32 = u32::MAX;
+
+/// Instead of a count of attempts: what the kernel answers next is the end.
+pub(super) const CANCELLED: u8 = u8::MAX;
 
 /// All slots of a driver.
 pub(crate) struct Slots {
@@ -246,10 +249,18 @@ impl Slots {
     /// The unanswered operations whose results go to `sink`.
     pub(crate) fn of_sink(&self, sink: &Arc<dyn Sink>) -> Vec<Key> {
         let wanted = |key: &Key| match &self.slots[key.slot as usize].wake {
-            Wake::Sink(known, _) => std::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(sink)),
+            Wake::Sink(known, _) => std::ptr::addr_eq(known.address(), sink.address()),
             _ => false,
         };
         self.unanswered().filter(wanted).collect()
+    }
+
+    /// Whether every unanswered operation is an order that may be left open.
+    pub(crate) fn all_outlive_loops(&self) -> bool {
+        self.unanswered().all(|key| match &self.slots[key.slot as usize].wake {
+            Wake::Sink(sink, _) => sink.outlives_loops(),
+            _ => false,
+        })
     }
 
     /// The operations that wait for the queue or the kernel.

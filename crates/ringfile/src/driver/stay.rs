@@ -16,6 +16,11 @@ thread_local! {
     static STAYS: Cell<usize> = const { Cell::new(0) };
 }
 
+/// Whether the thread has one.
+pub(super) fn is_any() -> bool {
+    STAYS.try_with(|stays| stays.get() > 0) == Ok(true)
+}
+
 /// See the module.
 pub(crate) struct Stay(PhantomData<*const ()>);
 
@@ -30,6 +35,7 @@ impl Stay {
     pub(crate) fn visit(&self) -> Option<Visit<'_>> {
         let before = with(|driver| driver.active) == Some(true);
         let shared = try_enter(RingOptions::default())?;
+        with(|driver| driver.visited = !before);
         Some(Visit { before, shared, stay: PhantomData })
     }
 }
@@ -78,6 +84,6 @@ impl Visit<'_> {
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
         let before = self.before;
-        with(|driver| driver.active = before);
+        with(|driver| (driver.active, driver.visited) = (before, false));
     }
 }

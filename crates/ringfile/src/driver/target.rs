@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::route::Lanes;
 use crate::ring::Ring;
+use rustix::fs::OFlags;
 
 /// Linux 6.14, include/uapi/linux/fs.h.
 const RWF_DONTCACHE: u32 = 0x80;
@@ -49,6 +50,8 @@ pub(crate) struct Target {
     /// What offsets and lengths of direct I/O must be multiples of; 0 for buffered I/O. Changes once, where a file system
     /// turns out to refuse direct I/O and the user allowed buffered I/O instead.
     direct: AtomicU32,
+    /// What it was at first; 1 for buffered I/O.
+    first_block: u32,
     /// What addresses of direct I/O must be multiples of.
     memory: u32,
     /// What buffered operations carry besides their own flags: `RWF_DONTCACHE`, or 0.
@@ -57,8 +60,14 @@ pub(crate) struct Target {
     must_not_cache: AtomicBool,
     /// Completions are polled from the device.
     pub polled: bool,
+    /// A pipe, a socket or a terminal: there are no offsets.
+    streams: bool,
+    /// Writes go to the end, whatever their offset.
+    pub appends: bool,
     pub path: Option<PathBuf>,
     pub lanes: Lanes,
+    /// The last handle is gone.
+    closed: AtomicBool,
     /// The drivers that have it in use, by number.
     users: Mutex<Vec<u64>>,
 }
@@ -80,18 +89,24 @@ impl Target {
             numbers.1 - 1
         });
         let memory = direct.map_or(1, |direct| direct.memory);
+        let first_block = direct.map_or(1, |direct| direct.block);
         let direct = AtomicU32::new(direct.map_or(0, |direct| direct.block));
         Self {
-            fd: fd.into(),
             number,
             kind,
             direct,
+            first_block,
             memory,
             cache_flags: AtomicU32::new(0),
             must_not_cache: AtomicBool::new(false),
             polled,
+            streams: kind == FileKind::Other
+                && rustix::fs::seek(&fd, rustix::fs::SeekFrom::Current(0)).is_err(),
+            appends: rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(OFlags::APPEND)),
             path,
             lanes,
+            closed: AtomicBool::new(false),
+            fd: fd.into(),
             users: Mutex::new(Vec::new()),
         }
     }
@@ -103,10 +118,17 @@ impl Target {
         (block != 0).then_some(Multiples { block, memory: self.memory })
     }
 
+    /// The last boundary of a block up to `done` bytes. It does not change when I/O turns buffered, where it does no harm:
+    /// an operation that is in flight then must know where it began.
+    #[inline]
+    pub(crate) fn block_before(&self, done: usize) -> usize {
+        done - done % self.first_block.max(1) as usize
+    }
+
     /// From now on I/O is buffered.
     pub(crate) fn turn_buffered(&self) -> std::io::Result<()> {
         let flags = rustix::fs::fcntl_getfl(&self.fd)?;
-        rustix::fs::fcntl_setfl(&self.fd, flags - rustix::fs::OFlags::DIRECT)?;
+        rustix::fs::fcntl_setfl(&self.fd, flags - OFlags::DIRECT)?;
         self.direct.store(0, Ordering::Relaxed);
         self.lanes.reset();
         Ok(())
@@ -133,6 +155,22 @@ impl Target {
         }
         self.cache_flags.store(0, Ordering::Relaxed);
         true
+    }
+
+    /// What the kernel is told as the offset of an operation.
+    #[inline]
+    pub(crate) fn offset(&self, offset: u64) -> u64 {
+        if self.streams { u64::MAX } else { offset }
+    }
+
+    /// Notes that the last handle is gone, before those who use the file are told: who begins to use it later, for an
+    /// order that was on its way, sees it.
+    pub(crate) fn is_to_close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
     }
 
     pub(crate) fn raw_fd(&self) -> i32 {

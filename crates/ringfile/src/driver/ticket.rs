@@ -174,10 +174,10 @@ fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -
         return attempt;
     }
     if target.lanes.route() != Route::Auto || !lane.is_timed() {
-        return Attempt::Over(plain::run(target, request, held));
+        return Attempt::Over(plain::run(target, request, held, || true));
     }
     let began = Instant::now();
-    let ended = plain::run(target, request, held);
+    let ended = plain::run(target, request, held, || true);
     let took = began.elapsed();
     lane.note(took, ended.done, route::quick(request.kind, target.direct().is_some()));
     if took >= LONG {

@@ -105,7 +105,8 @@ fn carry_out(mut order: Order) -> Option<Order> {
     if order.target.kind == FileKind::Other && !is_ready(&order) {
         return Some(order);
     }
-    let ended = plain::run(&order.target, &order.request, &mut order.held);
+    let ended =
+        plain::run(&order.target, &order.request, &mut order.held, || order.sink.is_wanted(order.index));
     super::count(route::Taken::Workers, &order.request, ended);
     order.end(ended);
     None
