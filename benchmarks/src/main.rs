@@ -7,8 +7,10 @@ mod allocs;
 mod buffer;
 mod data;
 mod device;
+mod fuse;
 mod job;
 mod rounds;
+mod routes;
 mod sides;
 mod table;
 mod units;
@@ -44,6 +46,15 @@ enum Command {
         /// A file on a file system with O_DIRECT; made and filled if it is not there
         #[arg(long)]
         file: PathBuf,
+    },
+    /// Random reads and writes of ringfile by each route, on several file systems (see places.sh)
+    Routes(routes::Options),
+    /// Serve a file through FUSE, as DIRECTORY/data, until it is unmounted
+    Fuse {
+        /// Where to mount it
+        directory: PathBuf,
+        /// The file that it serves
+        backing: PathBuf,
     },
     /// Print the sides and their settings
     Sides,
@@ -105,6 +116,8 @@ fn main() -> ExitCode {
         }
         (Some(Command::Vectored(common)), _) => common.clean_up_after(vectored(&common)),
         (Some(Command::Allocs { file }), _) => allocs(&file),
+        (Some(Command::Routes(options)), _) => routes::compare(&options),
+        (Some(Command::Fuse { directory, backing }), _) => fuse::serve(&directory, &backing),
         (None, Some(common)) => common.clean_up_after(compare(&common, &cli.reads)),
         (None, None) => Err(io::Error::other("which file? --file PATH")),
     };
@@ -236,6 +249,7 @@ impl Common {
             warmup: self.warmup,
             duration: self.duration,
             seed: self.seed,
+            once: false,
         }
     }
 

@@ -206,6 +206,7 @@ mod tests {
             warmup: Duration::ZERO,
             duration: Duration::from_secs(1),
             seed: 1,
+            once: false,
         };
         let tally = Tally { ops: 900, all_ops: 1000, all_bytes: 4096 * 1000, ..Tally::default() };
         assert!(check(&job, &tally, Some(1000), true).is_ok());

@@ -70,6 +70,7 @@ fn footnote(outcomes: &[Vec<Outcome>], job: &Job) {
     }
 }
 
-fn spread(spread: Spread, digits: usize) -> String {
+/// Median, and in brackets the smallest and the largest.
+pub fn spread(spread: Spread, digits: usize) -> String {
     format!("{:.digits$} [{:.digits$}..{:.digits$}]", spread.median, spread.min, spread.max)
 }
