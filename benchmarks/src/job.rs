@@ -26,8 +26,10 @@ pub struct Job {
     pub block: usize,
     /// Buffers for one read: 1, or as many as a vectored read has.
     pub parts: usize,
-    /// Reads in flight.
+    /// Reads in flight; in batches, reads of one batch.
     pub depth: usize,
+    /// In batches, all of which end before the next begins, with at most so many in flight.
+    pub in_flight: Option<usize>,
     /// Not counted.
     pub warmup: Duration,
     /// Counted.
@@ -298,6 +300,7 @@ mod tests {
             block: 2 * PAGE,
             parts: 2,
             depth: 4,
+            in_flight: None,
             warmup: Duration::ZERO,
             duration: Duration::from_secs(3600),
             seed: 7,

@@ -146,6 +146,7 @@ impl Runs {
             block: PAGE,
             parts: 1,
             depth: row.depth,
+            in_flight: None,
             // Warming up would bring into the cache what is not to be there.
             warmup: if once { Duration::ZERO } else { self.warmup },
             duration: self.duration,
