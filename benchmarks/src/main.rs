@@ -8,6 +8,7 @@ mod buffer;
 mod data;
 mod device;
 mod fuse;
+mod in_tokio;
 mod job;
 mod rounds;
 mod routes;
@@ -58,6 +59,17 @@ enum Command {
         #[arg(long, value_delimiter = ',', default_value = "16,128")]
         in_flight: Vec<usize>,
     },
+    /// Reads awaited in tokio: by ringfile, by spawn_blocking, and by a ring that tokio's own threads drive
+    Tokio {
+        #[command(flatten)]
+        common: Common,
+        /// Tasks that read
+        #[arg(long, value_delimiter = ',', default_value = "16,128")]
+        tasks: Vec<usize>,
+    },
+    /// One measurement of `tokio`, which starts it
+    #[command(hide = true)]
+    InTokio(in_tokio::One),
     /// Random reads and writes of ringfile by each route, on several file systems (see places.sh)
     Routes(routes::Options),
     /// Serve a file through FUSE, as DIRECTORY/data, until it is unmounted
@@ -130,6 +142,8 @@ fn main() -> ExitCode {
         (Some(Command::Batch { common, batch, in_flight }), _) => {
             common.clean_up_after(batches(&common, &batch, &in_flight))
         }
+        (Some(Command::Tokio { common, tasks }), _) => common.clean_up_after(tokio_reads(&common, &tasks)),
+        (Some(Command::InTokio(one)), _) => in_tokio::measure(&one),
         (Some(Command::Routes(options)), _) => routes::compare(&options),
         (Some(Command::Fuse { directory, backing }), _) => fuse::serve(&directory, &backing),
         (None, Some(common)) => common.clean_up_after(compare(&common, &cli.reads)),
@@ -180,6 +194,17 @@ fn vectored(common: &Common) -> io::Result<()> {
     let job = common.job(size, data::PAGE, 1, DEPTH);
     let outcomes = rounds::measure(&sides, &job, common.rounds)?;
     table::print(&sides, &outcomes, base, &job);
+    Ok(())
+}
+
+fn tokio_reads(common: &Common, tasks: &[usize]) -> io::Result<()> {
+    if tasks.contains(&0) {
+        return Err(io::Error::other("no tasks read nothing"));
+    }
+    let size = prepare(common, data::PAGE as u64)?;
+    for &tasks in tasks {
+        in_tokio::compare(&common.job(size, data::PAGE, 1, tasks), common.rounds)?;
+    }
     Ok(())
 }
 

@@ -97,7 +97,12 @@ pub fn compare(options: &Options) -> io::Result<()> {
 }
 
 /// The outcomes of one row, for each side in the order of [`SIDES`].
-fn measure(runs: &mut run::Runs, place: &Place, row: &Row, rounds: usize) -> Result<Vec<Vec<Outcome>>, Refused> {
+fn measure(
+    runs: &mut run::Runs,
+    place: &Place,
+    row: &Row,
+    rounds: usize,
+) -> Result<Vec<Vec<Outcome>>, Refused> {
     let mut outcomes = vec![Vec::with_capacity(rounds); SIDES.len()];
     for round in 0..rounds {
         for turn in 0..SIDES.len() {

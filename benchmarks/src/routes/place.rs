@@ -51,7 +51,10 @@ impl Place {
             named.path.clone()
         };
         if !made && !may_overwrite {
-            return Err(io::Error::other(format!("{} would be overwritten: --fill allows it", path.display())));
+            return Err(io::Error::other(format!(
+                "{} would be overwritten: --fill allows it",
+                path.display()
+            )));
         }
         if !made && !path.exists() {
             return Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not there", path.display())));

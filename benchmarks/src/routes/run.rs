@@ -198,8 +198,7 @@ fn check_device(tally: &Tally, device: u64) -> io::Result<()> {
 async fn work(job: &Job, direction: Direction, route: Route, run: u64) -> Result<(Tally, Written), Refused> {
     let pool = Pool::builder().capacity(64 << 20).build().map_err(io::Error::from)?;
     let writes = direction == Direction::Write;
-    let opened =
-        OpenOptions::new().read(true).write(writes).direct(job.direct).route(route).open(&job.path);
+    let opened = OpenOptions::new().read(true).write(writes).direct(job.direct).route(route).open(&job.path);
     let file = match opened {
         Err(error) if job.direct && error.kind() == io::ErrorKind::Unsupported => {
             return Err(Refused::Skipped(error.to_string()));
@@ -209,7 +208,8 @@ async fn work(job: &Job, direction: Direction, route: Route, run: u64) -> Result
     if job.once {
         device::expect_random(&file.as_fd().as_raw_fd())?;
     }
-    let buffers = (0..job.depth).map(|_| pool.get(PAGE)).collect::<Result<Vec<_>, _>>().map_err(io::Error::from)?;
+    let buffers =
+        (0..job.depth).map(|_| pool.get(PAGE)).collect::<Result<Vec<_>, _>>().map_err(io::Error::from)?;
     let window = job.start();
     let tasks: Vec<_> = buffers
         .into_iter()

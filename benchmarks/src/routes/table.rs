@@ -13,13 +13,16 @@ const AUTO: usize = SINGLE;
 
 /// Prints the head.
 pub fn header() {
-    println!("| place | I/O | depth | ring | inline | workers | auto | best | auto / best | A/A | auto went | cached |");
+    println!(
+        "| place | I/O | depth | ring | inline | workers | auto | best | auto / best | A/A | auto went | cached |"
+    );
     println!("|---|---|--:|--:|--:|--:|--:|---|--:|--:|---|---|");
 }
 
 /// Prints one row.
 pub fn row(row: &Row, outcomes: &[Vec<Outcome>]) {
-    let spread = |side: usize| table::spread(Spread::of(outcomes[side].iter().map(|outcome| outcome.kiops)), 1);
+    let spread =
+        |side: usize| table::spread(Spread::of(outcomes[side].iter().map(|outcome| outcome.kiops)), 1);
     let over = |side: usize| ratios(&outcomes[AUTO], &outcomes[side]);
     let best = best(outcomes);
     println!(
@@ -72,7 +75,10 @@ fn went(sides: &[Vec<Outcome>]) -> String {
     let all = (sum.ring + sum.inline + sum.workers) as f64;
     let parts = [("ring", sum.ring), ("inline", sum.inline), ("workers", sum.workers)];
     let parts = parts.into_iter().filter(|(_, count)| *count > 0);
-    parts.map(|(name, count)| format!("{name} {:.1} %", count as f64 / all * 100.0)).collect::<Vec<_>>().join(", ")
+    parts
+        .map(|(name, count)| format!("{name} {:.1} %", count as f64 / all * 100.0))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// The smallest and largest shares before, and after.
@@ -99,7 +105,8 @@ mod tests {
             figures.map(|kiops| Outcome { kiops, went: Went::default(), cached: None }).to_vec()
         };
         let outcomes =
-            [[10.0, 30.0, 10.0], [20.0, 20.0, 20.0], [1.0, 1.0, 99.0], [19.0, 19.0, 19.0], [19.0; 3]].map(side);
+            [[10.0, 30.0, 10.0], [20.0, 20.0, 20.0], [1.0, 1.0, 99.0], [19.0, 19.0, 19.0], [19.0; 3]]
+                .map(side);
         assert_eq!(best(&outcomes), 1);
         assert_eq!(ratios(&outcomes[AUTO], &outcomes[1]).median, 0.95);
     }

@@ -43,7 +43,13 @@ pub fn run(route: Route, job: &Job) -> io::Result<Tally> {
 }
 
 /// Heap allocations of one batch after others like it: in building it and in running it, on all threads.
-pub fn allocations(path: &Path, direct: bool, route: Route, reads: usize, in_flight: usize) -> io::Result<(u64, u64)> {
+pub fn allocations(
+    path: &Path,
+    direct: bool,
+    route: Route,
+    reads: usize,
+    in_flight: usize,
+) -> io::Result<(u64, u64)> {
     const WARM: usize = 64;
     let (file, mut buffers) = open(path, direct, route, reads)?;
     let mut seen = (0, 0);

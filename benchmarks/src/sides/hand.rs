@@ -173,7 +173,8 @@ pub fn run_batches(in_flight: usize, job: &Job) -> io::Result<Tally> {
             while next < reads.len() && flying < in_flight {
                 let (slot, offset) = reads[next];
                 // SAFETY: memory, vectors and file live until nothing is in flight; the queue has as many entries.
-                unsafe { submissions.push(&slots.entry(slot, offset)) }.expect("as many entries as reads in flight");
+                unsafe { submissions.push(&slots.entry(slot, offset)) }
+                    .expect("as many entries as reads in flight");
                 (next, flying) = (next + 1, flying + 1);
             }
             submissions.sync();
