@@ -219,24 +219,29 @@ impl Inner {
     fn turn(&mut self, flavor: Flavor, woken: &mut Vec<Waker>) {
         let queued = self.ring.submission().len() as u32;
         // With DEFER_TASKRUN completions are made only when they are asked for.
-        let enters = queued > 0 || flavor == Flavor::Current;
-        while enters {
-            // SAFETY: no argument is handed over, and what is queued was checked when it was pushed.
-            match unsafe { self.ring.submitter().enter::<()>(queued, 0, GETEVENTS, None) } {
-                Ok(_) => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    // Reads are in flight into memory that an error handed up would free.
-                    eprintln!("compare: submitting: {error}");
-                    std::process::exit(1);
-                }
-            }
+        if queued > 0 || flavor == Flavor::Current {
+            self.enter(queued);
         }
         for completion in self.ring.completion() {
             let slot = &mut self.slots[completion.user_data() as usize];
             self.completed += 1;
             if let Slot::Queued(Some(waker)) = std::mem::replace(slot, Slot::Done(completion.result())) {
                 woken.push(waker);
+            }
+        }
+    }
+
+    fn enter(&self, queued: u32) {
+        loop {
+            // SAFETY: no argument is handed over, and what is queued was checked when it was pushed.
+            match unsafe { self.ring.submitter().enter::<()>(queued, 0, GETEVENTS, None) } {
+                Ok(_) => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    // Reads are in flight into memory that an error handed up would free.
+                    eprintln!("compare: submitting: {error}");
+                    std::process::exit(1);
+                }
             }
         }
     }
