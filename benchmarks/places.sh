@@ -6,6 +6,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 # What devices.sh makes here is not to be mixed up with what it makes elsewhere.
 export IMAGE=${IMAGE:-/dev/shm/ringfile-places.img}
 size=${SIZE:-512M}
+# Says that setup made the folder, so that teardown never removes another.
+mark=ringfile-places
 compare=${COMPARE:-${CARGO_TARGET_DIR:-$here/target}/release/compare}
 
 usage() {
@@ -109,7 +111,7 @@ devices() {
 }
 
 setup() {
-    mkdir -p "$(dirname "$dir")" && mkdir "$dir" || exit 1
+    mkdir -p "$(dirname "$dir")" && mkdir "$dir" && : > "$dir/$mark" || exit 1
     tmpfs
     overlay
     ext4
@@ -122,6 +124,10 @@ setup() {
 teardown() {
     local mount loop left=0
     [ -d "$dir" ] || exit 0
+    if [ ! -e "$dir/$mark" ]; then
+        echo "$0: $dir was not made by setup" >&2
+        exit 1
+    fi
     for mount in tmpfs overlay/all xfs btrfs fuse; do
         if mountpoint -q "$dir/$mount"; then
             umount "$dir/$mount" || left=1
