@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that docs/performance.md shows, on this machine: about a quarter of an hour, as root, on an idle machine.
+# Everything that docs/performance.md shows, on this machine: about an hour and three quarters, as root, on an idle machine.
 # usage: measure.sh DIRECTORY   tables go to files there; DISK=/var/tmp says where the ext4 or xfs file lies
 set -euo pipefail
 
@@ -13,7 +13,8 @@ cargo build --release --manifest-path "$here/../Cargo.toml"
 target=${CARGO_TARGET_DIR:-$here/target}
 compare=$target/release/compare
 ringfile=${CARGO_TARGET_DIR:-$here/../target}/release/ringfile
-trap '"$here"/devices.sh down' EXIT
+places=$disk/ringfile-places
+trap '"$here"/devices.sh down; "$here"/places.sh teardown "$places"' EXIT
 
 step() { printf '%s %s\n' "$(date +%T)" "$1" >&2; }
 
@@ -21,6 +22,11 @@ step 'cached file, all sides'
 "$compare" --file "$disk/ringfile-compare.bin" --depth 16,128 --duration 400ms --rounds 5 >"$out/cached.md"
 step 'heap allocations'
 "$compare" allocs --file "$disk/ringfile-compare.bin" >"$out/allocations.md"
+step 'batches'
+"$compare" batch --file "$disk/ringfile-compare.bin" --duration 400ms --rounds 5 >"$out/batch.md"
+step 'inside tokio'
+"$compare" tokio --file "$disk/ringfile-compare.bin" --duration 400ms --rounds 5 >"$out/tokio-cached.md"
+"$compare" tokio --file "$disk/ringfile-compare.bin" --direct --duration 400ms --rounds 5 >"$out/tokio-direct.md"
 rm -f "$disk/ringfile-compare.bin"
 
 step 'zram'
@@ -30,6 +36,13 @@ zram=$("$here/devices.sh" zram-up 1G | tail -n 1)
 step 'loop device'
 loop=$("$here/devices.sh" loop-up 1G | tail -n 1)
 "$compare" --file "$loop" --direct --fill --depth 128 --duration 400ms --rounds 5 >"$out/loop.md"
+
+"$here/devices.sh" down
+
+step 'routes'
+COMPARE=$compare "$here/places.sh" setup "$places" >"$out/places.txt"
+"$compare" routes --fill --rounds 5 --seconds 1 $(sed 's/^/--place /' "$out/places.txt") >"$out/routes.md"
+"$here/places.sh" teardown "$places"
 
 step 'pool'
 cargo bench --manifest-path "$here/../Cargo.toml" -p ringfile --bench pool >"$out/pool.md"

@@ -141,3 +141,38 @@ pub fn cached_share(file: &File, size: u64) -> io::Result<Option<f64>> {
     let error = io::Error::last_os_error();
     if error.raw_os_error() == Some(libc::ENOSYS) { Ok(None) } else { Err(error) }
 }
+
+/// Share of the first `size` bytes that the page cache holds, 0 to 1, by mincore(2). Unlike cachestat(2) it sees the
+/// pages of the file that an overlayfs file stands for.
+pub fn resident_share(file: &File, size: u64) -> io::Result<f64> {
+    let len = size as usize;
+    // SAFETY: sysconf reads a constant.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let mut resident = vec![0_u8; len.div_ceil(page)];
+    // SAFETY: a new mapping at an address that the kernel chooses touches no memory of ours.
+    let map = unsafe {
+        libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    if map == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the range is the mapping just made, and `resident` has a byte for each of its pages.
+    let result = unsafe { libc::mincore(map, len, resident.as_mut_ptr()) };
+    let error = io::Error::last_os_error();
+    // SAFETY: the mapping was made above and nothing refers to it.
+    unsafe { libc::munmap(map, len) };
+    if result != 0 {
+        return Err(error);
+    }
+    let pages = resident.iter().filter(|&&state| state & 1 != 0).count();
+    Ok(pages as f64 / resident.len() as f64)
+}
+
+/// Tells the kernel that this open file is read here and there, so that a read brings in its own pages alone.
+pub fn expect_random(file: &impl AsRawFd) -> io::Result<()> {
+    // SAFETY: plain system call on an open descriptor, no memory handed over.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) } {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}

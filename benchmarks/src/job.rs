@@ -5,6 +5,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::data::{self, PAGE, XorShift};
@@ -25,22 +26,37 @@ pub struct Job {
     pub block: usize,
     /// Buffers for one read: 1, or as many as a vectored read has.
     pub parts: usize,
-    /// Reads in flight.
+    /// Reads in flight; in batches, reads of one batch.
     pub depth: usize,
+    /// In batches, all of which end before the next begins, with at most so many in flight.
+    pub in_flight: Option<usize>,
     /// Not counted.
     pub warmup: Duration,
     /// Counted.
     pub duration: Duration,
     /// Where the offsets come from.
     pub seed: u64,
+    /// No block twice: the work ends when each had its turn, if the time is not over before.
+    pub once: bool,
 }
 
 impl Job {
     /// Starts the clock. A side calls it when its ring is ready, not before.
     pub fn start(&self) -> Window<'_> {
+        let order = self.once.then(|| self.shuffled());
         let begin = Instant::now();
         let open = begin + self.warmup;
-        Window { job: self, begin, open, close: open + self.duration }
+        Window { job: self, order, begin, open, close: open + self.duration }
+    }
+
+    /// All blocks in an order that depends on the seed alone.
+    fn shuffled(&self) -> Arc<[u64]> {
+        let mut random = XorShift::new(self.seed);
+        let mut blocks: Vec<u64> = (0..self.size / self.block as u64).collect();
+        for last in (1..blocks.len()).rev() {
+            blocks.swap(last, random.below(last as u64 + 1) as usize);
+        }
+        blocks.into()
     }
 
     /// Opens the file as `direct` says.
@@ -61,9 +77,10 @@ impl Job {
 }
 
 /// The time in which reads count.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Window<'a> {
     job: &'a Job,
+    order: Option<Arc<[u64]>>,
     begin: Instant,
     open: Instant,
     close: Instant,
@@ -78,6 +95,7 @@ impl Window<'_> {
             block: self.job.block,
             part: self.job.part(),
             blocks,
+            order: self.order.clone().map(|blocks| Order { blocks, next: task, step: self.job.depth }),
             offset: 0,
             last: self.begin,
             open: self.open,
@@ -89,10 +107,27 @@ impl Window<'_> {
     }
 }
 
+/// The part of a shuffled file that is one task's.
+#[derive(Debug)]
+struct Order {
+    blocks: Arc<[u64]>,
+    next: usize,
+    step: usize,
+}
+
+impl Order {
+    fn next(&mut self) -> Option<u64> {
+        let block = self.blocks.get(self.next).copied();
+        self.next += self.step;
+        block
+    }
+}
+
 /// One task's reads.
 #[derive(Debug)]
 pub struct Stream {
     random: XorShift,
+    order: Option<Order>,
     block: usize,
     part: usize,
     blocks: u64,
@@ -111,7 +146,11 @@ impl Stream {
         if self.last >= self.close {
             return None;
         }
-        self.offset = self.random.below(self.blocks) * self.block as u64;
+        let block = match &mut self.order {
+            None => self.random.below(self.blocks),
+            Some(order) => order.next()?,
+        };
+        self.offset = block * self.block as u64;
         Some(self.offset)
     }
 
@@ -142,6 +181,12 @@ impl Stream {
         };
         self.count();
         Ok(())
+    }
+
+    /// Counts a write of a whole block at the last offset; what it wrote is checked when all is over.
+    #[inline]
+    pub fn wrote(&mut self) {
+        self.count();
     }
 
     #[cold]
@@ -175,7 +220,8 @@ impl Stream {
     }
 
     /// What this task did.
-    pub fn into_tally(self) -> Tally {
+    pub fn into_tally(mut self) -> Tally {
+        self.tally.span = self.last.min(self.close).saturating_duration_since(self.open);
         self.tally
     }
 }
@@ -205,6 +251,8 @@ pub struct Tally {
     pub latency_sum_ns: u64,
     /// The longest of these.
     pub latency_max_ns: u64,
+    /// From the opening of the window to the last completion, or to its close.
+    pub span: Duration,
 }
 
 impl Tally {
@@ -217,6 +265,7 @@ impl Tally {
         self.checksum = self.checksum.wrapping_add(other.checksum);
         self.latency_sum_ns += other.latency_sum_ns;
         self.latency_max_ns = self.latency_max_ns.max(other.latency_max_ns);
+        self.span = self.span.max(other.span);
     }
 
     /// The counts of all tasks, or the first task's error.
@@ -251,9 +300,11 @@ mod tests {
             block: 2 * PAGE,
             parts: 2,
             depth: 4,
+            in_flight: None,
             warmup: Duration::ZERO,
             duration: Duration::from_secs(3600),
             seed: 7,
+            once: false,
         }
     }
 
@@ -303,5 +354,20 @@ mod tests {
         };
         assert_eq!(offsets(1), offsets(1));
         assert_ne!(offsets(1), offsets(2));
+    }
+
+    #[test]
+    fn each_block_once_over_all_tasks() {
+        let job = Job { once: true, ..job() };
+        let window = job.start();
+        let mut offsets = Vec::new();
+        for task in 0..job.depth {
+            let mut stream = window.stream(task);
+            offsets.extend(std::iter::from_fn(|| stream.next()));
+        }
+        assert!(!offsets.is_sorted(), "in an order that is not the file's");
+        offsets.sort_unstable();
+        let all: Vec<u64> = (0..job.size).step_by(job.block).collect();
+        assert_eq!(offsets, all);
     }
 }

@@ -7,8 +7,11 @@ mod allocs;
 mod buffer;
 mod data;
 mod device;
+mod fuse;
+mod in_tokio;
 mod job;
 mod rounds;
+mod routes;
 mod sides;
 mod table;
 mod units;
@@ -21,7 +24,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use job::Job;
-use sides::{SIDES, Side, VECTORED};
+use sides::{BATCHES, SIDES, Side, VECTORED};
 
 #[derive(Debug, Parser)]
 #[command(version, about = "Random reads: ringfile beside a hand-written ring loop and other runtimes")]
@@ -44,6 +47,37 @@ enum Command {
         /// A file on a file system with O_DIRECT; made and filled if it is not there
         #[arg(long)]
         file: PathBuf,
+    },
+    /// Blocking batches beside a hand-written loop that does the same, and their heap allocations
+    Batch {
+        #[command(flatten)]
+        common: Common,
+        /// Reads of one batch
+        #[arg(long, value_delimiter = ',', default_value = "64,256")]
+        batch: Vec<usize>,
+        /// Of these in flight at most
+        #[arg(long, value_delimiter = ',', default_value = "16,128")]
+        in_flight: Vec<usize>,
+    },
+    /// Reads awaited in tokio: by ringfile, by spawn_blocking, and by a ring that tokio's own threads drive
+    Tokio {
+        #[command(flatten)]
+        common: Common,
+        /// Tasks that read
+        #[arg(long, value_delimiter = ',', default_value = "16,128")]
+        tasks: Vec<usize>,
+    },
+    /// One measurement of `tokio`, which starts it
+    #[command(hide = true)]
+    InTokio(in_tokio::One),
+    /// Random reads and writes of ringfile by each route, on several file systems (see places.sh)
+    Routes(routes::Options),
+    /// Serve a file through FUSE, as DIRECTORY/data, until it is unmounted
+    Fuse {
+        /// Where to mount it
+        directory: PathBuf,
+        /// The file that it serves
+        backing: PathBuf,
     },
     /// Print the sides and their settings
     Sides,
@@ -105,6 +139,13 @@ fn main() -> ExitCode {
         }
         (Some(Command::Vectored(common)), _) => common.clean_up_after(vectored(&common)),
         (Some(Command::Allocs { file }), _) => allocs(&file),
+        (Some(Command::Batch { common, batch, in_flight }), _) => {
+            common.clean_up_after(batches(&common, &batch, &in_flight))
+        }
+        (Some(Command::Tokio { common, tasks }), _) => common.clean_up_after(tokio_reads(&common, &tasks)),
+        (Some(Command::InTokio(one)), _) => in_tokio::measure(&one),
+        (Some(Command::Routes(options)), _) => routes::compare(&options),
+        (Some(Command::Fuse { directory, backing }), _) => fuse::serve(&directory, &backing),
         (None, Some(common)) => common.clean_up_after(compare(&common, &cli.reads)),
         (None, None) => Err(io::Error::other("which file? --file PATH")),
     };
@@ -118,7 +159,7 @@ fn main() -> ExitCode {
 }
 
 fn list() {
-    for side in SIDES.iter().chain(VECTORED) {
+    for side in SIDES.iter().chain(VECTORED).chain(BATCHES) {
         println!("{:<18} {}", side.name, side.settings);
     }
 }
@@ -153,6 +194,42 @@ fn vectored(common: &Common) -> io::Result<()> {
     let job = common.job(size, data::PAGE, 1, DEPTH);
     let outcomes = rounds::measure(&sides, &job, common.rounds)?;
     table::print(&sides, &outcomes, base, &job);
+    Ok(())
+}
+
+fn tokio_reads(common: &Common, tasks: &[usize]) -> io::Result<()> {
+    if tasks.contains(&0) {
+        return Err(io::Error::other("no tasks read nothing"));
+    }
+    let size = prepare(common, data::PAGE as u64)?;
+    for &tasks in tasks {
+        in_tokio::compare(&common.job(size, data::PAGE, 1, tasks), common.rounds)?;
+    }
+    Ok(())
+}
+
+fn batches(common: &Common, reads: &[usize], in_flight: &[usize]) -> io::Result<()> {
+    if reads.iter().chain(in_flight).any(|&number| number == 0) {
+        return Err(io::Error::other("a batch of nothing"));
+    }
+    let size = prepare(common, data::PAGE as u64)?;
+    let (sides, base) = with_repeat(BATCHES.to_vec(), BATCHES[0].name)?;
+    let pairs = || reads.iter().flat_map(|&reads| in_flight.iter().map(move |&most| (reads, most)));
+    for (reads, most) in pairs() {
+        let job = Job { in_flight: Some(most), ..common.job(size, data::PAGE, 1, reads) };
+        let outcomes = rounds::measure(&sides, &job, common.rounds)?;
+        table::print(&sides, &outcomes, base, &job);
+    }
+    allocations::count_all_threads();
+    println!("\n### Heap allocations of one batch, all threads\n");
+    println!("| route | reads | in flight | in building it | in `run` |");
+    println!("|---|--:|--:|--:|--:|");
+    for route in [ringfile::Route::Auto, ringfile::Route::Ring] {
+        for (reads, most) in pairs() {
+            let (built, run) = sides::batch_allocations(&common.file, common.direct, route, reads, most)?;
+            println!("| {route:?} | {reads} | {most} | {built} | {run} |");
+        }
+    }
     Ok(())
 }
 
@@ -233,9 +310,11 @@ impl Common {
             block,
             parts,
             depth,
+            in_flight: None,
             warmup: self.warmup,
             duration: self.duration,
             seed: self.seed,
+            once: false,
         }
     }
 

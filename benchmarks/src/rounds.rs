@@ -143,16 +143,20 @@ fn check(job: &Job, tally: &Tally, device_reads: Option<u64>, exclusive: bool) -
     Ok(())
 }
 
-/// User and system time of the process so far, its kernel workers' included: they are threads of it.
+/// User and system time so far of the process and of its children that ended, kernel workers included: they are threads
+/// of it.
 fn cpu_time() -> Duration {
-    // SAFETY: all-zero bytes are a valid `rusage`.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` outlives the call.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
-    let part = |time: libc::timeval| {
-        Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
+    let of = |whom| {
+        // SAFETY: all-zero bytes are a valid `rusage`.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: `usage` outlives the call.
+        unsafe { libc::getrusage(whom, &mut usage) };
+        let part = |time: libc::timeval| {
+            Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
+        };
+        part(usage.ru_utime) + part(usage.ru_stime)
     };
-    part(usage.ru_utime) + part(usage.ru_stime)
+    of(libc::RUSAGE_SELF) + of(libc::RUSAGE_CHILDREN)
 }
 
 /// Median, minimum and maximum.
@@ -203,9 +207,11 @@ mod tests {
             block: 4096,
             parts: 1,
             depth: 1,
+            in_flight: None,
             warmup: Duration::ZERO,
             duration: Duration::from_secs(1),
             seed: 1,
+            once: false,
         };
         let tally = Tally { ops: 900, all_ops: 1000, all_bytes: 4096 * 1000, ..Tally::default() };
         assert!(check(&job, &tally, Some(1000), true).is_ok());

@@ -37,16 +37,20 @@ pub fn print(sides: &[Side], outcomes: &[Vec<Outcome>], base: usize, job: &Job) 
 
 fn title(job: &Job) -> String {
     let parts = if job.parts > 1 { format!("{} × ", job.parts) } else { String::new() };
+    let depth = match job.in_flight {
+        None => format!("depth {}", job.depth),
+        Some(most) => format!("batches of {}, {most} in flight", job.depth),
+    };
     format!(
-        "Random reads of {parts}{} bytes, {}, depth {}, one thread: {}",
+        "Random reads of {parts}{} bytes, {}, {depth}, one thread: {}",
         job.part(),
         if job.direct { "O_DIRECT" } else { "cached" },
-        job.depth,
         job.path.display()
     )
 }
 
-fn footnote(outcomes: &[Vec<Outcome>], job: &Job) {
+/// Says what the figures are worth.
+pub fn footnote(outcomes: &[Vec<Outcome>], job: &Job) {
     let all = || outcomes.iter().flatten();
     let bytes: u64 = all().map(|o| o.tally.all_bytes).sum();
     let whole: u64 = all().map(|o| o.tally.checked_whole).sum();
@@ -70,6 +74,7 @@ fn footnote(outcomes: &[Vec<Outcome>], job: &Job) {
     }
 }
 
-fn spread(spread: Spread, digits: usize) -> String {
+/// Median, and in brackets the smallest and the largest.
+pub fn spread(spread: Spread, digits: usize) -> String {
     format!("{:.digits$} [{:.digits$}..{:.digits$}]", spread.median, spread.min, spread.max)
 }

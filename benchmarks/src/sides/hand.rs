@@ -80,18 +80,23 @@ impl Slots {
     }
 }
 
+/// The ring of both loops, for so many reads in flight.
+fn ring(in_flight: usize) -> io::Result<IoUring> {
+    IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_no_sqarray()
+        .setup_submit_all()
+        .build(in_flight.next_power_of_two() as u32)
+}
+
 /// Reads at `job.depth` until the time is over.
 pub fn run(operation: Operation, job: &Job) -> io::Result<Tally> {
     let file = job.open()?;
     // Freed at the end, when nothing is in flight; whatever goes wrong before that leaks it, for the kernel may
     // still write to it.
     let slots = ManuallyDrop::new(Slots::new(operation, job));
-    let mut ring: IoUring = IoUring::builder()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_no_sqarray()
-        .setup_submit_all()
-        .build(job.depth.next_power_of_two() as u32)?;
+    let mut ring = ring(job.depth)?;
     // `IoUring::submit` makes a new `Submitter` each time and forgets the registered ring: keep this one.
     let (mut submitter, mut submissions, mut completions) = ring.split();
     submitter.register_ring_fd()?;
@@ -139,4 +144,58 @@ pub fn run(operation: Operation, job: &Job) -> io::Result<Tally> {
         Some(error) => Err(error),
         None => Tally::sum(streams.into_iter().map(|stream| Ok(stream.into_tally()))),
     }
+}
+
+/// Reads batches of `job.depth` with at most `in_flight` at once, each batch to its end, until the time is over.
+pub fn run_batches(in_flight: usize, job: &Job) -> io::Result<Tally> {
+    let file = job.open()?;
+    // As in `run`.
+    let slots = ManuallyDrop::new(Slots::new(Operation::ReadFixed, job));
+    let mut ring = ring(in_flight.min(job.depth))?;
+    let (mut submitter, mut submissions, mut completions) = ring.split();
+    submitter.register_ring_fd()?;
+    submitter.register_files(&[file.as_raw_fd()])?;
+    // SAFETY: the kernel holds the pages themselves, and nothing uses the registration after the region is freed.
+    unsafe { submitter.register_buffers(&[slots.region.iovec()])? };
+
+    let window = job.start();
+    let mut streams: Vec<Stream> = (0..job.depth).map(|slot| window.stream(slot)).collect();
+    let mut reads = Vec::with_capacity(job.depth);
+    let mut results = vec![0; job.depth];
+    loop {
+        let offsets = streams.iter_mut().enumerate();
+        reads.extend(offsets.filter_map(|(slot, stream)| Some((slot, stream.next()?))));
+        if reads.is_empty() {
+            break;
+        }
+        let (mut next, mut flying) = (0, 0);
+        while next < reads.len() || flying > 0 {
+            while next < reads.len() && flying < in_flight {
+                let (slot, offset) = reads[next];
+                // SAFETY: memory, vectors and file live until nothing is in flight; the queue has as many entries.
+                unsafe { submissions.push(&slots.entry(slot, offset)) }
+                    .expect("as many entries as reads in flight");
+                (next, flying) = (next + 1, flying + 1);
+            }
+            submissions.sync();
+            // With nothing left to start, one wait is enough for the rest.
+            match submitter.submit_and_wait(if next < reads.len() { 1 } else { flying }) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            }
+            submissions.sync();
+            completions.sync();
+            for completion in &mut completions {
+                results[completion.user_data() as usize] = completion.result();
+                flying -= 1;
+            }
+            completions.sync();
+        }
+        for (slot, _) in reads.drain(..) {
+            slots.finish(slot, results[slot], &mut streams[slot])?;
+        }
+    }
+    drop(ManuallyDrop::into_inner(slots));
+    Tally::sum(streams.into_iter().map(|stream| Ok(stream.into_tally())))
 }

@@ -2,6 +2,7 @@
 //!
 //! A side runs on a thread of its own, made for it and gone after it, so no ring or cache outlives its turn.
 
+mod batch;
 mod compio;
 mod glommio;
 mod hand;
@@ -13,8 +14,11 @@ use std::io;
 
 use crate::job::{Job, Tally};
 
+use ::ringfile::Route;
+
 use ringfile::Form;
 
+pub use batch::allocations as batch_allocations;
 pub use hand::Operation;
 
 /// One contender.
@@ -109,4 +113,19 @@ pub const VECTORED: &[Side] = &[
         run: |job| hand::run(Operation::ReadvFixed, job),
     },
     Side { name: "hand-readv", settings: "READV", run: |job| hand::run(Operation::Readv, job) },
+];
+
+/// Blocking batches, by ringfile and hand-written.
+pub const BATCHES: &[Side] = &[
+    Side { name: "ringfile", settings: "a pool, `Batch::run`", run: |job| batch::run(Route::Auto, job) },
+    Side {
+        name: "ringfile-ring",
+        settings: "the same, Route::Ring",
+        run: |job| batch::run(Route::Ring, job),
+    },
+    Side {
+        name: "hand",
+        settings: "SINGLE_ISSUER DEFER_TASKRUN NO_SQARRAY, registered ring, file and buffers",
+        run: |job| hand::run_batches(job.in_flight.unwrap_or(job.depth), job),
+    },
 ];

@@ -1,0 +1,158 @@
+#!/usr/bin/env bash
+# File systems and devices for `compare routes`, and their names as it wants them. Needs root.
+set -uo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+# What devices.sh makes here is not to be mixed up with what it makes elsewhere.
+export IMAGE=${IMAGE:-/dev/shm/ringfile-places.img}
+size=${SIZE:-512M}
+# Says that setup made the folder, so that teardown never removes another.
+mark=ringfile-places
+compare=${COMPARE:-${CARGO_TARGET_DIR:-$here/target}/release/compare}
+
+usage() {
+    cat >&2 <<USAGE
+usage: $0 setup DIRECTORY      make what can be made, print NAME=PATH for each, one in a line
+       $0 teardown DIRECTORY   unmake it, and remove DIRECTORY
+DIRECTORY is on a disk and not there yet. SIZE (512M) is for devices, COMPARE names the program that serves FUSE.
+What can't be made is skipped by name, on standard error.
+USAGE
+    exit 2
+}
+
+skip() {
+    echo "SKIPPED $1: $2" >&2
+}
+
+# Runs a command; says its last words where it fails.
+try() {
+    local place=$1 words
+    shift
+    words=$("$@" 2>&1) && return
+    skip "$place" "$1: ${words##*$'\n'}"
+    return 1
+}
+
+kind() {
+    stat -f -c %T "$1"
+}
+
+tmpfs() {
+    mkdir "$dir/tmpfs" && try tmpfs mount -t tmpfs -o size=2g ringfile-places "$dir/tmpfs" || return
+    echo "tmpfs=$dir/tmpfs"
+}
+
+ext4() {
+    # stat calls ext2 and all that came after it by one name.
+    if [ "$(kind "$dir")" != ext2/ext3 ]; then
+        skip ext4 "$dir is on $(kind "$dir")"
+        return
+    fi
+    mkdir "$dir/ext4" && echo "ext4=$dir/ext4"
+}
+
+overlay() {
+    local of=$dir/overlay
+    mkdir -p "$of/lower" "$of/upper" "$of/work" "$of/all"
+    try overlayfs mount -t overlay ringfile-places \
+        -o "lowerdir=$of/lower,upperdir=$of/upper,workdir=$of/work" "$of/all" || return
+    echo "overlayfs=$of/all"
+}
+
+# A file system on a loop device over a file on the disk; direct, so that the disk's own cache is not in between.
+on_loop() {
+    local name=$1 loop
+    shift
+    truncate -s 4G "$dir/$name.img" && mkdir "$dir/$name"
+    loop=$(losetup --find --show --direct-io=on "$dir/$name.img" 2>&1) || {
+        skip "$name" "losetup: $loop"
+        return
+    }
+    echo "$loop" > "$dir/$name.loop"
+    try "$name" "$@" "$loop" && try "$name" mount -t "$name" "$loop" "$dir/$name" || return
+    echo "$name=$dir/$name"
+}
+
+fuse() {
+    local of=$dir/fuse
+    if [ ! -x "$compare" ]; then
+        skip fuse "$compare is not there: cargo build --release"
+        return
+    fi
+    mkdir "$of" && truncate -s "$size" "/dev/shm/ringfile-places-fuse.img" || return
+    setsid "$compare" fuse "$of" /dev/shm/ringfile-places-fuse.img > "$dir/fuse.log" 2>&1 < /dev/null &
+    for _ in $(seq 50); do
+        [ -e "$of/data" ] && break
+        sleep 0.1
+    done
+    if [ ! -e "$of/data" ]; then
+        skip fuse "not mounted: $(tail -n 1 "$dir/fuse.log")"
+        return
+    fi
+    echo "fuse=$of/data"
+}
+
+devices() {
+    local made
+    if [ "$(cat /sys/block/zram0/disksize 2>/dev/null || echo none)" != 0 ]; then
+        skip zram "/dev/zram0 is not there, or has a size already"
+    elif made=$("$here/devices.sh" zram-up "$size" 2>&1); then
+        : > "$dir/devices"
+        echo "zram=$made"
+    else
+        skip zram "$made"
+    fi
+    if made=$("$here/devices.sh" loop-up "$size" 2>&1); then
+        : > "$dir/devices"
+        echo "loop=$made"
+    else
+        skip loop "$made"
+    fi
+}
+
+setup() {
+    mkdir -p "$(dirname "$dir")" && mkdir "$dir" && : > "$dir/$mark" || exit 1
+    tmpfs
+    overlay
+    ext4
+    on_loop xfs mkfs.xfs -q -f
+    on_loop btrfs mkfs.btrfs -q -f
+    fuse
+    devices
+}
+
+teardown() {
+    local mount loop left=0
+    [ -d "$dir" ] || exit 0
+    if [ ! -e "$dir/$mark" ]; then
+        echo "$0: $dir was not made by setup" >&2
+        exit 1
+    fi
+    for mount in tmpfs overlay/all xfs btrfs fuse; do
+        if mountpoint -q "$dir/$mount"; then
+            umount "$dir/$mount" || left=1
+        fi
+    done
+    for loop in "$dir"/*.loop; do
+        if [ -e "$loop" ]; then
+            losetup --detach "$(cat "$loop")" || left=1
+        fi
+    done
+    if [ -e "$dir/devices" ]; then
+        "$here/devices.sh" down || left=1
+    fi
+    rm -f /dev/shm/ringfile-places-fuse.img
+    if [ "$left" = 1 ]; then
+        echo "$0: something is still in use, $dir is left as it is" >&2
+        exit 1
+    fi
+    rm -rf --one-file-system "$dir"
+}
+
+[ $# -eq 2 ] || usage
+dir=$(realpath -m "$2")
+case $1 in
+    setup) setup ;;
+    teardown) teardown ;;
+    *) usage ;;
+esac

@@ -1,0 +1,248 @@
+//! A ring without a thread of its own: tokio's threads submit to it and collect from it.
+//!
+//! Entries are gathered under a lock and submitted together by one task, the driver, which runs when something was
+//! queued or the ring's eventfd says that something has completed; or each read submits itself and collects what there
+//! is. What always holds: a task's buffer is in flight at most once, and lives in its task, which ends only with its read.
+
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use io_uring::{IoUring, opcode, types};
+use ringfile::Buffer;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::Flavor;
+
+const GETEVENTS: u32 = 1;
+
+/// See the module.
+pub struct Ring {
+    inner: Mutex<Inner>,
+    eventfd: AsyncFd<OwnedFd>,
+    flavor: Flavor,
+    at_once: bool,
+}
+
+struct Inner {
+    ring: IoUring,
+    slots: Vec<Slot>,
+    driver: Option<Waker>,
+    /// The driver was woken, and will submit what is queued by then.
+    driver_is_due: bool,
+    /// It has let the tasks before it go first.
+    driver_has_waited: bool,
+    stopped: bool,
+    completed: u64,
+    /// The ring needs this file for as long as it lives.
+    _file: std::fs::File,
+}
+
+enum Slot {
+    Idle,
+    Queued(Option<Waker>),
+    Done(i32),
+}
+
+impl Ring {
+    /// A ring with the file and the memory of each buffer registered; slot n reads into buffer n.
+    pub fn new(
+        file: std::fs::File,
+        buffers: &mut [Buffer],
+        flavor: Flavor,
+        at_once: bool,
+    ) -> io::Result<Arc<Ring>> {
+        let mut builder = IoUring::builder();
+        match flavor {
+            Flavor::Current => builder.setup_single_issuer().setup_defer_taskrun(),
+            Flavor::Multi => builder.setup_coop_taskrun(),
+        };
+        let ring = builder.setup_submit_all().build(buffers.len().next_power_of_two() as u32)?;
+        ring.submitter().register_files(&[file.as_raw_fd()])?;
+        let vectors: Vec<_> = buffers
+            .iter_mut()
+            .map(|buffer| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.capacity() })
+            .collect();
+        // SAFETY: the kernel holds the pages themselves, and no read is queued into memory that was given back.
+        unsafe { ring.submitter().register_buffers(&vectors)? };
+        // SAFETY: plain system call, no memory handed over.
+        let eventfd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        if eventfd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: just opened, and nobody else's.
+        let eventfd = unsafe { OwnedFd::from_raw_fd(eventfd) };
+        ring.submitter().register_eventfd(eventfd.as_raw_fd())?;
+        let inner = Inner {
+            ring,
+            slots: buffers.iter().map(|_| Slot::Idle).collect(),
+            driver: None,
+            driver_is_due: false,
+            driver_has_waited: false,
+            stopped: false,
+            completed: 0,
+            _file: file,
+        };
+        // SAFETY: the `AsyncFd` owns the descriptor, whose number does not change, until both are dropped.
+        let eventfd = unsafe { AsyncFd::register_with_interest(eventfd, Interest::READABLE)? };
+        Ok(Arc::new(Ring { inner: Mutex::new(inner), eventfd, flavor, at_once }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Completions so far.
+    pub fn completed(&self) -> u64 {
+        self.lock().completed
+    }
+
+    /// Has the driver end.
+    pub fn stop(&self) {
+        let mut inner = self.lock();
+        inner.stopped = true;
+        let driver = inner.driver.take();
+        drop(inner);
+        driver.into_iter().for_each(Waker::wake);
+    }
+
+    /// Reads into the slot's buffer; must be polled to its end.
+    pub async fn read(&self, slot: usize, mut buffer: Buffer, offset: u64) -> (io::Result<usize>, Buffer) {
+        let (start, len) = (buffer.as_mut_ptr(), buffer.capacity() as u32);
+        let entry = opcode::ReadFixed::new(types::Fixed(0), start, len, slot as u16)
+            .offset(offset)
+            .build()
+            .user_data(slot as u64);
+        let mut entry = Some(entry);
+        let result = poll_fn(|context| self.poll_read(slot, &mut entry, context)).await;
+        let result = match result {
+            0.. => Ok(result as usize),
+            errno => Err(io::Error::from_raw_os_error(-errno)),
+        };
+        (result, buffer)
+    }
+
+    fn poll_read(
+        &self,
+        slot: usize,
+        entry: &mut Option<io_uring::squeue::Entry>,
+        context: &mut Context<'_>,
+    ) -> Poll<i32> {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        if let Slot::Done(result) = inner.slots[slot] {
+            inner.slots[slot] = Slot::Idle;
+            return Poll::Ready(result);
+        }
+        let Some(entry) = entry.take() else {
+            inner.slots[slot] = Slot::Queued(Some(context.waker().clone()));
+            return Poll::Pending;
+        };
+        // SAFETY: the buffer is owned by the future that polls this, which is polled to its end.
+        unsafe { inner.ring.submission().push(&entry) }.expect("as many entries as slots");
+        if self.at_once {
+            return self.submit_now(guard, slot, context);
+        }
+        inner.slots[slot] = Slot::Queued(Some(context.waker().clone()));
+        let driver = if inner.driver_is_due { None } else { inner.driver.clone() };
+        inner.driver_is_due = true;
+        drop(guard);
+        driver.into_iter().for_each(Waker::wake);
+        Poll::Pending
+    }
+
+    fn submit_now(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        slot: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<i32> {
+        let mut woken = Vec::new();
+        inner.slots[slot] = Slot::Queued(None);
+        inner.turn(self.flavor, &mut woken);
+        let result = match inner.slots[slot] {
+            Slot::Done(result) => {
+                inner.slots[slot] = Slot::Idle;
+                Poll::Ready(result)
+            }
+            _ => {
+                inner.slots[slot] = Slot::Queued(Some(context.waker().clone()));
+                Poll::Pending
+            }
+        };
+        drop(inner);
+        woken.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    /// The driver: submits and collects until [`stop`](Self::stop).
+    pub async fn drive(self: Arc<Self>) -> io::Result<()> {
+        let mut woken = Vec::new();
+        poll_fn(|context| self.poll_drive(&mut woken, context)).await
+    }
+
+    fn poll_drive(&self, woken: &mut Vec<Waker>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let mut inner = self.lock();
+            if inner.stopped {
+                return Poll::Ready(Ok(()));
+            }
+            if inner.driver.as_ref().is_none_or(|driver| !driver.will_wake(context.waker())) {
+                inner.driver = Some(context.waker().clone());
+            }
+            // The multi-thread runtime runs a task next that another has woken, which would be after each single read.
+            if self.flavor == Flavor::Multi && inner.driver_is_due && !inner.driver_has_waited {
+                inner.driver_has_waited = true;
+                drop(inner);
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            inner.driver_is_due = false;
+            inner.driver_has_waited = false;
+            inner.turn(self.flavor, woken);
+            drop(inner);
+            woken.drain(..).for_each(Waker::wake);
+            match self.eventfd.poll_read_ready(context)? {
+                // Edge-triggered: each completion makes a new edge, so the counter need not be read.
+                Poll::Ready(mut guard) => guard.clear_ready(),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Submits what is queued and collects what has completed.
+    fn turn(&mut self, flavor: Flavor, woken: &mut Vec<Waker>) {
+        let queued = self.ring.submission().len() as u32;
+        // With DEFER_TASKRUN completions are made only when they are asked for.
+        if queued > 0 || flavor == Flavor::Current {
+            self.enter(queued);
+        }
+        for completion in self.ring.completion() {
+            let slot = &mut self.slots[completion.user_data() as usize];
+            self.completed += 1;
+            if let Slot::Queued(Some(waker)) = std::mem::replace(slot, Slot::Done(completion.result())) {
+                woken.push(waker);
+            }
+        }
+    }
+
+    fn enter(&self, queued: u32) {
+        loop {
+            // SAFETY: no argument is handed over, and what is queued was checked when it was pushed.
+            match unsafe { self.ring.submitter().enter::<()>(queued, 0, GETEVENTS, None) } {
+                Ok(_) => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    // Reads are in flight into memory that an error handed up would free.
+                    eprintln!("compare: submitting: {error}");
+                    std::process::exit(1);
+                }
+            }
+        }
+    }
+}

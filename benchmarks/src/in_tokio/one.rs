@@ -1,0 +1,207 @@
+//! One measurement inside tokio, in a process of its own.
+
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use ringfile::{Buffer, File, OpenOptions, Pool, Route};
+use tokio::runtime::{Builder, Runtime};
+
+use super::driven::Ring;
+use super::{Flavor, Way};
+use crate::data::PAGE;
+use crate::job::{Job, Stream, Tally};
+
+/// Threads of the multi-thread runtime.
+const WORKERS: usize = 2;
+
+/// What [`run`] tells the process that it starts.
+#[derive(Debug, Args)]
+pub struct One {
+    #[arg(long, value_enum)]
+    way: Way,
+    #[arg(long, value_enum)]
+    flavor: Flavor,
+    #[arg(long)]
+    path: PathBuf,
+    #[arg(long)]
+    size: u64,
+    #[arg(long)]
+    direct: bool,
+    #[arg(long)]
+    tasks: usize,
+    #[arg(long)]
+    warmup_ms: u64,
+    #[arg(long)]
+    duration_ms: u64,
+    #[arg(long)]
+    seed: u64,
+}
+
+/// Starts a process that does the job this way, and takes its counts.
+pub fn run(way: Way, flavor: Flavor, job: &Job) -> io::Result<Tally> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .arg("in-tokio")
+        .args(["--way", &name(way)])
+        .args(["--flavor", &name(flavor)])
+        .arg("--path")
+        .arg(&job.path)
+        .args(["--size", &job.size.to_string()])
+        .args(["--tasks", &job.depth.to_string()])
+        .args(["--warmup-ms", &job.warmup.as_millis().to_string()])
+        .args(["--duration-ms", &job.duration.as_millis().to_string()])
+        .args(["--seed", &job.seed.to_string()])
+        .args(job.direct.then_some("--direct"))
+        .stderr(Stdio::inherit());
+    let output = command.output()?;
+    let line = String::from_utf8_lossy(&output.stdout);
+    match super::from_line(&line) {
+        Some(tally) if output.status.success() => Ok(tally),
+        _ => Err(io::Error::other(format!("the measuring process ended with {}", output.status))),
+    }
+}
+
+/// As on the command line.
+fn name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// What such a process does: prints its counts as a line of numbers.
+pub fn measure(one: &One) -> io::Result<()> {
+    let job = Job {
+        path: one.path.clone(),
+        size: one.size,
+        direct: one.direct,
+        block: PAGE,
+        parts: 1,
+        depth: one.tasks,
+        in_flight: None,
+        warmup: Duration::from_millis(one.warmup_ms),
+        duration: Duration::from_millis(one.duration_ms),
+        seed: one.seed,
+        once: false,
+    };
+    let runtime = match one.flavor {
+        Flavor::Current => Builder::new_current_thread().enable_io().build()?,
+        Flavor::Multi => Builder::new_multi_thread().worker_threads(WORKERS).enable_io().build()?,
+    };
+    let tally = match one.way {
+        Way::Auto => with_ringfile(&runtime, &job, Route::Auto),
+        Way::IoThread => with_ringfile(&runtime, &job, Route::Ring),
+        Way::TwoIoThreads => {
+            ringfile::set_io_threads(2);
+            with_ringfile(&runtime, &job, Route::Ring)
+        }
+        Way::SpawnBlocking => runtime.block_on(with_preads(&job)),
+        Way::Driven => runtime.block_on(with_ring(&job, one.flavor, false)),
+        Way::DrivenAtOnce => runtime.block_on(with_ring(&job, one.flavor, true)),
+    }?;
+    println!("{}", super::to_line(&tally));
+    Ok(())
+}
+
+/// Page-aligned memory for each task.
+fn buffers(job: &Job, registered: bool) -> io::Result<Vec<Buffer>> {
+    let pool = Pool::builder().capacity(64 << 20).registered(registered).build()?;
+    Ok((0..job.depth).map(|_| pool.get(job.block)).collect::<Result<Vec<_>, _>>()?)
+}
+
+/// Spawns a task for each buffer, and adds up what they did.
+async fn sum<F>(
+    buffers: Vec<Buffer>,
+    job: &Job,
+    task: impl Fn(usize, Buffer, Stream) -> F,
+) -> io::Result<Tally>
+where
+    F: Future<Output = io::Result<Tally>> + Send + 'static,
+{
+    let window = job.start();
+    let spawned: Vec<_> = buffers
+        .into_iter()
+        .enumerate()
+        .map(|(index, buffer)| tokio::spawn(task(index, buffer, window.stream(index))))
+        .collect();
+    // Every task to its end, also where one has failed: reads of the others may be in flight.
+    let mut tallies = Vec::with_capacity(spawned.len());
+    for task in spawned {
+        tallies.push(task.await.unwrap_or_else(|error| Err(io::Error::other(error))));
+    }
+    Tally::sum(tallies)
+}
+
+fn with_ringfile(runtime: &Runtime, job: &Job, route: Route) -> io::Result<Tally> {
+    let file = OpenOptions::new().read(true).direct(job.direct).route(route).open(&job.path)?;
+    let tally = runtime
+        .block_on(sum(buffers(job, true)?, job, |_, buffer, stream| read(file.clone(), buffer, stream)))?;
+    // An I/O thread publishes its counts at its next turn: a read more in each makes it.
+    let counts = ringfile::metrics();
+    let near = counts.ops + job.depth as u64 >= tally.all_ops && counts.ops <= tally.all_ops;
+    if !near || counts.failed > 0 || (route == Route::Ring && counts.inline_ops > 0) {
+        return Err(io::Error::other(format!("{} reads, counted {counts:?}", tally.all_ops)));
+    }
+    Ok(tally)
+}
+
+async fn read(file: File, mut buffer: Buffer, mut stream: Stream) -> io::Result<Tally> {
+    while let Some(offset) = stream.next() {
+        buffer = file.read_at(buffer, offset).await?;
+        stream.done(&buffer)?;
+    }
+    Ok(stream.into_tally())
+}
+
+async fn with_preads(job: &Job) -> io::Result<Tally> {
+    let file = Arc::new(job.open()?);
+    sum(buffers(job, false)?, job, |_, buffer, stream| pread(Arc::clone(&file), buffer, stream)).await
+}
+
+async fn pread(file: Arc<std::fs::File>, mut buffer: Buffer, mut stream: Stream) -> io::Result<Tally> {
+    buffer.resize(PAGE, 0);
+    while let Some(offset) = stream.next() {
+        let file = Arc::clone(&file);
+        let call = move || {
+            let result = file.read_exact_at(&mut buffer, offset);
+            (result, buffer)
+        };
+        let (result, back) = tokio::task::spawn_blocking(call).await.map_err(io::Error::other)?;
+        buffer = back;
+        result?;
+        stream.done(&buffer)?;
+    }
+    Ok(stream.into_tally())
+}
+
+async fn with_ring(job: &Job, flavor: Flavor, at_once: bool) -> io::Result<Tally> {
+    let mut buffers = buffers(job, false)?;
+    for buffer in &mut buffers {
+        buffer.resize(job.block, 0);
+    }
+    let ring = Ring::new(job.open()?, &mut buffers, flavor, at_once)?;
+    let driver = tokio::spawn(Arc::clone(&ring).drive());
+    let tally =
+        sum(buffers, job, |slot, buffer, stream| driven(Arc::clone(&ring), slot, buffer, stream)).await;
+    ring.stop();
+    driver.await.map_err(io::Error::other)??;
+    let (tally, completed) = (tally?, ring.completed());
+    if completed == tally.all_ops {
+        Ok(tally)
+    } else {
+        Err(io::Error::other(format!("{} reads, {completed} completions", tally.all_ops)))
+    }
+}
+
+async fn driven(ring: Arc<Ring>, slot: usize, mut buffer: Buffer, mut stream: Stream) -> io::Result<Tally> {
+    while let Some(offset) = stream.next() {
+        let (result, back) = ring.read(slot, buffer, offset).await;
+        buffer = back;
+        let bytes = result?;
+        stream.done(&buffer[..bytes])?;
+    }
+    Ok(stream.into_tally())
+}

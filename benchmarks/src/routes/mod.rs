@@ -1,0 +1,117 @@
+//! `compare routes`: the same random I/O by each route, and by the one that ringfile takes by itself.
+//!
+//! Knows the command line and the order of the measurements. Rows of the table come out as they are done; a row that
+//! can't be had is named, with the reason, below it.
+
+mod pages;
+mod place;
+mod row;
+mod run;
+mod table;
+
+use std::io;
+use std::time::Duration;
+
+use clap::Args;
+use ringfile::Route;
+
+use crate::units;
+use place::{Named, Place};
+use row::{Pattern, Row};
+use run::{Outcome, Refused};
+
+/// Each is a column; the last is `auto` once more, whose distance from the one before is the noise.
+const SIDES: &[(&str, Route)] = &[
+    ("ring", Route::Ring),
+    ("inline", Route::Inline),
+    ("workers", Route::Workers),
+    ("auto", Route::Auto),
+    ("A/A", Route::Auto),
+];
+/// How many of them are single routes.
+const SINGLE: usize = 3;
+
+/// The command line.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// NAME=PATH, once for each: a folder, in which a file is made and removed, or a file or block device that holds
+    /// nothing of value
+    #[arg(long = "place", required = true)]
+    places: Vec<Named>,
+    /// Allow overwriting the files and devices that are named themselves
+    #[arg(long)]
+    fill: bool,
+    /// Only rows that match one of these: parts of place/mode/direction/depth, such as ext4/direct or cached/read/16
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Pattern>,
+    /// Bytes of the file
+    #[arg(long, default_value = "256m", value_parser = units::size)]
+    size: u64,
+    /// Operations in flight
+    #[arg(long, value_delimiter = ',', default_value = "1,16")]
+    depth: Vec<usize>,
+    /// Counted seconds of one run
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Time before it, not counted
+    #[arg(long, default_value = "200ms", value_parser = units::duration)]
+    warmup: Duration,
+    /// Rounds of all routes in turn
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seed of the offsets
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Measures, and prints the table.
+pub fn compare(options: &Options) -> io::Result<()> {
+    if options.rounds == 0 || options.depth.contains(&0) {
+        return Err(io::Error::other("no rounds or no depth, no result"));
+    }
+    let duration = Duration::try_from_secs_f64(options.seconds).map_err(io::Error::other)?;
+    let mut skipped = Vec::new();
+    table::header();
+    let mut runs = run::Runs::new(duration, options.warmup, options.seed);
+    for named in &options.places {
+        let rows: Vec<Row> = Row::all(&named.name, &options.depth)
+            .filter(|row| options.only.is_empty() || options.only.iter().any(|only| only.matches(row)))
+            .collect();
+        if rows.is_empty() {
+            continue;
+        }
+        let place = Place::make(named, options.size, options.fill)
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", named.name)))?;
+        for row in &rows {
+            match measure(&mut runs, &place, row, options.rounds) {
+                Ok(outcomes) => table::row(row, &outcomes),
+                Err(Refused::Skipped(why)) => skipped.push(format!("{row}: {why}")),
+                Err(Refused::Failed(error)) => {
+                    return Err(io::Error::new(error.kind(), format!("{row}: {error}")));
+                }
+            }
+        }
+    }
+    table::footer(options.rounds, duration, runs.checked(), &skipped);
+    Ok(())
+}
+
+/// The outcomes of one row, for each side in the order of [`SIDES`].
+fn measure(
+    runs: &mut run::Runs,
+    place: &Place,
+    row: &Row,
+    rounds: usize,
+) -> Result<Vec<Vec<Outcome>>, Refused> {
+    let mut outcomes = vec![Vec::with_capacity(rounds); SIDES.len()];
+    for round in 0..rounds {
+        for turn in 0..SIDES.len() {
+            let index = (turn + round) % SIDES.len();
+            let (name, route) = SIDES[index];
+            let outcome = runs.run(place, row, route)?;
+            eprintln!("round {}/{rounds} {row} {name:<8} {:>9.1} kIOPS", round + 1, outcome.kiops);
+            outcomes[index].push(outcome);
+        }
+    }
+    Ok(outcomes)
+}

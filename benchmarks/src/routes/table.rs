@@ -1,0 +1,113 @@
+//! The table of routes, in Markdown, row by row.
+
+use std::time::Duration;
+
+use super::row::Row;
+use super::run::{Outcome, Went};
+use super::{SIDES, SINGLE};
+use crate::rounds::Spread;
+use crate::table;
+
+/// Column of `auto` among the sides; `auto` once more comes after it.
+const AUTO: usize = SINGLE;
+
+/// Prints the head.
+pub fn header() {
+    println!(
+        "| place | I/O | depth | ring | inline | workers | auto | best | auto / best | A/A | auto went | cached |"
+    );
+    println!("|---|---|--:|--:|--:|--:|--:|---|--:|--:|---|---|");
+}
+
+/// Prints one row.
+pub fn row(row: &Row, outcomes: &[Vec<Outcome>]) {
+    let spread =
+        |side: usize| table::spread(Spread::of(outcomes[side].iter().map(|outcome| outcome.kiops)), 1);
+    let over = |side: usize| ratios(&outcomes[AUTO], &outcomes[side]);
+    let best = best(outcomes);
+    println!(
+        "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+        row.place,
+        row.work(),
+        row.depth,
+        spread(0),
+        spread(1),
+        spread(2),
+        spread(AUTO),
+        SIDES[best].0,
+        table::spread(over(best), 3),
+        table::spread(over(AUTO + 1), 3),
+        went(&outcomes[AUTO..]),
+        cached(outcomes.iter().flatten()),
+    );
+}
+
+/// Says what the table is worth, and which rows are not in it.
+pub fn footer(rounds: usize, duration: Duration, checked: u64, skipped: &[String]) {
+    println!(
+        "\nkIOPS, median [min..max] of {rounds} rounds of {duration:?}, one thread, random 4 KiB. `best` is the single route \
+         that `auto` does worst against, `auto / best` and `A/A` (`auto` over `auto` once more) are medians of ratios inside a \
+         round. Every read had its offset checked, {checked} reads and written pages were checked whole."
+    );
+    for row in skipped {
+        println!("\nSKIPPED {row}");
+    }
+}
+
+/// The single route whose median ratio to `auto` is the worst for `auto`.
+fn best(outcomes: &[Vec<Outcome>]) -> usize {
+    let median = |side: &usize| ratios(&outcomes[AUTO], &outcomes[*side]).median;
+    (0..SINGLE).min_by(|a, b| median(a).total_cmp(&median(b))).unwrap_or(0)
+}
+
+fn ratios(over: &[Outcome], under: &[Outcome]) -> Spread {
+    Spread::of(over.iter().zip(under).map(|(a, b)| a.kiops / b.kiops))
+}
+
+/// Shares of the routes in all runs of these sides.
+fn went(sides: &[Vec<Outcome>]) -> String {
+    let mut sum = Went::default();
+    for outcome in sides.iter().flatten() {
+        sum.ring += outcome.went.ring;
+        sum.inline += outcome.went.inline;
+        sum.workers += outcome.went.workers;
+    }
+    let all = (sum.ring + sum.inline + sum.workers) as f64;
+    let parts = [("ring", sum.ring), ("inline", sum.inline), ("workers", sum.workers)];
+    let parts = parts.into_iter().filter(|(_, count)| *count > 0);
+    parts
+        .map(|(name, count)| format!("{name} {:.1} %", count as f64 / all * 100.0))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// The smallest and largest shares before, and after.
+fn cached<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
+    let shares: Vec<(f64, f64)> = outcomes.filter_map(|outcome| outcome.cached).collect();
+    if shares.is_empty() {
+        return "–".to_owned();
+    }
+    let range = |of: fn(&(f64, f64)) -> f64| {
+        let spread = Spread::of(shares.iter().map(of));
+        let (low, high) = (spread.min * 100.0, spread.max * 100.0);
+        if high - low < 0.5 { format!("{high:.0} %") } else { format!("{low:.0}..{high:.0} %") }
+    };
+    format!("{} → {}", range(|share| share.0), range(|share| share.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_route_is_the_one_that_auto_does_worst_against() {
+        let side = |figures: [f64; 3]| {
+            figures.map(|kiops| Outcome { kiops, went: Went::default(), cached: None }).to_vec()
+        };
+        let outcomes =
+            [[10.0, 30.0, 10.0], [20.0, 20.0, 20.0], [1.0, 1.0, 99.0], [19.0, 19.0, 19.0], [19.0; 3]]
+                .map(side);
+        assert_eq!(best(&outcomes), 1);
+        assert_eq!(ratios(&outcomes[AUTO], &outcomes[1]).median, 0.95);
+    }
+}
