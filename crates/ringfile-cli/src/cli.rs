@@ -199,13 +199,13 @@ pub struct TestFileArgs {
 /// How long each measurement takes, and how often it is made.
 #[derive(Debug, Args)]
 pub struct TimingArgs {
-    /// Length of each run
+    /// Length of each run, at most 24h
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::positive_duration)]
     pub duration: Duration,
     /// Time before each run that is not counted; none where the page cache is cold
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration)]
     pub warmup: Duration,
-    /// Rounds, each with all engines in turn
+    /// Rounds, each with all engines in turn and begun by another one
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::count::<1000>)]
     pub rounds: u32,
 }
