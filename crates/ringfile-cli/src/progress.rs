@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::error::one_line;
 use crate::events;
 
 /// Progress through steps of known length, and the place for remarks meanwhile.
@@ -61,7 +62,7 @@ impl Progress {
         }
         let write = || {
             // Nobody is left to be told when standard error is gone.
-            let _ = writeln!(std::io::stderr(), "warning: {text}");
+            let _ = writeln!(std::io::stderr(), "warning: {}", one_line(text));
         };
         match &self.bar {
             Some(bar) => bar.suspend(write),

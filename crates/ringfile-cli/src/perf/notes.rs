@@ -16,7 +16,7 @@ pub fn of(test_file: &TestFile, request: &Request<'_>, fio: Option<&Fio>, runs: 
     notes.push(units(runs));
     notes.extend(routes(runs));
     notes.extend(registered(runs));
-    if let Some(fio) = fio {
+    if let Some(fio) = fio.filter(|_| runs.iter().any(|run| run.engine.is_fio())) {
         notes.push(format!(
             "{}: the same file, blocks, threads and time; CPU of the whole process but its main thread, which \
              only sets up and reports",

@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::notes;
 use super::plan::{Grid, Step};
 use crate::cli::{Buffers, Cache, OutputArgs, TestFileArgs, TimingArgs};
-use crate::engine::fio::Fio;
+use crate::engine::fio::{self, Fio};
 use crate::engine::{Bench, Engine};
-use crate::error::{Failure, errno_text, usage};
+use crate::error::{Failure, errno_text, one_line, usage};
 use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::machine;
@@ -98,6 +98,13 @@ fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
             "buffers for all that is in flight with the most threads would take {}: use fewer threads, less depth, or \
              smaller blocks",
             Bytes(memory)
+        ));
+    }
+    if iodepth > fio::MOST_IN_FLIGHT as u64 && grid.engines.contains(&Engine::Fio) {
+        return usage(format!(
+            "fio can't have {iodepth} reads in flight, {} at most: use a smaller --batch or --inflight, or leave fio \
+             out of --engines",
+            fio::MOST_IN_FLIGHT
         ));
     }
     let writes = request.verify || grid.rw.iter().any(|rw| rw.writes());
@@ -238,7 +245,9 @@ impl<'a> Session<'a> {
         let (timing, grid) = (request.timing, request.grid);
         let batches = || grid.depths.iter().filter_map(|depth| depth.batching);
         let mut machine = Machine::here(test_file.filesystem.clone(), ringfile::ring_features().ok());
-        machine.fio = self.fio.as_ref().map(|fio| fio.version.clone());
+        let took_part = |engine| self.runs.iter().any(|run| run.engine == engine);
+        let fio = self.fio.as_ref().filter(|_| self.runs.iter().any(|run| run.engine.is_fio()));
+        machine.fio = fio.map(|fio| fio.version.clone());
         let params = Params {
             file: test_file.path.to_string_lossy().into_owned(),
             file_created: test_file.created,
@@ -256,7 +265,11 @@ impl<'a> Session<'a> {
             cache: grid.cache,
             route: grid.route,
             executor: grid.executor,
-            against: grid.engines.into_iter().filter(|engine| !engine.is_ours()).collect(),
+            against: grid
+                .engines
+                .into_iter()
+                .filter(|&engine| !engine.is_ours() && took_part(engine))
+                .collect(),
             rounds: grid.rounds,
             verify: request.verify,
         };
@@ -288,7 +301,7 @@ fn print(output: &OutputArgs, results: &Results, notes: &[String]) -> Result<(),
     if !output.quiet {
         text.push('\n');
         for note in notes {
-            text += &format!("- {note}\n");
+            text += &format!("- {}\n", one_line(note));
         }
     }
     output::print(&text)
@@ -306,7 +319,7 @@ fn distinct(counts: impl Iterator<Item = usize>) -> Vec<usize> {
 
 /// About how long the file takes to fill: 500 MiB a second.
 fn fill_time(test_file: &TestFile) -> Duration {
-    if test_file.created { Duration::from_millis(test_file.size() >> 19) } else { Duration::ZERO }
+    if test_file.unfilled { Duration::from_millis(test_file.size() >> 19) } else { Duration::ZERO }
 }
 
 fn label(step: Step) -> String {
