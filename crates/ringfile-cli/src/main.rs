@@ -17,6 +17,7 @@ mod progress;
 mod random;
 mod report;
 mod sys;
+mod terminal;
 mod testfile;
 mod values;
 mod verify;

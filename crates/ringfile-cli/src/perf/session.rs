@@ -13,12 +13,13 @@ use crate::engine::fio::{self, Fio};
 use crate::engine::{Bench, Engine};
 use crate::error::{Failure, errno_text, one_line, usage};
 use crate::interrupt::Interrupt;
-use crate::job::Job;
+use crate::job::{Batching, Job};
 use crate::machine;
 use crate::progress::Progress;
 use crate::report::output::{self, OutputFile};
 use crate::report::results::{Machine, Params, Results, Run, RunLabel, SCHEMA};
 use crate::report::{batches, change, summary};
+use crate::terminal;
 use crate::testfile::{Intent, TestFile};
 use crate::values::{self, Bytes};
 use crate::verify::{self, Verifier};
@@ -157,7 +158,8 @@ impl<'a> Session<'a> {
         }
         self.progress.begin(fill_time(&self.test_file));
         let progress = &self.progress;
-        let verifier = self.test_file.prepare(intent, &mut |_| progress.tick("preparing the file"))?;
+        let verifier =
+            self.test_file.prepare(intent, &mut |_| progress.tick(&["preparing the file".into()]))?;
         self.find_fio();
         for step in self.request.grid.steps() {
             if self.interrupt.asked() {
@@ -293,15 +295,18 @@ fn print(output: &OutputArgs, results: &Results, notes: &[String]) -> Result<(),
     }
     let in_batches = results.runs.iter().any(|run| run.batch.is_some());
     let table = if in_batches { batches::table(&results.runs) } else { summary::table(&results.runs) };
-    let mut text = table.to_string();
+    let width = terminal::width();
+    let mut text = table.text_of_width(width);
     let changes = change::table(&results.runs);
     if !changes.is_empty() {
-        text += &format!("\n{changes}");
+        text += &format!("\n{}", changes.text_of_width(width));
     }
     if !output.quiet {
         text.push('\n');
         for note in notes {
-            text += &format!("- {}\n", one_line(note));
+            let note = format!("- {}", one_line(note));
+            text += &width.map_or_else(|| note.clone(), |width| terminal::wrap(&note, width, "  "));
+            text.push('\n');
         }
     }
     output::print(&text)
@@ -322,10 +327,16 @@ fn fill_time(test_file: &TestFile) -> Duration {
     if test_file.unfilled { Duration::from_millis(test_file.size() >> 19) } else { Duration::ZERO }
 }
 
-fn label(step: Step) -> String {
-    let (engine, rw, buffers) =
-        (values::name(&step.engine), values::name(&step.rw), values::name(&step.buffers));
-    format!("{engine} {rw} {buffers}, jobs {}, depth {}", step.numjobs, step.iodepth)
+fn label(step: Step) -> Vec<String> {
+    let mode = match step.batching {
+        Some(_) => values::name(&step.buffers),
+        None => format!("{} {}", values::name(&step.rw), values::name(&step.buffers)),
+    };
+    let depth = match step.batching {
+        Some(Batching { size, inflight }) => format!("{inflight} × {size} in flight"),
+        None => format!("depth {}", step.iodepth),
+    };
+    vec![format!("{} {mode}", values::name(&step.engine)), format!("jobs {}", step.numjobs), depth]
 }
 
 fn command_line() -> String {

@@ -21,7 +21,8 @@ pub fn table(runs: &[Run]) -> Table {
     if several_buffers {
         table = table.text("buffers");
     }
-    table = table.number("IOPS").number("% of fio").number("µs/read").number("mean µs").number("p50");
+    table =
+        table.end_keys().number("IOPS").number("% of fio").number("µs/read").number("mean µs").number("p50");
     table = table.number("p99").number("max").number("CPU µs");
     for group in groups(runs) {
         let run = group[0];

@@ -66,7 +66,14 @@ pub fn table(runs: &[Run]) -> Table {
     if several_rounds {
         table = table.text("rounds");
     }
-    table = table.number("IOPS").number("MiB/s").number("mean").number("p50").number("p95").number("p99");
+    table = table
+        .end_keys()
+        .number("IOPS")
+        .number("MiB/s")
+        .number("mean")
+        .number("p50")
+        .number("p95")
+        .number("p99");
     table = table.number("p99.9").number("max").number("CPU");
     for comparison in comparisons(runs) {
         let spreads: Vec<Option<Spread>> =
