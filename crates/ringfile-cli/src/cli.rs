@@ -43,8 +43,9 @@ pub enum PerfCommand {
     ///
     /// Measures blocking batches from plain threads (ringfile-blocking), the same batches awaited in tokio
     /// (ringfile-tokio), and fio's plain io_uring job at the depth that --batch and --inflight make together.
-    /// In the table each is shown in per cent of fio. Name a --file on a disk: what lies in memory can't be
-    /// dropped from it.
+    /// In the table each is shown in per cent of fio, with the number of cores that it kept busy. The threads of
+    /// one job may run on all cores; `taskset -c 0 ringfile perf batch` keeps everything on one. Name a --file on
+    /// a disk: what lies in memory can't be dropped from it.
     Batch(BatchArgs),
     /// Blocking reads of many blocks at once, from several threads: the time for one read.
     ///
@@ -52,7 +53,8 @@ pub enum PerfCommand {
     /// does it: one half of the batch submitted read by read on a ring for asynchronous reads, the other half
     /// submitted and waited for on a second ring, then the first half polled), submit-only (by hand: submitted
     /// without waiting, then waited for one by one), pread (a loop of plain calls), fio (io_uring, its depth the
-    /// batch). Rings by hand have 256 entries; larger batches go in parts.
+    /// batch). In the table each is shown in per cent of pread and of fio. Rings by hand have 256 entries; larger
+    /// batches go in parts.
     Multiread(MultireadArgs),
 }
 
@@ -119,7 +121,7 @@ pub struct BatchArgs {
     /// Block size of each read
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = values::size)]
     pub bs: u64,
-    /// Threads; blocking batches have one for each batch in flight beside [default: 1 and all cores]
+    /// Threads; blocking batches have one for each batch in flight of each [default: 1 and all cores]
     #[arg(long, value_name = "LIST", value_parser = values::counts::<1024>)]
     pub numjobs: Option<List<usize>>,
     /// Batches in flight for each thread

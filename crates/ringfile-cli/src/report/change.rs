@@ -59,9 +59,9 @@ impl Cell {
 pub fn table(runs: &[Run]) -> Table {
     let several_rounds = runs.iter().any(|run| run.round > 1);
     let columns = Columns::of(runs);
-    let mut table = Table::default().text("change in %").number("jobs").number("depth");
     let in_batches = runs.iter().any(|run| run.batch.is_some());
-    table = table.text(if in_batches { "batches" } else { "mode" });
+    let mut table = Table::default().text("change in %").number("jobs");
+    table = if in_batches { table.text("batches") } else { table.number("depth").text("mode") };
     table = columns.titles(table);
     if several_rounds {
         table = table.text("rounds");
@@ -79,8 +79,10 @@ pub fn table(runs: &[Run]) -> Table {
         let spreads: Vec<Option<Spread>> =
             Metric::ALL.iter().map(|&metric| comparison.spread(metric)).collect();
         let cell = comparison.cell;
-        let mut labels =
-            vec![comparison.name, cell.numjobs.to_string(), cell.iodepth.to_string(), cell.mode()];
+        let mut labels = vec![comparison.name, cell.numjobs.to_string()];
+        // Batches tell the depth.
+        labels.extend((!in_batches).then(|| cell.iodepth.to_string()));
+        labels.push(cell.mode());
         labels.extend(columns.cells(cell.extra));
         for (part, figure) in PARTS.iter().take(if several_rounds { PARTS.len() } else { 1 }) {
             let mut cells = labels.clone();
