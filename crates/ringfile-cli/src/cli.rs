@@ -46,6 +46,8 @@ pub enum PerfCommand {
     /// In the table each is shown in per cent of fio, with the number of cores that it kept busy. The threads of
     /// one job may run on all cores; `taskset -c 0 ringfile perf batch` keeps everything on one. Name a --file on
     /// a disk: what lies in memory can't be dropped from it.
+    #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 64]")))]
+    #[command(mut_arg("cache", |arg| arg.help(cache_help("cold"))))]
     Batch(BatchArgs),
     /// Blocking reads of many blocks at once, from several threads: the time for one read.
     ///
@@ -55,7 +57,17 @@ pub enum PerfCommand {
     /// without waiting, then waited for one by one), pread (a loop of plain calls), fio (io_uring, its depth the
     /// batch). In the table each is shown in per cent of pread and of fio. Rings by hand have 256 entries; larger
     /// batches go in parts.
+    #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 10,250,1000]")))]
+    #[command(mut_arg("cache", |arg| arg.help(cache_help("warm"))))]
     Multiread(MultireadArgs),
+}
+
+/// What the help says of `--cache`, which each command has another default for.
+fn cache_help(default: &str) -> String {
+    format!(
+        "Page cache before each run: warm (the file read in), cold (dropped), keep (as it is) [default: {default}, \
+         with --direct keep]"
+    )
 }
 
 /// `ringfile perf file`.
@@ -161,7 +173,7 @@ pub struct MultireadArgs {
 /// What all commands that read in batches take.
 #[derive(Debug, Args)]
 pub struct BatchReadArgs {
-    /// Reads in a batch [default: perf batch 64, perf multiread 10,250,1000]
+    /// Reads in a batch
     #[arg(long, value_name = "LIST", value_parser = values::counts::<32768>)]
     pub batch: Option<List<usize>>,
     /// ringfile's buffers: normal, fixed (registered with the kernel); the others have normal ones
@@ -174,8 +186,7 @@ pub struct BatchReadArgs {
     /// Bypass the page cache (O_DIRECT)
     #[arg(long)]
     pub direct: bool,
-    /// Page cache before each run: warm (the file read in), cold (dropped), keep (as it is) [default: perf
-    /// batch cold, perf multiread warm, with --direct keep]
+    /// Page cache before each run
     #[arg(long, value_name = "LIST", value_parser = values::words::<Cache>)]
     pub cache: Option<List<Cache>>,
     /// Measure these alone, one of ringfile's at least [default: all that the command has, as told above]
@@ -193,7 +204,8 @@ pub struct TestFileArgs {
     /// How much of it is used
     #[arg(long, value_name = "SIZE", default_value = "1g", value_parser = values::size)]
     pub size: u64,
-    /// Allow writing to a --file that exists already, or to a device: its contents are lost
+    /// Allow writing to a --file that exists already, or to a device: its contents are lost. A file that is empty
+    /// is made --size large
     #[arg(long)]
     pub overwrite: bool,
 }

@@ -181,6 +181,8 @@ impl<'a> Session<'a> {
                 "fio is not installed, its rows are left out; get it with apt-get install fio, dnf install fio \
                  or from https://github.com/axboe/fio",
             ),
+            // Ctrl-C on the terminal ends it too; that is told in another place.
+            Err(_) if self.interrupt.asked() => {}
             Err(failure) => self.progress.warn(&format!("{failure}; its rows are left out")),
         }
         if self.fio.is_none() {

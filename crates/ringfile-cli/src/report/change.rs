@@ -177,11 +177,15 @@ fn compare_noise(runs: &[Run], cell: Cell, add: &mut Add<'_>) {
 fn compare_batches(runs: &[Run], cell: Cell, add: &mut Add<'_>) {
     let others = [Engine::Fio, Engine::TwoRings, Engine::SubmitOnly, Engine::Pread];
     for ours in [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::Ringfile] {
+        let measured = |buffers| move |run: &Run| is(run, ours, buffers) && run.role == Role::Measure;
+        add(format!("{} fixed/normal", values::name(&ours)), &measured(Buffers::Fixed), &|run| {
+            Cell::of(run) == cell && measured(Buffers::Normal)(run)
+        });
         for buffers in [Buffers::Normal, Buffers::Fixed] {
             let with = if buffers == Buffers::Fixed { " fixed" } else { "" };
             for other in others {
                 let name = format!("{}{with}/{}", values::name(&ours), values::name(&other));
-                add(name, &|run| is(run, ours, buffers) && run.role == Role::Measure, &|run| {
+                add(name, &measured(buffers), &|run| {
                     let there = Cell { iodepth: cell.iodepth, ..Cell::of(run) } == cell.of_others();
                     run.engine == other && there && run.role == Role::Measure
                 });

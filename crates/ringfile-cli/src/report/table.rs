@@ -82,12 +82,14 @@ impl Table {
     fn lists(&self, width: usize) -> String {
         let mut text = String::new();
         for row in &self.rows {
-            // A no-break space keeps a title with its cell while lines are broken.
-            let cells = row.iter().zip(&self.columns).filter(|(cell, _)| !cell.is_empty());
-            let item = |(cell, column): (&String, &Column)| {
-                format!("{} {cell}", column.title).replace(' ', "\u{a0}")
-            };
-            let items: Vec<String> = cells.map(item).collect();
+            let cells = row.iter().zip(&self.columns).enumerate().filter(|(_, (cell, _))| !cell.is_empty());
+            let items: Vec<String> = cells
+                .map(|(index, (cell, column))| {
+                    let item = format!("{} {cell}", column.title);
+                    // A no-break space keeps a title with its cell; the first may be too long for that.
+                    if index == 0 { item } else { item.replace(' ', "\u{a0}") }
+                })
+                .collect();
             text += &terminal::wrap(&format!("- {}", items.join(", ")), width, "  ").replace('\u{a0}', " ");
             text.push('\n');
         }
