@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::perf;
-use crate::support::{Finished, file_with, folder, is_root, json, run, runs, skip};
+use crate::support::{Finished, file_with, folder, installed, is_root, json, run, runs, skip};
 
 /// One short cell of a command's own form.
 fn short(command: &str) -> Command {
@@ -224,5 +224,31 @@ fn a_fio_that_is_missing_or_another_is_left_out_with_one_warning() {
             std::fs::set_permissions(&fio, std::fs::Permissions::from_mode(0o755)).expect("permissions");
             check(run(&mut program(&folder.path().to_string_lossy())), warning);
         }
+    }
+}
+
+#[test]
+fn more_threads_than_may_be_started() {
+    if !is_root() || !installed("setpriv") || !installed("prlimit") {
+        skip("more_threads_than_may_be_started", "needs root, setpriv and prlimit");
+        return;
+    }
+    let folder = folder();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).expect("permissions");
+    // Where the program was built may be closed to others.
+    let program = folder.path().join("ringfile");
+    std::fs::copy(env!("CARGO_BIN_EXE_ringfile"), &program).expect("copy");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("permissions");
+    for command in ["batch", "multiread", "file"] {
+        let mut limited = Command::new("prlimit");
+        // A user that has no other processes.
+        limited
+            .args("--nproc=20 setpriv --reuid 64999 --regid 64999 --clear-groups".split(' '))
+            .arg(&program);
+        limited.args(["perf", command]).args("--duration 20ms --size 1m --numjobs 64 --file".split(' '));
+        let path = folder.path().join("data.bin");
+        let error = run(limited.arg(&path)).fails(1);
+        assert!(error.contains("errno 11") && error.contains("ulimit -u"), "{error}");
+        assert!(!path.exists(), "the file is left");
     }
 }
