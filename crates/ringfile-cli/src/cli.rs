@@ -43,8 +43,11 @@ pub enum PerfCommand {
     ///
     /// Measures blocking batches from plain threads (ringfile-blocking), the same batches awaited in tokio
     /// (ringfile-tokio), and fio's plain io_uring job at the depth that --batch and --inflight make together.
-    /// In the table each is shown in per cent of fio. Name a --file on a disk: what lies in memory can't be
-    /// dropped from it.
+    /// In the table each is shown in per cent of fio, with the number of cores that it kept busy. The threads of
+    /// one job may run on all cores; `taskset -c 0 ringfile perf batch` keeps everything on one. Name a --file on
+    /// a disk: what lies in memory can't be dropped from it.
+    #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 64]")))]
+    #[command(mut_arg("cache", |arg| arg.help(cache_help("cold"))))]
     Batch(BatchArgs),
     /// Blocking reads of many blocks at once, from several threads: the time for one read.
     ///
@@ -52,8 +55,19 @@ pub enum PerfCommand {
     /// does it: one half of the batch submitted read by read on a ring for asynchronous reads, the other half
     /// submitted and waited for on a second ring, then the first half polled), submit-only (by hand: submitted
     /// without waiting, then waited for one by one), pread (a loop of plain calls), fio (io_uring, its depth the
-    /// batch). Rings by hand have 256 entries; larger batches go in parts.
+    /// batch). In the table each is shown in per cent of pread and of fio. Rings by hand have 256 entries; larger
+    /// batches go in parts.
+    #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 10,250,1000]")))]
+    #[command(mut_arg("cache", |arg| arg.help(cache_help("warm"))))]
     Multiread(MultireadArgs),
+}
+
+/// What the help says of `--cache`, which each command has another default for.
+fn cache_help(default: &str) -> String {
+    format!(
+        "Page cache before each run: warm (the file read in), cold (dropped), keep (as it is) [default: {default}, \
+         with --direct keep]"
+    )
 }
 
 /// `ringfile perf file`.
@@ -119,7 +133,7 @@ pub struct BatchArgs {
     /// Block size of each read
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = values::size)]
     pub bs: u64,
-    /// Threads; blocking batches have one for each batch in flight beside [default: 1 and all cores]
+    /// Threads; blocking batches have one for each batch in flight of each [default: 1 and all cores]
     #[arg(long, value_name = "LIST", value_parser = values::counts::<1024>)]
     pub numjobs: Option<List<usize>>,
     /// Batches in flight for each thread
@@ -159,7 +173,7 @@ pub struct MultireadArgs {
 /// What all commands that read in batches take.
 #[derive(Debug, Args)]
 pub struct BatchReadArgs {
-    /// Reads in a batch [default: perf batch 64, perf multiread 10,250,1000]
+    /// Reads in a batch
     #[arg(long, value_name = "LIST", value_parser = values::counts::<32768>)]
     pub batch: Option<List<usize>>,
     /// ringfile's buffers: normal, fixed (registered with the kernel); the others have normal ones
@@ -172,8 +186,7 @@ pub struct BatchReadArgs {
     /// Bypass the page cache (O_DIRECT)
     #[arg(long)]
     pub direct: bool,
-    /// Page cache before each run: warm (the file read in), cold (dropped), keep (as it is) [default: perf
-    /// batch cold, perf multiread warm, with --direct keep]
+    /// Page cache before each run
     #[arg(long, value_name = "LIST", value_parser = values::words::<Cache>)]
     pub cache: Option<List<Cache>>,
     /// Measure these alone, one of ringfile's at least [default: all that the command has, as told above]
@@ -191,7 +204,8 @@ pub struct TestFileArgs {
     /// How much of it is used
     #[arg(long, value_name = "SIZE", default_value = "1g", value_parser = values::size)]
     pub size: u64,
-    /// Allow writing to a --file that exists already, or to a device: its contents are lost
+    /// Allow writing to a --file that exists already, or to a device: its contents are lost. A file that is empty
+    /// is made --size large
     #[arg(long)]
     pub overwrite: bool,
 }
@@ -199,13 +213,13 @@ pub struct TestFileArgs {
 /// How long each measurement takes, and how often it is made.
 #[derive(Debug, Args)]
 pub struct TimingArgs {
-    /// Length of each run
+    /// Length of each run, at most 24h
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::positive_duration)]
     pub duration: Duration,
     /// Time before each run that is not counted; none where the page cache is cold
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration)]
     pub warmup: Duration,
-    /// Rounds, each with all engines in turn
+    /// Rounds, each with all engines in turn and begun by another one
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::count::<1000>)]
     pub rounds: u32,
 }

@@ -32,7 +32,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Usage(what) | Failure::Io(what) => f.write_str(what),
+            Failure::Usage(what) | Failure::Io(what) => f.write_str(&one_line(what)),
             Failure::Interrupted => f.write_str("interrupted"),
         }
     }
@@ -46,6 +46,19 @@ pub fn usage<T>(what: impl Into<String>) -> Result<T, Failure> {
 /// An error text with the errno in it, in one wording everywhere.
 pub fn errno_text(error: &io::Error) -> String {
     error.to_string().replace("(os error ", "(errno ")
+}
+
+/// A text as one line that moves no cursor: names of files, and what other programs say, may hold any character.
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() {
+            line.extend(character.escape_default());
+        } else {
+            line.push(character);
+        }
+    }
+    line
 }
 
 /// An operation on a place in a file that failed: what, where, errno.
@@ -77,4 +90,15 @@ pub fn mismatch(path: &Path, offset: u64, wrong: &str) -> Failure {
 /// An error of the library, which names file, offset and errno itself.
 pub fn library(error: &ringfile::Error) -> Failure {
     Failure::Io(error.to_string().replace("(os error ", "(errno "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line_whatever_a_file_is_called() {
+        let failure = io_on("can't open", Path::new("a\nb\u{1b}[2Jc·ö"), &io::Error::from_raw_os_error(2));
+        assert_eq!(failure.to_string(), "can't open a\\nb\\u{1b}[2Jc·ö: No such file or directory (errno 2)");
+    }
 }

@@ -9,6 +9,8 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::error::one_line;
+
 /// Shows warnings from here on; `bar` is taken away while one is written.
 pub fn show(bar: Option<ProgressBar>) {
     let subscriber = tracing_subscriber::fmt()
@@ -47,8 +49,11 @@ struct Line {
 
 impl Write for Line {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let write = || io::stderr().write(bytes);
-        self.bar.as_ref().map_or_else(write, |bar| bar.suspend(write))
+        let text = String::from_utf8_lossy(bytes);
+        let line = one_line(text.trim_end_matches('\n')) + "\n";
+        let write = || io::stderr().write_all(line.as_bytes());
+        self.bar.as_ref().map_or_else(write, |bar| bar.suspend(write))?;
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

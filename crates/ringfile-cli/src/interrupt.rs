@@ -1,5 +1,5 @@
-//! Ctrl-C, SIGTERM and a terminal that goes away: the first asks the run to end, the second ends the process at
-//! once.
+//! Ctrl-C, SIGTERM and a terminal that goes away: the first asks the run to end, the next one that is meant as such
+//! ends the process at once.
 //!
 //! A file that this process made is removed either way: on the first signal by its owner, on the second here.
 
@@ -7,9 +7,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
+
+/// How long after the first a signal is still the same request: timeout(1), for one, sends each twice, to the process
+/// and to its group.
+const SAME_REQUEST: Duration = Duration::from_millis(500);
 
 /// Whether the user asked for the end; cheap to clone and to ask.
 #[derive(Clone, Debug, Default)]
@@ -35,8 +40,10 @@ impl Interrupt {
         let mut signals = Signals::new(caught)?;
         let shared = interrupt.0.clone();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
+            let mut first = None;
             for _ in signals.forever() {
-                if shared.asked.swap(true, Ordering::Relaxed) {
+                shared.asked.store(true, Ordering::Relaxed);
+                if first.get_or_insert_with(Instant::now).elapsed() >= SAME_REQUEST {
                     remove_own_file(&shared);
                     std::process::exit(130);
                 }

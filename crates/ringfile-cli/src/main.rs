@@ -17,6 +17,7 @@ mod progress;
 mod random;
 mod report;
 mod sys;
+mod terminal;
 mod testfile;
 mod values;
 mod verify;
@@ -37,7 +38,7 @@ fn main() -> ExitCode {
             PerfCommand::Batch(args) => perf::batch::run(&args),
             PerfCommand::Multiread(args) => perf::multiread::run(&args),
         },
-        Err(error) if asks_for_help(&error) => error.exit(),
+        Err(error) if asks_for_help(&error) => return help(&error),
         Err(error) => Err(Failure::Usage(one_line(&error.to_string()))),
     };
     match result {
@@ -47,6 +48,17 @@ fn main() -> ExitCode {
             let _ = writeln!(std::io::stderr(), "error: {failure}");
             ExitCode::from(failure.exit_code())
         }
+    }
+}
+
+/// Prints what was asked for in place of a run; a reader that went away is not an error.
+fn help(asked: &clap::Error) -> ExitCode {
+    match asked.print() {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            let _ = writeln!(std::io::stderr(), "error: can't print: {}", error::errno_text(&error));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(u8::try_from(asked.exit_code()).unwrap_or(2)),
     }
 }
 

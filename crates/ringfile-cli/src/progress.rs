@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::error::one_line;
 use crate::events;
+use crate::terminal::BarTerminal;
 
 /// Progress through steps of known length, and the place for remarks meanwhile.
 #[derive(Debug)]
@@ -23,11 +25,13 @@ pub struct Progress {
 impl Progress {
     /// For steps that take `total` together. Shows the library's warnings too, unless `quiet`.
     pub fn new(total: Duration, quiet: bool) -> Progress {
-        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
+        let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        let bar = (!quiet && !dumb && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::new(millis(total));
             // Two a second: drawing is the only thing beside the measurement that takes CPU time.
-            bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(2));
-            if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}%  {msg}") {
+            let terminal = Box::new(BarTerminal::stderr());
+            bar.set_draw_target(ProgressDrawTarget::term_like_with_hz(terminal, 2));
+            if let Ok(style) = ProgressStyle::with_template("{percent:>3}%  {msg}  {wide_bar}") {
                 bar.set_style(style);
             }
             bar
@@ -45,13 +49,15 @@ impl Progress {
         self.step_start = Instant::now();
     }
 
-    /// Shows how far the step is.
-    pub fn tick(&self, label: &str) {
+    /// Shows how far the step is; of its label as many parts as there is room for.
+    pub fn tick(&self, label: &[String]) {
         let Some(bar) = &self.bar else { return };
         let position = self.done + self.step_start.elapsed().min(self.step);
         let left = Duration::from_secs(self.total.saturating_sub(position).as_secs());
         bar.set_position(millis(position));
-        bar.set_message(format!("{} left  {label}", humantime::format_duration(left)));
+        // The percentage and the blanks behind it take six columns, those before the bar two.
+        let room = usize::from(BarTerminal::stderr().columns()).saturating_sub(8);
+        bar.set_message(message(&format!("{} left", humantime::format_duration(left)), label, room));
     }
 
     /// Says something that the user should know now, in a line of its own.
@@ -61,7 +67,7 @@ impl Progress {
         }
         let write = || {
             // Nobody is left to be told when standard error is gone.
-            let _ = writeln!(std::io::stderr(), "warning: {text}");
+            let _ = writeln!(std::io::stderr(), "warning: {}", one_line(text));
         };
         match &self.bar {
             Some(bar) => bar.suspend(write),
@@ -77,6 +83,32 @@ impl Progress {
     }
 }
 
+/// What stands beside the bar, in at most `room` columns where the first part fits.
+fn message(left: &str, label: &[String], room: usize) -> String {
+    let mut message = left.to_string();
+    for (index, part) in label.iter().enumerate() {
+        let next = format!("{}{part}", if index == 0 { "  " } else { ", " });
+        if message.chars().count() + next.chars().count() > room {
+            break;
+        }
+        message += &next;
+    }
+    message
+}
+
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_that_do_not_fit_are_left_out_whole() {
+        let label = ["ringfile".to_string(), "jobs 2".to_string(), "depth 16".to_string()];
+        assert_eq!(message("3s left", &label, 80), "3s left  ringfile, jobs 2, depth 16");
+        assert_eq!(message("3s left", &label, 30), "3s left  ringfile, jobs 2");
+        assert_eq!(message("3s left", &label, 10), "3s left");
+    }
 }

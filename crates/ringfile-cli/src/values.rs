@@ -78,9 +78,16 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A duration, which may be 0: `2s`, `500ms`, `1m`.
+/// The longest that one run may take: sums over all runs, and points in time that far ahead, always fit.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A duration of at most a day, which may be 0: `2s`, `500ms`, `1m`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| "not a duration; write a unit, as in 2s, 500ms or 1m".into())
+    match humantime::parse_duration(text) {
+        Ok(long) if long > LONGEST => Err("too long; give at most 24h".into()),
+        Ok(time) => Ok(time),
+        Err(_) => Err("not a duration; write a unit, as in 2s, 500ms or 1m".into()),
+    }
 }
 
 /// A duration of at least a millisecond.
@@ -96,7 +103,11 @@ pub struct Bytes(pub u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [&str; 6] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
+        const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        // Small sizes are those that blocks must fit: 4097 bytes are not 4.0 KiB.
+        if self.0 < 1 << 20 && !self.0.is_multiple_of(512) {
+            return write!(f, "{} byte{}", self.0, if self.0 == 1 { "" } else { "s" });
+        }
         let mut value = self.0 as f64;
         let mut unit = 0;
         while value >= 1024.0 && unit + 1 < UNITS.len() {
@@ -135,6 +146,10 @@ mod tests {
             assert!(duration(text).is_err(), "{text:?}");
         }
         assert!(positive_duration("0s").is_err());
+        assert_eq!(duration("24h"), Ok(LONGEST));
+        for text in ["25h", "500y", "99999999999y"] {
+            assert!(duration(text).is_err_and(|error| error.contains("24h")), "{text:?}");
+        }
         assert!(positive_duration("1us").is_err());
     }
 
@@ -156,7 +171,15 @@ mod tests {
 
     #[test]
     fn bytes_are_short() {
-        for (bytes, text) in [(1, "1 bytes"), (4096, "4 KiB"), (1 << 30, "1 GiB"), (1536 << 10, "1.5 MiB")] {
+        for (bytes, text) in [
+            (1, "1 byte"),
+            (0, "0 bytes"),
+            (4096, "4 KiB"),
+            (4097, "4097 bytes"),
+            (1 << 30, "1 GiB"),
+            (1536 << 10, "1.5 MiB"),
+            (15 << 60, "15 EiB"),
+        ] {
             assert_eq!(Bytes(bytes).to_string(), text);
         }
     }

@@ -29,6 +29,9 @@ use crate::values;
 /// How often a running fio is looked at.
 const POLL: Duration = Duration::from_millis(20);
 
+/// The most operations that fio can have in flight: its ring has an entry for each, and the kernel makes no larger one.
+pub const MOST_IN_FLIGHT: usize = 32768;
+
 /// A fio that is there and works.
 #[derive(Debug)]
 pub struct Fio {
@@ -41,7 +44,8 @@ impl Fio {
     pub fn find() -> Result<Option<Fio>, Failure> {
         match Command::new("fio").arg("--version").stdin(Stdio::null()).output() {
             Ok(output) if output.status.success() => {
-                let version = String::from_utf8_lossy(&output.stdout).trim().to_string();
+                let said = String::from_utf8_lossy(&output.stdout);
+                let version = said.trim().lines().next().unwrap_or("fio of no version").trim().to_string();
                 Ok(Some(Fio { version }))
             }
             Ok(output) => Err(Failure::Io(format!("fio --version failed: {}", output.status))),
@@ -60,7 +64,7 @@ impl Fio {
     ) -> Result<Outcome, Failure> {
         let mut arguments = common_arguments(bench.path);
         arguments.extend(job_arguments(engine, job).into_iter().map(OsString::from));
-        let finished = execute(&arguments, bench.interrupt, tick)?;
+        let finished = execute(&self.version, &arguments, bench.interrupt, tick)?;
         let stats = finished.stats;
         // The middle of fio's histogram bins, which may lie beyond the longest.
         let percentile =
@@ -175,6 +179,7 @@ struct Finished {
 /// Runs fio to its end, or kills it when interrupted. It is the only child of this process meanwhile, so the
 /// CPU time of all children grows by its own.
 fn execute(
+    version: &str,
     arguments: &[OsString],
     interrupt: &Interrupt,
     tick: &mut dyn FnMut(),
@@ -214,7 +219,7 @@ fn execute(
         let complaint = text_of(&mut complaints);
         let complaint =
             complaint.lines().find(|line| !line.trim().is_empty()).unwrap_or(&why).trim().to_string();
-        Failure::Io(format!("fio failed: {complaint}"))
+        Failure::Io(format!("{version} failed: {complaint}"))
     })?;
     Ok(Finished { stats, cpu })
 }
@@ -261,7 +266,7 @@ fn parse(text: &str, status: ExitStatus) -> Result<Stats, String> {
         serde_json::from_str(json).map_err(|error| format!("its output is not known: {error}"))?;
     match <[JobOutput; 1]>::try_from(output.jobs) {
         Ok([job]) if job.error == 0 && status.success() => Ok(job.mixed),
-        Ok([job]) if job.error != 0 => Err(io::Error::from_raw_os_error(job.error).to_string()),
+        Ok([job]) if job.error != 0 => Err(errno_text(&io::Error::from_raw_os_error(job.error))),
         Ok(_) => Err(status.to_string()),
         Err(jobs) => Err(format!("{} groups in its output, not one", jobs.len())),
     }

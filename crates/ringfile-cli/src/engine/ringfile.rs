@@ -32,8 +32,11 @@ fn run_on_own_threads(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> R
     let pool = pool(job)?;
     // A ring that holds what is in flight, and no more: rings count against RLIMIT_MEMLOCK too.
     let entries = job.iodepth.next_power_of_two().clamp(64, 4096) as u32;
-    let runtime =
-        Runtime::builder().threads(job.numjobs).entries(entries).build().map_err(|error| library(&error))?;
+    let runtime = Runtime::builder()
+        .threads(job.numjobs)
+        .entries(entries)
+        .build()
+        .map_err(|error| not_built(&error))?;
     let window = Window::new(job.numjobs);
     let start = |thread| {
         let (job, file, pool) = (job.clone(), file.clone(), pool.clone());
@@ -50,6 +53,14 @@ fn run_on_own_threads(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> R
     // Only workers count elsewhere than on the runtime's threads.
     total.routes.workers = measured.counted.worker_ops;
     Ok(total.outcome(measured))
+}
+
+/// Of threads that ran out the user is told in the same words everywhere.
+fn not_built(error: &ringfile::Error) -> Failure {
+    match error.errno() {
+        Some(libc::EAGAIN) => window::no_thread(&std::io::Error::from_raw_os_error(libc::EAGAIN)),
+        _ => library(error),
+    }
 }
 
 /// A thread for each job, with a current-thread runtime of its own.

@@ -242,7 +242,8 @@ impl Meeting {
 
 /// A thread that could not be started.
 pub fn no_thread(error: &io::Error) -> Failure {
-    Failure::Io(format!("a thread can't be started: {}", crate::error::errno_text(error)))
+    let errno = crate::error::errno_text(error);
+    Failure::Io(format!("a thread can't be started: {errno}; ask for fewer, or raise the limit (ulimit -u)"))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

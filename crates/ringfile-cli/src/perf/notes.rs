@@ -4,19 +4,20 @@ use super::session::Request;
 use crate::cli::{Buffers, Cache};
 use crate::engine::fio::{self, Fio};
 use crate::engine::{Engine, RouteOps};
+use crate::machine;
 use crate::report::results::{Role, Run};
 use crate::testfile::TestFile;
 use crate::values::{self, Bytes};
 
 /// One line for each thing.
 pub fn of(test_file: &TestFile, request: &Request<'_>, fio: Option<&Fio>, runs: &[Run]) -> Vec<String> {
-    let mut notes = vec![file(test_file, request), timing(request)];
+    let mut notes = vec![file(test_file, request), timing(request), machine()];
     notes.extend(test_file.notes.iter().cloned());
     notes.extend(cache(test_file, runs));
     notes.push(units(runs));
     notes.extend(routes(runs));
     notes.extend(registered(runs));
-    if let Some(fio) = fio {
+    if let Some(fio) = fio.filter(|_| runs.iter().any(|run| run.engine.is_fio())) {
         notes.push(format!(
             "{}: the same file, blocks, threads and time; CPU of the whole process but its main thread, which \
              only sets up and reports",
@@ -54,13 +55,32 @@ fn timing(args: &Request<'_>) -> String {
     format!("{duration} a run after {warmup} of warm-up, {rounds}")
 }
 
+fn machine() -> String {
+    let cores = match machine::cpus() {
+        1 => "1 core".to_string(),
+        cores => format!("{cores} cores"),
+    };
+    let known =
+        |fact: Option<String>, before: &str| fact.map(|fact| format!(", {before}{fact}")).unwrap_or_default();
+    format!("{cores}{}{}", known(machine::cpu_model(), ""), known(machine::kernel(), "Linux "))
+}
+
 fn units(runs: &[Run]) -> String {
     let mut text = String::from(
         "latencies in µs from hand-in to completion; CPU µs for one operation, kernel workers included",
     );
     if runs.iter().any(|run| run.batch.is_some()) {
-        text += "; µs/read is what one read takes of one thread's time; latencies of what hands in batches are \
-                 those of a whole batch, of fio and pread those of one read";
+        text += "; µs/read is what one read takes of the time of one of the threads asked for; cores: how many were busy; \
+                 latencies of what hands in batches are those of a whole batch";
+        let others = [Engine::Fio, Engine::Pread]
+            .into_iter()
+            .filter(|&other| runs.iter().any(|run| run.engine == other));
+        let others: Vec<String> = others.map(|other| values::name(&other)).collect();
+        if !others.is_empty() {
+            let per_cent: Vec<String> = others.iter().map(|other| format!("% of {other}")).collect();
+            let (per_cent, others) = (per_cent.join(" and "), others.join(" and "));
+            text += &format!(", of {others} those of one read; {per_cent}: reads a second beside theirs");
+        }
     } else {
         text += "; changes: fixed/fio is ringfile with fixed buffers over fio with fixed ones, and so on";
     }
@@ -72,6 +92,8 @@ fn units(runs: &[Run]) -> String {
 
 /// Which way the operations went, where nothing else tells: with one route asked for.
 fn routes(runs: &[Run]) -> Option<String> {
+    let several_buffers = runs.iter().any(|run| run.engine.is_ours() && run.buffers != runs[0].buffers);
+    let and = if several_buffers { "; normal and fixed differ on the ring alone" } else { "" };
     let all = runs.iter().filter_map(|run| run.route_ops);
     let sum = all.fold(RouteOps::default(), |sum, run| RouteOps {
         ring: sum.ring + run.ring,
@@ -83,7 +105,7 @@ fn routes(runs: &[Run]) -> Option<String> {
     (total > 0.0).then(|| {
         format!(
             "routes: {:.1} % of ringfile's operations went through the ring, {:.1} % were inline calls, {:.1} % \
-             were done by workers; normal and fixed differ on the ring alone",
+             were done by workers{and}",
             part(sum.ring),
             part(sum.inline),
             part(sum.workers)

@@ -1,7 +1,8 @@
 //! Which runs a measurement makes, and in which order.
 //!
 //! Within a cell every round runs all engines in turn, so that what is compared was measured next to each
-//! other; the A/A run, the first one once more, ends the round.
+//! other; each round begins with another one, for the first place is not like the others (the file was just
+//! settled, the processor rested). The A/A run, the first engine once more, ends the round.
 
 use std::time::Duration;
 
@@ -116,9 +117,8 @@ impl Grid {
     }
 
     fn cell(&self, steps: &mut Vec<Step>, cell: Cell) {
-        let Cell { numjobs, depth: Depth { iodepth, batching }, rw, cache, repeated } = cell;
-        let first = (self.executor[0], self.route[0]);
-        let mut add = |engine: Engine, buffers, role, round, (executor, route)| {
+        let Cell { numjobs, depth: Depth { iodepth, batching }, rw, cache, .. } = cell;
+        let mut add = |Entry { engine, buffers, executor, route }, role, round| {
             let iodepth = if engine.one_at_a_time() { 1 } else { iodepth };
             steps.push(Step {
                 engine,
@@ -134,27 +134,44 @@ impl Grid {
                 executor,
             });
         };
+        let mut entries = self.entries(cell);
+        let again = entries[0];
         for round in 1..=self.rounds {
-            for &engine in &self.engines {
-                if engine.is_ours() {
-                    for &executor in &self.executor {
-                        for &route in &self.route {
-                            for &buffers in &self.buffers {
-                                add(engine, buffers, Role::Measure, round, (executor, route));
-                            }
-                        }
-                    }
-                } else if !(engine.one_at_a_time() && repeated) {
-                    // Batches are compared with the plain job alone.
-                    let kinds = if batching.is_some() { &[Buffers::Normal] } else { engine.buffers() };
-                    for &buffers in kinds {
-                        add(engine, buffers, Role::Measure, round, first);
-                    }
-                }
-            }
-            add(self.engines[0], self.buffers[0], Role::Aa, round, first);
+            entries.iter().for_each(|&entry| add(entry, Role::Measure, round));
+            add(again, Role::Aa, round);
+            entries.rotate_left(1);
         }
     }
+
+    /// What is compared in a cell; never empty.
+    fn entries(&self, cell: Cell) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for &engine in &self.engines {
+            if engine.is_ours() {
+                for &executor in &self.executor {
+                    for &route in &self.route {
+                        let of_buffers = |&buffers| Entry { engine, buffers, executor, route };
+                        entries.extend(self.buffers.iter().map(of_buffers));
+                    }
+                }
+            } else if !(engine.one_at_a_time() && cell.repeated) {
+                let (executor, route) = (self.executor[0], self.route[0]);
+                // Batches are compared with the plain job alone.
+                let kinds = if cell.depth.batching.is_some() { &[Buffers::Normal] } else { engine.buffers() };
+                entries.extend(kinds.iter().map(|&buffers| Entry { engine, buffers, executor, route }));
+            }
+        }
+        entries
+    }
+}
+
+/// One of those that are compared in a cell.
+#[derive(Clone, Copy)]
+struct Entry {
+    engine: Engine,
+    buffers: Buffers,
+    executor: Executor,
+    route: Route,
 }
 
 impl Step {
@@ -249,5 +266,22 @@ mod tests {
             ]
         );
         assert_eq!((steps[4].round, steps[5].round), (1, 2));
+    }
+
+    #[test]
+    fn over_the_rounds_each_has_each_place() {
+        let steps = grid(&[Engine::Fio], 4).steps();
+        let kind = |step: &Step| (step.engine, step.buffers);
+        for cell in steps.chunks(4 * 5) {
+            for place in 0..4 {
+                let mut seen: Vec<_> = cell.chunks(5).map(|round| kind(&round[place])).collect();
+                seen.dedup();
+                let all: Vec<_> = (0..4).map(|engine| kind(&cell[engine])).collect();
+                assert!(seen.len() == 4 && all.iter().all(|kind| seen.contains(kind)), "{place}: {seen:?}");
+            }
+            for round in cell.chunks(5) {
+                assert_eq!((round[4].role, kind(&round[4])), (Role::Aa, kind(&cell[0])));
+            }
+        }
     }
 }

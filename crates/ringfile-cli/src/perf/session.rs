@@ -9,16 +9,17 @@ use std::time::Duration;
 use super::notes;
 use super::plan::{Grid, Step};
 use crate::cli::{Buffers, Cache, OutputArgs, TestFileArgs, TimingArgs};
-use crate::engine::fio::Fio;
+use crate::engine::fio::{self, Fio};
 use crate::engine::{Bench, Engine};
-use crate::error::{Failure, errno_text, usage};
+use crate::error::{Failure, errno_text, one_line, usage};
 use crate::interrupt::Interrupt;
-use crate::job::Job;
+use crate::job::{Batching, Job};
 use crate::machine;
 use crate::progress::Progress;
 use crate::report::output::{self, OutputFile};
 use crate::report::results::{Machine, Params, Results, Run, RunLabel, SCHEMA};
 use crate::report::{batches, change, summary};
+use crate::terminal;
 use crate::testfile::{Intent, TestFile};
 use crate::values::{self, Bytes};
 use crate::verify::{self, Verifier};
@@ -100,6 +101,13 @@ fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
             Bytes(memory)
         ));
     }
+    if iodepth > fio::MOST_IN_FLIGHT as u64 && grid.engines.contains(&Engine::Fio) {
+        return usage(format!(
+            "fio can't have {iodepth} reads in flight, {} at most: use a smaller --batch or --inflight, or leave fio \
+             out of --engines",
+            fio::MOST_IN_FLIGHT
+        ));
+    }
     let writes = request.verify || grid.rw.iter().any(|rw| rw.writes());
     Ok(Intent { block: request.block, writes, direct: request.direct, verify: request.verify })
 }
@@ -150,7 +158,8 @@ impl<'a> Session<'a> {
         }
         self.progress.begin(fill_time(&self.test_file));
         let progress = &self.progress;
-        let verifier = self.test_file.prepare(intent, &mut |_| progress.tick("preparing the file"))?;
+        let verifier =
+            self.test_file.prepare(intent, &mut |_| progress.tick(&["preparing the file".into()]))?;
         self.find_fio();
         for step in self.request.grid.steps() {
             if self.interrupt.asked() {
@@ -172,6 +181,8 @@ impl<'a> Session<'a> {
                 "fio is not installed, its rows are left out; get it with apt-get install fio, dnf install fio \
                  or from https://github.com/axboe/fio",
             ),
+            // Ctrl-C on the terminal ends it too; that is told in another place.
+            Err(_) if self.interrupt.asked() => {}
             Err(failure) => self.progress.warn(&format!("{failure}; its rows are left out")),
         }
         if self.fio.is_none() {
@@ -238,7 +249,9 @@ impl<'a> Session<'a> {
         let (timing, grid) = (request.timing, request.grid);
         let batches = || grid.depths.iter().filter_map(|depth| depth.batching);
         let mut machine = Machine::here(test_file.filesystem.clone(), ringfile::ring_features().ok());
-        machine.fio = self.fio.as_ref().map(|fio| fio.version.clone());
+        let took_part = |engine| self.runs.iter().any(|run| run.engine == engine);
+        let fio = self.fio.as_ref().filter(|_| self.runs.iter().any(|run| run.engine.is_fio()));
+        machine.fio = fio.map(|fio| fio.version.clone());
         let params = Params {
             file: test_file.path.to_string_lossy().into_owned(),
             file_created: test_file.created,
@@ -256,7 +269,11 @@ impl<'a> Session<'a> {
             cache: grid.cache,
             route: grid.route,
             executor: grid.executor,
-            against: grid.engines.into_iter().filter(|engine| !engine.is_ours()).collect(),
+            against: grid
+                .engines
+                .into_iter()
+                .filter(|&engine| !engine.is_ours() && took_part(engine))
+                .collect(),
             rounds: grid.rounds,
             verify: request.verify,
         };
@@ -280,15 +297,18 @@ fn print(output: &OutputArgs, results: &Results, notes: &[String]) -> Result<(),
     }
     let in_batches = results.runs.iter().any(|run| run.batch.is_some());
     let table = if in_batches { batches::table(&results.runs) } else { summary::table(&results.runs) };
-    let mut text = table.to_string();
+    let width = terminal::width();
+    let mut text = table.text_of_width(width);
     let changes = change::table(&results.runs);
     if !changes.is_empty() {
-        text += &format!("\n{changes}");
+        text += &format!("\n{}", changes.text_of_width(width));
     }
     if !output.quiet {
         text.push('\n');
         for note in notes {
-            text += &format!("- {note}\n");
+            let note = format!("- {}", one_line(note));
+            text += &width.map_or_else(|| note.clone(), |width| terminal::wrap(&note, width, "  "));
+            text.push('\n');
         }
     }
     output::print(&text)
@@ -306,13 +326,19 @@ fn distinct(counts: impl Iterator<Item = usize>) -> Vec<usize> {
 
 /// About how long the file takes to fill: 500 MiB a second.
 fn fill_time(test_file: &TestFile) -> Duration {
-    if test_file.created { Duration::from_millis(test_file.size() >> 19) } else { Duration::ZERO }
+    if test_file.unfilled { Duration::from_millis(test_file.size() >> 19) } else { Duration::ZERO }
 }
 
-fn label(step: Step) -> String {
-    let (engine, rw, buffers) =
-        (values::name(&step.engine), values::name(&step.rw), values::name(&step.buffers));
-    format!("{engine} {rw} {buffers}, jobs {}, depth {}", step.numjobs, step.iodepth)
+fn label(step: Step) -> Vec<String> {
+    let mode = match step.batching {
+        Some(_) => values::name(&step.buffers),
+        None => format!("{} {}", values::name(&step.rw), values::name(&step.buffers)),
+    };
+    let depth = match step.batching {
+        Some(Batching { size, inflight }) => format!("{inflight} × {size} in flight"),
+        None => format!("depth {}", step.iodepth),
+    };
+    vec![format!("{} {mode}", values::name(&step.engine)), format!("jobs {}", step.numjobs), depth]
 }
 
 fn command_line() -> String {

@@ -59,21 +59,30 @@ impl Cell {
 pub fn table(runs: &[Run]) -> Table {
     let several_rounds = runs.iter().any(|run| run.round > 1);
     let columns = Columns::of(runs);
-    let mut table = Table::default().text("change in %").number("jobs").number("depth");
     let in_batches = runs.iter().any(|run| run.batch.is_some());
-    table = table.text(if in_batches { "batches" } else { "mode" });
+    let mut table = Table::default().text("change in %").number("jobs");
+    table = if in_batches { table.text("batches") } else { table.number("depth").text("mode") };
     table = columns.titles(table);
     if several_rounds {
         table = table.text("rounds");
     }
-    table = table.number("IOPS").number("MiB/s").number("mean").number("p50").number("p95").number("p99");
+    table = table
+        .end_keys()
+        .number("IOPS")
+        .number("MiB/s")
+        .number("mean")
+        .number("p50")
+        .number("p95")
+        .number("p99");
     table = table.number("p99.9").number("max").number("CPU");
     for comparison in comparisons(runs) {
         let spreads: Vec<Option<Spread>> =
             Metric::ALL.iter().map(|&metric| comparison.spread(metric)).collect();
         let cell = comparison.cell;
-        let mut labels =
-            vec![comparison.name, cell.numjobs.to_string(), cell.iodepth.to_string(), cell.mode()];
+        let mut labels = vec![comparison.name, cell.numjobs.to_string()];
+        // Batches tell the depth.
+        labels.extend((!in_batches).then(|| cell.iodepth.to_string()));
+        labels.push(cell.mode());
         labels.extend(columns.cells(cell.extra));
         for (part, figure) in PARTS.iter().take(if several_rounds { PARTS.len() } else { 1 }) {
             let mut cells = labels.clone();
@@ -168,11 +177,15 @@ fn compare_noise(runs: &[Run], cell: Cell, add: &mut Add<'_>) {
 fn compare_batches(runs: &[Run], cell: Cell, add: &mut Add<'_>) {
     let others = [Engine::Fio, Engine::TwoRings, Engine::SubmitOnly, Engine::Pread];
     for ours in [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::Ringfile] {
+        let measured = |buffers| move |run: &Run| is(run, ours, buffers) && run.role == Role::Measure;
+        add(format!("{} fixed/normal", values::name(&ours)), &measured(Buffers::Fixed), &|run| {
+            Cell::of(run) == cell && measured(Buffers::Normal)(run)
+        });
         for buffers in [Buffers::Normal, Buffers::Fixed] {
             let with = if buffers == Buffers::Fixed { " fixed" } else { "" };
             for other in others {
                 let name = format!("{}{with}/{}", values::name(&ours), values::name(&other));
-                add(name, &|run| is(run, ours, buffers) && run.role == Role::Measure, &|run| {
+                add(name, &measured(buffers), &|run| {
                     let there = Cell { iodepth: cell.iodepth, ..Cell::of(run) } == cell.of_others();
                     run.engine == other && there && run.role == Role::Measure
                 });

@@ -46,8 +46,14 @@ impl OutputFile {
                 folder.display()
             ));
         }
-        match output.temporary() {
-            Ok(_) => Ok(output),
+        // Results of some dozens of runs take that much: better to know now that the disk is full.
+        let written = output.temporary().and_then(|mut file| file.as_file_mut().write_all(&[b' '; 64 << 10]));
+        match written {
+            Ok(()) => Ok(output),
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => usage(format!(
+                "the folder {} has no room for results: make room there, or name another",
+                folder.display()
+            )),
             Err(error) => usage(format!(
                 "can't write to the folder {}: {}; name another",
                 folder.display(),

@@ -11,7 +11,7 @@ pub fn table(runs: &[Run]) -> Table {
     let columns = Columns::of(runs);
     let mut table = Table::default().text("engine").number("jobs").number("depth").text("mode");
     table = columns.titles(table);
-    table = table.text("buffers").number("IOPS").number("MiB/s").number("mean µs").number("p50");
+    table = table.text("buffers").end_keys().number("IOPS").number("MiB/s").number("mean µs").number("p50");
     table = table.number("p95").number("p99").number("p99.9").number("max").number("CPU µs");
     for group in groups(runs) {
         let run = group[0];

@@ -1,11 +1,18 @@
 //! Markdown tables that are readable in a terminal too, and the short numbers in them.
+//!
+//! What always holds: nothing is cut off. A table that is wider than the terminal is folded into several, each with the
+//! columns that name its rows; where not even those fit, every row becomes a list.
 
-use std::fmt;
+use std::fmt::{self, Write};
+
+use crate::terminal;
 
 /// A table: titles and rows of cells, text to the left, numbers to the right.
 #[derive(Debug, Default)]
 pub struct Table {
     columns: Vec<Column>,
+    /// How many of them, from the first, name the rows.
+    keys: usize,
     rows: Vec<Vec<String>>,
 }
 
@@ -28,6 +35,12 @@ impl Table {
         self
     }
 
+    /// The columns so far are those that name the rows.
+    pub fn end_keys(mut self) -> Table {
+        self.keys = self.columns.len();
+        self
+    }
+
     /// Adds a row, one cell for each column.
     pub fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
@@ -37,6 +50,50 @@ impl Table {
     /// Whether it has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
+    }
+
+    /// As text that fits so many columns, if any number is given.
+    pub fn text_of_width(&self, width: Option<usize>) -> String {
+        let widths = self.widths();
+        let all: Vec<usize> = (0..self.columns.len()).collect();
+        let line = |columns: &[usize]| columns.iter().map(|&column| widths[column] + 1).sum::<usize>() + 1;
+        let Some(width) = width.filter(|&width| line(&all) > width) else { return self.to_string() };
+        let keys = &all[..self.keys];
+        let mut folds: Vec<Vec<usize>> = Vec::new();
+        for &column in &all[self.keys..] {
+            match folds.last_mut() {
+                Some(fold) if line(fold) + widths[column] < width => fold.push(column),
+                _ => folds.push([keys, &[column]].concat()),
+            }
+        }
+        if folds.iter().any(|fold| line(fold) > width) {
+            return self.lists(width);
+        }
+        let mut text = String::new();
+        for (index, fold) in folds.iter().enumerate() {
+            text += if index > 0 { "\n" } else { "" };
+            write!(text, "{}", Part { table: self, columns: fold, widths: &widths })
+                .expect("a String takes all that is written");
+        }
+        text
+    }
+
+    /// Every row as `title cell` one after the other.
+    fn lists(&self, width: usize) -> String {
+        let mut text = String::new();
+        for row in &self.rows {
+            let cells = row.iter().zip(&self.columns).enumerate().filter(|(_, (cell, _))| !cell.is_empty());
+            let items: Vec<String> = cells
+                .map(|(index, (cell, column))| {
+                    let item = format!("{} {cell}", column.title);
+                    // A no-break space keeps a title with its cell; the first may be too long for that.
+                    if index == 0 { item } else { item.replace(' ', "\u{a0}") }
+                })
+                .collect();
+            text += &terminal::wrap(&format!("- {}", items.join(", ")), width, "  ").replace('\u{a0}', " ");
+            text.push('\n');
+        }
+        text
     }
 
     fn widths(&self) -> Vec<usize> {
@@ -54,9 +111,24 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let widths = self.widths();
-        let line = |f: &mut fmt::Formatter<'_>, cells: &mut dyn Iterator<Item = &str>| {
-            for ((cell, column), width) in cells.zip(&self.columns).zip(&widths) {
+        let columns: Vec<usize> = (0..self.columns.len()).collect();
+        Part { table: self, columns: &columns, widths: &self.widths() }.fmt(f)
+    }
+}
+
+/// Some columns of a table.
+struct Part<'a> {
+    table: &'a Table,
+    columns: &'a [usize],
+    /// Of all columns of the table.
+    widths: &'a [usize],
+}
+
+impl fmt::Display for Part<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line = |f: &mut fmt::Formatter<'_>, cell_of: &dyn Fn(usize) -> String| {
+            for &index in self.columns {
+                let (cell, width, column) = (cell_of(index), self.widths[index], &self.table.columns[index]);
                 // One blank is enough: with two the usual table would not fit into 100 columns.
                 if column.number {
                     write!(f, "|{cell:>width$}")?;
@@ -66,20 +138,13 @@ impl fmt::Display for Table {
             }
             writeln!(f, "|")
         };
-        line(f, &mut self.columns.iter().map(|column| column.title))?;
-        let rules: Vec<String> = self
-            .columns
-            .iter()
-            .zip(&widths)
-            .map(
-                |(column, &width)| {
-                    if column.number { "-".repeat(width - 1) + ":" } else { "-".repeat(width) }
-                },
-            )
-            .collect();
-        line(f, &mut rules.iter().map(String::as_str))?;
-        for row in &self.rows {
-            line(f, &mut row.iter().map(String::as_str))?;
+        line(f, &|index| self.table.columns[index].title.to_string())?;
+        line(f, &|index| {
+            let width = self.widths[index];
+            if self.table.columns[index].number { "-".repeat(width - 1) + ":" } else { "-".repeat(width) }
+        })?;
+        for row in &self.table.rows {
+            line(f, &|index| row[index].clone())?;
         }
         Ok(())
     }
@@ -154,6 +219,24 @@ mod tests {
         assert_eq!(
             table.to_string(),
             "|engine  |  IOPS|\n|--------|-----:|\n|ringfile|1,204k|\n|fio     |     1|\n"
+        );
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_is_folded_with_its_keys_and_loses_nothing() {
+        let mut table = Table::default().text("engine").number("jobs").end_keys();
+        table = table.number("IOPS").number("mean µs").number("p50");
+        table.row(vec!["ringfile".into(), "2".into(), "1,204k".into(), "12.3".into(), "9.9".into()]);
+        assert_eq!(table.text_of_width(None), table.to_string());
+        assert_eq!(table.text_of_width(Some(34)), table.to_string());
+        assert_eq!(
+            table.text_of_width(Some(33)),
+            "|engine  |jobs|  IOPS|mean µs|\n|--------|---:|-----:|------:|\n|ringfile|   2|1,204k|   12.3|\n\n\
+             |engine  |jobs|p50|\n|--------|---:|--:|\n|ringfile|   2|9.9|\n"
+        );
+        assert_eq!(
+            table.text_of_width(Some(20)),
+            "- engine ringfile,\n  jobs 2,\n  IOPS 1,204k,\n  mean µs 12.3,\n  p50 9.9\n"
         );
     }
 }

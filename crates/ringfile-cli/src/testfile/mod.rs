@@ -50,6 +50,8 @@ pub struct TestFile {
     pub path: PathBuf,
     /// Whether it was made here, and is removed at the end.
     pub created: bool,
+    /// Whether there is nothing in it yet.
+    pub unfilled: bool,
     /// Blocks that are used, from its start.
     pub blocks: u64,
     /// Bytes of a block.
@@ -76,7 +78,11 @@ impl TestFile {
                     check_space(path, args.size)?;
                     TestFile::create(path, args.size, intent, interrupt, Vec::new())
                 }
-                Err(error) => usage(format!("can't look at {}: {}", path.display(), errno_text(&error))),
+                Err(error) => usage(format!(
+                    "can't look at {}: {}; name another --file",
+                    path.display(),
+                    errno_text(&error)
+                )),
             },
         }
     }
@@ -162,8 +168,13 @@ impl TestFile {
                 errno_text(&error)
             ))
         })?;
-        let length =
-            buffered.seek(SeekFrom::End(0)).map_err(|error| io_on("can't tell the size of", path, &error))?;
+        let length = buffered.seek(SeekFrom::End(0)).map_err(|error| {
+            let (path, error) = (path.display(), errno_text(&error));
+            Failure::Usage(format!("can't tell the size of {path}: {error}; name another --file"))
+        })?;
+        if length == 0 && kind.is_file() && args.overwrite {
+            return TestFile::open_empty(path, args.size, intent, interrupt);
+        }
         let mut notes = Vec::new();
         if length < args.size {
             notes.push(format!(
@@ -177,6 +188,25 @@ impl TestFile {
             notes.push(format!("{} has holes: reading those costs no I/O", path.display()));
         }
         TestFile::check(path, false, args.size.min(length), buffered, intent, interrupt, notes)
+    }
+
+    /// A file with nothing in it that may be written to: it is made as large as a new one.
+    fn open_empty(
+        path: &Path,
+        size: u64,
+        intent: Intent,
+        interrupt: &Interrupt,
+    ) -> Result<TestFile, Failure> {
+        check_space(path, size)?;
+        let opened = OpenOptions::new().read(true).write(true).open(path);
+        let buffered = opened.map_err(|error| {
+            let (path, error) = (path.display(), errno_text(&error));
+            Failure::Usage(format!("can't open {path} to fill it: {error}; name another --file"))
+        })?;
+        let note = format!("{} was empty: filled to {}, and stays so", path.display(), Bytes(size));
+        let mut test_file = TestFile::check(path, false, size, buffered, intent, interrupt, vec![note])?;
+        test_file.unfilled = true;
+        Ok(test_file)
     }
 
     fn check(
@@ -198,6 +228,7 @@ impl TestFile {
         let test_file = TestFile {
             path: path.to_path_buf(),
             created,
+            unfilled: created,
             blocks: size / block,
             block,
             filesystem,
@@ -208,7 +239,7 @@ impl TestFile {
         if size == 0 {
             let advice = match test_file.filesystem.as_str() {
                 BLOCK_DEVICE => "has no size: set the device up first",
-                _ => "is empty: name a file with contents",
+                _ => "is empty: add --overwrite to have it filled, or name a file with contents",
             };
             return usage(format!("{} {advice}", path.display()));
         }
@@ -258,7 +289,7 @@ impl TestFile {
         tick: &mut dyn FnMut(u64),
     ) -> Result<Option<Arc<Verifier>>, Failure> {
         let verifier = intent.verify.then(|| Arc::new(Verifier::new(self.block, self.blocks)));
-        if self.created || intent.verify {
+        if self.unfilled || intent.verify {
             fill::fill(self, intent.direct, verifier.as_deref(), tick)?;
         }
         Ok(verifier)
@@ -325,6 +356,8 @@ fn room_for(path: &Path) -> std::io::Result<u64> {
     let in_memory = mounts::of(&mounts, &folder.canonicalize()?)
         .is_some_and(|mount| matches!(mount.filesystem.as_str(), "tmpfs" | "ramfs"));
     match machine::memory_available() {
+        // A tmpfs without a limit of its own (size=0) tells of no blocks at all.
+        Some(memory) if in_memory && space.blocks() == 0 => Ok(memory / 4 * 3),
         Some(memory) if in_memory => Ok(free.min(memory / 4 * 3)),
         _ => Ok(free),
     }

@@ -4,7 +4,7 @@ use crate::perf;
 use crate::support::{file_with, folder, json, run};
 
 /// Arguments that both commands refuse, and a word that the error must have.
-const REFUSED: [(&[&str], &str); 16] = [
+const REFUSED: [(&[&str], &str); 20] = [
     (&["--batch", "0"], "1 to"),
     (&["--batch", ""], "empty"),
     (&["--batch", "64,,10"], "between the commas"),
@@ -21,6 +21,10 @@ const REFUSED: [(&[&str], &str); 16] = [
     (&["--engines", "ringfile,ringfile-blocking"], "choose from"),
     (&["--numjobs", "1024", "--batch", "32768", "--bs", "1m"], "use fewer"),
     (&["--verify"], "--help"),
+    (&["--duration", "99999999999y"], "at most 24h"),
+    (&["--warmup", "25h"], "at most 24h"),
+    (&["--size", "15e", "--file", "/var/tmp/ringfile-too-large.bin"], "has room for"),
+    (&["--size", "4k", "--bs", "4097"], "4097 bytes"),
 ];
 
 #[test]
@@ -37,6 +41,9 @@ fn every_refusal_is_one_line_that_says_what_to_do() {
         run(perf("batch").arg(format!("--inflight={inflight}"))).fails(2);
     }
     run(perf("multiread").args(["--inflight", "4"])).fails(2);
+    let error =
+        run(perf("batch").args("--numjobs 1 --inflight 64 --batch 1000 --bs 512".split(' '))).fails(2);
+    assert!(error.contains("64000 reads") && error.contains("leave fio out"), "{error}");
 }
 
 #[test]

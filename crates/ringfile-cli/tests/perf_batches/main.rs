@@ -3,10 +3,13 @@
 //! Tests assert exit codes, output, files and counts, never speed. What a machine can't do is skipped by name.
 
 mod bad_input;
+mod interrupted;
+mod odd_places;
 mod results;
 #[path = "../perf_file/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of perf file, which use all of it")]
 mod support;
+mod terminal;
 
 use std::process::Command;
 

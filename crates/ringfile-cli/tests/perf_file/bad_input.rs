@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::support::{SHORT, file_with, folder, json, perf_file, run, skip};
 
 /// Arguments that are refused, and a word that the error must have.
-const REFUSED: [(&[&str], &str); 27] = [
+const REFUSED: [(&[&str], &str); 29] = [
     (&["--size", "0"], "at least 1"),
     (&["--size", "big"], "powers of 1024"),
     (&["--bs", "3000", "--direct"], "--bs 4k"),
@@ -34,6 +34,8 @@ const REFUSED: [(&[&str], &str); 27] = [
     (&["--verify", "--bs", "16"], "raise --bs"),
     (&["--numjobs", "1024", "--iodepth", "32768", "--bs", "1m"], "use fewer"),
     (&["--nonsense"], "--help"),
+    (&["--duration", "99999999999y"], "at most 24h"),
+    (&["--warmup", "25h"], "at most 24h"),
 ];
 
 #[test]

@@ -1,9 +1,11 @@
 //! What the tests share: running the program, and reading what it left.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -128,4 +130,20 @@ fn threads_of(process: u32) -> impl Iterator<Item = String> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     // A thread may end between the two looks.
     tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
+}
+
+/// Sends a signal and waits for the end.
+pub fn interrupt(child: Child, signal: Signal) -> Finished {
+    kill(Pid::from_raw(child.id().cast_signed()), signal).expect("the signal is sent");
+    let start = Instant::now();
+    let output = child.wait_with_output().expect("the program ends");
+    assert!(start.elapsed() < Duration::from_secs(120), "it ends long before the run would");
+    Finished::from(output)
+}
+
+/// The processes that one started.
+pub fn children_of(process: u32) -> Vec<u32> {
+    let children =
+        std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|id| id.parse().ok()).collect()
 }

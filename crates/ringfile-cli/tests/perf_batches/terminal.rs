@@ -1,0 +1,186 @@
+//! On a terminal: nothing wraps or is cut off, however narrow it is, and Ctrl-C leaves no bar behind.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::pty::{Winsize, openpty};
+
+use crate::perf;
+use crate::support::{installed, ring_is_forbidden, routes, skip, wait_for_thread};
+
+/// A screen of some width and any height, as far as the program moves about on it.
+struct Screen {
+    width: usize,
+    lines: Vec<Vec<char>>,
+    row: usize,
+    column: usize,
+    wrapped: Vec<String>,
+}
+
+impl Screen {
+    fn of(output: &str, width: usize) -> Screen {
+        let mut screen = Screen { width, lines: vec![Vec::new()], row: 0, column: 0, wrapped: Vec::new() };
+        let mut rest = output.chars().peekable();
+        while let Some(character) = rest.next() {
+            match character {
+                '\r' => screen.column = 0,
+                '\n' => screen.go_to(screen.row + 1),
+                '\u{1b}' => {
+                    assert_eq!(rest.next(), Some('['), "an escape sequence that is not known");
+                    let mut number = String::new();
+                    while let Some(digit) = rest.next_if(char::is_ascii_digit) {
+                        number.push(digit);
+                    }
+                    screen.escape(rest.next(), number.parse().ok());
+                }
+                _ => screen.put(character),
+            }
+        }
+        screen
+    }
+
+    fn escape(&mut self, command: Option<char>, number: Option<usize>) {
+        let count = number.unwrap_or(1);
+        match command {
+            Some('A') => self.row = self.row.saturating_sub(count),
+            Some('B') => self.go_to(self.row + count),
+            Some('C') => self.column += count,
+            Some('D') => self.column = self.column.saturating_sub(count),
+            Some('K') if number == Some(2) => self.lines[self.row].clear(),
+            Some('K') => self.lines[self.row].truncate(self.column),
+            other => panic!("an escape sequence that is not known: {number:?} {other:?}"),
+        }
+    }
+
+    fn go_to(&mut self, row: usize) {
+        self.row = row;
+        if self.lines.len() <= row {
+            self.lines.resize(row + 1, Vec::new());
+        }
+    }
+
+    fn put(&mut self, character: char) {
+        if self.column == self.width {
+            self.wrapped.push(self.lines[self.row].iter().collect());
+            self.go_to(self.row + 1);
+            self.column = 0;
+        }
+        let line = &mut self.lines[self.row];
+        if line.len() <= self.column {
+            line.resize(self.column + 1, ' ');
+        }
+        line[self.column] = character;
+        self.column += 1;
+    }
+
+    fn text(&self) -> String {
+        self.lines.iter().map(|line| line.iter().collect::<String>().trim_end().to_string() + "\n").collect()
+    }
+}
+
+/// A program on a terminal of its own, and the side that a person would look at.
+fn on_terminal(program: &Command, width: usize) -> (Child, File) {
+    let size = Winsize { ws_row: 50, ws_col: width as u16, ws_xpixel: 0, ws_ypixel: 0 };
+    let terminal = openpty(&size, None).expect("a terminal");
+    let mut command = Command::new("setsid");
+    command.arg("--ctty").arg(program.get_program()).args(program.get_args()).env("TERM", "xterm");
+    let end = || Stdio::from(terminal.slave.try_clone().expect("its other end"));
+    let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("the program starts");
+    (child, File::from(terminal.master))
+}
+
+/// All that comes until the program's end, read as it comes: a full terminal would stop the program, and Ctrl-C drops
+/// what nobody has read.
+fn read_all(master: &File) -> JoinHandle<String> {
+    let mut master = master.try_clone().expect("another descriptor");
+    std::thread::spawn(move || {
+        let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+        // EIO says that nobody has the other end any more.
+        while let Ok(count @ 1..) = master.read(&mut piece) {
+            bytes.extend(&piece[..count]);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+#[test]
+fn nothing_wraps_or_is_cut_off() {
+    if !installed("setsid") {
+        skip("nothing_wraps_or_is_cut_off", "there is no setsid");
+        return;
+    }
+    let two = if ring_is_forbidden() { "auto,inline" } else { "auto,ring" };
+    let commands = [
+        (
+            "file",
+            vec![
+                "--rw",
+                "randread",
+                "--iodepth",
+                "16",
+                "--executor",
+                "ringfile,tokio",
+                "--against",
+                "pread",
+                "--rounds",
+                "2",
+            ],
+        ),
+        ("batch", vec!["--engines", "ringfile-blocking,ringfile-tokio", "--buffers", "normal,fixed"]),
+        ("multiread", vec!["--engines", "ringfile,pread", "--batch", "10,1000"]),
+    ];
+    for (command, arguments) in commands {
+        for (width, route) in [(40, two), (60, two), (80, two), (100, &*routes().join(","))] {
+            let mut program = perf(command);
+            program.args("--size 4m --duration 5ms --warmup 0s --numjobs 2 --route".split(' '));
+            program.arg(route).args(&arguments);
+            let (mut child, master) = on_terminal(&program, width);
+            let output = read_all(&master).join().expect("it is read");
+            assert!(child.wait().expect("the program ends").success(), "{output}");
+            let screen = Screen::of(&output, width);
+            let text = screen.text();
+            // A path is one word, however long.
+            let wrapped = screen.wrapped.iter().find(|line| !line.contains("/dev/shm/"));
+            assert_eq!(wrapped, None, "{width} columns: {text}");
+            for title in ["engine", "jobs", "route", "IOPS", "mean µs", "p50", "p99", "max", "CPU µs", "A/A"]
+            {
+                assert!(text.contains(title), "{title}, {width} columns: {text}");
+            }
+            let longest = text.lines().map(|line| line.chars().count()).max();
+            assert!(longest <= Some(width), "{text}");
+            assert!(!text.contains("left  "), "the bar is gone: {text}");
+        }
+    }
+}
+
+#[test]
+fn ctrl_c_leaves_no_bar() {
+    if !installed("setsid") {
+        skip("ctrl_c_leaves_no_bar", "there is no setsid");
+        return;
+    }
+    for (command, engine) in [("batch", "ringfile-blocking"), ("multiread", "ringfile")] {
+        for width in [60, 100] {
+            let mut program = perf(command);
+            program.args("--size 4m --duration 10m --warmup 0s --numjobs 1 --batch 8 --engines".split(' '));
+            let (mut child, mut master) = on_terminal(program.arg(engine), width);
+            let output = read_all(&master);
+            wait_for_thread(child.id(), "ringfile-0");
+            // The bar is drawn twice a second.
+            std::thread::sleep(Duration::from_millis(1500));
+            master.write_all(b"\x03").expect("a key is pressed");
+            let output = output.join().expect("it is read");
+            assert_eq!(child.wait().expect("the program ends").code(), Some(130), "{output}");
+            assert!(output.contains(" left  ") && output.contains("^C"), "there was a bar: {output:?}");
+            let screen = Screen::of(&output, width);
+            let text = screen.text();
+            assert!(screen.wrapped.iter().all(|line| line.contains("/dev/shm/")), "{text}");
+            assert!(text.starts_with("|engine"), "{text}");
+            assert!(!text.contains("left  ") && !text.contains("^C"), "{text}");
+            assert!(text.ends_with("error: interrupted\n\n") && text.contains(engine), "{text}");
+        }
+    }
+}
