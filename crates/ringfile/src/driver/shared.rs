@@ -157,13 +157,17 @@ impl Shared {
 
     /// A waker that only notifies.
     pub(crate) fn waker(self: &Arc<Self>) -> Waker {
-        struct Notifier(Arc<Shared>);
-        impl Wake for Notifier {
-            fn wake(self: Arc<Self>) {
-                self.0.notify();
-            }
-        }
-        Waker::from(Arc::new(Notifier(Arc::clone(self))))
+        Waker::from(Arc::clone(self))
+    }
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.notify();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.notify();
     }
 }
 
