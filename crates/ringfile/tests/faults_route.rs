@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use ringfile::{File, Metrics, OpenOptions, Pool, block_on, spawn, thread_metrics};
+use ringfile::{File, Metrics, OpenOptions, Pool, Route, block_on, spawn, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::mounts::Mount;
 use support::{Folder, all, assert_content, content, must_end, needs_ring, poll_once, yield_now};
@@ -125,6 +125,51 @@ fn f28_a_stall_after_many_quick_writes_sends_the_file_back_to_the_ring() {
             assert_content(&file.read_exact_at(vec![0; 64 * PAGE], 0).await.unwrap(), 0);
             drop(file);
         });
+        drop(disk);
+    });
+}
+
+/// What a thread does that waits in a call for as long as the kernel makes it.
+#[test]
+fn f28_dirty_throttling_holds_up_the_writes_and_not_the_other_tasks() {
+    let name = "f28_dirty_throttling_holds_up_the_writes_and_not_the_other_tasks";
+    if !needs_ring(name) {
+        return;
+    }
+    const WRITES: u64 = 300;
+    const LEN: usize = 64 << 10;
+    let Some(disk) = Mount::ext4(name, 256 << 20) else { return };
+    if let Err(why) = disk.throttle(1 << 20) {
+        return support::skip(name, why);
+    }
+    must_end(name, move || {
+        let counts_of = |route| {
+            let path = disk.path().join(format!("{route:?}"));
+            let mut options = OpenOptions::new();
+            let options = options.read(true).write(true).create(true).route(route);
+            let file = options.open(path).unwrap();
+            block_on(async {
+                let (counts, turns, ()) = beside(async {
+                    for i in 0..WRITES {
+                        let offset = i * LEN as u64;
+                        file.write_at(content(offset, LEN), offset).await.unwrap();
+                    }
+                })
+                .await;
+                for i in 0..WRITES {
+                    let offset = i * LEN as u64;
+                    assert_content(&file.read_exact_at(vec![0; LEN], offset).await.unwrap(), offset);
+                }
+                (counts, turns)
+            })
+        };
+        let (inline, few) = counts_of(Route::Inline);
+        assert_eq!(inline.inline_ops, WRITES);
+        let (counts, turns) = counts_of(Route::Auto);
+        assert_eq!(counts.ops + counts.worker_ops, WRITES, "{counts:?}");
+        // One stalls, and now and then one more is tried.
+        assert!(counts.inline_ops <= WRITES / 4, "{counts:?}");
+        assert!(turns > 20 * (few + WRITES as usize), "{turns} turns, {few} where all is inline");
         drop(disk);
     });
 }
