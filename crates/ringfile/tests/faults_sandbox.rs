@@ -11,6 +11,7 @@ use ringfile::{
     AllocateMode, Durability, File, OpenOptions, Pool, Route, Runtime, WhenFull, block_on, metrics,
     ring_features, spawn, thread_metrics,
 };
+use support::forms::READING;
 use support::{
     Folder, all, assert_content, content, in_child, is_child, needs_ring, open_descriptors, open_on_ring,
     poll_once, record_warnings, skip, wait_for,
@@ -88,6 +89,14 @@ fn every_operation(path: &std::path::Path) {
         options().durability(Durability::Fsync).route(Route::Workers).open(path).unwrap(),
         options().durability(Durability::Dsync).open(path).unwrap(),
     ];
+    for (file, form) in files.iter().chain([&direct]).flat_map(|file| READING.map(|form| (file, form))) {
+        let reads = (0..32).map(|page| (pool.get(PAGE).unwrap(), page * PAGE as u64)).collect();
+        for (page, (buffer, error)) in form.read(file, reads).into_iter().enumerate() {
+            assert!(error.is_none(), "{form:?}: {}", error.unwrap());
+            assert_eq!(buffer.len(), PAGE);
+            assert_content(&buffer, (page * PAGE) as u64);
+        }
+    }
     block_on(async {
         for file in &files {
             let reads =
