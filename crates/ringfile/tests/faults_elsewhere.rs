@@ -314,7 +314,7 @@ fn f22_forked_children_get_clear_errors_from_batches_and_handles() {
 }
 
 /// A thread that goes to sleep just as what it waits for comes: an I/O thread that is sent an operation, a plain thread
-/// that is told of its end by an I/O thread or a worker. A million round trips over all in release builds.
+/// that is told of its end by an I/O thread or a worker. 600 000 round trips in release builds.
 #[test]
 fn f24_no_operation_is_slept_over_between_threads() {
     let rounds = if cfg!(debug_assertions) { 4000 } else { 100_000 };
