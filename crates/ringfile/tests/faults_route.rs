@@ -1,4 +1,4 @@
-//! Files whose calls are slow, and which way their operations go then (F28, F31, F32).
+//! Files whose calls are slow, and which way their operations go then; submissions that are long (F25, F28, F31, F32).
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use ringfile::{File, Metrics, OpenOptions, Pool, block_on, spawn, thread_metrics};
+use ringfile::{File, Metrics, OpenOptions, Pool, Route, block_on, spawn, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::mounts::Mount;
 use support::{Folder, all, assert_content, content, must_end, needs_ring, poll_once, yield_now};
@@ -125,6 +125,108 @@ fn f28_a_stall_after_many_quick_writes_sends_the_file_back_to_the_ring() {
             assert_content(&file.read_exact_at(vec![0; 64 * PAGE], 0).await.unwrap(), 0);
             drop(file);
         });
+        drop(disk);
+    });
+}
+
+/// Reads that end as they are submitted, and many of them: the call that submits them all would be a long one.
+#[test]
+fn f25_many_operations_started_at_once_are_submitted_in_slices() {
+    let name = "f25_many_operations_started_at_once_are_submitted_in_slices";
+    if !needs_ring(name) {
+        return;
+    }
+    const READS: u64 = 2048;
+    /// More than these between two turns of another task are no slice.
+    const SLICE: u64 = 256;
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 512 * PAGE));
+    for (direct, in_batch) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut options = OpenOptions::new();
+        options.read(true).direct(direct).buffered_fallback(true).route(Route::Ring);
+        let file = options.open(&path).unwrap();
+        let pool = Pool::new(16 << 20);
+        let (most, turns) = block_on(async {
+            let (submitted, ends) = (Rc::new(Cell::new((0, 0))), Rc::new(Cell::new(false)));
+            let (theirs, end) = (Rc::clone(&submitted), Rc::clone(&ends));
+            let other = spawn(async move {
+                let (mut last, mut most, mut turns) = (thread_metrics().ops, 0, 0);
+                while !end.get() {
+                    yield_now().await;
+                    let now = thread_metrics().ops;
+                    most = most.max(now - last);
+                    turns += usize::from(now > last);
+                    last = now;
+                }
+                theirs.set((most, turns));
+            });
+            yield_now().await;
+            let read = |i| (pool.get(PAGE).unwrap(), i % 512 * PAGE as u64);
+            if in_batch {
+                let mut batch = ringfile::Batch::new().in_flight(READS as usize);
+                for (buffer, offset) in (0..READS).map(read) {
+                    batch.read(&file, buffer, offset);
+                }
+                for (i, done) in batch.await.into_iter().enumerate() {
+                    assert_eq!(done.result.unwrap(), PAGE);
+                    assert_content(&done.buffer.unwrap(), i as u64 % 512 * PAGE as u64);
+                }
+            } else {
+                let reads = (0..READS).map(read).map(|(buffer, offset)| file.read_exact_at(buffer, offset));
+                for (i, result) in all(reads.collect()).await.into_iter().enumerate() {
+                    assert_content(&result.unwrap(), i as u64 % 512 * PAGE as u64);
+                }
+            }
+            ends.set(true);
+            other.await.unwrap();
+            submitted.get()
+        });
+        let how = format!("direct {direct}, batch {in_batch}: {most} ended between two turns, {turns} turns");
+        assert!(most <= SLICE && turns as u64 >= READS / SLICE, "{how}");
+    }
+}
+
+/// What a thread does that waits in a call for as long as the kernel makes it.
+#[test]
+fn f28_dirty_throttling_holds_up_the_writes_and_not_the_other_tasks() {
+    let name = "f28_dirty_throttling_holds_up_the_writes_and_not_the_other_tasks";
+    if !needs_ring(name) {
+        return;
+    }
+    const WRITES: u64 = 300;
+    const LEN: usize = 64 << 10;
+    let Some(disk) = Mount::ext4(name, 256 << 20) else { return };
+    if let Err(why) = disk.throttle(1 << 20) {
+        return support::skip(name, why);
+    }
+    must_end(name, move || {
+        let counts_of = |route| {
+            let path = disk.path().join(format!("{route:?}"));
+            let mut options = OpenOptions::new();
+            let options = options.read(true).write(true).create(true).route(route);
+            let file = options.open(path).unwrap();
+            block_on(async {
+                let (counts, turns, ()) = beside(async {
+                    for i in 0..WRITES {
+                        let offset = i * LEN as u64;
+                        file.write_at(content(offset, LEN), offset).await.unwrap();
+                    }
+                })
+                .await;
+                for i in 0..WRITES {
+                    let offset = i * LEN as u64;
+                    assert_content(&file.read_exact_at(vec![0; LEN], offset).await.unwrap(), offset);
+                }
+                (counts, turns)
+            })
+        };
+        let (inline, few) = counts_of(Route::Inline);
+        assert_eq!(inline.inline_ops, WRITES);
+        let (counts, turns) = counts_of(Route::Auto);
+        assert_eq!(counts.ops + counts.worker_ops, WRITES, "{counts:?}");
+        // One stalls, and now and then one more is tried.
+        assert!(counts.inline_ops <= WRITES / 4, "{counts:?}");
+        assert!(turns > 20 * (few + WRITES as usize), "{turns} turns, {few} where all is inline");
         drop(disk);
     });
 }
