@@ -240,7 +240,8 @@ static REFUSED_ORDERS: AtomicI32 = AtomicI32::new(0);
 /// Why an operation that another thread was to carry out was not begun, where that is what this errno means.
 #[cold]
 pub(crate) fn why_refused(target: &Target, errno: i32) -> Option<Error> {
-    if errno == libc::EOPNOTSUPP && workers::are_of_another_process() {
+    let inherited = || with(|driver| driver.shared.is_inherited()) == Some(true);
+    if errno == libc::EOPNOTSUPP && (workers::are_of_another_process() || inherited()) {
         return Some(after_fork());
     }
     let refused = target.lanes.route() == Route::Ring && REFUSED_ORDERS.load(Ordering::Relaxed) == errno;
