@@ -279,10 +279,7 @@ fn owner() -> Option<Arc<Shared>> {
 
 /// Counts an operation that this thread carried out by itself.
 fn count(taken: route::Taken, request: &Request, ended: Ended) {
-    let _ = DRIVER.try_with(|cell| {
-        let Ok(mut driver) = cell.try_borrow_mut() else { return };
-        let driver = driver.get_or_insert_with(|| Driver::new(RingOptions::default()));
-        let counts = &mut driver.counts;
+    add_to_counts(|counts| {
         counts.ops += 1;
         counts.failed += u64::from(ended.errno != 0);
         match taken {
@@ -294,6 +291,20 @@ fn count(taken: route::Taken, request: &Request, ended: Ended) {
         } else if request.kind.is_write() {
             counts.bytes_written += ended.done as u64;
         }
+    });
+}
+
+/// Counts an order that was dropped before this thread began it.
+fn count_cancelled() {
+    add_to_counts(|counts| counts.cancelled += 1);
+}
+
+#[inline]
+fn add_to_counts(add: impl FnOnce(&mut Metrics)) {
+    let _ = DRIVER.try_with(|cell| {
+        let Ok(mut driver) = cell.try_borrow_mut() else { return };
+        let driver = driver.get_or_insert_with(|| Driver::new(RingOptions::default()));
+        add(&mut driver.counts);
         if !driver.active {
             driver.shared.counters.publish(&driver.current_counts());
         }

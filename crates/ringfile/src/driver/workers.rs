@@ -102,6 +102,7 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// wait for those, nor does what comes go to a read that nobody wants any more.
 fn carry_out(mut order: Order) -> Option<Order> {
     if !order.is_wanted() {
+        super::count_cancelled();
         order.refuse(libc::ECANCELED);
         return None;
     }
