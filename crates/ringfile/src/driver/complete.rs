@@ -8,14 +8,12 @@ use std::io;
 use linux_raw_sys::io_uring as uapi;
 
 use super::prepare::{BELL, IGNORED};
+use super::refused::{REFUSED_ORDERS, Refused, warn_of_no_ring};
 use super::shared::Mail;
 use super::slot::{CANCELLED, Key, Kind, Owner, State};
 use super::target::FileKind;
 use super::wake::Wake;
-use super::{
-    ATTEMPTS, Aftermath, Driver, Finished, Metrics, Order, REFUSED_ORDERS, Refused, Rings, Route, Sink,
-    Waiting, warn_of_no_ring,
-};
+use super::{ATTEMPTS, Aftermath, Driver, Finished, Metrics, Order, Rings, Route, Sink, Waiting};
 use crate::ring::{Cqe, Until};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

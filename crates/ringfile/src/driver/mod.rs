@@ -9,12 +9,14 @@
 //! - wakers are called, and buffers of others dropped, only while the driver is not borrowed: both may come back here;
 //! - when the thread leaves its loop ([`leave`]) nothing is in flight.
 
+mod aftermath;
 mod complete;
 mod dispatch;
 mod iothreads;
 mod order;
 mod plain;
 mod prepare;
+mod refused;
 mod route;
 mod shared;
 mod sleep;
@@ -30,9 +32,8 @@ mod workers;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -41,10 +42,12 @@ use crate::memory::Held;
 use crate::metrics::{Counters, Metrics};
 use crate::ring::{Ring, RingOptions};
 
+pub(crate) use aftermath::Aftermath;
 pub(crate) use dispatch::{Dispatched, Place, Tried, cancel, cancel_all, dispatch, dispatch_on, try_calls};
 pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use order::{Errand, Order, Sink};
 pub(crate) use prepare::MOST_AT_ONCE;
+pub(crate) use refused::{after_fork, why_refused};
 pub(crate) use route::{Lanes, default_route};
 pub use route::{Route, set_default_route};
 pub(crate) use shared::Shared;
@@ -56,6 +59,7 @@ pub(crate) use wake::{TaskNumber, polled, polling};
 pub(crate) use workers::set_most as set_worker_threads;
 
 use order::Counted;
+use refused::{Refused, set_up_errno, set_up_failed};
 use shared::Mail;
 use slot::{Owner, Parts, Slots, State};
 use target::{Files, Given};
@@ -77,61 +81,6 @@ pub(crate) struct Ended {
 pub(crate) struct Finished {
     pub held: Held,
     pub ended: Ended,
-}
-
-/// What a turn of the driver leaves to do once it is not borrowed any more. Kept by the loop, so that it is filled
-/// without allocating.
-#[derive(Default)]
-pub(crate) struct Aftermath {
-    /// Tasks of this thread's loop to put back into its queue.
-    pub tasks: Vec<TaskNumber>,
-    wakers: Vec<Waker>,
-    buffers: Vec<Held>,
-    files: Vec<Given>,
-    /// Results of orders, and who gets them.
-    ended: Vec<(Arc<dyn Sink>, u32, Finished)>,
-    /// Orders that this thread could not carry out: why, or none where the workers are to.
-    orders: Vec<(Order, Option<i32>)>,
-}
-
-impl Aftermath {
-    #[inline]
-    fn wake(&mut self, wake: Wake) {
-        match wake {
-            Wake::Task(task) => self.tasks.push(task),
-            Wake::Waker(waker) => self.wakers.push(waker),
-            // Taken out where an order ends; what comes here is of an order that was withdrawn.
-            Wake::Sink(..) | Wake::Nobody => {}
-        }
-    }
-
-    /// Whether settling it may make a task ready: memory that goes back to its pool wakes who waits for it.
-    fn may_wake_someone(&self) -> bool {
-        !(self.tasks.is_empty()
-            && self.wakers.is_empty()
-            && self.buffers.is_empty()
-            && self.ended.is_empty()
-            && self.orders.is_empty())
-    }
-
-    fn settle(&mut self) {
-        for_each(&mut self.wakers, Waker::wake);
-        self.buffers.clear();
-        self.files.clear();
-        for_each(&mut self.ended, |(sink, index, finished)| sink.done(index, finished));
-        for_each(&mut self.orders, |(order, errno)| match errno {
-            Some(errno) => order.refuse(errno),
-            None => send_to_workers(order),
-        });
-    }
-}
-
-/// Empties a list, first come first served. Where one panics, the others are there for the next time.
-fn for_each<T>(list: &mut Vec<T>, mut act: impl FnMut(T)) {
-    list.reverse();
-    while let Some(item) = list.pop() {
-        act(item);
-    }
 }
 
 /// What waits for room in the submission queue.
@@ -195,63 +144,6 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 #[inline]
 fn with<T>(f: impl FnOnce(&mut Driver) -> T) -> Option<T> {
     DRIVER.try_with(|cell| cell.try_borrow_mut().ok()?.as_deref_mut().map(f)).ok().flatten()
-}
-
-/// Why an operation can't be started on a thread's own ring.
-enum Refused {
-    /// The thread is in no loop of ringfile's.
-    Outside,
-    /// There is no ring to be had.
-    NoRing(Error),
-    /// Nothing else will do either.
-    Finally(Error),
-}
-
-impl Refused {
-    #[cold]
-    fn into_error(self) -> Error {
-        match self {
-            Self::Outside => {
-                Error::new(io::ErrorKind::Unsupported, "file operation outside a ringfile thread")
-            }
-            Self::NoRing(error) | Self::Finally(error) => error,
-        }
-    }
-}
-
-#[cold]
-pub(crate) fn after_fork() -> Error {
-    Error::new(io::ErrorKind::Unsupported, "file operation in a forked child")
-        .because("its ring and threads belong to the parent; use exec, or use ringfile only after the fork")
-}
-
-/// Says once what is in the way of a ring.
-#[cold]
-fn warn_of_no_ring(error: &Error) {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| {
-        tracing::warn!(%error, "workers carry operations out, as no ring can be had");
-    });
-}
-
-/// With which errno an I/O thread refused an order last, for want of a ring. An errno is all that an order's end tells.
-static REFUSED_ORDERS: AtomicI32 = AtomicI32::new(0);
-
-/// Why an operation that another thread was to carry out was not begun, where that is what this errno means.
-#[cold]
-pub(crate) fn why_refused(target: &Target, errno: i32) -> Option<Error> {
-    let inherited = || with(|driver| driver.shared.is_inherited()) == Some(true);
-    if errno == libc::EOPNOTSUPP && (workers::are_of_another_process() || inherited()) {
-        return Some(after_fork());
-    }
-    let refused = target.lanes.route() == Route::Ring && REFUSED_ORDERS.load(Ordering::Relaxed) == errno;
-    refused.then(|| if route::workers_are_forced() { workers_are_forced() } else { set_up_failed(errno) })
-}
-
-#[cold]
-fn workers_are_forced() -> Error {
-    Error::new(io::ErrorKind::Unsupported, "setting up io_uring")
-        .because("RINGFILE_BACKEND=workers forbids it")
 }
 
 fn send_to_workers(order: Order) {
@@ -356,7 +248,7 @@ impl Driver {
             return Err(Refused::Outside);
         }
         if route::workers_are_forced() {
-            return Err(Refused::NoRing(workers_are_forced()));
+            return Err(Refused::NoRing(refused::workers_are_forced()));
         }
         if self.rings.is_none() {
             self.rings = Some(self.make_rings().map_err(Refused::NoRing)?);
@@ -368,7 +260,7 @@ impl Driver {
         if target.polled && rings.polled.is_none() {
             let options = RingOptions { iopoll: true, sqpoll_idle: None, ..self.options };
             let ring = Ring::new(&options, self.shared.waker())
-                .map_err(|error| Refused::Finally(set_up_failed(errno(&error))))?;
+                .map_err(|error| Refused::Finally(set_up_failed(set_up_errno(&error))))?;
             rings.polled = Some(ring);
         }
         Ok(())
@@ -394,7 +286,7 @@ impl Driver {
                 })
             }
             Err(error) => {
-                let errno = errno(&error);
+                let errno = set_up_errno(&error);
                 self.failed = Some((Instant::now(), errno));
                 Err(set_up_failed(errno))
             }
@@ -550,29 +442,6 @@ impl Driver {
     }
 }
 
-/// The errno of a failed set-up; a kernel that has too little of io_uring is as one that has none.
-fn errno(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(libc::ENOSYS)
-}
-
-fn set_up_failed(errno: i32) -> Error {
-    let why = match errno {
-        libc::ENOSYS => "this kernel or a seccomp filter has no io_uring",
-        libc::EPERM => {
-            "io_uring is not allowed here: see the sysctl kernel.io_uring_disabled (0 allows it) and the seccomp \
-             profile of the container"
-        }
-        libc::ENOMEM => "RLIMIT_MEMLOCK is too small for a ring; raise it (ulimit -l)",
-        libc::EMFILE | libc::ENFILE => "too many open files; raise RLIMIT_NOFILE (ulimit -n)",
-        _ => "io_uring can't be set up",
-    };
-    let mut error = Error::from_errno(errno, "setting up io_uring").because(why);
-    if matches!(errno, libc::ENOSYS | libc::EPERM) {
-        error = error.of_kind(io::ErrorKind::Unsupported);
-    }
-    error
-}
-
 /// Begins the loop of this thread. `options` count where the thread has no ring yet.
 ///
 /// # Panics
@@ -676,7 +545,7 @@ pub(crate) fn features() -> Result<Vec<String>, Error> {
         return Ok(features);
     }
     let ring = Ring::new(&RingOptions::default(), Waker::noop().clone())
-        .map_err(|error| set_up_failed(errno(&error)))?;
+        .map_err(|error| set_up_failed(set_up_errno(&error)))?;
     Ok(ring.features())
 }
 

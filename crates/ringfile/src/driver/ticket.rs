@@ -9,10 +9,11 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::plain::{self, Attempt};
+use super::refused::Refused;
 use super::route::{self, Choice, Taken};
 use super::shared::{self, Mail};
 use super::wake::Wake;
-use super::{Ended, Errand, Finished, Key, Refused, Request, Route, Target, with};
+use super::{Ended, Errand, Finished, Key, Request, Route, Target, with};
 use crate::error::Error;
 use crate::memory::Held;
 
@@ -115,7 +116,7 @@ fn start_by_route(
         match start_here(target, request, held, context) {
             Ok(ticket) => return Ok(Started::Here(ticket)),
             Err(Refused::NoRing(error)) if target.lanes.route() != Route::Ring => {
-                super::warn_of_no_ring(&error);
+                super::refused::warn_of_no_ring(&error);
                 here = false;
             }
             Err(Refused::Outside) => here = false,

@@ -1,0 +1,68 @@
+//! What a turn of the driver leaves to do once it is not borrowed any more: wake tasks, drop buffers and files, hand over
+//! results.
+//!
+//! Knows tasks, buffers and orders, and no ring. What always holds: what is done here may run anybody's code, which may
+//! come back to the driver; where that panics, the rest is done the next time.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::order::{Order, Sink};
+use super::target::Given;
+use super::wake::{TaskNumber, Wake};
+use super::{Finished, send_to_workers};
+use crate::memory::Held;
+
+/// See the module. Kept by the loop, so that it is filled without allocating.
+#[derive(Default)]
+pub(crate) struct Aftermath {
+    /// Tasks of this thread's loop to put back into its queue.
+    pub tasks: Vec<TaskNumber>,
+    pub(super) wakers: Vec<Waker>,
+    pub(super) buffers: Vec<Held>,
+    pub(super) files: Vec<Given>,
+    /// Results of orders, and who gets them.
+    pub(super) ended: Vec<(Arc<dyn Sink>, u32, Finished)>,
+    /// Orders that this thread could not carry out: why, or none where the workers are to.
+    pub(super) orders: Vec<(Order, Option<i32>)>,
+}
+
+impl Aftermath {
+    #[inline]
+    pub(super) fn wake(&mut self, wake: Wake) {
+        match wake {
+            Wake::Task(task) => self.tasks.push(task),
+            Wake::Waker(waker) => self.wakers.push(waker),
+            // Taken out where an order ends; what comes here is of an order that was withdrawn.
+            Wake::Sink(..) | Wake::Nobody => {}
+        }
+    }
+
+    /// Whether settling it may make a task ready: memory that goes back to its pool wakes who waits for it.
+    pub(super) fn may_wake_someone(&self) -> bool {
+        !(self.tasks.is_empty()
+            && self.wakers.is_empty()
+            && self.buffers.is_empty()
+            && self.ended.is_empty()
+            && self.orders.is_empty())
+    }
+
+    pub(super) fn settle(&mut self) {
+        for_each(&mut self.wakers, Waker::wake);
+        self.buffers.clear();
+        self.files.clear();
+        for_each(&mut self.ended, |(sink, index, finished)| sink.done(index, finished));
+        for_each(&mut self.orders, |(order, errno)| match errno {
+            Some(errno) => order.refuse(errno),
+            None => send_to_workers(order),
+        });
+    }
+}
+
+/// Empties a list, first come first served. Where one panics, the others are there for the next time.
+fn for_each<T>(list: &mut Vec<T>, mut act: impl FnMut(T)) {
+    list.reverse();
+    while let Some(item) = list.pop() {
+        act(item);
+    }
+}
