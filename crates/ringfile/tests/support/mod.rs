@@ -120,6 +120,11 @@ impl Random {
         Self(seed)
     }
 
+    /// One of several that follow from another's seed; not 0.
+    pub fn from_seed(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
