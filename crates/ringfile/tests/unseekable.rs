@@ -12,7 +12,6 @@ use std::time::Duration;
 use ringfile::{AsyncReads, Batch, File, Pool, Route, block_on};
 use support::{
     Folder, assert_content, content, in_child, is_without_ring, must_end, needs_ring, poll_once, wait_for,
-    yield_now,
 };
 
 const PAGE: usize = 4096;
@@ -124,52 +123,50 @@ fn terminal() -> (std::fs::File, File) {
     unsafe { (std::fs::File::from_raw_fd(typed_at), file(OwnedFd::from_raw_fd(gets))) }
 }
 
-/// Two reads see the line that is typed, and one gets it: a thread of the kernel's waits in the other, where only a
-/// cancellation that is final gets it out.
+/// Read by several at once, and one gets it: threads of the kernel's wait in the others, where a cancellation interrupts
+/// them, and what is interrupted is not to be begun again.
 const ONE_LINE: &[u8] = b"line\n";
-/// For that thread to get there; too early is a cancellation that is easier.
+const READERS: usize = 4;
+/// For those threads to get there; too early is a cancellation that is easier.
 const THERE: Duration = Duration::from_millis(50);
 
 #[test]
-fn a_terminal_s_read_in_which_a_kernel_thread_waits_is_aborted() {
-    if !needs_ring("a_terminal_s_read_in_which_a_kernel_thread_waits_is_aborted") {
+fn reads_of_a_terminal_in_which_kernel_threads_wait_are_aborted() {
+    if !needs_ring("reads_of_a_terminal_in_which_kernel_threads_wait_are_aborted") {
         return;
     }
     must_end("the abort", || {
         let (mut typed_at, file) = terminal();
         let mut reads = AsyncReads::new();
-        let handles = [0, 1].map(|_| reads.start(&file, Vec::with_capacity(100), 0));
-        reads.poll(0, false);
         typed_at.write_all(ONE_LINE).unwrap();
+        let handles = [(); READERS].map(|()| reads.start(&file, Vec::with_capacity(100), 0));
         assert_eq!(reads.poll(1, true), 1);
         std::thread::sleep(THERE);
-        let (done, open) = if reads.is_done(handles[0]) { (0, 1) } else { (1, 0) };
-        assert_eq!(&reads.wait(handles[done]).unwrap().buffer.unwrap()[..], ONE_LINE);
-        let aborted = reads.abort(handles[open]).unwrap();
-        assert_eq!(aborted.result.unwrap_err().errno(), Some(libc::ECANCELED));
-        assert_eq!(aborted.buffer.unwrap().len(), 0);
+        for handle in handles {
+            let has_it = reads.is_done(handle);
+            let done = reads.abort(handle).unwrap();
+            let buffer = done.buffer.unwrap();
+            if has_it {
+                assert_eq!(&buffer[..done.result.unwrap()], ONE_LINE);
+            } else {
+                assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED));
+                assert_eq!(buffer.len(), 0);
+            }
+        }
     });
 }
 
 #[test]
-fn a_terminal_s_read_in_which_a_kernel_thread_waits_is_dropped() {
-    if !needs_ring("a_terminal_s_read_in_which_a_kernel_thread_waits_is_dropped") {
+fn reads_of_a_terminal_in_which_kernel_threads_wait_are_dropped() {
+    if !needs_ring("reads_of_a_terminal_in_which_kernel_threads_wait_are_dropped") {
         return;
     }
     must_end("the drop", || {
         let (mut typed_at, file) = terminal();
         let pool = Pool::new(1 << 20);
         let mut one_gets_it = async || {
-            let mut reads = [0, 1].map(|_| file.read_at(pool.get(100).unwrap(), 0));
-            for read in &mut reads {
-                assert!(poll_once(read).await.is_pending());
-            }
-            for _ in 0..3 {
-                yield_now().await;
-            }
-            // In another executor they are under way on another thread.
-            std::thread::sleep(THERE);
             typed_at.write_all(ONE_LINE).unwrap();
+            let reads = [(); READERS].map(|()| file.read_at(pool.get(100).unwrap(), 0));
             let (got, ..) = futures::future::select_all(reads).await;
             assert_eq!(&got.unwrap()[..], ONE_LINE);
             std::thread::sleep(THERE);
