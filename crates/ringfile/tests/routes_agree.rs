@@ -2,14 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
+mod common;
 mod support;
 
 use std::fmt::Debug;
 use std::future::IntoFuture;
+use std::io::Write;
 use std::path::Path;
 
+use common::mount::Mounted;
 use ringfile::{Advice, AllocateMode, Batch, BufError, Error, File, OpenOptions, Route, block_on};
-use support::{Folder, all, content, in_child_with, is_without_ring};
+use support::{Folder, all, content, in_child_with, is_without_ring, skip};
 
 const PAGE: usize = 4096;
 const SIZE: u64 = 3 * PAGE as u64 + 17;
@@ -291,6 +294,36 @@ fn what_is_appended_is_there_once_on_every_route() {
             assert!(written[expected.len()..].chunks(1000).all(|chunk| chunk == piece(chunk[0], 1000)));
             seen.sort_unstable();
             assert_eq!(seen, (50..110).collect::<Vec<u8>>(), "{route:?}");
+        }
+    }
+}
+
+/// XFS takes a part of a write that must not wait: what fits into the blocks that it set aside at the write before. The
+/// rest, handed to the ring, must not bring that part again.
+#[test]
+fn what_is_appended_in_part_without_waiting_is_there_once() {
+    const FIRST: usize = 100;
+    const LARGE: usize = 3 << 20;
+    let disk = match Mounted::new("xfs", 320 << 20) {
+        Ok(disk) => disk,
+        Err(why) => return skip("what_is_appended_in_part_without_waiting_is_there_once", why),
+    };
+    let bytes = content(0, FIRST + LARGE);
+    for route in routes() {
+        for round in 0..10 {
+            let path = disk.path().join("data");
+            // Open to the end: who closes a file gives back what was set aside.
+            let mut before = std::fs::File::create(&path).unwrap();
+            let mut options = OpenOptions::new();
+            let file = options.write(true).custom_flags(libc::O_APPEND).route(route).open(&path).unwrap();
+            let write = file.write_at(bytes[FIRST..].to_vec(), 0);
+            // At once before: a file whose times must be changed takes nothing.
+            before.write_all(&bytes[..FIRST]).unwrap();
+            if round % 2 == 0 { block_on(write) } else { futures::executor::block_on(write) }.unwrap();
+            let written = std::fs::read(&path).unwrap();
+            assert_eq!(written.len(), bytes.len(), "{route:?}");
+            assert!(written == bytes, "{route:?}: bytes");
+            std::fs::remove_file(&path).unwrap();
         }
     }
 }
