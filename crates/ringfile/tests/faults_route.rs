@@ -1,4 +1,4 @@
-//! Files whose calls are slow, and which way their operations go then (F28, F31, F32).
+//! Files whose calls are slow, and which way their operations go then; submissions that are long (F25, F28, F31, F32).
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use ringfile::{File, Metrics, OpenOptions, Pool, block_on, spawn, thread_metrics};
+use ringfile::{File, Metrics, OpenOptions, Pool, Route, block_on, spawn, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::mounts::Mount;
 use support::{Folder, all, assert_content, content, must_end, needs_ring, poll_once, yield_now};
@@ -127,6 +127,117 @@ fn f28_a_stall_after_many_quick_writes_sends_the_file_back_to_the_ring() {
         });
         drop(disk);
     });
+}
+
+/// Reads that end as they are submitted, and many of them: the call that submits them all would be a long one.
+#[test]
+fn f25_many_operations_started_at_once_are_submitted_in_slices() {
+    let name = "f25_many_operations_started_at_once_are_submitted_in_slices";
+    if !needs_ring(name) {
+        return;
+    }
+    const READS: u64 = 2048;
+    /// More than these between two turns of another task are no slice.
+    const SLICE: u64 = 256;
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 512 * PAGE));
+    for (direct, in_batch) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut options = OpenOptions::new();
+        options.read(true).direct(direct).buffered_fallback(true).route(Route::Ring);
+        let file = options.open(&path).unwrap();
+        let pool = Pool::new(16 << 20);
+        let (most, turns) = block_on(async {
+            let (submitted, ends) = (Rc::new(Cell::new((0, 0))), Rc::new(Cell::new(false)));
+            let (theirs, end) = (Rc::clone(&submitted), Rc::clone(&ends));
+            let other = spawn(async move {
+                let (mut last, mut most, mut turns) = (thread_metrics().ops, 0, 0);
+                while !end.get() {
+                    yield_now().await;
+                    let now = thread_metrics().ops;
+                    most = most.max(now - last);
+                    turns += usize::from(now > last);
+                    last = now;
+                }
+                theirs.set((most, turns));
+            });
+            yield_now().await;
+            let read = |i| (pool.get(PAGE).unwrap(), i % 512 * PAGE as u64);
+            if in_batch {
+                let mut batch = ringfile::Batch::new().in_flight(READS as usize);
+                for (buffer, offset) in (0..READS).map(read) {
+                    batch.read(&file, buffer, offset);
+                }
+                for (i, done) in batch.await.into_iter().enumerate() {
+                    assert_eq!(done.result.unwrap(), PAGE);
+                    assert_content(&done.buffer.unwrap(), i as u64 % 512 * PAGE as u64);
+                }
+            } else {
+                let reads = (0..READS).map(read).map(|(buffer, offset)| file.read_exact_at(buffer, offset));
+                for (i, result) in all(reads.collect()).await.into_iter().enumerate() {
+                    assert_content(&result.unwrap(), i as u64 % 512 * PAGE as u64);
+                }
+            }
+            ends.set(true);
+            other.await.unwrap();
+            submitted.get()
+        });
+        let how = format!("direct {direct}, batch {in_batch}: {most} ended between two turns, {turns} turns");
+        assert!(most <= SLICE && turns as u64 >= READS / SLICE, "{how}");
+    }
+}
+
+/// What a thread does that waits in a call for as long as the kernel makes it.
+#[test]
+fn f28_dirty_throttling_holds_up_the_writes_and_not_the_other_tasks() {
+    let name = "f28_dirty_throttling_holds_up_the_writes_and_not_the_other_tasks";
+    if !needs_ring(name) {
+        return;
+    }
+    /// The disk is throttled after a few hundred writes, or not at all.
+    const MOST: u64 = 4000;
+    /// So many that the ring takes one after another tell that the file has left.
+    const ENOUGH: u64 = 100;
+    const LEN: usize = 64 << 10;
+    const SPAN: u64 = 3000;
+    let Some(disk) = Mount::ext4(name, 256 << 20) else { return };
+    if let Err(why) = disk.throttle(1 << 20) {
+        return support::skip(name, why);
+    }
+    let throttled = must_end(name, move || {
+        let path = disk.path().join("data");
+        let file = OpenOptions::new().read(true).write(true).create(true).open(path).unwrap();
+        let throttled = block_on(async {
+            let start = thread_metrics();
+            let counts = || thread_metrics() - start;
+            let offset = |i: u64| i % SPAN * LEN as u64;
+            let mut written = 0;
+            while counts().ops == counts().inline_ops && written < MOST {
+                file.write_at(content(offset(written), LEN), offset(written)).await.unwrap();
+                written += 1;
+            }
+            if written == MOST {
+                return false;
+            }
+            let before = counts();
+            let (after, turns, ()) = beside(async {
+                for i in written..written + ENOUGH {
+                    file.write_at(content(offset(i), LEN), offset(i)).await.unwrap();
+                }
+            })
+            .await;
+            assert_eq!((after.ops, after.inline_ops), (ENOUGH, 0), "after {before:?}");
+            assert!(turns as u64 > 2 * ENOUGH, "the other task had {turns} turns");
+            for i in 0..written.min(SPAN) {
+                assert_content(&file.read_exact_at(vec![0; LEN], offset(i)).await.unwrap(), offset(i));
+            }
+            true
+        });
+        drop((file, disk));
+        throttled
+    });
+    if !throttled {
+        support::skip(name, "the kernel did not throttle the disk");
+    }
 }
 
 #[test]

@@ -8,7 +8,8 @@ mod support;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringfile::{Durability, File, Pool, block_on, thread_metrics};
+use ringfile::{Durability, File, OpenOptions, Pool, block_on, thread_metrics};
+use support::forms::{Form, routes};
 use support::fuse::{Act, Op, Server};
 use support::mounts::{Loop, Mount};
 use support::{
@@ -385,6 +386,46 @@ fn f15_a_read_of_more_than_4_gib_gets_every_byte() {
     assert_eq!(seen[0], byte_at(4 << 30));
 }
 
+#[test]
+fn f15_more_than_4_gib_in_every_form() {
+    let name = "f15_more_than_4_gib_in_every_form";
+    const MARK: usize = 64 << 10;
+    let len = (4 << 30) + MARK;
+    let folder = Folder::new();
+    let path = folder.path().join("data");
+    let holes = std::fs::File::create(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&holes, &content(4 << 30, MARK), 4 << 30).unwrap();
+    let Some(mut memory) = Folded::new(len) else { return skip(name, "4 GiB of addresses can't be had") };
+    let base = ringfile::IoBufMut::as_mut_ptr(&mut memory);
+    // SAFETY: the mapping is the owner's, and only lent buffers are used; that one byte has several addresses harms none
+    // that looks at it only after the read.
+    let memory = unsafe { ringfile::RegisteredMemory::from_raw(base, len, memory) };
+    for route in routes() {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).direct(true).buffered_fallback(true).route(route).open(&path).unwrap();
+        if !file.is_direct() {
+            return skip(
+                name,
+                "the temporary folder has no direct I/O, and 4 GiB of page cache are too much",
+            );
+        }
+        let null = OpenOptions::new().write(true).route(route).open("/dev/null").unwrap();
+        for form in [Form::Blocking, Form::Awaited, Form::Handles] {
+            let (mut buffer, error) = form.read(&file, vec![(memory.lend(..).unwrap(), 0)]).remove(0);
+            assert!(error.is_none(), "{form:?}, {route:?}: {}", error.unwrap());
+            assert_eq!(buffer.len(), len, "{form:?}, {route:?}");
+            // What came last to each place is what is there.
+            assert_content(&buffer[..MARK], 4 << 30);
+            buffer[..MARK].fill(0);
+            if form != Form::Handles {
+                let (buffer, error) = form.write(&null, vec![(buffer, 0)]).remove(0);
+                assert!(error.is_none(), "{form:?}, {route:?}: {}", error.unwrap());
+                assert_eq!(buffer.len(), len);
+            }
+        }
+    }
+}
+
 /// Much address space over little memory: the same MiB again and again.
 struct Folded {
     base: *mut u8,
@@ -394,6 +435,8 @@ struct Folded {
 
 // SAFETY: the mapping is this value's alone, and may be unmapped on any thread.
 unsafe impl Send for Folded {}
+// SAFETY: shared, it shows memory that nobody writes any more.
+unsafe impl Sync for Folded {}
 
 impl Folded {
     fn new(room: usize) -> Option<Self> {

@@ -10,7 +10,8 @@ use std::task::Waker;
 
 use super::op::{NONE, Op, Stage};
 use super::{Batch, Done, merge, with_refused};
-use crate::driver::{self, Dispatched, Finished, Order, Sink, dispatch};
+use crate::driver::{self, Finished, Order, Request, Sink, Target, Tried, dispatch_on, try_calls};
+use crate::memory::Held;
 
 const STOPPED: &str = "an operation of the batch failed, and the batch stops on errors";
 const BARRIER: &str = "an operation before the barrier failed";
@@ -34,8 +35,8 @@ struct Inner {
     next: u32,
     /// Operations to begin once more.
     again: Vec<u32>,
-    /// Made, and given back to be started later. Counts as in flight.
-    given_back: Option<Order>,
+    /// Begun, and given back to be carried out later. Counts as in flight.
+    given_back: Option<Begun>,
     in_flight: usize,
     most: usize,
     ended: usize,
@@ -46,6 +47,13 @@ struct Inner {
     /// A thread starts operations.
     starting: bool,
     waker: Option<Waker>,
+}
+
+/// An operation on its way to a driver.
+struct Begun {
+    index: u32,
+    request: Request,
+    held: Held,
 }
 
 impl Running {
@@ -128,31 +136,62 @@ impl Running {
             return;
         }
         inner.starting = true;
+        // That of the operation before; most batches read one file.
+        let mut target: Option<Arc<Target>> = None;
         loop {
-            let order = if self.is_closed() { None } else { inner.next_order(self) };
-            let Some(order) = order else {
+            let begun = if self.is_closed() { None } else { inner.next() };
+            let Some(mut begun) = begun else {
                 inner.starting = false;
                 let waker = if inner.is_over() { inner.waker.take() } else { None };
                 drop(inner);
                 return waker.into_iter().for_each(Waker::wake);
             };
+            let wanted = inner.ops[begun.index as usize].file.target();
+            let target = match &mut target {
+                Some(target) if Arc::ptr_eq(target, wanted) => target,
+                other => other.insert(Arc::clone(wanted)),
+            };
             drop(inner);
-            let dispatched = dispatch(order);
-            inner = self.lock();
-            if let Dispatched::Later(order) = dispatched {
-                return self.give_back(inner, order);
+            match try_calls(target, &begun.request, &mut begun.held) {
+                Tried::Over(ended) => {
+                    inner = self.lock();
+                    inner.in_flight -= 1;
+                    if self.is_closed() {
+                        return self.drop_late(inner, begun.held);
+                    }
+                    inner.end(begun.index, Finished { held: begun.held, ended });
+                }
+                Tried::Later => return self.give_back(begun),
+                Tried::Left(choice) => {
+                    dispatch_on(self.order(begun, target), choice);
+                    inner = self.lock();
+                }
             }
         }
     }
 
-    /// Leaves the rest to whoever waits for the batch, so that what else this thread does has its turn.
-    fn give_back(&self, mut inner: MutexGuard<'_, Inner>, order: Order) {
+    fn order(self: &Arc<Self>, begun: Begun, target: &Arc<Target>) -> Order {
+        let Begun { index, request, held } = begun;
+        let sink = Arc::clone(self) as Arc<dyn Sink>;
+        Order { target: Arc::clone(target), request, held, sink, index }
+    }
+
+    /// What came for a batch that nobody waits for any more. A buffer's destructor may be anybody's.
+    fn drop_late(&self, mut inner: MutexGuard<'_, Inner>, held: Held) {
         inner.starting = false;
+        drop(inner);
+        drop(held);
+    }
+
+    /// Leaves the rest to whoever waits for the batch, so that what else this thread does has its turn.
+    fn give_back(&self, begun: Begun) {
+        let mut inner = self.lock();
         if self.is_closed() {
-            drop(inner);
-            return drop(order);
+            inner.in_flight -= 1;
+            return self.drop_late(inner, begun.held);
         }
-        inner.given_back = Some(order);
+        inner.starting = false;
+        inner.given_back = Some(begun);
         let waker = inner.waker.clone();
         drop(inner);
         waker.into_iter().for_each(Waker::wake);
@@ -196,15 +235,15 @@ impl Inner {
     }
 
     /// The next operation that may start; ends those that need no start.
-    fn next_order(&mut self, sink: &Arc<Running>) -> Option<Order> {
+    fn next(&mut self) -> Option<Begun> {
         if self.given_back.is_some() {
             return self.given_back.take();
         }
         while self.in_flight < self.most {
             let index = self.next_index()?;
-            if let Some(order) = self.begin(index, sink) {
+            if let Some((request, held)) = self.begin(index) {
                 self.in_flight += 1;
-                return Some(order);
+                return Some(Begun { index, request, held });
             }
         }
         None
@@ -232,9 +271,9 @@ impl Inner {
         Some(self.next - 1)
     }
 
-    fn begin(&mut self, index: u32, sink: &Arc<Running>) -> Option<Order> {
+    fn begin(&mut self, index: u32) -> Option<(Request, Held)> {
         let op = &mut self.ops[index as usize];
-        let begun = match op.stage {
+        match op.stage {
             Stage::Waiting if op.next != NONE => merge::begin(&mut self.ops, index, &mut self.again),
             Stage::Waiting => {
                 let begun = op.begin();
@@ -244,11 +283,8 @@ impl Inner {
                 begun
             }
             // It was begun, or is over, with its group; or it is twice among those to begin once more.
-            _ => return None,
-        };
-        let (request, held) = begun?;
-        let target = Arc::clone(self.ops[index as usize].file.target());
-        Some(Order { target, request, held, sink: Arc::clone(sink) as Arc<dyn Sink>, index })
+            _ => None,
+        }
     }
 
     fn end(&mut self, index: u32, finished: Finished) {

@@ -375,7 +375,8 @@ impl Driver {
             }
             Err(refused) => {
                 let for_want_of_a_ring = matches!(refused, Refused::NoRing(_));
-                let errno = refused.into_error().errno().unwrap_or(libc::ENOSYS);
+                // Without an errno: a forked child has no use of its parent's ring, see `why_refused`.
+                let errno = refused.into_error().errno().unwrap_or(libc::EOPNOTSUPP);
                 if for_want_of_a_ring {
                     REFUSED_ORDERS.store(errno, Ordering::Relaxed);
                 }

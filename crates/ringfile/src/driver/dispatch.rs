@@ -8,7 +8,8 @@ use std::sync::Arc;
 use super::order::{Order, Sink};
 use super::route::{Choice, Taken};
 use super::ticket::{Called, call};
-use super::{Aftermath, Key, shared, with};
+use super::{Aftermath, Ended, Key, Request, Target, shared, with};
+use crate::memory::Held;
 
 /// What became of an order.
 pub(crate) enum Dispatched {
@@ -20,6 +21,15 @@ pub(crate) enum Dispatched {
     Later(Order),
 }
 
+/// What plain calls came to, for an operation that is no order yet.
+pub(crate) enum Tried {
+    Over(Ended),
+    /// Nothing was begun, see [`Dispatched::Later`].
+    Later,
+    /// It is to be made an order of, and goes this way.
+    Left(Choice),
+}
+
 /// Where an order is, to cancel it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
@@ -27,22 +37,41 @@ pub(crate) struct Place {
     key: Key,
 }
 
+fn is_here() -> bool {
+    with(|driver| driver.active && driver.failed.is_none()) == Some(true)
+}
+
+/// Carries an operation out by plain calls, where its route is that. Called with no driver borrowed.
+#[inline]
+pub(crate) fn try_calls(target: &Target, request: &Request, held: &mut Held) -> Tried {
+    if target.lanes.goes_to_ring(request.kind) && is_here() {
+        return Tried::Left(Choice::Ring);
+    }
+    match call(target, request, held) {
+        Called::Over(ended) => {
+            super::count(Taken::Inline, request, ended);
+            Tried::Over(ended)
+        }
+        Called::Later => Tried::Later,
+        Called::Left(choice) => Tried::Left(choice),
+    }
+}
+
 /// Starts an order on its route. Called with no driver borrowed and no lock held: the order may end at once.
 pub(crate) fn dispatch(mut order: Order) -> Dispatched {
-    let here = with(|driver| driver.active && driver.failed.is_none()) == Some(true);
-    let mut choice = Choice::Ring;
-    if !(here && order.target.lanes.goes_to_ring(order.request.kind)) {
-        match call(&order.target, &order.request, &mut order.held) {
-            Called::Over(ended) => {
-                super::count(Taken::Inline, &order.request, ended);
-                order.end(ended);
-                return Dispatched::Away;
-            }
-            Called::Later => return Dispatched::Later(order),
-            Called::Left(left) => choice = left,
+    match try_calls(&order.target, &order.request, &mut order.held) {
+        Tried::Over(ended) => {
+            order.end(ended);
+            Dispatched::Away
         }
+        Tried::Later => Dispatched::Later(order),
+        Tried::Left(choice) => dispatch_on(order, choice),
     }
-    if choice == Choice::Ring && here {
+}
+
+/// Starts an order that plain calls left.
+pub(crate) fn dispatch_on(order: Order, choice: Choice) -> Dispatched {
+    if choice == Choice::Ring && is_here() {
         return start_here(order);
     }
     super::send(order, choice);

@@ -41,7 +41,7 @@ use crate::memory::Held;
 use crate::metrics::{Counters, Metrics};
 use crate::ring::{Ring, RingOptions};
 
-pub(crate) use dispatch::{Dispatched, Place, cancel, cancel_all, dispatch};
+pub(crate) use dispatch::{Dispatched, Place, Tried, cancel, cancel_all, dispatch, dispatch_on, try_calls};
 pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use order::{Errand, Order, Sink};
 pub(crate) use prepare::MOST_AT_ONCE;
@@ -240,7 +240,8 @@ static REFUSED_ORDERS: AtomicI32 = AtomicI32::new(0);
 /// Why an operation that another thread was to carry out was not begun, where that is what this errno means.
 #[cold]
 pub(crate) fn why_refused(target: &Target, errno: i32) -> Option<Error> {
-    if errno == libc::EOPNOTSUPP && workers::are_of_another_process() {
+    let inherited = || with(|driver| driver.shared.is_inherited()) == Some(true);
+    if errno == libc::EOPNOTSUPP && (workers::are_of_another_process() || inherited()) {
         return Some(after_fork());
     }
     let refused = target.lanes.route() == Route::Ring && REFUSED_ORDERS.load(Ordering::Relaxed) == errno;
@@ -278,10 +279,7 @@ fn owner() -> Option<Arc<Shared>> {
 
 /// Counts an operation that this thread carried out by itself.
 fn count(taken: route::Taken, request: &Request, ended: Ended) {
-    let _ = DRIVER.try_with(|cell| {
-        let Ok(mut driver) = cell.try_borrow_mut() else { return };
-        let driver = driver.get_or_insert_with(|| Driver::new(RingOptions::default()));
-        let counts = &mut driver.counts;
+    add_to_counts(|counts| {
         counts.ops += 1;
         counts.failed += u64::from(ended.errno != 0);
         match taken {
@@ -293,6 +291,20 @@ fn count(taken: route::Taken, request: &Request, ended: Ended) {
         } else if request.kind.is_write() {
             counts.bytes_written += ended.done as u64;
         }
+    });
+}
+
+/// Counts an order that was dropped before this thread began it.
+fn count_cancelled() {
+    add_to_counts(|counts| counts.cancelled += 1);
+}
+
+#[inline]
+fn add_to_counts(add: impl FnOnce(&mut Metrics)) {
+    let _ = DRIVER.try_with(|cell| {
+        let Ok(mut driver) = cell.try_borrow_mut() else { return };
+        let driver = driver.get_or_insert_with(|| Driver::new(RingOptions::default()));
+        add(&mut driver.counts);
         if !driver.active {
             driver.shared.counters.publish(&driver.current_counts());
         }

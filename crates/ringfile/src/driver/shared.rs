@@ -99,6 +99,11 @@ impl Shared {
         self.errands.load(Ordering::SeqCst) > 0 && self.process.is_current()
     }
 
+    /// Whether this is a forked child, and the driver its parent's.
+    pub(crate) fn is_inherited(&self) -> bool {
+        !self.process.is_current()
+    }
+
     /// Gets the orders of a sink cancelled. The sink lives at least until then, so that no other has its address.
     pub(crate) fn post_cancellation(&self, sink: Arc<dyn Sink>) {
         let mut inner = self.lock();
@@ -157,13 +162,17 @@ impl Shared {
 
     /// A waker that only notifies.
     pub(crate) fn waker(self: &Arc<Self>) -> Waker {
-        struct Notifier(Arc<Shared>);
-        impl Wake for Notifier {
-            fn wake(self: Arc<Self>) {
-                self.0.notify();
-            }
-        }
-        Waker::from(Arc::new(Notifier(Arc::clone(self))))
+        Waker::from(Arc::clone(self))
+    }
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.notify();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.notify();
     }
 }
 

@@ -50,8 +50,11 @@ pub(crate) fn set_most(threads: usize) {
 
 /// As many as a disk's queue wants, more than there are cores: they mostly wait.
 fn most() -> usize {
+    // Asked once: it reads files of the cgroup.
+    static USUAL: OnceLock<usize> = OnceLock::new();
+    let usual = || std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(4).max(16);
     match MOST.load(Ordering::Relaxed) {
-        0 => std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(4).max(16),
+        0 => *USUAL.get_or_init(usual),
         most => most,
     }
 }
@@ -99,6 +102,7 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// wait for those, nor does what comes go to a read that nobody wants any more.
 fn carry_out(mut order: Order) -> Option<Order> {
     if !order.is_wanted() {
+        super::count_cancelled();
         order.refuse(libc::ECANCELED);
         return None;
     }

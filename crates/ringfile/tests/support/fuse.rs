@@ -123,6 +123,11 @@ impl Server {
         self
     }
 
+    /// How many requests are still to get what a rule says: 0 where every fault was met.
+    pub fn faults_left(&self) -> usize {
+        self.state.rules.lock().unwrap().iter().map(|rule| rule.times).sum()
+    }
+
     /// What `stat` says, whatever there is.
     pub fn show_size(&self, size: u64) {
         self.state.shown.store(size, Ordering::SeqCst);

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod forms;
 pub mod fuse;
 pub mod mounts;
 
@@ -219,9 +220,17 @@ pub fn in_child(name: &str) -> bool {
 /// As [`in_child`], with the process set up by `set_up`.
 #[track_caller]
 pub fn in_child_with(name: &str, set_up: impl FnOnce(&mut Command)) -> bool {
-    if is_child(name) {
-        return true;
-    }
+    is_child(name) || run_child(name, 6 * PATIENCE, set_up)
+}
+
+/// As [`in_child`], for a test that takes up to this long; its output is shown.
+#[track_caller]
+pub fn in_child_for(name: &str, how_long: Duration) -> bool {
+    is_child(name) || run_child(name, how_long, |_| ())
+}
+
+#[track_caller]
+fn run_child(name: &str, how_long: Duration, set_up: impl FnOnce(&mut Command)) -> bool {
     // By this name a user without access to the folder of the executable can run it too.
     let mut command = Command::new("/proc/self/exe");
     command.args([name, "--exact", "--nocapture", "--test-threads=1"]).env(CHILD, name);
@@ -235,7 +244,7 @@ pub fn in_child_with(name: &str, set_up: impl FnOnce(&mut Command)) -> bool {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if began.elapsed() > 6 * PATIENCE {
+        if began.elapsed() > how_long {
             child.kill().unwrap();
             break child.wait().unwrap();
         }
@@ -246,6 +255,7 @@ pub fn in_child_with(name: &str, set_up: impl FnOnce(&mut Command)) -> bool {
         status.success() && output.contains("1 passed"),
         "{name} in a process of its own: {status}\n{output}\n{errors}"
     );
+    print!("{output}");
     for line in errors.lines().filter(|line| line.starts_with("skipped")) {
         let _ = writeln!(std::io::stderr(), "{line}");
     }

@@ -85,6 +85,19 @@ impl Mount {
     pub fn path(&self) -> &Path {
         self.0.path()
     }
+
+    /// Lets no more than `bytes` be dirty in the page cache at once, as if the device below could not keep up: whoever
+    /// writes more is made to wait. `Err` says why that can't be had.
+    pub fn throttle(&self, bytes: u64) -> Result<(), String> {
+        use std::os::unix::fs::MetadataExt;
+        let device = std::fs::metadata(self.path()).map_err(|error| error.to_string())?.dev();
+        let settings = format!("/sys/class/bdi/{}:{}", libc::major(device), libc::minor(device));
+        for (name, value) in [("strict_limit", 1), ("max_bytes", bytes)] {
+            let path = format!("{settings}/{name}");
+            std::fs::write(&path, value.to_string()).map_err(|error| format!("{path}: {error}"))?;
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Mount {

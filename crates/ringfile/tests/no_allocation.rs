@@ -1,0 +1,203 @@
+//! How often the heap is asked for memory while operations are carried out: no more often for ten thousand than for
+//! five hundred.
+//!
+//! Counts the allocations of all threads, so there is one test at a time here.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ringfile::{AsyncReads, Batch, Done, File, OpenOptions, Pool, Route, block_on};
+use support::forms::routes;
+use support::{Folder, assert_content, content};
+
+struct Counting;
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: the system's allocator does everything; the count is an atomic.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: what the caller promises is what the system's allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.realloc(block, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const PAGE: usize = 4096;
+const PAGES: u64 = 64;
+const FEW: u64 = 500;
+/// Results, what the batch keeps of itself, a driver that is told to begin: each run has these, whatever its length.
+const OF_A_RUN: u64 = 24;
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// How often memory was asked for meanwhile.
+fn allocations<T>(run: impl FnOnce() -> T) -> (u64, T) {
+    let before = COUNT.load(Ordering::Relaxed);
+    let result = run();
+    (COUNT.load(Ordering::Relaxed) - before, result)
+}
+
+fn batch(file: &File, pool: &Pool, reads: u64, in_flight: usize) -> Batch {
+    let mut batch = Batch::with_capacity(reads as usize).in_flight(in_flight);
+    for i in 0..reads {
+        batch.read(file, pool.get(PAGE).unwrap(), i * 7 % PAGES * PAGE as u64);
+    }
+    batch
+}
+
+fn assert_read(results: Vec<Done>, reads: u64) {
+    assert_eq!(results.len(), reads as usize);
+    for (i, done) in results.into_iter().enumerate() {
+        assert_eq!(done.result.unwrap(), PAGE);
+        // Which page it is shows in its first bytes.
+        assert_content(&done.buffer.unwrap()[..16], i as u64 * 7 % PAGES * PAGE as u64);
+    }
+}
+
+fn files(path: &std::path::Path) -> Vec<(String, Route, File)> {
+    let mut files = Vec::new();
+    for route in routes() {
+        for direct in [false, true] {
+            let mut options = OpenOptions::new();
+            let file = options.read(true).direct(direct).buffered_fallback(true).route(route).open(path);
+            files.push((format!("{route:?}, direct {direct}"), route, file.unwrap()));
+        }
+    }
+    files
+}
+
+/// Counts after a first run of the larger size, in which what is kept for good grows.
+fn few_and_many(many: u64, mut run: impl FnMut(u64) -> u64) -> (u64, u64) {
+    run(many);
+    (run(FEW), run(many))
+}
+
+fn is_carried_by_workers(route: Route) -> bool {
+    route == Route::Workers || support::is_without_ring()
+}
+
+/// What a longer run may have more: lists double now and then, and workers come with the load.
+fn growth(route: Route) -> u64 {
+    if is_carried_by_workers(route) { 64 } else { 8 }
+}
+
+#[test]
+fn a_blocking_batch_allocates_for_itself_and_not_for_its_operations() {
+    const MANY: u64 = 10_000;
+    let _alone = alone();
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGES as usize * PAGE));
+    let pool = Pool::new(64 << 20);
+    for (name, route, file) in files(&path) {
+        for in_flight in [128, MANY as usize] {
+            let (few, many) = few_and_many(MANY, |reads| {
+                let batch = batch(&file, &pool, reads, in_flight);
+                let (count, results) = allocations(|| batch.run());
+                assert_read(results, reads);
+                count
+            });
+            println!("{name}, {in_flight} in flight: {few} and {many} allocations");
+            let growth = growth(route);
+            assert!(few <= OF_A_RUN + growth, "{name}, {in_flight} in flight: {few} for {FEW} reads");
+            assert!(
+                many <= few + growth,
+                "{name}, {in_flight} in flight: {few} for {FEW} reads, {many} for {MANY}"
+            );
+        }
+    }
+    assert_eq!(pool.metrics().in_use, 0);
+}
+
+#[test]
+fn an_awaited_batch_and_reads_of_a_loop_allocate_for_themselves_alone() {
+    const MANY: u64 = 3000;
+    let _alone = alone();
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGES as usize * PAGE));
+    let pool = Pool::new(64 << 20);
+    for (name, route, file) in files(&path) {
+        let growth = growth(route);
+        let (few, many) = few_and_many(MANY, |reads| {
+            let batch = batch(&file, &pool, reads, 128);
+            let (count, results) = allocations(|| block_on(async { batch.await }));
+            assert_read(results, reads);
+            count
+        });
+        println!("{name}, awaited: {few} and {many} allocations");
+        assert!(many <= few + growth, "{name}, awaited batch: {few} for {FEW} reads, {many} for {MANY}");
+        // For a future that waits for a worker there is something to tell it by.
+        if is_carried_by_workers(route) {
+            continue;
+        }
+        let (few, many) = few_and_many(MANY, |reads| {
+            let (count, ()) = allocations(|| {
+                block_on(async {
+                    let mut buffer = pool.get(PAGE).unwrap();
+                    for i in 0..reads {
+                        buffer = file.read_at(buffer, i % PAGES * PAGE as u64).await.unwrap();
+                    }
+                });
+            });
+            count
+        });
+        println!("{name}, one by one: {few} and {many} allocations");
+        assert!(many <= few + growth, "{name}, one by one: {few} for {FEW} reads, {many} for {MANY}");
+    }
+}
+
+#[test]
+fn reads_with_handles_allocate_nothing_once_there_is_room_for_them() {
+    const MANY: u64 = 3000;
+    let _alone = alone();
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGES as usize * PAGE));
+    let pool = Pool::new(64 << 20);
+    for (name, route, file) in files(&path) {
+        let growth = growth(route);
+        let mut reads = AsyncReads::new();
+        let (few, many) = few_and_many(MANY, |count| {
+            let mut handles = std::collections::VecDeque::with_capacity(64);
+            allocations(|| {
+                for i in 0..count {
+                    if handles.len() == 32 {
+                        let (handle, offset) = handles.pop_front().unwrap();
+                        let done = reads.wait(handle).unwrap();
+                        assert_content(&done.buffer.unwrap()[..16], offset);
+                    }
+                    let offset = i % PAGES * PAGE as u64;
+                    handles.push_back((reads.start(&file, pool.get(PAGE).unwrap(), offset), offset));
+                }
+                for (handle, _) in handles.drain(..) {
+                    assert_eq!(reads.wait(handle).unwrap().result.unwrap(), PAGE);
+                }
+            })
+            .0
+        });
+        println!("{name}, handles: {few} and {many} allocations");
+        assert!(many <= few + growth, "{name}, handles: {few} for {FEW} reads, {many} for {MANY}");
+        assert!(few <= growth, "{name}, handles: {few} for {FEW} reads");
+    }
+}
