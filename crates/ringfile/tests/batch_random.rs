@@ -12,21 +12,16 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use ringfile::{AsyncReads, Batch, BatchRun, Done, File, OpenOptions, Pool, Route, block_on, metrics};
-use support::{
-    Folder, Random, assert_content, byte_at, content, is_without_ring, must_end, poll_once, wait_for,
-};
+use ringfile::{AsyncReads, Batch, BatchRun, Done, File, OpenOptions, Pool, block_on, metrics};
+use support::forms::routes;
+use support::{Folder, Random, assert_content, byte_at, content, must_end, poll_once, wait_for};
 
 const PAGE: usize = 4096;
 const LASTS: Duration = Duration::from_secs(3);
 
 /// The file once for each route that can be had here.
 fn files(path: &Path, options: &mut OpenOptions) -> Vec<File> {
-    [Route::Ring, Route::Auto, Route::Inline, Route::Workers]
-        .into_iter()
-        .filter(|&route| route != Route::Ring || !is_without_ring())
-        .map(|route| options.route(route).open(path).unwrap())
-        .collect()
+    routes().map(|route| options.route(route).open(path).unwrap()).collect()
 }
 
 fn one_of<'a, T>(random: &mut Random, list: &'a [T]) -> &'a T {

@@ -12,18 +12,13 @@ use std::path::Path;
 
 use common::mount::Mounted;
 use ringfile::{Advice, AllocateMode, Batch, BufError, Error, File, OpenOptions, Route, block_on};
-use support::{Folder, all, content, in_child_with, is_without_ring, skip};
+use support::forms::routes;
+use support::{Folder, all, content, in_child_with, skip};
 
 const PAGE: usize = 4096;
 const SIZE: u64 = 3 * PAGE as u64 + 17;
 /// The largest offset that Linux knows.
 const MAX: u64 = i64::MAX as u64;
-
-/// The routes that can be had here.
-fn routes() -> impl Iterator<Item = Route> {
-    let every = [Route::Ring, Route::Auto, Route::Inline, Route::Workers];
-    every.into_iter().filter(|&route| route != Route::Ring || !is_without_ring())
-}
 
 /// What each operation came to, by name.
 #[derive(Default)]
