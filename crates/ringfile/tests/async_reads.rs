@@ -210,6 +210,31 @@ fn on_a_ringfile_thread_reads_say_what_to_do_instead() {
 }
 
 #[test]
+fn a_handle_names_no_read_of_another_thread_or_of_other_reads() {
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let theirs = file.clone();
+    let other_thread = std::thread::spawn(move || {
+        let mut reads = AsyncReads::new();
+        let handle = reads.start(&theirs, Vec::with_capacity(10), 0);
+        reads.wait(handle).unwrap();
+        handle
+    });
+    let mut others = AsyncReads::new();
+    let foreign = [other_thread.join().unwrap(), others.start(&file, Vec::with_capacity(10), 0)];
+    let mut reads = AsyncReads::new();
+    let own = reads.start(&file, Vec::with_capacity(20), 0);
+    for handle in foreign {
+        assert_ne!(handle, own);
+        assert_eq!(reads.wait(handle).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(reads.abort(handle).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert!(!reads.is_done(handle) && reads.take(handle).is_none());
+    }
+    assert_eq!(reads.wait(own).unwrap().result.unwrap(), 20);
+    assert_eq!(others.wait(foreign[1]).unwrap().result.unwrap(), 10);
+}
+
+#[test]
 fn what_a_pipe_gives_is_a_result() {
     let (pipe, mut other, _folder) = silent_pipe();
     let mut reads = AsyncReads::new();

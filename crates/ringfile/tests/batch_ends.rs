@@ -1,17 +1,18 @@
-//! How batches end that are not run to their end: dropped half way, and larger than memory.
+//! How batches end that are not run to their end: dropped half way, larger than memory, or at the end of their thread.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 mod support;
 
+use std::cell::RefCell;
 use std::future::{Future, IntoFuture};
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use ringfile::{Batch, BatchRun, File, Pool, block_on};
-use support::{Folder, assert_content, content, in_child, must_end, wait_for, yield_now};
+use ringfile::{Batch, BatchRun, Done, File, Pool, block_on};
+use support::{Folder, assert_content, content, in_child, must_end, open_on_ring, wait_for, yield_now};
 
 /// A batch that waits for a pipe which nothing comes out of.
 fn waits_for_ever(pool: &Pool) -> (BatchRun, std::io::PipeWriter) {
@@ -72,6 +73,52 @@ fn a_batch_that_was_begun_in_a_loop_and_dropped_elsewhere_is_cancelled_too() {
             }
         });
     });
+}
+
+/// Runs a batch when its thread ends, and tells what that came to.
+struct AtTheEnd(File, std::sync::mpsc::Sender<Done>);
+
+impl Drop for AtTheEnd {
+    fn drop(&mut self) {
+        let mut batch = Batch::new();
+        batch.read(&self.0, Vec::with_capacity(10), 0);
+        let _ = self.1.send(batch.run().remove(0));
+    }
+}
+
+thread_local! {
+    static BEFORE: RefCell<Option<AtTheEnd>> = const { RefCell::new(None) };
+    static AFTER: RefCell<Option<AtTheEnd>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn a_batch_that_is_run_while_its_thread_ends_is_done_or_refused() {
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 4096));
+    for file in [File::open(&path).unwrap(), open_on_ring(&path)] {
+        let (ended, ends) = std::sync::mpsc::channel();
+        must_end("a thread that runs batches as it ends", move || {
+            let at_the_end = || AtTheEnd(file.clone(), ended.clone());
+            // Locals go in an order that nobody should rely on: here before and after the driver's.
+            BEFORE.set(Some(at_the_end()));
+            let mut batch = Batch::new();
+            batch.read(&file, Vec::with_capacity(10), 0);
+            assert_eq!(*batch.run()[0].result.as_ref().unwrap(), 10);
+            AFTER.set(Some(at_the_end()));
+        });
+        let results: Vec<Done> = ends.iter().collect();
+        assert_eq!(results.len(), 2);
+        for done in results {
+            let buffer = done.buffer.unwrap();
+            match done.result {
+                Ok(len) => assert_eq!((len, &buffer[..]), (10, &content(0, 10)[..])),
+                Err(error) => {
+                    assert!(error.to_string().contains("the thread ends"), "{error}");
+                    assert!(buffer.is_empty());
+                }
+            }
+        }
+    }
 }
 
 #[test]

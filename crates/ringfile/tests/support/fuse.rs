@@ -34,6 +34,8 @@ pub enum Act {
     Short(usize),
     /// Answers when [`Server::release`] was called.
     Hold,
+    /// As `Hold`, and then answers with this errno. [`Server::release`] does not forget such rules.
+    HoldFail(i32),
     /// Answers after this long.
     Delay(Duration),
 }
@@ -246,7 +248,7 @@ impl State {
 
 fn answer(state: &Arc<State>, act: Option<Act>, answer: impl FnOnce() + Send + 'static) {
     match act {
-        Some(Act::Hold) if !state.ending.load(Ordering::SeqCst) => state.hold(answer),
+        Some(Act::Hold | Act::HoldFail(_)) if !state.ending.load(Ordering::SeqCst) => state.hold(answer),
         Some(Act::Delay(time)) => {
             std::thread::spawn(move || {
                 std::thread::sleep(time);
@@ -313,6 +315,10 @@ impl Filesystem for Served {
             _ => size as usize,
         };
         answer(&self.0, act, move || {
+            if let Some(Act::HoldFail(errno)) = act {
+                state.note(Op::Read, offset, 0);
+                return reply.error(Errno::from_i32(errno));
+            }
             let data = state.data.lock().unwrap();
             let start = (offset as usize).min(data.len());
             let end = start.saturating_add(most).min(data.len());

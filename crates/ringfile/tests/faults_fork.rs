@@ -1,0 +1,307 @@
+//! Processes that fork and go on in both: the parent's operations and memory are right, and the child is told (F22).
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+
+mod support;
+
+use std::future::IntoFuture;
+use std::io::ErrorKind;
+
+use ringfile::{AsyncReads, File, OpenOptions, Pool, Route, block_on, metrics, thread_metrics};
+use support::fuse::{Act, Op, Server};
+use support::{
+    Folder, all, assert_content, content, in_child, is_without_ring, needs_ring, open_on_ring, poll_once,
+    yield_now,
+};
+
+const PAGE: usize = 4096;
+
+/// Forks. The child does `check` and ends, with an alarm against hanging; gives the child's number.
+fn fork(check: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: the child has this thread alone, and the C library's allocator is made for that; it ends with `_exit`, so
+    // that nothing of the parent's is run twice.
+    unsafe {
+        match libc::fork() {
+            0 => {
+                libc::alarm(15);
+                let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_ok();
+                libc::_exit(if passed { 0 } else { 1 });
+            }
+            child => {
+                assert!(child > 0, "fork failed");
+                child
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn assert_passed(child: libc::pid_t) {
+    let mut status = 0;
+    // SAFETY: one valid number to write to.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the forked child failed (1 << 8), or hung (14)");
+}
+
+/// The routes on which an operation that the server holds back is another thread's, or in flight.
+fn routes() -> impl Iterator<Item = Route> {
+    [Route::Ring, Route::Workers].into_iter().filter(|&route| route == Route::Workers || !is_without_ring())
+}
+
+fn assert_is_the_parents(error: &ringfile::Error) {
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("fork"), "{error}");
+}
+
+#[test]
+fn f22_a_forked_child_gets_clear_errors_and_the_parent_its_data() {
+    let name = "f22_a_forked_child_gets_clear_errors_and_the_parent_its_data";
+    if !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
+    let pool = Pool::new(4 << 20);
+    let kept = block_on(file.read_exact_at(pool.get(8 * PAGE).unwrap(), 0)).unwrap();
+    let child = fork(|| {
+        assert_content(&kept, 0);
+        for _ in 0..3 {
+            let failed = block_on(file.read_at(pool.get(PAGE).unwrap(), 0)).unwrap_err();
+            assert_is_the_parents(failed.error());
+            assert_is_the_parents(&block_on(file.sync_all()).unwrap_err());
+        }
+        // What needs no ring works, and the loop sleeps rather than spins.
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            // Another thread of the child has a ring of its own.
+            let file = open_on_ring("/proc/self/exe");
+            sender.send(block_on(file.read_at(vec![0; 4], 0))).unwrap();
+        });
+        match receiver.recv().unwrap() {
+            Ok(got) => assert_eq!(got, b"\x7fELF"),
+            // Workers are the parent's, for all of the child's threads.
+            Err(failed) => {
+                assert!(is_without_ring(), "{failed}");
+                assert_is_the_parents(failed.error());
+            }
+        }
+        let (polls, woken) = (std::cell::Cell::new(0), std::cell::Cell::new(false));
+        block_on(std::future::poll_fn(|context| {
+            polls.set(polls.get() + 1);
+            if woken.replace(true) {
+                return std::task::Poll::Ready(());
+            }
+            let waker = context.waker().clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                waker.wake();
+            });
+            std::task::Poll::Pending
+        }));
+        assert_eq!(polls.get(), 2);
+        drop((file.clone(), pool.clone()));
+    });
+    // The parent goes on meanwhile.
+    block_on(async {
+        for round in 0..200_u64 {
+            let offset = round % 64 * PAGE as u64;
+            assert_content(&file.read_exact_at(pool.get(PAGE).unwrap(), offset).await.unwrap(), offset);
+        }
+    });
+    assert_passed(child);
+    block_on(async {
+        let before = thread_metrics();
+        assert_content(&file.read_exact_at(pool.get(PAGE).unwrap(), 5).await.unwrap(), 5);
+        let counts = thread_metrics() - before;
+        if !is_without_ring() {
+            assert_eq!(
+                (counts.ops, counts.fixed_ops, counts.stray),
+                (1, 1, 0),
+                "the child took nothing away"
+            );
+        }
+    });
+}
+
+#[test]
+fn f22_operations_in_flight_stay_the_parents() {
+    let name = "f22_operations_in_flight_stay_the_parents";
+    if !needs_ring(name) {
+        return;
+    }
+    if !in_child(name) {
+        return;
+    }
+    let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
+    server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
+    let file = open_on_ring(server.path());
+    let pool = Pool::new(1 << 20);
+    block_on(async {
+        let mut reads: Vec<_> =
+            (0..8).map(|page| file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64)).collect();
+        for read in &mut reads {
+            assert!(poll_once(read).await.is_pending());
+        }
+        while server.held() < 8 {
+            yield_now().await;
+        }
+        let mut dropped = Some(reads.pop().unwrap());
+        let before = metrics();
+        // In the loop: the child must come out of it.
+        let mut waits = Some(reads.pop().unwrap());
+        // SAFETY: as in `fork`; the child ends with `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: plain system calls.
+            unsafe { libc::alarm(15) };
+            drop(dropped.take());
+            let failed = waits.take().unwrap().await.unwrap_err();
+            let right = failed.errno() == Some(libc::ECANCELED) && failed.to_string().contains("fork");
+            // SAFETY: as above.
+            unsafe { libc::_exit(if right { 0 } else { 1 }) };
+        }
+        assert_passed(child);
+        assert_eq!((metrics() - before).cancelled, 0, "the child reached into the parent's ring");
+        server.release();
+        reads.extend(waits);
+        reads.extend(dropped);
+        for (page, result) in all(reads).await.into_iter().enumerate() {
+            assert_content(&result.unwrap(), (page * PAGE) as u64);
+        }
+        assert_eq!(thread_metrics().stray, 0);
+    });
+    assert_eq!(pool.metrics().in_use, 0);
+}
+
+#[test]
+fn f22_memory_that_a_child_gets_back_wakes_who_waits_for_it() {
+    let name = "f22_memory_that_a_child_gets_back_wakes_who_waits_for_it";
+    if !needs_ring(name) {
+        return;
+    }
+    if !in_child(name) {
+        return;
+    }
+    let (theirs, ours) = std::io::pipe().unwrap();
+    let pipe = File::from(std::fs::File::from(std::os::fd::OwnedFd::from(theirs)));
+    let pool = Pool::new(PAGE);
+    block_on(async {
+        let mut read = pipe.read_at(pool.get(PAGE).unwrap(), 0);
+        assert!(poll_once(&mut read).await.is_pending());
+        yield_now().await;
+        drop(read);
+        assert_eq!(pool.metrics().in_use, PAGE, "it waits for the pipe, and the kernel has its memory");
+        // SAFETY: as in `fork`; the child goes on as a task and ends with `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: both change this process alone.
+            unsafe { libc::alarm(15) };
+            let passed = pool.get_async(PAGE).await.is_ok();
+            // SAFETY: ends this process, and touches no memory.
+            unsafe { libc::_exit(if passed { 0 } else { 1 }) };
+        }
+        assert_passed(child);
+        assert_eq!(pool.get_async(PAGE).await.unwrap().capacity(), PAGE);
+    });
+    drop(ours);
+}
+
+#[test]
+fn f22_a_child_that_ends_as_any_process_disturbs_nothing() {
+    let name = "f22_a_child_that_ends_as_any_process_disturbs_nothing";
+    if !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 64 * PAGE));
+    let file = open_on_ring(&path);
+    let pool = Pool::new(1 << 20);
+    block_on(async {
+        let read = async |page: u64| {
+            let offset = page * PAGE as u64;
+            assert_content(&file.read_exact_at(pool.get(PAGE).unwrap(), offset).await.unwrap(), offset);
+        };
+        // Often enough that the file is registered.
+        for page in 0..32 {
+            read(page).await;
+        }
+        for round in 0..5 {
+            let last = open_on_ring(&path);
+            for _ in 0..16 {
+                assert_content(&last.read_exact_at(pool.get(PAGE).unwrap(), 0).await.unwrap(), 0);
+            }
+            let child = fork(|| {
+                // The last handle goes there, and a thread that leaves its loop.
+                drop(last);
+                let synced =
+                    std::thread::spawn(|| block_on(ringfile::sync_dir("/tmp")).is_ok()).join().unwrap();
+                assert!(synced || is_without_ring(), "workers are the parent's");
+            });
+            assert_passed(child);
+            read(round).await;
+        }
+        assert_eq!((thread_metrics().failed, thread_metrics().stray), (0, 0));
+    });
+}
+
+#[test]
+fn f22_what_another_thread_carries_out_is_an_error_in_the_child_and_goes_on_in_the_parent() {
+    let name = "f22_what_another_thread_carries_out_is_an_error_in_the_child_and_goes_on_in_the_parent";
+    if !in_child(name) {
+        return;
+    }
+    for route in routes() {
+        let Some(server) = Server::or_skip(name, content(0, PAGE)) else { return };
+        server.rule(Op::Sync, 0..u64::MAX, usize::MAX, Act::Hold);
+        server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
+        let file = OpenOptions::new().read(true).write(true).route(route).open(server.path()).unwrap();
+        let mut sync = Some(Box::pin(file.sync_all().into_future()));
+        let mut read = Some(file.read_at(Vec::with_capacity(10), 0));
+        futures::executor::block_on(async {
+            assert!(poll_once(sync.as_mut().unwrap()).await.is_pending());
+            assert!(poll_once(read.as_mut().unwrap()).await.is_pending());
+        });
+        server.wait_held(2);
+        let child = fork(|| {
+            drop(read.take());
+            let error = futures::executor::block_on(sync.take().unwrap()).unwrap_err();
+            assert_eq!(error.errno(), Some(libc::ECANCELED), "{error}");
+        });
+        assert_passed(child);
+        server.release();
+        futures::executor::block_on(async {
+            sync.unwrap().await.unwrap();
+            assert_eq!(read.unwrap().await.unwrap(), content(0, 10), "{route:?}: the parent's read");
+        });
+    }
+}
+
+#[test]
+fn f22_a_child_lets_go_of_open_reads_without_waiting_for_them() {
+    let name = "f22_a_child_lets_go_of_open_reads_without_waiting_for_them";
+    if !in_child(name) {
+        return;
+    }
+    for route in routes() {
+        let Some(server) = Server::or_skip(name, content(0, PAGE)) else { return };
+        server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
+        let file = OpenOptions::new().read(true).route(route).open(server.path()).unwrap();
+        let mut reads = Some(AsyncReads::new());
+        let handles = [0, 1].map(|i| reads.as_mut().unwrap().start(&file, Vec::with_capacity(10), i));
+        reads.as_mut().unwrap().poll(0, false);
+        server.wait_held(2);
+        let child = fork(|| {
+            let mut theirs = reads.take().unwrap();
+            let error = theirs.wait(handles[0]).and_then(|done| done.result).unwrap_err();
+            assert!(error.to_string().contains("fork"), "{error}");
+            drop(theirs);
+        });
+        assert_passed(child);
+        server.release();
+        for (offset, handle) in handles.into_iter().enumerate() {
+            let done = reads.as_mut().unwrap().wait(handle).unwrap();
+            assert_eq!(done.result.unwrap(), 10, "{route:?}: the parent's read");
+            assert_content(&done.buffer.unwrap(), offset as u64);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What leaving a loop waits for, and what not.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+mod support;
+
+use std::future::IntoFuture;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+
+use ringfile::{AsyncReads, Batch, File, OpenOptions, Pool, Route, block_on};
+use support::fuse::{Act, Op, Server};
+use support::{Folder, assert_content, content, is_without_ring, must_end, poll_once, wait_for, yield_now};
+
+const PAGE: usize = 4096;
+
+/// A pipe that nothing comes out of yet.
+fn pipe() -> (File, std::io::PipeWriter) {
+    let (theirs, ours) = std::io::pipe().unwrap();
+    (File::from(std::fs::File::from(OwnedFd::from(theirs))), ours)
+}
+
+#[test]
+fn what_a_dropped_batch_or_read_waits_for_in_a_pipe_is_cancelled() {
+    must_end("a loop with reads of a pipe dropped", || {
+        let (pool, (pipe, mut writer)) = (Pool::new(1 << 20), pipe());
+        for turns in 0..3 {
+            block_on(async {
+                let mut batch = Batch::new();
+                batch.read(&pipe, pool.get(PAGE).unwrap(), 0);
+                let (mut run, mut read) = (batch.into_future(), pipe.read_at(pool.get(PAGE).unwrap(), 0));
+                assert!(poll_once(&mut run).await.is_pending() && poll_once(&mut read).await.is_pending());
+                for _ in 0..turns {
+                    yield_now().await;
+                }
+            });
+            wait_for("the memory", || pool.metrics().in_use == 0);
+        }
+        writer.write_all(b"for who comes now").unwrap();
+        assert_eq!(block_on(pipe.read_at(Vec::with_capacity(100), 0)).unwrap(), b"for who comes now");
+    });
+}
+
+#[test]
+fn reads_that_the_thread_holds_open_itself_are_not_waited_for() {
+    must_end("loops beside an open read", || {
+        let folder = Folder::new();
+        let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+        // Not one pipe for both: a worker that was told of what the other took would wait in its call.
+        let ((first, mut writer), (second, _silent)) = (pipe(), pipe());
+        let mut reads = AsyncReads::new();
+        let first = reads.start(&first, Vec::with_capacity(4), 0);
+        let second = reads.start(&second, Vec::with_capacity(4), 0);
+        assert_content(&block_on(file.read_exact_at(vec![0; PAGE], 0)).unwrap(), 0);
+        let mut batch = Batch::new();
+        batch.read(&file, Vec::with_capacity(PAGE), 0);
+        assert_content(batch.run()[0].buffer.as_ref().unwrap(), 0);
+        block_on(async {});
+        assert!(!reads.is_done(first) && !reads.is_done(second));
+        writer.write_all(b"four").unwrap();
+        assert_eq!(&reads.wait(first).unwrap().buffer.unwrap()[..], b"four");
+        let aborted = reads.abort(second).unwrap();
+        assert_eq!(aborted.result.unwrap_err().errno(), Some(libc::ECANCELED));
+    });
+}
+
+#[test]
+fn what_a_dropped_batch_has_in_flight_is_waited_for() {
+    let name = "what_a_dropped_batch_has_in_flight_is_waited_for";
+    for route in [Route::Ring, Route::Workers] {
+        if route == Route::Ring && is_without_ring() {
+            continue;
+        }
+        let Some(server) = Server::or_skip(name, vec![0; PAGE]) else { return };
+        server.rule(Op::Write, 0..u64::MAX, 1, Act::Hold);
+        let file = OpenOptions::new().write(true).route(route).open(server.path()).unwrap();
+        let pool = Pool::new(1 << 20);
+        let mut buffer = pool.get(PAGE).unwrap();
+        buffer.extend_from_slice(&content(0, PAGE));
+        let mut batch = Batch::new();
+        batch.write(&file, buffer, 0);
+        std::thread::scope(|scope| {
+            block_on(async {
+                let mut run = batch.into_future();
+                assert!(poll_once(&mut run).await.is_pending());
+                while server.held() == 0 {
+                    yield_now().await;
+                }
+                drop(run);
+                scope.spawn(|| {
+                    std::thread::sleep(std::time::Duration::from_millis(100));
+                    server.release();
+                });
+            });
+            assert_eq!(server.held(), 0, "{route:?}: the server still has the write");
+            // A worker gives the memory back within moments of its answer.
+            wait_for("the memory", || pool.metrics().in_use == 0);
+        });
+        assert_eq!(server.data(), content(0, PAGE), "{route:?}");
+    }
+}

@@ -1,0 +1,126 @@
+//! Wakers and buffers of others that panic where ringfile calls them: nobody else loses anything.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+mod support;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
+
+use ringfile::{IoBuf, IoBufMut, OpenOptions, Route, block_on};
+use support::fuse::{Act, Op, Server};
+use support::{
+    Folder, all, assert_content, content, is_without_ring, must_end, poll_once, ring_options, yield_now,
+};
+
+const PAGE: usize = 4096;
+
+/// A buffer that panics when it is dropped.
+struct Bomb(Vec<u8>);
+
+// SAFETY: the vector's memory, which moves with neither.
+unsafe impl IoBuf for Bomb {
+    fn as_ptr(&self) -> *const u8 {
+        self.0.as_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+// SAFETY: as above; the vector owns its memory alone.
+unsafe impl IoBufMut for Bomb {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.0.as_mut_ptr()
+    }
+
+    fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
+    unsafe fn set_len(&mut self, len: usize) {
+        // SAFETY: as the caller says.
+        unsafe { self.0.set_len(len) };
+    }
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("a buffer that panics");
+        }
+    }
+}
+
+/// The routes on which another thread drops the buffer of a future that is gone.
+fn routes() -> impl Iterator<Item = Route> {
+    [Route::Ring, Route::Workers].into_iter().filter(|&route| route == Route::Workers || !is_without_ring())
+}
+
+#[test]
+fn a_loop_ends_though_a_buffer_panicked_on_a_worker() {
+    let name = "a_loop_ends_though_a_buffer_panicked_on_a_worker";
+    let Some(server) = Server::or_skip(name, content(0, PAGE)) else { return };
+    server.rule(Op::Read, 0..u64::MAX, 1, Act::Hold);
+    let file = OpenOptions::new().read(true).route(Route::Workers).open(server.path()).unwrap();
+    must_end("a loop whose buffer panicked elsewhere", move || {
+        block_on(async {
+            let mut read = file.read_at(Bomb(Vec::with_capacity(100)), 0);
+            assert!(poll_once(&mut read).await.is_pending());
+            while server.held() == 0 {
+                yield_now().await;
+            }
+            drop(read);
+            server.release();
+        });
+        assert_content(&block_on(file.read_exact_at(vec![0; 100], 1)).unwrap(), 1);
+    });
+}
+
+#[test]
+fn other_threads_go_on_though_a_buffer_panicked_on_them() {
+    let name = "other_threads_go_on_though_a_buffer_panicked_on_them";
+    for route in routes() {
+        let Some(server) = Server::or_skip(name, content(0, PAGE)) else { return };
+        let file = OpenOptions::new().read(true).route(route).open(server.path()).unwrap();
+        must_end("reads after a buffer that panicked", move || {
+            for _ in 0..20 {
+                server.rule(Op::Read, 0..u64::MAX, 1, Act::Hold);
+                let mut read = file.read_at(Bomb(Vec::with_capacity(100)), 0);
+                assert!(futures::executor::block_on(poll_once(&mut read)).is_pending());
+                server.wait_held(1);
+                drop(read);
+                server.release();
+                let read = file.read_exact_at(vec![0; 100], 1);
+                assert_content(&futures::executor::block_on(read).unwrap(), 1);
+            }
+        });
+    }
+}
+
+struct PanicWaker;
+
+impl Wake for PanicWaker {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker that panics");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_costs_other_tasks_nothing() {
+    let folder = Folder::new();
+    let file = ring_options().read(true).open(folder.file("data", &content(0, 64 * PAGE))).unwrap();
+    must_end("reads beside a waker that panics", move || {
+        let waker = Waker::from(Arc::new(PanicWaker));
+        for _ in 0..50 {
+            let mut bad = file.read_at(Vec::with_capacity(PAGE), 0);
+            let _ = Pin::new(&mut bad).poll(&mut Context::from_waker(&waker));
+            let good = (0..64).map(|page| file.read_exact_at(vec![0; PAGE], page * PAGE as u64)).collect();
+            for (page, result) in futures::executor::block_on(all(good)).into_iter().enumerate() {
+                assert_content(&result.unwrap(), (page * PAGE) as u64);
+            }
+        }
+    });
+}

@@ -1,0 +1,182 @@
+//! Sockets, pipes and terminals: they have no offsets, and no end that comes by itself.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use ringfile::{AsyncReads, Batch, File, Pool, Route, block_on};
+use support::{
+    Folder, assert_content, content, in_child, is_without_ring, must_end, poll_once, skip, wait_for,
+};
+
+const PAGE: usize = 4096;
+const LARGE: usize = 1 << 20;
+
+/// What `fd` is, with the default route.
+fn file(fd: impl Into<OwnedFd>) -> File {
+    File::from(std::fs::File::from(fd.into()))
+}
+
+/// Does `test` with each route as the default one. In a process of its own: it is the whole process's.
+fn on_each_route(name: &str, test: impl Fn(Route)) {
+    if !in_child(name) {
+        return;
+    }
+    for route in [Route::Auto, Route::Ring, Route::Inline, Route::Workers] {
+        if route != Route::Ring || !is_without_ring() {
+            ringfile::set_default_route(route);
+            test(route);
+        }
+    }
+}
+
+/// Takes `len` bytes in, on a thread of its own.
+fn taking_in(mut from: impl Read + Send + 'static, len: usize) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut got = vec![0; len];
+        from.read_exact(&mut got).unwrap();
+        got
+    })
+}
+
+#[test]
+fn large_writes_arrive_whole_and_in_order_whatever_their_offset() {
+    on_each_route("large_writes_arrive_whole_and_in_order_whatever_their_offset", |route| {
+        for offset in [0, 77] {
+            let (socket, theirs) = UnixStream::pair().unwrap();
+            let (reader, writer) = std::io::pipe().unwrap();
+            for (file, thread) in
+                [(file(socket), taking_in(theirs, LARGE)), (file(writer), taking_in(reader, LARGE))]
+            {
+                let written = block_on(file.write_at(content(0, LARGE), offset));
+                assert_eq!(written.unwrap().len(), LARGE, "{route:?}, offset {offset}");
+                assert_content(&thread.join().unwrap(), 0);
+            }
+            let (socket, theirs) = UnixStream::pair().unwrap();
+            let (file, thread) = (file(socket), taking_in(theirs, LARGE));
+            let mut batch = Batch::new();
+            batch.write(&file, content(0, LARGE), offset);
+            assert_eq!(*batch.run()[0].result.as_ref().unwrap(), LARGE, "{route:?}, a batch");
+            assert_content(&thread.join().unwrap(), 0);
+        }
+    });
+}
+
+#[test]
+fn reads_take_what_comes_whatever_their_offset() {
+    on_each_route("reads_take_what_comes_whatever_their_offset", |route| {
+        let (socket, mut theirs) = UnixStream::pair().unwrap();
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        for (file, other) in [(file(socket), &mut theirs as &mut dyn Write), (file(reader), &mut writer)] {
+            for offset in [0, 5, 1 << 40] {
+                other.write_all(b"hello").unwrap();
+                let got = block_on(file.read_at(Vec::with_capacity(10), offset)).unwrap();
+                assert_eq!(got, b"hello", "{route:?}, offset {offset}");
+                other.write_all(b"in two parts").unwrap();
+                let parts = vec![Vec::with_capacity(3), Vec::with_capacity(100)];
+                let got = block_on(file.read_vectored_at(parts, offset)).unwrap().concat();
+                assert_eq!(got, b"in two parts", "{route:?}, offset {offset}");
+            }
+        }
+    });
+}
+
+#[test]
+fn dropped_reads_of_pipes_leave_the_workers_to_others() {
+    let name = "dropped_reads_of_pipes_leave_the_workers_to_others";
+    if !in_child(name) {
+        return;
+    }
+    ringfile::set_worker_threads(2);
+    ringfile::set_default_route(Route::Workers);
+    must_end("a read beside pipes that wait", || {
+        let folder = Folder::new();
+        let pool = Pool::new(1 << 20);
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let pipe = file(reader);
+        let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+        for _ in 0..6 {
+            let mut read = pipe.read_at(pool.get(10).unwrap(), 0);
+            assert!(futures::executor::block_on(poll_once(&mut read)).is_pending());
+            // Long enough for a worker to have begun with it.
+            std::thread::sleep(Duration::from_millis(20));
+            drop(read);
+        }
+        let read = file.read_exact_at(vec![0; PAGE], 0);
+        assert_content(&futures::executor::block_on(read).unwrap(), 0);
+        wait_for("the memory of dropped reads", || pool.metrics().in_use == 0);
+    });
+}
+
+/// A terminal: the end that is typed at, and the end that gets lines.
+fn terminal() -> (std::fs::File, File) {
+    let (mut typed_at, mut gets) = (-1, -1);
+    let (name, termios, size) = (std::ptr::null_mut(), std::ptr::null(), std::ptr::null());
+    // SAFETY: two numbers to write to; the rest may be null.
+    assert_eq!(unsafe { libc::openpty(&mut typed_at, &mut gets, name, termios, size) }, 0);
+    // SAFETY: both are open, and nobody else's.
+    unsafe { (std::fs::File::from_raw_fd(typed_at), file(OwnedFd::from_raw_fd(gets))) }
+}
+
+/// Read by several at once: one gets it, and the others had been told that there is something to read.
+const ONE_LINE: &[u8] = b"line\n";
+const READERS: usize = 4;
+
+/// A worker that is told so waits in its call, where nothing reaches it.
+fn can_be_called_back(test: &str) -> bool {
+    if is_without_ring() {
+        skip(test, "a worker's read of a terminal can't be called back once another took the line");
+    }
+    !is_without_ring()
+}
+
+#[test]
+fn reads_of_a_terminal_that_gets_no_more_lines_are_aborted() {
+    if !can_be_called_back("reads_of_a_terminal_that_gets_no_more_lines_are_aborted") {
+        return;
+    }
+    must_end("the abort", || {
+        let (mut typed_at, file) = terminal();
+        let mut reads = AsyncReads::new();
+        typed_at.write_all(ONE_LINE).unwrap();
+        let handles = [(); READERS].map(|()| reads.start(&file, Vec::with_capacity(100), 0));
+        assert_eq!(reads.poll(1, true), 1);
+        for handle in handles {
+            let has_it = reads.is_done(handle);
+            let done = reads.abort(handle).unwrap();
+            let buffer = done.buffer.unwrap();
+            if has_it {
+                assert_eq!(&buffer[..done.result.unwrap()], ONE_LINE);
+            } else {
+                assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED));
+                assert_eq!(buffer.len(), 0);
+            }
+        }
+    });
+}
+
+#[test]
+fn reads_of_a_terminal_that_gets_no_more_lines_are_dropped() {
+    if !can_be_called_back("reads_of_a_terminal_that_gets_no_more_lines_are_dropped") {
+        return;
+    }
+    must_end("the drop", || {
+        let (mut typed_at, file) = terminal();
+        let pool = Pool::new(1 << 20);
+        let mut one_gets_it = async || {
+            typed_at.write_all(ONE_LINE).unwrap();
+            let reads = [(); READERS].map(|()| file.read_at(pool.get(100).unwrap(), 0));
+            let (got, ..) = futures::future::select_all(reads).await;
+            assert_eq!(&got.unwrap()[..], ONE_LINE);
+        };
+        block_on(one_gets_it());
+        assert_eq!(pool.metrics().in_use, 0, "a loop is not left before");
+        futures::executor::block_on(one_gets_it());
+        wait_for("the memory", || pool.metrics().in_use == 0);
+    });
+}
