@@ -4,8 +4,11 @@
 
 mod support;
 
-use std::future::IntoFuture;
-use std::io::ErrorKind;
+use std::future::{Future, IntoFuture};
+use std::io::{ErrorKind, Write};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 
 use ringfile::{AsyncReads, File, OpenOptions, Pool, Route, block_on, metrics, thread_metrics};
 use support::fuse::{Act, Op, Server};
@@ -304,4 +307,22 @@ fn f22_a_child_lets_go_of_open_reads_without_waiting_for_them() {
             assert_content(&done.buffer.unwrap(), offset as u64);
         }
     }
+}
+
+#[test]
+fn f22_a_child_that_polls_a_read_which_another_thread_carries_out_gets_an_error_and_the_buffer() {
+    let (theirs, mut ours) = std::io::pipe().unwrap();
+    let pipe = File::from(std::fs::File::from(OwnedFd::from(theirs)));
+    let mut read = pipe.read_at(Vec::with_capacity(10), 0);
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(Pin::new(&mut read).poll(context).is_pending());
+    let child = fork(|| {
+        let Poll::Ready(Err(failed)) = Pin::new(&mut read).poll(context) else { panic!("no error") };
+        assert_eq!(failed.errno(), Some(libc::ECANCELED));
+        assert!(failed.to_string().contains("fork"), "{failed}");
+        assert_eq!(failed.into_buffer().capacity(), 10);
+    });
+    assert_passed(child);
+    ours.write_all(b"parent").unwrap();
+    assert_eq!(futures::executor::block_on(read).unwrap(), b"parent", "the parent's goes on");
 }

@@ -3,6 +3,7 @@
 //! What always holds: an order owns its buffer until it has ended, and ends exactly once, on whatever thread, while no
 //! driver is borrowed and no lock is held.
 
+use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -93,6 +94,10 @@ impl Order {
 /// has not begun, and gets it cancelled where a ring has it; its buffer is dropped when it has ended.
 pub(crate) struct Errand {
     outcome: Arc<Outcome>,
+    /// The bytes of what the order holds, for a forked child: there they are the only ones in use.
+    inherited: MaybeUninit<Held>,
+    /// That was taken, in a forked child.
+    is_given_up: bool,
     /// The I/O thread that has the order.
     carrier: Option<Arc<Shared>>,
 }
@@ -157,14 +162,17 @@ impl Errand {
     ) -> (Self, Order) {
         let state = Mutex::new(State::Open(waker.clone()));
         let outcome = Arc::new(Outcome { state, process: fork::Mark::current() });
+        let held = std::mem::take(held);
+        // SAFETY: any bytes may be copied into a `MaybeUninit`, and nothing is made of them here.
+        let inherited = unsafe { std::ptr::from_ref(&held).cast::<MaybeUninit<Held>>().read() };
         let order = Order {
             target: Arc::clone(target),
             request: *request,
-            held: std::mem::take(held),
+            held,
             sink: Arc::clone(&outcome) as Arc<dyn Sink>,
             index: 0,
         };
-        (Self { outcome, carrier: None }, order)
+        (Self { outcome, inherited, is_given_up: false, carrier: None }, order)
     }
 
     /// Says who has the order, to be told where the errand is dropped.
@@ -175,8 +183,7 @@ impl Errand {
     /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
     pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Held) -> Poll<Ended> {
         if !self.outcome.process.is_current() {
-            // A forked child: the result comes in the parent.
-            return Poll::Ready(Ended { done: 0, errno: libc::ECANCELED });
+            return Poll::Ready(self.give_up_inherited(held));
         }
         let mut state = self.outcome.lock();
         match std::mem::replace(&mut *state, State::Closed) {
@@ -197,10 +204,25 @@ impl Errand {
     }
 }
 
+impl Errand {
+    /// A forked child: the result comes in the parent, and the buffer is the child's own copy.
+    #[cold]
+    fn give_up_inherited(&mut self, held: &mut Held) -> Ended {
+        if !std::mem::replace(&mut self.is_given_up, true) {
+            // SAFETY: these are the bytes of what the order held when the child's memory was copied. The thread that had
+            // the order does not exist here, and the outcome, which may have it by now, is leaked: nobody else drops it,
+            // and the flag says that this is done once.
+            *held = unsafe { self.inherited.assume_init_read() };
+        }
+        Ended { done: 0, errno: libc::ECANCELED }
+    }
+}
+
 impl Drop for Errand {
     fn drop(&mut self) {
         if !self.outcome.process.is_current() {
-            // The parent's, lock and all.
+            // The parent's, lock and all; leaked, see `give_up_inherited`.
+            std::mem::forget(Arc::clone(&self.outcome));
             return;
         }
         let before = std::mem::replace(&mut *self.outcome.lock(), State::Closed);

@@ -13,7 +13,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::order::Order;
-use super::{FileKind, plain, route};
+use super::plain::Attempt;
+use super::{Ended, FileKind, plain, route};
 use crate::ring::fork;
 
 const IDLE: Duration = Duration::from_secs(10);
@@ -106,14 +107,38 @@ fn carry_out(mut order: Order) -> Option<Order> {
         order.refuse(libc::ECANCELED);
         return None;
     }
-    if order.target.kind == FileKind::Other && !is_ready(&order) {
-        return Some(order);
+    if order.target.kind == FileKind::Other {
+        match try_stream(&mut order) {
+            Some(Attempt::Over(ended)) => return end(order, ended),
+            Some(_) => return Some(order),
+            None => {}
+        }
     }
     let ended =
         plain::run(&order.target, &order.request, &mut order.held, || order.sink.is_wanted(order.index));
+    end(order, ended)
+}
+
+fn end(order: Order, ended: Ended) -> Option<Order> {
     super::count(route::Taken::Workers, &order.request, ended);
     order.end(ended);
     None
+}
+
+/// Tries what a pipe, a socket or a terminal may keep its caller waiting with; nothing where it would not, or where it has
+/// to be done by a call that may wait. Somebody else may take what `poll` has shown, so a read must not wait either.
+fn try_stream(order: &mut Order) -> Option<Attempt> {
+    if !is_ready(order) {
+        return Some(Attempt::WouldWait);
+    }
+    if !order.request.kind.is_read() {
+        // A part that was written must not be written again.
+        return None;
+    }
+    match plain::attempt(&order.target, &order.request, &mut order.held) {
+        Attempt::NotOffered => None,
+        attempt => Some(attempt),
+    }
 }
 
 /// Whether a pipe, a socket or a terminal would not keep its caller waiting, or soon. Where that can't be known, it is.

@@ -10,6 +10,9 @@ use crate::driver::{self, Ended, Multiples, Request};
 use crate::error::Error;
 use crate::memory::Held;
 
+/// Why what nobody cancelled was.
+pub(super) const FORKED: &str = "it was in flight before a fork, and belongs to the parent";
+
 /// Whether an operation can go to the kernel as it is; false for a direct read that must go through aligned memory. An
 /// error for what would be refused without a reason.
 #[inline]
@@ -81,7 +84,7 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
         libc::EOPNOTSUPP if file.0.target.polled => {
             error.because("the file system can't poll for completions; open without poll")
         }
-        libc::ECANCELED => error.because("it was in flight before a fork, and belongs to the parent"),
+        libc::ECANCELED => error.because(FORKED),
         _ => error,
     }
 }

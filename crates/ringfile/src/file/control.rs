@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
-use super::{File, OpenOptions};
+use super::{File, OpenOptions, check};
 use crate::driver::{self, Ended, Errand, Kind, Request, Started, Ticket};
 use crate::error::{Error, Result};
 use crate::memory::Held;
@@ -95,7 +95,8 @@ impl<'a> Control<'a> {
             libc::EINVAL if self.truncate_to.is_some() => self.truncate_here(),
             errno => {
                 let refused = driver::why_refused(&self.file.0.target, errno);
-                Err(self.failed(refused.unwrap_or_else(|| Error::from_errno(errno, self.what))))
+                let error = refused.unwrap_or_else(|| Error::from_errno(errno, self.what));
+                Err(self.failed(if errno == libc::ECANCELED { error.because(check::FORKED) } else { error }))
             }
         })
     }
