@@ -133,7 +133,7 @@ impl Inner {
         }
         let (request, held) = begun?;
         let target = Arc::clone(op.file.target());
-        Some(Order { target, request, held, sink: Arc::clone(sink) as Arc<dyn Sink>, index })
+        Some(Order::new(target, request, held, Arc::clone(sink) as Arc<dyn Sink>, index))
     }
 
     fn add(&mut self, op: Op) -> ReadHandle {

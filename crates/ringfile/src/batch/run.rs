@@ -173,7 +173,7 @@ impl Running {
     fn order(self: &Arc<Self>, begun: Begun, target: &Arc<Target>) -> Order {
         let Begun { index, request, held } = begun;
         let sink = Arc::clone(self) as Arc<dyn Sink>;
-        Order { target: Arc::clone(target), request, held, sink, index }
+        Order::new(Arc::clone(target), request, held, sink, index)
     }
 
     /// What came for a batch that nobody waits for any more. A buffer's destructor may be anybody's.

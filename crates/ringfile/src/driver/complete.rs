@@ -7,6 +7,7 @@ use std::io;
 
 use linux_raw_sys::io_uring as uapi;
 
+use super::order::Holding;
 use super::prepare::{BELL, IGNORED};
 use super::refused::{REFUSED_ORDERS, Refused, warn_of_no_ring};
 use super::shared::Mail;
@@ -362,7 +363,11 @@ impl Driver {
                     // Nobody will tell us any more: the file is given up with this operation.
                     self.files.close(order.target.number);
                 }
-                let wake = Wake::Sink(order.sink, order.index);
+                let sink = match order.hold.take() {
+                    Some(hold) => Holding::in_front_of(order.sink, hold),
+                    None => order.sink,
+                };
+                let wake = Wake::Sink(sink, order.index);
                 let key = self.slots.insert(&order.request, &mut order.held, order.target.number, wake);
                 self.submit(key);
                 return Some(key);

@@ -58,7 +58,7 @@ pub(crate) use ticket::{Started, Ticket, can_link, start};
 pub(crate) use wake::{TaskNumber, polled, polling};
 pub(crate) use workers::set_most as set_worker_threads;
 
-use order::Counted;
+use order::Hold;
 use refused::{Refused, set_up_errno, set_up_failed};
 use shared::Mail;
 use slot::{Owner, Parts, Slots, State};
@@ -154,9 +154,7 @@ fn send_to_workers(order: Order) {
 
 /// Has an order carried out by another thread: on a ring where there is one. Gives the I/O thread that has it.
 fn send(mut order: Order, choice: route::Choice) -> Option<Arc<Shared>> {
-    if let Some(owner) = owner() {
-        order.sink = Arc::new(Counted::new(order.sink, owner));
-    }
+    order.hold = owner().map(Hold::on);
     let sent = match choice {
         route::Choice::Ring => iothreads::send(order),
         _ => Err(order),

@@ -28,22 +28,37 @@ pub(crate) trait Sink: Send + Sync {
     fn address(&self) -> *const ();
 }
 
-/// Stands in front of a sink: the thread that gave the order away does not leave its loop before that has ended.
-pub(super) struct Counted {
-    sink: Arc<dyn Sink>,
-    owner: Arc<Shared>,
-}
+/// Keeps a thread from leaving its loop.
+pub(super) struct Hold(Arc<Shared>);
 
-impl Counted {
-    pub(super) fn new(sink: Arc<dyn Sink>, owner: Arc<Shared>) -> Self {
+impl Hold {
+    pub(super) fn on(owner: Arc<Shared>) -> Self {
         owner.one_errand_more();
-        Self { sink, owner }
+        Self(owner)
     }
 }
 
-impl Sink for Counted {
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.one_errand_less();
+    }
+}
+
+/// Stands in front of a sink, and keeps a hold until its one order has ended.
+pub(super) struct Holding {
+    sink: Arc<dyn Sink>,
+    _hold: Hold,
+}
+
+impl Holding {
+    pub(super) fn in_front_of(sink: Arc<dyn Sink>, hold: Hold) -> Arc<dyn Sink> {
+        Arc::new(Self { sink, _hold: hold })
+    }
+}
+
+impl Sink for Holding {
     fn done(self: Arc<Self>, index: u32, finished: Finished) {
-        // Whoever has the sink may panic on it, and the owner must not wait for ever.
+        // Where that panics, the hold is dropped all the same.
         Arc::clone(&self.sink).done(index, finished);
     }
 
@@ -56,12 +71,6 @@ impl Sink for Counted {
     }
 }
 
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.owner.one_errand_less();
-    }
-}
-
 /// See the module.
 pub(crate) struct Order {
     pub target: Arc<Target>,
@@ -69,14 +78,28 @@ pub(crate) struct Order {
     pub held: Held,
     pub sink: Arc<dyn Sink>,
     pub index: u32,
+    /// Of the thread that gave the order away, which does not leave its loop before it has ended.
+    pub(super) hold: Option<Hold>,
 }
 
 impl Order {
+    pub(crate) fn new(
+        target: Arc<Target>,
+        request: Request,
+        held: Held,
+        sink: Arc<dyn Sink>,
+        index: u32,
+    ) -> Self {
+        Self { target, request, held, sink, index, hold: None }
+    }
+
     pub(crate) fn is_wanted(&self) -> bool {
         self.sink.is_wanted(self.index)
     }
 
     pub(crate) fn end(self, ended: Ended) {
+        // Dropped after the sink is done, or has panicked.
+        let _hold = self.hold;
         self.sink.done(self.index, Finished { held: self.held, ended });
     }
 
@@ -165,13 +188,8 @@ impl Errand {
         let held = std::mem::take(held);
         // SAFETY: any bytes may be copied into a `MaybeUninit`, and nothing is made of them here.
         let inherited = unsafe { std::ptr::from_ref(&held).cast::<MaybeUninit<Held>>().read() };
-        let order = Order {
-            target: Arc::clone(target),
-            request: *request,
-            held,
-            sink: Arc::clone(&outcome) as Arc<dyn Sink>,
-            index: 0,
-        };
+        let sink = Arc::clone(&outcome) as Arc<dyn Sink>;
+        let order = Order::new(Arc::clone(target), *request, held, sink, 0);
         (Self { outcome, inherited, is_given_up: false, carrier: None }, order)
     }
 
