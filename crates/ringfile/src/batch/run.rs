@@ -10,7 +10,7 @@ use std::task::Waker;
 
 use super::op::{NONE, Op, Stage};
 use super::{Batch, Done, merge, with_refused};
-use crate::driver::{self, Finished, Order, Request, Sink, Target, Tried, dispatch_on, try_calls};
+use crate::driver::{self, Called, Finished, Order, Request, Sink, Target, dispatch_on, try_calls};
 use crate::memory::Held;
 
 const STOPPED: &str = "an operation of the batch failed, and the batch stops on errors";
@@ -153,7 +153,7 @@ impl Running {
             };
             drop(inner);
             match try_calls(target, &begun.request, &mut begun.held) {
-                Tried::Over(ended) => {
+                Called::Over(ended) => {
                     inner = self.lock();
                     inner.in_flight -= 1;
                     if self.is_closed() {
@@ -161,8 +161,8 @@ impl Running {
                     }
                     inner.end(begun.index, Finished { held: begun.held, ended });
                 }
-                Tried::Later => return self.give_back(begun),
-                Tried::Left(choice) => {
+                Called::Later => return self.give_back(begun),
+                Called::Left(choice) => {
                     dispatch_on(self.order(begun, target), choice);
                     inner = self.lock();
                 }

@@ -30,14 +30,9 @@ impl Driver {
     #[inline]
     pub(super) fn submit(&mut self, key: Key) {
         if !self.waiting.is_empty() || !self.push(key) {
-            self.wait_for_room(key);
+            // The queue is full: the next turns hand it over, a slice in each.
+            self.waiting.push_back(Waiting::Operation(key));
         }
-    }
-
-    /// The queue is full: the next turns hand it over, a slice in each.
-    #[cold]
-    fn wait_for_room(&mut self, key: Key) {
-        self.waiting.push_back(Waiting::Operation(key));
     }
 
     /// Submits what waits, as far as there is room.

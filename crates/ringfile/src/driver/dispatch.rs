@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use super::order::{Order, Sink};
-use super::route::{Choice, Taken};
+use super::route::Choice;
 use super::ticket::{Called, call};
-use super::{Aftermath, Ended, Key, Request, Target, shared, with};
+use super::{Aftermath, Key, Request, Target, shared, with};
 use crate::memory::Held;
 
 /// What became of an order.
@@ -19,15 +19,6 @@ pub(crate) enum Dispatched {
     Away,
     /// It was not begun: many inline calls were made in a row, and others are to have their turn first.
     Later(Order),
-}
-
-/// What plain calls came to, for an operation that is no order yet.
-pub(crate) enum Tried {
-    Over(Ended),
-    /// Nothing was begun, see [`Dispatched::Later`].
-    Later,
-    /// It is to be made an order of, and goes this way.
-    Left(Choice),
 }
 
 /// Where an order is, to cancel it.
@@ -43,29 +34,22 @@ fn is_here() -> bool {
 
 /// Carries an operation out by plain calls, where its route is that. Called with no driver borrowed.
 #[inline]
-pub(crate) fn try_calls(target: &Target, request: &Request, held: &mut Held) -> Tried {
+pub(crate) fn try_calls(target: &Target, request: &Request, held: &mut Held) -> Called {
     if target.lanes.goes_to_ring(request.kind) && is_here() {
-        return Tried::Left(Choice::Ring);
+        return Called::Left(Choice::Ring);
     }
-    match call(target, request, held) {
-        Called::Over(ended) => {
-            super::count(Taken::Inline, request, ended);
-            Tried::Over(ended)
-        }
-        Called::Later => Tried::Later,
-        Called::Left(choice) => Tried::Left(choice),
-    }
+    call(target, request, held)
 }
 
 /// Starts an order on its route. Called with no driver borrowed and no lock held: the order may end at once.
 pub(crate) fn dispatch(mut order: Order) -> Dispatched {
     match try_calls(&order.target, &order.request, &mut order.held) {
-        Tried::Over(ended) => {
+        Called::Over(ended) => {
             order.end(ended);
             Dispatched::Away
         }
-        Tried::Later => Dispatched::Later(order),
-        Tried::Left(choice) => dispatch_on(order, choice),
+        Called::Later => Dispatched::Later(order),
+        Called::Left(choice) => dispatch_on(order, choice),
     }
 }
 

@@ -43,7 +43,7 @@ use crate::metrics::{Counters, Metrics};
 use crate::ring::{Ring, RingOptions};
 
 pub(crate) use aftermath::Aftermath;
-pub(crate) use dispatch::{Dispatched, Place, Tried, cancel, cancel_all, dispatch, dispatch_on, try_calls};
+pub(crate) use dispatch::{Dispatched, Place, cancel, cancel_all, dispatch, dispatch_on, try_calls};
 pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use order::{Errand, Order, Sink};
 pub(crate) use prepare::MOST_AT_ONCE;
@@ -54,7 +54,7 @@ pub(crate) use shared::Shared;
 pub(crate) use slot::{Key, Kind, Request};
 pub(crate) use stay::Stay;
 pub(crate) use target::{FileKind, Multiples, Target};
-pub(crate) use ticket::{Started, Ticket, can_link, start};
+pub(crate) use ticket::{Called, Started, Ticket, can_link, start};
 pub(crate) use wake::{TaskNumber, polled, polling};
 pub(crate) use workers::set_most as set_worker_threads;
 

@@ -101,10 +101,7 @@ fn start_by_route(
     context: &Context<'_>,
 ) -> Result<Started, Error> {
     let choice = match call(target, request, held) {
-        Called::Over(ended) => {
-            super::count(Taken::Inline, request, ended);
-            return Ok(Started::Over(ended));
-        }
+        Called::Over(ended) => return Ok(Started::Over(ended)),
         Called::Later => {
             context.waker().wake_by_ref();
             return Ok(Started::Later);
@@ -130,7 +127,7 @@ fn start_by_route(
 }
 
 /// What plain calls on this thread came to.
-pub(super) enum Called {
+pub(crate) enum Called {
     Over(Ended),
     /// None was made: there were many in a row.
     Later,
@@ -152,6 +149,7 @@ pub(super) fn call(target: &Target, request: &Request, held: &mut Held) -> Calle
                 if ended.done >= LONG_COPY {
                     yield_next();
                 }
+                super::count(Taken::Inline, request, ended);
                 return Called::Over(ended);
             }
             Attempt::WouldWait => choice = Choice::Ring,
