@@ -34,8 +34,10 @@ pub struct Job {
     pub numjobs: usize,
     /// Operations in flight for each thread.
     pub iodepth: usize,
-    /// Registered or not.
+    /// Registered or not, whole or in parts.
     pub buffers: Buffers,
+    /// Parts of each operation's memory; 1 where it is whole.
+    pub parts: usize,
     /// Reads go in batches of this shape.
     pub batching: Option<Batching>,
     /// Which way the library's operations go.
@@ -229,6 +231,7 @@ mod tests {
             numjobs,
             iodepth,
             buffers: Buffers::Normal,
+            parts: 1,
             batching: None,
             route: Route::Auto,
             executor: Executor::Ringfile,

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The longest latency told apart, a minute; longer ones count as this in percentiles, exactly in the maximum.
 const LONGEST_NANOS: u64 = 60_000_000_000;
@@ -57,28 +57,38 @@ impl Recorder {
         let at = |quantile| self.histogram.value_at_quantile(quantile).min(self.max);
         (self.count() > 0).then(|| Latency {
             mean: (self.sum / u128::from(self.count())) as u64,
+            stddev: self.histogram.stdev() as u64,
             p50: at(0.5),
+            p90: at(0.9),
             p95: at(0.95),
             p99: at(0.99),
             p999: at(0.999),
+            p9999: at(0.9999),
             max: self.max,
         })
     }
 }
 
 /// Latency of a run's operations in nanoseconds, from hand-in to completion.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Latency {
     /// Arithmetic mean.
     pub mean: u64,
+    /// Standard deviation.
+    pub stddev: u64,
     /// Median.
     pub p50: u64,
+    /// 90th percentile.
+    pub p90: u64,
     /// 95th percentile.
     pub p95: u64,
     /// 99th percentile.
     pub p99: u64,
     /// 99.9th percentile.
     pub p999: u64,
+    /// 99.99th percentile.
+    pub p9999: u64,
     /// The longest.
     pub max: u64,
 }
@@ -98,6 +108,7 @@ mod tests {
         assert!(near(latency.p50, 500) && near(latency.p95, 950), "{latency:?}");
         assert!(near(latency.p99, 990) && near(latency.p999, 999), "{latency:?}");
         assert_eq!((latency.mean, latency.max), (500, 1000));
+        assert!(near(latency.p90, 900) && latency.stddev.abs_diff(289) <= 2, "{latency:?}");
     }
 
     #[test]

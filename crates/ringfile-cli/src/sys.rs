@@ -14,25 +14,58 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-/// User and system CPU time of this process so far, kernel workers of its rings included: they are threads
-/// of the process, and the kernel sums all of its threads, live and ended.
-pub fn own_cpu() -> io::Result<Duration> {
-    cpu_of(UsageWho::RUSAGE_SELF)
+/// What a process has used of the machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time in user space.
+    pub user: Duration,
+    /// CPU time in the kernel.
+    pub system: Duration,
+    /// Context switches, voluntary and not.
+    pub context_switches: u64,
+}
+
+impl Usage {
+    /// CPU time, user and system.
+    pub fn cpu(&self) -> Duration {
+        self.user + self.system
+    }
+
+    /// What was used since an earlier look.
+    pub fn since(&self, earlier: &Usage) -> Usage {
+        Usage {
+            user: self.user.saturating_sub(earlier.user),
+            system: self.system.saturating_sub(earlier.system),
+            context_switches: self.context_switches.saturating_sub(earlier.context_switches),
+        }
+    }
+}
+
+/// What this process has used so far, kernel workers of its rings included: they are threads of the process, and the
+/// kernel sums all of its threads, live and ended.
+pub fn own_usage() -> io::Result<Usage> {
+    usage_of(UsageWho::RUSAGE_SELF)
 }
 
 /// User and system CPU time of all ended child processes that were waited for. The difference around one
 /// child is what `wait4` reports for it.
 pub fn children_cpu() -> io::Result<Duration> {
-    cpu_of(UsageWho::RUSAGE_CHILDREN)
+    Ok(usage_of(UsageWho::RUSAGE_CHILDREN)?.cpu())
 }
 
-fn cpu_of(who: UsageWho) -> io::Result<Duration> {
+fn usage_of(who: UsageWho) -> io::Result<Usage> {
     let usage = getrusage(who)?;
-    let micros = [usage.user_time(), usage.system_time()].into_iter().map(|time| {
+    let duration = |time: nix::sys::time::TimeVal| {
         Duration::from_secs(time.tv_sec().unsigned_abs())
             + Duration::from_micros(time.tv_usec().unsigned_abs())
-    });
-    Ok(micros.sum())
+    };
+    let switches = usage.voluntary_context_switches().unsigned_abs()
+        + usage.involuntary_context_switches().unsigned_abs();
+    Ok(Usage {
+        user: duration(usage.user_time()),
+        system: duration(usage.system_time()),
+        context_switches: switches,
+    })
 }
 
 /// Whether a child has ended; it stays to be waited for.
@@ -107,12 +140,12 @@ mod tests {
 
     #[test]
     fn own_cpu_grows_with_work() {
-        let before = own_cpu().expect("getrusage");
+        let before = own_usage().expect("getrusage");
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(60) {
             std::hint::spin_loop();
         }
-        let spent = own_cpu().expect("getrusage") - before;
+        let spent = own_usage().expect("getrusage").since(&before).cpu();
         assert!(spent > Duration::from_millis(5), "{spent:?}");
     }
 

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use crate::cli::Buffers;
+
 /// Values from one option, separated by commas: at least one, none twice, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T>(Vec<T>);
@@ -40,9 +42,18 @@ impl<T: PartialEq> List<T> {
 
 /// A list of words from a fixed set.
 pub fn words<T: ValueEnum + PartialEq>(text: &str) -> Result<List<T>, String> {
+    words_of(T::value_variants(), text)
+}
+
+/// Kinds of buffers for operations that have one buffer each.
+pub fn whole_buffers(text: &str) -> Result<List<Buffers>, String> {
+    words_of(&Buffers::WHOLE, text)
+}
+
+fn words_of<T: ValueEnum + PartialEq>(known: &[T], text: &str) -> Result<List<T>, String> {
     List::parse(text, |word| {
-        T::from_str(word, false).map_err(|_| {
-            let known: Vec<_> = T::value_variants().iter().map(name).collect();
+        known.iter().find(|value| name(*value) == word).cloned().ok_or_else(|| {
+            let known: Vec<_> = known.iter().map(name).collect();
             format!("'{word}' is not known; choose from {}", known.join(", "))
         })
     })

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::engine::Engine;
 use crate::values::{self, List};
@@ -92,7 +92,7 @@ pub struct FileArgs {
     #[arg(long, value_name = "LIST", default_value = "randread,randwrite", value_parser = values::words::<Rw>)]
     pub rw: List<Rw>,
     /// Buffers: normal, fixed (registered with the kernel)
-    #[arg(long, value_name = "LIST", default_value = "normal,fixed", value_parser = values::words::<Buffers>)]
+    #[arg(long, value_name = "LIST", default_value = "normal,fixed", value_parser = values::whole_buffers)]
     pub buffers: List<Buffers>,
     /// Which way ringfile's operations go: auto (found out for each file), ring (io_uring), inline (a plain
     /// call on the same thread), workers (a plain call on another thread) [default: auto, with --direct ring
@@ -177,7 +177,7 @@ pub struct BatchReadArgs {
     #[arg(long, value_name = "LIST", value_parser = values::counts::<32768>)]
     pub batch: Option<List<usize>>,
     /// ringfile's buffers: normal, fixed (registered with the kernel); the others have normal ones
-    #[arg(long, value_name = "LIST", default_value = "normal", value_parser = values::words::<Buffers>)]
+    #[arg(long, value_name = "LIST", default_value = "normal", value_parser = values::whole_buffers)]
     pub buffers: List<Buffers>,
     /// Which way ringfile's operations go: auto (found out for each file), ring (io_uring), inline (a plain
     /// call on the same thread), workers (a plain call on another thread)
@@ -239,7 +239,7 @@ pub struct OutputArgs {
 }
 
 /// What a run does; the words are fio's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(clippy::enum_variant_names, reason = "fio's word for the mix is randrw")]
 pub enum Rw {
@@ -271,17 +271,36 @@ impl Rw {
 }
 
 /// What buffers a run was asked to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Buffers {
     /// Memory the kernel maps for each operation.
     Normal,
     /// Memory registered with the kernel once.
     Fixed,
+    /// Memory in parts (readv, writev) that the kernel maps for each operation.
+    Vectored,
+    /// Memory in parts that is registered with the kernel once.
+    VectoredFixed,
+}
+
+impl Buffers {
+    /// What can be asked for where operations have one buffer each.
+    pub const WHOLE: [Buffers; 2] = [Buffers::Normal, Buffers::Fixed];
+
+    /// Whether the memory is registered.
+    pub fn registered(self) -> bool {
+        matches!(self, Buffers::Fixed | Buffers::VectoredFixed)
+    }
+
+    /// Whether it is in parts.
+    pub fn vectored(self) -> bool {
+        matches!(self, Buffers::Vectored | Buffers::VectoredFixed)
+    }
 }
 
 /// Which way the library's operations go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Route {
     /// The cheapest, found from the file's first operations.
@@ -306,7 +325,7 @@ impl From<Route> for ringfile::Route {
 }
 
 /// Who runs the library's tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Executor {
     /// Its own threads.
@@ -316,7 +335,7 @@ pub enum Executor {
 }
 
 /// What happens to the page cache before a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cache {
     /// The file is read in.
@@ -328,7 +347,7 @@ pub enum Cache {
 }
 
 /// What ringfile is compared with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Against {
     /// fio's io_uring engine, plain and registered.

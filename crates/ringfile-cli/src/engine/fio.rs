@@ -75,13 +75,17 @@ impl Fio {
             duration: Duration::from_millis(stats.runtime.max(1)),
             latency: (stats.total_ios > 0).then(|| Latency {
                 mean: stats.lat_ns.mean as u64,
+                stddev: stats.lat_ns.stddev as u64,
                 p50: percentile("50.000000"),
+                p90: percentile("90.000000"),
                 p95: percentile("95.000000"),
                 p99: percentile("99.000000"),
                 p999: percentile("99.900000"),
+                p9999: percentile("99.990000"),
                 max: stats.lat_ns.max,
             }),
             cpu: finished.cpu,
+            usage: None,
             enters: None,
             fixed_ops: None,
             route_ops: None,
@@ -115,7 +119,7 @@ fn common_arguments(path: &Path) -> Vec<OsString> {
         "--unified_rw_reporting=mixed",
         "--lat_percentiles=1",
         "--clat_percentiles=0",
-        "--percentile_list=50:95:99:99.9",
+        "--percentile_list=50:90:95:99:99.9:99.99",
     ]
     .map(OsString::from)
     .into();
@@ -256,6 +260,8 @@ struct LatencyStats {
     max: u64,
     mean: f64,
     #[serde(default)]
+    stddev: f64,
+    #[serde(default)]
     percentile: BTreeMap<String, u64>,
 }
 
@@ -286,6 +292,7 @@ mod tests {
             numjobs,
             iodepth: 16,
             buffers,
+            parts: 1,
             batching: None,
             route: Route::Auto,
             executor: Executor::Ringfile,

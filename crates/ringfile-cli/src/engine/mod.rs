@@ -14,18 +14,19 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cli::Buffers;
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::latency::{Latency, Recorder};
+use crate::sys;
 
 use by_hand::Way;
 
 /// What carries out a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
     /// This library: a task for each operation, or in `perf multiread` blocking batches.
@@ -73,7 +74,7 @@ impl Engine {
     pub fn buffers(self) -> &'static [Buffers] {
         match self {
             Engine::FioPsync | Engine::Pread | Engine::SubmitOnly | Engine::TwoRings => &[Buffers::Normal],
-            _ => &[Buffers::Normal, Buffers::Fixed],
+            _ => &Buffers::WHOLE,
         }
     }
 }
@@ -83,7 +84,7 @@ impl Engine {
 /// Counted by the library between the same two moments as the run's own operations: after the warm-up's last one
 /// has ended and before the first that counts, and after the last that counts. At both nothing is in flight, so the
 /// three add up to the run's operations, failed ones included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteOps {
     /// Through io_uring, on whatever thread.
     pub ring: u64,
@@ -114,6 +115,8 @@ pub struct Outcome {
     pub latency: Option<Latency>,
     /// CPU time within the window, kernel workers included.
     pub cpu: Option<Duration>,
+    /// What the process used within the window, where the engine runs in it.
+    pub usage: Option<sys::Usage>,
     /// `io_uring_enter` calls, for ringfile.
     pub enters: Option<u64>,
     /// Operations whose every submission was fixed, for ringfile.
@@ -125,6 +128,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// System calls that carried operations, where that is counted.
+    pub fn system_calls(&self) -> Option<u64> {
+        let routes = self.route_ops?;
+        Some(self.enters? + routes.inline + routes.workers)
+    }
+
     /// Of threads that each have their latencies and the time of their last completion. What only this library
     /// counts is left open.
     fn of_threads(measured: window::Measured, threads: Vec<(Recorder, Instant)>) -> Outcome {
@@ -139,7 +148,8 @@ impl Outcome {
             errors: measured.errors,
             duration: end.saturating_duration_since(measured.start).max(Duration::from_nanos(1)),
             latency: total.summary(),
-            cpu: measured.cpu,
+            cpu: measured.usage.map(|usage| usage.cpu()),
+            usage: measured.usage,
             enters: None,
             fixed_ops: None,
             route_ops: None,

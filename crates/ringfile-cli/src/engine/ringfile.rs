@@ -13,7 +13,7 @@ use ringfile::{Buffer, File, JoinError, OpenOptions, Pool, Runtime};
 
 use super::window::{self, Measured, Member, Until, Window};
 use super::{Bench, Outcome, RouteOps};
-use crate::cli::{Buffers, Executor};
+use crate::cli::Executor;
 use crate::error::{Failure, library, mismatch, short};
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
@@ -100,7 +100,7 @@ pub fn pool(job: &Job) -> Result<Pool, Failure> {
     // A buffer may take a quarter more than its length, a small one a whole page; the rest is for whole regions.
     let each = (job.block as usize).div_ceil(4).saturating_mul(5).next_multiple_of(4096);
     let capacity = tasks.saturating_mul(each).saturating_add(2 << 20);
-    let registered = job.buffers == Buffers::Fixed;
+    let registered = job.buffers.registered();
     let pool = Pool::builder().capacity(capacity).registered(registered).build();
     pool.map_err(|error| library(&error.into()))
 }
@@ -135,7 +135,8 @@ impl Counts {
             errors: measured.errors,
             duration: self.last.saturating_duration_since(measured.start).max(Duration::from_nanos(1)),
             latency: self.recorder.summary(),
-            cpu: measured.cpu,
+            cpu: measured.usage.map(|usage| usage.cpu()),
+            usage: measured.usage,
             enters: Some(self.enters),
             fixed_ops: Some(self.fixed_ops),
             route_ops: Some(self.routes),

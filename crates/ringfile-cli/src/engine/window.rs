@@ -36,8 +36,8 @@ struct Ends {
 pub struct Measured {
     /// When the operations began.
     pub start: Instant,
-    /// CPU time of the process within the window.
-    pub cpu: Option<Duration>,
+    /// What the process used within the window.
+    pub usage: Option<sys::Usage>,
     /// What the library counted in the process within the window. Threads in a loop of its own publish with each
     /// turn only, and wait here outside one: theirs is to be had from them.
     pub counted: ringfile::Metrics,
@@ -78,7 +78,7 @@ impl Window {
         self.meeting.wait();
         self.wait_until(lock_copy(&self.ends).warmup, interrupt, &mut tick);
         self.meeting.wait();
-        let cpu_before = sys::own_cpu();
+        let usage_before = sys::own_usage();
         let counts_before = ringfile::metrics();
         let start = Instant::now();
         lock(&self.ends).measured = start + job.duration;
@@ -88,7 +88,7 @@ impl Window {
         Measured {
             start,
             counted: ringfile::metrics() - counts_before,
-            cpu: cpu_before.and_then(|before| Ok(sys::own_cpu()?.saturating_sub(before))).ok(),
+            usage: usage_before.and_then(|before| Ok(sys::own_usage()?.since(&before))).ok(),
             errors: self.errors.load(Ordering::Relaxed),
             failure: lock(&self.first_failure).take(),
         }

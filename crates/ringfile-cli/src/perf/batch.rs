@@ -6,6 +6,7 @@ use super::{default_numjobs, engines};
 use crate::cli::{BatchArgs, Cache, Executor, Rw};
 use crate::engine::Engine;
 use crate::error::Failure;
+use crate::report::results::Kind;
 
 /// What takes part, in this order.
 const ENGINES: [Engine; 3] = [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::Fio];
@@ -18,6 +19,7 @@ pub fn run(args: &BatchArgs) -> Result<(), Failure> {
     });
     let default_cache = if args.reads.direct { Cache::Keep } else { Cache::Cold };
     session::run(Request {
+        kind: Kind::Batch,
         test_file: &args.test_file,
         timing: &args.timing,
         output: &args.output,

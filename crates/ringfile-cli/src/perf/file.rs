@@ -6,10 +6,12 @@ use super::{default_cache, default_numjobs};
 use crate::cli::{Against, FileArgs, Route};
 use crate::engine::Engine;
 use crate::error::Failure;
+use crate::report::results::Kind;
 
 /// Carries out the command.
 pub fn run(args: &FileArgs) -> Result<(), Failure> {
     session::run(Request {
+        kind: Kind::File,
         test_file: &args.test_file,
         timing: &args.timing,
         output: &args.output,

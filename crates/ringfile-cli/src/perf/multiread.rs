@@ -6,6 +6,7 @@ use super::{default_cache, engines};
 use crate::cli::{Executor, MultireadArgs, Rw};
 use crate::engine::Engine;
 use crate::error::Failure;
+use crate::report::results::Kind;
 
 /// What takes part, in this order.
 const ENGINES: [Engine; 5] =
@@ -15,6 +16,7 @@ const ENGINES: [Engine; 5] =
 pub fn run(args: &MultireadArgs) -> Result<(), Failure> {
     let sizes = args.reads.batch.as_ref().map_or(vec![10, 250, 1000], |list| list.values().to_vec());
     session::run(Request {
+        kind: Kind::Multiread,
         test_file: &args.test_file,
         timing: &args.timing,
         output: &args.output,

@@ -17,7 +17,7 @@ use crate::job::{Batching, Job};
 use crate::machine;
 use crate::progress::Progress;
 use crate::report::output::{self, OutputFile};
-use crate::report::results::{Machine, Params, Results, Run, RunLabel, SCHEMA};
+use crate::report::results::{Kind, Machine, Params, Results, Run, RunLabel, SCHEMA};
 use crate::report::{batches, change, summary};
 use crate::terminal;
 use crate::testfile::{Intent, TestFile};
@@ -29,6 +29,8 @@ const SECTOR: u64 = 512;
 
 /// What a command asks for.
 pub struct Request<'a> {
+    /// Which command.
+    pub kind: Kind,
     /// The file.
     pub test_file: &'a TestFileArgs,
     /// How long.
@@ -231,6 +233,7 @@ impl<'a> Session<'a> {
             numjobs: step.numjobs,
             iodepth: step.iodepth,
             buffers: step.buffers,
+            parts: 1,
             batching: step.batching,
             route: step.route,
             executor: step.executor,
@@ -257,6 +260,9 @@ impl<'a> Session<'a> {
             file_created: test_file.created,
             size_bytes: test_file.size(),
             block_size_bytes: test_file.block,
+            block_sizes_bytes: vec![test_file.block],
+            processes: Vec::new(),
+            rate_limit_bytes: None,
             duration_s: timing.duration.as_secs_f64(),
             warmup_s: timing.warmup.as_secs_f64(),
             numjobs: grid.numjobs,
@@ -280,11 +286,13 @@ impl<'a> Session<'a> {
         (
             Results {
                 schema: SCHEMA,
+                kind: Some(request.kind),
                 command: command_line(),
                 interrupted,
                 machine,
                 params,
                 runs: self.runs,
+                notes: notes.clone(),
             },
             notes,
         )

@@ -1,12 +1,12 @@
-//! The JSON that `--json` writes, as Rust types.
+//! The JSON that `--json` writes and `--resume` and `ringfile report` read, as Rust types.
 //!
-//! Within a schema number fields are added, never changed or removed. What was not measured is null, never
-//! absent. Counts, sizes and latencies are integers, all else numbers with a fraction; units are in the names:
+//! Within a schema number fields are added, never changed or removed: a file without a newer field is read as if that were
+//! null. What was not measured is null, never absent. Counts, sizes and latencies are integers, all else numbers with a fraction; units are in the names:
 //! `_s` seconds, `_ns` nanoseconds, `_us` microseconds, `_bytes` bytes.
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cli::{Buffers, Cache, Executor, Route, Rw};
 use crate::engine::{Engine, Outcome, RouteOps};
@@ -17,10 +17,13 @@ use crate::machine;
 pub const SCHEMA: u32 = 1;
 
 /// All that one command measured.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
     /// [`SCHEMA`].
     pub schema: u32,
+    /// Which command measured; null in files that are older than this field.
+    #[serde(default)]
+    pub kind: Option<Kind>,
     /// The command line.
     pub command: String,
     /// Whether Ctrl-C or SIGTERM ended it early.
@@ -31,10 +34,29 @@ pub struct Results {
     pub params: Params,
     /// What was measured, in that order.
     pub runs: Vec<Run>,
+    /// What to know about the figures, one line each.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// A command that measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// `perf file`.
+    File,
+    /// `perf batch`.
+    Batch,
+    /// `perf multiread`.
+    Multiread,
+    /// `perf buffers`.
+    Buffers,
+    /// `perf pool`.
+    Pool,
 }
 
 /// Facts about the machine.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// Release of the kernel.
     pub kernel: Option<String>,
@@ -65,7 +87,7 @@ impl Machine {
 }
 
 /// Parameters of a measurement.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Params {
     /// The file or device.
     pub file: String,
@@ -73,8 +95,17 @@ pub struct Params {
     pub file_created: bool,
     /// Bytes of it that were used.
     pub size_bytes: u64,
-    /// Bytes of an operation.
+    /// Bytes of an operation, the first asked for where there are several.
     pub block_size_bytes: u64,
+    /// Bytes of an operation, all that were asked for.
+    #[serde(default)]
+    pub block_sizes_bytes: Vec<u64>,
+    /// Processes, where they are counted.
+    #[serde(default)]
+    pub processes: Vec<usize>,
+    /// Bytes a second that were asked for, of each side; null without a limit.
+    #[serde(default)]
+    pub rate_limit_bytes: Option<u64>,
     /// Length asked for each run.
     pub duration_s: f64,
     /// Time before each run that is not counted.
@@ -107,8 +138,30 @@ pub struct Params {
     pub verify: bool,
 }
 
+/// Which side of a pool a run's operations are on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// Fills buffers and writes them.
+    Producer,
+    /// Reads them back and checks them.
+    Consumer,
+}
+
+/// Where the memory of operations comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Memory {
+    /// The library's pool.
+    Pool,
+    /// Aligned memory of the allocator, anew for each operation.
+    Malloc,
+    /// A `Vec` for each operation, through the page cache.
+    Vec,
+}
+
 /// Why a run was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// To be compared with others.
@@ -118,7 +171,7 @@ pub enum Role {
 }
 
 /// One run of one engine.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
     /// What did it.
     pub engine: Engine,
@@ -128,6 +181,9 @@ pub struct Run {
     pub role: Role,
     /// Threads.
     pub numjobs: usize,
+    /// Processes, each on a core of its own with `numjobs` threads, where they are counted.
+    #[serde(default)]
+    pub processes: Option<usize>,
     /// Operations in flight for each thread.
     pub iodepth: usize,
     /// Reads in a batch, where it is about batches; also for engines that know none, to be found beside the others.
@@ -138,6 +194,15 @@ pub struct Run {
     pub rw: Rw,
     /// Buffers, as asked for.
     pub buffers: Buffers,
+    /// Parts of each operation's memory, where it is vectored.
+    #[serde(default)]
+    pub parts: Option<usize>,
+    /// Side of the pool (`perf pool`).
+    #[serde(default)]
+    pub side: Option<Side>,
+    /// Where memory comes from (`perf pool`).
+    #[serde(default)]
+    pub memory: Option<Memory>,
     /// O_DIRECT, as it was in effect.
     pub direct: bool,
     /// Page cache, as asked for.
@@ -162,6 +227,30 @@ pub struct Run {
     pub latency_ns: Option<Latency>,
     /// CPU time for one operation, user and system, kernel workers included.
     pub cpu_us_per_io: Option<f64>,
+    /// The part of it in user space (ringfile).
+    #[serde(default)]
+    pub user_us_per_io: Option<f64>,
+    /// The part of it in the kernel (ringfile).
+    #[serde(default)]
+    pub system_us_per_io: Option<f64>,
+    /// User CPU time in per cent of a core (ringfile).
+    #[serde(default)]
+    pub user_percent: Option<f64>,
+    /// System CPU time in per cent of a core (ringfile).
+    #[serde(default)]
+    pub system_percent: Option<f64>,
+    /// Context switches, voluntary and not, of all threads (ringfile).
+    #[serde(default)]
+    pub context_switches: Option<u64>,
+    /// System calls that carried operations: `io_uring_enter`, and plain reads and writes (ringfile).
+    #[serde(default)]
+    pub system_calls: Option<u64>,
+    /// CPU cycles, user and kernel (`--counters`).
+    #[serde(default)]
+    pub cycles: Option<u64>,
+    /// Instructions, user and kernel (`--counters`).
+    #[serde(default)]
+    pub instructions: Option<u64>,
     /// `io_uring_enter` calls (ringfile).
     pub enters: Option<u64>,
     /// Operations whose every submission was fixed (ringfile).
@@ -191,7 +280,63 @@ pub struct RunLabel {
     pub cached_after: Option<f64>,
 }
 
+/// What tells runs apart that are not repetitions of each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// See [`Run`].
+    pub engine: Engine,
+    /// See [`Run`].
+    pub numjobs: usize,
+    /// See [`Run`].
+    pub processes: Option<usize>,
+    /// See [`Run`].
+    pub iodepth: usize,
+    /// See [`Run`].
+    pub batch: Option<usize>,
+    /// See [`Run`].
+    pub inflight: Option<usize>,
+    /// See [`Run`].
+    pub rw: Rw,
+    /// See [`Run`].
+    pub buffers: Buffers,
+    /// See [`Run`].
+    pub side: Option<Side>,
+    /// See [`Run`].
+    pub memory: Option<Memory>,
+    /// See [`Run`].
+    pub direct: bool,
+    /// See [`Run`].
+    pub cache: Cache,
+    /// See [`Run`].
+    pub route: Option<Route>,
+    /// See [`Run`].
+    pub executor: Option<Executor>,
+    /// See [`Run`].
+    pub block_size_bytes: u64,
+}
+
 impl Run {
+    /// What it has in common with its repetitions, in other rounds and as A/A.
+    pub fn key(&self) -> Key {
+        Key {
+            engine: self.engine,
+            numjobs: self.numjobs,
+            processes: self.processes,
+            iodepth: self.iodepth,
+            batch: self.batch,
+            inflight: self.inflight,
+            rw: self.rw,
+            buffers: self.buffers,
+            side: self.side,
+            memory: self.memory,
+            direct: self.direct,
+            cache: self.cache,
+            route: self.route,
+            executor: self.executor,
+            block_size_bytes: self.block_size_bytes,
+        }
+    }
+
     /// Whether what it handed in, and took the latency of, were whole batches.
     pub fn is_of_batches(&self) -> bool {
         self.batch.is_some() && !self.engine.is_fio() && self.engine != Engine::Pread
@@ -202,16 +347,22 @@ impl Run {
         let seconds = outcome.duration.as_secs_f64();
         let iops = outcome.ops as f64 / seconds;
         let per_io = |cpu: Duration| (outcome.ops > 0).then(|| cpu.as_secs_f64() * 1e6 / outcome.ops as f64);
+        let per_cent = |cpu: Duration| cpu.as_secs_f64() * 100.0 / seconds;
+        let usage = outcome.usage;
         Run {
             engine: label.engine,
             round: label.round,
             role: label.role,
             numjobs: job.numjobs,
+            processes: None,
             iodepth: job.iodepth,
             batch: job.batching.map(|batch| batch.size),
             inflight: job.batching.map(|batch| batch.inflight),
             rw: job.rw,
             buffers: job.buffers,
+            parts: job.buffers.vectored().then_some(job.parts),
+            side: None,
+            memory: None,
             direct: job.direct,
             cache: label.cache,
             route: label.engine.is_ours().then_some(job.route),
@@ -228,6 +379,14 @@ impl Run {
             bw_bytes: iops * job.block as f64,
             latency_ns: outcome.latency,
             cpu_us_per_io: outcome.cpu.and_then(per_io),
+            user_us_per_io: usage.and_then(|usage| per_io(usage.user)),
+            system_us_per_io: usage.and_then(|usage| per_io(usage.system)),
+            user_percent: usage.map(|usage| per_cent(usage.user)),
+            system_percent: usage.map(|usage| per_cent(usage.system)),
+            context_switches: usage.map(|usage| usage.context_switches),
+            system_calls: outcome.system_calls(),
+            cycles: None,
+            instructions: None,
             enters: outcome.enters,
             fixed_ops: outcome.fixed_ops,
             route_ops: outcome.route_ops,

@@ -37,16 +37,10 @@ pub fn table(runs: &[Run]) -> Table {
 pub fn groups(runs: &[Run]) -> Vec<Vec<&Run>> {
     let mut groups: Vec<Vec<&Run>> = Vec::new();
     for run in runs.iter().filter(|run| run.role == Role::Measure) {
-        match groups.iter_mut().find(|group| same(group[0], run)) {
+        match groups.iter_mut().find(|group| group[0].key() == run.key()) {
             Some(group) => group.push(run),
             None => groups.push(vec![run]),
         }
     }
     groups
-}
-
-fn same(one: &Run, other: &Run) -> bool {
-    let key =
-        |run: &Run| (run.engine, run.numjobs, run.iodepth, run.batch, run.inflight, run.rw, run.buffers);
-    key(one) == key(other) && Extra::of(one) == Extra::of(other)
 }
