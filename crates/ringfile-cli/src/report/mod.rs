@@ -3,6 +3,8 @@
 pub mod batches;
 pub mod change;
 mod columns;
+#[allow(dead_code)]
+pub mod judge;
 pub mod output;
 pub mod results;
 pub mod statistics;
