@@ -6,9 +6,11 @@
 #[allow(dead_code)]
 mod advice;
 mod cli;
+mod compare;
 mod engine;
 mod error;
 mod events;
+mod html;
 mod interrupt;
 mod job;
 mod latency;
@@ -35,6 +37,7 @@ use error::Failure;
 
 fn main() -> ExitCode {
     let result = match Cli::try_parse() {
+        Ok(Cli { command: Command::Report(args) }) => compare::run(&args),
         Ok(Cli { command: Command::Perf(command) }) => match command {
             PerfCommand::File(args) => perf::file::run(&args),
             PerfCommand::Batch(args) => perf::batch::run(&args),

@@ -3,6 +3,10 @@
 //! Only the shape and the values are checked here; whether they fit together and fit the file is the
 //! command's own matter. What several commands take is a struct of its own.
 
+mod report;
+
+pub use report::ReportArgs;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,10 +27,12 @@ pub struct Cli {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, made once")]
 pub enum Command {
     /// Measure I/O on this machine.
     #[command(subcommand)]
     Perf(PerfCommand),
+    Report(ReportArgs),
 }
 
 /// What `ringfile perf` measures.
@@ -230,6 +236,9 @@ pub struct OutputArgs {
     /// Write all results to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write a report to look at to this file: plots, tables and notes as one HTML page
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Replace output files that exist
     #[arg(long)]
     pub force: bool,

@@ -7,6 +7,7 @@ mod columns;
 pub mod judge;
 pub mod output;
 pub mod results;
+pub mod saved;
 pub mod statistics;
 pub mod summary;
 pub mod table;

@@ -64,11 +64,16 @@ impl OutputFile {
 
     /// Writes a value as JSON.
     pub fn write_json(&self, value: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(value).map_err(io::Error::from);
+        let text = text.map_err(|error| io_on("can't write", &self.path, &error))?;
+        self.write_text(&(text + "\n"))
+    }
+
+    /// Writes a text.
+    pub fn write_text(&self, text: &str) -> Result<(), Failure> {
         let written = self.temporary().and_then(|mut file| {
-            let mut text = serde_json::to_vec_pretty(value)?;
-            text.push(b'\n');
             // Through the plain file: an error then does not name the temporary one, which the user never sees.
-            file.as_file_mut().write_all(&text)?;
+            file.as_file_mut().write_all(text.as_bytes())?;
             file.as_file().sync_all()?;
             let placed =
                 if self.replace { file.persist(&self.path) } else { file.persist_noclobber(&self.path) };
@@ -79,13 +84,20 @@ impl OutputFile {
 
     /// Refuses a path that leads to another file that the command uses, whether or not it is there already.
     pub fn check_apart_from(&self, other: &Path) -> Result<(), Failure> {
+        self.check_apart(other, "the file that is measured: name another for the results")
+    }
+
+    /// The same for two files that the command writes or reads; `what` says what the other is.
+    pub fn check_apart(&self, other: &Path, what: &str) -> Result<(), Failure> {
         match (place(&self.path), place(other)) {
-            (Some(own), Some(other)) if own == other => usage(format!(
-                "{} is the file that is measured: name another for the results",
-                self.path.display()
-            )),
+            (Some(own), Some(other)) if own == other => usage(format!("{} is {what}", self.path.display())),
             _ => Ok(()),
         }
+    }
+
+    /// Where it will be.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     fn folder(&self) -> &Path {

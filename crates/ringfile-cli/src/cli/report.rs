@@ -1,0 +1,36 @@
+//! `ringfile report`: what it takes.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::html::drawing::What;
+
+/// Show saved results as a page, or compare several: two machines, two kernels, before and after.
+///
+/// Takes files that `--json` of a perf command wrote. With one it writes its page; with more, each is compared with the
+/// first, cell by cell: what differs by more than the rounds and A/A runs of both vary is named first, the rest is
+/// counted. Measure with --rounds 3 or more, or nothing can be told from noise.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ringfile perf buffers --quick --file data.bin --json before.json
+  ringfile report before.json --out before.html
+  ringfile report before.json after.json --out change.html
+  ringfile report before.json --svg iops.svg --plot iops")]
+pub struct ReportArgs {
+    /// Results that --json wrote; the first is what others are compared with
+    #[arg(value_name = "JSON", required = true)]
+    pub results: Vec<PathBuf>,
+    /// Write the page to this file
+    #[arg(long, value_name = "FILE.html")]
+    pub out: Option<PathBuf>,
+    /// Write one plot of a single JSON to this file, for a README
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<PathBuf>,
+    /// What that plot shows
+    #[arg(long, value_name = "PLOT", default_value = "iops", requires = "svg")]
+    pub plot: What,
+    /// Replace output files that exist
+    #[arg(long)]
+    pub force: bool,
+}

@@ -1,0 +1,320 @@
+//! The plots of a session's figures: which there are, and what is in each.
+//!
+//! Knows runs and plots. What always holds: a series looks the same in every plot of a session.
+
+use clap::ValueEnum;
+
+use super::cells::{self, Layout, Part};
+use super::figures::{self, PERCENTILES};
+use super::marks::Entry;
+use super::plot::{Plot, Point, Series};
+use super::scale::{self, Scale};
+use crate::report::results::{Kind, Results, Run};
+use crate::report::statistics::Spread;
+use crate::report::summary::groups;
+use crate::report::table;
+
+/// What a plot shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum What {
+    /// Operations a second over depth.
+    Iops,
+    /// CPU time for one operation over depth.
+    Cpu,
+    /// Bytes a second over block size.
+    Bandwidth,
+    /// Percentiles of latency.
+    Latency,
+}
+
+/// Runs of the same cell, over their rounds.
+type Group<'a> = Vec<&'a Run>;
+
+/// How a session is drawn.
+#[derive(Debug)]
+pub struct Look<'a> {
+    /// What goes where.
+    pub layout: Layout,
+    /// Runs beside the grid, to choose direct I/O and route by (`perf buffers`).
+    pub choices: Vec<&'a Run>,
+    kind: Option<Kind>,
+    groups: Vec<Group<'a>>,
+    /// Names of series in the order of their styles.
+    names: Vec<String>,
+}
+
+impl<'a> Look<'a> {
+    /// For a session.
+    pub fn of(results: &'a Results) -> Look<'a> {
+        let all = groups(&results.runs);
+        let way = (results.kind == Some(Kind::Buffers)).then(|| usual_way(&all)).flatten();
+        let in_grid = |run: &Run| way.is_none_or(|way| way == way_of(run));
+        let (groups, others): (Vec<Group<'a>>, Vec<Group<'a>>) =
+            all.into_iter().partition(|group| in_grid(group[0]));
+        let firsts: Vec<&Run> = groups.iter().map(|group| group[0]).collect();
+        let layout = Layout::of(results.kind, &firsts);
+        let mut names: Vec<String> = Vec::new();
+        for run in firsts {
+            let name = layout.name(run);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let choices = choices(&groups, &others);
+        Look { layout, choices, kind: results.kind, groups, names }
+    }
+
+    /// Whether a run is in the plots.
+    pub fn in_grid(&self, run: &Run) -> bool {
+        self.groups.iter().any(|group| group[0].key() == run.key())
+    }
+
+    /// The style of a run's series.
+    pub fn style(&self, run: &Run) -> usize {
+        let name = self.layout.name(run);
+        self.names.iter().position(|known| *known == name).unwrap_or(0)
+    }
+}
+
+type Way = (bool, crate::cli::Cache, Option<crate::cli::Route>);
+
+fn way_of(run: &Run) -> Way {
+    (run.direct, run.cache, run.route)
+}
+
+/// The way that most cells have.
+fn usual_way(groups: &[Group<'_>]) -> Option<Way> {
+    let ways = groups.iter().map(|group| way_of(group[0]));
+    let count = |way: Way| groups.iter().filter(|group| way_of(group[0]) == way).count();
+    ways.fold(None, |best: Option<Way>, way| match best {
+        Some(best) if count(best) >= count(way) => Some(best),
+        _ => Some(way),
+    })
+}
+
+/// Runs of other ways, and those of the grid in the same cells.
+fn choices<'a>(grid: &[Group<'a>], others: &[Group<'a>]) -> Vec<&'a Run> {
+    let place =
+        |run: &Run| (run.rw, run.block_size_bytes, run.iodepth, run.processes, run.buffers, run.numjobs);
+    let beside = |group: &&Group<'a>| others.iter().any(|other| place(other[0]) == place(group[0]));
+    grid.iter().filter(beside).chain(others).flatten().copied().collect()
+}
+
+impl What {
+    /// All, in the order of a page.
+    pub const ALL: [What; 4] = [What::Iops, What::Cpu, What::Bandwidth, What::Latency];
+
+    /// Heading of its section.
+    pub fn title(self) -> &'static str {
+        match self {
+            What::Iops => "Operations a second",
+            What::Cpu => "CPU time for one operation",
+            What::Bandwidth => "Bandwidth over block size",
+            What::Latency => "Latency",
+        }
+    }
+
+    /// What it means, in a few words.
+    pub fn meaning(self, look: &Look<'_>) -> String {
+        let spread = "Points are medians of the rounds, bars reach from the least to the most.";
+        match self {
+            What::Iops => format!(
+                "How many operations were done each second (IOPS); more is better. {spread} Each plot has a scale of its own."
+            ),
+            What::Cpu => format!(
+                "Processor time, user and kernel, that one operation took; less is better, and leaves more for the program. {spread}"
+            ),
+            What::Bandwidth => format!("Bytes read or written each second; more is better. {spread}"),
+            What::Latency => {
+                let due = if look.kind == Some(Kind::Pool) {
+                    "At a fixed rate it counts from when the operation was due, so that a stall is not hidden."
+                } else {
+                    "It counts from hand-in to completion."
+                };
+                format!(
+                    "Of 100 operations, 99 took no longer than p99; p99.9 is the slowest of a thousand. Less is better; the axis is logarithmic. {due}"
+                )
+            }
+        }
+    }
+
+    fn y_title(self) -> &'static str {
+        match self {
+            What::Iops => "operations a second",
+            What::Cpu => "CPU µs for one operation",
+            What::Bandwidth => "MiB a second",
+            What::Latency => "latency, logarithmic",
+        }
+    }
+
+    fn of(self, run: &Run) -> Option<f64> {
+        match self {
+            What::Iops => Some(run.iops),
+            What::Cpu => run.cpu_us_per_io,
+            What::Bandwidth => Some(figures::mebibytes(run)),
+            What::Latency => None,
+        }
+    }
+}
+
+/// The plots that show it; none where nothing was measured of it.
+pub fn plots(look: &Look<'_>, what: What) -> Vec<Plot> {
+    match what {
+        What::Latency => latency(look),
+        What::Iops | What::Cpu => over(look, what, &look.layout),
+        What::Bandwidth => {
+            if look.kind == Some(Kind::Pool) {
+                return over(look, what, &look.layout);
+            }
+            let sizes = look.layout.plots.contains(&Part::Block);
+            if sizes { over(look, what, &look.layout.over(Part::Block)) } else { Vec::new() }
+        }
+    }
+}
+
+/// What a plot is of: the words above its group, and its own.
+fn titles(layout: &Layout, parts: &[Part], run: &Run) -> (String, String) {
+    let heading = cells::titled(&cells::words(&layout.headings, run), "");
+    (heading, cells::titled(&cells::words(parts, run), "All runs"))
+}
+
+fn over(look: &Look<'_>, what: What, layout: &Layout) -> Vec<Plot> {
+    let groups: Vec<&Group<'_>> =
+        look.groups.iter().filter(|group| group.iter().any(|run| what.of(run).is_some())).collect();
+    let plots = cells::by(&groups, |group| titles(layout, &layout.plots, group[0]));
+    plots.into_iter().map(|(titles, groups)| plot(look, what, layout.x, titles, &groups)).collect()
+}
+
+fn plot(
+    look: &Look<'_>,
+    what: What,
+    x: Option<Part>,
+    (heading, title): (String, String),
+    groups: &[&Group<'_>],
+) -> Plot {
+    let place = |run: &Run| x.and_then(|part| part.number(run));
+    let series = cells::by(groups, |group| look.layout.name(group[0])).into_iter().enumerate();
+    let series: Vec<Series> = series
+        .map(|(index, (name, mut groups))| {
+            groups.sort_by(|one, other| {
+                place(one[0]).partial_cmp(&place(other[0])).unwrap_or(std::cmp::Ordering::Equal)
+            });
+            let style = look.style(groups[0][0]);
+            // Where there is no axis, each series has a place of its own.
+            let points = groups.iter().filter_map(|group| {
+                let figures = group.iter().filter_map(|run| what.of(run));
+                point(
+                    &name,
+                    x.map_or(index as f64, |_| place(group[0]).unwrap_or(0.0)),
+                    figures,
+                    what,
+                    x,
+                    group[0],
+                )
+            });
+            Series { points: points.collect(), name, style }
+        })
+        .collect();
+    let highs = series.iter().flat_map(|series| &series.points).map(|point| point.high);
+    let label = if what == What::Cpu { scale::plain } else { scale::count };
+    let y = Scale::from_zero(highs, label);
+    let places: Vec<f64> = groups.iter().filter_map(|group| place(group[0])).collect();
+    let (x, x_title) = match x {
+        Some(part) => (Scale::doublings(&places, part.label()), part.axis().to_string()),
+        None => (Scale::steps(&vec![""; series.len()]), "one point for each series".to_string()),
+    };
+    Plot { heading, title, y_title: what.y_title().into(), x_title, x, y, series }
+}
+
+fn point(
+    name: &str,
+    x: f64,
+    figures: impl Iterator<Item = f64>,
+    what: What,
+    axis: Option<Part>,
+    run: &Run,
+) -> Option<Point> {
+    let Spread { median, min, max } = Spread::of(figures)?;
+    let text = if what == What::Iops { table::rate } else { table::figure };
+    let unit = match what {
+        What::Iops => "IOPS",
+        What::Cpu => "µs",
+        _ => "MiB/s",
+    };
+    let at = axis.and_then(|part| part.words(run)).map(|words| format!(", {words}")).unwrap_or_default();
+    let range = if max > min { format!(" ({} to {})", text(min), text(max)) } else { String::new() };
+    Some(Point {
+        x,
+        y: median,
+        low: min,
+        high: max,
+        tip: format!("{name}{at}: {} {unit}{range}", text(median)),
+    })
+}
+
+/// Percentiles; with several block sizes, of the smallest at each depth and of the others at the deepest.
+fn latency(look: &Look<'_>) -> Vec<Plot> {
+    let mut parts = look.layout.plots.clone();
+    parts.extend(look.layout.x);
+    let with_latency = |group: &&Group<'_>| group.iter().any(|run| run.latency_ns.is_some());
+    let groups: Vec<&Group<'_>> = look.groups.iter().filter(with_latency).collect();
+    let smallest = groups.iter().map(|group| group[0].block_size_bytes).min().unwrap_or(0);
+    let deepest = groups.iter().map(|group| group[0].iodepth).max().unwrap_or(0);
+    let shown = |group: &&Group<'_>| group[0].block_size_bytes == smallest || group[0].iodepth == deepest;
+    let shown: Vec<&Group<'_>> = groups.into_iter().filter(shown).collect();
+    let plots = cells::by(&shown, |group| titles(&look.layout, &parts, group[0]));
+    plots.into_iter().map(|(titles, groups)| percentiles(look, titles, &groups)).collect()
+}
+
+fn percentiles(look: &Look<'_>, (heading, title): (String, String), groups: &[&Group<'_>]) -> Plot {
+    let of = |group: &Group<'_>, index: usize| {
+        Spread::of(group.iter().filter_map(|run| (PERCENTILES[index].of)(run)))
+    };
+    let known: Vec<usize> = (0..PERCENTILES.len())
+        .filter(|&index| groups.iter().any(|group| of(group, index).is_some()))
+        .collect();
+    let series: Vec<Series> = groups
+        .iter()
+        .map(|group| {
+            let name = look.layout.name(group[0]);
+            let points = known.iter().enumerate().filter_map(|(place, &index)| {
+                let Spread { median, min, max } = of(group, index)?;
+                let tip = format!(
+                    "{name}, {}: {} µs ({} to {})",
+                    PERCENTILES[index].title,
+                    table::figure(median),
+                    table::figure(min),
+                    table::figure(max)
+                );
+                Some(Point { x: place as f64, y: median, low: min, high: max, tip })
+            });
+            Series { points: points.collect(), style: look.style(group[0]), name }
+        })
+        .collect();
+    let points = || series.iter().flat_map(|series| &series.points);
+    let y = Scale::logarithmic(points().flat_map(|point| [point.low, point.high]), scale::micros);
+    let titles: Vec<&str> = known.iter().map(|&index| PERCENTILES[index].title).collect();
+    let x = Scale::steps(&titles);
+    Plot {
+        heading,
+        title,
+        y_title: What::Latency.y_title().into(),
+        x_title: "percentile of the operations".into(),
+        x,
+        y,
+        series,
+    }
+}
+
+/// The series of some plots, each once, in the order of their styles.
+pub fn entries(plots: &[Plot]) -> Vec<Entry> {
+    let mut entries: Vec<Entry> = Vec::new();
+    for series in plots.iter().flat_map(|plot| &plot.series) {
+        let entry = Entry { name: series.name.clone(), style: series.style };
+        if !entries.contains(&entry) {
+            entries.push(entry);
+        }
+    }
+    entries.sort_by_key(|entry| entry.style);
+    entries
+}

@@ -1,0 +1,57 @@
+//! The skeleton of a page and its style.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+/// A page with that title.
+pub fn page(title: &str, body: &Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="generator" content=(concat!("ringfile ", env!("CARGO_PKG_VERSION")));
+                title { (title) }
+                // Else a browser asks a server for one.
+                link rel="icon" href="data:,";
+                style { (PreEscaped(include_str!("plot.css"))) (PreEscaped(include_str!("page.css"))) }
+            }
+            body { main { (body) } }
+        }
+    };
+    page.into_string()
+}
+
+/// A section under a heading, with what its figures mean.
+pub fn section(title: &str, meaning: &str, body: Markup) -> Markup {
+    html! {
+        section {
+            h2 { (title) }
+            @if !meaning.is_empty() { p.means { (meaning) } }
+            (body)
+        }
+    }
+}
+
+/// Plots beside each other, as many as fit.
+pub fn plots(plots: impl IntoIterator<Item = Markup>) -> Markup {
+    html! { div.plots { @for plot in plots { (plot) } } }
+}
+
+/// Names and what belongs to them.
+pub fn facts(facts: &[(&str, String)]) -> Markup {
+    html! { dl.facts { @for (name, fact) in facts { div { dt { (name) } dd { bdi { (fact) } } } } } }
+}
+
+/// The same under a heading, if there is one.
+pub fn group(heading: &str, markup: impl IntoIterator<Item = Markup>) -> Markup {
+    html! {
+        @if !heading.is_empty() { h3 { (heading) } }
+        (plots(markup))
+    }
+}
+
+/// One after the other.
+pub fn all(parts: impl IntoIterator<Item = Markup>) -> Markup {
+    html! { @for part in parts { (part) } }
+}
