@@ -1,8 +1,8 @@
 //! How large an operation should be where much is read: the smallest that comes near the best bandwidth.
 
-use super::measured::{Measured, Runs, Way, at_depth, median, of_kind, values};
+use super::measured::{Measured, Runs, Way, at_depth, elsewhere, median, of_kind, values};
 use super::{Advice, Setting, Sure, Value, size};
-use crate::cli::{Buffers, Cache};
+use crate::cli::{Buffers, Cache, Route};
 use crate::report::results::Run;
 use crate::report::statistics::Metric;
 use crate::report::table::figure;
@@ -15,7 +15,13 @@ const NEAR: f64 = 0.9;
 const LARGEST: u64 = 1 << 30;
 
 /// What to advise, and the size.
-pub fn advise(measured: &Measured<'_>, direct: bool, depth: usize, kind: Buffers) -> Option<(Advice, u64)> {
+pub fn advise(
+    measured: &Measured<'_>,
+    direct: bool,
+    route: Route,
+    depth: usize,
+    kind: Buffers,
+) -> Option<(Advice, u64)> {
     let access = measured.access()?;
     let runs = measured.runs(|run| run.rw == access && run.cache != Cache::Cold);
     let grid = grid(&runs, direct)?;
@@ -36,15 +42,16 @@ pub fn advise(measured: &Measured<'_>, direct: bool, depth: usize, kind: Buffers
         smaller.and_then(|smaller| measured.compare_apart(&of(block), &of(smaller), Metric::Bandwidth));
     let mut because = format!("{} MiB/s at depth {depth}", figure(here));
     if let Some((smaller, gain)) = smaller.zip(gain) {
-        because += &format!(", over {} {gain}", Bytes(smaller));
+        because += &format!(", {}", gain.times(&format!("that with {}", Bytes(smaller))));
     }
     if best != block {
         because += &format!("; the most is {} MiB/s with {}", figure(most), Bytes(best));
     }
+    because += &elsewhere(&runs, direct, route);
     if blocks.len() == 1 {
         because += "; no other size was measured";
     } else if block != blocks[0] {
-        because += &format!("; to look up single records {} is right", Bytes(blocks[0]));
+        because += &format!("; for look-ups {} is right", Bytes(blocks[0]));
     }
     let sure = match gain {
         Some(gain) if gain.outside => Sure::OutsideNoise,

@@ -41,17 +41,17 @@ fn compare<'a>(measured: &Measured<'a>, direct: &[&'a Run], buffered: &[&'a Run]
     let contest = measured.contest(&direct, &missed.iter().collect::<Vec<_>>())?;
     let most_hits = cold.iter().map(|run| hits(run)).fold(0.0, f64::max);
     let counted = if most_hits > FEW {
-        format!(", not counting the {:.0} % of them that found their block cached", most_hits * 100.0)
+        format!(" (without the {:.0} % of them that found their block cached)", most_hits * 100.0)
     } else {
         String::new()
     };
     let warm = buffered.iter().filter(|run| run.cache != Cache::Cold && run.iodepth == depth).copied();
     let warm = measured.plainest(&warm.collect::<Vec<_>>());
-    let warm = best(&warm).map(|(_, iops)| format!("; what is cached comes at {}", rate(iops)));
+    let warm = best(&warm).map(|(_, iops)| format!("; cached reads {}", rate(iops)));
     let because = format!(
-        "{} IOPS at depth {depth} past the page cache; {}{counted}{}",
+        "{} IOPS at depth {depth} past the page cache, {}{counted}{}",
         rate(median(&direct, Metric::Iops)?),
-        contest.figures("reads through it that wait for the disk"),
+        contest.figures("cold reads through it"),
         warm.unwrap_or_default(),
     );
     let because = match contest.better {

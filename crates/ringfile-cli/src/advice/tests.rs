@@ -24,3 +24,31 @@ fn shown() {
     show(&World { noise: (0.02, 0.2), outliers: 50, ..World::new(all_the_same) });
     show(&World { rounds: 1, ..World::new(disk) });
 }
+
+/// Pieces of advice that claim a difference, except of the block size: bandwidth grows with it however noisy it is.
+fn claims(advice: &[Advice]) -> Vec<&Advice> {
+    let claims = |advice: &&Advice| {
+        let count = |word| advice.because.matches(word).count();
+        advice.sure == Sure::OutsideNoise
+            || count(" times ") != count("inside the noise") + count("rounds disagree")
+    };
+    advice.iter().filter(|advice| advice.name != Setting::BlockSize).filter(claims).collect()
+}
+
+#[test]
+fn noise_alone_is_never_advice() {
+    let whole = World { noise: (0.02, 0.2), outliers: 50, ..World::new(all_the_same) };
+    let quick = World { noise: (0.02, 0.2), outliers: 50, ..World::new(all_the_same).quick() };
+    for (name, world) in [("whole", whole), ("quick", quick)] {
+        let mut wrong = 0;
+        for seed in 0..250 {
+            let advice = advise(&world.session(seed));
+            let claims = claims(&advice);
+            if !claims.is_empty() {
+                wrong += 1;
+                println!("{name} {seed}: {claims:?}");
+            }
+        }
+        println!("{name}: {wrong}");
+    }
+}

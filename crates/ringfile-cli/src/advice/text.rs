@@ -19,7 +19,8 @@ pub fn block(results: &Results, width: Option<usize>) -> String {
         lines.push(format!("- {name} = {value}: {because}"));
     }
     let wrapped = lines.iter().map(|line| match width {
-        Some(width) => terminal::wrap(line, width, "  "),
+        // A no-break space keeps a number with its unit.
+        Some(width) => terminal::wrap(&line.replace(" %", "\u{a0}%"), width, "  ").replace('\u{a0}', " "),
         None => line.clone(),
     });
     wrapped.fold(String::new(), |text, line| text + &line + "\n")

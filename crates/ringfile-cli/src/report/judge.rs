@@ -46,6 +46,28 @@ impl Verdict {
         self.outside && self.ratio.median < 1.0
     }
 
+    /// Base over subject.
+    pub fn turned(self) -> Verdict {
+        let Spread { median, min, max } = self.ratio;
+        Verdict { ratio: Spread { median: median.recip(), min: max.recip(), max: min.recip() }, ..self }
+    }
+
+    /// In a sentence: `1.21 [1.15..1.30] times that (outside the noise of 4.0 %)`.
+    pub fn times(&self, what: &str) -> String {
+        format!("{} times {what} ({})", range(self.ratio), self.judgement())
+    }
+
+    /// In few words: `1.21 times that`, `0.98 times that (inside the noise)`.
+    pub fn about_times(&self, what: &str) -> String {
+        let ratio = range(Spread { min: self.ratio.median, max: self.ratio.median, ..self.ratio });
+        let judgement = match (self.outside, self.is_judged()) {
+            (true, _) => "",
+            (false, true) => " (inside the noise)",
+            (false, false) => " (not judged)",
+        };
+        format!("{ratio} times {what}{judgement}")
+    }
+
     /// Whether there were rounds and A/A runs enough to judge.
     pub fn is_judged(&self) -> bool {
         self.rounds >= LEAST_ROUNDS && self.noise.is_finite()
@@ -177,6 +199,11 @@ impl Noise {
         all.sort_by(f64::total_cmp);
         let comparisons = measured.keys().map(|(key, _)| key).collect::<HashSet<_>>().len();
         Noise { all, cells, comparisons: comparisons.max(1) }
+    }
+
+    /// For so many comparisons instead of all that the session allows.
+    pub fn for_comparisons(self, comparisons: usize) -> Noise {
+        Noise { comparisons: comparisons.max(1), ..self }
     }
 
     /// What a ratio must be away from 1, as a fraction, in the cell that a key is in: the largest of that cell's A/A
