@@ -1,10 +1,12 @@
 //! What was measured, as the questions ask for it: runs of one kind, medians, and comparisons with the noise of their
 //! cells.
 
+use std::collections::HashMap;
+
 use crate::cli::{Buffers, Cache, Route, Rw};
 use crate::engine::Engine;
 use crate::report::judge::{self, Noise, Verdict};
-use crate::report::results::{Results, Role, Run};
+use crate::report::results::{Key, Results, Role, Run};
 use crate::report::statistics::{Metric, Spread};
 
 use super::Sure;
@@ -15,6 +17,9 @@ const LEANS: f64 = 1.2;
 
 /// Where CPU time decides, IOPS may be less by no more than this.
 const NO_LESS: f64 = 0.95;
+
+/// Standard deviations that chance hardly passes in all comparisons of one cell with another.
+const SURE: f64 = 3.3;
 
 /// About as many comparisons in one cell, or of one cell with another, as lead to one session's advice.
 const COMPARISONS: usize = 24;
@@ -28,6 +33,8 @@ pub struct Measured<'a> {
     runs: Runs<'a>,
     iops: Noise,
     cpu: Noise,
+    /// Standard deviation of IOPS between rounds of the same, of the logarithm.
+    between: f64,
 }
 
 /// Which of two sides is better.
@@ -121,11 +128,9 @@ impl<'a> Measured<'a> {
                 && run.iops.is_finite()
                 && run.iops > 0.0
         };
-        Measured {
-            runs: results.runs.iter().filter(ours).collect(),
-            iops: Noise::of(&results.runs, Metric::Iops).for_comparisons(COMPARISONS),
-            cpu: Noise::of(&results.runs, Metric::Cpu).for_comparisons(COMPARISONS),
-        }
+        let runs: Runs<'a> = results.runs.iter().filter(ours).collect();
+        let noise = |metric| Noise::of(&results.runs, metric).for_comparisons(COMPARISONS);
+        Measured { between: between(&runs), runs, iops: noise(Metric::Iops), cpu: noise(Metric::Cpu) }
     }
 
     /// The runs that are so.
@@ -163,10 +168,13 @@ impl<'a> Measured<'a> {
     }
 
     /// Compares two sides of different cells, which were not measured in turn: the machine may have become another between
-    /// them, so how far apart the rounds of each side are counts as noise too.
+    /// them. That is noise too, as much as rounds of the same differ in this session, and those of these two.
     pub fn compare_apart(&self, subject: &[&Run], base: &[&Run], metric: Metric) -> Option<Verdict> {
         let together = self.compare(subject, base, metric)?;
-        let noise = together.noise.max(drift(subject, metric)).max(drift(base, metric));
+        // Of the difference of two medians, each 1.25 times as spread as a mean.
+        let medians = 1.25 * self.between * (2.0 / together.rounds as f64).sqrt();
+        let noise = (SURE * medians).exp_m1().max(together.noise);
+        let noise = noise.max(drift(subject, metric)).max(drift(base, metric));
         judge::compare(&judge::pairs(subject, base, metric), noise)
     }
 
@@ -174,6 +182,21 @@ impl<'a> Measured<'a> {
     pub fn noise(&self, metric: Metric) -> &Noise {
         if metric == Metric::Cpu { &self.cpu } else { &self.iops }
     }
+}
+
+/// The standard deviation between rounds, over all kinds and cells.
+fn between(runs: &[&Run]) -> f64 {
+    let mut kinds: HashMap<Key, Vec<f64>> = HashMap::new();
+    for run in runs {
+        kinds.entry(run.key()).or_default().push(run.iops.ln());
+    }
+    let (mut squares, mut freedom) = (0.0, 0);
+    for rounds in kinds.values() {
+        let mean = rounds.iter().sum::<f64>() / rounds.len() as f64;
+        squares += rounds.iter().map(|round| (round - mean).powi(2)).sum::<f64>();
+        freedom += rounds.len() - 1;
+    }
+    (squares / freedom.max(1) as f64).sqrt()
 }
 
 /// How far the rounds of one kind are from their median, as a fraction.

@@ -39,9 +39,15 @@ fn claims(advice: &[Advice]) -> Vec<&Advice> {
 fn noise_alone_is_never_advice() {
     let whole = World { noise: (0.02, 0.2), outliers: 50, ..World::new(all_the_same) };
     let quick = World { noise: (0.02, 0.2), outliers: 50, ..World::new(all_the_same).quick() };
-    for (name, world) in [("whole", whole), ("quick", quick)] {
+    for (name, world) in [
+        ("whole", whole),
+        ("quick", quick),
+        ("even3", World { noise: (0.05, 0.05), rounds: 3, ..World::new(all_the_same).quick() }),
+        ("even5", World { noise: (0.05, 0.05), ..World::new(all_the_same).quick() }),
+        ("20", World { noise: (0.2, 0.2), outliers: 20, ..World::new(all_the_same).quick() }),
+    ] {
         let mut wrong = 0;
-        for seed in 0..250 {
+        for seed in 0..1000 {
             let advice = advise(&world.session(seed));
             let claims = claims(&advice);
             if !claims.is_empty() {

@@ -17,7 +17,7 @@ use crate::cli::Rw;
 const LEAST: f64 = 0.02;
 
 /// How often all comparisons of a session together may claim something that is chance.
-const RISK: f64 = 0.01;
+const RISK: f64 = 0.004;
 
 /// Below so many rounds there is no spread to speak of.
 const LEAST_ROUNDS: usize = 3;
