@@ -10,13 +10,14 @@ use std::fmt;
 
 use super::results::{Key, Role, Run};
 use super::statistics::{Metric, Spread};
+use crate::cli::Rw;
 
 /// A difference smaller than that is never claimed, however quiet the machine: nobody would act on it, and what is not
 /// random (the place in the round, the layout of memory) is about as large.
 const LEAST: f64 = 0.02;
 
 /// How often all comparisons of a session together may claim something that is chance.
-const RISK: f64 = 0.01;
+const RISK: f64 = 0.004;
 
 /// Below so many rounds there is no spread to speak of.
 const LEAST_ROUNDS: usize = 3;
@@ -43,6 +44,33 @@ impl Verdict {
     /// Whether the subject has surely less.
     pub fn less(&self) -> bool {
         self.outside && self.ratio.median < 1.0
+    }
+
+    /// Base over subject.
+    pub fn turned(self) -> Verdict {
+        let Spread { median, min, max } = self.ratio;
+        Verdict { ratio: Spread { median: median.recip(), min: max.recip(), max: min.recip() }, ..self }
+    }
+
+    /// In a sentence: `1.21 [1.15..1.30] times that (outside the noise of 4.0 %)`.
+    pub fn times(&self, what: &str) -> String {
+        format!("{} times {what} ({})", range(self.ratio), self.judgement())
+    }
+
+    /// In few words: `1.21 times that`, `0.98 times that (inside the noise)`.
+    pub fn about_times(&self, what: &str) -> String {
+        let ratio = range(Spread { min: self.ratio.median, max: self.ratio.median, ..self.ratio });
+        let judgement = match (self.outside, self.is_judged()) {
+            (true, _) => "",
+            (false, true) => " (inside the noise)",
+            (false, false) => " (not judged)",
+        };
+        format!("{ratio} times {what}{judgement}")
+    }
+
+    /// Whether there were rounds and A/A runs enough to judge.
+    pub fn is_judged(&self) -> bool {
+        self.rounds >= LEAST_ROUNDS && self.noise.is_finite()
     }
 
     /// The judgement alone: `outside the noise of 4.0 %`.
@@ -121,13 +149,32 @@ fn by_round(subject: &[&Run], base: &[&Run], metric: Metric) -> Vec<(u32, f64, f
     subject.iter().filter_map(pair).collect()
 }
 
+/// What all kinds that are measured in turn have in common: one of them has the A/A run for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Place {
+    numjobs: usize,
+    processes: Option<usize>,
+    iodepth: usize,
+    batch: Option<usize>,
+    inflight: Option<usize>,
+    rw: Rw,
+    block_size_bytes: u64,
+}
+
+impl Place {
+    fn of(key: &Key) -> Place {
+        let &Key { numjobs, processes, iodepth, batch, inflight, rw, block_size_bytes, .. } = key;
+        Place { numjobs, processes, iodepth, batch, inflight, rw, block_size_bytes }
+    }
+}
+
 /// The noise of one figure in a session, from its A/A runs.
 #[derive(Debug, Clone)]
 pub struct Noise {
     /// |logarithm| of every A/A ratio, from the least.
     all: Vec<f64>,
     /// Logarithms of the A/A ratios of each cell, with their rounds.
-    cells: HashMap<Key, Vec<(u32, f64)>>,
+    cells: HashMap<Place, Vec<(u32, f64)>>,
     /// What can be compared in the session: the risk is divided among that many.
     comparisons: usize,
 }
@@ -140,12 +187,12 @@ impl Noise {
             .filter(|run| run.role == Role::Measure)
             .map(|run| ((run.key(), run.round), run))
             .collect();
-        let mut cells: HashMap<Key, Vec<(u32, f64)>> = HashMap::new();
+        let mut cells: HashMap<Place, Vec<(u32, f64)>> = HashMap::new();
         for again in runs.iter().filter(|run| run.role == Role::Aa) {
             let first = measured.get(&(again.key(), again.round)).and_then(|run| metric.of(run));
             let ratio = metric.of(again).zip(first).and_then(|(again, first)| log_ratio(again, first));
             if let Some(ratio) = ratio {
-                cells.entry(again.key()).or_default().push((again.round, ratio));
+                cells.entry(Place::of(&again.key())).or_default().push((again.round, ratio));
             }
         }
         let mut all: Vec<f64> = cells.values().flatten().map(|(_, ratio)| ratio.abs()).collect();
@@ -154,11 +201,15 @@ impl Noise {
         Noise { all, cells, comparisons: comparisons.max(1) }
     }
 
-    /// What a ratio in one cell must be away from 1, as a fraction, where `cell` is what has the A/A runs: the largest of
-    /// that cell's A/A changes, or so high a quantile of the session's that chance hardly passes it in any cell. Infinite
-    /// without A/A.
-    pub fn in_cell(&self, cell: &Key, rounds: usize) -> f64 {
-        let own = self.cells.get(cell).into_iter().flatten().map(|(_, ratio)| ratio.abs());
+    /// For so many comparisons instead of all that the session allows.
+    pub fn for_comparisons(self, comparisons: usize) -> Noise {
+        Noise { comparisons: comparisons.max(1), ..self }
+    }
+
+    /// What a ratio must be away from 1, as a fraction, in the cell that a key is in: the largest of that cell's A/A
+    /// changes, or so high a quantile of the session's that chance hardly passes it in any cell. Infinite without A/A.
+    pub fn in_cell(&self, key: &Key, rounds: usize) -> f64 {
+        let own = self.cells.get(&Place::of(key)).into_iter().flatten().map(|(_, ratio)| ratio.abs());
         let own = own.fold(0.0, f64::max);
         own.max(self.quantile(tail(rounds, self.comparisons))).exp_m1()
     }
@@ -205,16 +256,17 @@ fn by_chance(rounds: usize, tail: f64) -> f64 {
 /// One cell of several that are judged as a whole.
 #[derive(Debug, Clone)]
 pub struct Cell {
-    /// The key whose A/A runs are this cell's noise.
-    pub noise: Key,
+    place: Place,
     /// Subject and base of each round.
     rounds: Vec<(u32, f64, f64)>,
 }
 
 impl Cell {
-    /// Of the runs of two sides.
-    pub fn of(noise: Key, subject: &[&Run], base: &[&Run], metric: Metric) -> Cell {
-        Cell { noise, rounds: by_round(subject, base, metric) }
+    /// Of the runs of two sides in one cell; `None` where no round has both.
+    pub fn of(subject: &[&Run], base: &[&Run], metric: Metric) -> Option<Cell> {
+        let place = Place::of(&base.first()?.key());
+        let rounds = by_round(subject, base, metric);
+        (!rounds.is_empty()).then_some(Cell { place, rounds })
     }
 }
 
@@ -228,8 +280,8 @@ pub fn compare_all(cells: &[Cell], noise: &Noise) -> Option<Verdict> {
         let ratio = |&(round, subject, base): &(u32, f64, f64)| Some((round, log_ratio(subject, base)?));
         cell.rounds.iter().filter_map(ratio).collect::<Vec<_>>()
     });
-    let again = cells.iter().filter_map(|cell| noise.cells.get(&cell.noise).cloned());
-    let (ratios, again): (Vec<_>, Vec<_>) = (ratios.collect(), again.collect());
+    let ratios: Vec<_> = ratios.collect();
+    let again: Vec<_> = cells.iter().filter_map(|cell| noise.cells.get(&cell.place).cloned()).collect();
     let largest = means(&again).iter().map(|mean| mean.abs()).fold(0.0, f64::max);
     let floor = largest.max(chance(again.iter().flatten(), ratios.iter().flatten().count()));
     judge(&means(&ratios), floor.exp_m1())

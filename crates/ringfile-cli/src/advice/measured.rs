@@ -1,0 +1,274 @@
+//! What was measured, as the questions ask for it: runs of one kind, medians, and comparisons with the noise of their
+//! cells.
+
+use std::collections::HashMap;
+
+use crate::cli::{Buffers, Cache, Route, Rw};
+use crate::engine::Engine;
+use crate::report::judge::{self, Noise, Verdict};
+use crate::report::results::{Key, Results, Role, Run};
+use crate::report::statistics::{Metric, Spread};
+
+use super::Sure;
+use crate::values::name;
+
+/// Without rounds that show a spread, a ratio as large as that says which way it leans.
+const LEANS: f64 = 1.2;
+
+/// Where CPU time decides, IOPS may be less by no more than this.
+const NO_LESS: f64 = 0.95;
+
+/// Standard deviations that chance hardly passes in all comparisons of one cell with another.
+const SURE: f64 = 3.3;
+
+/// About as many comparisons in one cell, or of one cell with another, as lead to one session's advice.
+const COMPARISONS: usize = 24;
+
+/// Runs of some kind, of all rounds.
+pub type Runs<'a> = Vec<&'a Run>;
+
+/// All that ringfile measured in one session.
+#[derive(Debug)]
+pub struct Measured<'a> {
+    runs: Runs<'a>,
+    iops: Noise,
+    cpu: Noise,
+    /// Standard deviation of IOPS between rounds of the same, of the logarithm.
+    between: f64,
+}
+
+/// Which of two sides is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Better {
+    /// The first.
+    Subject,
+    /// The second.
+    Base,
+    /// That can't be told.
+    Neither,
+}
+
+/// What came of comparing two sides in IOPS and CPU time.
+#[derive(Debug, Clone, Copy)]
+pub struct Contest {
+    /// Subject over base.
+    pub iops: Verdict,
+    /// The same of the CPU time for one I/O.
+    pub cpu: Option<Verdict>,
+    /// Which is better.
+    pub better: Better,
+    /// How sure that is.
+    pub sure: Sure,
+    /// Whether CPU time decided.
+    pub by_cpu: bool,
+}
+
+/// Whether a difference is large enough to lean to a side without knowing the noise.
+fn leans(verdict: Verdict) -> bool {
+    verdict.ratio.median.ln().abs() >= LEANS.ln()
+}
+
+impl Contest {
+    /// IOPS decide; where they can't be told apart, CPU time does. Where there are too few rounds to judge, the same on
+    /// sight, and never sure.
+    pub fn of(iops: Verdict, cpu: Option<Verdict>) -> Contest {
+        let judged = iops.is_judged();
+        let differs = |verdict: Verdict| if judged { verdict.outside } else { leans(verdict) };
+        let (ratio, cheaper) =
+            (iops.ratio.median, cpu.filter(|&cpu| differs(cpu)).map(|cpu| cpu.ratio.median < 1.0));
+        let (better, by_cpu) = match cheaper {
+            _ if differs(iops) => (if ratio > 1.0 { Better::Subject } else { Better::Base }, false),
+            Some(true) if ratio >= NO_LESS => (Better::Subject, true),
+            Some(false) if ratio <= 1.0 / NO_LESS => (Better::Base, true),
+            _ => (Better::Neither, false),
+        };
+        let sure = match better {
+            _ if !judged => Sure::NotCompared,
+            Better::Neither => Sure::InsideNoise,
+            _ => Sure::OutsideNoise,
+        };
+        Contest { iops, cpu, better, sure, by_cpu }
+    }
+
+    /// The other way round.
+    pub fn turned(self) -> Contest {
+        let better = match self.better {
+            Better::Subject => Better::Base,
+            Better::Base => Better::Subject,
+            Better::Neither => Better::Neither,
+        };
+        Contest { iops: self.iops.turned(), cpu: self.cpu.map(Verdict::turned), better, ..self }
+    }
+
+    /// The figures: `1.02 [0.99..1.05] times the IOPS of normal (inside the noise of 4.0 %), 0.90 times its CPU time`.
+    pub fn figures(&self, of_what: &str) -> String {
+        let iops = self.iops.times(&format!("the IOPS of {of_what}"));
+        match self.cpu {
+            Some(cpu) if self.by_cpu => {
+                format!("{iops}, {}, which decides", cpu.times("its CPU time for one I/O"))
+            }
+            Some(cpu) => format!("{iops}, {}", cpu.about_times("its CPU time")),
+            None => iops,
+        }
+    }
+
+    /// The same in few words: `0.70 times the IOPS of normal, 1.43 times its CPU time`.
+    pub fn short(&self, of_what: &str) -> String {
+        let cpu = self.cpu.map(|cpu| format!(", {}", cpu.about_times("its CPU time"))).unwrap_or_default();
+        format!("{}{cpu}", self.iops.about_times(&format!("the IOPS of {of_what}")))
+    }
+}
+
+impl<'a> Measured<'a> {
+    /// Of a session.
+    pub fn of(results: &'a Results) -> Measured<'a> {
+        let ours = |run: &&Run| {
+            run.engine == Engine::Ringfile
+                && run.role == Role::Measure
+                && run.iops.is_finite()
+                && run.iops > 0.0
+        };
+        let runs: Runs<'a> = results.runs.iter().filter(ours).collect();
+        let noise = |metric| Noise::of(&results.runs, metric).for_comparisons(COMPARISONS);
+        Measured { between: between(&runs), runs, iops: noise(Metric::Iops), cpu: noise(Metric::Cpu) }
+    }
+
+    /// The runs that are so.
+    pub fn runs(&self, is_so: impl Fn(&Run) -> bool) -> Runs<'a> {
+        self.runs.iter().copied().filter(|run| is_so(run)).collect()
+    }
+
+    /// The access that advice is about: random reads, or what comes first where there are none.
+    pub fn access(&self) -> Option<Rw> {
+        let has = |rw: Rw| self.runs.iter().any(|run| run.rw == rw).then_some(rw);
+        has(Rw::RandRead).or_else(|| has(Rw::Read)).or_else(|| self.runs.first().map(|run| run.rw))
+    }
+
+    /// What the other choices were measured with: the smallest block and the fewest processes, whole and plain buffers if
+    /// there are such.
+    pub fn plainest(&self, runs: &[&'a Run]) -> Runs<'a> {
+        let Some(processes) = runs.iter().map(|run| run.processes).min() else { return Vec::new() };
+        let fewest = runs.iter().filter(|run| run.processes == processes);
+        let block = fewest.clone().map(|run| run.block_size_bytes).min();
+        let smallest: Runs<'a> = fewest.copied().filter(|run| Some(run.block_size_bytes) == block).collect();
+        of_kind(&smallest, Buffers::Normal)
+    }
+
+    /// The contest of two sides that were measured in turn.
+    pub fn contest(&self, subject: &[&Run], base: &[&Run]) -> Option<Contest> {
+        let cpu = self.compare(subject, base, Metric::Cpu);
+        Some(Contest::of(self.compare(subject, base, Metric::Iops)?, cpu))
+    }
+
+    fn compare(&self, subject: &[&Run], base: &[&Run], metric: Metric) -> Option<Verdict> {
+        let pairs = judge::pairs(subject, base, metric);
+        let noise = self.noise(metric);
+        let floors = [subject.first()?, base.first()?].map(|run| noise.in_cell(&run.key(), pairs.len()));
+        judge::compare(&pairs, floors[0].max(floors[1]))
+    }
+
+    /// Compares two sides of different cells, which were not measured in turn: the machine may have become another between
+    /// them. That is noise too, as much as rounds of the same differ in this session, and those of these two.
+    pub fn compare_apart(&self, subject: &[&Run], base: &[&Run], metric: Metric) -> Option<Verdict> {
+        let together = self.compare(subject, base, metric)?;
+        // Of the difference of two medians, each 1.25 times as spread as a mean.
+        let medians = 1.25 * self.between * (2.0 / together.rounds as f64).sqrt();
+        let noise = (SURE * medians).exp_m1().max(together.noise);
+        let noise = noise.max(drift(subject, metric)).max(drift(base, metric));
+        judge::compare(&judge::pairs(subject, base, metric), noise)
+    }
+
+    /// The noise of a figure.
+    pub fn noise(&self, metric: Metric) -> &Noise {
+        if metric == Metric::Cpu { &self.cpu } else { &self.iops }
+    }
+}
+
+/// The standard deviation between rounds, over all kinds and cells.
+fn between(runs: &[&Run]) -> f64 {
+    let mut kinds: HashMap<Key, Vec<f64>> = HashMap::new();
+    for run in runs {
+        kinds.entry(run.key()).or_default().push(run.iops.ln());
+    }
+    let (mut squares, mut freedom) = (0.0, 0);
+    for rounds in kinds.values() {
+        let mean = rounds.iter().sum::<f64>() / rounds.len() as f64;
+        squares += rounds.iter().map(|round| (round - mean).powi(2)).sum::<f64>();
+        freedom += rounds.len() - 1;
+    }
+    (squares / freedom.max(1) as f64).sqrt()
+}
+
+/// How far the rounds of one kind are from their median, as a fraction.
+fn drift(runs: &[&Run], metric: Metric) -> f64 {
+    let figures = runs.iter().filter_map(|run| metric.of(run)).filter(|&figure| figure > 0.0);
+    let Some(spread) = Spread::of(figures) else { return f64::INFINITY };
+    (spread.max / spread.median).max(spread.median / spread.min) - 1.0
+}
+
+/// The runs with such buffers; where there are none, those with whole ones, or with the kind that comes first.
+pub fn of_kind<'a>(runs: &[&'a Run], buffers: Buffers) -> Runs<'a> {
+    let kinds = [buffers, Buffers::Normal, Buffers::Fixed];
+    let first = runs.first().map(|run| run.buffers);
+    let mut kinds = kinds.into_iter().chain(first);
+    let kind = kinds.find(|&kind| runs.iter().any(|run| run.buffers == kind));
+    runs.iter().copied().filter(|run| Some(run.buffers) == kind).collect()
+}
+
+/// The values that a property has in some runs, from the least.
+pub fn values<T: Ord>(runs: &[&Run], of: impl Fn(&Run) -> T) -> Vec<T> {
+    let mut values: Vec<T> = runs.iter().map(|run| of(run)).collect();
+    values.sort();
+    values.dedup();
+    values
+}
+
+/// The runs at a depth.
+pub fn at_depth<'a>(runs: &[&'a Run], depth: usize) -> Runs<'a> {
+    runs.iter().copied().filter(|run| run.iodepth == depth).collect()
+}
+
+/// The median over the rounds; `None` where nothing was measured.
+pub fn median(runs: &[&Run], metric: Metric) -> Option<f64> {
+    let figures = runs.iter().filter_map(|run| metric.of(run)).filter(|figure| figure.is_finite());
+    Spread::of(figures).map(|spread| spread.median)
+}
+
+/// Which way operations go, and past what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Way {
+    /// O_DIRECT.
+    pub direct: bool,
+    /// Page cache before the runs.
+    pub cache: Cache,
+    /// Route, as asked for.
+    pub route: Route,
+}
+
+impl Way {
+    /// That of a run.
+    pub fn of(run: &Run) -> Way {
+        Way { direct: run.direct, cache: run.cache, route: run.route.unwrap_or(Route::Auto) }
+    }
+}
+
+/// The way with the most IOPS, and how many.
+pub fn best(runs: &[&Run]) -> Option<(Way, f64)> {
+    let of_way = |run: &&Run| {
+        let same: Runs<'_> = runs.iter().copied().filter(|other| Way::of(other) == Way::of(run)).collect();
+        Some((Way::of(run), median(&same, Metric::Iops)?))
+    };
+    runs.iter().filter_map(of_way).max_by(|(_, one), (_, other)| one.total_cmp(other))
+}
+
+/// Where runs were measured, if not on the way that is advised: `, measured past the page cache on route ring`.
+pub fn elsewhere(runs: &[&Run], direct: bool, route: Route) -> String {
+    let Some(way) = runs.first().map(|run| Way::of(run)) else { return String::new() };
+    let side = if way.direct { " past the page cache" } else { " through the page cache" };
+    match (way.direct == direct, way.route == route || route == Route::Auto) {
+        (true, true) => String::new(),
+        (true, false) => format!(", measured on route {}", name(&way.route)),
+        (false, true) => format!(", measured{side}"),
+        (false, false) => format!(", measured{side} on route {}", name(&way.route)),
+    }
+}
