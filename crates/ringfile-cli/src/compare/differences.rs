@@ -8,9 +8,9 @@ use super::facts::{self, Fact};
 use super::load::Saved;
 use crate::error::{Failure, usage};
 use crate::html::cells::{self, Part};
-use crate::html::sections;
+use crate::html::{drawing, sections};
 use crate::report::judge::Noise;
-use crate::report::results::{Role, Run};
+use crate::report::results::{Kind, Role, Run};
 use crate::report::statistics::{Metric, Spread};
 use crate::report::summary::groups;
 
@@ -110,13 +110,19 @@ impl<'a> Comparison<'a> {
             MAY_DIFFER.into_iter().filter(|&part| is_another(part, &one.runs, &two.runs)).collect();
         let (ours, theirs) = (groups(&one.runs), groups(&two.runs));
         let all: Vec<&Run> = ours.iter().chain(&theirs).map(|group| group[0]).collect();
+        let usual = drawing::usual_way(&all);
         let named: Vec<Part> =
-            cells::differing(&all).into_iter().filter(|part| !loose.contains(part)).collect();
+            cells::telling(&all).into_iter().filter(|part| !loose.contains(part)).collect();
         let place = |run: &Run| -> Vec<Option<String>> {
             Part::ALL.iter().filter(|part| !loose.contains(part)).map(|part| part.cell(run)).collect()
         };
         let words = |run: &Run| {
-            let words = cells::words(&named, run);
+            // In a grid of buffers, what most cells have needs no words.
+            let plain = one.kind == Some(Kind::Buffers) && usual == Some(drawing::way_of(run));
+            let of_way = [Part::Direct, Part::Cache, Part::Route];
+            let parts: Vec<Part> =
+                named.iter().copied().filter(|part| !(plain && of_way.contains(part))).collect();
+            let words = cells::words(&parts, run);
             if words.is_empty() { "all runs".into() } else { words }
         };
         let find = |groups: &[Vec<&'a Run>], run: &Run| {

@@ -188,6 +188,22 @@ pub fn differing(runs: &[&Run]) -> Vec<Part> {
     Part::ALL.into_iter().filter(|part| differs(part) && !(in_batches && *part == Part::Depth)).collect()
 }
 
+/// The same without those that another one before them tells: the side of a pool tells whether it reads.
+pub fn telling(runs: &[&Run]) -> Vec<Part> {
+    let tells = |one: Part, other: Part| {
+        let same = |a: &Run, b: &Run| one.cell(a) != one.cell(b) || other.cell(a) == other.cell(b);
+        runs.iter().all(|a| runs.iter().all(|b| same(a, b)))
+    };
+    let mut telling: Vec<Part> = Vec::new();
+    for part in differing(runs) {
+        let named = matches!(part, Part::Rw | Part::Buffers | Part::Direct | Part::Route | Part::Executor);
+        if !(named && telling.iter().any(|&other| tells(other, part))) {
+            telling.push(part);
+        }
+    }
+    telling
+}
+
 /// Some parts of a run in words.
 pub fn words(parts: &[Part], run: &Run) -> String {
     let words: Vec<String> = parts.iter().filter_map(|part| part.words(run)).collect();
@@ -219,7 +235,7 @@ pub struct Layout {
 impl Layout {
     /// For runs of a command.
     pub fn of(kind: Option<Kind>, runs: &[&Run]) -> Layout {
-        let differing = differing(runs);
+        let differing = telling(runs);
         let axes: &[Part] = match kind {
             Some(Kind::Batch | Kind::Multiread) => &[Part::Batch, Part::InFlight, Part::Jobs],
             Some(Kind::Pool) => &[],

@@ -13,8 +13,8 @@ use crate::error::one_line;
 use crate::report::judge::per_cent;
 use crate::report::table::{change, figure, rate};
 
-/// So many of the largest differences are drawn.
-const DRAWN: usize = 40;
+/// So many of the largest differences of each figure are drawn, and as many of all are in the first table.
+const DRAWN: usize = 16;
 
 /// The page of all that were compared with the first.
 pub fn write(comparisons: &[Comparison<'_>]) -> String {
@@ -73,7 +73,12 @@ fn beside(comparison: &Comparison<'_>, several: bool) -> Markup {
             p { "No difference is outside the spread." }
         } @else {
             (page::plots(plots(&comparison.outside)))
-            (table(comparison, &comparison.outside))
+            @let (largest, rest) = comparison.outside.split_at(comparison.outside.len().min(DRAWN));
+            h3 { "The largest" }
+            (table(comparison, largest))
+            @if !rest.is_empty() {
+                details { summary { "The other " (count(rest.len(), "figure")) " outside the spread" } (table(comparison, rest)) }
+            }
         }
     };
     let inside = html! {
@@ -163,7 +168,7 @@ fn table(comparison: &Comparison<'_>, differences: &[Difference]) -> Markup {
 /// A plot for each figure, with a row for each cell.
 fn plots(differences: &[Difference]) -> Vec<Markup> {
     let of_figure = |figure: usize| -> Vec<&Difference> {
-        differences.iter().take(DRAWN).filter(|difference| difference.figure == figure).collect()
+        differences.iter().filter(|difference| difference.figure == figure).collect()
     };
     FIGURES
         .iter()
@@ -178,6 +183,7 @@ fn plot(title: &str, more: bool, differences: &[&Difference]) -> Markup {
     let per_cent = |ratio: f64| (ratio - 1.0) * 100.0;
     let rows: Vec<Row> = differences
         .iter()
+        .take(DRAWN)
         .map(|difference| {
             let ratio = difference.ratio();
             let text = |ratio: f64| format!("{} %", change(per_cent(ratio)));
@@ -201,6 +207,10 @@ fn plot(title: &str, more: bool, differences: &[&Difference]) -> Markup {
     let reach = rows.iter().filter_map(|row| row.reach).flat_map(|(low, high)| [low, high]);
     let x = Scale::around_zero(reach, scale::per_cent);
     let better = if more { "more" } else { "less" };
-    let x_title = format!("change, {better} is better; ● better, ■ worse");
-    Strip { title: title.into(), x_title, x, noise: None, rows }.svg()
+    let x_title = format!("{better} is better; ● better, ■ worse");
+    let title = match differences.len() {
+        all if all > DRAWN => format!("{title}: the largest {DRAWN} of {all} changes"),
+        _ => format!("{title}: changes"),
+    };
+    Strip { title, x_title, x, noise: None, rows }.svg()
 }

@@ -3,12 +3,15 @@
 //! Knows runs and plots. What always holds: a series looks the same in every plot of a session.
 
 use clap::ValueEnum;
+use maud::Markup;
 
 use super::cells::{self, Layout, Part};
 use super::figures::{self, PERCENTILES};
 use super::marks::Entry;
-use super::plot::{Plot, Point, Series};
+use super::plot::{self, Plot, Point, Series};
 use super::scale::{self, Scale};
+use super::strip::{Dot, Row, Strip};
+use crate::cli::{Cache, Route};
 use crate::report::results::{Kind, Results, Run};
 use crate::report::statistics::Spread;
 use crate::report::summary::groups;
@@ -47,7 +50,8 @@ impl<'a> Look<'a> {
     /// For a session.
     pub fn of(results: &'a Results) -> Look<'a> {
         let all = groups(&results.runs);
-        let way = (results.kind == Some(Kind::Buffers)).then(|| usual_way(&all)).flatten();
+        let firsts: Vec<&Run> = all.iter().map(|group| group[0]).collect();
+        let way = (results.kind == Some(Kind::Buffers)).then(|| usual_way(&firsts)).flatten();
         let in_grid = |run: &Run| way.is_none_or(|way| way == way_of(run));
         let (groups, others): (Vec<Group<'a>>, Vec<Group<'a>>) =
             all.into_iter().partition(|group| in_grid(group[0]));
@@ -76,20 +80,18 @@ impl<'a> Look<'a> {
     }
 }
 
-type Way = (bool, crate::cli::Cache, Option<crate::cli::Route>);
+/// Way of a run's operations: O_DIRECT, page cache, route.
+pub type Way = (bool, Cache, Option<Route>);
 
-fn way_of(run: &Run) -> Way {
+/// That of a run.
+pub fn way_of(run: &Run) -> Way {
     (run.direct, run.cache, run.route)
 }
 
-/// The way that most cells have.
-fn usual_way(groups: &[Group<'_>]) -> Option<Way> {
-    let ways = groups.iter().map(|group| way_of(group[0]));
-    let count = |way: Way| groups.iter().filter(|group| way_of(group[0]) == way).count();
-    ways.fold(None, |best: Option<Way>, way| match best {
-        Some(best) if count(best) >= count(way) => Some(best),
-        _ => Some(way),
-    })
+/// The one that most have.
+pub fn usual_way(runs: &[&Run]) -> Option<Way> {
+    let count = |way: Way| runs.iter().filter(|run| way_of(run) == way).count();
+    cells::by(runs, |run: &Run| way_of(run)).into_iter().map(|(way, _)| way).rev().max_by_key(|&way| count(way))
 }
 
 /// Runs of other ways, and those of the grid in the same cells.
@@ -147,6 +149,24 @@ impl What {
         }
     }
 
+    fn unit(self) -> &'static str {
+        match self {
+            What::Iops => "IOPS",
+            What::Bandwidth => "MiB/s",
+            What::Cpu | What::Latency => "µs",
+        }
+    }
+
+    /// How its figures are rounded.
+    fn text(self) -> fn(f64) -> String {
+        if self == What::Iops { table::rate } else { table::figure }
+    }
+
+    /// How its axis is labelled.
+    fn label(self) -> fn(f64) -> String {
+        if self == What::Cpu { scale::plain } else { scale::count }
+    }
+
     fn of(self, run: &Run) -> Option<f64> {
         match self {
             What::Iops => Some(run.iops),
@@ -157,18 +177,64 @@ impl What {
     }
 }
 
+/// A plot of one of the forms, under its group's heading.
+#[derive(Debug)]
+pub struct Picture {
+    /// What its group has in common; may be empty.
+    pub heading: String,
+    form: Form,
+}
+
+#[derive(Debug)]
+enum Form {
+    Plot(Plot),
+    Strip(Strip),
+}
+
+impl Picture {
+    /// As an element of a page.
+    pub fn svg(&self) -> Markup {
+        match &self.form {
+            Form::Plot(plot) => plot.svg(),
+            Form::Strip(strip) => strip.svg(),
+        }
+    }
+
+    /// What is in it, without the element around it.
+    pub fn drawing(&self) -> Markup {
+        match &self.form {
+            Form::Plot(plot) => plot.drawing(),
+            Form::Strip(strip) => strip.drawing(),
+        }
+    }
+
+    /// How high it is.
+    pub fn height(&self) -> f64 {
+        match &self.form {
+            Form::Plot(_) => plot::HEIGHT,
+            Form::Strip(strip) => strip.height(),
+        }
+    }
+
+    /// Series that a legend has to name.
+    fn series(&self) -> &[Series] {
+        match &self.form {
+            Form::Plot(plot) => &plot.series,
+            Form::Strip(_) => &[],
+        }
+    }
+}
+
 /// The plots that show it; none where nothing was measured of it.
-pub fn plots(look: &Look<'_>, what: What) -> Vec<Plot> {
+pub fn plots(look: &Look<'_>, what: What) -> Vec<Picture> {
     match what {
         What::Latency => latency(look),
         What::Iops | What::Cpu => over(look, what, &look.layout),
-        What::Bandwidth => {
-            if look.kind == Some(Kind::Pool) {
-                return over(look, what, &look.layout);
-            }
-            let sizes = look.layout.plots.contains(&Part::Block);
-            if sizes { over(look, what, &look.layout.over(Part::Block)) } else { Vec::new() }
+        What::Bandwidth if look.kind == Some(Kind::Pool) => over(look, what, &look.layout),
+        What::Bandwidth if look.layout.plots.contains(&Part::Block) => {
+            over(look, what, &look.layout.over(Part::Block))
         }
+        What::Bandwidth => Vec::new(),
     }
 }
 
@@ -178,82 +244,70 @@ fn titles(layout: &Layout, parts: &[Part], run: &Run) -> (String, String) {
     (heading, cells::titled(&cells::words(parts, run), "All runs"))
 }
 
-fn over(look: &Look<'_>, what: What, layout: &Layout) -> Vec<Plot> {
+fn over(look: &Look<'_>, what: What, layout: &Layout) -> Vec<Picture> {
     let groups: Vec<&Group<'_>> =
         look.groups.iter().filter(|group| group.iter().any(|run| what.of(run).is_some())).collect();
     let plots = cells::by(&groups, |group| titles(layout, &layout.plots, group[0]));
-    plots.into_iter().map(|(titles, groups)| plot(look, what, layout.x, titles, &groups)).collect()
+    let picture = |((heading, title), groups): ((String, String), Vec<&Group<'_>>)| {
+        let form = match layout.x {
+            Some(x) => Form::Plot(plot(look, what, x, title, &groups)),
+            None => Form::Strip(strip(look, what, title, &groups)),
+        };
+        Picture { heading, form }
+    };
+    plots.into_iter().map(picture).collect()
 }
 
-fn plot(
-    look: &Look<'_>,
-    what: What,
-    x: Option<Part>,
-    (heading, title): (String, String),
-    groups: &[&Group<'_>],
-) -> Plot {
-    let place = |run: &Run| x.and_then(|part| part.number(run));
-    let series = cells::by(groups, |group| look.layout.name(group[0])).into_iter().enumerate();
+fn plot(look: &Look<'_>, what: What, x: Part, title: String, groups: &[&Group<'_>]) -> Plot {
+    let place = |run: &Run| x.number(run).unwrap_or(0.0);
+    let series = cells::by(groups, |group| look.layout.name(group[0]));
     let series: Vec<Series> = series
-        .map(|(index, (name, mut groups))| {
-            groups.sort_by(|one, other| {
-                place(one[0]).partial_cmp(&place(other[0])).unwrap_or(std::cmp::Ordering::Equal)
-            });
-            let style = look.style(groups[0][0]);
-            // Where there is no axis, each series has a place of its own.
-            let points = groups.iter().filter_map(|group| {
-                let figures = group.iter().filter_map(|run| what.of(run));
-                point(
-                    &name,
-                    x.map_or(index as f64, |_| place(group[0]).unwrap_or(0.0)),
-                    figures,
-                    what,
-                    x,
-                    group[0],
-                )
-            });
-            Series { points: points.collect(), name, style }
+        .into_iter()
+        .map(|(name, mut groups)| {
+            groups.sort_by(|one, other| place(one[0]).total_cmp(&place(other[0])));
+            let points = groups.iter().filter_map(|group| point(&name, what, x, group)).collect();
+            Series { style: look.style(groups[0][0]), points, name }
         })
         .collect();
     let highs = series.iter().flat_map(|series| &series.points).map(|point| point.high);
-    let label = if what == What::Cpu { scale::plain } else { scale::count };
-    let y = Scale::from_zero(highs, label);
-    let places: Vec<f64> = groups.iter().filter_map(|group| place(group[0])).collect();
-    let (x, x_title) = match x {
-        Some(part) => (Scale::doublings(&places, part.label()), part.axis().to_string()),
-        None => (Scale::steps(&vec![""; series.len()]), "one point for each series".to_string()),
-    };
-    Plot { heading, title, y_title: what.y_title().into(), x_title, x, y, series }
+    let y = Scale::from_zero(highs, what.label());
+    let places: Vec<f64> = groups.iter().map(|group| place(group[0])).collect();
+    let x_scale = Scale::doublings(&places, x.label());
+    Plot { title, y_title: what.y_title().into(), x_title: x.axis().into(), x: x_scale, y, series }
 }
 
-fn point(
-    name: &str,
-    x: f64,
-    figures: impl Iterator<Item = f64>,
-    what: What,
-    axis: Option<Part>,
-    run: &Run,
-) -> Option<Point> {
-    let Spread { median, min, max } = Spread::of(figures)?;
-    let text = if what == What::Iops { table::rate } else { table::figure };
-    let unit = match what {
-        What::Iops => "IOPS",
-        What::Cpu => "µs",
-        _ => "MiB/s",
-    };
-    let at = axis.and_then(|part| part.words(run)).map(|words| format!(", {words}")).unwrap_or_default();
+/// Where there is no axis: a row for each series, a dot for each round.
+fn strip(look: &Look<'_>, what: What, title: String, groups: &[&Group<'_>]) -> Strip {
+    let rows = groups.iter().map(|group| {
+        let label = look.layout.name(group[0]);
+        let dots = group.iter().filter_map(|run| {
+            let figure = what.of(run)?;
+            Some(Dot {
+                x: figure,
+                tip: format!("{label}, round {}: {} {}", run.round, (what.text())(figure), what.unit()),
+            })
+        });
+        let dots: Vec<Dot> = dots.collect();
+        let median = Spread::of(dots.iter().map(|dot| dot.x)).map(|spread| spread.median);
+        Row { style: look.style(group[0]), label, dots, reach: None, median }
+    });
+    let rows: Vec<Row> = rows.collect();
+    let x = Scale::from_zero(rows.iter().flat_map(|row| &row.dots).map(|dot| dot.x), what.label());
+    Strip { title, x_title: what.y_title().into(), x, noise: None, rows }
+}
+
+fn point(name: &str, what: What, axis: Part, group: &Group<'_>) -> Option<Point> {
+    let run = group[0];
+    let Spread { median, min, max } = Spread::of(group.iter().filter_map(|run| what.of(run)))?;
+    let (text, unit) = (what.text(), what.unit());
+    let at = axis.words(run).unwrap_or_default();
     let range = if max > min { format!(" ({} to {})", text(min), text(max)) } else { String::new() };
-    Some(Point {
-        x,
-        y: median,
-        low: min,
-        high: max,
-        tip: format!("{name}{at}: {} {unit}{range}", text(median)),
-    })
+    let tip = format!("{name}, {at}: {} {unit}{range}", text(median));
+    Some(Point { x: axis.number(run)?, y: median, low: min, high: max, tip })
 }
 
 /// Percentiles; with several block sizes, of the smallest at each depth and of the others at the deepest.
-fn latency(look: &Look<'_>) -> Vec<Plot> {
+fn latency(look: &Look<'_>) -> Vec<Picture> {
     let mut parts = look.layout.plots.clone();
     parts.extend(look.layout.x);
     let with_latency = |group: &&Group<'_>| group.iter().any(|run| run.latency_ns.is_some());
@@ -263,10 +317,14 @@ fn latency(look: &Look<'_>) -> Vec<Plot> {
     let shown = |group: &&Group<'_>| group[0].block_size_bytes == smallest || group[0].iodepth == deepest;
     let shown: Vec<&Group<'_>> = groups.into_iter().filter(shown).collect();
     let plots = cells::by(&shown, |group| titles(&look.layout, &parts, group[0]));
-    plots.into_iter().map(|(titles, groups)| percentiles(look, titles, &groups)).collect()
+    let picture = |((heading, title), groups): ((String, String), Vec<&Group<'_>>)| Picture {
+        heading,
+        form: Form::Plot(percentiles(look, title, &groups)),
+    };
+    plots.into_iter().map(picture).collect()
 }
 
-fn percentiles(look: &Look<'_>, (heading, title): (String, String), groups: &[&Group<'_>]) -> Plot {
+fn percentiles(look: &Look<'_>, title: String, groups: &[&Group<'_>]) -> Plot {
     let of = |group: &Group<'_>, index: usize| {
         Spread::of(group.iter().filter_map(|run| (PERCENTILES[index].of)(run)))
     };
@@ -296,7 +354,6 @@ fn percentiles(look: &Look<'_>, (heading, title): (String, String), groups: &[&G
     let titles: Vec<&str> = known.iter().map(|&index| PERCENTILES[index].title).collect();
     let x = Scale::steps(&titles);
     Plot {
-        heading,
         title,
         y_title: What::Latency.y_title().into(),
         x_title: "percentile of the operations".into(),
@@ -307,9 +364,9 @@ fn percentiles(look: &Look<'_>, (heading, title): (String, String), groups: &[&G
 }
 
 /// The series of some plots, each once, in the order of their styles.
-pub fn entries(plots: &[Plot]) -> Vec<Entry> {
+pub fn entries(plots: &[Picture]) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
-    for series in plots.iter().flat_map(|plot| &plot.series) {
+    for series in plots.iter().flat_map(Picture::series) {
         let entry = Entry { name: series.name.clone(), style: series.style };
         if !entries.contains(&entry) {
             entries.push(entry);

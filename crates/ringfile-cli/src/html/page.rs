@@ -43,11 +43,15 @@ pub fn facts(facts: &[(&str, String)]) -> Markup {
     html! { dl.facts { @for (name, fact) in facts { div { dt { (name) } dd { bdi { (fact) } } } } } }
 }
 
-/// The same under a heading, if there is one.
+/// The same under a heading, if there is one; beside it where that fills the width.
 pub fn group(heading: &str, markup: impl IntoIterator<Item = Markup>) -> Markup {
+    let all: Vec<Markup> = markup.into_iter().collect();
     html! {
-        @if !heading.is_empty() { h3 { (heading) } }
-        (plots(markup))
+        @if heading.is_empty() {
+            (plots(all))
+        } @else {
+            div.two[all.len() < 3] { h3 { (heading) } (plots(all)) }
+        }
     }
 }
 

@@ -22,8 +22,6 @@ const BOTTOM: f64 = HEIGHT - 44.0;
 /// One plot.
 #[derive(Debug)]
 pub struct Plot {
-    /// What its group has in common; may be empty.
-    pub heading: String,
     /// What tells it apart from its neighbours.
     pub title: String,
     /// What the vertical axis shows, with its unit.
@@ -75,8 +73,8 @@ impl Plot {
     /// What is in it, without the element around it.
     pub fn drawing(&self) -> Markup {
         html! {
-            text.h x="4" y="15" { (self.title) }
-            text.t x="4" y="32" { (self.y_title) }
+            text.h x="0" y="15" { (self.title) }
+            text.t x="0" y="32" { (self.y_title) }
             (self.frame())
             @for (index, series) in self.series.iter().enumerate() { (self.series(series, index)) }
         }
@@ -84,8 +82,7 @@ impl Plot {
 
     fn description(&self) -> String {
         let names: Vec<&str> = self.series.iter().map(|series| series.name.as_str()).collect();
-        let heading = if self.heading.is_empty() { String::new() } else { format!("{}: ", self.heading) };
-        format!("{heading}{}: {} over {}; {}", self.title, self.y_title, self.x_title, names.join(", "))
+        format!("{}: {} over {}; {}", self.title, self.y_title, self.x_title, names.join(", "))
     }
 
     fn frame(&self) -> Markup {

@@ -5,10 +5,9 @@
 use maud::{Markup, html};
 
 use super::cells::{self, Part};
-use super::drawing::{self, Look};
+use super::drawing::{self, Look, Picture};
 use super::marks;
 use super::page;
-use super::plot::Plot;
 use super::scale::{self, Scale};
 use super::strip::{Dot, Row, Strip};
 use crate::error::one_line;
@@ -133,11 +132,12 @@ pub fn plots(results: &Results) -> Markup {
         if plots.is_empty() {
             continue;
         }
-        let all: Vec<&Plot> = plots.iter().collect();
+        let all: Vec<&Picture> = plots.iter().collect();
         let groups = cells::by(&all, |plot| plot.heading.clone());
         let body = html! {
-            (marks::legend(&drawing::entries(&plots)))
-            @for (heading, plots) in groups { (page::group(&heading, plots.into_iter().map(Plot::svg))) }
+            @let entries = drawing::entries(&plots);
+            @if !entries.is_empty() { (marks::legend(&entries)) }
+            @for (heading, plots) in groups { (page::group(&heading, plots.into_iter().map(Picture::svg))) }
         };
         sections.push(page::section(what.title(), &what.meaning(&look), body));
     }

@@ -6,9 +6,9 @@
 use maud::{Markup, PreEscaped, html};
 
 use super::cells;
-use super::drawing::{self, Look, What};
+use super::drawing::{self, Look, Picture, What};
 use super::marks;
-use super::plot::{self, Plot};
+use super::plot;
 use super::sections;
 use crate::report::results::Results;
 
@@ -26,7 +26,7 @@ pub fn svg(results: &Results, what: What) -> Option<String> {
     }
     let inner = columns as f64 * (plot::WIDTH + GAP) - GAP;
     let (legend, legend_height) = marks::drawn_legend(&drawing::entries(&plots), inner);
-    let all: Vec<&Plot> = plots.iter().collect();
+    let all: Vec<&Picture> = plots.iter().collect();
     let mut bottom = MARGIN + legend_height;
     let mut placed: Vec<Markup> = Vec::new();
     for (heading, plots) in cells::by(&all, |plot| plot.heading.clone()) {
@@ -41,7 +41,7 @@ pub fn svg(results: &Results, what: What) -> Option<String> {
                 placed
                     .push(html! { g transform=(format!("translate({left} {bottom})")) { (plot.drawing()) } });
             }
-            bottom += plot::HEIGHT + GAP;
+            bottom += row.iter().map(|plot| plot.height()).fold(0.0, f64::max) + GAP;
         }
     }
     let (width, height) = (inner + 2.0 * MARGIN, bottom - GAP + MARGIN);

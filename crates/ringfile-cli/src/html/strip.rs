@@ -71,15 +71,26 @@ impl Row {
 impl Strip {
     /// As an element of a page.
     pub fn svg(&self) -> Markup {
-        let height = self.bottom() + 40.0;
         html! {
-            svg.plot viewBox=(format!("0 0 {WIDTH} {height}")) role="img" aria-label=(format!("{}: {}", self.title, self.x_title)) {
-                text.h x="4" y="15" { (self.title) }
-                text.t x="4" y="32" { (self.x_title) }
-                (self.frame())
-                (self.rows())
+            svg.plot viewBox=(format!("0 0 {WIDTH} {}", self.height())) role="img" aria-label=(format!("{}: {}", self.title, self.x_title)) {
+                (self.drawing())
             }
         }
+    }
+
+    /// What is in it, without the element around it.
+    pub fn drawing(&self) -> Markup {
+        html! {
+            text.h x="0" y="15" { (self.title) }
+            text.t x="0" y="32" { (self.x_title) }
+            (self.frame())
+            (self.rows())
+        }
+    }
+
+    /// How high it is.
+    pub fn height(&self) -> f64 {
+        self.bottom() + 30.0
     }
 
     /// Where dots begin: right of the labels, or where these are long at the left, with labels above their dots.
@@ -151,14 +162,14 @@ impl Strip {
 
     fn row(&self, row: &Row, top: f64) -> Markup {
         if row.dots.is_empty() {
-            return html! { text.t.b x="4" y=(top + 16.0) { (row.label) } };
+            return html! { text.t.b.o x="0" y=(top + 16.0) { (row.label) } };
         }
         let label = lines(&row.label);
         let above = if self.labels_above() { label.len() as f64 } else { 0.0 };
         let middle = top + ROW * (above + 0.5);
         html! {
             @for (index, line) in label.iter().enumerate() {
-                text.t x="4" y=(top + 13.0 + ROW * index as f64) { (line) }
+                text.t.o x="0" y=(top + 13.0 + ROW * index as f64) { (line) }
             }
             g class=(marks::class(row.style)) {
                 @if let Some((low, high)) = row.reach {

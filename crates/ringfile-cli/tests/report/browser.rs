@@ -158,13 +158,16 @@ fn drawn(pixels: &[u8]) -> f64 {
     other as f64 * 3.0 / pixels.len() as f64
 }
 
-fn show(test: &str, name: &str, samples: &[(&str, &Value)], plots: usize) {
+fn show(test: &str, name: &str, samples: &[(&str, &Value)], plots: usize, pictures: bool) {
     let Some(browser) = chromium() else {
         skip(test, "chromium is not installed");
         return;
     };
     let folder = folder();
     let (page, _) = page_of(folder.path(), samples);
+    // Beside the pictures, to be opened.
+    std::fs::copy(&page, Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{name}.html")))
+        .expect("copy");
     let found = examine(browser, folder.path(), &page);
     assert_eq!(found.len(), WIDTHS.len());
     for (found, width) in found.iter().zip(WIDTHS) {
@@ -183,7 +186,7 @@ fn show(test: &str, name: &str, samples: &[(&str, &Value)], plots: usize) {
             found["smallest"]
         );
     }
-    for width in WIDTHS {
+    for width in WIDTHS.into_iter().filter(|_| pictures) {
         let paper = |dark| {
             let pixels = picture(browser, folder.path(), &page, name, width, 4000, dark);
             assert!(drawn(&pixels) > 0.02, "{name} at {width}, dark {dark}: a blank picture");
@@ -196,20 +199,20 @@ fn show(test: &str, name: &str, samples: &[(&str, &Value)], plots: usize) {
 
 #[test]
 fn a_grid_is_shown_whole() {
-    show("a_grid_is_shown_whole", "buffers", &[("a", &buffers(1, 1.0, 1.04))], 30);
+    show("a_grid_is_shown_whole", "buffers", &[("a", &buffers(1, 1.0, 1.04))], 30, true);
 }
 
 #[test]
 fn a_pool_and_batches_are_shown_whole() {
-    show("a_pool_and_batches_are_shown_whole", "pool", &[("a", &pool())], 4);
-    show("a_pool_and_batches_are_shown_whole", "batch", &[("a", &batch())], 4);
+    show("a_pool_and_batches_are_shown_whole", "pool", &[("a", &pool())], 4, false);
+    show("a_pool_and_batches_are_shown_whole", "batch", &[("a", &batch())], 4, false);
 }
 
 #[test]
 fn a_comparison_is_shown_whole() {
     let (before, mut after) = (buffers(1, 1.0, 1.0), buffers(2, 1.2, 1.1));
     after["machine"]["kernel"] = "6.1.0-a-kernel-with-quite-a-long-name".into();
-    show("a_comparison_is_shown_whole", "compare", &[("before", &before), ("after", &after)], 2);
+    show("a_comparison_is_shown_whole", "compare", &[("before", &before), ("after", &after)], 2, true);
 }
 
 #[test]
@@ -217,5 +220,5 @@ fn long_names_are_shown_whole() {
     let mut sample = batch();
     sample["params"]["file"] = format!("/tmp/{}", "long".repeat(60)).into();
     sample["command"] = format!("ringfile perf batch --file /tmp/{}", "long".repeat(60)).into();
-    show("long_names_are_shown_whole", "long", &[("a", &sample)], 4);
+    show("long_names_are_shown_whole", "long", &[("a", &sample)], 4, false);
 }

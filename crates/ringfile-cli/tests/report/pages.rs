@@ -70,9 +70,10 @@ fn a_quick_grid_is_small_and_has_all_its_runs() {
     let page = text(&out);
     assert_stands_alone(&page);
     assert!(page.len() < 1 << 20, "{} bytes", page.len());
-    // IOPS and CPU: one plot for each block size, access and number of processes.
-    let title = "4k blocks, 1 process";
-    assert!(page.contains(title) || page.contains("Random reads, 4k blocks, 1 process"), "{title}");
+    for heading in ["Random reads, 1 process", "Random writes, 2 processes"] {
+        // IOPS, CPU, bandwidth, latency, rounds.
+        assert_eq!(page.matches(&format!("<h3>{heading}</h3>")).count(), 5, "{heading}");
+    }
     for words in [
         "What to set here",
         "buffers = fixed",
