@@ -122,7 +122,7 @@ impl<'a> Comparison<'a> {
             let of_way = [Part::Direct, Part::Cache, Part::Route];
             let parts: Vec<Part> =
                 named.iter().copied().filter(|part| !(plain && of_way.contains(part))).collect();
-            let words = cells::words(&parts, run);
+            let words = cells::words(&parts, run).replace(" blocks", "");
             if words.is_empty() { "all runs".into() } else { words }
         };
         let find = |groups: &[Vec<&'a Run>], run: &Run| {

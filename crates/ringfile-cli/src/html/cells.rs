@@ -124,6 +124,8 @@ impl Part {
         let counted = |one: &str, more: &str| format!("{cell} {}", if cell == "1" { one } else { more });
         Some(match self {
             Part::Cache => match cell.as_str() {
+                // Direct I/O goes past it.
+                "keep" if run.direct => return None,
                 "keep" => "cache as it is".into(),
                 state => format!("{state} cache"),
             },
@@ -150,6 +152,12 @@ impl Part {
             Part::InFlight => run.inflight.map(|count| count as f64),
             _ => None,
         }
+    }
+
+    /// Whether its values are counts or sizes.
+    pub fn counts(self) -> bool {
+        use Part::*;
+        matches!(self, Processes | Jobs | Block | Depth | Batch | InFlight)
     }
 
     /// How its axis is labelled.

@@ -40,6 +40,8 @@ pub struct Look<'a> {
     pub layout: Layout,
     /// Runs beside the grid, to choose direct I/O and route by (`perf buffers`).
     pub choices: Vec<&'a Run>,
+    /// The cells of them that are not of the grid.
+    pub beside: Vec<Group<'a>>,
     kind: Option<Kind>,
     groups: Vec<Group<'a>>,
     /// Names of series in the order of their styles.
@@ -65,12 +67,21 @@ impl<'a> Look<'a> {
             }
         }
         let choices = choices(&groups, &others);
-        Look { layout, choices, kind: results.kind, groups, names }
+        Look { layout, choices, beside: others, kind: results.kind, groups, names }
+    }
+
+    /// The cells of the plots.
+    pub fn grid(&self) -> &[Group<'a>] {
+        &self.groups
     }
 
     /// Whether a run is in the plots.
     pub fn in_grid(&self, run: &Run) -> bool {
         self.groups.iter().any(|group| group[0].key() == run.key())
+    }
+
+    fn smallest_block(&self) -> u64 {
+        self.groups.iter().map(|group| group[0].block_size_bytes).min().unwrap_or(0)
     }
 
     /// The style of a run's series.
@@ -91,7 +102,11 @@ pub fn way_of(run: &Run) -> Way {
 /// The one that most have.
 pub fn usual_way(runs: &[&Run]) -> Option<Way> {
     let count = |way: Way| runs.iter().filter(|run| way_of(run) == way).count();
-    cells::by(runs, |run: &Run| way_of(run)).into_iter().map(|(way, _)| way).rev().max_by_key(|&way| count(way))
+    cells::by(runs, |run: &Run| way_of(run))
+        .into_iter()
+        .map(|(way, _)| way)
+        .rev()
+        .max_by_key(|&way| count(way))
 }
 
 /// Runs of other ways, and those of the grid in the same cells.
@@ -111,14 +126,17 @@ impl What {
         match self {
             What::Iops => "Operations a second",
             What::Cpu => "CPU time for one operation",
-            What::Bandwidth => "Bandwidth over block size",
+            What::Bandwidth => "Bandwidth",
             What::Latency => "Latency",
         }
     }
 
     /// What it means, in a few words.
     pub fn meaning(self, look: &Look<'_>) -> String {
-        let spread = "Points are medians of the rounds, bars reach from the least to the most.";
+        let spread = match look.layout.x {
+            Some(_) => "Points are medians of the rounds, bars reach from the least to the most.",
+            None => "A dot is one round, the bar their median.",
+        };
         match self {
             What::Iops => format!(
                 "How many operations were done each second (IOPS); more is better. {spread} Each plot has a scale of its own."
@@ -128,13 +146,21 @@ impl What {
             ),
             What::Bandwidth => format!("Bytes read or written each second; more is better. {spread}"),
             What::Latency => {
+                let blocks = scale::block(look.smallest_block() as f64);
+                let several =
+                    look.groups.iter().any(|group| group[0].block_size_bytes != look.smallest_block());
+                let blocks = if several {
+                    format!(" Of {blocks} blocks; the tables have the rest.")
+                } else {
+                    String::new()
+                };
                 let due = if look.kind == Some(Kind::Pool) {
                     "At a fixed rate it counts from when the operation was due, so that a stall is not hidden."
                 } else {
                     "It counts from hand-in to completion."
                 };
                 format!(
-                    "Of 100 operations, 99 took no longer than p99; p99.9 is the slowest of a thousand. Less is better; the axis is logarithmic. {due}"
+                    "Of 100 operations, 99 took no longer than p99; p99.9 is the slowest of a thousand. Less is better; the axis is logarithmic. {due}{blocks}"
                 )
             }
         }
@@ -306,16 +332,15 @@ fn point(name: &str, what: What, axis: Part, group: &Group<'_>) -> Option<Point>
     Some(Point { x: axis.number(run)?, y: median, low: min, high: max, tip })
 }
 
-/// Percentiles; with several block sizes, of the smallest at each depth and of the others at the deepest.
+/// Percentiles, of the smallest blocks where there are several sizes.
 fn latency(look: &Look<'_>) -> Vec<Picture> {
     let mut parts = look.layout.plots.clone();
     parts.extend(look.layout.x);
-    let with_latency = |group: &&Group<'_>| group.iter().any(|run| run.latency_ns.is_some());
-    let groups: Vec<&Group<'_>> = look.groups.iter().filter(with_latency).collect();
-    let smallest = groups.iter().map(|group| group[0].block_size_bytes).min().unwrap_or(0);
-    let deepest = groups.iter().map(|group| group[0].iodepth).max().unwrap_or(0);
-    let shown = |group: &&Group<'_>| group[0].block_size_bytes == smallest || group[0].iodepth == deepest;
-    let shown: Vec<&Group<'_>> = groups.into_iter().filter(shown).collect();
+    let smallest = look.smallest_block();
+    let shown = |group: &&Group<'_>| {
+        group[0].block_size_bytes == smallest && group.iter().any(|run| run.latency_ns.is_some())
+    };
+    let shown: Vec<&Group<'_>> = look.groups.iter().filter(shown).collect();
     let plots = cells::by(&shown, |group| titles(&look.layout, &parts, group[0]));
     let picture = |((heading, title), groups): ((String, String), Vec<&Group<'_>>)| Picture {
         heading,
@@ -351,7 +376,8 @@ fn percentiles(look: &Look<'_>, title: String, groups: &[&Group<'_>]) -> Plot {
         .collect();
     let points = || series.iter().flat_map(|series| &series.points);
     let y = Scale::logarithmic(points().flat_map(|point| [point.low, point.high]), scale::micros);
-    let titles: Vec<&str> = known.iter().map(|&index| PERCENTILES[index].title).collect();
+    let titles: Vec<&str> =
+        known.iter().map(|&index| PERCENTILES[index].title.trim_start_matches('p')).collect();
     let x = Scale::steps(&titles);
     Plot {
         title,

@@ -20,7 +20,7 @@ pub struct Figure {
 pub const SPEED: [Figure; 12] = [
     Figure { title: "IOPS", of: |run| Some(run.iops), text: rate },
     Figure { title: "MiB/s", of: |run| Some(mebibytes(run)), text: figure },
-    Figure { title: "mean µs", of: |run| run.latency_ns.map(|latency| micros(latency.mean)), text: figure },
+    Figure { title: "mean", of: |run| run.latency_ns.map(|latency| micros(latency.mean)), text: figure },
     Figure {
         title: "stddev",
         of: |run| run.latency_ns.and_then(|latency| known(latency.stddev)),

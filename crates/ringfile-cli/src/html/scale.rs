@@ -67,12 +67,12 @@ impl Scale {
         let rounds = round_numbers(low, high);
         let (low, high) = (rounds[0], rounds[rounds.len() - 1]);
         let decades = (high / low).log10();
-        // As many as fit: 1, 2, 5 within two decades, else whole decades, else every second one.
+        // As many as fit: 1, 2, 5 of each decade, else whole decades, else every second one.
         let every = (decades / 5.0).ceil().max(1.0) as i64;
         let shown = |&&value: &&f64| {
             let exponent = value.log10();
             let whole = (exponent - exponent.round()).abs() < 1e-9;
-            decades < 2.01 || (whole && (exponent.round() as i64).rem_euclid(every) == 0)
+            rounds.len() <= 8 || (whole && (exponent.round() as i64).rem_euclid(every) == 0)
         };
         let ticks = rounds.iter().filter(shown).map(|&value| (value, label(value))).collect();
         Scale { logarithmic: true, low, high, margin: 0.0, ticks }

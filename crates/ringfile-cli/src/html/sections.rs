@@ -126,7 +126,7 @@ pub fn advice(results: &Results) -> Markup {
 /// Plots of speed, cost and latency.
 pub fn plots(results: &Results) -> Markup {
     let look = Look::of(results);
-    let mut sections = Vec::new();
+    let mut sections: Vec<(bool, Markup)> = Vec::new();
     for what in drawing::What::ALL {
         let plots = drawing::plots(&look, what);
         if plots.is_empty() {
@@ -139,9 +139,19 @@ pub fn plots(results: &Results) -> Markup {
             @if !entries.is_empty() { (marks::legend(&entries)) }
             @for (heading, plots) in groups { (page::group(&heading, plots.into_iter().map(Picture::svg))) }
         };
-        sections.push(page::section(what.title(), &what.meaning(&look), body));
+        sections.push((plots.len() == 1, page::section(what.title(), &what.meaning(&look), body)));
     }
-    html! { @for section in sections { (section) } (choices(&look)) }
+    html! {
+        // Sections of one plot stand beside each other.
+        @for sections in sections.chunk_by(|one, other| one.0 && other.0) {
+            @if sections.len() > 1 {
+                div.beside { @for (_, section) in sections { (section) } }
+            } @else {
+                @for (_, section) in sections { (section) }
+            }
+        }
+        (choices(&look))
+    }
 }
 
 /// Ways of I/O that are measured beside the grid, with a row each.
@@ -181,7 +191,7 @@ fn tip(label: &str, run: &Run) -> String {
     format!("{label}, round {}: {} IOPS", run.round, table::rate(run.iops))
 }
 
-/// Where CPU time goes; results have no profile yet.
+/// Where CPU time goes. Results have no profile yet; a flame graph goes into [`page::image`].
 pub fn profile(_results: &Results) -> Markup {
     Markup::default()
 }

@@ -6,11 +6,11 @@
 use maud::{Markup, html};
 
 use super::cells::{self, Part};
+use super::drawing::Look;
 use super::figures::{COST, Figure, SPEED};
 use super::page;
 use crate::report::results::{Results, Role, Run};
 use crate::report::statistics::Spread;
-use crate::report::summary::groups;
 use crate::report::table::Table;
 use crate::report::{batches, change};
 
@@ -62,13 +62,14 @@ pub fn section(results: &Results) -> Markup {
     if runs.is_empty() {
         return Markup::default();
     }
+    let look = Look::of(results);
     let changes = change::table(runs);
     let in_batches = runs.iter().any(|run| run.batch.is_some());
     let rounds = runs.iter().map(|run| run.round).max().unwrap_or(1);
     let median = if rounds > 1 { format!("medians of {rounds} rounds") } else { "one round".into() };
     let body = html! {
-        details open { summary { "Speed and latency" small { (median) } } (figures(runs, &SPEED)) }
-        details { summary { "Cost and counts" small { "for one operation, or in per cent of a core" } } (figures(runs, &COST)) }
+        details open { summary { "Speed and latency" small { (median) } } (figures(&look, &SPEED)) }
+        details { summary { "Cost and counts" small { "for one operation, or in per cent of a core" } } (figures(&look, &COST)) }
         @if in_batches {
             details { summary { "Beside the others" small { "reads a second in per cent of theirs" } } (from_terminal(&batches::table(runs))) }
         }
@@ -83,8 +84,17 @@ pub fn section(results: &Results) -> Markup {
 }
 
 /// A row for each cell and engine, with the medians of these figures, as far as any run has them.
-fn figures(runs: &[Run], figures: &[Figure]) -> Markup {
-    let groups = groups(runs);
+fn figures(look: &Look<'_>, figures: &[Figure]) -> Markup {
+    html! {
+        (medians(look.grid(), figures))
+        @if !look.beside.is_empty() {
+            h3 { "Direct or buffered, and which route" }
+            (medians(&look.beside, figures))
+        }
+    }
+}
+
+fn medians(groups: &[Vec<&Run>], figures: &[Figure]) -> Markup {
     let measured: Vec<&Run> = groups.iter().flatten().copied().collect();
     let parts = keys(&measured);
     let median = |group: &[&Run], figure: &Figure| {
@@ -128,7 +138,8 @@ fn keys(runs: &[&Run]) -> Vec<Part> {
 }
 
 fn columns<'a>(parts: &[Part], figures: impl Iterator<Item = &'a str>) -> Vec<Column> {
-    let keys = parts.iter().map(|part| Column { title: part.title().into(), number: false, key: true });
+    let keys =
+        parts.iter().map(|part| Column { title: part.title().into(), number: part.counts(), key: true });
     keys.chain(figures.map(|title| Column { title: title.into(), number: true, key: false })).collect()
 }
 
