@@ -84,8 +84,9 @@ fn verdict(measured: &Measured<'_>, subject: Buffers, base: Buffers, metric: Met
 
 /// What to say where the kernel took little of the memory: what was measured then is not what it is called.
 fn refused(asked: &[&Run]) -> Option<String> {
-    let on_ring: u64 = asked.iter().filter_map(|run| run.route_ops).map(|routes| routes.ring).sum();
-    let fixed: u64 = asked.iter().filter_map(|run| run.fixed_ops).sum();
+    let sum = |ops: &mut dyn Iterator<Item = u64>| ops.fold(0, u64::saturating_add);
+    let on_ring = sum(&mut asked.iter().filter_map(|run| run.route_ops).map(|routes| routes.ring));
+    let fixed = sum(&mut asked.iter().filter_map(|run| run.fixed_ops));
     (on_ring > 0 && asked.iter().all(|run| run.fixed_ops.is_some()) && fixed < on_ring / 2).then(|| {
         let share = fixed as f64 * 100.0 / on_ring as f64;
         format!(

@@ -74,8 +74,10 @@ fn stops<'a>(measured: &Measured<'_>, runs: &[&'a Run]) -> Option<Stop<'a>> {
         let deeper = depths.iter().filter(move |&&other| other > depth);
         deeper.filter_map(move |&other| Some((other, over(other, depth)?))).collect::<Vec<_>>()
     };
-    let depth =
-        depths.iter().copied().find(|&depth| !deeper(depth).iter().any(|(_, verdict)| gains(verdict)))?;
+    let depth = depths
+        .iter()
+        .copied()
+        .find(|&depth| !deeper(depth).iter().any(|(_, verdict)| verdict.gains(WORTH)))?;
     let before = depths.iter().copied().filter(|&other| other < depth).next_back();
     let before = before.and_then(|other| Some((other, at(other), over(depth, other)?)));
     let most = |one: &(usize, Verdict), other: &(usize, Verdict)| {
@@ -83,11 +85,6 @@ fn stops<'a>(measured: &Measured<'_>, runs: &[&'a Run]) -> Option<Stop<'a>> {
     };
     let deeper = deeper(depth).into_iter().max_by(most);
     Some(Stop { depth, at: at(depth), before, deeper })
-}
-
-/// Whether more in flight pays; with too few rounds to judge, as far as it looks.
-fn gains(verdict: &Verdict) -> bool {
-    verdict.ratio.median > WORTH && (verdict.outside || !verdict.is_judged())
 }
 
 impl Stop<'_> {

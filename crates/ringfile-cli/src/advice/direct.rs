@@ -31,7 +31,8 @@ fn compare<'a>(measured: &Measured<'a>, direct: &[&'a Run], buffered: &[&'a Run]
     };
     let cold: Vec<&Run> =
         reads(buffered).into_iter().filter(|run| run.cache == Cache::Cold && hits(run) < 0.5).collect();
-    let (direct, cold) = (of_route(&reads(direct), Route::Ring), of_route(&cold, Route::Auto));
+    let direct = of_first(&reads(direct), &[Route::Ring, Route::Workers, Route::Auto, Route::Inline]);
+    let cold = of_first(&cold, &[Route::Auto, Route::Ring, Route::Workers, Route::Inline]);
     let depths = values(&direct, |run| run.iodepth);
     let depth = depths.into_iter().rev().find(|&depth| cold.iter().any(|run| run.iodepth == depth))?;
     let (direct, cold) = (at_depth(&direct, depth), at_depth(&cold, depth));
@@ -68,8 +69,9 @@ fn hits(run: &Run) -> f64 {
     if mean.is_finite() { mean.clamp(0.0, 0.99) } else { 0.0 }
 }
 
-/// Those that went such a way; all where none did.
-fn of_route<'a>(runs: &[&'a Run], route: Route) -> Runs<'a> {
-    let those: Runs<'a> = runs.iter().copied().filter(|run| run.route == Some(route)).collect();
-    if those.is_empty() { runs.to_vec() } else { those }
+/// Those of the first of these routes that there are runs of.
+fn of_first<'a>(runs: &[&'a Run], routes: &[Route]) -> Runs<'a> {
+    let of =
+        |route: &Route| runs.iter().copied().filter(|run| run.route == Some(*route)).collect::<Runs<'a>>();
+    routes.iter().map(of).find(|runs| !runs.is_empty()).unwrap_or_default()
 }

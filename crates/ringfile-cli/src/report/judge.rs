@@ -29,7 +29,8 @@ pub struct Verdict {
     pub ratio: Spread,
     /// Rounds that have both.
     pub rounds: usize,
-    /// What a ratio must be away from 1 to be claimed, as a fraction; infinite where no A/A tells.
+    /// How much more the subject must have to be claimed, or have less by that factor, as a fraction; infinite where no A/A
+    /// tells.
     pub noise: f64,
     /// Whether the difference may be claimed.
     pub outside: bool,
@@ -44,6 +45,11 @@ impl Verdict {
     /// Whether the subject has surely less.
     pub fn less(&self) -> bool {
         self.outside && self.ratio.median < 1.0
+    }
+
+    /// Whether the subject has more by such a factor, so far as can be told: surely, or with too few rounds to judge on sight.
+    pub fn gains(&self, factor: f64) -> bool {
+        self.ratio.median > factor && (self.outside || !self.is_judged())
     }
 
     /// Base over subject.
@@ -81,7 +87,9 @@ impl Verdict {
             _ if !self.noise.is_finite() => "the noise was not measured".into(),
             _ => {
                 let side = if self.outside { "outside" } else { "inside" };
-                let noise = per_cent(self.noise);
+                // What is 100 % more is 50 % less.
+                let down = self.ratio.median < 1.0;
+                let noise = per_cent(if down { self.noise / (1.0 + self.noise) } else { self.noise });
                 // Beyond the floor, and yet not the same in every round.
                 if !self.outside && self.ratio.median.ln().abs() > self.noise.ln_1p() {
                     format!("the rounds disagree, noise {noise}")
@@ -331,14 +339,14 @@ mod tests {
         assert!(clear.outside && clear.more() && !clear.less());
         assert_eq!(clear.to_string(), "1.21 [1.15..1.30], outside the noise of 4.0 %");
         let noise = verdict(&[(98.0, 100.0), (103.0, 100.0), (93.0, 100.0)], 0.05);
-        assert_eq!(noise.to_string(), "0.98 [0.93..1.03], inside the noise of 5.0 %");
+        assert_eq!(noise.to_string(), "0.98 [0.93..1.03], inside the noise of 4.8 %");
         let torn = verdict(&[(150.0, 100.0), (150.0, 100.0), (90.0, 100.0)], 0.05);
         assert_eq!(torn.to_string(), "1.50 [0.90..1.50], the rounds disagree, noise 5.0 %");
         let small = verdict(&[(101.0, 100.0); 5], 0.001);
         assert_eq!(small.to_string(), "1.01, inside the noise of 2.0 %");
         let half = verdict(&[(50.0, 100.0); 3], 0.12);
         assert!(half.less());
-        assert_eq!(half.to_string(), "0.50, outside the noise of 12 %");
+        assert_eq!(half.to_string(), "0.50, outside the noise of 11 %");
     }
 
     #[test]
