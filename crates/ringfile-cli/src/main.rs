@@ -4,6 +4,7 @@
 //! line on standard error and an exit code.
 
 mod cli;
+mod counters;
 mod engine;
 mod error;
 mod events;
@@ -33,7 +34,9 @@ use error::Failure;
 
 fn main() -> ExitCode {
     let result = match Cli::try_parse() {
-        Ok(Cli { command: Command::Perf(command) }) => match command {
+        Ok(Cli { command: Command::PerfWorker }) => perf::buffers::worker::run(),
+        Ok(Cli { command: Command::Perf(command) }) => match *command {
+            PerfCommand::Buffers(args) => perf::buffers::run(&args),
             PerfCommand::File(args) => perf::file::run(&args),
             PerfCommand::Batch(args) => perf::batch::run(&args),
             PerfCommand::Multiread(args) => perf::multiread::run(&args),

@@ -1,10 +1,12 @@
 //! What comes out of a command: results as data (JSON), and as tables to read.
 
 pub mod batches;
+pub mod buffers;
 pub mod change;
 mod columns;
 pub mod output;
 pub mod results;
+pub mod saved;
 pub mod statistics;
 pub mod summary;
 pub mod table;

@@ -106,6 +106,9 @@ pub struct Params {
     /// Bytes a second that were asked for, of each side; null without a limit.
     #[serde(default)]
     pub rate_limit_bytes: Option<u64>,
+    /// Parts of vectored buffers that were asked for.
+    #[serde(default)]
+    pub parts: Option<usize>,
     /// Length asked for each run.
     pub duration_s: f64,
     /// Time before each run that is not counted.
@@ -385,8 +388,8 @@ impl Run {
             system_percent: usage.map(|usage| per_cent(usage.system)),
             context_switches: usage.map(|usage| usage.context_switches),
             system_calls: outcome.system_calls(),
-            cycles: None,
-            instructions: None,
+            cycles: usage.and_then(|usage| usage.cycles),
+            instructions: usage.and_then(|usage| usage.instructions),
             enters: outcome.enters,
             fixed_ops: outcome.fixed_ops,
             route_ops: outcome.route_ops,
