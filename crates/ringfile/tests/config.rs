@@ -112,11 +112,13 @@ fn bad_text_is_told_with_its_line_and_what_is_right() {
             r#"`capacity` can't be '''many bytes''': give 4096 bytes or more, as 67108864 or "64MiB""#.into(),
         ),
         (
-            "capacity = 64MiB",
-            "line 1",
-            r#"words and sizes with units in quotes: `capacity = "64MiB"`"#.into(),
+            "depth = 1\ncapacity = 64MiB # all\n",
+            "line 2",
+            "`capacity = 64MiB # all`: string values must be quoted".into(),
         ),
-        ("depth = 1\n\ndepth = 2", "line 3", "duplicate key".into()),
+        ("route = ring", "line 1", r#"words and units in quotes, as `capacity = "64MiB"`"#.into()),
+        ("depth = 1\n\ndepth = 2", "line 3", "`depth = 2`: duplicate key; keep one".into()),
+        ("[depth]", "line 1", "`depth` can't be a table: give a whole number".into()),
         // The first in the file, not in the alphabet.
         ("workers = true\nbuffers = 1", "line 1", "`workers` can't be true".into()),
     ];

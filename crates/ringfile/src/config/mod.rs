@@ -15,6 +15,7 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::{Batch, File, HugePages, OpenOptions, Pool, PoolBuilder, Reader, Route};
+use reading::Source;
 use settings::{BLOCK_SIZES, CAPACITIES, DEPTHS, WORKERS};
 
 /// Settings for a machine, from a TOML file and the environment. Each may be missing, and is then the library's usual one.
@@ -131,7 +132,7 @@ impl Config {
     /// and what is. As [`with_env`](Self::with_env).
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        reading::toml(&reading::text_of(path)?, Some(path))?.with_env()
+        Source { text: &reading::text_of(path)?, path: Some(path) }.settings()?.with_env()
     }
 
     /// The settings of TOML text alone, without the environment.
@@ -146,7 +147,7 @@ impl Config {
     /// ));
     /// ```
     pub fn parse(text: &str) -> Result<Self> {
-        reading::toml(text, None)
+        Source { text, path: None }.settings()
     }
 
     /// The settings of the environment alone.

@@ -30,6 +30,7 @@ pub(super) fn text_of(path: &Path) -> Result<String> {
         let failed = Error::from_io(&error, "reading the settings").on(Some(path));
         return Err(match error.kind() {
             ErrorKind::NotFound => failed.because("`ringfile perf buffers --emit-config FILE` writes them"),
+            ErrorKind::IsADirectory => failed.because("name the file in it"),
             _ => failed,
         });
     }
@@ -40,32 +41,46 @@ pub(super) fn text_of(path: &Path) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| wrong("no text in UTF-8: name a file of settings"))
 }
 
-/// The settings of TOML text, which was read from `path` where there is one.
-pub(super) fn toml(text: &str, path: Option<&Path>) -> Result<Config> {
-    let fail = |at: Range<usize>, why: String| {
-        let line = text.get(..at.start).unwrap_or(text).matches('\n').count() + 1;
-        let of = if path.is_none() { " of the settings" } else { "" };
-        let error = Error::new(ErrorKind::InvalidData, format!("reading line {line}{of}"));
-        Err(error.on(path).because(why))
-    };
-    let table = match DeTable::parse(text) {
-        Ok(table) => table.into_inner(),
-        Err(error) => return fail(error.span().unwrap_or_default(), no_toml(error.message())),
-    };
-    let mut fields: Vec<_> = table.iter().collect();
-    // The first error in the file, not in the alphabet.
-    fields.sort_by_key(|(name, _)| name.span().start);
-    let mut config = Config::new();
-    for (name, value) in fields {
-        let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name.get_ref().as_ref()) else {
-            return fail(name.span(), unknown(name.get_ref(), value.get_ref().is_table()));
-        };
-        if !(setting.set)(&mut config, value_of(value.get_ref())) {
-            let written = text.get(value.span()).unwrap_or_default();
-            return fail(value.span(), refused(setting.name, written, setting.allowed));
+/// TOML text, and the file it was read from where there is one.
+pub(super) struct Source<'a> {
+    pub(super) text: &'a str,
+    pub(super) path: Option<&'a Path>,
+}
+
+impl Source<'_> {
+    pub(super) fn settings(&self) -> Result<Config> {
+        let table = DeTable::parse(self.text).map_err(|error| {
+            let at = error.span().unwrap_or_default();
+            let line = self.text.lines().nth(self.lines_before(&at)).unwrap_or_default();
+            self.error(&at, no_toml(line, error.message()))
+        })?;
+        let mut fields: Vec<_> = table.get_ref().iter().collect();
+        // The first error in the file, not in the alphabet.
+        fields.sort_by_key(|(name, _)| name.span().start);
+        let mut config = Config::new();
+        for (name, value) in fields {
+            let is_table = value.get_ref().is_table();
+            let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name.get_ref().as_ref())
+            else {
+                return Err(self.error(&name.span(), unknown(name.get_ref(), is_table)));
+            };
+            if !(setting.set)(&mut config, value_of(value.get_ref())) {
+                let written = self.text.get(value.span()).filter(|_| !is_table).unwrap_or("a table");
+                return Err(self.error(&value.span(), refused(setting.name, written, setting.allowed)));
+            }
         }
+        Ok(config)
     }
-    Ok(config)
+
+    fn error(&self, at: &Range<usize>, why: String) -> Error {
+        let of = if self.path.is_none() { " of the settings" } else { "" };
+        let what = format!("reading line {}{of}", self.lines_before(at) + 1);
+        Error::new(ErrorKind::InvalidData, what).on(self.path).because(why)
+    }
+
+    fn lines_before(&self, at: &Range<usize>) -> usize {
+        self.text.get(..at.start).unwrap_or(self.text).matches('\n').count()
+    }
 }
 
 /// Puts what the environment says over the settings. `get` looks a variable up.
@@ -105,11 +120,14 @@ fn value_of_text(text: &str) -> Value<'_> {
     }
 }
 
-fn no_toml(message: &str) -> String {
-    let message = shown(message, usize::MAX);
-    format!(
-        "{message}; settings are lines as `depth = 64`, words and sizes with units in quotes: `capacity = \"64MiB\"`"
-    )
+/// What is no TOML in a line, by the message of its parser.
+fn no_toml(line: &str, message: &str) -> String {
+    let (line, message) = (shown(line.trim(), SHOWN), shown(message, usize::MAX));
+    let advice = match &*message {
+        "duplicate key" => "keep one",
+        _ => r#"write `depth = 64`, and words and units in quotes, as `capacity = "64MiB"`"#,
+    };
+    format!("`{line}`: {message}; {advice}")
 }
 
 fn refused(name: &str, written: &str, allowed: &str) -> String {
