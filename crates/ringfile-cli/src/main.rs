@@ -3,6 +3,8 @@
 //! This file only starts: it reads the command line, calls the command, and turns what went wrong into one
 //! line on standard error and an exit code.
 
+#[allow(dead_code)]
+mod advice;
 mod cli;
 mod counters;
 mod engine;

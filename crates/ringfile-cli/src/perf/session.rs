@@ -301,6 +301,7 @@ impl<'a> Session<'a> {
                 params,
                 runs: self.runs,
                 notes: notes.clone(),
+                advice: Vec::new(),
             },
             notes,
         )

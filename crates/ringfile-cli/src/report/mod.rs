@@ -4,6 +4,8 @@ pub mod batches;
 pub mod buffers;
 pub mod change;
 mod columns;
+#[allow(dead_code)]
+pub mod judge;
 pub mod output;
 pub mod results;
 pub mod saved;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::advice::Advice;
 use crate::cli::{Buffers, Cache, Executor, Route, Rw};
 use crate::engine::{Engine, Outcome, RouteOps};
 use crate::latency::Latency;
@@ -37,6 +38,9 @@ pub struct Results {
     /// What to know about the figures, one line each.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// What to set for this file on this machine (`perf buffers`).
+    #[serde(default)]
+    pub advice: Vec<Advice>,
 }
 
 /// A command that measures.
