@@ -200,6 +200,7 @@ fn results(
         params,
         notes: notes(grid, test_file, runs),
         runs: runs.to_vec(),
+        advice: Vec::new(),
     }
 }
 
