@@ -302,6 +302,7 @@ impl<'a> Session<'a> {
                 runs: self.runs,
                 notes: notes.clone(),
                 advice: Vec::new(),
+                profile: Vec::new(),
             },
             notes,
         )

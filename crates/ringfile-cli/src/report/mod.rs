@@ -7,6 +7,7 @@ mod columns;
 #[allow(dead_code)]
 pub mod judge;
 pub mod output;
+pub mod profile;
 pub mod results;
 pub mod saved;
 pub mod statistics;

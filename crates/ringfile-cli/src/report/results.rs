@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::profile::Profile;
 use crate::advice::Advice;
 use crate::cli::{Buffers, Cache, Executor, Route, Rw};
 use crate::engine::{Engine, Outcome, RouteOps};
@@ -41,6 +42,9 @@ pub struct Results {
     /// What to set for this file on this machine (`perf buffers`).
     #[serde(default)]
     pub advice: Vec<Advice>,
+    /// Where CPU time went (`perf buffers --profile`).
+    #[serde(default)]
+    pub profile: Vec<Profile>,
 }
 
 /// A command that measures.

@@ -6,6 +6,7 @@
 mod asked;
 mod grid;
 mod processes;
+mod profile;
 mod session;
 pub mod worker;
 
@@ -23,6 +24,7 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::report::buffers as tables;
 use crate::report::output::{self, OutputFile};
+use crate::report::profile as profiles;
 use crate::report::results::{Kind, Machine, Params, Results, SCHEMA};
 use crate::terminal;
 use crate::testfile::{DefaultPlace, Intent, TestFile};
@@ -72,9 +74,14 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
         notes,
     };
     let ended = filled.and_then(|_| session.measure(&|runs| results(&grid, &test_file, runs, true)));
+    let profiles = match &ended {
+        Ok(()) if args.profile => session.profile(),
+        _ => Vec::new(),
+    };
     session.progress.finish();
     let Session { runs, notes, .. } = session;
     let mut results = results(&grid, &test_file, &runs, matches!(ended, Err(Failure::Interrupted)));
+    results.profile = profiles;
     results.notes.extend(notes);
     let printed = print(&args.output, &results, &grid);
     let saved = outputs.save(&results);
@@ -201,6 +208,7 @@ fn results(
         notes: notes(grid, test_file, runs),
         runs: runs.to_vec(),
         advice: Vec::new(),
+        profile: Vec::new(),
     }
 }
 
@@ -258,6 +266,10 @@ fn print(output: &OutputArgs, results: &Results, grid: &Grid) -> Result<(), Fail
     let mut text = String::new();
     for table in tables::tables(results) {
         text += &table.text_of_width(width);
+        text.push('\n');
+    }
+    if !results.profile.is_empty() {
+        text += &profiles::table(&results.profile).text_of_width(width);
         text.push('\n');
     }
     let _ = grid;

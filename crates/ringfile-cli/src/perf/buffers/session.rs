@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::grid::{Grid, Step};
 use super::processes;
+use super::profile::{self, Profiler};
 use super::worker::Order;
 use crate::cli::{Buffers, Cache, Executor};
 use crate::engine::{Engine, Outcome};
@@ -12,6 +13,7 @@ use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::progress::Progress;
 use crate::report::output::OutputFile;
+use crate::report::profile::Profile;
 use crate::report::results::{Results, Run, RunLabel};
 use crate::sys;
 use crate::testfile::TestFile;
@@ -19,6 +21,9 @@ use crate::values::{self, Bytes};
 
 /// How often what was measured is saved meanwhile: what ends the process at once costs no more than that.
 const CHECKPOINT: Duration = Duration::from_secs(20);
+
+/// How long each kind is profiled at least: some hundred samples.
+const PROFILED: Duration = Duration::from_secs(1);
 
 /// A measurement under way.
 pub struct Session<'a> {
@@ -75,6 +80,45 @@ impl Session<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Where CPU time goes with each kind of buffers; what is in the way is noted, and no failure.
+    pub fn profile(&mut self) -> Vec<Profile> {
+        let mut profiles = Vec::new();
+        let left_out = |session: &mut Self, why: String| {
+            session.progress.warn(&format!("--profile: {why}"));
+            session.notes.push(format!("no profile: {why}"));
+        };
+        let profiler = match Profiler::find() {
+            Ok(profiler) => profiler,
+            Err(why) => {
+                left_out(self, why);
+                return profiles;
+            }
+        };
+        let Some(&core) = sys::allowed_cores().first() else { return profiles };
+        for step in profile::steps(self.grid) {
+            match self.profile_of(&step, &profiler, core) {
+                Ok(profile) => profiles.push(profile),
+                Err(_) if self.interrupt.asked() => return profiles,
+                Err(why) => left_out(self, why),
+            }
+        }
+        profiles
+    }
+
+    fn profile_of(&mut self, step: &Step, profiler: &Profiler, core: usize) -> Result<Profile, String> {
+        self.settle(step, &mut None).map_err(|failure| failure.to_string())?;
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = profiler.record();
+        command.arg(program).arg(processes::WORD);
+        let mut order = self.order(step, 0, core);
+        order.duration = order.duration.max(PROFILED);
+        let label = ["profile".to_string(), values::name(&step.kind.buffers)];
+        let progress = &self.progress;
+        processes::run(vec![(command, order)], self.interrupt, &mut || progress.tick(&label))
+            .map_err(|failure| failure.to_string())?;
+        profiler.profile(step)
     }
 
     fn is_made(&self, step: &Step) -> bool {
