@@ -10,6 +10,7 @@ use std::fmt;
 
 use super::results::{Key, Role, Run};
 use super::statistics::{Metric, Spread};
+use crate::cli::Rw;
 
 /// A difference smaller than that is never claimed, however quiet the machine: nobody would act on it, and what is not
 /// random (the place in the round, the layout of memory) is about as large.
@@ -43,6 +44,11 @@ impl Verdict {
     /// Whether the subject has surely less.
     pub fn less(&self) -> bool {
         self.outside && self.ratio.median < 1.0
+    }
+
+    /// Whether there were rounds and A/A runs enough to judge.
+    pub fn is_judged(&self) -> bool {
+        self.rounds >= LEAST_ROUNDS && self.noise.is_finite()
     }
 
     /// The judgement alone: `outside the noise of 4.0 %`.
@@ -121,13 +127,32 @@ fn by_round(subject: &[&Run], base: &[&Run], metric: Metric) -> Vec<(u32, f64, f
     subject.iter().filter_map(pair).collect()
 }
 
+/// What all kinds that are measured in turn have in common: one of them has the A/A run for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Place {
+    numjobs: usize,
+    processes: Option<usize>,
+    iodepth: usize,
+    batch: Option<usize>,
+    inflight: Option<usize>,
+    rw: Rw,
+    block_size_bytes: u64,
+}
+
+impl Place {
+    fn of(key: &Key) -> Place {
+        let &Key { numjobs, processes, iodepth, batch, inflight, rw, block_size_bytes, .. } = key;
+        Place { numjobs, processes, iodepth, batch, inflight, rw, block_size_bytes }
+    }
+}
+
 /// The noise of one figure in a session, from its A/A runs.
 #[derive(Debug, Clone)]
 pub struct Noise {
     /// |logarithm| of every A/A ratio, from the least.
     all: Vec<f64>,
     /// Logarithms of the A/A ratios of each cell, with their rounds.
-    cells: HashMap<Key, Vec<(u32, f64)>>,
+    cells: HashMap<Place, Vec<(u32, f64)>>,
     /// What can be compared in the session: the risk is divided among that many.
     comparisons: usize,
 }
@@ -140,12 +165,12 @@ impl Noise {
             .filter(|run| run.role == Role::Measure)
             .map(|run| ((run.key(), run.round), run))
             .collect();
-        let mut cells: HashMap<Key, Vec<(u32, f64)>> = HashMap::new();
+        let mut cells: HashMap<Place, Vec<(u32, f64)>> = HashMap::new();
         for again in runs.iter().filter(|run| run.role == Role::Aa) {
             let first = measured.get(&(again.key(), again.round)).and_then(|run| metric.of(run));
             let ratio = metric.of(again).zip(first).and_then(|(again, first)| log_ratio(again, first));
             if let Some(ratio) = ratio {
-                cells.entry(again.key()).or_default().push((again.round, ratio));
+                cells.entry(Place::of(&again.key())).or_default().push((again.round, ratio));
             }
         }
         let mut all: Vec<f64> = cells.values().flatten().map(|(_, ratio)| ratio.abs()).collect();
@@ -154,11 +179,10 @@ impl Noise {
         Noise { all, cells, comparisons: comparisons.max(1) }
     }
 
-    /// What a ratio in one cell must be away from 1, as a fraction, where `cell` is what has the A/A runs: the largest of
-    /// that cell's A/A changes, or so high a quantile of the session's that chance hardly passes it in any cell. Infinite
-    /// without A/A.
-    pub fn in_cell(&self, cell: &Key, rounds: usize) -> f64 {
-        let own = self.cells.get(cell).into_iter().flatten().map(|(_, ratio)| ratio.abs());
+    /// What a ratio must be away from 1, as a fraction, in the cell that a key is in: the largest of that cell's A/A
+    /// changes, or so high a quantile of the session's that chance hardly passes it in any cell. Infinite without A/A.
+    pub fn in_cell(&self, key: &Key, rounds: usize) -> f64 {
+        let own = self.cells.get(&Place::of(key)).into_iter().flatten().map(|(_, ratio)| ratio.abs());
         let own = own.fold(0.0, f64::max);
         own.max(self.quantile(tail(rounds, self.comparisons))).exp_m1()
     }
@@ -205,16 +229,17 @@ fn by_chance(rounds: usize, tail: f64) -> f64 {
 /// One cell of several that are judged as a whole.
 #[derive(Debug, Clone)]
 pub struct Cell {
-    /// The key whose A/A runs are this cell's noise.
-    pub noise: Key,
+    place: Place,
     /// Subject and base of each round.
     rounds: Vec<(u32, f64, f64)>,
 }
 
 impl Cell {
-    /// Of the runs of two sides.
-    pub fn of(noise: Key, subject: &[&Run], base: &[&Run], metric: Metric) -> Cell {
-        Cell { noise, rounds: by_round(subject, base, metric) }
+    /// Of the runs of two sides in one cell; `None` where no round has both.
+    pub fn of(subject: &[&Run], base: &[&Run], metric: Metric) -> Option<Cell> {
+        let place = Place::of(&base.first()?.key());
+        let rounds = by_round(subject, base, metric);
+        (!rounds.is_empty()).then_some(Cell { place, rounds })
     }
 }
 
@@ -228,8 +253,8 @@ pub fn compare_all(cells: &[Cell], noise: &Noise) -> Option<Verdict> {
         let ratio = |&(round, subject, base): &(u32, f64, f64)| Some((round, log_ratio(subject, base)?));
         cell.rounds.iter().filter_map(ratio).collect::<Vec<_>>()
     });
-    let again = cells.iter().filter_map(|cell| noise.cells.get(&cell.noise).cloned());
-    let (ratios, again): (Vec<_>, Vec<_>) = (ratios.collect(), again.collect());
+    let ratios: Vec<_> = ratios.collect();
+    let again: Vec<_> = cells.iter().filter_map(|cell| noise.cells.get(&cell.place).cloned()).collect();
     let largest = means(&again).iter().map(|mean| mean.abs()).fold(0.0, f64::max);
     let floor = largest.max(chance(again.iter().flatten(), ratios.iter().flatten().count()));
     judge(&means(&ratios), floor.exp_m1())
