@@ -73,7 +73,7 @@ fn stops<'a>(measured: &Measured<'_>, runs: &[&'a Run]) -> Option<Stop<'a>> {
     };
     let depth =
         depths.iter().copied().find(|&depth| !deeper(depth).iter().any(|(_, verdict)| gains(verdict)))?;
-    let before = depths.iter().copied().filter(|&other| other < depth).next_back();
+    let before = depths.iter().copied().rfind(|&other| other < depth);
     let before = before.and_then(|other| Some((other, at(other), over(depth, other)?)));
     let most = |one: &(usize, Verdict), other: &(usize, Verdict)| {
         one.1.ratio.median.total_cmp(&other.1.ratio.median)

@@ -17,6 +17,7 @@ use grid::Grid;
 use session::Session;
 
 use super::session::command_line;
+use crate::advice::{self, text};
 use crate::cli::{BuffersArgs, Cache, Executor, OutputArgs};
 use crate::counters;
 use crate::error::{Failure, errno_text, one_line, usage};
@@ -83,7 +84,8 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     let mut results = results(&grid, &test_file, &runs, matches!(ended, Err(Failure::Interrupted)));
     results.profile = profiles;
     results.notes.extend(notes);
-    let printed = print(&args.output, &results, &grid);
+    results.advice = advice::advise(&results);
+    let printed = print(&args.output, &results);
     let saved = outputs.save(&results);
     ended.and(printed).and(saved)
 }
@@ -91,6 +93,7 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
 /// Where results go, checked before anything is measured.
 struct Outputs {
     json: Option<OutputFile>,
+    config: Option<OutputFile>,
 }
 
 impl Outputs {
@@ -102,14 +105,30 @@ impl Outputs {
             (None, Some(path)) => Some(OutputFile::check(path, force)?),
             (None, None) => None,
         };
-        if let (Some(json), Some(measured)) = (&json, &args.test_file.file) {
-            json.check_apart_from(measured)?;
+        let config = args.emit_config.as_deref().map(|path| OutputFile::check(path, force)).transpose()?;
+        for (output, measured) in
+            [&json, &config].into_iter().flatten().zip(args.test_file.file.iter().cycle())
+        {
+            output.check_apart_from(measured)?;
         }
-        Ok(Outputs { json })
+        if let (Some(json), Some(config)) = (&json, &config) {
+            config
+                .check_apart(json.path(), "the file for the results: name another for the configuration")?;
+        }
+        Ok(Outputs { json, config })
     }
 
     fn save(self, results: &Results) -> Result<(), Failure> {
-        self.json.map_or(Ok(()), |json| json.write_json(results))
+        let saved = self.json.map_or(Ok(()), |json| json.write_json(results));
+        let configured = match self.config {
+            Some(config) if !results.advice.is_empty() => config.write_text(&text::config(results)),
+            Some(config) => usage(format!(
+                "{} is not written: too little was measured for any advice",
+                config.path().display()
+            )),
+            None => Ok(()),
+        };
+        saved.and(configured)
     }
 }
 
@@ -258,27 +277,28 @@ fn notes(grid: &Grid, test_file: &TestFile, runs: &[crate::report::results::Run]
     notes
 }
 
-fn print(output: &OutputArgs, results: &Results, grid: &Grid) -> Result<(), Failure> {
+fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
     if results.runs.is_empty() {
         return Ok(());
     }
     let width = terminal::width();
-    let mut text = String::new();
+    let mut all = String::new();
     for table in tables::tables(results) {
-        text += &table.text_of_width(width);
-        text.push('\n');
+        all += &table.text_of_width(width);
+        all.push('\n');
     }
     if !results.profile.is_empty() {
-        text += &profiles::table(&results.profile).text_of_width(width);
-        text.push('\n');
+        all += &profiles::table(&results.profile).text_of_width(width);
+        all.push('\n');
     }
-    let _ = grid;
+    all += &text::block(results, width);
+    all.push('\n');
     if !output.quiet {
         for note in &results.notes {
             let note = format!("- {}", one_line(note));
-            text += &width.map_or_else(|| note.clone(), |width| terminal::wrap(&note, width, "  "));
-            text.push('\n');
+            all += &width.map_or_else(|| note.clone(), |width| terminal::wrap(&note, width, "  "));
+            all.push('\n');
         }
     }
-    output::print(&text)
+    output::print(&all)
 }
