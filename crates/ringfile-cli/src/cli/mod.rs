@@ -4,11 +4,13 @@
 //! command's own matter. What several commands take is a struct of its own.
 
 mod buffers;
+mod examples;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Engine;
@@ -18,6 +20,7 @@ pub use buffers::BuffersArgs;
 /// Disk I/O over Linux io_uring: measure on this machine what each choice is worth.
 #[derive(Debug, Parser)]
 #[command(name = "ringfile", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(after_long_help = examples::ALL)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -30,9 +33,28 @@ pub enum Command {
     /// Measure I/O on this machine.
     #[command(subcommand)]
     Perf(Box<PerfCommand>),
-    /// One process of `perf buffers`, which starts it.
-    #[command(hide = true)]
-    PerfWorker,
+    /// Print shell completions.
+    ///
+    /// For bash: `ringfile completions bash > /etc/bash_completion.d/ringfile`.
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page, or write the pages of all commands to a folder.
+    ///
+    /// To install them: `ringfile man /usr/local/share/man/man1`.
+    Man(ManArgs),
+}
+
+/// `ringfile man`.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Where the pages of all commands are written; without it the main page is printed
+    #[arg(value_name = "FOLDER")]
+    pub folder: Option<PathBuf>,
+    /// Replace pages that exist
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// What `ringfile perf` measures.
@@ -85,13 +107,8 @@ fn cache_help(default: &str) -> String {
 
 /// `ringfile perf file`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Job", after_long_help = examples::FILE)]
 pub struct FileArgs {
-    /// What is measured, and how long.
-    #[command(flatten)]
-    pub test_file: TestFileArgs,
-    /// How long and how often.
-    #[command(flatten)]
-    pub timing: TimingArgs,
     /// Block size of each operation
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = values::size)]
     pub bs: u64,
@@ -129,6 +146,12 @@ pub struct FileArgs {
     /// Fill the file first; writes carry offset and checksum, reads check them
     #[arg(long)]
     pub verify: bool,
+    /// What is measured, and how long.
+    #[command(flatten)]
+    pub test_file: TestFileArgs,
+    /// How long and how often.
+    #[command(flatten)]
+    pub timing: TimingArgs,
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -136,13 +159,8 @@ pub struct FileArgs {
 
 /// `ringfile perf batch`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Job", after_long_help = examples::BATCH)]
 pub struct BatchArgs {
-    /// What is measured, and how long.
-    #[command(flatten)]
-    pub test_file: TestFileArgs,
-    /// How long and how often.
-    #[command(flatten)]
-    pub timing: TimingArgs,
     /// Block size of each read
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = values::size)]
     pub bs: u64,
@@ -155,6 +173,12 @@ pub struct BatchArgs {
     /// How it is read.
     #[command(flatten)]
     pub reads: BatchReadArgs,
+    /// What is measured, and how long.
+    #[command(flatten)]
+    pub test_file: TestFileArgs,
+    /// How long and how often.
+    #[command(flatten)]
+    pub timing: TimingArgs,
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -162,13 +186,8 @@ pub struct BatchArgs {
 
 /// `ringfile perf multiread`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Job", after_long_help = examples::MULTIREAD)]
 pub struct MultireadArgs {
-    /// What is measured, and how long.
-    #[command(flatten)]
-    pub test_file: TestFileArgs,
-    /// How long and how often.
-    #[command(flatten)]
-    pub timing: TimingArgs,
     /// Block size of each read
     #[arg(long, value_name = "SIZE", default_value = "16k", value_parser = values::size)]
     pub bs: u64,
@@ -178,6 +197,12 @@ pub struct MultireadArgs {
     /// How it is read.
     #[command(flatten)]
     pub reads: BatchReadArgs,
+    /// What is measured, and how long.
+    #[command(flatten)]
+    pub test_file: TestFileArgs,
+    /// How long and how often.
+    #[command(flatten)]
+    pub timing: TimingArgs,
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -185,6 +210,7 @@ pub struct MultireadArgs {
 
 /// What all commands that read in batches take.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Reads")]
 pub struct BatchReadArgs {
     /// Reads in a batch
     #[arg(long, value_name = "LIST", value_parser = values::counts::<32768>)]
@@ -209,6 +235,7 @@ pub struct BatchReadArgs {
 
 /// The file or device that a command measures.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "File")]
 pub struct TestFileArgs {
     /// File or block device [default: /dev/shm/ringfile-perf-PID.bin]; what does not exist is created, and
     /// removed at the end
@@ -225,6 +252,7 @@ pub struct TestFileArgs {
 
 /// How long each measurement takes, and how often it is made.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Timing")]
 pub struct TimingArgs {
     /// Length of each run, at most 24h
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::positive_duration)]
@@ -239,6 +267,7 @@ pub struct TimingArgs {
 
 /// What a command leaves behind and says.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
 pub struct OutputArgs {
     /// Write all results to this file as JSON
     #[arg(long, value_name = "FILE")]

@@ -12,6 +12,8 @@ pub mod worker;
 
 use std::time::{Duration, Instant};
 
+pub use processes::WORKER;
+
 use asked::{Access, Asked};
 use grid::Grid;
 use session::Session;
