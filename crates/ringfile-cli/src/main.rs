@@ -6,6 +6,7 @@
 #[allow(dead_code)]
 mod advice;
 mod cli;
+mod counters;
 mod engine;
 mod error;
 mod events;
@@ -14,6 +15,7 @@ mod job;
 mod latency;
 mod machine;
 mod memory;
+mod pages;
 mod perf;
 mod progress;
 mod random;
@@ -34,8 +36,14 @@ use cli::{Cli, Command, PerfCommand};
 use error::Failure;
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|word| word == perf::buffers::WORKER) {
+        return ended(perf::buffers::worker::run());
+    }
     let result = match Cli::try_parse() {
-        Ok(Cli { command: Command::Perf(command) }) => match command {
+        Ok(Cli { command: Command::Completions { shell } }) => pages::completions(shell),
+        Ok(Cli { command: Command::Man(args) }) => pages::man(&args),
+        Ok(Cli { command: Command::Perf(command) }) => match *command {
+            PerfCommand::Buffers(args) => perf::buffers::run(&args),
             PerfCommand::File(args) => perf::file::run(&args),
             PerfCommand::Batch(args) => perf::batch::run(&args),
             PerfCommand::Multiread(args) => perf::multiread::run(&args),
@@ -43,6 +51,10 @@ fn main() -> ExitCode {
         Err(error) if asks_for_help(&error) => return help(&error),
         Err(error) => Err(Failure::Usage(one_line(&error.to_string()))),
     };
+    ended(result)
+}
+
+fn ended(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -248,6 +248,7 @@ fn hostile_figures_never_panic() {
         assert!(!text::block(&results, Some(20)).is_empty());
         let config = text::config(&results);
         assert!(config.lines().all(|line| line.is_empty() || line.starts_with("# ") || line.contains(" = ")));
+        ringfile::Config::parse(&config).expect("whatever was measured, the library takes what is advised");
     }
 }
 
@@ -269,4 +270,27 @@ fn the_text_fits_the_terminal() {
     assert_eq!(text::block(&results, None).lines().count(), 1 + results.advice.len());
     results.advice.clear();
     assert_eq!(text::block(&results, None), "");
+}
+
+#[test]
+fn the_configuration_is_what_is_advised() {
+    let mut results = World::new(disk).quick().session(1);
+    results.advice = advise(&results);
+    let text = text::config(&results);
+    let config = ringfile::Config::parse(&text).expect("read by the library");
+    let expected = ringfile::Config::new()
+        .with_direct(true)
+        .with_route(ringfile::Route::Ring)
+        .with_depth(16)
+        .with_block_size(128 << 10)
+        .with_capacity(64 << 20)
+        .with_huge_pages(ringfile::HugePages::Auto);
+    assert_eq!(expected.with_buffers(config.buffers().expect("set")), config);
+    assert_eq!(text.matches("(outside the noise)").count(), 5, "{text}");
+    assert!(
+        text.starts_with("# Advice for /data/file.bin on ext4\n# Measured with: ringfile perf buffers\n\n"),
+        "{text}"
+    );
+    let single = World::new(disk).quick().session(1);
+    assert_eq!(text::config(&single).lines().count(), 3, "no advice, no settings");
 }
