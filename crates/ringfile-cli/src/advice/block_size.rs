@@ -63,7 +63,7 @@ pub fn advise(
         Some(gain) if gain.is_judged() => Sure::InsideNoise,
         _ => Sure::NotCompared,
     };
-    let block = block.min(LARGEST);
+    let block = block.clamp(1, LARGEST);
     Some((Advice::new(Setting::BlockSize, Value::Text(size(block)), because, sure), block))
 }
 

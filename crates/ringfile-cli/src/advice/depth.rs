@@ -31,7 +31,7 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route, kind: Buffers
     if let Some(writes) = writes {
         because += &format!("; writes stop gaining at {}", writes.depth);
     }
-    let depth = stop.depth.min(MOST);
+    let depth = stop.depth.clamp(1, MOST);
     Some((Advice::new(Setting::Depth, Value::Number(depth as u64), because, stop.sure()), depth))
 }
 

@@ -37,16 +37,6 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Whether the subject has surely more.
-    pub fn more(&self) -> bool {
-        self.outside && self.ratio.median > 1.0
-    }
-
-    /// Whether the subject has surely less.
-    pub fn less(&self) -> bool {
-        self.outside && self.ratio.median < 1.0
-    }
-
     /// Whether the subject has more by such a factor, so far as can be told: surely, or with too few rounds to judge on sight.
     pub fn gains(&self, factor: f64) -> bool {
         self.ratio.median > factor && (self.outside || !self.is_judged())
@@ -336,7 +326,7 @@ mod tests {
     #[test]
     fn a_claim_needs_rounds_that_agree_and_more_than_the_noise() {
         let clear = verdict(&[(121.0, 100.0), (115.0, 100.0), (130.0, 100.0)], 0.04);
-        assert!(clear.outside && clear.more() && !clear.less());
+        assert!(clear.outside && clear.gains(1.1) && !clear.gains(1.3));
         assert_eq!(clear.to_string(), "1.21 [1.15..1.30], outside the noise of 4.0 %");
         let noise = verdict(&[(98.0, 100.0), (103.0, 100.0), (93.0, 100.0)], 0.05);
         assert_eq!(noise.to_string(), "0.98 [0.93..1.03], inside the noise of 4.8 %");
@@ -345,7 +335,7 @@ mod tests {
         let small = verdict(&[(101.0, 100.0); 5], 0.001);
         assert_eq!(small.to_string(), "1.01, inside the noise of 2.0 %");
         let half = verdict(&[(50.0, 100.0); 3], 0.12);
-        assert!(half.less());
+        assert!(half.outside && half.turned().gains(1.9));
         assert_eq!(half.to_string(), "0.50, outside the noise of 11 %");
     }
 
@@ -366,7 +356,7 @@ mod tests {
         assert_eq!(compare(&odd, 0.1), None);
         assert_eq!(compare(&[], 0.1), None);
         let huge = verdict(&[(f64::MAX, f64::MIN_POSITIVE); 3], 0.1);
-        assert!(huge.more() && !huge.to_string().is_empty());
+        assert!(huge.outside && !huge.to_string().is_empty());
         assert!(!verdict(&[(2.0, 1.0); 3], f64::NAN).outside);
     }
 }
