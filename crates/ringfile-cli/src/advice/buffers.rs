@@ -4,7 +4,7 @@
 //! hundred.
 
 use super::measured::{Better, Contest, Measured, Runs, elsewhere};
-use super::{Advice, NO_DIFFERENCE, Setting, Sure, Value};
+use super::{Advice, Setting, Sure, Value};
 use crate::cli::{Buffers, Cache, Route};
 use crate::report::judge::{self, Cell, Verdict};
 use crate::report::results::{Key, Run};
@@ -29,8 +29,7 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route) -> (Option<Ad
     let kind = if deciding.better == Better::Subject { Buffers::Fixed } else { Buffers::Normal };
     let mut said = Vec::new();
     if let Some(whole) = whole {
-        let no_difference =
-            if whole.sure == Sure::InsideNoise { format!("{NO_DIFFERENCE}: ") } else { String::new() };
+        let no_difference = whole.no_difference();
         said.push(format!("{no_difference}fixed {}{elsewhere}", whole.figures("normal")));
     }
     if let Some(cost) = contest(measured, Buffers::Vectored, Buffers::Normal) {

@@ -101,7 +101,7 @@ impl Stop<'_> {
     fn because(&self) -> String {
         let iops = median(&self.at, Metric::Iops).map(rate).unwrap_or_default();
         let mut text = match (&self.before, self.deeper) {
-            (None, Some(_)) if self.sure() == Sure::InsideNoise => format!("{NO_DIFFERENCE}: {iops} IOPS"),
+            (None, Some(_)) if self.sure() == Sure::InsideNoise => format!("{NO_DIFFERENCE}{iops} IOPS"),
             _ => format!("{iops} IOPS"),
         };
         if let Some((before, _, verdict)) = &self.before {

@@ -1,7 +1,7 @@
 //! Past the page cache or through it, for random reads that find nothing cached.
 
 use super::measured::{Better, Measured, Runs, at_depth, best, median, values};
-use super::{Advice, NO_DIFFERENCE, Setting, Sure, Value};
+use super::{Advice, Setting, Sure, Value};
 use crate::cli::{Cache, Route};
 use crate::report::results::Run;
 use crate::report::statistics::Metric;
@@ -50,15 +50,12 @@ fn compare<'a>(measured: &Measured<'a>, direct: &[&'a Run], buffered: &[&'a Run]
     let warm = measured.plainest(&warm.collect::<Vec<_>>());
     let warm = best(&warm).map(|(_, iops)| format!("; cached reads {}", rate(iops)));
     let because = format!(
-        "{} IOPS at depth {depth} past the page cache, {}{counted}{}",
+        "{}{} IOPS at depth {depth} past the page cache, {}{counted}{}",
+        contest.no_difference(),
         rate(median(&direct, Metric::Iops)?),
         contest.figures("cold reads through it"),
         warm.unwrap_or_default(),
     );
-    let because = match contest.better {
-        Better::Neither if contest.sure == Sure::InsideNoise => format!("{NO_DIFFERENCE}: {because}"),
-        _ => because,
-    };
     let value = Value::Flag(contest.better == Better::Subject);
     Some(Advice::new(Setting::Direct, value, because, contest.sure))
 }

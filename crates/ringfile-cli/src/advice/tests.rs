@@ -193,7 +193,6 @@ fn noise_alone_is_no_difference_in_any_cell() {
     for world in [of_noise(), of_noise().quick()] {
         let any = |results: &Results| kinds.iter().any(|&kind| claims_in_cells(results, kind).0 > 0);
         let wrong: Vec<u64> = (0..100).filter(|&seed| any(&world.session(seed))).collect();
-        println!("{wrong:?}");
         assert!(wrong.len() <= 1, "seeds {wrong:?}: more than 1 in 100");
     }
 }
@@ -216,7 +215,6 @@ fn a_fifth_more_is_found() {
         claimed += claimed_here;
         cells += here;
     }
-    println!("{claimed} of {cells}");
     assert!(claimed * 2 > cells, "{claimed} of {cells} cells");
 }
 
@@ -287,7 +285,10 @@ fn the_configuration_is_what_is_advised() {
         .with_capacity(64 << 20)
         .with_huge_pages(ringfile::HugePages::Auto);
     assert_eq!(expected.with_buffers(config.buffers().expect("set")), config);
-    assert_eq!(text.matches("(outside the noise)").count(), 5, "{text}");
+    assert!(
+        results.advice.iter().all(|advice| text.replace("\n# ", " ").contains(&advice.because)),
+        "{text}"
+    );
     assert!(
         text.starts_with("# Advice for /data/file.bin on ext4\n# Measured with: ringfile perf buffers\n\n"),
         "{text}"

@@ -54,11 +54,7 @@ fn line(name: Setting, value: &Value) -> String {
 /// The figure for a key, and how sure it is.
 fn why(results: &Results, key: &str) -> Option<String> {
     let advice = results.advice.iter().find(|advice| advice.name.key() == key)?;
-    let because = match advice.name {
-        Setting::Capacity | Setting::HugePages | Setting::Workers => advice.because.clone(),
-        _ => format!("{} ({})", advice.because, advice.sure),
-    };
-    Some(terminal::wrap(&because, COMMENT_WIDTH, ""))
+    Some(terminal::wrap(&advice.because, COMMENT_WIDTH, ""))
 }
 
 /// A comment of several lines; a file's name may hold anything, also line ends.

@@ -22,6 +22,9 @@ const RISK: f64 = 0.004;
 /// Below so many rounds there is no spread to speak of.
 const LEAST_ROUNDS: usize = 3;
 
+/// So many A/A ratios show how far they go.
+const ENOUGH: usize = 15;
+
 /// What came of comparing two sides.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verdict {
@@ -169,8 +172,8 @@ impl Place {
 /// The noise of one figure in a session, from its A/A runs.
 #[derive(Debug, Clone)]
 pub struct Noise {
-    /// |logarithm| of every A/A ratio, from the least.
-    all: Vec<f64>,
+    /// |logarithm| of every A/A ratio, from the least, with what was done.
+    all: Vec<(Rw, f64)>,
     /// Logarithms of the A/A ratios of each cell, with their rounds.
     cells: HashMap<Place, Vec<(u32, f64)>>,
     /// What can be compared in the session: the risk is divided among that many.
@@ -193,8 +196,12 @@ impl Noise {
                 cells.entry(Place::of(&again.key())).or_default().push((again.round, ratio));
             }
         }
-        let mut all: Vec<f64> = cells.values().flatten().map(|(_, ratio)| ratio.abs()).collect();
-        all.sort_by(f64::total_cmp);
+        let of_cell = |(place, ratios): (&Place, &Vec<(u32, f64)>)| {
+            let rw = place.rw;
+            ratios.iter().map(move |(_, ratio)| (rw, ratio.abs())).collect::<Vec<_>>()
+        };
+        let mut all: Vec<(Rw, f64)> = cells.iter().flat_map(of_cell).collect();
+        all.sort_by(|(_, one), (_, other)| one.total_cmp(other));
         let comparisons = measured.keys().map(|(key, _)| key).collect::<HashSet<_>>().len();
         Noise { all, cells, comparisons: comparisons.max(1) }
     }
@@ -209,19 +216,23 @@ impl Noise {
     pub fn in_cell(&self, key: &Key, rounds: usize) -> f64 {
         let own = self.cells.get(&Place::of(key)).into_iter().flatten().map(|(_, ratio)| ratio.abs());
         let own = own.fold(0.0, f64::max);
-        own.max(self.quantile(tail(rounds, self.comparisons))).exp_m1()
+        own.max(self.quantile(key.rw, tail(rounds, self.comparisons))).exp_m1()
     }
 
     /// The session's A/A change that a fraction `tail` of them exceeds; beyond the largest it is taken to grow as
-    /// exponential tails do, which normal ones never reach.
-    fn quantile(&self, tail: f64) -> f64 {
-        let Some(&largest) = self.all.last() else { return f64::INFINITY };
-        let places = (self.all.len() + 1) as f64;
+    /// exponential tails do, which normal ones never reach. Writes are often noisier than reads, so only those count that
+    /// did the same, where there are enough.
+    fn quantile(&self, rw: Rw, tail: f64) -> f64 {
+        let same: Vec<f64> = self.all.iter().filter(|(of, _)| *of == rw).map(|(_, ratio)| *ratio).collect();
+        let enough = same.len() >= ENOUGH;
+        let all = if enough { same } else { self.all.iter().map(|(_, ratio)| *ratio).collect() };
+        let Some(&largest) = all.last() else { return f64::INFINITY };
+        let places = (all.len() + 1) as f64;
         if tail * places < 1.0 {
             return largest * (tail.recip().ln() / places.ln()).max(1.0);
         }
         let rank = ((1.0 - tail) * places).ceil() as usize;
-        self.all[rank.clamp(1, self.all.len()) - 1]
+        all[rank.clamp(1, all.len()) - 1]
     }
 }
 
