@@ -4,7 +4,7 @@
 //! hundred.
 
 use super::measured::{Better, Contest, Measured, Runs, elsewhere};
-use super::{Advice, NO_DIFFERENCE, Setting, Sure, Value};
+use super::{Advice, Setting, Sure, Value};
 use crate::cli::{Buffers, Cache, Route};
 use crate::report::judge::{self, Cell, Verdict};
 use crate::report::results::{Key, Run};
@@ -29,8 +29,7 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route) -> (Option<Ad
     let kind = if deciding.better == Better::Subject { Buffers::Fixed } else { Buffers::Normal };
     let mut said = Vec::new();
     if let Some(whole) = whole {
-        let no_difference =
-            if whole.sure == Sure::InsideNoise { format!("{NO_DIFFERENCE}: ") } else { String::new() };
+        let no_difference = whole.no_difference();
         said.push(format!("{no_difference}fixed {}{elsewhere}", whole.figures("normal")));
     }
     if let Some(cost) = contest(measured, Buffers::Vectored, Buffers::Normal) {
@@ -84,8 +83,9 @@ fn verdict(measured: &Measured<'_>, subject: Buffers, base: Buffers, metric: Met
 
 /// What to say where the kernel took little of the memory: what was measured then is not what it is called.
 fn refused(asked: &[&Run]) -> Option<String> {
-    let on_ring: u64 = asked.iter().filter_map(|run| run.route_ops).map(|routes| routes.ring).sum();
-    let fixed: u64 = asked.iter().filter_map(|run| run.fixed_ops).sum();
+    let sum = |ops: &mut dyn Iterator<Item = u64>| ops.fold(0, u64::saturating_add);
+    let on_ring = sum(&mut asked.iter().filter_map(|run| run.route_ops).map(|routes| routes.ring));
+    let fixed = sum(&mut asked.iter().filter_map(|run| run.fixed_ops));
     (on_ring > 0 && asked.iter().all(|run| run.fixed_ops.is_some()) && fixed < on_ring / 2).then(|| {
         let share = fixed as f64 * 100.0 / on_ring as f64;
         format!(

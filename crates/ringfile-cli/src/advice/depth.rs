@@ -31,7 +31,7 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route, kind: Buffers
     if let Some(writes) = writes {
         because += &format!("; writes stop gaining at {}", writes.depth);
     }
-    let depth = stop.depth.min(MOST);
+    let depth = stop.depth.clamp(1, MOST);
     Some((Advice::new(Setting::Depth, Value::Number(depth as u64), because, stop.sure()), depth))
 }
 
@@ -74,20 +74,17 @@ fn stops<'a>(measured: &Measured<'_>, runs: &[&'a Run]) -> Option<Stop<'a>> {
         let deeper = depths.iter().filter(move |&&other| other > depth);
         deeper.filter_map(move |&other| Some((other, over(other, depth)?))).collect::<Vec<_>>()
     };
-    let depth =
-        depths.iter().copied().find(|&depth| !deeper(depth).iter().any(|(_, verdict)| gains(verdict)))?;
-    let before = depths.iter().copied().filter(|&other| other < depth).next_back();
+    let depth = depths
+        .iter()
+        .copied()
+        .find(|&depth| !deeper(depth).iter().any(|(_, verdict)| verdict.gains(WORTH)))?;
+    let before = depths.iter().copied().rfind(|&other| other < depth);
     let before = before.and_then(|other| Some((other, at(other), over(depth, other)?)));
     let most = |one: &(usize, Verdict), other: &(usize, Verdict)| {
         one.1.ratio.median.total_cmp(&other.1.ratio.median)
     };
     let deeper = deeper(depth).into_iter().max_by(most);
     Some(Stop { depth, at: at(depth), before, deeper })
-}
-
-/// Whether more in flight pays; with too few rounds to judge, as far as it looks.
-fn gains(verdict: &Verdict) -> bool {
-    verdict.ratio.median > WORTH && (verdict.outside || !verdict.is_judged())
 }
 
 impl Stop<'_> {
@@ -104,7 +101,7 @@ impl Stop<'_> {
     fn because(&self) -> String {
         let iops = median(&self.at, Metric::Iops).map(rate).unwrap_or_default();
         let mut text = match (&self.before, self.deeper) {
-            (None, Some(_)) if self.sure() == Sure::InsideNoise => format!("{NO_DIFFERENCE}: {iops} IOPS"),
+            (None, Some(_)) if self.sure() == Sure::InsideNoise => format!("{NO_DIFFERENCE}{iops} IOPS"),
             _ => format!("{iops} IOPS"),
         };
         if let Some((before, _, verdict)) = &self.before {

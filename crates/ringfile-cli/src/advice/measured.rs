@@ -9,14 +9,14 @@ use crate::report::judge::{self, Noise, Verdict};
 use crate::report::results::{Key, Results, Role, Run};
 use crate::report::statistics::{Metric, Spread};
 
-use super::Sure;
+use super::{NO_DIFFERENCE, Sure};
 use crate::values::name;
 
 /// Without rounds that show a spread, a ratio as large as that says which way it leans.
 const LEANS: f64 = 1.2;
 
 /// Where CPU time decides, IOPS may be less by no more than this.
-const NO_LESS: f64 = 0.95;
+const NO_LESS: f64 = 0.9;
 
 /// Standard deviations that chance hardly passes in all comparisons of one cell with another.
 const SURE: f64 = 3.3;
@@ -88,6 +88,15 @@ impl Contest {
             _ => Sure::OutsideNoise,
         };
         Contest { iops, cpu, better, sure, by_cpu }
+    }
+
+    /// What to say first where neither is better: `makes no difference …: `; empty where one is, or nobody can judge.
+    pub fn no_difference(&self) -> &'static str {
+        match (self.sure, self.cpu.is_some_and(|cpu| cpu.outside)) {
+            (Sure::InsideNoise, false) => NO_DIFFERENCE,
+            (Sure::InsideNoise, true) => "not decided, for IOPS may be worse where CPU time is better: ",
+            _ => "",
+        }
     }
 
     /// The other way round.

@@ -25,8 +25,8 @@ use serde::{Deserialize, Serialize};
 use crate::report::results::Results;
 use measured::Measured;
 
-/// What is said of a choice that the measurement can't tell from none.
-const NO_DIFFERENCE: &str = "makes no difference here that can be told from noise";
+/// What is said first of a choice that the measurement can't tell from none.
+const NO_DIFFERENCE: &str = "makes no difference here that can be told from noise: ";
 
 /// What to set for the file that was measured, in the order in which one piece follows from the other.
 pub fn advise(results: &Results) -> Vec<Advice> {

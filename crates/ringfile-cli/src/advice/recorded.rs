@@ -147,7 +147,9 @@ impl World {
                 ring_features: None,
                 fio: None,
             },
+            profile: Vec::new(),
             params: Params {
+                parts: Some(32),
                 file: "/data/file.bin".into(),
                 file_created: false,
                 size_bytes: 1 << 30,

@@ -5,7 +5,7 @@
 //! systems in memory or without non-blocking I/O.
 
 use super::measured::{Better, Contest, Measured, Runs, at_depth, best, median, values};
-use super::{Advice, NO_DIFFERENCE, Setting, Sure, Value};
+use super::{Advice, Setting, Sure, Value};
 use crate::cli::{Cache, Route};
 use crate::report::results::Run;
 use crate::report::statistics::{Metric, Spread};
@@ -80,8 +80,8 @@ fn mean_ratio(contests: &[(usize, Contest)]) -> f64 {
 fn because(contests: &[(usize, Contest)], route: Route, queued: Route, sure: Sure, runs: &[&Run]) -> String {
     let (first, second) = if route == queued { (queued, Route::Inline) } else { (Route::Inline, queued) };
     let figures = |contest: Contest| if route == queued { contest.turned() } else { contest };
-    let no_difference = if sure == Sure::InsideNoise { format!("{NO_DIFFERENCE}: ") } else { String::new() };
-    let mut text = no_difference;
+    let deepest = contests.last().filter(|_| sure == Sure::InsideNoise);
+    let mut text = deepest.map_or("", |(_, contest)| contest.no_difference()).to_string();
     let iops = |route: Route, depth: usize| {
         let runs: Runs<'_> =
             at_depth(runs, depth).into_iter().filter(|run| run.route == Some(route)).collect();

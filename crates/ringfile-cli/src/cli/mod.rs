@@ -3,6 +3,8 @@
 //! Only the shape and the values are checked here; whether they fit together and fit the file is the
 //! command's own matter. What several commands take is a struct of its own.
 
+mod buffers;
+mod examples;
 mod report;
 
 pub use report::ReportArgs;
@@ -11,14 +13,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Engine;
 use crate::values::{self, List};
+pub use buffers::BuffersArgs;
 
 /// Disk I/O over Linux io_uring: measure on this machine what each choice is worth.
 #[derive(Debug, Parser)]
 #[command(name = "ringfile", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(after_long_help = examples::ALL)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -27,12 +32,33 @@ pub struct Cli {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, made once")]
 pub enum Command {
     /// Measure I/O on this machine.
     #[command(subcommand)]
-    Perf(PerfCommand),
+    Perf(Box<PerfCommand>),
     Report(ReportArgs),
+    /// Print shell completions.
+    ///
+    /// For bash: `ringfile completions bash > /etc/bash_completion.d/ringfile`.
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page, or write the pages of all commands to a folder.
+    ///
+    /// To install them: `ringfile man /usr/local/share/man/man1`.
+    Man(ManArgs),
+}
+
+/// `ringfile man`.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Where the pages of all commands are written; without it the main page is printed
+    #[arg(value_name = "FOLDER")]
+    pub folder: Option<PathBuf>,
+    /// Replace pages that exist
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// What `ringfile perf` measures.
@@ -66,6 +92,13 @@ pub enum PerfCommand {
     #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 10,250,1000]")))]
     #[command(mut_arg("cache", |arg| arg.help(cache_help("warm"))))]
     Multiread(MultireadArgs),
+    /// What registered and vectored buffers are worth here: block sizes, depths, processes, CPU; and what to set.
+    ///
+    /// Measures normal, fixed (registered), vectored and vectored-fixed buffers over --bs, --iodepth and --processes, with
+    /// IOPS, latencies, CPU time, context switches and system calls; in the cells of the smallest block also direct I/O
+    /// beside the page cache, and the routes. Ends with advice: buffers, depth, block size, direct or not, route, each with
+    /// the figure that says so and whether it is outside the noise.
+    Buffers(BuffersArgs),
 }
 
 /// What the help says of `--cache`, which each command has another default for.
@@ -78,13 +111,8 @@ fn cache_help(default: &str) -> String {
 
 /// `ringfile perf file`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Job", after_long_help = examples::FILE)]
 pub struct FileArgs {
-    /// What is measured, and how long.
-    #[command(flatten)]
-    pub test_file: TestFileArgs,
-    /// How long and how often.
-    #[command(flatten)]
-    pub timing: TimingArgs,
     /// Block size of each operation
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = values::size)]
     pub bs: u64,
@@ -122,6 +150,12 @@ pub struct FileArgs {
     /// Fill the file first; writes carry offset and checksum, reads check them
     #[arg(long)]
     pub verify: bool,
+    /// What is measured, and how long.
+    #[command(flatten)]
+    pub test_file: TestFileArgs,
+    /// How long and how often.
+    #[command(flatten)]
+    pub timing: TimingArgs,
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -129,13 +163,8 @@ pub struct FileArgs {
 
 /// `ringfile perf batch`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Job", after_long_help = examples::BATCH)]
 pub struct BatchArgs {
-    /// What is measured, and how long.
-    #[command(flatten)]
-    pub test_file: TestFileArgs,
-    /// How long and how often.
-    #[command(flatten)]
-    pub timing: TimingArgs,
     /// Block size of each read
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = values::size)]
     pub bs: u64,
@@ -148,6 +177,12 @@ pub struct BatchArgs {
     /// How it is read.
     #[command(flatten)]
     pub reads: BatchReadArgs,
+    /// What is measured, and how long.
+    #[command(flatten)]
+    pub test_file: TestFileArgs,
+    /// How long and how often.
+    #[command(flatten)]
+    pub timing: TimingArgs,
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -155,13 +190,8 @@ pub struct BatchArgs {
 
 /// `ringfile perf multiread`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Job", after_long_help = examples::MULTIREAD)]
 pub struct MultireadArgs {
-    /// What is measured, and how long.
-    #[command(flatten)]
-    pub test_file: TestFileArgs,
-    /// How long and how often.
-    #[command(flatten)]
-    pub timing: TimingArgs,
     /// Block size of each read
     #[arg(long, value_name = "SIZE", default_value = "16k", value_parser = values::size)]
     pub bs: u64,
@@ -171,6 +201,12 @@ pub struct MultireadArgs {
     /// How it is read.
     #[command(flatten)]
     pub reads: BatchReadArgs,
+    /// What is measured, and how long.
+    #[command(flatten)]
+    pub test_file: TestFileArgs,
+    /// How long and how often.
+    #[command(flatten)]
+    pub timing: TimingArgs,
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -178,6 +214,7 @@ pub struct MultireadArgs {
 
 /// What all commands that read in batches take.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Reads")]
 pub struct BatchReadArgs {
     /// Reads in a batch
     #[arg(long, value_name = "LIST", value_parser = values::counts::<32768>)]
@@ -201,7 +238,8 @@ pub struct BatchReadArgs {
 }
 
 /// The file or device that a command measures.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "File")]
 pub struct TestFileArgs {
     /// File or block device [default: /dev/shm/ringfile-perf-PID.bin]; what does not exist is created, and
     /// removed at the end
@@ -218,6 +256,7 @@ pub struct TestFileArgs {
 
 /// How long each measurement takes, and how often it is made.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Timing")]
 pub struct TimingArgs {
     /// Length of each run, at most 24h
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::positive_duration)]
@@ -232,6 +271,7 @@ pub struct TimingArgs {
 
 /// What a command leaves behind and says.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
 pub struct OutputArgs {
     /// Write all results to this file as JSON
     #[arg(long, value_name = "FILE")]
@@ -382,7 +422,8 @@ mod tests {
     #[test]
     fn defaults_are_the_main_job() {
         let cli = Cli::try_parse_from(["ringfile", "perf", "file"]).expect("the defaults parse");
-        let Command::Perf(PerfCommand::File(args)) = cli.command else { panic!("another command") };
+        let Command::Perf(command) = cli.command else { panic!("another command") };
+        let PerfCommand::File(args) = *command else { panic!("another command") };
         assert_eq!((args.bs, args.test_file.size), (4096, 1 << 30));
         assert_eq!(args.rw.values(), [Rw::RandRead, Rw::RandWrite]);
         assert_eq!(args.buffers.values(), [Buffers::Normal, Buffers::Fixed]);
@@ -396,10 +437,12 @@ mod tests {
     #[test]
     fn defaults_of_batches_are_the_published_measurements() {
         let cli = Cli::try_parse_from(["ringfile", "perf", "batch"]).expect("the defaults parse");
-        let Command::Perf(PerfCommand::Batch(args)) = cli.command else { panic!("another command") };
+        let Command::Perf(command) = cli.command else { panic!("another command") };
+        let PerfCommand::Batch(args) = *command else { panic!("another command") };
         assert_eq!((args.bs, args.test_file.size, args.inflight.values()), (4096, 1 << 30, &[4][..]));
         let cli = Cli::try_parse_from(["ringfile", "perf", "multiread"]).expect("the defaults parse");
-        let Command::Perf(PerfCommand::Multiread(args)) = cli.command else { panic!("another command") };
+        let Command::Perf(command) = cli.command else { panic!("another command") };
+        let PerfCommand::Multiread(args) = *command else { panic!("another command") };
         assert_eq!((args.bs, args.numjobs.values()), (16384, &[4][..]));
     }
 

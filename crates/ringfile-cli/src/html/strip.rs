@@ -58,7 +58,7 @@ pub struct Dot {
 
 /// A label in lines that fit the width.
 fn lines(label: &str) -> Vec<String> {
-    terminal::wrap(label, 48, "").lines().map(str::to_string).collect()
+    terminal::wrap(label, 50, "").lines().map(str::to_string).collect()
 }
 
 impl Row {

@@ -18,10 +18,10 @@ use crate::machine;
 use crate::progress::Progress;
 use crate::report::output;
 use crate::report::results::{Kind, Machine, Params, Results, Run, RunLabel, SCHEMA};
-use crate::report::saved::Saved;
+use crate::report::outputs::Outputs;
 use crate::report::{batches, change, summary};
 use crate::terminal;
-use crate::testfile::{Intent, TestFile};
+use crate::testfile::{DefaultPlace, Intent, TestFile};
 use crate::values::{self, Bytes};
 use crate::verify::{self, Verifier};
 
@@ -52,7 +52,7 @@ pub struct Request<'a> {
 pub fn run(request: Request<'_>) -> Result<(), Failure> {
     let intent = intent(&request)?;
     let output = request.output;
-    let saved = Saved::check(output, request.test_file.file.as_deref())?;
+    let outputs = Outputs::check(output, request.test_file.file.as_deref())?;
     let interrupt = Interrupt::catch_signals()
         .map_err(|error| Failure::Io(format!("can't catch signals: {}", errno_text(&error))))?;
     let test_file = TestFile::open(request.test_file, intent, &interrupt)?;
@@ -64,7 +64,7 @@ pub fn run(request: Request<'_>) -> Result<(), Failure> {
     // Whatever ended it: what was measured is not lost.
     let results = session.into_results(matches!(ended, Err(Failure::Interrupted)));
     let printed = print(output, &results.0, &results.1);
-    let saved = saved.write(&results.0);
+    let saved = outputs.write(&results.0);
     ended.and(printed).and(saved)
 }
 
@@ -109,7 +109,13 @@ fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
         ));
     }
     let writes = request.verify || grid.rw.iter().any(|rw| rw.writes());
-    Ok(Intent { block: request.block, writes, direct: request.direct, verify: request.verify })
+    Ok(Intent {
+        block: request.block,
+        writes,
+        direct: request.direct,
+        verify: request.verify,
+        default_place: DefaultPlace::Memory,
+    })
 }
 
 /// Every thread needs a block where access is sequential, every task one where contents are checked.
@@ -232,6 +238,7 @@ impl<'a> Session<'a> {
             iodepth: step.iodepth,
             buffers: step.buffers,
             parts: 1,
+            seed: 0,
             batching: step.batching,
             route: step.route,
             executor: step.executor,
@@ -261,6 +268,7 @@ impl<'a> Session<'a> {
             block_sizes_bytes: vec![test_file.block],
             processes: Vec::new(),
             rate_limit_bytes: None,
+            parts: None,
             duration_s: timing.duration.as_secs_f64(),
             warmup_s: timing.warmup.as_secs_f64(),
             numjobs: grid.numjobs,
@@ -292,6 +300,7 @@ impl<'a> Session<'a> {
                 runs: self.runs,
                 notes: notes.clone(),
                 advice: Vec::new(),
+                profile: Vec::new(),
             },
             notes,
         )
@@ -332,7 +341,7 @@ fn distinct(counts: impl Iterator<Item = usize>) -> Vec<usize> {
 }
 
 /// About how long the file takes to fill: 500 MiB a second.
-fn fill_time(test_file: &TestFile) -> Duration {
+pub fn fill_time(test_file: &TestFile) -> Duration {
     if test_file.unfilled { Duration::from_millis(test_file.size() >> 19) } else { Duration::ZERO }
 }
 
@@ -348,7 +357,8 @@ fn label(step: Step) -> Vec<String> {
     vec![format!("{} {mode}", values::name(&step.engine)), format!("jobs {}", step.numjobs), depth]
 }
 
-fn command_line() -> String {
+/// The command line, as a shell would take it.
+pub fn command_line() -> String {
     let quoted = |argument: std::ffi::OsString| {
         let text = argument.to_string_lossy().into_owned();
         let plain = |c: char| c.is_alphanumeric() || "-_./,=:+@%".contains(c);

@@ -1,6 +1,7 @@
 //! Files that a command leaves behind: never over one that exists unless the user said so, and whole or not at
 //! all.
 
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ use crate::error::{Failure, errno_text, io_on, usage};
 pub struct OutputFile {
     path: PathBuf,
     replace: bool,
+    /// What stands there now was written here.
+    written: Cell<bool>,
 }
 
 impl OutputFile {
@@ -38,7 +41,7 @@ impl OutputFile {
                 ));
             }
         }
-        let output = OutputFile { path: path.to_path_buf(), replace };
+        let output = OutputFile { path: path.to_path_buf(), replace, written: Cell::new(false) };
         let folder = output.folder();
         if !folder.is_dir() {
             return usage(format!(
@@ -69,14 +72,15 @@ impl OutputFile {
         self.write_text(&(text + "\n"))
     }
 
-    /// Writes a text.
+    /// Writes a text; a second time over what was written the first.
     pub fn write_text(&self, text: &str) -> Result<(), Failure> {
         let written = self.temporary().and_then(|mut file| {
             // Through the plain file: an error then does not name the temporary one, which the user never sees.
             file.as_file_mut().write_all(text.as_bytes())?;
             file.as_file().sync_all()?;
-            let placed =
-                if self.replace { file.persist(&self.path) } else { file.persist_noclobber(&self.path) };
+            let replace = self.replace || self.written.get();
+            let placed = if replace { file.persist(&self.path) } else { file.persist_noclobber(&self.path) };
+            self.written.set(placed.is_ok());
             placed.map(drop).map_err(io::Error::from)
         });
         written.map_err(|error| io_on("can't write", &self.path, &error))
@@ -183,6 +187,11 @@ mod tests {
         std::fs::write(&path, "mine").expect("write");
         assert!(matches!(output.write_json(&1), Err(Failure::Io(_))));
         assert_eq!(std::fs::read_to_string(&path).expect("read"), "mine");
+        std::fs::remove_file(&path).expect("removed");
+        for result in [1, 2] {
+            output.write_json(&result).expect("what was written here is replaced");
+        }
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), "2\n");
     }
 
     #[test]
