@@ -167,7 +167,7 @@ impl Part {
 }
 
 /// fio's words as a reader has them.
-fn access(word: &str) -> String {
+pub fn access(word: &str) -> String {
     match word {
         "randread" => "random reads",
         "randwrite" => "random writes",
@@ -257,9 +257,10 @@ impl Layout {
         let (mut plots, mut headings): (Vec<Part>, Vec<Part>) =
             others.into_iter().partition(|part| sizes.contains(part));
         if plots.is_empty() {
-            std::mem::swap(&mut plots, &mut headings);
-            // Short enough for the title of a plot.
-            headings = plots.split_off(plots.len().min(2));
+            plots = headings.split_off(headings.len().min(1));
+            if plots.is_empty() {
+                std::mem::swap(&mut plots, &mut headings);
+            }
         }
         Layout { x, series, headings, plots }
     }

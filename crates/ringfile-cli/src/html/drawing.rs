@@ -257,7 +257,7 @@ pub fn plots(look: &Look<'_>, what: What) -> Vec<Picture> {
         What::Latency => latency(look),
         What::Iops | What::Cpu => over(look, what, &look.layout),
         What::Bandwidth if look.kind == Some(Kind::Pool) => over(look, what, &look.layout),
-        What::Bandwidth if look.layout.plots.contains(&Part::Block) => {
+        What::Bandwidth if look.layout.plots.contains(&Part::Block) || look.layout.x == Some(Part::Block) => {
             over(look, what, &look.layout.over(Part::Block))
         }
         What::Bandwidth => Vec::new(),
@@ -369,7 +369,9 @@ fn percentiles(look: &Look<'_>, title: String, groups: &[&Group<'_>]) -> Plot {
                     table::figure(min),
                     table::figure(max)
                 );
-                Some(Point { x: place as f64, y: median, low: min, high: max, tip })
+                // Bars of many series in seven places hide each other; the tooltip has them.
+                let (low, high) = if groups.len() > 4 { (median, median) } else { (min, max) };
+                Some(Point { x: place as f64, y: median, low, high, tip })
             });
             Series { points: points.collect(), style: look.style(group[0]), name }
         })

@@ -61,17 +61,32 @@ pub fn all(parts: impl IntoIterator<Item = Markup>) -> Markup {
 }
 
 /// A drawing of another program as a picture: what it may run or fetch does not, and its style stays its own.
-#[allow(dead_code, reason = "for flame graphs, which results do not have yet")]
 pub fn image(svg: &str, what: &str) -> Markup {
     let mut address = String::from("data:image/svg+xml,");
-    for byte in svg.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~/,;=() ".contains(&byte) {
-            address.push(char::from(byte));
-        } else {
-            address += &format!("%{byte:02X}");
+    for character in without_scripts(svg).chars() {
+        match character {
+            // As they are in an address, these would end it or the attribute, or mean something else.
+            '%' | '#' | '"' | '&' | ':' | '\\' | '\t' | '\n' | '\r' | '\0'..='\u{1f}' | '\u{7f}'.. => {
+                let mut bytes = [0; 4];
+                for byte in character.encode_utf8(&mut bytes).bytes() {
+                    address += &format!("%{byte:02X}");
+                }
+            }
+            plain => address.push(plain),
         }
     }
-    html! { img.flame alt=(what) src=(address); }
+    html! { img.flame alt=(what) src=(PreEscaped(address)); }
+}
+
+/// Scripts do not run in a picture, and take more room than the rest of a small one.
+fn without_scripts(svg: &str) -> String {
+    let mut rest = svg;
+    let mut kept = String::new();
+    while let Some((before, script)) = rest.split_once("<script") {
+        kept += before;
+        rest = script.split_once("</script>").map_or("", |(_, after)| after);
+    }
+    kept + rest
 }
 
 #[cfg(test)]
@@ -80,11 +95,12 @@ mod tests {
 
     #[test]
     fn a_picture_keeps_its_markup_to_itself() {
-        let image = image("<svg xmlns=\"http://x\">100 % µ</svg>", "a <b>").into_string();
+        let image =
+            image("<svg xmlns=\"http://x\">\n<script>a</script>100 % µ&amp;</svg>", "a <b>").into_string();
         assert_eq!(
             image,
-            "<img class=\"flame\" alt=\"a &lt;b&gt;\" src=\"data:image/svg+xml,%3Csvg xmlns=%22http%3A//x%22%3E100 %25 \
-             %C2%B5%3C/svg%3E\">"
+            "<img class=\"flame\" alt=\"a &lt;b&gt;\" src=\"data:image/svg+xml,<svg xmlns=%22http%3A//x%22>%0A100 %25 \
+             %C2%B5%26amp;</svg>\">"
         );
     }
 }

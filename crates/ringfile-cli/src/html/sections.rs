@@ -10,7 +10,9 @@ use super::marks;
 use super::page;
 use super::scale::{self, Scale};
 use super::strip::{Dot, Row, Strip};
+use super::tables::{self, Column};
 use crate::error::one_line;
+use crate::report::profile::{Hot, Profile};
 use crate::report::results::{Kind, Machine, Results, Run};
 use crate::report::statistics::Spread;
 use crate::report::table;
@@ -191,9 +193,50 @@ fn tip(label: &str, run: &Run) -> String {
     format!("{label}, round {}: {} IOPS", run.round, table::rate(run.iops))
 }
 
-/// Where CPU time goes. Results have no profile yet; a flame graph goes into [`page::image`].
-pub fn profile(_results: &Results) -> Markup {
-    Markup::default()
+/// Where CPU time goes, for each kind of buffers that was profiled.
+pub fn profile(results: &Results) -> Markup {
+    let body = html! { @for profile in &results.profile { (profiled(profile)) } };
+    let meaning = "Samples of what ran while each kind of buffers was measured: the functions that took most time \
+                   themselves, in per cent of all samples. In a flame graph the width of a box is its part of the time, and a \
+                   box stands on its caller.";
+    if results.profile.is_empty() {
+        Markup::default()
+    } else {
+        page::section("Where CPU time goes", meaning, body)
+    }
+}
+
+fn profiled(profile: &Profile) -> Markup {
+    let name = format!(
+        "{} buffers, {}, {} blocks, depth {}",
+        values::name(&profile.buffers),
+        cells::access(&values::name(&profile.rw)),
+        scale::block(profile.block_size_bytes as f64),
+        profile.iodepth
+    );
+    let column = |title: &str, number| Column { title: title.into(), number, key: !number };
+    let functions = |title: &str, functions: &[Hot]| {
+        let rows: Vec<Vec<String>> =
+            functions.iter().map(|hot| vec![one_line(&hot.function), table::figure(hot.percent)]).collect();
+        tables::table(&[column(title, false), column("%", true)], &rows)
+    };
+    let counted = format!(
+        "{} samples by {}, {} % of them in the kernel",
+        profile.samples,
+        one_line(&profile.event),
+        table::figure(profile.kernel_percent)
+    );
+    html! {
+        h3 { (name) }
+        p.means { (counted) }
+        div.beside {
+            @if !profile.kernel.is_empty() { (functions("kernel", &profile.kernel)) }
+            @if !profile.user.is_empty() { (functions("user space", &profile.user)) }
+        }
+        @if !profile.flame_graph.is_empty() {
+            details { summary { "Flame graph" } (page::image(&profile.flame_graph, &format!("Flame graph: {name}"))) }
+        }
+    }
 }
 
 /// What to know about the figures.

@@ -27,11 +27,20 @@ pub fn read(path: &Path) -> Result<Results, Failure> {
     parse(&text).map_err(|why| Failure::Usage(format!("{shown} {why}: name a file that --json wrote")))
 }
 
+/// Results in a text, or what is wrong with it, to follow the file's name.
 fn parse(text: &[u8]) -> Result<Results, String> {
+    if text.iter().all(u8::is_ascii_whitespace) {
+        return Err("is empty".into());
+    }
     let value: serde_json::Value =
         serde_json::from_slice(text).map_err(|error| format!("is not whole JSON ({error})"))?;
     match value.get("schema").and_then(serde_json::Value::as_u64) {
         None => return Err("holds no results of ringfile perf (it has no schema number)".into()),
+        Some(schema) if schema > u64::from(SCHEMA) => {
+            return Err(format!(
+                "has schema {schema}, and this ringfile reads schema {SCHEMA}: use a newer ringfile, or"
+            ));
+        }
         Some(schema) if schema != u64::from(SCHEMA) => {
             return Err(format!("has schema {schema}, and this ringfile reads schema {SCHEMA}"));
         }
@@ -47,7 +56,13 @@ mod tests {
     #[test]
     fn what_is_not_ours_is_told() {
         for (text, part) in [
+            ("", "is empty"),
+            (" \n", "is empty"),
             ("{", "not whole JSON"),
+            ("null", "no schema number"),
+            (r#"{"schema": "1"}"#, "no schema number"),
+            (r#"{"schema": 0}"#, "schema 0"),
+            (r#"{"schema": 1, "kind": "disk"}"#, "unknown variant `disk`"),
             ("[1, 2]", "no schema number"),
             (r#"{"schema": 99}"#, "schema 99"),
             (r#"{"schema": 1, "command": "x"}"#, "holds no results"),

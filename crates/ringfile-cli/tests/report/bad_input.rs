@@ -29,17 +29,17 @@ fn files_that_hold_no_results() {
         assert!(error.contains(said), "{said}: {error}");
         assert!(!out.exists());
     };
-    refused(&text("{\"schema\": 1, \"runs\": ["), "ends in the middle");
-    refused(&text("not json"), "is not JSON");
-    refused(&text("{\"version\": 3, \"rows\": []}"), "no \"schema\"");
+    refused(&text("{\"schema\": 1, \"runs\": ["), "is not whole JSON");
+    refused(&text("not json"), "is not whole JSON");
+    refused(&text("{\"version\": 3, \"rows\": []}"), "no schema number");
     refused(&text(""), "is empty");
     refused(&sample(&newer), "newer ringfile");
     refused(&sample(&empty), "has no runs");
     refused(&sample(&foreign), "missing field `machine`");
     refused(&folder.path().join("missing.json"), "No such file");
-    refused(folder.path(), "Is a directory");
-    refused(Path::new("/dev/zero"), "larger than any results");
-    refused(Path::new("/dev/null"), "is empty");
+    refused(folder.path(), "is no file");
+    refused(Path::new("/dev/zero"), "is no file");
+    refused(Path::new("/dev/null"), "is no file");
 }
 
 #[test]

@@ -120,6 +120,18 @@ pub fn buffers(seed: u64, speed: f64, fixed: f64) -> Value {
         }
     }
     let mut session = session("buffers", runs);
+    let flame = r##"<svg version="1.1" width="1200" height="60" viewBox="0 0 1200 60" xmlns="http://www.w3.org/2000/svg"><script type="text/ecmascript">alert(1)</script><rect x="0" y="10" width="900" height="20" fill="rgb(227,90,40)"/><text x="4" y="24">io_issue_sqe</text></svg>"##;
+    session["profile"] = kinds
+        .map(|(kind, _)| {
+            json!({
+                "buffers": kind, "rw": "randread", "block_size_bytes": 4096, "iodepth": 64, "event": "cpu-clock",
+                "samples": 1234, "kernel_percent": 71.5, "flame_graph": flame,
+                "kernel": [{"function": "io_issue_sqe", "percent": 12.5}, {"function": "iov_iter_get_pages2", "percent": 3.25}],
+                "user": [{"function": format!("ringfile::driver::{}", "turn::<core::future>::".repeat(8)), "percent": 4.0}]
+            })
+        })
+        .to_vec()
+        .into();
     session["advice"] = json!([
         {"name": "direct", "value": true, "because": "random reads at depth 16 make 141k IOPS, 10.0k through a cold page cache", "sure": "outside-noise"},
         {"name": "buffers", "value": "fixed", "because": "fixed over normal: 1.01 [0.98..1.03] IOPS, which can't be told from noise; CPU for one operation 0.92 of it", "sure": "inside-noise"},
