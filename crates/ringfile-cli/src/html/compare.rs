@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::page;
-use super::scale::{self, Scale};
+use super::scale::Scale;
 use super::sections;
 use super::strip::{Dot, Row, Strip};
 use super::tables::{self, Column};
@@ -205,7 +205,7 @@ fn plot(title: &str, more: bool, differences: &[&Difference]) -> Markup {
         })
         .collect();
     let reach = rows.iter().filter_map(|row| row.reach).flat_map(|(low, high)| [low, high]);
-    let x = Scale::around_zero(reach, scale::per_cent);
+    let x = Scale::changes(reach);
     let better = if more { "more" } else { "less" };
     let x_title = format!("{better} is better; ● better, ■ worse");
     let title = match differences.len() {

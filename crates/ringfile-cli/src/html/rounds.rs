@@ -9,7 +9,7 @@ use super::cells;
 use super::drawing::Look;
 use super::marks::NOISE;
 use super::page;
-use super::scale::{self, Scale};
+use super::scale::Scale;
 use super::strip::{Dot, Row, Strip};
 use crate::report::results::{Results, Role, Run};
 use crate::report::statistics::Spread;
@@ -72,7 +72,7 @@ fn strip(results: &Results, look: &Look<'_>, title: String, cells: &[&Run]) -> O
         rows.extend(of_place);
     }
     let noise = Spread::of(noise).map(|noise| (noise.min.min(0.0), noise.max.max(0.0)));
-    let x = Scale::around_zero(rows.iter().flat_map(|row| &row.dots).map(|dot| dot.x), scale::per_cent);
+    let x = Scale::changes(rows.iter().flat_map(|row| &row.dots).map(|dot| dot.x));
     (!rows.is_empty()).then(|| Strip {
         title,
         x_title: "change of IOPS in each round".into(),

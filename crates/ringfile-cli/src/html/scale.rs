@@ -26,7 +26,7 @@ impl Scale {
     }
 
     /// From a round number at or below the least value to one at or above the largest, with 0 between them.
-    pub fn around_zero(values: impl Iterator<Item = f64>, label: fn(f64) -> String) -> Scale {
+    fn around_zero(values: impl Iterator<Item = f64>, label: fn(f64) -> String) -> Scale {
         let (mut low, mut high) = (0.0_f64, 0.0_f64);
         for value in values.filter(|value| value.is_finite()) {
             (low, high) = (low.min(value), high.max(value));
@@ -35,6 +35,16 @@ impl Scale {
             (low, high) = (-1.0, 1.0);
         }
         Scale::linear(low, high, label)
+    }
+
+    /// Changes in per cent, 0 among them: nothing falls by more than 100.
+    pub fn changes(values: impl Iterator<Item = f64>) -> Scale {
+        let mut scale = Scale::around_zero(values, per_cent);
+        if scale.low < -100.0 {
+            scale.low = -100.0;
+            scale.ticks.retain(|(value, _)| *value >= -100.0);
+        }
+        scale
     }
 
     fn linear(low: f64, high: f64, label: fn(f64) -> String) -> Scale {
@@ -218,7 +228,9 @@ mod tests {
             labels(&Scale::from_zero([0.7].into_iter(), micros)),
             ["0 µs", "0.2 µs", "0.4 µs", "0.6 µs", "0.8 µs"]
         );
-        let change = Scale::around_zero([-12.0, 31.0].into_iter(), per_cent);
+        let wild = Scale::changes([-40.0, 2500.0].into_iter());
+        assert_eq!(labels(&wild), ["0 %", "+1000 %", "+2000 %", "+3000 %"]);
+        let change = Scale::changes([-12.0, 31.0].into_iter());
         assert_eq!(labels(&change), ["−20 %", "0 %", "+20 %", "+40 %"]);
     }
 
@@ -249,7 +261,7 @@ mod tests {
         {
             let scales = [
                 Scale::from_zero(values.iter().copied(), count),
-                Scale::around_zero(values.iter().copied(), per_cent),
+                Scale::changes(values.iter().copied()),
                 Scale::logarithmic(values.iter().copied(), micros),
             ];
             for scale in scales {

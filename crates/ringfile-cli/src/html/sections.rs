@@ -10,7 +10,6 @@ use super::marks;
 use super::page;
 use super::scale::{self, Scale};
 use super::strip::{Dot, Row, Strip};
-use super::tables::{self, Column};
 use crate::error::one_line;
 use crate::report::profile::{Hot, Profile};
 use crate::report::results::{Kind, Machine, Results, Run};
@@ -214,11 +213,15 @@ fn profiled(profile: &Profile) -> Markup {
         scale::block(profile.block_size_bytes as f64),
         profile.iodepth
     );
-    let column = |title: &str, number| Column { title: title.into(), number, key: !number };
     let functions = |title: &str, functions: &[Hot]| {
-        let rows: Vec<Vec<String>> =
-            functions.iter().map(|hot| vec![one_line(&hot.function), table::figure(hot.percent)]).collect();
-        tables::table(&[column(title, false), column("%", true)], &rows)
+        html! {
+            table {
+                thead { tr { th scope="col" { (title) } th.n scope="col" { "%" } } }
+                @for hot in functions {
+                    tr { td { (one_line(&hot.function)) } td.n { (table::figure(hot.percent)) } }
+                }
+            }
+        }
     };
     let counted = format!(
         "{} samples by {}, {} % of them in the kernel",
@@ -227,7 +230,7 @@ fn profiled(profile: &Profile) -> Markup {
         table::figure(profile.kernel_percent)
     );
     html! {
-        h3 { (name) }
+        h3 { (cells::titled(&name, "")) }
         p.means { (counted) }
         div.beside {
             @if !profile.kernel.is_empty() { (functions("kernel", &profile.kernel)) }
