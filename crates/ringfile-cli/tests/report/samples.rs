@@ -127,7 +127,7 @@ pub fn buffers(seed: u64, speed: f64, fixed: f64) -> Value {
                 "buffers": kind, "rw": "randread", "block_size_bytes": 4096, "iodepth": 64, "event": "cpu-clock",
                 "samples": 1234, "kernel_percent": 71.5, "flame_graph": flame,
                 "kernel": [{"function": "io_issue_sqe", "percent": 12.5}, {"function": "iov_iter_get_pages2", "percent": 3.25}],
-                "user": [{"function": format!("ringfile::driver::{}", "turn::<core::future>::".repeat(8)), "percent": 4.0}]
+                "user": [{"function": format!("ringfile::driver::{}", "turn_".repeat(30)), "percent": 4.0}]
             })
         })
         .to_vec()
