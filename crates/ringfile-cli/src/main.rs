@@ -3,7 +3,6 @@
 //! This file only starts: it reads the command line, calls the command, and turns what went wrong into one
 //! line on standard error and an exit code.
 
-#[allow(dead_code)]
 mod advice;
 mod cli;
 mod counters;
