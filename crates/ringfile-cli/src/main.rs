@@ -4,6 +4,7 @@
 //! line on standard error and an exit code.
 
 mod cli;
+mod doctor;
 mod engine;
 mod error;
 mod events;
@@ -33,6 +34,7 @@ use error::Failure;
 
 fn main() -> ExitCode {
     let result = match Cli::try_parse() {
+        Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args),
         Ok(Cli { command: Command::Perf(command) }) => match command {
             PerfCommand::File(args) => perf::file::run(&args),
             PerfCommand::Batch(args) => perf::batch::run(&args),

@@ -3,12 +3,15 @@
 //! Only the shape and the values are checked here; whether they fit together and fit the file is the
 //! command's own matter. What several commands take is a struct of its own.
 
+mod doctor;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 
+pub use self::doctor::DoctorArgs;
 use crate::engine::Engine;
 use crate::values::{self, List};
 
@@ -23,10 +26,13 @@ pub struct Cli {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one of them, once")]
 pub enum Command {
     /// Measure I/O on this machine.
     #[command(subcommand)]
     Perf(PerfCommand),
+    /// Say what makes I/O slow here, and what to do about it.
+    Doctor(DoctorArgs),
 }
 
 /// What `ringfile perf` measures.
