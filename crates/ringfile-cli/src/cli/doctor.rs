@@ -6,7 +6,6 @@ use clap::Args;
 
 /// `ringfile doctor`.
 #[derive(Debug, Args)]
-#[command(long_about = LONG, after_long_help = AFTER)]
 pub struct DoctorArgs {
     /// File, folder or block device to look at: the one that your program will use
     #[arg(value_name = "PATH", default_value = ".")]
@@ -19,7 +18,8 @@ pub struct DoctorArgs {
     pub look_only: bool,
 }
 
-const LONG: &str = "\
+/// What the help says first.
+pub const LONG: &str = "\
 Say what makes I/O slow here, and what to do about it.
 
 Looks at four things and tries each for real, in a second at most:
@@ -37,7 +37,8 @@ What it touches: PATH and what is below it are only read. Writes are tried on a 
 (O_TMPFILE) in PATH, or in the folder that PATH is in, which the kernel removes whatever happens; where \
 none can be had, writes are not tried. A file system that does not answer within 500 ms is left alone.";
 
-const AFTER: &str = "\
+/// What the help says last.
+pub const AFTER: &str = "\
 Severity:
   costly   I/O takes a multiple of the time it could, or does not go the way it was meant to
   notable  costs something in some workloads, or is in the way of a feature

@@ -32,6 +32,7 @@ pub enum Command {
     #[command(subcommand)]
     Perf(PerfCommand),
     /// Say what makes I/O slow here, and what to do about it.
+    #[command(long_about = doctor::LONG, after_long_help = doctor::AFTER)]
     Doctor(DoctorArgs),
 }
 

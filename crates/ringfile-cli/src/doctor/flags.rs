@@ -82,7 +82,7 @@ pub fn features(subjects: &Subjects, facts: &FileFacts) -> Vec<Feature> {
                 "tried: {what} on {}: not supported there (EOPNOTSUPP); without it {without}",
                 on(reads)
             ),
-            None => format!("{what}: could not be tried ({})", on(reads)),
+            None => on(reads).clone(),
         };
         Feature { name: name.into(), usable, why }
     };

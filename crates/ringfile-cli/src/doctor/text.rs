@@ -1,7 +1,7 @@
 //! The findings and facts as text for a terminal.
 //!
-//! What always holds: no line is longer than the width asked for, but for a single word that is. Text of files and devices
-//! moves no cursor.
+//! What always holds: no line is longer than the width asked for, but for a single word, or a command, that is: commands are
+//! never broken, so that they can be copied. Text of files and devices moves no cursor.
 
 use console::{Style, style};
 
@@ -49,7 +49,7 @@ impl Page {
     /// A text of which every line begins with `indent`.
     fn indented(&mut self, indent: &str, text: &str) {
         // Breaking keeps the indent of all lines but the first, which stands for it here.
-        let text = one_line(text);
+        let text = unbroken(&one_line(text));
         let held = indent.replace(' ', "\u{a0}");
         let wrapped = terminal::wrap(&format!("{held}{text}"), self.width, indent);
         self.text += &wrapped.replace('\u{a0}', " ");
@@ -120,6 +120,14 @@ impl Page {
             }
         }
     }
+}
+
+/// What stands between backticks as one word.
+fn unbroken(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    let parts =
+        parts.map(|(index, part)| if index % 2 == 1 { part.replace(' ', "\u{a0}") } else { part.into() });
+    parts.collect::<Vec<String>>().join("`")
 }
 
 /// With a capital and a full stop.
@@ -256,6 +264,8 @@ fn file(report: &Report) -> Vec<(&'static str, String)> {
         facts.push(("reads", file.reads_tried.clone()));
         facts.push(("writes", file.writes_tried.clone()));
     }
+    // Where PATH did not answer.
+    facts.retain(|(_, fact)| !fact.is_empty());
     if let Some(direct) = &file.direct {
         let word = if direct.usable { "yes" } else { "no" };
         let multiples = match (direct.offset_alignment, direct.memory_alignment) {
@@ -269,16 +279,9 @@ fn file(report: &Report) -> Vec<(&'static str, String)> {
     facts.extend(without_waiting(report));
     for durable in &file.durable {
         let name = if facts.iter().any(|(name, _)| *name == "durable 4 KiB") { "" } else { "durable 4 KiB" };
-        let (median, rounds) = (time(durable.median_us), durable.rounds);
-        facts.push((
-            name,
-            format!(
-                "{median:>7}  {} ({} to {} in {rounds} rounds)",
-                durable.way.text(),
-                time(durable.least_us),
-                time(durable.most_us)
-            ),
-        ));
+        let (median, least, most) = (time(durable.median_us), time(durable.least_us), time(durable.most_us));
+        let (way, rounds) = (durable.way.text(), durable.rounds);
+        facts.push((name, format!("{median}: {way} ({least} to {most} in {rounds} rounds)")));
     }
     let routes: Vec<String> =
         file.routes.iter().map(|taken| format!("{} by {}", taken.what, taken.most())).collect();
@@ -369,9 +372,64 @@ fn features(report: &Report) -> Vec<(&'static str, String)> {
         facts.push(("works", works.join(", ")));
     }
     for (word, usable) in [("does not", Some(false)), ("not known", None)] {
-        for (index, feature) in named(usable).enumerate() {
-            facts.push((if index == 0 { word } else { "" }, format!("{}: {}", feature.name, feature.why)));
+        // One reason often holds for several.
+        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        for feature in named(usable) {
+            match reasons.iter_mut().find(|(why, _)| *why == feature.why) {
+                Some((_, names)) => names.push(&feature.name),
+                None => reasons.push((&feature.why, vec![&feature.name])),
+            }
+        }
+        for (index, (why, names)) in reasons.into_iter().enumerate() {
+            facts.push((if index == 0 { word } else { "" }, format!("{}: {why}", names.join(", "))));
         }
     }
     facts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_fit_but_for_commands() {
+        let finding = |fix: &str| Page { text: String::new(), width: 30 }.with("   ", fix);
+        let text = finding(
+            "as root: `echo none > /sys/block/vda/queue/scheduler` or leave it as it is, for it is little",
+        );
+        let long: Vec<&str> = text.lines().filter(|line| line.chars().count() > 30).collect();
+        assert_eq!(long, ["   `echo none > /sys/block/vda/queue/scheduler`"]);
+        assert!(text.lines().all(|line| line.starts_with("   ")), "{text}");
+    }
+
+    impl Page {
+        fn with(mut self, indent: &str, text: &str) -> String {
+            self.indented(indent, text);
+            self.text
+        }
+    }
+
+    #[test]
+    fn sentences_begin_and_end() {
+        assert_eq!(sentence("the kernel does"), "The kernel does.");
+        assert_eq!(sentence("mq-deadline sorts"), "mq-deadline sorts.");
+        assert_eq!(sentence("ext4 refuses"), "ext4 refuses.");
+        assert_eq!(sentence("8 MiB"), "8 MiB.");
+        assert_eq!(sentence(""), ".");
+    }
+
+    #[test]
+    fn limits_say_what_they_may_become() {
+        let shown = |soft, hard| limit(&Limit { soft, hard }, |count| count.to_string());
+        assert_eq!(shown(None, None), "unlimited");
+        assert_eq!(shown(Some(5), Some(5)), "5");
+        assert_eq!(shown(Some(5), Some(9)), "5 (may be raised to 9)");
+        assert_eq!(shown(Some(5), None), "5 (may be raised)");
+    }
+
+    #[test]
+    fn names_that_move_the_cursor_do_not() {
+        let text = Page { text: String::new(), width: 80 }.with("", "a\nb\u{1b}[2J");
+        assert_eq!(text, "a\\nb\\u{1b}[2J\n");
+    }
 }

@@ -66,7 +66,9 @@ fn layer(device: &Device) -> Vec<Finding> {
             30,
             format!("{name} encrypts"),
             "dm-crypt: every block costs CPU time, and by default passes through two more queues of kernel threads",
-            format!("as root: cryptsetup refresh --perf-no_read_workqueue --perf-no_write_workqueue {model}"),
+            format!(
+                "as root: `cryptsetup refresh --perf-no_read_workqueue --perf-no_write_workqueue {model}`"
+            ),
         )],
         Kind::Md if ["raid4", "raid5", "raid6"].contains(&model) => vec![Finding::costly(
             55,
@@ -75,7 +77,7 @@ fn layer(device: &Device) -> Vec<Finding> {
                 "{model}: a write smaller than a stripe reads two blocks and writes two, one thread for all by default"
             ),
             format!(
-                "write whole stripes; as root: echo 4 > /sys/block/{name}/md/group_thread_cnt; or use raid10"
+                "write whole stripes; as root: `echo 4 > /sys/block/{name}/md/group_thread_cnt`; or use raid10"
             ),
         )],
         Kind::Md => vec![Finding::fine(
@@ -87,7 +89,7 @@ fn layer(device: &Device) -> Vec<Finding> {
             10,
             format!("{name} is a layer of the device mapper"),
             format!("{model}: snapshots and thin pools look up, and copy, blocks on their first write"),
-            format!("see what it does: dmsetup table {model}"),
+            format!("see what it does: `dmsetup table {model}`"),
         )],
         Kind::Zram => vec![Finding::notable(
             19,
@@ -129,7 +131,7 @@ fn looped(device: &Device) -> Vec<Finding> {
             format!(
                 "a loop device over {path}{on}, without direct I/O: data is in the page cache once for the device and once for the file, and a kernel thread waits for each request"
             ),
-            format!("as root: losetup --direct-io=on /dev/{name}"),
+            format!("as root: `losetup --direct-io=on /dev/{name}`"),
         )],
         _ => vec![Finding::notable(
             12,
@@ -154,7 +156,7 @@ fn rotational(device: &Device, report: &Report) -> Option<Finding> {
         || report.process.virtual_machine == Some(true);
     let claims = |why: String| {
         let detail = format!("the kernel orders requests for a moving head, but {why}");
-        let fix = format!("as root: echo 0 > /sys/block/{name}/queue/rotational");
+        let fix = format!("as root: `echo 0 > /sys/block/{name}/queue/rotational`");
         Some(Finding::notable(11, format!("{name} claims to be a spinning disk"), detail, fix))
     };
     match direct_read(report) {
@@ -181,7 +183,7 @@ fn scheduler(device: &Device, report: &Report) -> Option<Finding> {
             if scheduler == "bfq" { 23 } else { 13 },
             format!("{name} has an I/O scheduler"),
             format!("{scheduler} sorts requests for a disk that is quick anyway: CPU time and a lock for each, and less IOPS at depth"),
-            format!("as root: echo none > /sys/block/{name}/queue/scheduler"),
+            format!("as root: `echo none > /sys/block/{name}/queue/scheduler`"),
         )
     })
 }
@@ -193,7 +195,7 @@ fn requests(device: &Device) -> Option<Finding> {
             15,
             format!("{name} takes few requests at once"),
             format!("queue_depth is {depth}: more operations in flight only wait"),
-            format!("as root: echo 31 > /sys/block/{name}/device/queue_depth (SATA: AHCI in the firmware)"),
+            format!("as root: `echo 31 > /sys/block/{name}/device/queue_depth` (SATA: AHCI in the firmware)"),
         ));
     }
     let requests = device.queue.requests.filter(|&requests| requests < FEW_REQUESTS)?;
@@ -201,7 +203,7 @@ fn requests(device: &Device) -> Option<Finding> {
         14,
         format!("{name} has a short queue"),
         format!("nr_requests is {requests}: a deeper iodepth blocks the thread that submits"),
-        format!("as root: echo 256 > /sys/block/{name}/queue/nr_requests"),
+        format!("as root: `echo 256 > /sys/block/{name}/queue/nr_requests`"),
     ))
 }
 
@@ -268,7 +270,7 @@ fn read_ahead(device: &Device) -> Option<Finding> {
             Bytes(ahead << 10)
         ),
         format!(
-            "as root: echo 128 > /sys/block/{name}/queue/read_ahead_kb; or File::advise with Advice::Random, or direct I/O"
+            "as root: `echo 128 > /sys/block/{name}/queue/read_ahead_kb`; or File::advise with Advice::Random, or direct I/O"
         ),
     ))
 }
@@ -292,7 +294,7 @@ fn largest(device: &Device) -> Option<Finding> {
         7,
         format!("{name} takes small requests only"),
         format!("{largest} KiB at most: larger I/O is split"),
-        format!("as root: echo 1280 > /sys/block/{name}/queue/max_sectors_kb (up to max_hw_sectors_kb)"),
+        format!("as root: `echo 1280 > /sys/block/{name}/queue/max_sectors_kb` (up to max_hw_sectors_kb)"),
     ))
 }
 

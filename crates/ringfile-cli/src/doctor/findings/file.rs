@@ -44,7 +44,7 @@ fn silent(file: &FileFacts) -> Finding {
         5000,
         format!("{} did not answer within {} ms", file.path, ANSWER.as_millis()),
         format!("it was still at: {}; what comes after that is not known", file.stage),
-        "see whether its server, its network or its disk is alive: dmesg | tail, then try ringfile doctor again",
+        "see whether its server, its network or its disk is alive: `dmesg | tail`, then try again",
     )
 }
 
@@ -62,7 +62,7 @@ fn medium(file: &FileFacts) -> Option<Finding> {
                      depth 1 that gave 15,000 to 30,000 cached reads a second on a virtual machine with 2 cores, plain calls \
                      970,000, so ringfile makes those. The first write to a file copies all of it"
                 ),
-                "keep data on a volume: docker run -v /srv/data:/data, a PersistentVolume in Kubernetes",
+                "keep data on a volume: `docker run -v /srv/data:/data`, a PersistentVolume in Kubernetes",
             ))
         }
         Medium::Memory => Some(Finding::notable(
@@ -119,7 +119,7 @@ fn direct(file: &FileFacts) -> Option<Finding> {
             40,
             "O_DIRECT is taken and not done",
             "what was written directly was in the page cache afterwards, so direct I/O costs more here than buffered",
-            "open without direct; on btrfs: chattr +C on the empty folder, which also ends compression and checksums",
+            "open without direct; on btrfs: `chattr +C` on the empty folder, which also ends compression and checksums",
         ));
     }
     let multiple = match direct.offset_alignment {
@@ -230,7 +230,7 @@ fn space(file: &FileFacts) -> Option<Finding> {
     let (total, available) = (file.space_total?, file.space_available?);
     let per_cent = available as f64 * 100.0 / total as f64;
     let detail = format!("{} of {} can be written ({per_cent:.0} %)", Bytes(available), Bytes(total));
-    let fix = format!("make room: du -xh {} | sort -h | tail", file.mount_point.as_deref().unwrap_or("/"));
+    let fix = format!("make room: `du -xh {} | sort -h | tail`", file.mount_point.as_deref().unwrap_or("/"));
     let read_only = file.options.iter().any(|option| option == "ro");
     match per_cent {
         _ if read_only => None,
@@ -255,10 +255,10 @@ fn pieces(file: &FileFacts) -> Option<Finding> {
     let mean = size / extents;
     let path = &file.path;
     let fix = match file.filesystem.as_deref() {
-        Some("ext4") => format!("e4defrag {path}"),
-        Some("xfs") => format!("xfs_fsr -v {path}"),
-        Some("btrfs") => format!("btrfs filesystem defragment {path}"),
-        _ => format!("copy it and rename the copy: cp {path} {path}.new && mv {path}.new {path}"),
+        Some("ext4") => format!("`e4defrag {path}`"),
+        Some("xfs") => format!("`xfs_fsr -v {path}`"),
+        Some("btrfs") => format!("`btrfs filesystem defragment {path}`"),
+        _ => format!("copy it and rename the copy: `cp {path} {path}.new && mv {path}.new {path}`"),
     };
     (mean < 1 << 20).then(|| {
         Finding::notable(
@@ -295,7 +295,7 @@ fn attributes(file: &FileFacts) -> Vec<Finding> {
             "Data is compressed",
             "every read unpacks 128 KiB, every write packs it; direct I/O goes through the page cache",
             format!(
-                "for random I/O: chattr +C {path} while it is an empty folder, or mount without compress"
+                "for random I/O: `chattr +C {path}` while it is an empty folder, or mount without compress"
             ),
         ));
     }
@@ -304,7 +304,7 @@ fn attributes(file: &FileFacts) -> Vec<Finding> {
             16,
             "Every overwrite moves the data",
             "btrfs copies on write: random writes scatter a file, and each updates metadata and checksums",
-            format!("for databases: chattr +C {path} while it is an empty folder (ends checksums there)"),
+            format!("for databases: `chattr +C {path}` while it is an empty folder (ends checksums there)"),
         ));
     }
     if has("encrypted") {
@@ -329,7 +329,7 @@ fn options(file: &FileFacts) -> Vec<Finding> {
     let has = |name: &str| file.options.iter().any(|option| option == name);
     let point = file.mount_point.as_deref().unwrap_or("/");
     let remount =
-        |option: &str| format!("as root: mount -o remount,{option} {point}, and the same in /etc/fstab");
+        |option: &str| format!("as root: `mount -o remount,{option} {point}`, and the same in /etc/fstab");
     let mut found = Vec::new();
     if has("sync") {
         found.push(Finding::costly(
@@ -352,7 +352,9 @@ fn options(file: &FileFacts) -> Vec<Finding> {
             35,
             "Data goes through the journal",
             "data=journal: everything is written twice, and there is no direct I/O",
-            format!("mount {point} with data=ordered (not by remount; and tune2fs -o ^journal_data DEVICE)"),
+            format!(
+                "mount {point} with data=ordered (not by remount; and `tune2fs -o ^journal_data DEVICE`)"
+            ),
         ));
     }
     if has("nobarrier") || has("barrier=0") {
@@ -368,7 +370,7 @@ fn options(file: &FileFacts) -> Vec<Finding> {
             4,
             "Removing files waits for the disk to discard",
             "mounted with discard: every freed block is told to the device at once",
-            format!("systemctl enable --now fstrim.timer, then {}", remount("nodiscard")),
+            format!("`systemctl enable --now fstrim.timer`, then {}", remount("nodiscard")),
         ));
     }
     if has("strictatime") {

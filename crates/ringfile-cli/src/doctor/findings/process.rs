@@ -38,28 +38,27 @@ fn ring(report: &Report) -> Option<Finding> {
     let finding = |why: &str, fix: String| Some(Finding::costly(1000, title, detail(why), fix));
     match (errno, process.io_uring_disabled) {
         (libc::EPERM, Some(2)) => {
-            finding("kernel.io_uring_disabled is 2: nobody may", "as root: sysctl -w kernel.io_uring_disabled=0".into())
+            finding("kernel.io_uring_disabled is 2: nobody may", "as root: `sysctl -w kernel.io_uring_disabled=0`".into())
         }
         (libc::EPERM, Some(1)) => {
             let group = process.io_uring_group.filter(|&group| group >= 0);
             let fix = match group {
-                Some(group) => format!("add this user to the group {group}, or as root: sysctl -w kernel.io_uring_disabled=0"),
-                None => "as root: sysctl -w kernel.io_uring_disabled=0, or kernel.io_uring_group=GID for a group".into(),
+                Some(group) => format!("add this user to the group {group}, or as root: `sysctl -w kernel.io_uring_disabled=0`"),
+                None => "as root: `sysctl -w kernel.io_uring_disabled=0`, or `sysctl -w kernel.io_uring_group=GID` for a group".into(),
             };
             finding("kernel.io_uring_disabled is 1: only root and the members of kernel.io_uring_group may", fix)
         }
         _ if process.seccomp.as_deref() == Some("filter") => finding(
             "a seccomp filter is on this process, as container engines set one",
-            "allow io_uring_setup, io_uring_enter and io_uring_register in the profile (docker run --security-opt \
-             seccomp=PROFILE.json)"
+            "allow io_uring_setup, io_uring_enter and io_uring_register in the profile (`docker run --security-opt seccomp=PROFILE.json`)"
                 .into(),
         ),
         (libc::ENOSYS, _) => finding("this kernel has none", "use Linux 5.6 or newer, with CONFIG_IO_URING=y".into()),
         (libc::ENOMEM, _) => finding(
             "RLIMIT_MEMLOCK has no room for a ring",
-            "ulimit -l unlimited, or LimitMEMLOCK=infinity in the systemd unit".into(),
+            "`ulimit -l unlimited`, or LimitMEMLOCK=infinity in the systemd unit".into(),
         ),
-        (libc::EMFILE | libc::ENFILE, _) => finding("too many files are open", "ulimit -n 65536".into()),
+        (libc::EMFILE | libc::ENFILE, _) => finding("too many files are open", "`ulimit -n 65536`".into()),
         _ => finding("a security module may be in the way", "ask whoever set up this machine".into()),
     }
 }
@@ -71,7 +70,7 @@ fn backend(process: &Process) -> Option<Finding> {
             900,
             "The environment forbids ringfile to use io_uring",
             "RINGFILE_BACKEND=workers: worker threads carry everything with plain calls",
-            "unset RINGFILE_BACKEND",
+            "`unset RINGFILE_BACKEND`",
         )
     })
 }
@@ -106,10 +105,9 @@ fn memlock(process: &Process) -> Option<Finding> {
     );
     let fix = match hard {
         Some(hard) if memlock.limit.soft < Some(hard) => {
-            format!("ulimit -l {}; more: LimitMEMLOCK=infinity in the systemd unit", hard / 1024)
+            format!("`ulimit -l {}`; more: LimitMEMLOCK=infinity in the systemd unit", hard / 1024)
         }
-        _ => "as root: prlimit --memlock=unlimited --pid PID, LimitMEMLOCK=infinity in the systemd unit, or docker run \
-              --ulimit memlock=-1"
+        _ => "as root: `prlimit --memlock=unlimited --pid PID`, LimitMEMLOCK=infinity in the systemd unit, or `docker run --ulimit memlock=-1`"
             .into(),
     };
     Some(Finding::notable(
@@ -163,7 +161,7 @@ fn workers(process: &Process) -> Option<Finding> {
             8,
             "Few kernel threads may work for this user",
             format!("RLIMIT_NPROC is {room}; what io_uring can't do without waiting needs threads that count against it"),
-            "ulimit -u 4096, or TasksMax= and LimitNPROC= in the systemd unit",
+            "`ulimit -u 4096`, or TasksMax= and LimitNPROC= in the systemd unit",
         )
     })
 }
@@ -175,7 +173,7 @@ fn open_files(limit: &Limit) -> Option<Finding> {
         3,
         "Few files can be open",
         format!("RLIMIT_NOFILE is {soft}; each file takes two, each ring one"),
-        format!("ulimit -n {raise}"),
+        format!("`ulimit -n {raise}`"),
     ))
 }
 
@@ -217,7 +215,7 @@ fn memory(process: &Process) -> Option<Finding> {
                 Bytes(available),
                 Bytes(total)
             ),
-            "stop something (ps aux --sort=-rss | head), or give the machine more memory",
+            "stop something (`ps aux --sort=-rss | head`), or give the machine more memory",
         ));
     }
     (swapped > total / 10).then(|| {
@@ -225,7 +223,7 @@ fn memory(process: &Process) -> Option<Finding> {
             12,
             "Memory was swapped out",
             format!("{} are in swap; touching them is I/O that nobody asked for", Bytes(swapped)),
-            "as root: swapoff -a && swapon -a once there is room, or sysctl -w vm.swappiness=1",
+            "as root: `swapoff -a && swapon -a` once there is room, or `sysctl -w vm.swappiness=1`",
         )
     })
 }
@@ -237,7 +235,7 @@ fn huge_pages(process: &Process) -> Option<Finding> {
             2,
             "Huge pages are off",
             "transparent_hugepage/enabled is never: pools take pages of 4 KiB, which are slower to register",
-            "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+            "as root: `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`",
         )
     })
 }

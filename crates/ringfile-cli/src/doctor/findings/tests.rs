@@ -172,7 +172,7 @@ fn limits_of_the_process() {
     let small = memlock(65536, 65536, 32768);
     assert!(small.detail.contains("64 KiB") && small.detail.contains("first region"), "{}", small.detail);
     assert!(small.fix.contains("LimitMEMLOCK"), "{}", small.fix);
-    assert!(memlock(65536, 8 * MIB, 32768).fix.starts_with("ulimit -l 8192"));
+    assert!(memlock(65536, 8 * MIB, 32768).fix.starts_with("`ulimit -l 8192`"));
     assert!(memlock(8 * MIB, 8 * MIB, 4 * MIB).detail.contains("4 MiB"));
     let files = only(|report| report.process.open_files = Limit { soft: Some(256), hard: Some(4096) });
     assert!(files.fix.contains("ulimit -n 4096"), "{}", files.fix);
@@ -275,7 +275,7 @@ fn the_state_of_file_and_mount() {
         report.file.filesystem = Some("ext4".into());
         report.file.path = "/data/x".into();
     });
-    assert!(pieces.fix.starts_with("e4defrag /data/x") && pieces.detail.contains("32 KiB"), "{pieces:#?}");
+    assert!(pieces.fix.starts_with("`e4defrag /data/x`") && pieces.detail.contains("32 KiB"), "{pieces:#?}");
     assert!(only(|report| report.file.size = Some(1000)).detail.contains("512"));
     for (option, part) in [
         ("sync", "async"),
