@@ -16,6 +16,12 @@ pub struct DoctorArgs {
     /// Look at PATH alone and print each step as a line of JSON: how the command looks at what may hang.
     #[arg(long, hide = true)]
     pub look_only: bool,
+    /// Make no ring, with --look-only: the kernel would end the process.
+    #[arg(long, hide = true)]
+    pub without_rings: bool,
+    /// Make a ring and end: how the command finds out whether the kernel ends who tries.
+    #[arg(long, hide = true)]
+    pub try_ring: bool,
 }
 
 /// What the help says first.

@@ -11,6 +11,7 @@ use io_uring::opcode;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
+use super::look;
 use crate::sys::ring::{self, Op, TrialRing};
 
 /// Something that the kernel may or may not let this process do.
@@ -136,6 +137,8 @@ const MEMORY_COMES_BACK: Duration = Duration::from_millis(200);
 pub struct Found {
     /// Every feature, in the order of the trials.
     pub features: Vec<Feature>,
+    /// Whether the kernel ends a process that makes a ring, so that none was made.
+    pub kills: bool,
     /// The errno of `io_uring_setup` where no ring can be had.
     pub refused: Option<i32>,
     /// The most kernel threads for one thread's rings: for files and block devices, and for all else.
@@ -147,10 +150,16 @@ pub struct Found {
 /// How much memory the trial of registering asks for.
 pub const REGISTERED_AT_MOST: u64 = 16 << 20;
 
-/// Makes all trials.
+/// Makes all trials; none that the kernel would end this process for.
 pub fn look() -> Found {
     let until = Instant::now() + MEMORY_COMES_BACK;
-    let mut found = Found::default();
+    let mut found = Found { kills: look::kills(), ..Found::default() };
+    if found.kills {
+        let why =
+            "tried: io_uring_setup in another process, which a seccomp filter ended for it (SIGSYS)".into();
+        found.features.push(Feature { name: "io_uring".into(), usable: Some(false), why });
+        return found;
+    }
     let basic = Trial {
         name: "io_uring",
         tried: "io_uring_setup of two entries",
@@ -357,10 +366,12 @@ impl Trial {
                 why: format!("tried: {}", self.tried),
             };
         };
-        let no_room = error.raw_os_error() == Some(libc::ENOMEM);
+        // What this process may not have at the moment says nothing of the kernel.
+        let short = [libc::ENOMEM, libc::EAGAIN, libc::EMFILE, libc::ENFILE, libc::ECANCELED];
+        let short = error.raw_os_error().is_some_and(|errno| short.contains(&errno));
         let answer = meaning(&error, self.since);
         let why = format!("tried: {}; {answer}; without it: {}", self.tried, self.without);
-        Feature { name: self.name.into(), usable: if no_room { None } else { Some(false) }, why }
+        Feature { name: self.name.into(), usable: if short { None } else { Some(false) }, why }
     }
 }
 
@@ -373,6 +384,7 @@ pub fn meaning(error: &io::Error, since: &str) -> String {
         Some(libc::EPERM) => "not permitted (EPERM): kernel.io_uring_disabled, or a seccomp filter".into(),
         Some(libc::EACCES) => "not permitted (EACCES): a security module".into(),
         Some(libc::ENOMEM) => "RLIMIT_MEMLOCK leaves no room (ENOMEM)".into(),
+        Some(libc::EAGAIN | libc::ECANCELED) => "no kernel thread could be had: RLIMIT_NPROC".into(),
         Some(libc::EMFILE) => "too many open files (EMFILE): RLIMIT_NOFILE".into(),
         _ => crate::error::errno_text(error),
     }

@@ -140,7 +140,8 @@ fn polled(subjects: &Subjects, facts: &FileFacts) -> Feature {
         Ok(results) if results[0] == -libc::EOPNOTSUPP => feature(
             Some(false),
             format!(
-                "tried: {tried}: the device has no poll queues (EOPNOTSUPP); without it completions come by interrupt"
+                "tried: {tried}: the device has no poll queues (EOPNOTSUPP); without it completions \
+                 come by interrupt"
             ),
         ),
         Ok(results) => {

@@ -5,6 +5,7 @@
 //! line, and ends it when the time is up. What always holds: nothing here waits longer than [`ANSWER`].
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::device::{self, Device};
 use super::features::Feature;
 use super::file::{self, FileFacts};
-use super::place;
+use super::{place, process};
 use crate::error::Failure;
 use crate::report::output;
 
@@ -43,12 +44,28 @@ enum Line {
     Refused(String),
 }
 
-/// Looks at PATH for as long as [`ANSWER`].
-pub fn look(path: &Path) -> Result<Looked, Failure> {
+/// This program, about to be run once more for a part of the work.
+fn again(part: &str) -> Command {
     // The program's own file may have been replaced or removed since it started; this finds it all the same.
     let mut command = Command::new("/proc/self/exe");
-    command.args(["doctor", "--look-only", "--"]).arg(path);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.args(["doctor", part]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+}
+
+/// Whether the kernel ends a process that makes a ring: what filters of systemd and some containers do.
+pub fn kills() -> bool {
+    // Nobody else does, and starting a process takes time.
+    let ended = || again("--try-ring").stdout(Stdio::null()).status().ok().and_then(|status| status.signal());
+    process::is_filtered() && ended() == Some(libc::SIGSYS)
+}
+
+/// Looks at PATH for as long as [`ANSWER`], with rings or without.
+pub fn look(path: &Path, rings: bool) -> Result<Looked, Failure> {
+    let mut command = again("--look-only");
+    if !rings {
+        command.arg("--without-rings").env("RINGFILE_BACKEND", "workers");
+    }
+    command.arg("--").arg(path);
     let until = Instant::now() + ANSWER;
     let spawned = command.spawn().ok().and_then(|mut child| Some((child.stdout.take()?, child)));
     let Some((stdout, mut child)) = spawned else {
@@ -56,14 +73,18 @@ pub fn look(path: &Path) -> Result<Looked, Failure> {
         return here(path);
     };
     let (send, lines) = mpsc::channel();
-    // Ends with the other process, or with this one.
-    std::thread::spawn(move || {
+    let read = move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
             if send.send(line).is_err() {
                 return;
             }
         }
-    });
+    };
+    // Ends with the other process, or with this one.
+    if std::thread::Builder::new().spawn(read).is_err() {
+        let _ = child.kill();
+        return here(path);
+    }
     let mut looked = Looked { file: unanswered(path), ..Looked::default() };
     while let Ok(line) = lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
         match serde_json::from_str(&line) {

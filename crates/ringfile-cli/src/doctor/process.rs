@@ -29,6 +29,8 @@ pub struct Process {
     pub io_uring_group: Option<i64>,
     /// The errno of `io_uring_setup`, where it was refused.
     pub io_uring_errno: Option<i32>,
+    /// Whether a seccomp filter ends processes that make a ring.
+    pub io_uring_kills: bool,
     /// `off`, `strict` or `filter`.
     pub seccomp: Option<String>,
     /// Whether it can gain no rights by executing programs, as in most containers.
@@ -128,6 +130,7 @@ pub fn look(found: &Found) -> Process {
         io_uring_disabled: number("/proc/sys/kernel/io_uring_disabled"),
         io_uring_group: number("/proc/sys/kernel/io_uring_group"),
         io_uring_errno: found.refused,
+        io_uring_kills: found.kills,
         seccomp: machine::field(&status, "Seccomp").map(|mode| seccomp(mode).to_string()),
         no_new_privs: machine::field(&status, "NoNewPrivs").map(|value| value == "1"),
         container: container(),
@@ -141,6 +144,12 @@ pub fn look(found: &Found) -> Process {
 }
 
 const CAP_IPC_LOCK: u32 = 14;
+
+/// Whether system calls of this process are filtered.
+pub fn is_filtered() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    machine::field(&status, "Seccomp").map(seccomp) == Some("filter")
+}
 
 /// Whether /proc/self/status shows a capability as effective.
 fn capability(status: &str, number: u32) -> Option<bool> {

@@ -57,7 +57,10 @@ impl Page {
     }
 
     fn title(&mut self, title: &str) {
-        self.text += &format!("\n{}\n", style(title).bold());
+        self.text.push('\n');
+        for line in terminal::wrap(title, self.width, "").lines() {
+            self.text += &format!("{}\n", style(line).bold());
+        }
     }
 
     fn findings(&mut self, all: &[Finding]) {
@@ -178,6 +181,7 @@ fn process(process: &Process) -> Vec<(&'static str, String)> {
         format!("{}{held}{registered}", limit(&process.memlock.limit, |bytes| Bytes(bytes).to_string())),
     ));
     let switch = match (process.io_uring_disabled, process.io_uring_errno) {
+        _ if process.io_uring_kills => "a seccomp filter ends programs that try (SIGSYS)".into(),
         (_, Some(errno)) => crate::error::errno_text(&std::io::Error::from_raw_os_error(errno)),
         (Some(value), None) => format!("may be used (kernel.io_uring_disabled = {value})"),
         (None, None) => "may be used".into(),

@@ -6,16 +6,33 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
+use io_uring::{Builder, EnterFlags, IoUring, Probe, opcode, squeue, types};
 
 use crate::memory::ALIGNMENT;
 
 /// Bytes of memory that each ring has.
 const MEMORY: usize = 64 << 10;
 
+/// Whether no ring may be made in this process, since the kernel would end it.
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// Has every try to make a ring fail from now on, without asking the kernel.
+pub fn forbid() {
+    FORBIDDEN.store(true, Ordering::Relaxed);
+}
+
+fn allowed() -> io::Result<()> {
+    match FORBIDDEN.load(Ordering::Relaxed) {
+        true => Err(io::Error::from_raw_os_error(libc::EPERM)),
+        false => Ok(()),
+    }
+}
+
 /// Makes a ring of a few entries with these flags (`IORING_SETUP_…`) and gives it up at once; gives `IORING_FEAT_…`.
 pub fn try_setup(flags: u32) -> io::Result<u32> {
+    allowed()?;
     // `struct io_uring_params` is 120 bytes; its second number is the completion queue's entries (looked at with
     // IORING_SETUP_CQSIZE alone), the third the flags, the sixth the features.
     let mut params = [0_u32; 30];
@@ -57,30 +74,32 @@ pub struct TrialRing {
 impl TrialRing {
     /// A plain ring of eight entries.
     pub fn new() -> io::Result<TrialRing> {
-        Ok(TrialRing::over(IoUring::new(8)?))
+        TrialRing::built(8, &IoUring::builder())
     }
 
     /// One with as many entries as ringfile's.
     pub fn of_usual_size() -> io::Result<TrialRing> {
-        Ok(TrialRing::over(IoUring::new(256)?))
+        TrialRing::built(256, &IoUring::builder())
     }
 
     /// One whose submissions a kernel thread takes.
     pub fn with_kernel_thread() -> io::Result<TrialRing> {
-        Ok(TrialRing::over(IoUring::builder().setup_sqpoll(10).build(8)?))
+        TrialRing::built(8, IoUring::builder().setup_sqpoll(10))
     }
 
     /// One whose completions are polled from the device.
     pub fn polled() -> io::Result<TrialRing> {
-        Ok(TrialRing::over(IoUring::builder().setup_iopoll().build(8)?))
+        TrialRing::built(8, IoUring::builder().setup_iopoll())
     }
 
-    fn over(ring: IoUring) -> TrialRing {
+    fn built(entries: u32, builder: &Builder) -> io::Result<TrialRing> {
+        allowed()?;
+        let ring = builder.build(entries)?;
         let bytes = vec![0_u8; MEMORY + ALIGNMENT].leak();
         let start = bytes.as_ptr().align_offset(ALIGNMENT);
         let memory = &mut bytes[start..start + MEMORY];
         let part = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: MEMORY };
-        TrialRing { ring, memory, parts: Box::leak(Box::new([part; 2])) }
+        Ok(TrialRing { ring, memory, parts: Box::leak(Box::new([part; 2])) })
     }
 
     /// What the last read left at the start of the memory.

@@ -65,7 +65,8 @@ fn layer(device: &Device) -> Vec<Finding> {
         Kind::Crypt => vec![Finding::costly(
             30,
             format!("{name} encrypts"),
-            "dm-crypt: every block costs CPU time, and by default passes through two more queues of kernel threads",
+            "dm-crypt: every block costs CPU time, and by default passes through two more queues of \
+             kernel threads",
             format!(
                 "as root: `cryptsetup refresh --perf-no_read_workqueue --perf-no_write_workqueue {model}`"
             ),
@@ -74,10 +75,12 @@ fn layer(device: &Device) -> Vec<Finding> {
             55,
             format!("{name} computes parity"),
             format!(
-                "{model}: a write smaller than a stripe reads two blocks and writes two, one thread for all by default"
+                "{model}: a write smaller than a stripe reads two blocks and writes two, one thread for \
+                 all by default"
             ),
             format!(
-                "write whole stripes; as root: `echo 4 > /sys/block/{name}/md/group_thread_cnt`; or use raid10"
+                "write whole stripes; as root: `echo 4 > /sys/block/{name}/md/group_thread_cnt`; or use \
+                 raid10"
             ),
         )],
         Kind::Md => vec![Finding::fine(
@@ -129,7 +132,8 @@ fn looped(device: &Device) -> Vec<Finding> {
             70,
             format!("{name} caches everything twice"),
             format!(
-                "a loop device over {path}{on}, without direct I/O: data is in the page cache once for the device and once for the file, and a kernel thread waits for each request"
+                "a loop device over {path}{on}, without direct I/O: data is in the page cache once for \
+                 the device and once for the file, and a kernel thread waits for each request"
             ),
             format!("as root: `losetup --direct-io=on /dev/{name}`"),
         )],
@@ -166,7 +170,8 @@ fn rotational(device: &Device, report: &Report) -> Option<Finding> {
             500,
             format!("{name} is a spinning disk"),
             "a random read takes about 10 ms, a hundred times what an SSD takes; reads in order are quick",
-            "an SSD; else large blocks in order, and many at once (iodepth 32) so that the disk can choose the way",
+            "an SSD; else large blocks in order, and many at once (iodepth 32) so that the disk can \
+             choose the way",
         )),
     }
 }
@@ -182,7 +187,10 @@ fn scheduler(device: &Device, report: &Report) -> Option<Finding> {
         Finding::notable(
             if scheduler == "bfq" { 23 } else { 13 },
             format!("{name} has an I/O scheduler"),
-            format!("{scheduler} sorts requests for a disk that is quick anyway: CPU time and a lock for each, and less IOPS at depth"),
+            format!(
+                "{scheduler} sorts requests for a disk that is quick anyway: CPU time and a lock \
+                     for each, and less IOPS at depth"
+            ),
             format!("as root: `echo none > /sys/block/{name}/queue/scheduler`"),
         )
     })
@@ -243,7 +251,8 @@ fn polling(device: &Device) -> Option<Finding> {
     Some(Finding::notable(
         2,
         format!("{name} has no poll queues"),
-        "io_poll is 0: OpenOptions::poll(true) is refused, completions come by interrupt (some µs of each operation)",
+        "io_poll is 0: OpenOptions::poll(true) is refused, completions come by interrupt (some µs of \
+         each operation)",
         format!("only for latency below 20 µs: {module}.poll_queues=2 on the kernel's command line"),
     ))
 }
@@ -266,11 +275,13 @@ fn read_ahead(device: &Device) -> Option<Finding> {
         10,
         format!("{name} reads far ahead"),
         format!(
-            "{} of buffered reads in order: good for streams, in vain for the rest, up to that much for one page",
+            "{} of buffered reads in order: good for streams, in vain for the rest, up to that much for \
+             one page",
             Bytes(ahead << 10)
         ),
         format!(
-            "as root: `echo 128 > /sys/block/{name}/queue/read_ahead_kb`; or File::advise with Advice::Random, or direct I/O"
+            "as root: `echo 128 > /sys/block/{name}/queue/read_ahead_kb`; or File::advise with \
+             Advice::Random, or direct I/O"
         ),
     ))
 }
@@ -281,7 +292,10 @@ fn blocks(device: &Device) -> Option<Finding> {
         Finding::notable(
             3,
             format!("{} writes blocks of {}", device.name, Bytes(physical)),
-            format!("it takes {logical} bytes, but reads the rest of the block first for anything that is no multiple of {physical}"),
+            format!(
+                "it takes {logical} bytes, but reads the rest of the block first for anything that \
+                     is no multiple of {physical}"
+            ),
             format!("write multiples of {physical} at multiples of {physical}"),
         )
     })

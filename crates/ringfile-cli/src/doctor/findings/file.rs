@@ -20,10 +20,13 @@ const INCREDIBLE_US: f64 = 10.0;
 
 pub fn of(report: &Report) -> Vec<Finding> {
     let file = &report.file;
-    if file.kind.is_none() || !file.answered {
+    if file.kind.is_none() {
         return vec![silent(file)];
     }
     let mut found = options(file);
+    if !file.answered {
+        found.push(silent(file));
+    }
     let one = [
         medium(file),
         direct(file),
@@ -58,9 +61,10 @@ fn medium(file: &FileFacts) -> Option<Finding> {
                 400,
                 "The file lies in a container's layer",
                 format!(
-                    "{filesystem}{upper} has no non-blocking I/O: io_uring hands each operation to a kernel thread. At \
-                     depth 1 that gave 15,000 to 30,000 cached reads a second on a virtual machine with 2 cores, plain calls \
-                     970,000, so ringfile makes those. The first write to a file copies all of it"
+                    "{filesystem}{upper} has no non-blocking I/O: io_uring hands each operation to a \
+                     kernel thread. At depth 1 that gave 15,000 to 30,000 cached reads a second on a \
+                     virtual machine with 2 cores, plain calls 970,000, so ringfile makes those. The \
+                     first write to a file copies all of it"
                 ),
                 "keep data on a volume: `docker run -v /srv/data:/data`, a PersistentVolume in Kubernetes",
             ))
@@ -69,7 +73,8 @@ fn medium(file: &FileFacts) -> Option<Finding> {
             30,
             "The files are memory",
             format!(
-                "{filesystem} has no queue: I/O is copying. io_uring would hand each copy to a kernel thread (29,000 to 55,000 \
+                "{filesystem} has no queue: I/O is copying. io_uring would hand each copy to a kernel \
+                 thread (29,000 to 55,000 \
                  reads a second at depth 1, against 620,000 as plain calls), so ringfile makes plain calls"
             ),
             "leave the route on auto, depth 1; to measure or use a disk, name a folder on one",
@@ -118,8 +123,10 @@ fn direct(file: &FileFacts) -> Option<Finding> {
         return Some(Finding::costly(
             40,
             "O_DIRECT is taken and not done",
-            "what was written directly was in the page cache afterwards, so direct I/O costs more here than buffered",
-            "open without direct; on btrfs: `chattr +C` on the empty folder, which also ends compression and checksums",
+            "what was written directly was in the page cache afterwards, so direct I/O costs more here \
+             than buffered",
+            "open without direct; on btrfs: `chattr +C` on the empty folder, which also ends \
+             compression and checksums",
         ));
     }
     let multiple = match direct.offset_alignment {
@@ -136,13 +143,20 @@ fn buffered_writes(file: &FileFacts) -> Option<Finding> {
     let filesystem = file.filesystem.as_deref().unwrap_or("this file system");
     (!no).then(|| {
         let went = file.routes.iter().find(|taken| taken.what == "buffered writes");
-        let went = went.map(|taken| format!(" (here {} of {} writes)", taken.inline, taken.ring + taken.inline + taken.workers));
+        let went = went.map(|taken| {
+            format!(
+                ", which ringfile makes (here {} of {} writes)",
+                taken.inline,
+                taken.ring + taken.inline + taken.workers
+            )
+        });
         Finding::notable(
             22,
             "Buffered writes are no good through io_uring",
             format!(
-                "{filesystem} refuses RWF_NOWAIT for them, so io_uring hands each to a kernel thread: at depth 1 \
-                 that gave 17,000 a second on a virtual machine with 2 cores, plain calls 480,000, so ringfile makes those{}",
+                "{filesystem} refuses RWF_NOWAIT for them, so io_uring hands each to a kernel thread: \
+                 at depth 1 \
+                 that gave 17,000 a second on a virtual machine with 2 cores, plain calls 480,000{}",
                 went.unwrap_or_default()
             ),
             "leave the route on auto; for writes that must not hold the thread: OpenOptions::direct(true)",
@@ -157,7 +171,8 @@ fn buffered_reads(file: &FileFacts) -> Option<Finding> {
             28,
             "Buffered reads are no good through io_uring",
             format!(
-                "{} refuses RWF_NOWAIT for them: what is cached can't be told from what must wait, and io_uring hands \
+                "{} refuses RWF_NOWAIT for them: what is cached can't be told from what must wait, and \
+                 io_uring hands \
                  each read to a kernel thread",
                 file.filesystem.as_deref().unwrap_or("it")
             ),
@@ -203,7 +218,8 @@ fn durable(report: &Report) -> Option<Finding> {
             24,
             format!("{title}: too quick for a disk"),
             format!("{detail}; a cache below says that it is done before it is"),
-            "check the hypervisor's cache mode (not cache=unsafe) and the controller's battery before you trust it",
+            "check the hypervisor's cache mode (not cache=unsafe) and the controller's battery before \
+             you trust it",
         )),
         _ if clear => Some(Finding::notable(9, format!("{title}, in the right way"), detail, advice(best))),
         _ => Some(Finding::fine(title, detail)),

@@ -30,6 +30,15 @@ pub fn of(report: &Report) -> Vec<Finding> {
 
 fn ring(report: &Report) -> Option<Finding> {
     let process = &report.process;
+    if process.io_uring_kills {
+        return Some(Finding::costly(
+            1000,
+            "Programs that try io_uring are ended",
+            "a seccomp filter answers io_uring_setup with SIGSYS, so a program that uses ringfile dies of it",
+            "`export RINGFILE_BACKEND=workers`, or allow it: SystemCallFilter=io_uring_setup io_uring_enter \
+             io_uring_register in the systemd unit",
+        ));
+    }
     let errno = process.io_uring_errno?;
     let title = "io_uring can't be used";
     let cost = "worker threads carry everything with plain calls: one thread for each operation in flight";
@@ -37,23 +46,41 @@ fn ring(report: &Report) -> Option<Finding> {
     let detail = |why: &str| format!("io_uring_setup: {}; {why}; {cost}", crate::error::errno_text(&refused));
     let finding = |why: &str, fix: String| Some(Finding::costly(1000, title, detail(why), fix));
     match (errno, process.io_uring_disabled) {
-        (libc::EPERM, Some(2)) => {
-            finding("kernel.io_uring_disabled is 2: nobody may", "as root: `sysctl -w kernel.io_uring_disabled=0`".into())
-        }
+        (libc::EPERM, Some(2)) => finding(
+            "kernel.io_uring_disabled is 2: nobody may",
+            "as root: `sysctl -w \
+                                                                  kernel.io_uring_disabled=0`"
+                .into(),
+        ),
         (libc::EPERM, Some(1)) => {
             let group = process.io_uring_group.filter(|&group| group >= 0);
             let fix = match group {
-                Some(group) => format!("add this user to the group {group}, or as root: `sysctl -w kernel.io_uring_disabled=0`"),
-                None => "as root: `sysctl -w kernel.io_uring_disabled=0`, or `sysctl -w kernel.io_uring_group=GID` for a group".into(),
+                Some(group) => format!(
+                    "add this user to the group {group}, or as root: `sysctl -w \
+                                        kernel.io_uring_disabled=0`"
+                ),
+                None => "as root: `sysctl -w kernel.io_uring_disabled=0`, or `sysctl -w \
+                         kernel.io_uring_group=GID` for a group"
+                    .into(),
             };
-            finding("kernel.io_uring_disabled is 1: only root and the members of kernel.io_uring_group may", fix)
+            finding(
+                "kernel.io_uring_disabled is 1: only root and the members of kernel.io_uring_group \
+                     may",
+                fix,
+            )
         }
         _ if process.seccomp.as_deref() == Some("filter") => finding(
             "a seccomp filter is on this process, as container engines set one",
-            "allow io_uring_setup, io_uring_enter and io_uring_register in the profile (`docker run --security-opt seccomp=PROFILE.json`)"
+            "allow io_uring_setup, io_uring_enter and io_uring_register in the profile (`docker run \
+             --security-opt seccomp=PROFILE.json`)"
                 .into(),
         ),
-        (libc::ENOSYS, _) => finding("this kernel has none", "use Linux 5.6 or newer, with CONFIG_IO_URING=y".into()),
+        (libc::ENOSYS, _) => finding(
+            "this kernel has none",
+            "use Linux 5.6 or newer, with \
+                                                              CONFIG_IO_URING=y"
+                .into(),
+        ),
         (libc::ENOMEM, _) => finding(
             "RLIMIT_MEMLOCK has no room for a ring",
             "`ulimit -l unlimited`, or LimitMEMLOCK=infinity in the systemd unit".into(),
@@ -107,7 +134,8 @@ fn memlock(process: &Process) -> Option<Finding> {
         Some(hard) if memlock.limit.soft < Some(hard) => {
             format!("`ulimit -l {}`; more: LimitMEMLOCK=infinity in the systemd unit", hard / 1024)
         }
-        _ => "as root: `prlimit --memlock=unlimited --pid PID`, LimitMEMLOCK=infinity in the systemd unit, or `docker run --ulimit memlock=-1`"
+        _ => "as root: `prlimit --memlock=unlimited --pid PID`, LimitMEMLOCK=infinity in the systemd \
+              unit, or `docker run --ulimit memlock=-1`"
             .into(),
     };
     Some(Finding::notable(
@@ -120,7 +148,7 @@ fn memlock(process: &Process) -> Option<Finding> {
 
 /// The features of the kernel that cost something to be without.
 fn features(report: &Report) -> Option<Finding> {
-    if report.process.io_uring_errno.is_some() {
+    if report.process.io_uring_errno.is_some() || report.process.io_uring_kills {
         return None;
     }
     // What depends on the file has findings of its own.
@@ -154,13 +182,15 @@ fn features(report: &Report) -> Option<Finding> {
 }
 
 fn workers(process: &Process) -> Option<Finding> {
-    let [bounded, _] = process.io_workers?;
-    let room = process.processes.soft?;
-    (room < 64 && bounded > 0).then(|| {
+    let room = process.processes.soft.filter(|_| process.user != Some(0))?;
+    (room < 64).then(|| {
         Finding::notable(
             8,
             "Few kernel threads may work for this user",
-            format!("RLIMIT_NPROC is {room}; what io_uring can't do without waiting needs threads that count against it"),
+            format!(
+                "RLIMIT_NPROC is {room}; what io_uring can't do without waiting needs threads that \
+                     count against it"
+            ),
             "`ulimit -u 4096`, or TasksMax= and LimitNPROC= in the systemd unit",
         )
     })
@@ -168,12 +198,18 @@ fn workers(process: &Process) -> Option<Finding> {
 
 fn open_files(limit: &Limit) -> Option<Finding> {
     let soft = limit.soft.filter(|&soft| soft < FEW_FILES)?;
-    let raise = limit.hard.map_or(65536, |hard| hard.min(65536));
+    let fix = match limit.hard {
+        Some(hard) if hard <= soft => {
+            "LimitNOFILE=65536 in the systemd unit, or docker run --ulimit nofile=65536".into()
+        }
+        Some(hard) => format!("`ulimit -n {}`", hard.min(65536)),
+        None => "`ulimit -n 65536`".to_string(),
+    };
     Some(Finding::notable(
         3,
         "Few files can be open",
         format!("RLIMIT_NOFILE is {soft}; each file takes two, each ring one"),
-        format!("`ulimit -n {raise}`"),
+        fix,
     ))
 }
 
@@ -183,7 +219,8 @@ fn cpu(process: &Process) -> Option<Finding> {
         18,
         "A control group limits CPU time",
         format!(
-            "to {cpus:.1} cores of {}; what is over is stopped for up to 100 ms at a time, which shows as latency",
+            "to {cpus:.1} cores of {}; what is over is stopped for up to 100 ms at a time, which shows \
+             as latency",
             process.cpus
         ),
         "raise cpu.max of the group (docker run --cpus, resources.limits.cpu in Kubernetes)",

@@ -176,10 +176,7 @@ fn limits_of_the_process() {
     assert!(memlock(8 * MIB, 8 * MIB, 4 * MIB).detail.contains("4 MiB"));
     let files = only(|report| report.process.open_files = Limit { soft: Some(256), hard: Some(4096) });
     assert!(files.fix.contains("ulimit -n 4096"), "{}", files.fix);
-    let workers = only(|report| {
-        report.process.io_workers = Some([8, 20]);
-        report.process.processes.soft = Some(20);
-    });
+    let workers = only(|report| report.process.processes.soft = Some(20));
     assert!(workers.detail.contains("RLIMIT_NPROC is 20"));
     let backend = only(|report| report.process.backend = Some("workers".into()));
     assert!(backend.fix.contains("RINGFILE_BACKEND"));
