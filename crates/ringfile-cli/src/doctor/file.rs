@@ -163,7 +163,7 @@ impl FileFacts {
             self.mount_point = Some(mount.point.display().to_string());
             self.source = Some(mount.source.clone());
             self.options.clone_from(&mount.options);
-            let upper = place::option(mount, "upperdir").map(|upper| place::of(Path::new(upper)));
+            let upper = place::upper(mount).map(place::of);
             self.upper_filesystem = upper.and_then(|upper| upper.mount).map(|mount| mount.filesystem);
         }
         if self.kind == Some(Kind::Device) {
@@ -218,14 +218,14 @@ impl FileFacts {
             Some(Kind::Folder) => path.to_path_buf(),
             _ => folder_of(path),
         };
-        let made = without_name(&folder, 0).and_then(|file| {
-            file.write_all_at(&[7; TRIED], 0)?;
-            Ok(file)
-        });
+        let made = without_name(&folder, 0);
         match made {
             // A file that is mounted by itself lies elsewhere than its folder.
             Ok(file) if !same_device(&file, path) => {
                 self.writes_tried = format!("not tried: {} is another file system", folder.display());
+            }
+            Ok(file) if file.write_all_at(&[7; TRIED], 0).is_err() => {
+                self.writes_tried = format!("not tried: {} has no room for {TRIED} bytes", folder.display());
             }
             Ok(file) => {
                 self.writes_tried = format!("a file without a name in {}", folder.display());

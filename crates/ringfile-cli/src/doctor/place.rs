@@ -1,7 +1,7 @@
 //! Where a path lies: its mount, what kind of file system that is, and the number of the device below.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::sys::stat::{major, minor};
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
@@ -99,16 +99,21 @@ fn mount_of(path: &Path, facts: &Statx) -> Option<Mount> {
 }
 
 fn below(mount: &Mount, deepest: usize) -> Option<String> {
-    if let Some(upper) = option(mount, "upperdir").filter(|_| deepest > 0) {
-        return within(&PathBuf::from(upper), deepest - 1).number;
+    if let Some(upper) = upper(mount).filter(|_| deepest > 0) {
+        return within(upper, deepest - 1).number;
     }
     let device =
         mount.source.starts_with("/dev/").then(|| std::fs::metadata(&mount.source).ok()).flatten()?;
     (device.rdev() != 0).then(|| pair(major(device.rdev()) as u32, minor(device.rdev()) as u32))
 }
 
+/// Where an overlay keeps what is written. As it was mounted: a relative path leads nowhere by now.
+pub fn upper(mount: &Mount) -> Option<&Path> {
+    option(mount, "upperdir").map(Path::new).filter(|upper| upper.is_absolute())
+}
+
 /// The value of a mount option, `upperdir=/a`.
-pub fn option<'a>(mount: &'a Mount, name: &str) -> Option<&'a str> {
+fn option<'a>(mount: &'a Mount, name: &str) -> Option<&'a str> {
     let of = |option: &'a String| option.strip_prefix(name)?.strip_prefix('=');
     mount.options.iter().find_map(of)
 }

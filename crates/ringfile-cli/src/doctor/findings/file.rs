@@ -151,7 +151,7 @@ fn buffered_writes(file: &FileFacts) -> Option<Finding> {
             )
         });
         Finding::notable(
-            22,
+            8,
             "Buffered writes are no good through io_uring",
             format!(
                 "{filesystem} refuses RWF_NOWAIT for them, so io_uring hands each to a kernel thread: \
