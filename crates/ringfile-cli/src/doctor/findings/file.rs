@@ -2,6 +2,7 @@
 
 use super::{Finding, time};
 use crate::doctor::Report;
+use crate::doctor::device::{Device, Kind};
 use crate::doctor::durable::{Durable, Way};
 use crate::doctor::file::FileFacts;
 use crate::doctor::look::ANSWER;
@@ -27,18 +28,16 @@ pub fn of(report: &Report) -> Vec<Finding> {
     if !file.answered {
         found.push(silent(file));
     }
-    let one = [
-        medium(file),
-        direct(file),
-        buffered_writes(file),
-        buffered_reads(file),
-        durable(report),
-        space(file),
-        pieces(file),
-        tail(file),
-    ];
+    let one = [medium(file), direct(file), durable(report), space(file), pieces(file), tail(file)];
     found.extend(one.into_iter().flatten());
     found.extend(attributes(file));
+    // Layers, memory and devices that are memory have a finding that says as much.
+    let memory = |device: &&Device| matches!(device.kind, Kind::Zram | Kind::Ram);
+    let in_memory = report.device.as_ref().is_some_and(|device| device.stack().iter().any(memory));
+    if file.medium == Medium::Disk && !in_memory {
+        let handed = [buffered_writes(file), buffered_reads(file), direct_reads(file)];
+        found.extend(handed.into_iter().flatten());
+    }
     found
 }
 
@@ -138,10 +137,9 @@ fn direct(file: &FileFacts) -> Option<Finding> {
 }
 
 fn buffered_writes(file: &FileFacts) -> Option<Finding> {
-    // Layers and memory have a finding that says as much.
-    let no = file.nonblocking.buffered_writes? || file.medium != Medium::Disk;
+    let usable = file.nonblocking.buffered_writes?;
     let filesystem = file.filesystem.as_deref().unwrap_or("this file system");
-    (!no).then(|| {
+    (!usable).then(|| {
         let went = file.routes.iter().find(|taken| taken.what == "buffered writes");
         let went = went.map(|taken| {
             format!(
@@ -165,8 +163,8 @@ fn buffered_writes(file: &FileFacts) -> Option<Finding> {
 }
 
 fn buffered_reads(file: &FileFacts) -> Option<Finding> {
-    let no = file.nonblocking.buffered_reads? || file.medium != Medium::Disk;
-    (!no).then(|| {
+    let usable = file.nonblocking.buffered_reads?;
+    (!usable).then(|| {
         Finding::notable(
             28,
             "Buffered reads are no good through io_uring",
@@ -177,6 +175,21 @@ fn buffered_reads(file: &FileFacts) -> Option<Finding> {
                 file.filesystem.as_deref().unwrap_or("it")
             ),
             "leave the route on auto; for reads that wait: OpenOptions::direct(true)",
+        )
+    })
+}
+
+fn direct_reads(file: &FileFacts) -> Option<Finding> {
+    let usable = file.nonblocking.direct_reads? || !file.direct.as_ref()?.usable;
+    (!usable).then(|| {
+        Finding::notable(
+            27,
+            "Direct I/O is handed to kernel threads",
+            format!(
+                "{} refuses RWF_NOWAIT for direct reads, so io_uring can't hand them to the device itself",
+                file.filesystem.as_deref().unwrap_or("it")
+            ),
+            "leave the route on auto; an ext4 or xfs on the same disk does better",
         )
     })
 }

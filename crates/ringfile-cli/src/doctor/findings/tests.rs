@@ -231,6 +231,9 @@ fn what_a_file_system_refuses() {
     let writes = only(|report| report.file.nonblocking.buffered_writes = Some(false));
     assert!(writes.severity == Severity::Notable && writes.detail.contains("RWF_NOWAIT"));
     assert!(only(|report| report.file.nonblocking.buffered_reads = Some(false)).title.contains("reads"));
+    assert!(
+        only(|report| report.file.nonblocking.direct_reads = Some(false)).title.contains("kernel threads")
+    );
     let refused = only(|report| {
         report.file.direct = Some(Direct {
             why: "opening with O_DIRECT: Invalid argument (errno 22)".into(),
@@ -339,6 +342,12 @@ fn layers_over_disks() {
     assert!(layer(Kind::Crypt, "root").fix.contains("cryptsetup refresh"));
     assert!(layer(Kind::Md, "raid6").title.contains("parity"));
     assert!(layer(Kind::Zram, "x").severity == Severity::Notable);
+    let memory = only(|report| {
+        disk(report).kind = Kind::Zram;
+        report.file.nonblocking.buffered_reads = Some(false);
+        report.file.nonblocking.direct_reads = Some(false);
+    });
+    assert!(memory.title.contains("compressed memory"), "it says all that there is to say: {memory:#?}");
     assert!(layer(Kind::Network, "x").severity == Severity::Costly);
     let looped = |direct, filesystem: &str| {
         only(|report| {
