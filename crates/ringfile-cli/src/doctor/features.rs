@@ -33,16 +33,20 @@ struct Trial {
     without: &'static str,
 }
 
+// IORING_SETUP_… of linux/io_uring.h.
+const CQSIZE: u32 = 1 << 3;
+const CLAMP: u32 = 1 << 4;
 const SUBMIT_ALL: u32 = 1 << 7;
 const COOP_TASKRUN: u32 = 1 << 8;
 const TASKRUN_FLAG: u32 = 1 << 9;
 const SINGLE_ISSUER: u32 = 1 << 12;
 const DEFER_TASKRUN: u32 = 1 << 13;
+const NO_SQARRAY: u32 = 1 << 16;
 
 /// Set-up flags, each with what it needs and nothing else.
 const SETUP: [(u32, Trial); 7] = [
     (
-        1 << 3,
+        CQSIZE,
         Trial {
             name: "cqsize",
             tried: "a ring with IORING_SETUP_CQSIZE",
@@ -51,7 +55,7 @@ const SETUP: [(u32, Trial); 7] = [
         },
     ),
     (
-        1 << 4,
+        CLAMP,
         Trial {
             name: "clamp",
             tried: "a ring with IORING_SETUP_CLAMP",
@@ -96,7 +100,7 @@ const SETUP: [(u32, Trial); 7] = [
         },
     ),
     (
-        1 << 16,
+        NO_SQARRAY,
         Trial {
             name: "no_sqarray",
             tried: "a ring with IORING_SETUP_NO_SQARRAY",

@@ -98,7 +98,7 @@ fn layer(device: &Device) -> Vec<Finding> {
             19,
             format!("{name} is compressed memory"),
             "I/O is packing and unpacking on this processor, without a queue: depth and polling gain nothing",
-            "leave the route on auto, depth 1",
+            "leave OpenOptions::route on auto, depth 1",
         )],
         Kind::Network => vec![Finding::costly(
             250,
@@ -110,7 +110,7 @@ fn layer(device: &Device) -> Vec<Finding> {
             1,
             format!("{name} is memory"),
             "I/O is copying, without a queue",
-            "leave the route on auto, depth 1",
+            "leave OpenOptions::route on auto, depth 1",
         )],
         Kind::Disk | Kind::Partition => Vec::new(),
     }

@@ -76,7 +76,7 @@ fn medium(file: &FileFacts) -> Option<Finding> {
                  thread (29,000 to 55,000 \
                  reads a second at depth 1, against 620,000 as plain calls), so ringfile makes plain calls"
             ),
-            "leave the route on auto, depth 1; to measure or use a disk, name a folder on one",
+            "leave OpenOptions::route on auto, depth 1; to measure or use a disk, name a folder on one",
         )),
         Medium::Network => Some(Finding::costly(
             300,
@@ -157,7 +157,8 @@ fn buffered_writes(file: &FileFacts) -> Option<Finding> {
                  that gave 17,000 a second on a virtual machine with 2 cores, plain calls 480,000{}",
                 went.unwrap_or_default()
             ),
-            "leave the route on auto; for writes that must not hold the thread: OpenOptions::direct(true)",
+            "leave OpenOptions::route on auto; for writes that must not hold the thread: \
+             OpenOptions::direct(true)",
         )
     })
 }
@@ -174,7 +175,7 @@ fn buffered_reads(file: &FileFacts) -> Option<Finding> {
                  each read to a kernel thread",
                 file.filesystem.as_deref().unwrap_or("it")
             ),
-            "leave the route on auto; for reads that wait: OpenOptions::direct(true)",
+            "leave OpenOptions::route on auto; for reads that wait: OpenOptions::direct(true)",
         )
     })
 }
@@ -189,7 +190,7 @@ fn direct_reads(file: &FileFacts) -> Option<Finding> {
                 "{} refuses RWF_NOWAIT for direct reads, so io_uring can't hand them to the device itself",
                 file.filesystem.as_deref().unwrap_or("it")
             ),
-            "leave the route on auto; an ext4 or xfs on the same disk does better",
+            "leave OpenOptions::route on auto; an ext4 or xfs on the same disk does better",
         )
     })
 }
@@ -281,6 +282,10 @@ fn space(file: &FileFacts) -> Option<Finding> {
 
 fn pieces(file: &FileFacts) -> Option<Finding> {
     let (extents, size) = (file.extents.filter(|&extents| extents > MANY_EXTENTS)?, file.size?);
+    // Compressed data lies in pieces of 128 KiB at most, however well it lies.
+    if is_compressed(file) {
+        return None;
+    }
     let mean = size / extents;
     let path = &file.path;
     let fix = match file.filesystem.as_deref() {
@@ -312,13 +317,19 @@ fn tail(file: &FileFacts) -> Option<Finding> {
     ))
 }
 
+fn is_compressed(file: &FileFacts) -> bool {
+    let has = |name: &str| file.attributes.iter().any(|attribute| attribute == name);
+    let mounted = || file.options.iter().any(|option| option.starts_with("compress"));
+    has("compressed") || file.filesystem.as_deref() == Some("btrfs") && mounted() && !has("nocow")
+}
+
 fn attributes(file: &FileFacts) -> Vec<Finding> {
     let has = |name: &str| file.attributes.iter().any(|attribute| attribute == name);
     let option = |name: &str| file.options.iter().any(|option| option.starts_with(name));
     let mut found = Vec::new();
     let path = &file.path;
     let btrfs = file.filesystem.as_deref() == Some("btrfs");
-    if has("compressed") || btrfs && option("compress") && !has("nocow") {
+    if is_compressed(file) {
         found.push(Finding::costly(
             45,
             "Data is compressed",

@@ -176,7 +176,7 @@ fn features(report: &Report) -> Option<Finding> {
     Some(Finding::notable(
         if dear { 15 } else { 5 },
         "Parts of io_uring are missing",
-        format!("Linux {kernel} lacks {} ({} below)", missing.join(", "), "what each costs is"),
+        format!("Linux {kernel} lacks {}; what each costs stands at the end", missing.join(", ")),
         "a newer kernel: 6.1 has most, 6.15 all",
     ))
 }

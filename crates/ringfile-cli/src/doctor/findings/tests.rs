@@ -290,7 +290,11 @@ fn the_state_of_file_and_mount() {
     }
     let btrfs = found(|report| report.file.filesystem = Some("btrfs".into()));
     assert!(btrfs.iter().any(|finding| finding.fix.contains("chattr +C /data")), "{btrfs:#?}");
-    let compressed = only(|report| report.file.attributes = vec!["compressed".into()]);
+    let compressed = only(|report| {
+        report.file.attributes = vec!["compressed".into()];
+        // In pieces of 128 KiB, as it must be.
+        (report.file.extents, report.file.size) = (Some(2048), Some(256 * MIB));
+    });
     assert_eq!(compressed.severity, Severity::Costly);
     assert!(only(|report| report.file.attributes = vec!["encrypted".into()]).detail.contains("fscrypt"));
 }
