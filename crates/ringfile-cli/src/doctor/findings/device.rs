@@ -228,7 +228,7 @@ fn queues(device: &Device, report: &Report) -> Option<Finding> {
             6,
             format!("{} has fewer queues than there are cores", device.name),
             format!(
-                "{queues} for {cpus} cores: threads take turns at a lock, and completions come to one core"
+                "{queues} for {cpus} cores, so threads take turns at a lock, and completions come to one core"
             ),
             fix,
         )
@@ -251,7 +251,7 @@ fn polling(device: &Device) -> Option<Finding> {
     Some(Finding::notable(
         2,
         format!("{name} has no poll queues"),
-        "io_poll is 0: OpenOptions::poll(true) is refused, completions come by interrupt (some µs of \
+        "io_poll is 0: OpenOptions::poll(true) fails with EOPNOTSUPP, completions come by interrupt (some µs of \
          each operation)",
         format!("only for latency below 20 µs: {module}.poll_queues=2 on the kernel's command line"),
     ))
@@ -296,7 +296,7 @@ fn blocks(device: &Device) -> Option<Finding> {
                 "it takes {logical} bytes, but reads the rest of the block first for anything that \
                      is no multiple of {physical}"
             ),
-            format!("write multiples of {physical} at multiples of {physical}"),
+            format!("write in multiples of {physical} bytes, at offsets that are such multiples too"),
         )
     })
 }

@@ -408,8 +408,9 @@ fn options(file: &FileFacts) -> Vec<Finding> {
     if has("discard") && file.filesystem.as_deref() != Some("btrfs") {
         found.push(Finding::notable(
             4,
-            "Removing files waits for the disk to discard",
-            "mounted with discard: every freed block is told to the device at once",
+            "Freed blocks are discarded at once",
+            "mounted with discard: after files are removed, the journal, and syncs with it, wait for \
+             the disk to discard",
             format!("`systemctl enable --now fstrim.timer`, then {}", remount("nodiscard")),
         ));
     }
