@@ -6,6 +6,7 @@
 mod advice;
 mod cli;
 mod counters;
+mod doctor;
 mod engine;
 mod error;
 mod events;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         return ended(perf::buffers::worker::run());
     }
     let result = match Cli::try_parse() {
+        Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args),
         Ok(Cli { command: Command::Completions { shell } }) => pages::completions(shell),
         Ok(Cli { command: Command::Man(args) }) => pages::man(&args),
         Ok(Cli { command: Command::Perf(command) }) => match *command {

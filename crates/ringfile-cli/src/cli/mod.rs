@@ -4,6 +4,7 @@
 //! command's own matter. What several commands take is a struct of its own.
 
 mod buffers;
+mod doctor;
 mod examples;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
+pub use self::doctor::DoctorArgs;
 use crate::engine::Engine;
 use crate::values::{self, List};
 pub use buffers::BuffersArgs;
@@ -29,10 +31,14 @@ pub struct Cli {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one of them, once")]
 pub enum Command {
     /// Measure I/O on this machine.
     #[command(subcommand)]
     Perf(Box<PerfCommand>),
+    /// Say what makes I/O slow here, and what to do about it.
+    #[command(long_about = doctor::LONG, after_long_help = doctor::AFTER)]
+    Doctor(DoctorArgs),
     /// Print shell completions.
     ///
     /// For bash: `ringfile completions bash > /etc/bash_completion.d/ringfile`.
