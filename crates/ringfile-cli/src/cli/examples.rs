@@ -81,3 +81,25 @@ Figures:
 
 Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted (what was measured is
 printed and saved).";
+
+/// `ringfile report`.
+pub const REPORT: &str = "\
+Examples:
+  A page of what was measured before:
+    ringfile report grid.json --out grid.html
+
+  Two kernels, two machines, before and after a change; also on the terminal:
+    ringfile perf buffers --quick --file /data/test.bin --json before.json
+    ringfile perf buffers --quick --file /data/test.bin --json after.json
+    ringfile report before.json after.json --out change.html
+
+  A plot for a README, for light and dark pages:
+    ringfile report grid.json --svg iops.svg --plot iops
+
+Figures:
+  Medians of the rounds are compared, in cells that both have: IOPS, CPU µs for one operation, p50 and p99. A difference is
+  outside the spread where the rounds and A/A runs of one lie all above those of the other, by more than the A/A runs of
+  both stray; it takes 3 rounds on each side. Sessions are not measured in turn, so whatever changed on the machine in
+  between counts too.
+
+Exit status: 0 done, whatever differs; 1 a file could not be written, 2 the input can't be carried out.";

@@ -4,6 +4,7 @@
 //! command's own matter. What several commands take is a struct of its own.
 
 mod buffers;
+mod doctor;
 mod examples;
 mod report;
 
@@ -16,6 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
+pub use self::doctor::DoctorArgs;
 use crate::engine::Engine;
 use crate::values::{self, List};
 pub use buffers::BuffersArgs;
@@ -32,11 +34,15 @@ pub struct Cli {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one of them, once")]
 pub enum Command {
     /// Measure I/O on this machine.
     #[command(subcommand)]
     Perf(Box<PerfCommand>),
     Report(ReportArgs),
+    /// Say what makes I/O slow here, and what to do about it.
+    #[command(long_about = doctor::LONG, after_long_help = doctor::AFTER)]
+    Doctor(DoctorArgs),
     /// Print shell completions.
     ///
     /// For bash: `ringfile completions bash > /etc/bash_completion.d/ringfile`.

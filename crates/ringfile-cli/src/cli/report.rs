@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::examples;
 use crate::html::drawing::What;
 
 /// Show saved results as a page, or compare several: two machines, two kernels, before and after.
@@ -12,14 +13,10 @@ use crate::html::drawing::What;
 /// first, cell by cell: what differs by more than the rounds and A/A runs of both vary is named first, the rest is
 /// counted. Measure with --rounds 3 or more, or nothing can be told from noise.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  ringfile perf buffers --quick --file data.bin --json before.json
-  ringfile report before.json --out before.html
-  ringfile report before.json after.json --out change.html
-  ringfile report before.json --svg iops.svg --plot iops")]
+#[command(next_help_heading = "Output", after_long_help = examples::REPORT)]
 pub struct ReportArgs {
     /// Results that --json wrote; the first is what others are compared with
-    #[arg(value_name = "JSON", required = true)]
+    #[arg(value_name = "JSON", required = true, help_heading = "Arguments")]
     pub results: Vec<PathBuf>,
     /// Write the page to this file
     #[arg(long, value_name = "FILE.html")]
