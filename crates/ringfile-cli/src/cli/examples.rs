@@ -97,9 +97,9 @@ Examples:
     ringfile report grid.json --svg iops.svg --plot iops
 
 Figures:
-  Medians of the rounds are compared, in cells that both have: IOPS, CPU µs for one operation, p50 and p99. A difference is
-  outside the spread where the rounds and A/A runs of one lie all above those of the other, by more than the A/A runs of
-  both stray; it takes 3 rounds on each side. Sessions are not measured in turn, so whatever changed on the machine in
-  between counts too.
+  Medians of the rounds are compared, in cells that both have: IOPS, CPU µs for one operation,
+  p50 and p99. A difference is outside the spread where the rounds and A/A runs of one all lie
+  above those of the other, by more than the A/A runs of both stray; it takes 3 rounds on each
+  side. Sessions are not measured in turn: whatever changed on the machine in between counts too.
 
-Exit status: 0 done, whatever differs; 1 a file could not be written, 2 the input can't be carried out.";
+Exit status: 0 done, whatever differs; 1 a file could not be written, 2 wrong input.";

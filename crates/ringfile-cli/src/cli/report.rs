@@ -7,16 +7,16 @@ use clap::Args;
 use super::examples;
 use crate::html::drawing::What;
 
-/// Show saved results as a page, or compare several: two machines, two kernels, before and after.
+/// Show saved results as a page, or compare several.
 ///
-/// Takes files that `--json` of a perf command wrote. With one it writes its page; with more, each is compared with the
+/// Two machines, two kernels, before and after: takes files that `--json` of a perf command wrote. With one it writes its page; with more, each is compared with the
 /// first, cell by cell: what differs by more than the rounds and A/A runs of both vary is named first, the rest is
 /// counted. Measure with --rounds 3 or more, or nothing can be told from noise.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output", after_long_help = examples::REPORT)]
 pub struct ReportArgs {
     /// Results that --json wrote; the first is what others are compared with
-    #[arg(value_name = "JSON", required = true, help_heading = "Arguments")]
+    #[arg(value_name = "JSON", required = true, help_heading = None::<&str>)]
     pub results: Vec<PathBuf>,
     /// Write the page to this file
     #[arg(long, value_name = "FILE.html")]

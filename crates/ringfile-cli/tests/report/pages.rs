@@ -1,12 +1,14 @@
 //! What is written: pages that are whole, and comparisons that say what differs.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::samples::{self, batch, buffers, pool};
-use crate::support::{Finished, SHORT, folder, perf_file, run};
+use crate::support::{Finished, SHORT, disk_folder, folder, interrupt, perf_file, run, wait_for_thread};
 
 /// The program, about to report.
 pub fn report() -> Command {
@@ -60,6 +62,40 @@ fn a_run_leaves_its_page_and_its_json() {
     let again = folder.path().join("again.html");
     run(report().arg(&json).arg("--out").arg(&again)).ok();
     assert_eq!(text(&again), page, "the page of the JSON is the page of the run");
+}
+
+#[test]
+fn perf_buffers_leaves_its_page_too() {
+    let folder = disk_folder();
+    let (json, html) = (folder.path().join("r.json"), folder.path().join("r.html"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    let short =
+        "perf buffers --size 4m --duration 10ms --warmup 1ms --rounds 1 --bs 4k --iodepth 1,4 --rw randread";
+    command.args(short.split(' ')).args(["--processes", "1", "--file"]).arg(folder.path().join("data.bin"));
+    run(command.arg("--json").arg(&json).arg("--report").arg(&html)).ok();
+    let page = text(&html);
+    assert_stands_alone(&page);
+    assert!(page.contains("What to set here") && page.contains("Operations a second"));
+    // An output that another one takes.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    command.args(short.split(' ')).args(["--force", "--json"]).arg(&json).arg("--report").arg(&json);
+    assert!(run(&mut command).fails(2).contains("--report"));
+}
+
+#[test]
+fn an_interrupted_run_leaves_its_page() {
+    let folder = folder();
+    let html = folder.path().join("r.html");
+    let mut command = perf_file();
+    command.args("--size 8m --duration 10m --warmup 0s --numjobs 1 --rw randread --iodepth 4".split(' '));
+    command.arg("--report").arg(&html).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("the program starts");
+    wait_for_thread(child.id(), "ringfile-0");
+    std::thread::sleep(Duration::from_millis(500));
+    interrupt(child, Signal::SIGTERM).fails(130);
+    let page = text(&html);
+    assert_stands_alone(&page);
+    assert!(page.contains("Interrupted: only a part"));
 }
 
 #[test]
