@@ -31,6 +31,15 @@ impl Usage {
         self.user + self.system
     }
 
+    /// What two used together.
+    pub fn and(&self, other: &Usage) -> Usage {
+        Usage {
+            user: self.user + other.user,
+            system: self.system + other.system,
+            context_switches: self.context_switches + other.context_switches,
+        }
+    }
+
     /// What was used since an earlier look.
     pub fn since(&self, earlier: &Usage) -> Usage {
         Usage {
@@ -45,6 +54,11 @@ impl Usage {
 /// kernel sums all of its threads, live and ended.
 pub fn own_usage() -> io::Result<Usage> {
     usage_of(UsageWho::RUSAGE_SELF)
+}
+
+/// What the calling thread has used so far, without kernel workers.
+pub fn thread_usage() -> io::Result<Usage> {
+    usage_of(UsageWho::RUSAGE_THREAD)
 }
 
 /// User and system CPU time of all ended child processes that were waited for. The difference around one

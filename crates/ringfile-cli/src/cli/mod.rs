@@ -3,6 +3,8 @@
 //! Only the shape and the values are checked here; whether they fit together and fit the file is the
 //! command's own matter. What several commands take is a struct of its own.
 
+mod pool;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::Engine;
 use crate::values::{self, List};
+pub use pool::PoolArgs;
 
 /// Disk I/O over Linux io_uring: measure on this machine what each choice is worth.
 #[derive(Debug, Parser)]
@@ -60,6 +63,21 @@ pub enum PerfCommand {
     #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 10,250,1000]")))]
     #[command(mut_arg("cache", |arg| arg.help(cache_help("warm"))))]
     Multiread(MultireadArgs),
+    /// A message log: producers write pooled buffers to segment files at a fixed rate, consumers read them back.
+    ///
+    /// Each producer takes buffers, fills them, and writes them in batches to segments of its own, with O_DIRECT;
+    /// consumers take the batches in turn, read them back, check every byte and release the buffers. Segments have no
+    /// name, so nothing is ever left behind, and go when they are consumed. The same is done with memory from malloc,
+    /// and with plain buffered I/O from Vec.
+    ///
+    /// With --rate-limit the loop is open: batches are due at fixed times, whatever came of those before, and latency
+    /// counts from then until the batch is written. A stall is seen by every batch that was due meanwhile; none is
+    /// skipped. A rate that can't be carried is told, with what was reached and what was left undone. Without a limit
+    /// latency counts from when the batch was begun. A batch is due for its consumer when it is written; latency counts
+    /// from then until it is read and checked. Latencies are those of whole batches, in µs; p99.99 means something from
+    /// 10,000 operations on.
+    #[command(mut_arg("duration", |arg| arg.default_value("10s")))]
+    Pool(PoolArgs),
 }
 
 /// What the help says of `--cache`, which each command has another default for.

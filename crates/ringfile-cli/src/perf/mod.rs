@@ -5,6 +5,7 @@ pub mod file;
 pub mod multiread;
 mod notes;
 mod plan;
+pub mod pool;
 mod session;
 
 use crate::cli::Cache;

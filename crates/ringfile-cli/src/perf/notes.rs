@@ -55,7 +55,8 @@ fn timing(args: &Request<'_>) -> String {
     format!("{duration} a run after {warmup} of warm-up, {rounds}")
 }
 
-fn machine() -> String {
+/// What it was measured on.
+pub fn machine() -> String {
     let cores = match machine::cpus() {
         1 => "1 core".to_string(),
         cores => format!("{cores} cores"),

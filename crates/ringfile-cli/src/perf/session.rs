@@ -322,7 +322,8 @@ fn print(output: &OutputArgs, results: &Results, notes: &[String]) -> Result<(),
     output::print(&text)
 }
 
-fn distinct(counts: impl Iterator<Item = usize>) -> Vec<usize> {
+/// Each count once, in their order.
+pub fn distinct(counts: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut distinct = Vec::new();
     counts.for_each(|count| {
         if !distinct.contains(&count) {
@@ -349,7 +350,8 @@ fn label(step: Step) -> Vec<String> {
     vec![format!("{} {mode}", values::name(&step.engine)), format!("jobs {}", step.numjobs), depth]
 }
 
-fn command_line() -> String {
+/// The command line, as a shell takes it.
+pub fn command_line() -> String {
     let quoted = |argument: std::ffi::OsString| {
         let text = argument.to_string_lossy().into_owned();
         let plain = |c: char| c.is_alphanumeric() || "-_./,=:+@%".contains(c);

@@ -4,6 +4,7 @@ pub mod batches;
 pub mod change;
 mod columns;
 pub mod output;
+pub mod pool;
 pub mod results;
 pub mod statistics;
 pub mod summary;

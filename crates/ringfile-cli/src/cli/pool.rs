@@ -1,0 +1,55 @@
+//! `ringfile perf pool`: what may be asked.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{OutputArgs, TimingArgs};
+use crate::report::results::Memory;
+use crate::values::{self, List};
+
+/// `ringfile perf pool`.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct PoolArgs {
+    /// Threads that fill buffers and write them
+    #[arg(long, value_name = "N", default_value = "4", value_parser = values::count::<1024>)]
+    pub producers: u32,
+    /// Threads that read back what was written and check it
+    #[arg(long, value_name = "N", default_value = "4", value_parser = values::count::<1024>)]
+    pub consumers: u32,
+    /// Bytes a second for each side, all its threads together: 500MB (k, m, g are powers of 1024) [default: as fast
+    /// as it goes]
+    #[arg(long, value_name = "SIZE", value_parser = values::rate)]
+    pub rate_limit: Option<u64>,
+    /// Bytes of each buffer
+    #[arg(long, value_name = "SIZE", default_value = "64k", value_parser = values::size)]
+    pub bs: u64,
+    /// Buffers that are written together, and read back together
+    #[arg(long, value_name = "N", default_value = "4", value_parser = values::count::<4096>)]
+    pub batch: u32,
+    /// Memory, each measured in turn: pool (ringfile's, registered, O_DIRECT), malloc (from the allocator and aligned,
+    /// anew for each operation, O_DIRECT), vec (a Vec for each operation, through the page cache)
+    #[arg(long, value_name = "LIST", default_value = "pool,malloc,vec", value_parser = values::words::<Memory>)]
+    pub memory: List<Memory>,
+    /// Where segments are written: a folder on the disk to be measured [default: $TMPDIR, else /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+    /// The most that segments take of the disk at once
+    #[arg(long, value_name = "SIZE", default_value = "1g", value_parser = values::size)]
+    pub size: u64,
+    /// How long and how often.
+    #[command(flatten)]
+    pub timing: TimingArgs,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  At a rate that the disk carries: what a message waits for, and what the pool is worth there
+      ringfile perf pool --rate-limit 100MB --duration 30s --rounds 3 --folder /var/tmp
+
+  As fast as it goes, with more readers than writers, the pool alone, results kept
+      ringfile perf pool --producers 2 --consumers 6 --memory pool --json pool.json";
