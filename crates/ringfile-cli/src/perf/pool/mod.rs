@@ -15,6 +15,7 @@ mod schedule;
 mod segments;
 
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::session::{command_line, distinct};
@@ -151,6 +152,16 @@ fn is_direct(memory: Memory) -> bool {
     memory != Memory::Vec
 }
 
+/// Has what the last run did to the file system done with, as far as it has a journal: removing its segments, and what
+/// went through the page cache. A run that followed one with Vec would else pay for it.
+fn settle(folder: &Path) {
+    // What fails here fails in the run too, which says so.
+    let _ = tempfile::tempfile_in(folder).and_then(|mut file| {
+        file.write_all(b"settled")?;
+        file.sync_all()
+    });
+}
+
 /// One run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Step {
@@ -195,6 +206,7 @@ impl Command {
         self.progress.begin(self.job.warmup + self.job.duration);
         let label = [values::name(&step.memory), format!("round {}", step.round)];
         let progress = &self.progress;
+        settle(&self.job.folder);
         let outcome = run::run(&self.job, step.memory, &self.interrupt, &mut || progress.tick(&label))?;
         // A run that was cut short is whole as far as it went, if it did anything.
         if outcome.produced.latency.count() > 0 {
