@@ -50,6 +50,8 @@ pub struct Job {
     pub warmup: Duration,
     /// Time that is measured.
     pub duration: Duration,
+    /// What the random offsets are drawn from: processes that measure together have different ones.
+    pub seed: u64,
     /// Contents to check.
     pub verify: Option<Arc<Verifier>>,
 }
@@ -72,7 +74,11 @@ impl Job {
 
     /// Offsets of random blocks, a sequence of its own for each number.
     pub fn offsets(&self, number: usize) -> Offsets {
-        Offsets { block: self.block, blocks: self.blocks, random: Random::new(number as u64 + 1) }
+        Offsets { block: self.block, blocks: self.blocks, random: self.random(number as u64) }
+    }
+
+    fn random(&self, number: u64) -> Random {
+        Random::new((self.seed << 32) + number + 1)
     }
 
     /// The sequences of one thread's tasks.
@@ -106,7 +112,7 @@ impl Job {
             block: self.block,
             range,
             order,
-            random: Random::new(number + 1),
+            random: self.random(number),
             verify: self.verify.clone(),
         }
     }
@@ -232,6 +238,7 @@ mod tests {
             iodepth,
             buffers: Buffers::Normal,
             parts: 1,
+            seed: 0,
             batching: None,
             route: Route::Auto,
             executor: Executor::Ringfile,

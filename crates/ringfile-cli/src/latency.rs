@@ -11,11 +11,46 @@ use serde::{Deserialize, Serialize};
 const LONGEST_NANOS: u64 = 60_000_000_000;
 
 /// What one thread saw.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(into = "Saved", from = "Saved")]
 pub struct Recorder {
     histogram: Histogram<u64>,
     sum: u128,
     max: u64,
+}
+
+/// The same as text can hold it: between processes.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    /// Nanoseconds, and how often.
+    counts: Vec<(u64, u64)>,
+    sum: u64,
+    max: u64,
+}
+
+impl From<Recorder> for Saved {
+    fn from(recorder: Recorder) -> Saved {
+        let recorded = recorder.histogram.iter_recorded();
+        let counts = recorded.map(|value| (value.value_iterated_to(), value.count_at_value()));
+        Saved {
+            counts: counts.collect(),
+            // 584 years fit.
+            sum: u64::try_from(recorder.sum).unwrap_or(u64::MAX),
+            max: recorder.max,
+        }
+    }
+}
+
+impl From<Saved> for Recorder {
+    fn from(saved: Saved) -> Recorder {
+        let mut recorder = Recorder::new();
+        for (nanos, count) in saved.counts {
+            recorder.histogram.saturating_record_n(nanos.clamp(1, LONGEST_NANOS), count);
+        }
+        recorder.sum = u128::from(saved.sum);
+        recorder.max = saved.max;
+        recorder
+    }
 }
 
 impl Recorder {
@@ -119,6 +154,17 @@ mod tests {
         one.merge(&two);
         assert_eq!(one.count(), 2);
         assert_eq!(one.summary().expect("not empty").max, 90_000_000_000);
+    }
+
+    #[test]
+    fn what_one_process_saw_another_has_too() {
+        let mut recorder = Recorder::new();
+        for nanos in [1, 7, 4096, 1_000_003, 90_000_000_000] {
+            recorder.record_many(Duration::from_nanos(nanos), nanos % 5 + 1);
+        }
+        let text = serde_json::to_string(&recorder).expect("text");
+        let back: Recorder = serde_json::from_str(&text).expect("the same");
+        assert_eq!((back.count(), back.summary()), (recorder.count(), recorder.summary()));
     }
 
     #[test]

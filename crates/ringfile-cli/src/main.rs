@@ -3,7 +3,10 @@
 //! This file only starts: it reads the command line, calls the command, and turns what went wrong into one
 //! line on standard error and an exit code.
 
+#[allow(dead_code)]
+mod advice;
 mod cli;
+mod counters;
 mod engine;
 mod error;
 mod events;
@@ -33,7 +36,9 @@ use error::Failure;
 
 fn main() -> ExitCode {
     let result = match Cli::try_parse() {
-        Ok(Cli { command: Command::Perf(command) }) => match command {
+        Ok(Cli { command: Command::PerfWorker }) => perf::buffers::worker::run(),
+        Ok(Cli { command: Command::Perf(command) }) => match *command {
+            PerfCommand::Buffers(args) => perf::buffers::run(&args),
             PerfCommand::File(args) => perf::file::run(&args),
             PerfCommand::Batch(args) => perf::batch::run(&args),
             PerfCommand::Multiread(args) => perf::multiread::run(&args),

@@ -62,12 +62,17 @@ impl Progress {
 
     /// Says something that the user should know now, in a line of its own.
     pub fn warn(&self, text: &str) {
+        self.say(&format!("warning: {text}"));
+    }
+
+    /// Says what is about to be done.
+    pub fn say(&self, text: &str) {
         if self.quiet {
             return;
         }
         let write = || {
             // Nobody is left to be told when standard error is gone.
-            let _ = writeln!(std::io::stderr(), "warning: {}", one_line(text));
+            let _ = writeln!(std::io::stderr(), "{}", one_line(text));
         };
         match &self.bar {
             Some(bar) => bar.suspend(write),

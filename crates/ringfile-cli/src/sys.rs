@@ -13,9 +13,12 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::counters;
 
 /// What a process has used of the machine.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// CPU time in user space.
     pub user: Duration,
@@ -23,21 +26,36 @@ pub struct Usage {
     pub system: Duration,
     /// Context switches, voluntary and not.
     pub context_switches: u64,
+    /// CPU cycles, where they are counted.
+    pub cycles: Option<u64>,
+    /// Instructions, where they are counted.
+    pub instructions: Option<u64>,
 }
 
 impl Usage {
-    /// CPU time, user and system.
-    pub fn cpu(&self) -> Duration {
-        self.user + self.system
-    }
+    /// Nothing, all of it counted.
+    pub const NONE: Usage = Usage {
+        user: Duration::ZERO,
+        system: Duration::ZERO,
+        context_switches: 0,
+        cycles: Some(0),
+        instructions: Some(0),
+    };
 
-    /// What two used together.
+    /// What both used together.
     pub fn and(&self, other: &Usage) -> Usage {
         Usage {
             user: self.user + other.user,
             system: self.system + other.system,
             context_switches: self.context_switches + other.context_switches,
+            cycles: self.cycles.zip(other.cycles).map(|(one, other)| one + other),
+            instructions: self.instructions.zip(other.instructions).map(|(one, other)| one + other),
         }
+    }
+
+    /// CPU time, user and system.
+    pub fn cpu(&self) -> Duration {
+        self.user + self.system
     }
 
     /// What was used since an earlier look.
@@ -46,6 +64,11 @@ impl Usage {
             user: self.user.saturating_sub(earlier.user),
             system: self.system.saturating_sub(earlier.system),
             context_switches: self.context_switches.saturating_sub(earlier.context_switches),
+            cycles: self.cycles.zip(earlier.cycles).map(|(now, then)| now.saturating_sub(then)),
+            instructions: self
+                .instructions
+                .zip(earlier.instructions)
+                .map(|(now, then)| now.saturating_sub(then)),
         }
     }
 }
@@ -53,7 +76,12 @@ impl Usage {
 /// What this process has used so far, kernel workers of its rings included: they are threads of the process, and the
 /// kernel sums all of its threads, live and ended.
 pub fn own_usage() -> io::Result<Usage> {
-    usage_of(UsageWho::RUSAGE_SELF)
+    let counted = counters::so_far();
+    Ok(Usage {
+        cycles: counted.map(|counted| counted.cycles),
+        instructions: counted.map(|counted| counted.instructions),
+        ..usage_of(UsageWho::RUSAGE_SELF)?
+    })
 }
 
 /// What the calling thread has used so far, without kernel workers.
@@ -79,7 +107,15 @@ fn usage_of(who: UsageWho) -> io::Result<Usage> {
         user: duration(usage.user_time()),
         system: duration(usage.system_time()),
         context_switches: switches,
+        cycles: None,
+        instructions: None,
     })
+}
+
+/// The cores that this process may run on, from the first.
+pub fn allowed_cores() -> Vec<usize> {
+    let Ok(set) = nix::sched::sched_getaffinity(Pid::from_raw(0)) else { return vec![0] };
+    (0..nix::sched::CpuSet::count()).filter(|&core| set.is_set(core).unwrap_or(false)).collect()
 }
 
 /// Whether a child has ended; it stays to be waited for.

@@ -40,6 +40,11 @@ impl<T: PartialEq> List<T> {
     }
 }
 
+/// A list of sizes in bytes.
+pub fn sizes(text: &str) -> Result<List<u64>, String> {
+    List::parse(text, size)
+}
+
 /// A list of words from a fixed set.
 pub fn words<T: ValueEnum + PartialEq>(text: &str) -> Result<List<T>, String> {
     words_of(T::value_variants(), text)
@@ -120,6 +125,14 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         short if short < Duration::from_millis(1) => Err("too short to measure; give at least 1ms".into()),
         long => Ok(long),
+    }
+}
+
+/// A size as the command line takes it, in as few characters: `4k`, `1m`.
+pub fn short_size(bytes: u64) -> String {
+    match [(30, "g"), (20, "m"), (10, "k")].iter().find(|(shift, _)| bytes.is_multiple_of(1 << shift)) {
+        Some((shift, unit)) if bytes > 0 => format!("{}{unit}", bytes >> shift),
+        _ => bytes.to_string(),
     }
 }
 

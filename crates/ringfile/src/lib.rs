@@ -36,6 +36,7 @@
 //!   I/O that came of it with one system call, and waits in that same call.
 //! - [`thread_metrics`], [`metrics`], [`Pool::metrics`] and [`ring_features`]: where operations went, and what the
 //!   kernel has.
+//! - `Config`: what was found best on a machine, from a TOML file and the environment (feature `config`, on by default).
 //!
 //! # Buffers and cancellation
 //!
@@ -84,6 +85,8 @@
 compile_error!("ringfile needs Linux: it is a layer over io_uring, which other systems do not have");
 
 mod batch;
+#[cfg(feature = "config")]
+mod config;
 mod driver;
 mod error;
 mod file;
@@ -93,6 +96,8 @@ mod ring;
 mod runtime;
 
 pub use batch::{AnyBuffer, AsyncReads, Batch, BatchRun, Done, ReadHandle};
+#[cfg(feature = "config")]
+pub use config::{Buffers, Config};
 pub use driver::{Route, set_default_route};
 pub use error::{BufError, BufResult, Error, IntoParts, Result};
 pub use file::{

@@ -19,7 +19,7 @@ fn every_rust_passage_of_the_readme_is_in_this_file() {
     let here = [include_str!("readme.rs"), include_str!("../examples/range_server.rs")].map(lines).concat();
     let passages: Vec<&str> =
         readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(passages.len(), 11, "a passage came or went: is it run below?");
+    assert_eq!(passages.len(), 12, "a passage came or went: is it run below?");
     for passage in passages {
         let wanted = lines(passage);
         assert!(here.windows(wanted.len()).any(|window| window == wanted), "not in this file:\n{passage}");
@@ -32,6 +32,7 @@ fn every_passage_runs() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     std::env::set_current_dir(folder.path()).unwrap();
     std::fs::write("data.bin", vec![7; 2 << 20]).unwrap();
+    std::fs::write("ringfile.toml", "block_size = '64KiB'\ndepth = 2").unwrap();
     match OpenOptions::new().read(true).direct(true).open("data.bin") {
         Ok(_) => quick_start::main().unwrap(),
         Err(error) => {
@@ -50,6 +51,7 @@ fn every_passage_runs() {
         stream(pool.clone(), &file).await.unwrap();
         errors(&file).await.unwrap();
         why_slow(&pool, &file).await.unwrap();
+        set_once().await.unwrap();
     });
     // On a thread of its own, whose counts begin at 0.
     let counted = std::thread::spawn(move || ringfile::block_on(one_route(&pool)));
@@ -168,5 +170,15 @@ async fn why_slow(pool: &Pool, file: &File) -> std::io::Result<()> {
         "{} gets waited, {} regions could not be registered",
         memory.waits, memory.refused_registrations
     );
+    Ok(())
+}
+
+async fn set_once() -> std::io::Result<()> {
+    let config = ringfile::Config::load("ringfile.toml")?; // the environment wins over the file
+    config.apply(); // default route and number of workers
+    let pool = config.pool().capacity(1 << 30).build()?; // a call wins over both
+    let file = config.open_options().read(true).open("data.bin")?; // direct, route
+    let mut reader = config.reader(&file, &pool); // block size, depth
+    assert_eq!(reader.next().await.map(|piece| piece.map(|piece| piece.len())).transpose()?, Some(64 << 10));
     Ok(())
 }

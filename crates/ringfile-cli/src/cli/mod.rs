@@ -3,6 +3,7 @@
 //! Only the shape and the values are checked here; whether they fit together and fit the file is the
 //! command's own matter. What several commands take is a struct of its own.
 
+mod buffers;
 mod pool;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::Engine;
 use crate::values::{self, List};
+pub use buffers::BuffersArgs;
 pub use pool::PoolArgs;
 
 /// Disk I/O over Linux io_uring: measure on this machine what each choice is worth.
@@ -29,7 +31,10 @@ pub struct Cli {
 pub enum Command {
     /// Measure I/O on this machine.
     #[command(subcommand)]
-    Perf(PerfCommand),
+    Perf(Box<PerfCommand>),
+    /// One process of `perf buffers`, which starts it.
+    #[command(hide = true)]
+    PerfWorker,
 }
 
 /// What `ringfile perf` measures.
@@ -63,6 +68,13 @@ pub enum PerfCommand {
     #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 10,250,1000]")))]
     #[command(mut_arg("cache", |arg| arg.help(cache_help("warm"))))]
     Multiread(MultireadArgs),
+    /// What registered and vectored buffers are worth here: block sizes, depths, processes, CPU; and what to set.
+    ///
+    /// Measures normal, fixed (registered), vectored and vectored-fixed buffers over --bs, --iodepth and --processes, with
+    /// IOPS, latencies, CPU time, context switches and system calls; in the cells of the smallest block also direct I/O
+    /// beside the page cache, and the routes. Ends with advice: buffers, depth, block size, direct or not, route, each with
+    /// the figure that says so and whether it is outside the noise.
+    Buffers(BuffersArgs),
     /// A message log: producers write pooled buffers to segment files at a fixed rate, consumers read them back.
     ///
     /// Each producer takes buffers, fills them, and writes them in batches to segments of its own, with O_DIRECT;
@@ -213,7 +225,7 @@ pub struct BatchReadArgs {
 }
 
 /// The file or device that a command measures.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct TestFileArgs {
     /// File or block device [default: /dev/shm/ringfile-perf-PID.bin]; what does not exist is created, and
     /// removed at the end
@@ -391,7 +403,8 @@ mod tests {
     #[test]
     fn defaults_are_the_main_job() {
         let cli = Cli::try_parse_from(["ringfile", "perf", "file"]).expect("the defaults parse");
-        let Command::Perf(PerfCommand::File(args)) = cli.command else { panic!("another command") };
+        let Command::Perf(command) = cli.command else { panic!("another command") };
+        let PerfCommand::File(args) = *command else { panic!("another command") };
         assert_eq!((args.bs, args.test_file.size), (4096, 1 << 30));
         assert_eq!(args.rw.values(), [Rw::RandRead, Rw::RandWrite]);
         assert_eq!(args.buffers.values(), [Buffers::Normal, Buffers::Fixed]);
@@ -405,10 +418,12 @@ mod tests {
     #[test]
     fn defaults_of_batches_are_the_published_measurements() {
         let cli = Cli::try_parse_from(["ringfile", "perf", "batch"]).expect("the defaults parse");
-        let Command::Perf(PerfCommand::Batch(args)) = cli.command else { panic!("another command") };
+        let Command::Perf(command) = cli.command else { panic!("another command") };
+        let PerfCommand::Batch(args) = *command else { panic!("another command") };
         assert_eq!((args.bs, args.test_file.size, args.inflight.values()), (4096, 1 << 30, &[4][..]));
         let cli = Cli::try_parse_from(["ringfile", "perf", "multiread"]).expect("the defaults parse");
-        let Command::Perf(PerfCommand::Multiread(args)) = cli.command else { panic!("another command") };
+        let Command::Perf(command) = cli.command else { panic!("another command") };
+        let PerfCommand::Multiread(args) = *command else { panic!("another command") };
         assert_eq!((args.bs, args.numjobs.values()), (16384, &[4][..]));
     }
 

@@ -293,6 +293,7 @@ mod tests {
             iodepth: 16,
             buffers,
             parts: 1,
+            seed: 0,
             batching: None,
             route: Route::Auto,
             executor: Executor::Ringfile,

@@ -6,8 +6,9 @@
 mod batches;
 mod by_hand;
 pub mod fio;
+mod memory;
 mod pread;
-mod ringfile;
+pub mod ringfile;
 pub mod window;
 
 use std::path::Path;
@@ -173,7 +174,9 @@ impl Bench<'_> {
     /// carried out at all; operations that failed are in the outcome.
     pub fn run(&self, engine: Engine, job: &Job, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
         match engine {
-            Engine::Ringfile if job.batching.is_none() => ringfile::run(job, self, tick),
+            Engine::Ringfile if job.batching.is_none() => {
+                ringfile::run(job, self, tick).map(|(outcome, _)| outcome)
+            }
             Engine::Ringfile | Engine::RingfileBlocking => batches::run_blocking(job, self, tick),
             Engine::RingfileTokio => batches::run_in_tokio(job, self, tick),
             Engine::Pread => pread::run(job, self, tick),

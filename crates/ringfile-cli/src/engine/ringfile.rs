@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use ringfile::{Buffer, File, JoinError, OpenOptions, Pool, Runtime};
 
+use super::memory::{self, Memory};
 use super::window::{self, Measured, Member, Until, Window};
 use super::{Bench, Outcome, RouteOps};
 use crate::cli::Executor;
@@ -19,15 +20,21 @@ use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
 use crate::sys;
 
-/// Carries out a job.
-pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
-    match job.executor {
-        Executor::Ringfile => run_on_own_threads(job, bench, tick),
-        Executor::Tokio => run_in_tokio(job, bench, tick),
+/// Carries out a job; all latencies stand beside the outcome.
+pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outcome, Recorder), Failure> {
+    match (job.executor, job.buffers.vectored()) {
+        (Executor::Ringfile, false) => run_on_own_threads::<Buffer>(job, bench, tick),
+        (Executor::Ringfile, true) => run_on_own_threads::<Vec<Buffer>>(job, bench, tick),
+        (Executor::Tokio, false) => run_in_tokio::<Buffer>(job, bench, tick),
+        (Executor::Tokio, true) => run_in_tokio::<Vec<Buffer>>(job, bench, tick),
     }
 }
 
-fn run_on_own_threads(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
+fn run_on_own_threads<M: Memory>(
+    job: &Job,
+    bench: &Bench<'_>,
+    tick: &mut dyn FnMut(),
+) -> Result<(Outcome, Recorder), Failure> {
     let file = open(job, bench)?;
     let pool = pool(job)?;
     // A ring that holds what is in flight, and no more: rings count against RLIMIT_MEMLOCK too.
@@ -41,7 +48,7 @@ fn run_on_own_threads(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> R
     let start = |thread| {
         let (job, file, pool) = (job.clone(), file.clone(), pool.clone());
         let member = window.member();
-        runtime.spawn_on(thread, move || run_thread(job, thread, file, pool, member))
+        runtime.spawn_on(thread, move || run_thread::<M>(job, thread, file, pool, member))
     };
     let handles: Vec<_> = (0..job.numjobs).map(start).collect();
     let measured = window.conduct(job, bench.interrupt, tick);
@@ -64,7 +71,11 @@ fn not_built(error: &ringfile::Error) -> Failure {
 }
 
 /// A thread for each job, with a current-thread runtime of its own.
-fn run_in_tokio(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
+fn run_in_tokio<M: Memory>(
+    job: &Job,
+    bench: &Bench<'_>,
+    tick: &mut dyn FnMut(),
+) -> Result<(Outcome, Recorder), Failure> {
     let file = open(job, bench)?;
     let pool = pool(job)?;
     let window = &Window::new(job.numjobs);
@@ -73,7 +84,9 @@ fn run_in_tokio(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let runtime = runtime.map_err(|error| window.fail(window::no_thread(&error))).ok()?;
         let (job, file, pool) = (job.clone(), file.clone(), pool.clone());
-        Some(tokio::task::LocalSet::new().block_on(&runtime, run_thread(job, thread, file, pool, member)))
+        Some(
+            tokio::task::LocalSet::new().block_on(&runtime, run_thread::<M>(job, thread, file, pool, member)),
+        )
     });
     let mut total = Counts::new(measured.start);
     threads.iter().flatten().for_each(|counts| total.add(counts));
@@ -129,8 +142,8 @@ impl Counts {
         self.routes.workers += other.routes.workers;
     }
 
-    fn outcome(self, measured: Measured) -> Outcome {
-        Outcome {
+    fn outcome(self, measured: Measured) -> (Outcome, Recorder) {
+        let outcome = Outcome {
             ops: self.recorder.count(),
             errors: measured.errors,
             duration: self.last.saturating_duration_since(measured.start).max(Duration::from_nanos(1)),
@@ -141,7 +154,8 @@ impl Counts {
             fixed_ops: Some(self.fixed_ops),
             route_ops: Some(self.routes),
             failure: measured.failure,
-        }
+        };
+        (outcome, self.recorder)
     }
 }
 
@@ -156,7 +170,7 @@ struct Thread {
     last: Cell<Instant>,
 }
 
-async fn run_thread(job: Job, thread: usize, file: File, pool: Pool, member: Member) -> Counts {
+async fn run_thread<M: Memory>(job: Job, thread: usize, file: File, pool: Pool, member: Member) -> Counts {
     let window = member.window();
     let path = file.path().map(Into::into).unwrap_or_default();
     let shared = Rc::new(Thread {
@@ -168,10 +182,7 @@ async fn run_thread(job: Job, thread: usize, file: File, pool: Pool, member: Mem
         recorder: RefCell::new(Recorder::new()),
         last: Cell::new(Instant::now()),
     });
-    let workers = workers(&job, thread, &pool).unwrap_or_else(|failure| {
-        window.fail(failure);
-        Vec::new()
-    });
+    let workers: Vec<(Task, M)> = memory::of_tasks(&job, thread, &pool, &window);
     let workers = shared.operate_all(workers, member.ready()).await;
     shared.recorder.replace(Recorder::new());
     let until = member.warmed_up();
@@ -184,30 +195,16 @@ async fn run_thread(job: Job, thread: usize, file: File, pool: Pool, member: Mem
     Counts { recorder, last: shared.last.get(), enters: counted.enters, fixed_ops: counted.fixed_ops, routes }
 }
 
-/// A task's sequence of operations, and its buffer.
-struct Worker {
-    task: Task,
-    buffer: Buffer,
-}
-
-fn workers(job: &Job, thread: usize, pool: &Pool) -> Result<Vec<Worker>, Failure> {
-    let block = job.block as usize;
-    let tasks = job.tasks(thread).into_iter();
-    tasks
-        .map(|mut task| {
-            let mut buffer = pool.get(block).map_err(|error| library(&error.into()))?;
-            buffer.resize(block, 0);
-            task.fill(&mut buffer);
-            Ok(Worker { task, buffer })
-        })
-        .collect()
-}
-
 impl Thread {
     /// Lets all tasks operate until the phase is over and nothing is in flight.
-    async fn operate_all(self: &Rc<Self>, workers: Vec<Worker>, until: Until) -> Vec<Worker> {
+    async fn operate_all<M: Memory>(
+        self: &Rc<Self>,
+        workers: Vec<(Task, M)>,
+        until: Until,
+    ) -> Vec<(Task, M)> {
         let count = workers.len();
-        let tasks = workers.into_iter().map(|worker| self.clone().operate(worker, until.clone()));
+        let tasks =
+            workers.into_iter().map(|(task, memory)| self.clone().operate(task, memory, until.clone()));
         let mut workers = Vec::with_capacity(count);
         match self.executor {
             Executor::Ringfile => {
@@ -228,39 +225,28 @@ impl Thread {
         workers
     }
 
-    async fn operate(self: Rc<Self>, worker: Worker, until: Until) -> Worker {
-        let Worker { mut task, mut buffer } = worker;
+    async fn operate<M: Memory>(self: Rc<Self>, mut task: Task, mut memory: M, until: Until) -> (Task, M) {
         let mut now = Instant::now();
         let mut over = until.stopped();
         while !over {
             let operation = task.next();
             if task.verifies() {
-                task.before(operation, &mut buffer);
+                if let Some(bytes) = memory.whole() {
+                    task.before(operation, bytes);
+                }
                 now = Instant::now();
             }
-            let done = if operation.write {
-                self.file.write_at(buffer, operation.offset).await
-            } else {
-                self.file.read_at(buffer, operation.offset).await
-            };
+            let (done, back) = memory.transfer(&self.file, operation).await;
+            memory = back;
             let end = Instant::now();
             self.last.set(end);
             let checked = match done {
-                Ok(full) if full.len() == self.block => {
+                Ok(moved) if moved == self.block => {
                     self.recorder.borrow_mut().record(end - now);
-                    buffer = full;
-                    self.check(&task, operation, &buffer)
+                    self.check(&task, operation, &mut memory)
                 }
-                Ok(part) => {
-                    let moved = part.len();
-                    buffer = part;
-                    Err(short(operation.verb(), &self.path, operation.offset, moved, self.block))
-                }
-                Err(failed) => {
-                    let (error, back) = failed.into_parts();
-                    buffer = back;
-                    Err(library(&error))
-                }
+                Ok(moved) => Err(short(operation.verb(), &self.path, operation.offset, moved, self.block)),
+                Err(error) => Err(library(&error)),
             };
             if let Err(failure) = checked {
                 self.window.fail(failure);
@@ -268,10 +254,11 @@ impl Thread {
             now = end;
             over = until.over(now);
         }
-        Worker { task, buffer }
+        (task, memory)
     }
 
-    fn check(&self, task: &Task, operation: Operation, bytes: &[u8]) -> Result<(), Failure> {
+    fn check(&self, task: &Task, operation: Operation, memory: &mut impl Memory) -> Result<(), Failure> {
+        let Some(bytes) = memory.whole() else { return Ok(()) };
         task.after(operation, bytes).map_err(|wrong| mismatch(&self.path, operation.offset, &wrong))
     }
 }

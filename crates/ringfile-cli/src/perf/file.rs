@@ -2,7 +2,7 @@
 
 use super::plan::{Depth, Grid};
 use super::session::{self, Request};
-use super::{default_cache, default_numjobs};
+use super::{default_cache, default_numjobs, has_ring};
 use crate::cli::{Against, FileArgs, Route};
 use crate::engine::Engine;
 use crate::error::Failure;
@@ -38,12 +38,6 @@ fn grid(args: &FileArgs) -> Grid {
             .collect(),
         rounds: args.timing.rounds,
     }
-}
-
-/// Whether the ring may be asked for: there is one, and the environment does not forbid it.
-fn has_ring() -> bool {
-    let forbidden = std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers");
-    !forbidden && ringfile::ring_features().is_ok()
 }
 
 fn engine_of(against: Against) -> Engine {

@@ -1,6 +1,7 @@
 //! `ringfile perf`: measurements.
 
 pub mod batch;
+pub mod buffers;
 pub mod file;
 pub mod multiread;
 mod notes;
@@ -20,6 +21,12 @@ fn default_numjobs() -> Vec<usize> {
         1 => vec![1],
         cores => vec![1, cores],
     }
+}
+
+/// Whether the ring may be asked for: there is one, and the environment does not forbid it.
+fn has_ring() -> bool {
+    let forbidden = std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers");
+    !forbidden && ringfile::ring_features().is_ok()
 }
 
 fn default_cache(asked: Option<&List<Cache>>, direct: bool) -> Vec<Cache> {

@@ -1,7 +1,7 @@
 //! The notes below the tables: what a reader must know to trust the figures, and to get them again.
 
 use super::session::Request;
-use crate::cli::{Buffers, Cache};
+use crate::cli::Cache;
 use crate::engine::fio::{self, Fio};
 use crate::engine::{Engine, RouteOps};
 use crate::machine;
@@ -55,7 +55,7 @@ fn timing(args: &Request<'_>) -> String {
     format!("{duration} a run after {warmup} of warm-up, {rounds}")
 }
 
-/// What it was measured on.
+/// The machine, in one line.
 pub fn machine() -> String {
     let cores = match machine::cpus() {
         1 => "1 core".to_string(),
@@ -92,7 +92,7 @@ fn units(runs: &[Run]) -> String {
 }
 
 /// Which way the operations went, where nothing else tells: with one route asked for.
-fn routes(runs: &[Run]) -> Option<String> {
+pub fn routes(runs: &[Run]) -> Option<String> {
     let several_buffers = runs.iter().any(|run| run.engine.is_ours() && run.buffers != runs[0].buffers);
     let and = if several_buffers { "; normal and fixed differ on the ring alone" } else { "" };
     let all = runs.iter().filter_map(|run| run.route_ops);
@@ -115,8 +115,8 @@ fn routes(runs: &[Run]) -> Option<String> {
 }
 
 /// What was asked for is not always what was had: a refused registration makes `fixed` plain.
-fn registered(runs: &[Run]) -> Option<String> {
-    let asked = || runs.iter().filter(|run| run.engine.is_ours() && run.buffers == Buffers::Fixed);
+pub fn registered(runs: &[Run]) -> Option<String> {
+    let asked = || runs.iter().filter(|run| run.engine.is_ours() && run.buffers.registered());
     let ops: u64 = asked().filter_map(|run| run.route_ops).map(|routes| routes.ring).sum();
     let fixed: u64 = asked().filter_map(|run| run.fixed_ops).sum();
     (fixed < ops).then(|| {

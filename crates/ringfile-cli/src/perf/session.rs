@@ -20,7 +20,7 @@ use crate::report::output::{self, OutputFile};
 use crate::report::results::{Kind, Machine, Params, Results, Run, RunLabel, SCHEMA};
 use crate::report::{batches, change, summary};
 use crate::terminal;
-use crate::testfile::{Intent, TestFile};
+use crate::testfile::{DefaultPlace, Intent, TestFile};
 use crate::values::{self, Bytes};
 use crate::verify::{self, Verifier};
 
@@ -111,7 +111,13 @@ fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
         ));
     }
     let writes = request.verify || grid.rw.iter().any(|rw| rw.writes());
-    Ok(Intent { block: request.block, writes, direct: request.direct, verify: request.verify })
+    Ok(Intent {
+        block: request.block,
+        writes,
+        direct: request.direct,
+        verify: request.verify,
+        default_place: DefaultPlace::Memory,
+    })
 }
 
 /// Every thread needs a block where access is sequential, every task one where contents are checked.
@@ -234,6 +240,7 @@ impl<'a> Session<'a> {
             iodepth: step.iodepth,
             buffers: step.buffers,
             parts: 1,
+            seed: 0,
             batching: step.batching,
             route: step.route,
             executor: step.executor,
@@ -263,6 +270,7 @@ impl<'a> Session<'a> {
             block_sizes_bytes: vec![test_file.block],
             processes: Vec::new(),
             rate_limit_bytes: None,
+            parts: None,
             duration_s: timing.duration.as_secs_f64(),
             warmup_s: timing.warmup.as_secs_f64(),
             numjobs: grid.numjobs,
@@ -293,6 +301,8 @@ impl<'a> Session<'a> {
                 params,
                 runs: self.runs,
                 notes: notes.clone(),
+                advice: Vec::new(),
+                profile: Vec::new(),
             },
             notes,
         )
@@ -334,7 +344,7 @@ pub fn distinct(counts: impl Iterator<Item = usize>) -> Vec<usize> {
 }
 
 /// About how long the file takes to fill: 500 MiB a second.
-fn fill_time(test_file: &TestFile) -> Duration {
+pub fn fill_time(test_file: &TestFile) -> Duration {
     if test_file.unfilled { Duration::from_millis(test_file.size() >> 19) } else { Duration::ZERO }
 }
 
@@ -350,7 +360,7 @@ fn label(step: Step) -> Vec<String> {
     vec![format!("{} {mode}", values::name(&step.engine)), format!("jobs {}", step.numjobs), depth]
 }
 
-/// The command line, as a shell takes it.
+/// The command line, as a shell would take it.
 pub fn command_line() -> String {
     let quoted = |argument: std::ffi::OsString| {
         let text = argument.to_string_lossy().into_owned();

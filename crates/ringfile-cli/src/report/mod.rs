@@ -1,11 +1,16 @@
 //! What comes out of a command: results as data (JSON), and as tables to read.
 
 pub mod batches;
+pub mod buffers;
 pub mod change;
 mod columns;
+#[allow(dead_code)]
+pub mod judge;
 pub mod output;
 pub mod pool;
+pub mod profile;
 pub mod results;
+pub mod saved;
 pub mod statistics;
 pub mod summary;
 pub mod table;

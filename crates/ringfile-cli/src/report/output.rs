@@ -1,6 +1,7 @@
 //! Files that a command leaves behind: never over one that exists unless the user said so, and whole or not at
 //! all.
 
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ use crate::error::{Failure, errno_text, io_on, usage};
 pub struct OutputFile {
     path: PathBuf,
     replace: bool,
+    /// What stands there now was written here.
+    written: Cell<bool>,
 }
 
 impl OutputFile {
@@ -38,7 +41,7 @@ impl OutputFile {
                 ));
             }
         }
-        let output = OutputFile { path: path.to_path_buf(), replace };
+        let output = OutputFile { path: path.to_path_buf(), replace, written: Cell::new(false) };
         let folder = output.folder();
         if !folder.is_dir() {
             return usage(format!(
@@ -64,14 +67,20 @@ impl OutputFile {
 
     /// Writes a value as JSON.
     pub fn write_json(&self, value: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(value).map_err(io::Error::from);
+        let text = text.map_err(|error| io_on("can't write", &self.path, &error))?;
+        self.write_text(&(text + "\n"))
+    }
+
+    /// Writes a text; a second time over what was written the first.
+    pub fn write_text(&self, text: &str) -> Result<(), Failure> {
         let written = self.temporary().and_then(|mut file| {
-            let mut text = serde_json::to_vec_pretty(value)?;
-            text.push(b'\n');
             // Through the plain file: an error then does not name the temporary one, which the user never sees.
-            file.as_file_mut().write_all(&text)?;
+            file.as_file_mut().write_all(text.as_bytes())?;
             file.as_file().sync_all()?;
-            let placed =
-                if self.replace { file.persist(&self.path) } else { file.persist_noclobber(&self.path) };
+            let replace = self.replace || self.written.get();
+            let placed = if replace { file.persist(&self.path) } else { file.persist_noclobber(&self.path) };
+            self.written.set(placed.is_ok());
             placed.map(drop).map_err(io::Error::from)
         });
         written.map_err(|error| io_on("can't write", &self.path, &error))
@@ -79,13 +88,20 @@ impl OutputFile {
 
     /// Refuses a path that leads to another file that the command uses, whether or not it is there already.
     pub fn check_apart_from(&self, other: &Path) -> Result<(), Failure> {
+        self.check_apart(other, "the file that is measured: name another for the results")
+    }
+
+    /// The same for two files that the command writes or reads; `what` says what the other is.
+    pub fn check_apart(&self, other: &Path, what: &str) -> Result<(), Failure> {
         match (place(&self.path), place(other)) {
-            (Some(own), Some(other)) if own == other => usage(format!(
-                "{} is the file that is measured: name another for the results",
-                self.path.display()
-            )),
+            (Some(own), Some(other)) if own == other => usage(format!("{} is {what}", self.path.display())),
             _ => Ok(()),
         }
+    }
+
+    /// Where it will be.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     fn folder(&self) -> &Path {
@@ -171,6 +187,11 @@ mod tests {
         std::fs::write(&path, "mine").expect("write");
         assert!(matches!(output.write_json(&1), Err(Failure::Io(_))));
         assert_eq!(std::fs::read_to_string(&path).expect("read"), "mine");
+        std::fs::remove_file(&path).expect("removed");
+        for result in [1, 2] {
+            output.write_json(&result).expect("what was written here is replaced");
+        }
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), "2\n");
     }
 
     #[test]

@@ -9,6 +9,8 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::profile::Profile;
+use crate::advice::Advice;
 use crate::cli::{Buffers, Cache, Executor, Route, Rw};
 use crate::engine::{Engine, Outcome, RouteOps};
 use crate::latency::Latency;
@@ -38,6 +40,12 @@ pub struct Results {
     /// What to know about the figures, one line each.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// What to set for this file on this machine (`perf buffers`).
+    #[serde(default)]
+    pub advice: Vec<Advice>,
+    /// Where CPU time went (`perf buffers --profile`).
+    #[serde(default)]
+    pub profile: Vec<Profile>,
 }
 
 /// A command that measures.
@@ -107,6 +115,9 @@ pub struct Params {
     /// Bytes a second that were asked for, of each side; null without a limit.
     #[serde(default)]
     pub rate_limit_bytes: Option<u64>,
+    /// Parts of vectored buffers that were asked for.
+    #[serde(default)]
+    pub parts: Option<usize>,
     /// Length asked for each run.
     pub duration_s: f64,
     /// Time before each run that is not counted.
@@ -436,8 +447,8 @@ impl Run {
             system_percent: usage.map(|usage| per_cent(usage.system)),
             context_switches: usage.map(|usage| usage.context_switches),
             system_calls: outcome.system_calls(),
-            cycles: None,
-            instructions: None,
+            cycles: usage.and_then(|usage| usage.cycles),
+            instructions: usage.and_then(|usage| usage.instructions),
             enters: outcome.enters,
             fixed_ops: outcome.fixed_ops,
             route_ops: outcome.route_ops,

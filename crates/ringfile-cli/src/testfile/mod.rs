@@ -27,6 +27,9 @@ use crate::verify::Verifier;
 /// Where the default file lies: memory, so that the software alone is measured.
 const DEFAULT_FOLDER: &str = "/dev/shm";
 
+/// Where it lies for what measures a disk: not /tmp, which is memory on many machines.
+const DEFAULT_DISK_FOLDER: &str = "/var/tmp";
+
 /// What stands for the file system where there is none.
 const BLOCK_DEVICE: &str = "block device";
 
@@ -41,6 +44,29 @@ pub struct Intent {
     pub direct: bool,
     /// The file is filled with blocks that can be checked.
     pub verify: bool,
+    /// Where the file is made if none is named.
+    pub default_place: DefaultPlace,
+}
+
+/// Where a file is made if none is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DefaultPlace {
+    /// In memory.
+    Memory,
+    /// On a disk: the folder that TMPDIR names, or /var/tmp.
+    Disk,
+}
+
+impl DefaultPlace {
+    /// The folder.
+    pub fn folder(self) -> PathBuf {
+        match self {
+            DefaultPlace::Memory => DEFAULT_FOLDER.into(),
+            DefaultPlace::Disk => std::env::var_os("TMPDIR")
+                .filter(|folder| !folder.is_empty())
+                .map_or_else(|| DEFAULT_DISK_FOLDER.into(), PathBuf::from),
+        }
+    }
 }
 
 /// A file or device, ready to be measured.
@@ -92,21 +118,22 @@ impl TestFile {
         intent: Intent,
         interrupt: &Interrupt,
     ) -> Result<TestFile, Failure> {
-        if intent.direct {
+        if intent.direct && intent.default_place == DefaultPlace::Memory {
             return usage(format!(
                 "{DEFAULT_FOLDER} is memory and has no direct I/O: name a --file on a disk"
             ));
         }
-        let path = Path::new(DEFAULT_FOLDER).join(format!("ringfile-perf-{}.bin", std::process::id()));
+        let folder = intent.default_place.folder();
+        let path = folder.join(format!("ringfile-perf-{}.bin", std::process::id()));
         check_folder(&path)?;
-        let room =
-            room_for(&path).map_err(|error| io_on("can't look at", Path::new(DEFAULT_FOLDER), &error))?;
+        let room = room_for(&path).map_err(|error| io_on("can't look at", &folder, &error))?;
+        let folder = folder.display();
         // Whole MiB of three quarters: others live there too.
         let usable = (room / 4 * 3) & !((1 << 20) - 1);
         let mut notes = Vec::new();
         if args.size > room {
             notes.push(format!(
-                "{DEFAULT_FOLDER} has room for {} only: using a file of {} instead of {}",
+                "{folder} has room for {} only: using a file of {} instead of {}",
                 Bytes(room),
                 Bytes(usable),
                 Bytes(args.size)
@@ -114,7 +141,7 @@ impl TestFile {
         }
         let size = if args.size > room { usable } else { args.size };
         if size < intent.block {
-            return usage(format!("{DEFAULT_FOLDER} is full: make room there, or name a --file elsewhere"));
+            return usage(format!("{folder} is full: make room there, or name a --file elsewhere"));
         }
         TestFile::create(&path, size, intent, interrupt, notes)
     }
@@ -258,14 +285,9 @@ impl TestFile {
 
     /// The library's own word on direct I/O: it tells a file system that takes O_DIRECT and does not do it.
     fn check_direct(&self) -> Result<(), Failure> {
-        let file =
-            ringfile::OpenOptions::new().read(true).direct(true).open(&self.path).map_err(|error| {
-                Failure::Usage(format!(
-                    "{}; leave out --direct or name another --file",
-                    crate::error::library(&error)
-                ))
-            })?;
-        let alignment = file.alignment().bytes as u64;
+        let alignment = self
+            .direct_alignment()
+            .map_err(|why| Failure::Usage(format!("{why}; leave out --direct or name another --file")))?;
         if self.block.is_multiple_of(alignment) {
             return Ok(());
         }
@@ -274,6 +296,13 @@ impl TestFile {
             self.block,
             self.path.display()
         ))
+    }
+
+    /// What offsets, lengths and memory of direct I/O must be multiples of; where the file has none, why.
+    pub fn direct_alignment(&self) -> Result<u64, Failure> {
+        let opened = ringfile::OpenOptions::new().read(true).direct(true).open(&self.path);
+        let alignment = opened.map_err(|error| crate::error::library(&error))?.alignment();
+        Ok(alignment.bytes.max(alignment.memory) as u64)
     }
 
     /// Bytes that are used, from its start.

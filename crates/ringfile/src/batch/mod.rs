@@ -29,7 +29,7 @@ use run::Running;
 
 const USUALLY_IN_FLIGHT: usize = 128;
 /// More fill no device's queue, and what waits before the device makes the operations of others wait too.
-const MOST_IN_FLIGHT: usize = 4096;
+pub(crate) const MOST_IN_FLIGHT: usize = 4096;
 /// An operation is found again by 32 bits, of which one value means none.
 const MOST_OPERATIONS: usize = u32::MAX as usize;
 

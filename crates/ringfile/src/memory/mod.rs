@@ -55,6 +55,8 @@ pub use self::metrics::{ClassMetrics, PoolMetrics};
 pub use self::pool::{Pool, PoolBuilder};
 pub use self::waiters::GetBuffer;
 
+#[cfg(feature = "config")]
+pub(crate) use self::class::LARGEST;
 pub(crate) use self::held::Part;
 pub(crate) use self::pool::reserve;
 pub(crate) use self::region::{Region, Registration};

@@ -16,7 +16,7 @@ mod segments;
 
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::session::{command_line, distinct};
 use crate::cli::{Cache, Executor, OutputArgs, PoolArgs, Route, Rw};
@@ -28,7 +28,7 @@ use crate::report::output::{self, OutputFile};
 use crate::report::pool;
 use crate::report::results::{Kind, Machine, Memory, Params, Results, Role, Run, SCHEMA};
 use crate::terminal;
-use crate::testfile;
+use crate::testfile::{self, DefaultPlace};
 use crate::values::{self, Bytes};
 use run::Job;
 
@@ -40,7 +40,7 @@ const SECTOR: u64 = 512;
 
 /// Carries out the command.
 pub fn run(args: &PoolArgs) -> Result<(), Failure> {
-    let folder = args.folder.clone().unwrap_or_else(default_folder);
+    let folder = args.folder.clone().unwrap_or_else(|| DefaultPlace::Disk.folder());
     let job = job(args, &folder)?;
     check_folder(args, &job)?;
     let output = &args.output;
@@ -57,12 +57,6 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     let printed = print(output, &results);
     let saved = json.map_or(Ok(()), |json| json.write_json(&results));
     ended.and(printed).and(saved)
-}
-
-/// A folder that lies on a disk: /tmp is memory on many machines.
-fn default_folder() -> PathBuf {
-    let named = std::env::var_os("TMPDIR").filter(|folder| !folder.is_empty());
-    named.map_or_else(|| "/var/tmp".into(), PathBuf::from)
 }
 
 /// What is asked for, if its parts fit together.
@@ -238,6 +232,7 @@ impl Command {
                 block_size_bytes: job.block,
                 block_sizes_bytes: vec![job.block],
                 processes: Vec::new(),
+                parts: None,
                 rate_limit_bytes: job.rate,
                 duration_s: job.duration.as_secs_f64(),
                 warmup_s: job.warmup.as_secs_f64(),
@@ -257,6 +252,8 @@ impl Command {
             },
             runs: self.runs,
             notes,
+            advice: Vec::new(),
+            profile: Vec::new(),
         }
     }
 }

@@ -3,7 +3,9 @@
 use super::run::Job;
 use crate::cli::PoolArgs;
 use crate::perf::notes::machine;
+use crate::report::judge::{self, Noise};
 use crate::report::results::{Memory, PoolFigures, Role, Run, Side};
+use crate::report::statistics::Metric;
 use crate::values::{self, Bytes};
 
 /// Of the rate that was asked for, this much is carrying it: the last batches take their time after the end.
@@ -13,6 +15,7 @@ const CARRIED: f64 = 0.95;
 pub fn of(args: &PoolArgs, job: &Job, filesystem: &str, runs: &[Run]) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(job.rate.and_then(|rate| carried(rate, runs)));
+    notes.extend(judged(runs));
     notes.extend(pool(runs));
     notes.extend(registered(runs));
     notes.push(checked(runs));
@@ -51,6 +54,25 @@ fn carried(rate: u64, runs: &[Run]) -> Option<String> {
         Bytes(rate),
         Bytes(left.saturating_mul(worst.block_size_bytes)),
     ))
+}
+
+/// Whether the pool's tail latency differs from that of malloc, by more than the noise.
+fn judged(runs: &[Run]) -> Option<String> {
+    let noise = Noise::of(runs, Metric::P999);
+    let verdict = |side: Side| {
+        let of = |memory: Memory| -> Vec<&Run> {
+            let is = |run: &&Run| {
+                run.side == Some(side) && run.memory == Some(memory) && run.role == Role::Measure
+            };
+            runs.iter().filter(is).collect()
+        };
+        let (subject, base) = (of(Memory::Pool), of(Memory::Malloc));
+        let pairs = judge::pairs(&subject, &base, Metric::P999);
+        let verdict = judge::compare(&pairs, noise.in_cell(&subject.first()?.key(), pairs.len()))?;
+        Some(format!("{}s {verdict}", values::name(&side)))
+    };
+    let verdicts: Vec<String> = [Side::Producer, Side::Consumer].into_iter().filter_map(verdict).collect();
+    (!verdicts.is_empty()).then(|| format!("p99.9 of pool over malloc: {}", verdicts.join("; ")))
 }
 
 /// Figures of the pool in the run that used it last.

@@ -1,0 +1,95 @@
+//! Registered memory or not, for whole blocks; and what it costs to have a block in parts.
+//!
+//! Judged over all cells as a whole: a difference of some per cent is lost in the noise of one cell, and shows in a
+//! hundred.
+
+use super::measured::{Better, Contest, Measured, Runs};
+use super::{Advice, NO_DIFFERENCE, Setting, Sure, Value};
+use crate::cli::{Buffers, Cache, Route};
+use crate::report::judge::{self, Cell, Verdict};
+use crate::report::results::{Key, Run};
+use crate::report::statistics::Metric;
+use crate::values::name;
+
+/// What to advise, and the kind of whole buffers that the rest of the advice is for.
+pub fn advise(measured: &Measured<'_>, route: Route) -> (Option<Advice>, Buffers) {
+    // With the route inline no memory is handed to the kernel for longer than a call.
+    if matches!(route, Route::Inline | Route::Workers) {
+        let because = format!("route {}: plain calls know no registered memory", name(&route));
+        return (Some(advice(Buffers::Normal, because, Sure::NotCompared)), Buffers::Normal);
+    }
+    let whole = contest(measured, Buffers::Fixed, Buffers::Normal);
+    let parts = contest(measured, Buffers::VectoredFixed, Buffers::Vectored);
+    let asked = measured.runs(|run| run.buffers.registered());
+    if let Some(refused) = refused(&asked) {
+        return (Some(advice(Buffers::Normal, refused, Sure::NotCompared)), Buffers::Normal);
+    }
+    let Some(deciding) = deciding(whole, parts) else { return (None, only(measured)) };
+    let kind = if deciding.better == Better::Subject { Buffers::Fixed } else { Buffers::Normal };
+    let mut said = Vec::new();
+    if let Some(whole) = whole {
+        let no_difference = if whole.sure == Sure::InsideNoise { NO_DIFFERENCE } else { "" };
+        let colon = if no_difference.is_empty() { "" } else { ": " };
+        said.push(format!("{no_difference}{colon}fixed has {}", whole.figures("normal")));
+    }
+    if let Some(parts) = parts {
+        said.push(format!("in parts, vectored-fixed has {}", parts.figures("vectored")));
+    }
+    if let Some(cost) = contest(measured, Buffers::Vectored, Buffers::Normal) {
+        said.push(format!("vectored has {}", cost.figures("normal")));
+    }
+    (Some(advice(kind, said.join("; "), deciding.sure)), kind)
+}
+
+/// Whole blocks decide; where they don't, blocks in parts do, for they can be of the same memory.
+fn deciding(whole: Option<Contest>, parts: Option<Contest>) -> Option<Contest> {
+    let decided = |contest: &Contest| contest.sure == Sure::OutsideNoise;
+    whole.filter(decided).or(parts.filter(decided)).or(whole).or(parts)
+}
+
+fn advice(kind: Buffers, because: String, sure: Sure) -> Advice {
+    Advice::new(Setting::Buffers, Value::Text(name(&kind)), because, sure)
+}
+
+/// The kind that was measured, where there is nothing to compare.
+fn only(measured: &Measured<'_>) -> Buffers {
+    let any = |kind: Buffers| !measured.runs(|run| run.buffers == kind).is_empty();
+    if any(Buffers::Fixed) && !any(Buffers::Normal) { Buffers::Fixed } else { Buffers::Normal }
+}
+
+/// One kind against another over all cells that have both.
+fn contest(measured: &Measured<'_>, subject: Buffers, base: Buffers) -> Option<Contest> {
+    let iops = verdict(measured, subject, base, Metric::Iops)?;
+    Some(Contest::of(iops, verdict(measured, subject, base, Metric::Cpu)))
+}
+
+fn verdict(measured: &Measured<'_>, subject: Buffers, base: Buffers, metric: Metric) -> Option<Verdict> {
+    let of_kind = |kind: Buffers| measured.runs(|run| run.buffers == kind && run.cache != Cache::Cold);
+    let (subjects, bases) = (of_kind(subject), of_kind(base));
+    let mut cells: Vec<(Key, Runs<'_>)> = Vec::new();
+    for run in subjects {
+        let key = Key { buffers: base, ..run.key() };
+        match cells.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, runs)) => runs.push(run),
+            None => cells.push((key, vec![run])),
+        }
+    }
+    let cells = cells.into_iter().filter_map(|(key, subject)| {
+        let base: Runs<'_> = bases.iter().copied().filter(|run| run.key() == key).collect();
+        Cell::of(&subject, &base, metric)
+    });
+    judge::compare_all(&cells.collect::<Vec<_>>(), measured.noise(metric))
+}
+
+/// What to say where the kernel took little of the memory: what was measured then is not what it is called.
+fn refused(asked: &[&Run]) -> Option<String> {
+    let on_ring: u64 = asked.iter().filter_map(|run| run.route_ops).map(|routes| routes.ring).sum();
+    let fixed: u64 = asked.iter().filter_map(|run| run.fixed_ops).sum();
+    (on_ring > 0 && asked.iter().all(|run| run.fixed_ops.is_some()) && fixed < on_ring / 2).then(|| {
+        let share = fixed as f64 * 100.0 / on_ring as f64;
+        format!(
+            "only {share:.0} % of the operations that asked for registered memory had it: raise RLIMIT_MEMLOCK (ulimit -l) \
+             and measure again"
+        )
+    })
+}

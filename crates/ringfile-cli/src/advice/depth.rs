@@ -1,0 +1,128 @@
+//! How many operations to have in flight: the smallest depth at which IOPS stop growing.
+
+use super::measured::{Measured, Runs, at_depth, median, of_kind, values};
+use super::{Advice, NO_DIFFERENCE, Setting, Sure, Value};
+use crate::cli::{Buffers, Cache, Route, Rw};
+use crate::report::judge::Verdict;
+use crate::report::results::Run;
+use crate::report::statistics::Metric;
+use crate::report::table::{figure, rate};
+
+/// What more in flight must bring, in IOPS, to be worth its latency.
+const WORTH: f64 = 1.05;
+
+/// The most that the configuration takes.
+const MOST: usize = 4096;
+
+/// What to advise, and the depth.
+pub fn advise(measured: &Measured<'_>, direct: bool, route: Route, kind: Buffers) -> Option<(Advice, usize)> {
+    let reads = runs(measured, direct, route, measured.access()?);
+    let stop = stops(measured, &of_kind(&reads, kind))?;
+    let mut because = stop.because();
+    if let Some(price) = stop.price() {
+        because += &format!("; {price}");
+    }
+    let writes = [Rw::RandWrite, Rw::Write].into_iter().filter(|&rw| Some(rw) != measured.access());
+    let writes = writes.map(|rw| of_kind(&runs(measured, direct, route, rw), kind));
+    let writes = writes.filter_map(|runs| stops(measured, &runs)).find(|writes| writes.depth != stop.depth);
+    if let Some(writes) = writes {
+        because += &format!("; writes stop gaining at {}", writes.depth);
+    }
+    let depth = stop.depth.min(MOST);
+    Some((Advice::new(Setting::Depth, Value::Number(depth as u64), because, stop.sure()), depth))
+}
+
+/// The smallest blocks at the depths that were measured on the advised way; on the grid's where it was not in the grid.
+fn runs<'a>(measured: &Measured<'a>, direct: bool, route: Route, rw: Rw) -> Runs<'a> {
+    let smallest = |is_so: &dyn Fn(&Run) -> bool| {
+        let runs = measured.runs(|run| run.rw == rw && is_so(run));
+        let processes = runs.iter().map(|run| run.processes).min();
+        let block = runs.iter().map(|run| run.block_size_bytes).min();
+        let is_least = |run: &&Run| Some(run.processes) == processes && Some(run.block_size_bytes) == block;
+        runs.into_iter().filter(is_least).collect::<Vec<_>>()
+    };
+    let of_route = |run: &Run| run.direct == direct && run.route.is_none_or(|of_run| of_run == route);
+    let warm = smallest(&|run| of_route(run) && run.cache != Cache::Cold);
+    let cold = smallest(&|run| of_route(run) && run.cache == Cache::Cold);
+    let any =
+        smallest(&|run| run.direct == direct && run.cache != Cache::Cold && run.route != Some(Route::Inline));
+    // Through the page cache of a file that is worth reading directly too, what waits for the disk is the question.
+    let several = |runs: &Runs<'a>| values(runs, |run| run.iodepth).len() > 1;
+    let ways = [cold, warm, any];
+    let several = ways.iter().find(|runs| several(runs)).cloned();
+    several.or_else(|| ways.into_iter().find(|runs| !runs.is_empty())).unwrap_or_default()
+}
+
+/// Where IOPS stop growing.
+struct Stop<'a> {
+    depth: usize,
+    at: Runs<'a>,
+    /// The measured depth before it, and what it brings over that.
+    before: Option<(usize, Runs<'a>, Verdict)>,
+    /// The deeper one with the most IOPS, over it.
+    deeper: Option<(usize, Verdict)>,
+}
+
+fn stops<'a>(measured: &Measured<'_>, runs: &[&'a Run]) -> Option<Stop<'a>> {
+    let depths = values(runs, |run| run.iodepth);
+    let at = |depth: usize| at_depth(runs, depth);
+    let over = |depth: usize, base: usize| measured.compare_apart(&at(depth), &at(base), Metric::Iops);
+    let deeper = |depth: usize| {
+        let deeper = depths.iter().filter(move |&&other| other > depth);
+        deeper.filter_map(move |&other| Some((other, over(other, depth)?))).collect::<Vec<_>>()
+    };
+    let depth =
+        depths.iter().copied().find(|&depth| !deeper(depth).iter().any(|(_, verdict)| gains(verdict)))?;
+    let before = depths.iter().copied().rfind(|&other| other < depth);
+    let before = before.and_then(|other| Some((other, at(other), over(depth, other)?)));
+    let most = |one: &(usize, Verdict), other: &(usize, Verdict)| {
+        one.1.ratio.median.total_cmp(&other.1.ratio.median)
+    };
+    let deeper = deeper(depth).into_iter().max_by(most);
+    Some(Stop { depth, at: at(depth), before, deeper })
+}
+
+/// Whether more in flight pays; with too few rounds to judge, as far as it looks.
+fn gains(verdict: &Verdict) -> bool {
+    verdict.ratio.median > WORTH && (verdict.outside || !verdict.is_judged())
+}
+
+impl Stop<'_> {
+    fn sure(&self) -> Sure {
+        let verdicts = [self.before.as_ref().map(|before| before.2), self.deeper.map(|deeper| deeper.1)];
+        let mut verdicts = verdicts.into_iter().flatten();
+        match (verdicts.clone().next(), verdicts.any(|verdict| verdict.outside)) {
+            (_, true) => Sure::OutsideNoise,
+            (Some(first), false) if first.is_judged() => Sure::InsideNoise,
+            _ => Sure::NotCompared,
+        }
+    }
+
+    fn because(&self) -> String {
+        let Stop { depth, at, .. } = self;
+        let iops = median(at, Metric::Iops).map(rate).unwrap_or_default();
+        let mut text = match (&self.before, self.deeper) {
+            (None, Some(_)) if self.sure() == Sure::InsideNoise => format!("{NO_DIFFERENCE}: {iops} IOPS"),
+            _ => format!("{iops} IOPS"),
+        };
+        if let Some((before, _, verdict)) = &self.before {
+            text += &format!(", over depth {before} {verdict}");
+        }
+        match self.deeper {
+            Some((deeper, verdict)) => text += &format!("; depth {deeper} over it {verdict}"),
+            None if self.before.is_some() => text += &format!("; more than {depth} was not measured"),
+            None => text += "; no other depth was measured",
+        }
+        text
+    }
+
+    /// The latency that it costs.
+    fn price(&self) -> Option<String> {
+        let here = median(&self.at, Metric::P99)?;
+        let before = self.before.as_ref();
+        let before = before.and_then(|(depth, runs, _)| Some((depth, median(runs, Metric::P99)?)));
+        let against =
+            before.map(|(depth, p99)| format!(", {} at depth {depth}", figure(p99))).unwrap_or_default();
+        Some(format!("p99 {} µs{against}", figure(here)))
+    }
+}

@@ -1,0 +1,75 @@
+//! Past the page cache or through it, for random reads that find nothing cached.
+
+use super::measured::{Better, Measured, Runs, at_depth, best, median, values};
+use super::{Advice, NO_DIFFERENCE, Setting, Sure, Value};
+use crate::cli::{Cache, Route};
+use crate::report::results::Run;
+use crate::report::statistics::Metric;
+use crate::report::table::rate;
+
+/// Of so many reads that found their block cached no word is said.
+const FEW: f64 = 0.05;
+
+/// What to advise, and whether the rest of the advice is for direct I/O.
+pub fn advise(measured: &Measured<'_>) -> (Option<Advice>, bool) {
+    let any_direct = measured.runs(|run| run.direct);
+    let buffered = measured.runs(|run| !run.direct);
+    if any_direct.is_empty() {
+        let because = "all was measured through the page cache".into();
+        let advice = Advice::new(Setting::Direct, Value::Flag(false), because, Sure::NotCompared);
+        return ((!buffered.is_empty()).then_some(advice), false);
+    }
+    let compared = compare(measured, &any_direct, &buffered);
+    let direct = compared.as_ref().is_none_or(|advice| advice.value == Value::Flag(true));
+    (compared, direct)
+}
+
+fn compare<'a>(measured: &Measured<'a>, direct: &[&'a Run], buffered: &[&'a Run]) -> Option<Advice> {
+    let access = measured.access()?;
+    let reads = |runs: &[&'a Run]| -> Runs<'a> {
+        measured.plainest(&runs.iter().copied().filter(|run| run.rw == access).collect::<Vec<_>>())
+    };
+    let cold: Vec<&Run> =
+        reads(buffered).into_iter().filter(|run| run.cache == Cache::Cold && hits(run) < 0.5).collect();
+    let (direct, cold) = (of_route(&reads(direct), Route::Ring), of_route(&cold, Route::Auto));
+    let depths = values(&direct, |run| run.iodepth);
+    let depth = depths.into_iter().rev().find(|&depth| cold.iter().any(|run| run.iodepth == depth))?;
+    let (direct, cold) = (at_depth(&direct, depth), at_depth(&cold, depth));
+    // A file that is read while it is measured gets cached, and more so the quicker it is read.
+    let missed: Vec<Run> =
+        cold.iter().map(|run| Run { iops: run.iops * (1.0 - hits(run)), ..(*run).clone() }).collect();
+    let contest = measured.contest(&direct, &missed.iter().collect::<Vec<_>>())?;
+    let most_hits = cold.iter().map(|run| hits(run)).fold(0.0, f64::max);
+    let counted = if most_hits > FEW {
+        format!(", not counting the {:.0} % of them that found their block cached", most_hits * 100.0)
+    } else {
+        String::new()
+    };
+    let warm = buffered.iter().filter(|run| run.cache != Cache::Cold && run.iodepth == depth).copied();
+    let warm = measured.plainest(&warm.collect::<Vec<_>>());
+    let warm = best(&warm).map(|(_, iops)| format!("; what is cached comes at {}", rate(iops)));
+    let because = format!(
+        "{} IOPS at depth {depth} past the page cache; {}{counted}{}",
+        rate(median(&direct, Metric::Iops)?),
+        contest.figures("reads through it that wait for the disk"),
+        warm.unwrap_or_default(),
+    );
+    let because = match contest.better {
+        Better::Neither if contest.sure == Sure::InsideNoise => format!("{NO_DIFFERENCE}: {because}"),
+        _ => because,
+    };
+    let value = Value::Flag(contest.better == Better::Subject);
+    Some(Advice::new(Setting::Direct, value, because, contest.sure))
+}
+
+/// The fraction of a run's random reads that found their block cached.
+fn hits(run: &Run) -> f64 {
+    let mean = f64::midpoint(run.cached_before.unwrap_or(0.0), run.cached_after.unwrap_or(0.0));
+    if mean.is_finite() { mean.clamp(0.0, 0.99) } else { 0.0 }
+}
+
+/// Those that went such a way; all where none did.
+fn of_route<'a>(runs: &[&'a Run], route: Route) -> Runs<'a> {
+    let those: Runs<'a> = runs.iter().copied().filter(|run| run.route == Some(route)).collect();
+    if those.is_empty() { runs.to_vec() } else { those }
+}

@@ -1,0 +1,40 @@
+//! What follows from the rest: memory for the pool, its pages, and threads for plain calls.
+
+use super::{Advice, Setting, Sure, Value, size};
+use crate::cli::Route;
+use crate::report::results::Params;
+use crate::values::Bytes;
+
+/// A pool smaller than that saves nothing that anyone would miss.
+const LEAST: u64 = 64 << 20;
+
+/// More than any machine's memory; what is advised must be taken by the configuration.
+const MOST: u64 = 1 << 46;
+
+/// Memory for all that is in flight, and as much for what is being used meanwhile.
+pub fn capacity(params: &Params, depth: usize, block: u64, cpus: usize) -> Advice {
+    let threads = params.processes.iter().copied().max().unwrap_or(1).max(cpus).max(1);
+    let in_flight = (depth as u64).saturating_mul(block).saturating_mul(threads as u64);
+    let wanted = in_flight.saturating_mul(2).clamp(LEAST, MOST).next_multiple_of(1 << 20);
+    let enough = if wanted == LEAST { "; less than 64 MiB saves nothing" } else { "" };
+    let threads = if threads == 1 { "1 thread".into() } else { format!("{threads} threads") };
+    let because = format!(
+        "{depth} in flight of {} for {threads} make {}, and as much again for what is in use meanwhile{enough}",
+        Bytes(block),
+        Bytes(in_flight),
+    );
+    Advice::new(Setting::Capacity, Value::Text(size(wanted)), because, Sure::NotCompared)
+}
+
+/// Huge pages where they can be had.
+pub fn huge_pages() -> Advice {
+    let because = "the default: huge pages where the machine has some to give".into();
+    Advice::new(Setting::HugePages, Value::Text("auto".into()), because, Sure::NotCompared)
+}
+
+/// Threads that make plain calls, where they are the best way.
+pub fn workers(route: Route, depth: usize) -> Option<Advice> {
+    let because = "one for each operation in flight, for each makes one call at a time".into();
+    (route == Route::Workers)
+        .then(|| Advice::new(Setting::Workers, Value::Number(depth as u64), because, Sure::NotCompared))
+}

@@ -1,0 +1,315 @@
+//! Sessions as `perf buffers` would record them on machines whose truth is known: for tests.
+
+use crate::cli::{Buffers, Cache, Executor, Route, Rw};
+use crate::engine::{Engine, RouteOps};
+use crate::latency::Latency;
+use crate::random::Random;
+use crate::report::results::{Kind, Machine, Params, Results, Role, Run, SCHEMA};
+
+/// What is done in one run.
+#[derive(Debug, Clone, Copy)]
+pub struct Job {
+    pub processes: usize,
+    pub rw: Rw,
+    pub block: u64,
+    pub depth: usize,
+    pub buffers: Buffers,
+    pub direct: bool,
+    pub cache: Cache,
+    pub route: Route,
+}
+
+/// What the machine would do if it were always the same.
+#[derive(Debug, Clone, Copy)]
+pub struct Truth {
+    pub iops: f64,
+    pub cpu_us: f64,
+}
+
+/// A machine.
+pub struct World {
+    pub filesystem: &'static str,
+    /// Whether the grid is of direct I/O.
+    pub direct: bool,
+    pub has_ring: bool,
+    pub truth: fn(Job) -> Truth,
+    /// Standard deviation of a run, of its logarithm, from the quietest cell to the noisiest.
+    pub noise: (f64, f64),
+    /// One run in so many is an outlier, 40 % slower; 0 for none.
+    pub outliers: u64,
+    pub rounds: u32,
+    pub blocks: Vec<u64>,
+    pub depths: Vec<usize>,
+    pub processes: Vec<usize>,
+}
+
+impl World {
+    /// A machine with a quiet disk, and the whole grid.
+    pub fn new(truth: fn(Job) -> Truth) -> World {
+        World {
+            filesystem: "ext4",
+            direct: true,
+            has_ring: true,
+            truth,
+            noise: (0.02, 0.05),
+            outliers: 0,
+            rounds: 3,
+            blocks: vec![4 << 10, 16 << 10, 32 << 10, 128 << 10, 512 << 10],
+            depths: vec![1, 4, 16, 64, 128],
+            processes: vec![1, 2],
+        }
+    }
+
+    /// One with the small grid.
+    pub fn quick(self) -> World {
+        World {
+            rounds: 5,
+            blocks: vec![4 << 10, 128 << 10],
+            depths: vec![1, 16, 128],
+            processes: vec![1],
+            ..self
+        }
+    }
+
+    /// A session of it.
+    pub fn session(&self, seed: u64) -> Results {
+        let mut random = Random::new(seed);
+        let mut runs = Vec::new();
+        for &processes in &self.processes {
+            for rw in [Rw::RandRead, Rw::RandWrite] {
+                for &block in &self.blocks {
+                    for &depth in &self.depths {
+                        let job = Job {
+                            processes,
+                            rw,
+                            block,
+                            depth,
+                            buffers: Buffers::Normal,
+                            direct: self.direct,
+                            cache: if self.direct { Cache::Keep } else { Cache::Warm },
+                            route: if self.has_ring { Route::Ring } else { Route::Auto },
+                        };
+                        self.cell(&mut runs, job, &mut random);
+                    }
+                }
+            }
+        }
+        self.results(runs)
+    }
+
+    fn cell(&self, runs: &mut Vec<Run>, plain: Job, random: &mut Random) {
+        use Buffers::{Fixed, Normal, Vectored, VectoredFixed};
+        let kinds = [Normal, Fixed, Vectored, VectoredFixed];
+        let mut jobs: Vec<Job> = kinds.into_iter().map(|buffers| Job { buffers, ..plain }).collect();
+        if plain.processes == 1
+            && plain.rw == Rw::RandRead
+            && plain.block == 4096
+            && [1, 16].contains(&plain.depth)
+        {
+            let choice = |direct, cache, route| Job { direct, cache, route, ..plain };
+            if self.direct {
+                jobs.push(choice(true, Cache::Keep, Route::Inline));
+                jobs.push(choice(false, Cache::Cold, Route::Auto));
+                jobs.push(choice(false, Cache::Cold, Route::Ring));
+            }
+            jobs.extend([Route::Auto, Route::Ring, Route::Inline].map(|way| choice(false, Cache::Warm, way)));
+            jobs.retain(|job| self.has_ring || job.route != Route::Ring);
+        }
+        let (low, high) = self.noise;
+        let noise = low + (high - low) * uniform(random);
+        for round in 1..=self.rounds {
+            let drift = 0.1 * normal(random);
+            let again = (jobs[0], Role::Aa);
+            for (job, role) in jobs.iter().map(|&job| (job, Role::Measure)).chain([again]) {
+                let outlier = self.outliers > 0 && random.below(self.outliers) == 0;
+                let slow = if outlier { 0.6_f64.ln() } else { 0.0 };
+                let truth = (self.truth)(job);
+                let iops = truth.iops * (drift + noise * normal(random) + slow).exp();
+                let cpu_us = truth.cpu_us * (-drift / 4.0 + noise / 2.0 * normal(random) - slow / 4.0).exp();
+                let run = run(job, role, round, iops, cpu_us);
+                if !runs
+                    .iter()
+                    .any(|other| (other.key(), other.role, other.round) == (run.key(), role, round))
+                {
+                    runs.push(run);
+                }
+            }
+        }
+    }
+
+    fn results(&self, runs: Vec<Run>) -> Results {
+        Results {
+            schema: SCHEMA,
+            kind: Some(Kind::Buffers),
+            command: "ringfile perf buffers".into(),
+            interrupted: false,
+            machine: Machine {
+                kernel: None,
+                cpu_model: None,
+                cpus: 2,
+                filesystem: self.filesystem.into(),
+                ring_features: None,
+                fio: None,
+            },
+            profile: Vec::new(),
+            params: Params {
+                parts: Some(32),
+                file: "/data/file.bin".into(),
+                file_created: false,
+                size_bytes: 1 << 30,
+                block_size_bytes: 4096,
+                block_sizes_bytes: self.blocks.clone(),
+                processes: self.processes.clone(),
+                rate_limit_bytes: None,
+                duration_s: 1.0,
+                warmup_s: 0.2,
+                numjobs: vec![1],
+                iodepth: self.depths.clone(),
+                batch: Vec::new(),
+                inflight: Vec::new(),
+                rw: vec![Rw::RandRead, Rw::RandWrite],
+                buffers: Vec::new(),
+                direct: self.direct,
+                cache: Vec::new(),
+                route: Vec::new(),
+                executor: vec![Executor::Ringfile],
+                against: Vec::new(),
+                rounds: self.rounds,
+                verify: false,
+            },
+            runs,
+            notes: Vec::new(),
+            advice: Vec::new(),
+        }
+    }
+}
+
+fn run(job: Job, role: Role, round: u32, iops: f64, cpu_us: f64) -> Run {
+    let nanos = (job.depth as f64 / iops * 1e9) as u64;
+    let ops = iops as u64;
+    Run {
+        engine: Engine::Ringfile,
+        round,
+        role,
+        numjobs: 1,
+        processes: Some(job.processes),
+        iodepth: job.depth,
+        batch: None,
+        inflight: None,
+        rw: job.rw,
+        buffers: job.buffers,
+        parts: job.buffers.vectored().then_some(8),
+        side: None,
+        memory: None,
+        pool: None,
+        direct: job.direct,
+        cache: job.cache,
+        route: Some(job.route),
+        executor: Some(Executor::Ringfile),
+        block_size_bytes: job.block,
+        ops,
+        errors: 0,
+        duration_s: 1.0,
+        iops,
+        bw_bytes: iops * job.block as f64,
+        latency_ns: Some(Latency {
+            mean: nanos,
+            p50: nanos,
+            p99: nanos * 2,
+            max: nanos * 9,
+            ..Latency::default()
+        }),
+        cpu_us_per_io: Some(cpu_us),
+        user_us_per_io: Some(cpu_us / 4.0),
+        system_us_per_io: Some(cpu_us * 0.75),
+        user_percent: None,
+        system_percent: None,
+        context_switches: None,
+        system_calls: None,
+        cycles: None,
+        instructions: None,
+        enters: None,
+        fixed_ops: Some(if job.buffers.registered() { ops } else { 0 }),
+        route_ops: Some(RouteOps { ring: ops, inline: 0, workers: 0 }),
+        cached_before: (!job.direct).then_some(if job.cache == Cache::Cold { 0.0 } else { 1.0 }),
+        cached_after: (!job.direct).then_some(if job.cache == Cache::Cold { 0.1 } else { 1.0 }),
+    }
+}
+
+fn uniform(random: &mut Random) -> f64 {
+    (random.bits() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// Box and Muller's.
+fn normal(random: &mut Random) -> f64 {
+    let radius = (-2.0 * (1.0 - uniform(random)).ln()).sqrt();
+    radius * (std::f64::consts::TAU * uniform(random)).cos()
+}
+
+/// IOPS of a device that takes `latency_us` for one operation and can do so many at once, and so many bytes a second.
+fn device(job: Job, latency_us: f64, most_iops: f64, most_bytes: f64) -> f64 {
+    let jobs = if job.route == Route::Inline { 1 } else { job.depth } * job.processes;
+    let bandwidth = most_bytes / job.block as f64;
+    (jobs as f64 * 1e6 / latency_us).min(most_iops).min(bandwidth)
+}
+
+/// Registered memory saves CPU, in parts more; on a device that is the bottleneck IOPS stay.
+fn ring_cpu(job: Job) -> f64 {
+    let pages = (job.block >> 12) as f64;
+    match job.buffers {
+        Buffers::Normal => 4.0 + 0.4 * pages,
+        Buffers::Fixed => 3.7 + 0.35 * pages,
+        Buffers::Vectored => 6.0 + 0.8 * pages,
+        Buffers::VectoredFixed => 4.0 + 0.4 * pages,
+    }
+}
+
+/// A virtio disk with ext4: a queue, 140k IOPS, 2 GB/s.
+pub fn disk(job: Job) -> Truth {
+    let cpu_us = ring_cpu(job);
+    match (job.direct, job.cache) {
+        (true, _) => Truth { iops: device(job, 70.0, 140_000.0, 2e9), cpu_us },
+        (false, Cache::Cold) => Truth { iops: device(job, 80.0, 100_000.0, 1e9), cpu_us: cpu_us * 1.8 },
+        (false, _) => Truth { iops: if job.route == Route::Inline { 1.2e6 } else { 1.3e6 }, cpu_us: 0.8 },
+    }
+}
+
+/// tmpfs: no direct I/O, and the ring hands every operation to a worker.
+pub fn tmpfs(job: Job) -> Truth {
+    let pages = (job.block >> 12) as f64;
+    let memory = |base_us: f64| 1e6 / (base_us + 0.25 * pages);
+    match job.route {
+        Route::Ring if job.depth == 1 => Truth { iops: memory(25.0), cpu_us: 9.0 },
+        Route::Ring => Truth { iops: memory(2.0), cpu_us: 3.5 },
+        _ => Truth { iops: memory(0.9), cpu_us: 1.1 },
+    }
+}
+
+/// overlayfs through the page cache, as in a container.
+pub fn overlay(job: Job) -> Truth {
+    match job.route {
+        Route::Ring if job.depth == 1 => Truth { iops: 20_000.0, cpu_us: 9.0 },
+        Route::Ring => Truth { iops: 450_000.0, cpu_us: 3.5 },
+        _ => Truth { iops: 1_000_000.0, cpu_us: 1.0 },
+    }
+}
+
+/// A loop device: a real queue, quick, and CPU for each operation decides; registered memory is worth something.
+pub fn loop_device(job: Job) -> Truth {
+    let gain = match job.buffers {
+        Buffers::Normal => 1.0,
+        Buffers::Fixed => 1.06,
+        Buffers::Vectored => 0.7,
+        Buffers::VectoredFixed => 0.95,
+    };
+    match (job.direct, job.cache) {
+        (true, _) => Truth { iops: device(job, 29.0, 495_000.0, 8e9) * gain, cpu_us: 2.0 / gain },
+        (false, Cache::Cold) => Truth { iops: device(job, 60.0, 120_000.0, 2e9), cpu_us: 9.0 },
+        (false, _) => Truth { iops: 1.3e6, cpu_us: 0.8 },
+    }
+}
+
+/// Nothing makes a difference, whatever is done.
+pub fn all_the_same(_: Job) -> Truth {
+    Truth { iops: 100_000.0, cpu_us: 5.0 }
+}

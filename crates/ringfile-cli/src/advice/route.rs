@@ -1,0 +1,117 @@
+//! Which way operations should go: the ring, or plain calls at once.
+//!
+//! For direct I/O what is deepest in flight decides, for that is what it is made for. Through the page cache the ways were
+//! compared with everything cached, where plain calls look best; they are advised only where they win by far, as on file
+//! systems in memory or without non-blocking I/O.
+
+use super::measured::{Better, Contest, Measured, Runs, at_depth, best, median, values};
+use super::{Advice, NO_DIFFERENCE, Setting, Sure, Value};
+use crate::cli::{Cache, Route};
+use crate::report::results::Run;
+use crate::report::statistics::{Metric, Spread};
+use crate::report::table::rate;
+use crate::values::name;
+
+/// Plain calls must be that many times as fast, all depths together, where a read that is not cached would wait in them.
+const BY_FAR: f64 = 1.5;
+
+/// What to advise, and the route that the rest of the advice is for.
+pub fn advise(measured: &Measured<'_>, direct: bool) -> (Option<Advice>, Route) {
+    let Some(access) = measured.access() else { return (None, Route::Auto) };
+    let runs = measured.runs(|run| run.direct == direct && run.rw == access && run.cache != Cache::Cold);
+    let runs = measured.plainest(&runs);
+    let of =
+        |route: Route| -> Runs<'_> { runs.iter().copied().filter(|run| run.route == Some(route)).collect() };
+    // With no ring to choose the grid goes the way that is found out, or through workers if asked to.
+    let queued = [Route::Ring, Route::Workers, Route::Auto].into_iter().find(|&route| !of(route).is_empty());
+    let only = runs.first().and_then(|run| run.route).unwrap_or(Route::Auto);
+    let Some(queued) = queued else { return (None, only) };
+    let contests = contests(measured, &of(Route::Inline), &of(queued));
+    if contests.is_empty() {
+        return (None, queued);
+    }
+    let (mut route, sure) = choose(&contests, direct, queued);
+    let mut because = because(&contests, route, queued, sure, &of(route), &of(Route::Auto));
+    if let Some(iops) = waits(measured, direct).filter(|_| route == Route::Inline) {
+        because += &format!(
+            "; but reads that are not cached come at {}, and each would wait: auto tells",
+            rate(iops)
+        );
+        route = Route::Auto;
+    }
+    (Some(Advice::new(Setting::Route, Value::Text(name(&route)), because, sure)), route)
+}
+
+/// Inline against the queued way at each depth that both have, from the least.
+fn contests(measured: &Measured<'_>, inline: &[&Run], queued: &[&Run]) -> Vec<(usize, Contest)> {
+    let at = |depth| measured.contest(&at_depth(inline, depth), &at_depth(queued, depth));
+    values(inline, |run| run.iodepth).into_iter().filter_map(|depth| Some((depth, at(depth)?))).collect()
+}
+
+fn choose(contests: &[(usize, Contest)], direct: bool, queued: Route) -> (Route, Sure) {
+    let last = contests.len() - 1;
+    let deciding = if direct { &contests[last..] } else { contests };
+    let for_side = |better| deciding.iter().filter(move |(_, contest)| contest.better == better);
+    let surest = |better| {
+        let sure = for_side(better).any(|(_, contest)| contest.sure == Sure::OutsideNoise);
+        if sure { Sure::OutsideNoise } else { Sure::NotCompared }
+    };
+    let (inline, other) = (for_side(Better::Subject).count(), for_side(Better::Base).count());
+    let by_far = direct || mean_ratio(contests) >= BY_FAR;
+    match (inline > 0, other > 0) {
+        (true, false) if by_far => (Route::Inline, surest(Better::Subject)),
+        (false, true) => (queued, surest(Better::Base)),
+        (true, true) if by_far => (Route::Inline, surest(Better::Subject)),
+        (true, _) => (Route::Auto, surest(Better::Subject)),
+        (false, false) if contests.iter().all(|(_, contest)| contest.sure == Sure::NotCompared) => {
+            (Route::Auto, Sure::NotCompared)
+        }
+        (false, false) => (Route::Auto, Sure::InsideNoise),
+    }
+}
+
+/// The geometric mean of the ratios of IOPS.
+fn mean_ratio(contests: &[(usize, Contest)]) -> f64 {
+    let sum: f64 = contests.iter().map(|(_, contest)| contest.iops.ratio.median.ln()).sum();
+    (sum / contests.len() as f64).exp()
+}
+
+fn because(
+    contests: &[(usize, Contest)],
+    route: Route,
+    queued: Route,
+    sure: Sure,
+    chosen: &[&Run],
+    auto: &[&Run],
+) -> String {
+    let queued_name = match queued {
+        Route::Ring => "the ring's".to_string(),
+        other => format!("route {}'s", name(&other)),
+    };
+    let mut parts = Vec::new();
+    if sure == Sure::InsideNoise {
+        parts.push(NO_DIFFERENCE.to_string());
+    }
+    for (depth, contest) in contests.iter().rev() {
+        let figures = contest.figures(&queued_name);
+        parts.push(format!("plain calls at depth {depth}: {figures}"));
+    }
+    let depth = contests.last().map_or(1, |(depth, _)| *depth);
+    let iops = |runs: &[&Run]| median(&at_depth(runs, depth), Metric::Iops).map(rate);
+    if let Some(iops) = iops(chosen).filter(|_| route != Route::Auto) {
+        parts.push(format!("{} gives {iops} at depth {depth}", name(&route)));
+    }
+    if let Some(iops) = iops(auto) {
+        parts.push(format!("auto gives {iops} at depth {depth}"));
+    }
+    parts.join("; ")
+}
+
+/// IOPS of reads through the page cache that find nothing there, where those are much slower than what is cached.
+fn waits(measured: &Measured<'_>, direct: bool) -> Option<f64> {
+    let cold = measured.runs(|run| !run.direct && run.cache == Cache::Cold && !direct);
+    let (_, iops) = best(&measured.plainest(&cold))?;
+    let warm = measured.runs(|run| !run.direct && run.cache != Cache::Cold);
+    let warm = Spread::of(warm.iter().map(|run| run.iops))?;
+    (iops * 2.0 < warm.median).then_some(iops)
+}

@@ -1,0 +1,106 @@
+//! The command line of `ringfile perf buffers`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{Buffers, OutputArgs, Route, Rw, TestFileArgs};
+use crate::values::{self, List};
+
+/// `ringfile perf buffers`.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+#[command(mut_arg("file", |arg| arg.help(FILE_HELP)))]
+pub struct BuffersArgs {
+    /// What is measured.
+    #[command(flatten)]
+    pub test_file: TestFileArgs,
+    /// A small grid that takes less than two minutes: 4k and 128k, depths 1, 16 and 128, one process, 5 rounds of 150ms,
+    /// 512m of the file; what is named beside it wins
+    #[arg(long)]
+    pub quick: bool,
+    /// Go on with a measurement that was stopped: its parameters are read from this file, its results are completed there
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["quick", "file", "size", "bs", "iodepth", "buffers", "parts",
+        "processes", "rw", "direct", "buffered", "route", "duration", "warmup", "rounds", "json"])]
+    pub resume: Option<PathBuf>,
+    /// Block sizes [default: 4k,16k,32k,128k,512k]
+    #[arg(long, value_name = "LIST", value_parser = values::sizes)]
+    pub bs: Option<List<u64>>,
+    /// Operations in flight for each process [default: 1,4,16,64,128]
+    #[arg(long, value_name = "LIST", value_parser = values::counts::<32768>)]
+    pub iodepth: Option<List<usize>>,
+    /// Buffers: normal, fixed (registered with the kernel), vectored (in --parts), vectored-fixed [default: all]
+    #[arg(long, value_name = "LIST", value_parser = values::words::<Buffers>)]
+    pub buffers: Option<List<Buffers>>,
+    /// Parts of a vectored block, or as many as the file's alignment allows; where that is one, the cell is left out
+    #[arg(long, value_name = "N", default_value = "32", value_parser = values::count::<1024>)]
+    pub parts: u32,
+    /// Processes, each pinned to a core of its own [default: 1 and, where there are two cores, 2]
+    #[arg(long, value_name = "LIST", value_parser = values::counts::<1024>)]
+    pub processes: Option<List<usize>>,
+    /// What is done: randread, randwrite, randrw (half and half), read, write (sequential) [default:
+    /// randread,randwrite; on a --file that exists, without --overwrite, randread]
+    #[arg(long, value_name = "LIST", value_parser = values::words::<Rw>)]
+    pub rw: Option<List<Rw>>,
+    /// Bypass the page cache (O_DIRECT), and fail where the file can't [default: where the file can]
+    #[arg(long, conflicts_with = "buffered")]
+    pub direct: bool,
+    /// Go through the page cache, with the file read in
+    #[arg(long)]
+    pub buffered: bool,
+    /// Which way operations of the grid go: ring (io_uring), auto (found out for each file), inline (a plain call on
+    /// the same thread), workers (a plain call on another thread) [default: ring where there is one: only there do the
+    /// buffers differ]
+    #[arg(long, value_name = "ROUTE")]
+    pub route: Option<Route>,
+    /// Length of each run, at most 24h [default: 1s]
+    #[arg(long, value_name = "TIME", value_parser = values::positive_duration)]
+    pub duration: Option<Duration>,
+    /// Time before each run that is not counted [default: 200ms]
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub warmup: Option<Duration>,
+    /// Rounds, each with all kinds in turn and begun by another one; with fewer than 3 no difference is claimed
+    /// [default: 3]
+    #[arg(long, value_name = "N", value_parser = values::count::<1000>)]
+    pub rounds: Option<u32>,
+    /// Show where CPU time goes for each kind of buffers: the ten most expensive functions in the kernel and in user
+    /// space, and a flame graph in the --report (needs perf)
+    #[arg(long)]
+    pub profile: bool,
+    /// Count CPU cycles and instructions for one I/O, where the machine has such counters
+    #[arg(long)]
+    pub counters: bool,
+    /// Write the advice to this file, for `ringfile::Config::load`
+    #[arg(long, value_name = "FILE.toml")]
+    pub emit_config: Option<PathBuf>,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const FILE_HELP: &str = "File or block device [default: ringfile-perf-PID.bin in TMPDIR, else in /var/tmp]; what does not exist \
+                         is created, and removed at the end";
+
+const EXAMPLES: &str = "\
+Examples:
+  What to set for files on the disk of /var/tmp, in two minutes, as a page and as a configuration:
+    ringfile perf buffers --quick --report report.html --emit-config ringfile.toml
+
+  The same for an existing file, which is only read:
+    ringfile perf buffers --quick --file /data/table.db
+
+  The whole grid; stopped with Ctrl-C it can be gone on with:
+    ringfile perf buffers --file /data/test.bin --json grid.json
+    ringfile perf buffers --resume grid.json
+
+  What 32 parts cost, and where the CPU time goes:
+    ringfile perf buffers --bs 128k --iodepth 16 --rw randread --rounds 5 --profile --report parts.html
+
+Figures:
+  IOPS, MiB/s and latencies are medians of the rounds, of all processes together. user and sys are CPU time in per cent
+  of one core, kernel workers included; CPU µs is their sum for one operation. A difference counts as one only where
+  all rounds agree on it and it is larger than what the same measurement differs from itself (A/A).
+
+Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted (what was measured is
+printed and saved).";

@@ -1,0 +1,91 @@
+//! CPU cycles and instructions of this process, where the machine has counters for them.
+//!
+//! Counting begins once, before the process has threads, and covers all that start later, kernel workers included.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use perf_event::events::Hardware;
+use perf_event::{Builder, Counter};
+
+use crate::error::errno_text;
+
+static COUNTERS: OnceLock<Option<Mutex<Counters>>> = OnceLock::new();
+
+struct Counters {
+    cycles: Counter,
+    instructions: Counter,
+}
+
+/// Cycles and instructions so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counted {
+    /// CPU cycles, user and kernel where the kernel is allowed to be looked at.
+    pub cycles: u64,
+    /// Instructions, likewise.
+    pub instructions: u64,
+}
+
+/// Begins to count in this process; where that can't be had, [`so_far`] has nothing.
+pub fn begin() {
+    COUNTERS.get_or_init(|| open().ok().map(Mutex::new));
+}
+
+/// What was counted so far; `None` where nothing counts.
+pub fn so_far() -> Option<Counted> {
+    let counters = COUNTERS.get()?.as_ref()?;
+    let mut counters = counters.lock().unwrap_or_else(PoisonError::into_inner);
+    let cycles = counters.cycles.read().ok()?;
+    let instructions = counters.instructions.read().ok()?;
+    Some(Counted { cycles, instructions })
+}
+
+/// Why there are none to be had; `None` where there are.
+pub fn why_not() -> Option<String> {
+    let error = open().err()?;
+    Some(match error.raw_os_error() {
+        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => {
+            "this machine has no counters for cycles and instructions (a virtual machine often has none)"
+                .into()
+        }
+        Some(libc::EACCES | libc::EPERM) => {
+            "this user may not count: run as root, or lower the sysctl kernel.perf_event_paranoid".into()
+        }
+        _ => format!("counters can't be opened: {}", errno_text(&error)),
+    })
+}
+
+fn open() -> std::io::Result<Counters> {
+    // What an unprivileged user may count is the user's own side alone.
+    counters(true).or_else(|error| match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => counters(false),
+        _ => Err(error),
+    })
+}
+
+fn counters(kernel: bool) -> std::io::Result<Counters> {
+    let open = |event: Hardware| {
+        let mut counter =
+            Builder::new(event).observe_self().any_cpu().inherit(true).exclude_kernel(!kernel).build()?;
+        counter.enable()?;
+        std::io::Result::Ok(counter)
+    };
+    Ok(Counters { cycles: open(Hardware::CPU_CYCLES)?, instructions: open(Hardware::INSTRUCTIONS)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_counts_grows_and_what_does_not_says_why() {
+        begin();
+        let Some(before) = so_far() else {
+            let why = why_not().expect("a reason");
+            assert!(!why.contains('\n') && why.len() > 20, "{why}");
+            return;
+        };
+        let sum: u64 = (0..1000_u64).map(std::hint::black_box).sum();
+        let after = so_far().expect("it counted before");
+        assert!(sum > 0 && after.instructions > before.instructions + 1000, "{before:?} {after:?}");
+    }
+}

@@ -1,0 +1,94 @@
+//! The memory of one operation of this library's engine: a buffer, or a list of parts.
+//!
+//! What must hold: parts lie in one registered region, so that the kernel can take them in the fixed form, and no part is
+//! followed in the list by the memory behind it, so that it can't join them to one piece again.
+
+use ringfile::{BufResult, Buffer, Error, File, Pool};
+
+use super::window::Window;
+use crate::error::{Failure, library};
+use crate::job::{Job, Operation, Task};
+
+/// What came of a transfer: how many bytes, and the memory again.
+pub type Done<M> = (Result<usize, Error>, M);
+
+/// Memory that operations move to and from.
+pub trait Memory: Sized + 'static {
+    /// Gets it, with random contents.
+    fn get(pool: &Pool, job: &Job, task: &mut Task) -> Result<Self, Failure>;
+
+    /// Carries an operation out.
+    fn transfer(self, file: &File, operation: Operation) -> impl Future<Output = Done<Self>>;
+
+    /// All of it in one piece, where it is; contents are checked in no other.
+    fn whole(&mut self) -> Option<&mut [u8]>;
+}
+
+impl Memory for Buffer {
+    fn get(pool: &Pool, job: &Job, task: &mut Task) -> Result<Self, Failure> {
+        let block = job.block as usize;
+        let mut buffer = pool.get(block).map_err(|error| library(&error.into()))?;
+        buffer.resize(block, 0);
+        task.fill(&mut buffer);
+        Ok(buffer)
+    }
+
+    async fn transfer(self, file: &File, operation: Operation) -> Done<Self> {
+        let done = if operation.write {
+            file.write_at(self, operation.offset).await
+        } else {
+            file.read_at(self, operation.offset).await
+        };
+        apart(done, |buffer| buffer.len())
+    }
+
+    fn whole(&mut self) -> Option<&mut [u8]> {
+        Some(self)
+    }
+}
+
+impl Memory for Vec<Buffer> {
+    fn get(pool: &Pool, job: &Job, task: &mut Task) -> Result<Self, Failure> {
+        let mut rest = Buffer::get(pool, job, task)?;
+        let part = job.block as usize / job.parts;
+        let mut parts: Vec<Buffer> = (1..job.parts).map(|_| rest.split_to(part)).collect();
+        parts.push(rest);
+        parts.reverse();
+        Ok(parts)
+    }
+
+    async fn transfer(self, file: &File, operation: Operation) -> Done<Self> {
+        let done = if operation.write {
+            file.write_vectored_at(self, operation.offset).await
+        } else {
+            file.read_vectored_at(self, operation.offset).await
+        };
+        apart(done, |parts| parts.iter().map(|part| part.len()).sum())
+    }
+
+    fn whole(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+}
+
+#[inline]
+fn apart<M>(done: BufResult<M>, length: impl Fn(&M) -> usize) -> Done<M> {
+    match done {
+        Ok(memory) => (Ok(length(&memory)), memory),
+        Err(failed) => {
+            let (error, memory) = failed.into_parts();
+            (Err(error), memory)
+        }
+    }
+}
+
+/// The memory of each of a thread's tasks; what can't be had ends the run.
+pub fn of_tasks<M: Memory>(job: &Job, thread: usize, pool: &Pool, window: &Window) -> Vec<(Task, M)> {
+    let tasks = job.tasks(thread).into_iter();
+    let got: Result<Vec<_>, Failure> =
+        tasks.map(|mut task| M::get(pool, job, &mut task).map(|memory| (task, memory))).collect();
+    got.unwrap_or_else(|failure| {
+        window.fail(failure);
+        Vec::new()
+    })
+}

@@ -1,0 +1,219 @@
+//! What the user asked `perf buffers` for: the command line, or a measurement that was stopped; and what no machine
+//! could carry out.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::grid::Grid;
+use crate::cli::{Buffers, BuffersArgs, Route, Rw, TestFileArgs};
+use crate::error::{Failure, usage};
+use crate::machine;
+use crate::perf::has_ring;
+use crate::report::results::{Kind, Params, Results, Run};
+use crate::report::saved;
+use crate::values::{Bytes, List};
+
+/// The smallest unit of any direct I/O.
+const SECTOR: u64 = 512;
+
+/// What is measured, where, and what of it is there already.
+#[derive(Debug)]
+pub struct Asked {
+    /// The file.
+    pub test_file: TestFileArgs,
+    /// All runs; whether they are direct is not known before the file is.
+    pub grid: Grid,
+    /// O_DIRECT.
+    pub access: Access,
+    /// Runs that were made before.
+    pub runs: Vec<Run>,
+    /// When to end though not all is measured, from the start.
+    pub limit: Option<Duration>,
+}
+
+/// Whether the page cache is bypassed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Where the file can.
+    DirectIfPossible,
+    /// Or not at all.
+    Direct,
+    /// Not.
+    Buffered,
+}
+
+/// What differs where little is asked for.
+struct Defaults {
+    block_sizes: &'static [u64],
+    depths: &'static [usize],
+    duration: Duration,
+    warmup: Duration,
+    rounds: u32,
+    most_processes: usize,
+}
+
+const WHOLE: Defaults = Defaults {
+    block_sizes: &[4 << 10, 16 << 10, 32 << 10, 128 << 10, 512 << 10],
+    depths: &[1, 4, 16, 64, 128],
+    duration: Duration::from_secs(1),
+    warmup: Duration::from_millis(200),
+    rounds: 3,
+    most_processes: 2,
+};
+
+const QUICK: Defaults = Defaults {
+    block_sizes: &[4 << 10, 128 << 10],
+    depths: &[1, 16, 128],
+    duration: Duration::from_millis(150),
+    warmup: Duration::from_millis(30),
+    rounds: 5,
+    most_processes: 1,
+};
+
+/// So much of the file a quick measurement uses.
+const QUICK_SIZE: u64 = 512 << 20;
+
+/// A quick measurement ends by then; what follows takes less than the rest of two minutes.
+const QUICK_LIMIT: Duration = Duration::from_secs(110);
+
+const ALL_BUFFERS: [Buffers; 4] =
+    [Buffers::Normal, Buffers::Fixed, Buffers::Vectored, Buffers::VectoredFixed];
+
+impl Asked {
+    /// Of the command line; what is resumed is read here.
+    pub fn of(args: &BuffersArgs) -> Result<Asked, Failure> {
+        let asked = match &args.resume {
+            Some(path) => Asked::resumed(args, path)?,
+            None => Asked::anew(args),
+        };
+        asked.check()?;
+        Ok(asked)
+    }
+
+    fn anew(args: &BuffersArgs) -> Asked {
+        let defaults = if args.quick { QUICK } else { WHOLE };
+        let cores = machine::cpus();
+        let exists = args.test_file.file.as_deref().is_some_and(Path::exists);
+        let default_rw = if exists && !args.test_file.overwrite {
+            vec![Rw::RandRead]
+        } else {
+            vec![Rw::RandRead, Rw::RandWrite]
+        };
+        let grid = Grid {
+            block_sizes: list(&args.bs, defaults.block_sizes),
+            depths: list(&args.iodepth, defaults.depths),
+            buffers: list(&args.buffers, &ALL_BUFFERS),
+            parts: args.parts as usize,
+            alignment: 1,
+            processes: args.processes.as_ref().map_or_else(
+                || (1..=defaults.most_processes.min(cores)).collect(),
+                |list| list.values().to_vec(),
+            ),
+            rw: list(&args.rw, &default_rw),
+            direct: false,
+            route: args.route.unwrap_or(if has_ring() { Route::Ring } else { Route::Auto }),
+            has_ring: has_ring(),
+            duration: args.duration.unwrap_or(defaults.duration),
+            warmup: args.warmup.unwrap_or(defaults.warmup),
+            rounds: args.rounds.unwrap_or(defaults.rounds),
+        };
+        let access = match (args.direct, args.buffered) {
+            (true, _) => Access::Direct,
+            (_, true) => Access::Buffered,
+            _ => Access::DirectIfPossible,
+        };
+        let mut test_file = args.test_file.clone();
+        if args.quick {
+            test_file.size = test_file.size.min(QUICK_SIZE.max(grid.largest_block()));
+        }
+        Asked { test_file, grid, access, runs: Vec::new(), limit: args.quick.then_some(QUICK_LIMIT) }
+    }
+
+    fn resumed(args: &BuffersArgs, path: &Path) -> Result<Asked, Failure> {
+        let Results { kind, params, runs, .. } = saved::read(path)?;
+        if kind != Some(Kind::Buffers) {
+            return usage(format!(
+                "{} is not of ringfile perf buffers, so there is nothing to go on with: name another",
+                path.display()
+            ));
+        }
+        let lacks =
+            |what: &str| usage(format!("{} names no {what}: measure anew, with --json", path.display()));
+        let Params { file, file_created, size_bytes, duration_s, warmup_s, .. } = params;
+        let (Ok(duration), Ok(warmup)) =
+            (Duration::try_from_secs_f64(duration_s), Duration::try_from_secs_f64(warmup_s))
+        else {
+            return lacks("length of its runs");
+        };
+        let lists = [
+            params.block_sizes_bytes.len(),
+            params.iodepth.len(),
+            params.buffers.len(),
+            params.processes.len(),
+        ];
+        let Some(&route) = params.route.first().filter(|_| lists.iter().all(|&length| length > 0)) else {
+            return lacks("grid");
+        };
+        let grid = Grid {
+            block_sizes: params.block_sizes_bytes,
+            depths: params.iodepth,
+            buffers: params.buffers,
+            parts: params.parts.unwrap_or(1),
+            alignment: 1,
+            processes: params.processes,
+            rw: params.rw,
+            direct: params.direct,
+            route,
+            has_ring: has_ring(),
+            duration,
+            warmup,
+            rounds: params.rounds,
+        };
+        let test_file = TestFileArgs {
+            file: (!file_created).then(|| file.into()),
+            size: size_bytes,
+            overwrite: args.test_file.overwrite,
+        };
+        let access = if params.direct { Access::Direct } else { Access::Buffered };
+        Ok(Asked { test_file, grid, access, runs, limit: None })
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        let (grid, size) = (&self.grid, self.test_file.size);
+        let largest = grid.largest_block();
+        if largest > size {
+            return usage(format!(
+                "--bs {} is more than --size {}: use smaller blocks or a larger size",
+                Bytes(largest),
+                Bytes(size)
+            ));
+        }
+        let odd = grid.block_sizes.iter().find(|block| !block.is_multiple_of(SECTOR));
+        if let Some(odd) = odd.filter(|_| self.access == Access::Direct) {
+            return usage(format!(
+                "--bs {odd} with --direct: direct I/O needs multiples of {SECTOR}; use --bs 4k or --buffered"
+            ));
+        }
+        let most = grid.processes.iter().max().copied().unwrap_or(1);
+        let cores = machine::cpus();
+        if most > cores {
+            let cores = if cores == 1 { "1 core".into() } else { format!("{cores} cores") };
+            return usage(format!(
+                "{most} processes need a core each, and this process may use {cores}: lower --processes"
+            ));
+        }
+        let memory = grid.memory();
+        if machine::memory_available().is_some_and(|available| memory > available / 2) {
+            return usage(format!(
+                "buffers for all that is in flight at the largest depth would take {}: use less --iodepth, smaller --bs, or \
+                 fewer --processes",
+                Bytes(memory)
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn list<T: Clone>(asked: &Option<List<T>>, default: &[T]) -> Vec<T> {
+    asked.as_ref().map_or_else(|| default.to_vec(), |list| list.values().to_vec())
+}

@@ -1,0 +1,304 @@
+//! `ringfile perf buffers`: what registered and vectored buffers are worth on this file, and what to set for it.
+//!
+//! What must hold: everything that can be refused is refused before the first byte is read or written; what was measured is
+//! printed and saved however the command ends.
+
+mod asked;
+mod grid;
+mod processes;
+mod profile;
+mod session;
+pub mod worker;
+
+use std::time::{Duration, Instant};
+
+use asked::{Access, Asked};
+use grid::Grid;
+use session::Session;
+
+use super::session::command_line;
+use crate::advice::{self, text};
+use crate::cli::{BuffersArgs, Cache, Executor, OutputArgs};
+use crate::counters;
+use crate::error::{Failure, errno_text, one_line, usage};
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::report::buffers as tables;
+use crate::report::output::{self, OutputFile};
+use crate::report::profile as profiles;
+use crate::report::results::{Kind, Machine, Params, Results, SCHEMA};
+use crate::terminal;
+use crate::testfile::{DefaultPlace, Intent, TestFile};
+use crate::values::{self, Bytes};
+
+/// Carries out the command.
+pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
+    let began = Instant::now();
+    let outputs = Outputs::check(args)?;
+    let asked = Asked::of(args)?;
+    let interrupt = Interrupt::catch_signals()
+        .map_err(|error| Failure::Io(format!("can't catch signals: {}", errno_text(&error))))?;
+    let Asked { test_file, mut grid, access, runs, limit } = asked;
+    let mut intent = Intent {
+        block: grid.largest_block(),
+        writes: grid.rw.iter().any(|rw| rw.writes()),
+        direct: false,
+        verify: false,
+        default_place: DefaultPlace::Disk,
+    };
+    let mut test_file = TestFile::open(&test_file, intent, &interrupt)?;
+    fit(&mut grid, access, &mut test_file)?;
+    intent.direct = grid.direct;
+
+    let (left, whole) = session::time(&grid, &runs);
+    let mut progress = Progress::new(left + super::session::fill_time(&test_file), args.output.quiet);
+    progress.say(&announcement(&grid, left, whole, args));
+    for note in &test_file.notes {
+        progress.warn(note);
+    }
+    let mut notes = Vec::new();
+    if let Some(why) = args.counters.then(counters::why_not).flatten() {
+        progress.warn(&format!("--counters: {why}"));
+        notes.push(format!("cycles and instructions were not counted: {why}"));
+    }
+    progress.begin(super::session::fill_time(&test_file));
+    let filled = test_file.prepare(intent, &mut |_| progress.tick(&["preparing the file".into()]));
+    let mut session = Session {
+        grid: &grid,
+        test_file: &test_file,
+        interrupt: &interrupt,
+        counters: args.counters,
+        deadline: limit.map(|limit| began + limit),
+        progress,
+        runs,
+        checkpoint: outputs.json.as_ref(),
+        notes,
+    };
+    let ended = filled.and_then(|_| session.measure(&|runs| results(&grid, &test_file, runs, true)));
+    let profiles = match &ended {
+        Ok(()) if args.profile => session.profile(),
+        _ => Vec::new(),
+    };
+    session.progress.finish();
+    let Session { runs, notes, .. } = session;
+    let mut results = results(&grid, &test_file, &runs, matches!(ended, Err(Failure::Interrupted)));
+    results.profile = profiles;
+    results.notes.extend(notes);
+    results.advice = advice::advise(&results);
+    let printed = print(&args.output, &results);
+    let saved = outputs.save(&results);
+    ended.and(printed).and(saved)
+}
+
+/// Where results go, checked before anything is measured.
+struct Outputs {
+    json: Option<OutputFile>,
+    config: Option<OutputFile>,
+}
+
+impl Outputs {
+    fn check(args: &BuffersArgs) -> Result<Outputs, Failure> {
+        let force = args.output.force;
+        let json = match (&args.resume, &args.output.json) {
+            // What is gone on with is completed in its place.
+            (Some(path), _) => Some(OutputFile::check(path, true)?),
+            (None, Some(path)) => Some(OutputFile::check(path, force)?),
+            (None, None) => None,
+        };
+        let config = args.emit_config.as_deref().map(|path| OutputFile::check(path, force)).transpose()?;
+        for (output, measured) in
+            [&json, &config].into_iter().flatten().zip(args.test_file.file.iter().cycle())
+        {
+            output.check_apart_from(measured)?;
+        }
+        if let (Some(json), Some(config)) = (&json, &config) {
+            config
+                .check_apart(json.path(), "the file for the results: name another for the configuration")?;
+        }
+        Ok(Outputs { json, config })
+    }
+
+    fn save(self, results: &Results) -> Result<(), Failure> {
+        let saved = self.json.map_or(Ok(()), |json| json.write_json(results));
+        let configured = match self.config {
+            Some(config) if !results.advice.is_empty() => config.write_text(&text::config(results)),
+            Some(config) => usage(format!(
+                "{} is not written: too little was measured for any advice",
+                config.path().display()
+            )),
+            None => Ok(()),
+        };
+        saved.and(configured)
+    }
+}
+
+/// Makes the grid what the file can: direct or not, and in blocks that fit its alignment.
+fn fit(grid: &mut Grid, access: Access, test_file: &mut TestFile) -> Result<(), Failure> {
+    grid.direct = false;
+    if access != Access::Buffered {
+        match test_file.direct_alignment() {
+            Ok(alignment) => {
+                grid.direct = true;
+                grid.alignment = alignment;
+            }
+            Err(why) if access == Access::Direct => {
+                return usage(format!("{why}; leave out --direct or name another --file"));
+            }
+            Err(why) => test_file.notes.push(format!("measured through the page cache, for {why}")),
+        }
+    }
+    let odd = grid.block_sizes.iter().find(|block| !block.is_multiple_of(grid.alignment));
+    if let Some(odd) = odd {
+        return usage(format!(
+            "--bs {odd}: direct I/O on {} needs multiples of {}; change --bs or use --buffered",
+            test_file.path.display(),
+            grid.alignment
+        ));
+    }
+    let small =
+        test_file.size() < grid.processes.iter().max().map_or(1, |&most| most as u64) * grid.largest_block();
+    if small {
+        return usage(format!(
+            "{} is too small for blocks of {}: raise --size or name a larger --file",
+            test_file.path.display(),
+            Bytes(grid.largest_block())
+        ));
+    }
+    Ok(())
+}
+
+/// What will be done, and how long it takes.
+fn announcement(grid: &Grid, left: Duration, whole: Duration, args: &BuffersArgs) -> String {
+    let rough =
+        |time: Duration| humantime::format_duration(Duration::from_secs(time.as_secs().max(1))).to_string();
+    let cells = grid.processes.len() * grid.rw.len() * grid.block_sizes.len() * grid.depths.len();
+    let mut text = format!("{cells} cells in {} rounds, about {}", grid.rounds, rough(whole));
+    if left < whole {
+        text += &format!(", of which {} are left", rough(left));
+    }
+    text += match (&args.resume, &args.output.json, args.quick) {
+        (Some(_), _, _) => "; Ctrl-C stops it, and it can be resumed again",
+        (_, Some(_), _) => "; Ctrl-C stops it, --resume goes on",
+        (_, None, true) => "",
+        (_, None, false) => "; with --json it could be stopped and resumed",
+    };
+    text
+}
+
+/// All that was measured so far, as `--json` has it.
+fn results(
+    grid: &Grid,
+    test_file: &TestFile,
+    runs: &[crate::report::results::Run],
+    interrupted: bool,
+) -> Results {
+    let params = Params {
+        file: test_file.path.to_string_lossy().into_owned(),
+        file_created: test_file.created,
+        size_bytes: test_file.size(),
+        block_size_bytes: grid.block_sizes[0],
+        block_sizes_bytes: grid.block_sizes.clone(),
+        processes: grid.processes.clone(),
+        rate_limit_bytes: None,
+        parts: Some(grid.parts),
+        duration_s: grid.duration.as_secs_f64(),
+        warmup_s: grid.warmup.as_secs_f64(),
+        numjobs: vec![1],
+        iodepth: grid.depths.clone(),
+        batch: Vec::new(),
+        inflight: Vec::new(),
+        rw: grid.rw.clone(),
+        buffers: grid.buffers.clone(),
+        direct: grid.direct,
+        cache: vec![if grid.direct { Cache::Keep } else { Cache::Warm }],
+        route: vec![grid.route],
+        executor: vec![Executor::Ringfile],
+        against: Vec::new(),
+        rounds: grid.rounds,
+        verify: false,
+    };
+    Results {
+        schema: SCHEMA,
+        kind: Some(Kind::Buffers),
+        command: command_line(),
+        interrupted,
+        machine: Machine::here(test_file.filesystem.clone(), ringfile::ring_features().ok()),
+        params,
+        notes: notes(grid, test_file, runs),
+        runs: runs.to_vec(),
+        advice: Vec::new(),
+        profile: Vec::new(),
+    }
+}
+
+fn notes(grid: &Grid, test_file: &TestFile, runs: &[crate::report::results::Run]) -> Vec<String> {
+    let time = humantime::format_duration;
+    let created = if test_file.created { ", made for this run and removed" } else { "" };
+    let sizes: Vec<String> = grid.block_sizes.iter().map(|&block| Bytes(block).to_string()).collect();
+    let mut notes = vec![
+        format!(
+            "{} on {}: {} in blocks of {}, {}{created}",
+            test_file.path.display(),
+            test_file.filesystem,
+            Bytes(test_file.size()),
+            sizes.join(", "),
+            if grid.direct { "direct" } else { "through the page cache" },
+        ),
+        format!(
+            "{} a run after {} of warm-up, medians of {} rounds, route {}; each process on a core of its own",
+            time(grid.duration),
+            time(grid.warmup),
+            grid.rounds,
+            values::name(&grid.route)
+        ),
+        super::notes::machine(),
+        "latencies in µs from hand-in to completion; user and sys: CPU time in per cent of a core, kernel workers included; \
+         CPU µs, sw (context switches) and calls (system calls) for one operation"
+            .into(),
+    ];
+    notes.extend(test_file.notes.iter().cloned());
+    let without: Vec<String> = grid
+        .block_sizes
+        .iter()
+        .filter(|&&block| {
+            grid.buffers.iter().any(|buffers| buffers.vectored()) && grid.parts_of(block).is_none()
+        })
+        .map(|&block| Bytes(block).to_string())
+        .collect();
+    if !without.is_empty() {
+        notes.push(format!(
+            "no vectored rows for {}: the file's alignment of {} allows no two parts",
+            without.join(", "),
+            grid.alignment
+        ));
+    }
+    notes.extend(super::notes::routes(runs));
+    notes.extend(super::notes::registered(runs));
+    notes
+}
+
+fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
+    if results.runs.is_empty() {
+        return Ok(());
+    }
+    let width = terminal::width();
+    let mut all = String::new();
+    for table in tables::tables(results) {
+        all += &table.text_of_width(width);
+        all.push('\n');
+    }
+    if !results.profile.is_empty() {
+        all += &profiles::table(&results.profile).text_of_width(width);
+        all.push('\n');
+    }
+    all += &text::block(results, width);
+    all.push('\n');
+    if !output.quiet {
+        for note in &results.notes {
+            let note = format!("- {}", one_line(note));
+            all += &width.map_or_else(|| note.clone(), |width| terminal::wrap(&note, width, "  "));
+            all.push('\n');
+        }
+    }
+    output::print(&all)
+}

@@ -1,0 +1,258 @@
+//! The processes of one run: started, given their orders together, and added up.
+//!
+//! What must hold: none is left when a run is over, however it ends.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::worker::{Answer, Order};
+use crate::engine::window::TICK;
+use crate::engine::{Outcome, RouteOps};
+use crate::error::{Failure, errno_text};
+use crate::interrupt::Interrupt;
+use crate::latency::Recorder;
+use crate::sys::Usage;
+
+/// The word by which the command line knows the process.
+pub const WORD: &str = "perf-worker";
+
+/// This program, about to be one of the processes.
+pub fn command() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(WORD);
+    command
+}
+
+/// Carries out an order with each command, all at once; `tick` is called now and then meanwhile.
+pub fn run(
+    orders: Vec<(Command, Order)>,
+    interrupt: &Interrupt,
+    tick: &mut dyn FnMut(),
+) -> Result<Outcome, Failure> {
+    let mut workers = Workers { workers: Vec::new(), interrupt, told: false };
+    match workers.carry_out(orders, tick) {
+        Ok(answers) => Ok(sum(&answers)),
+        // Ctrl-C on the terminal ends the processes as well, perhaps before they could begin.
+        Err(_) if interrupt.asked() => Err(Failure::Interrupted),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Processes that work together.
+struct Workers<'a> {
+    workers: Vec<Worker>,
+    interrupt: &'a Interrupt,
+    /// They were asked to end.
+    told: bool,
+}
+
+/// One process, and the lines that it says.
+struct Worker {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Workers<'_> {
+    fn carry_out(
+        &mut self,
+        orders: Vec<(Command, Order)>,
+        tick: &mut dyn FnMut(),
+    ) -> Result<Vec<Answer>, Failure> {
+        let mut all = Vec::new();
+        for (command, order) in orders {
+            self.workers.push(Worker::start(command)?);
+            all.push(order);
+        }
+        for index in 0..all.len() {
+            self.line(index, tick)?;
+        }
+        for (worker, order) in self.workers.iter_mut().zip(&all) {
+            worker.give(order)?;
+        }
+        let mut answers = Vec::new();
+        for index in 0..all.len() {
+            let line = self.line(index, tick)?;
+            let answer = serde_json::from_str(&line);
+            answers
+                .push(answer.map_err(|error| Failure::Io(format!("a process answered {line:?}: {error}")))?);
+        }
+        self.workers.iter_mut().try_for_each(Worker::end)?;
+        Ok(answers)
+    }
+
+    /// The next line of one of them.
+    fn line(&mut self, index: usize, tick: &mut dyn FnMut()) -> Result<String, Failure> {
+        loop {
+            if self.interrupt.asked() && !self.told {
+                self.told = true;
+                self.workers.iter().for_each(Worker::ask_to_end);
+            }
+            match self.workers[index].lines.recv_timeout(TICK) {
+                Ok(line) => return Ok(line),
+                Err(RecvTimeoutError::Timeout) => tick(),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.workers[index].complaint()),
+            }
+        }
+    }
+}
+
+impl Worker {
+    fn start(mut command: Command) -> Result<Worker, Failure> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| {
+            let (program, error) = (command.get_program().to_string_lossy(), errno_text(&error));
+            Failure::Io(format!("can't start the process {program}: {error}"))
+        })?;
+        let (sender, lines) = channel();
+        let stdout = child.stdout.take();
+        std::thread::spawn(move || {
+            for line in
+                stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines()).map_while(Result::ok)
+            {
+                // Nobody listens when the run is over.
+                let _ = sender.send(line);
+            }
+        });
+        Ok(Worker { child, lines })
+    }
+
+    fn give(&mut self, order: &Order) -> Result<(), Failure> {
+        let lost = |error: std::io::Error| Failure::Io(format!("a process was lost: {}", errno_text(&error)));
+        let text = serde_json::to_string(order).map_err(|error| Failure::Io(error.to_string()))?;
+        let Some(stdin) = self.child.stdin.as_mut() else { return Ok(()) };
+        writeln!(stdin, "{text}").and_then(|()| stdin.flush()).map_err(lost)
+    }
+
+    /// Waits for its end, which it comes to by itself.
+    fn end(&mut self) -> Result<(), Failure> {
+        drop(self.child.stdin.take());
+        self.child
+            .wait()
+            .map(drop)
+            .map_err(|error| Failure::Io(format!("can't wait for a process: {}", errno_text(&error))))
+    }
+
+    fn ask_to_end(&self) {
+        // It may be gone already, which is as well.
+        let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM);
+    }
+
+    /// Why it said nothing more.
+    fn complaint(&mut self) -> Failure {
+        let status = self.child.wait();
+        let mut text = String::new();
+        if let Some(stderr) = &mut self.child.stderr {
+            // What can't be read is not there to be told.
+            let _ = stderr.read_to_string(&mut text);
+        }
+        let line = text.lines().find(|line| !line.trim().is_empty()).map(str::trim);
+        match (line, status) {
+            (Some(line), _) => Failure::Io(line.trim_start_matches("error: ").to_string()),
+            (None, Ok(status)) => Failure::Io(format!("a process that measured ended early: {status}")),
+            (None, Err(error)) => Failure::Io(format!("a process was lost: {}", errno_text(&error))),
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Most are waited for already, and then both are no more than that.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What processes that worked at the same time did together.
+fn sum(answers: &[Answer]) -> Outcome {
+    let mut recorder = Recorder::new();
+    let mut routes = RouteOps::default();
+    for answer in answers {
+        recorder.merge(&answer.latencies);
+        routes.ring += answer.routes.ring;
+        routes.inline += answer.routes.inline;
+        routes.workers += answer.routes.workers;
+    }
+    let total = |count: fn(&Answer) -> u64| answers.iter().map(count).sum::<u64>();
+    let usages: Option<Vec<Usage>> = answers.iter().map(|answer| answer.usage).collect();
+    let usage = usages.map(|usages| usages.iter().fold(Usage::NONE, |sum, usage| sum.and(usage)));
+    let ops = total(|answer| answer.ops);
+    Outcome {
+        ops,
+        errors: total(|answer| answer.errors),
+        duration: together(answers),
+        latency: recorder.summary(),
+        cpu: usage.map(|usage| usage.cpu()),
+        usage,
+        enters: Some(total(|answer| answer.enters)),
+        fixed_ops: Some(total(|answer| answer.fixed_ops)),
+        route_ops: Some(routes),
+        failure: answers.iter().find_map(|answer| answer.failure.clone()).map(Failure::Io),
+    }
+}
+
+/// The time in which they did it all: their rates add up, though their windows do not end at the same moment.
+fn together(answers: &[Answer]) -> Duration {
+    let ops: u64 = answers.iter().map(|answer| answer.ops).sum();
+    let rate: f64 = answers.iter().map(|answer| answer.ops as f64 / answer.duration.as_secs_f64()).sum();
+    let longest = answers.iter().map(|answer| answer.duration).max().unwrap_or_default();
+    if rate > 0.0 { Duration::from_secs_f64(ops as f64 / rate) } else { longest.max(Duration::from_nanos(1)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(ops: u64, millis: u64) -> Answer {
+        let mut latencies = Recorder::new();
+        latencies.record_many(Duration::from_micros(ops), ops);
+        let usage = Usage {
+            user: Duration::from_millis(1),
+            system: Duration::from_millis(2),
+            context_switches: 3,
+            cycles: None,
+            instructions: Some(7),
+        };
+        Answer {
+            ops,
+            errors: 0,
+            duration: Duration::from_millis(millis),
+            latencies,
+            usage: Some(usage),
+            enters: 5,
+            fixed_ops: ops,
+            routes: RouteOps { ring: ops, inline: 0, workers: 0 },
+            failure: None,
+        }
+    }
+
+    #[test]
+    fn rates_add_up() {
+        let outcome = sum(&[answer(100, 1000), answer(300, 1500)]);
+        assert_eq!((outcome.ops, outcome.enters, outcome.fixed_ops), (400, Some(10), Some(400)));
+        let rate = outcome.ops as f64 / outcome.duration.as_secs_f64();
+        assert!((rate - 300.0).abs() < 1e-6, "{rate}");
+        let usage = outcome.usage.expect("both have it");
+        assert_eq!((usage.cpu(), usage.context_switches), (Duration::from_millis(6), 6));
+        assert_eq!((usage.cycles, usage.instructions), (None, Some(14)));
+        assert_eq!(outcome.latency.expect("operations").max, 300_000);
+    }
+
+    #[test]
+    fn a_process_that_says_nothing_is_told_by_what_it_complained() {
+        let run = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            let worker = Worker::start(command).expect("sh");
+            let mut workers =
+                Workers { workers: vec![worker], interrupt: &Interrupt::default(), told: false };
+            workers.line(0, &mut || {}).expect_err("no line").to_string()
+        };
+        assert_eq!(run("echo 'error: no disk' >&2; exit 1"), "no disk");
+        assert!(run("exit 7").contains("exit status: 7"));
+    }
+}

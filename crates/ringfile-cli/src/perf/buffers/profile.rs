@@ -1,0 +1,239 @@
+//! Where CPU time goes with each kind of buffers: one run of each under `perf record`.
+//!
+//! Knows perf's command line and its text; stacks are folded and drawn by inferno. What must hold: a machine without perf,
+//! or a user who may not use it, costs a note and nothing else.
+
+use std::io::Cursor;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use inferno::collapse::Collapse;
+use inferno::collapse::perf::{Folder, Options as FoldOptions};
+use inferno::flamegraph::{self, Options as GraphOptions};
+use tempfile::TempDir;
+
+use super::grid::{Grid, Kind, Step};
+use crate::cli::Buffers;
+use crate::error::errno_text;
+use crate::report::profile::{HOTTEST, Hot, Profile};
+use crate::report::results::Role;
+use crate::values::{self, short_size};
+
+/// Samples a second, not in step with any timer.
+const FREQUENCY: &str = "997";
+
+/// What inferno puts behind the names of the kernel's functions.
+const KERNEL: &str = "_[k]";
+
+/// perf, on this machine, for this user.
+pub struct Profiler {
+    folder: TempDir,
+}
+
+impl Profiler {
+    /// Tries perf; says why where it can't be used.
+    pub fn find() -> Result<Profiler, String> {
+        let folder = tempfile::tempdir()
+            .map_err(|error| format!("no folder for perf's data can be made: {}", errno_text(&error)))?;
+        let profiler = Profiler { folder };
+        let tried = profiler.record().arg("true").output();
+        match tried {
+            Ok(output) if output.status.success() => Ok(profiler),
+            Ok(output) => Err(refused(&output)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(
+                "perf is not installed; get it with apt-get install linux-perf (Debian), linux-tools-generic (Ubuntu) or \
+                 dnf install perf"
+                    .into(),
+            ),
+            Err(error) => Err(format!("perf can't be run: {}", errno_text(&error))),
+        }
+    }
+
+    /// A command that records what follows it.
+    pub fn record(&self) -> Command {
+        let mut command = Command::new("perf");
+        command.args(["record", "-q", "-g", "-F", FREQUENCY, "-o"]).arg(self.data()).arg("--");
+        command
+    }
+
+    /// What was recorded last, of the kind that the step was about.
+    pub fn profile(&self, step: &Step) -> Result<Profile, String> {
+        let mut script = Command::new("perf");
+        script.args(["script", "-F", "comm,pid,tid,time,event,ip,sym,dso", "-i"]).arg(self.data());
+        let output = script
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| format!("perf can't be run: {}", errno_text(&error)))?;
+        if !output.status.success() {
+            return Err(refused(&output));
+        }
+        of_script(&output.stdout, step)
+    }
+
+    fn data(&self) -> std::path::PathBuf {
+        Path::new(self.folder.path()).join("perf.data")
+    }
+}
+
+/// What is profiled: each kind of buffers at the largest depth, of the smallest block that has all of them.
+pub fn steps(grid: &Grid) -> Vec<Step> {
+    let with_parts = grid.block_sizes.iter().copied().filter(|&block| grid.parts_of(block).is_some());
+    let block = with_parts.min().unwrap_or(grid.smallest_block());
+    let (Some(&depth), Some(&rw)) = (grid.depths.iter().max(), grid.rw.first()) else { return Vec::new() };
+    let measured = grid.steps();
+    let of = |&buffers: &Buffers| {
+        let same = |step: &&Step| {
+            (step.block, step.depth, step.rw, step.processes) == (block, depth, rw, grid.processes[0])
+                && step.kind.buffers == buffers
+                && step.kind.route == grid.route
+                && step.kind.direct == grid.direct
+        };
+        let found = measured.iter().find(same)?;
+        Some(Step { processes: 1, role: Role::Measure, round: 1, kind: Kind { ..found.kind }, ..*found })
+    };
+    grid.buffers.iter().filter_map(of).collect()
+}
+
+/// Why perf would not, in its own words.
+fn refused(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    if text.contains("perf_event_paranoid") || text.contains("Permission") || text.contains("permitted") {
+        return "this user may not use perf: run as root, or lower the sysctl kernel.perf_event_paranoid"
+            .into();
+    }
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it said nothing");
+    format!("perf failed: {line}")
+}
+
+/// Of what `perf script` prints.
+fn of_script(script: &[u8], step: &Step) -> Result<Profile, String> {
+    let text = String::from_utf8_lossy(script);
+    let mut folding = FoldOptions::default();
+    folding.annotate_kernel = true;
+    let mut folded = Vec::new();
+    Folder::from(folding)
+        .collapse(Cursor::new(text.as_bytes()), &mut folded)
+        .map_err(|error| format!("what perf printed can't be read: {error}"))?;
+    let folded = String::from_utf8_lossy(&folded).into_owned();
+    let stacks: Vec<Stack<'_>> = folded.lines().filter_map(Stack::parse).collect();
+    let samples: u64 = stacks.iter().map(|stack| stack.count).sum();
+    if samples == 0 {
+        return Err("perf took no samples".into());
+    }
+    let per_cent = |count: u64| count as f64 * 100.0 / samples as f64;
+    let in_kernel: u64 = stacks.iter().filter(|stack| stack.in_kernel()).map(|stack| stack.count).sum();
+    let hottest = |kernel: bool| {
+        let hot = hottest(stacks.iter().filter(|stack| stack.in_kernel() == kernel));
+        hot.into_iter().map(|(function, count)| Hot { function, percent: per_cent(count) }).collect()
+    };
+    Ok(Profile {
+        buffers: step.kind.buffers,
+        rw: step.rw,
+        block_size_bytes: step.block,
+        iodepth: step.depth,
+        event: event(&text).unwrap_or_else(|| "unknown".into()),
+        samples,
+        kernel_percent: per_cent(in_kernel),
+        kernel: hottest(true),
+        user: hottest(false),
+        flame_graph: draw(&folded, step)?,
+    })
+}
+
+/// One stack that was seen, and how often.
+struct Stack<'a> {
+    leaf: &'a str,
+    count: u64,
+}
+
+impl<'a> Stack<'a> {
+    fn parse(line: &'a str) -> Option<Stack<'a>> {
+        let (frames, count) = line.rsplit_once(' ')?;
+        Some(Stack { leaf: frames.rsplit(';').next()?, count: count.parse().ok()? })
+    }
+
+    fn in_kernel(&self) -> bool {
+        self.leaf.ends_with(KERNEL)
+    }
+}
+
+fn hottest<'a>(stacks: impl Iterator<Item = &'a Stack<'a>>) -> Vec<(String, u64)> {
+    let mut counts = std::collections::BTreeMap::<&str, u64>::new();
+    for stack in stacks {
+        *counts.entry(stack.leaf.trim_end_matches(KERNEL)).or_default() += stack.count;
+    }
+    let mut sorted: Vec<(String, u64)> =
+        counts.into_iter().map(|(function, count)| (function.to_string(), count)).collect();
+    sorted.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
+    sorted.truncate(HOTTEST);
+    sorted
+}
+
+/// What made perf take its samples: the word before the colon at the end of a sample's first line.
+fn event(script: &str) -> Option<String> {
+    let line = script.lines().find(|line| line.trim_end().ends_with(':'))?;
+    let event = line.trim_end().trim_end_matches(':').split_whitespace().next_back()?;
+    Some(event.trim_end_matches(':').to_string())
+}
+
+fn draw(folded: &str, step: &Step) -> Result<String, String> {
+    let mut options = GraphOptions::default();
+    options.title = format!(
+        "{}, {} of {}, depth {}",
+        values::name(&step.kind.buffers),
+        values::name(&step.rw),
+        short_size(step.block),
+        step.depth
+    );
+    options.no_javascript = true;
+    options.deterministic = true;
+    options.min_width = 0.3;
+    options.image_width = Some(1200);
+    let mut drawn = Vec::new();
+    flamegraph::from_lines(&mut options, folded.lines(), &mut drawn)
+        .map_err(|error| format!("the flame graph can't be drawn: {error}"))?;
+    String::from_utf8(drawn).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cache, Route, Rw};
+
+    fn step() -> Step {
+        let kind =
+            Kind { buffers: Buffers::Fixed, parts: 1, direct: true, cache: Cache::Keep, route: Route::Ring };
+        Step { processes: 1, rw: Rw::RandRead, block: 4096, depth: 16, kind, role: Role::Measure, round: 1 }
+    }
+
+    const SCRIPT: &str = "\
+ringfile-0  100/101   10.000001: cpu-clock:pppH:
+\tffffffff81000010 blk_mq_submit_bio ([kernel.kallsyms])
+\tffffffff81000020 io_submit_sqes ([kernel.kallsyms])
+\t    55d000000010 ringfile::ring::enter (/usr/bin/ringfile)
+
+ringfile-0  100/101   10.002001: cpu-clock:pppH:
+\t    55d000000010 ringfile::ring::enter (/usr/bin/ringfile)
+
+ringfile-0  100/101   10.003001: cpu-clock:pppH:
+\tffffffff81000010 blk_mq_submit_bio ([kernel.kallsyms])
+\t    55d000000010 ringfile::ring::enter (/usr/bin/ringfile)
+
+";
+
+    #[test]
+    fn functions_are_counted_by_their_own_time() {
+        let profile = of_script(SCRIPT.as_bytes(), &step()).expect("a profile");
+        assert_eq!((profile.samples, profile.event.as_str()), (3, "cpu-clock:pppH"));
+        assert!((profile.kernel_percent - 66.67).abs() < 0.01, "{}", profile.kernel_percent);
+        assert_eq!(profile.kernel[0].function, "blk_mq_submit_bio");
+        assert_eq!((profile.kernel.len(), profile.user.len()), (1, 1));
+        assert!(profile.user[0].function.contains("ringfile::ring::enter"), "{:?}", profile.user);
+        assert!(profile.flame_graph.contains("io_submit_sqes"));
+    }
+
+    #[test]
+    fn nothing_recorded_is_told() {
+        assert!(of_script(b"", &step()).is_err());
+    }
+}

@@ -1,0 +1,141 @@
+//! The process that carries out one run of `perf buffers`, pinned to a core.
+//!
+//! It reads the job as one line of JSON from standard input and answers with one line of JSON. It ends with the process
+//! that started it.
+
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cli::{Buffers, Executor, Route, Rw};
+use crate::counters;
+use crate::engine::{self, Bench, Outcome, RouteOps};
+use crate::error::{Failure, errno_text};
+use crate::interrupt::Interrupt;
+use crate::job::Job;
+use crate::latency::Recorder;
+use crate::sys::Usage;
+
+/// What the process is to do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Order {
+    /// The file.
+    pub path: PathBuf,
+    /// Access.
+    pub rw: Rw,
+    /// Bytes of an operation.
+    pub block: u64,
+    /// Blocks that are used.
+    pub blocks: u64,
+    /// Operations in flight.
+    pub depth: usize,
+    /// Buffers.
+    pub buffers: Buffers,
+    /// Parts of each.
+    pub parts: usize,
+    /// Way of the operations.
+    pub route: Route,
+    /// O_DIRECT.
+    pub direct: bool,
+    /// Time before.
+    pub warmup: Duration,
+    /// Time measured.
+    pub duration: Duration,
+    /// The core.
+    pub core: usize,
+    /// Number among the processes: each has other offsets.
+    pub number: usize,
+    /// Whether cycles and instructions are counted.
+    pub counters: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Answer {
+    /// Operations within the window.
+    pub ops: u64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// Length of the window.
+    pub duration: Duration,
+    /// Latencies.
+    pub latencies: Recorder,
+    /// What was used within the window.
+    pub usage: Option<Usage>,
+    /// `io_uring_enter` calls.
+    pub enters: u64,
+    /// Operations on registered memory.
+    pub fixed_ops: u64,
+    /// Which way they went.
+    pub routes: RouteOps,
+    /// The first failure.
+    pub failure: Option<String>,
+}
+
+/// Carries one order out.
+pub fn run() -> Result<(), Failure> {
+    let went_away = |error: std::io::Error| Failure::Io(format!("no order: {}", errno_text(&error)));
+    // Whoever started it is gone, or goes: nobody would read the answer.
+    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+    let interrupt = Interrupt::catch_signals().map_err(went_away)?;
+    writeln!(std::io::stdout(), "ready").map_err(went_away)?;
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line).map_err(went_away)?;
+    let order: Order = serde_json::from_str(&line).map_err(|error| {
+        Failure::Usage(format!("this command is for ringfile perf buffers alone, which starts it: {error}"))
+    })?;
+    pin(order.core)?;
+    if order.counters {
+        counters::begin();
+    }
+    let answer = carry_out(&order, &interrupt)?;
+    let text = serde_json::to_string(&answer).map_err(|error| Failure::Io(error.to_string()))?;
+    writeln!(std::io::stdout(), "{text}").map_err(went_away)
+}
+
+fn pin(core: usize) -> Result<(), Failure> {
+    let mut set = nix::sched::CpuSet::new();
+    let pinned =
+        set.set(core).and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set));
+    pinned.map_err(|error| Failure::Io(format!("can't be pinned to core {core}: {error}")))
+}
+
+fn carry_out(order: &Order, interrupt: &Interrupt) -> Result<Answer, Failure> {
+    let bench = Bench { path: &order.path, interrupt, fio: None };
+    let (outcome, latencies) = engine::ringfile::run(&job(order), &bench, &mut || {})?;
+    let Outcome { ops, errors, duration, usage, enters, fixed_ops, route_ops, failure, .. } = outcome;
+    Ok(Answer {
+        ops,
+        errors,
+        duration,
+        latencies,
+        usage,
+        enters: enters.unwrap_or_default(),
+        fixed_ops: fixed_ops.unwrap_or_default(),
+        routes: route_ops.unwrap_or_default(),
+        failure: failure.map(|failure| failure.to_string()),
+    })
+}
+
+/// The order as the engine takes it.
+fn job(order: &Order) -> Job {
+    Job {
+        rw: order.rw,
+        block: order.block,
+        blocks: order.blocks,
+        numjobs: 1,
+        iodepth: order.depth,
+        buffers: order.buffers,
+        parts: order.parts,
+        batching: None,
+        route: order.route,
+        executor: Executor::Ringfile,
+        direct: order.direct,
+        warmup: order.warmup,
+        duration: order.duration,
+        verify: None,
+        seed: order.number as u64,
+    }
+}

@@ -1,0 +1,136 @@
+//! The tables of `perf buffers`: every cell by kind of buffers, and the other choices in the cells of the smallest block.
+
+use super::results::{Results, Run};
+use super::statistics::{Metric, Spread};
+use super::summary::groups;
+use super::table::{Table, figure, rate};
+use crate::cli::{Cache, Route};
+use crate::values::{self, short_size};
+
+/// What a run's row says: a title, and the figure of one run.
+type Column = (&'static str, fn(&Run) -> Option<f64>);
+
+/// All tables that have rows.
+pub fn tables(results: &Results) -> Vec<Table> {
+    let (grid, choices): (Vec<Vec<&Run>>, Vec<Vec<&Run>>) =
+        groups(&results.runs).into_iter().partition(|group| is_of_grid(results, group[0]));
+    let mut tables = vec![grid_table(&grid)];
+    if !choices.is_empty() {
+        tables.push(choice_table(&grid, &choices));
+    }
+    tables.retain(|table| !table.is_empty());
+    tables
+}
+
+/// Whether a run compares buffers, and not other choices.
+pub fn is_of_grid(results: &Results, run: &Run) -> bool {
+    let params = &results.params;
+    run.direct == params.direct
+        && params.route.first() == run.route.as_ref()
+        && params.cache.first() == Some(&run.cache)
+}
+
+fn grid_table(groups: &[Vec<&Run>]) -> Table {
+    let counted = groups.iter().flatten().any(|run| run.cycles.is_some());
+    let mut columns: Vec<Column> = vec![
+        ("MiB/s", |run| Metric::Bandwidth.of(run)),
+        ("p50", |run| Metric::P50.of(run)),
+        ("p99", |run| Metric::P99.of(run)),
+        ("p99.9", |run| Metric::P999.of(run)),
+        ("user%", |run| run.user_percent),
+        ("sys%", |run| run.system_percent),
+        ("CPU µs", |run| run.cpu_us_per_io),
+        ("sw", |run| for_one(run, run.context_switches)),
+        ("calls", |run| for_one(run, run.system_calls)),
+    ];
+    if counted {
+        columns.push(("cycles", |run| for_one(run, run.cycles)));
+        columns.push(("instr.", |run| for_one(run, run.instructions)));
+    }
+    let mut table = Table::default().number("proc").text("mode").number("bs").number("depth");
+    table = table.text("buffers").end_keys().number("IOPS");
+    for (title, _) in &columns {
+        table = table.number(title);
+    }
+    for group in groups {
+        let run = group[0];
+        let mut cells = vec![
+            run.processes.unwrap_or(1).to_string(),
+            values::name(&run.rw),
+            short_size(run.block_size_bytes),
+            run.iodepth.to_string(),
+            buffers(run),
+            median(group, |run| Some(run.iops), rate),
+        ];
+        cells.extend(columns.iter().map(|&(_, of)| median(group, of, figure)));
+        table.row(cells);
+    }
+    table
+}
+
+/// The kind, with the number of parts: `vectored ×8`.
+fn buffers(run: &Run) -> String {
+    let name = values::name(&run.buffers);
+    run.parts.map_or(name.clone(), |parts| format!("{name} ×{parts}"))
+}
+
+fn choice_table(grid: &[Vec<&Run>], choices: &[Vec<&Run>]) -> Table {
+    let mut table = Table::default().text("way").text("route").number("bs").number("depth").end_keys();
+    table = table
+        .number("IOPS")
+        .number("p50")
+        .number("p99")
+        .number("p99.9")
+        .number("CPU µs")
+        .number("sw")
+        .number("calls");
+    let comparable = |run: &Run| {
+        choices.iter().any(|choice| {
+            (
+                choice[0].iodepth,
+                choice[0].block_size_bytes,
+                choice[0].processes,
+                choice[0].rw,
+                choice[0].buffers,
+            ) == (run.iodepth, run.block_size_bytes, run.processes, run.rw, run.buffers)
+        })
+    };
+    let beside = grid.iter().filter(|group| comparable(group[0]));
+    let mut rows: Vec<&Vec<&Run>> = beside.chain(choices).collect();
+    rows.sort_by_key(|group| group[0].iodepth);
+    for group in rows {
+        let run = group[0];
+        table.row(vec![
+            way(run).into(),
+            run.route.as_ref().map(values::name::<Route>).unwrap_or_default(),
+            short_size(run.block_size_bytes),
+            run.iodepth.to_string(),
+            median(group, |run| Some(run.iops), rate),
+            median(group, |run| Metric::P50.of(run), figure),
+            median(group, |run| Metric::P99.of(run), figure),
+            median(group, |run| Metric::P999.of(run), figure),
+            median(group, |run| run.cpu_us_per_io, figure),
+            median(group, |run| for_one(run, run.context_switches), figure),
+            median(group, |run| for_one(run, run.system_calls), figure),
+        ]);
+    }
+    table
+}
+
+/// How a run went about the page cache.
+pub fn way(run: &Run) -> &'static str {
+    match (run.direct, run.cache) {
+        (true, _) => "direct",
+        (false, Cache::Cold) => "page cache, cold",
+        (false, _) => "page cache, warm",
+    }
+}
+
+fn for_one(run: &Run, count: Option<u64>) -> Option<f64> {
+    (run.ops > 0).then_some(count? as f64 / run.ops as f64)
+}
+
+fn median(group: &[&Run], of: fn(&Run) -> Option<f64>, format: fn(f64) -> String) -> String {
+    let figures = group.iter().filter_map(|run| of(run));
+    Spread::of(figures).map_or_else(|| "-".into(), |spread| format(spread.median))
+}

@@ -1,0 +1,337 @@
+//! What is outside the spread: whether a difference between two sides may be claimed.
+//!
+//! Pure functions of figures. The measure of noise is A/A: how far a run is from the same run once more in the same
+//! round. What always holds: with fewer than three rounds, with rounds that disagree about the direction, or without
+//! A/A, nothing is claimed. A session compares hundreds of cells, so one in twenty is not rare enough: a floor is set so
+//! that all comparisons of a session together are wrong by chance about once in a hundred sessions.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+
+use super::results::{Key, Role, Run};
+use super::statistics::{Metric, Spread};
+use crate::cli::Rw;
+
+/// A difference smaller than that is never claimed, however quiet the machine: nobody would act on it, and what is not
+/// random (the place in the round, the layout of memory) is about as large.
+const LEAST: f64 = 0.02;
+
+/// How often all comparisons of a session together may claim something that is chance.
+const RISK: f64 = 0.01;
+
+/// Below so many rounds there is no spread to speak of.
+const LEAST_ROUNDS: usize = 3;
+
+/// What came of comparing two sides.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Verdict {
+    /// Subject over base, paired within rounds.
+    pub ratio: Spread,
+    /// Rounds that have both.
+    pub rounds: usize,
+    /// What a ratio must be away from 1 to be claimed, as a fraction; infinite where no A/A tells.
+    pub noise: f64,
+    /// Whether the difference may be claimed.
+    pub outside: bool,
+}
+
+impl Verdict {
+    /// Whether the subject has surely more.
+    pub fn more(&self) -> bool {
+        self.outside && self.ratio.median > 1.0
+    }
+
+    /// Whether the subject has surely less.
+    pub fn less(&self) -> bool {
+        self.outside && self.ratio.median < 1.0
+    }
+
+    /// Whether there were rounds and A/A runs enough to judge.
+    pub fn is_judged(&self) -> bool {
+        self.rounds >= LEAST_ROUNDS && self.noise.is_finite()
+    }
+
+    /// The judgement alone: `outside the noise of 4.0 %`.
+    pub fn judgement(&self) -> String {
+        match self.rounds {
+            1 => "one round shows no spread".into(),
+            rounds if rounds < LEAST_ROUNDS => format!("{rounds} rounds are too few to judge"),
+            _ if !self.noise.is_finite() => "the noise was not measured".into(),
+            _ => {
+                let side = if self.outside { "outside" } else { "inside" };
+                let noise = per_cent(self.noise);
+                // Beyond the floor, and yet not the same in every round.
+                if !self.outside && self.ratio.median.ln().abs() > self.noise.ln_1p() {
+                    format!("the rounds disagree, noise {noise}")
+                } else {
+                    format!("{side} the noise of {noise}")
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", range(self.ratio), self.judgement())
+    }
+}
+
+/// A ratio with its least and most, where there are several rounds: `1.21 [1.15..1.30]`.
+fn range(ratio: Spread) -> String {
+    let decimals = if ratio.median < 10.0 { 2 } else { 1 };
+    let figure = |value: f64| format!("{value:.decimals$}");
+    let (median, min, max) = (figure(ratio.median), figure(ratio.min), figure(ratio.max));
+    if ratio.min < ratio.max { format!("{median} [{min}..{max}]") } else { median }
+}
+
+/// `4.2 %`, `13 %`.
+pub fn per_cent(fraction: f64) -> String {
+    let value = fraction * 100.0;
+    if value.abs() < 9.95 { format!("{value:.1} %") } else { format!("{value:.0} %") }
+}
+
+/// Compares two sides: figures of subject and base, a pair for each round, with the noise as a fraction. `None` where no
+/// pair can be compared.
+pub fn compare(pairs: &[(f64, f64)], noise: f64) -> Option<Verdict> {
+    let ratios: Vec<f64> = pairs.iter().filter_map(|&(subject, base)| log_ratio(subject, base)).collect();
+    judge(&ratios, noise)
+}
+
+/// The judgement over rounds, of the logarithm of each round's ratio.
+fn judge(ratios: &[f64], noise: f64) -> Option<Verdict> {
+    let spread = Spread::of(ratios.iter().copied())?;
+    let noise = if noise >= 0.0 { noise.max(LEAST) } else { f64::INFINITY };
+    let one_side = spread.min > 0.0 || spread.max < 0.0;
+    let outside = ratios.len() >= LEAST_ROUNDS && one_side && spread.median.abs() > noise.ln_1p();
+    let ratio = Spread { median: spread.median.exp(), min: spread.min.exp(), max: spread.max.exp() };
+    Some(Verdict { ratio, rounds: ratios.len(), noise, outside })
+}
+
+/// Logarithm of subject over base; `None` where one of them is no positive figure.
+fn log_ratio(subject: f64, base: f64) -> Option<f64> {
+    let positive = |figure: f64| figure.is_finite() && figure > 0.0;
+    (positive(subject) && positive(base)).then(|| subject.ln() - base.ln())
+}
+
+/// Figures of two sides, in pairs of the same round.
+pub fn pairs(subject: &[&Run], base: &[&Run], metric: Metric) -> Vec<(f64, f64)> {
+    by_round(subject, base, metric).into_iter().map(|(_, subject, base)| (subject, base)).collect()
+}
+
+fn by_round(subject: &[&Run], base: &[&Run], metric: Metric) -> Vec<(u32, f64, f64)> {
+    let pair = |run: &&Run| {
+        let other = base.iter().find(|other| other.round == run.round)?;
+        Some((run.round, metric.of(run)?, metric.of(other)?))
+    };
+    subject.iter().filter_map(pair).collect()
+}
+
+/// What all kinds that are measured in turn have in common: one of them has the A/A run for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Place {
+    numjobs: usize,
+    processes: Option<usize>,
+    iodepth: usize,
+    batch: Option<usize>,
+    inflight: Option<usize>,
+    rw: Rw,
+    block_size_bytes: u64,
+}
+
+impl Place {
+    fn of(key: &Key) -> Place {
+        let &Key { numjobs, processes, iodepth, batch, inflight, rw, block_size_bytes, .. } = key;
+        Place { numjobs, processes, iodepth, batch, inflight, rw, block_size_bytes }
+    }
+}
+
+/// The noise of one figure in a session, from its A/A runs.
+#[derive(Debug, Clone)]
+pub struct Noise {
+    /// |logarithm| of every A/A ratio, from the least.
+    all: Vec<f64>,
+    /// Logarithms of the A/A ratios of each cell, with their rounds.
+    cells: HashMap<Place, Vec<(u32, f64)>>,
+    /// What can be compared in the session: the risk is divided among that many.
+    comparisons: usize,
+}
+
+impl Noise {
+    /// That of a session.
+    pub fn of(runs: &[Run], metric: Metric) -> Noise {
+        let measured: HashMap<(Key, u32), &Run> = runs
+            .iter()
+            .filter(|run| run.role == Role::Measure)
+            .map(|run| ((run.key(), run.round), run))
+            .collect();
+        let mut cells: HashMap<Place, Vec<(u32, f64)>> = HashMap::new();
+        for again in runs.iter().filter(|run| run.role == Role::Aa) {
+            let first = measured.get(&(again.key(), again.round)).and_then(|run| metric.of(run));
+            let ratio = metric.of(again).zip(first).and_then(|(again, first)| log_ratio(again, first));
+            if let Some(ratio) = ratio {
+                cells.entry(Place::of(&again.key())).or_default().push((again.round, ratio));
+            }
+        }
+        let mut all: Vec<f64> = cells.values().flatten().map(|(_, ratio)| ratio.abs()).collect();
+        all.sort_by(f64::total_cmp);
+        let comparisons = measured.keys().map(|(key, _)| key).collect::<HashSet<_>>().len();
+        Noise { all, cells, comparisons: comparisons.max(1) }
+    }
+
+    /// What a ratio must be away from 1, as a fraction, in the cell that a key is in: the largest of that cell's A/A
+    /// changes, or so high a quantile of the session's that chance hardly passes it in any cell. Infinite without A/A.
+    pub fn in_cell(&self, key: &Key, rounds: usize) -> f64 {
+        let own = self.cells.get(&Place::of(key)).into_iter().flatten().map(|(_, ratio)| ratio.abs());
+        let own = own.fold(0.0, f64::max);
+        own.max(self.quantile(tail(rounds, self.comparisons))).exp_m1()
+    }
+
+    /// The session's A/A change that a fraction `tail` of them exceeds; beyond the largest it is taken to grow as
+    /// exponential tails do, which normal ones never reach.
+    fn quantile(&self, tail: f64) -> f64 {
+        let Some(&largest) = self.all.last() else { return f64::INFINITY };
+        let places = (self.all.len() + 1) as f64;
+        if tail * places < 1.0 {
+            return largest * (tail.recip().ln() / places.ln()).max(1.0);
+        }
+        let rank = ((1.0 - tail) * places).ceil() as usize;
+        self.all[rank.clamp(1, self.all.len()) - 1]
+    }
+}
+
+/// The tail that the median of so many A/A ratios, all on one side, reaches by chance with [`RISK`] in so many comparisons.
+fn tail(rounds: usize, comparisons: usize) -> f64 {
+    let wanted = RISK / comparisons as f64;
+    let (mut low, mut high) = (0.0, 1.0);
+    for _ in 0..60 {
+        let middle = (low + high) / 2.0;
+        if by_chance(rounds, middle) > wanted { high = middle } else { low = middle }
+    }
+    low
+}
+
+/// How often the median of so many ratios is in the tail by chance, when it has the fraction `tail` of all: half of the
+/// ratios or more are in it, and all have the same sign.
+fn by_chance(rounds: usize, tail: f64) -> f64 {
+    let rounds = rounds.clamp(1, 1000) as i32;
+    let mut ways = 1.0;
+    let mut sum = 0.0;
+    for inside in 0..=rounds {
+        if inside >= (rounds + 1) / 2 {
+            sum += ways * tail.powi(inside) * (1.0 - tail).powi(rounds - inside);
+        }
+        ways *= f64::from(rounds - inside) / f64::from(inside + 1);
+    }
+    sum * 0.5_f64.powi(rounds - 1)
+}
+
+/// One cell of several that are judged as a whole.
+#[derive(Debug, Clone)]
+pub struct Cell {
+    place: Place,
+    /// Subject and base of each round.
+    rounds: Vec<(u32, f64, f64)>,
+}
+
+impl Cell {
+    /// Of the runs of two sides in one cell; `None` where no round has both.
+    pub fn of(subject: &[&Run], base: &[&Run], metric: Metric) -> Option<Cell> {
+        let place = Place::of(&base.first()?.key());
+        let rounds = by_round(subject, base, metric);
+        (!rounds.is_empty()).then_some(Cell { place, rounds })
+    }
+}
+
+/// Compares two sides over several cells as a whole: the ratio of a round is the geometric mean over the cells. `None`
+/// where no cell can be compared.
+///
+/// It must be further from 1 than the same mean of the A/A runs was in any round, and further than chance takes the mean
+/// of so many ratios, as spread as the A/A ratios of these cells are.
+pub fn compare_all(cells: &[Cell], noise: &Noise) -> Option<Verdict> {
+    let ratios = cells.iter().map(|cell| {
+        let ratio = |&(round, subject, base): &(u32, f64, f64)| Some((round, log_ratio(subject, base)?));
+        cell.rounds.iter().filter_map(ratio).collect::<Vec<_>>()
+    });
+    let ratios: Vec<_> = ratios.collect();
+    let again: Vec<_> = cells.iter().filter_map(|cell| noise.cells.get(&cell.place).cloned()).collect();
+    let largest = means(&again).iter().map(|mean| mean.abs()).fold(0.0, f64::max);
+    let floor = largest.max(chance(again.iter().flatten(), ratios.iter().flatten().count()));
+    judge(&means(&ratios), floor.exp_m1())
+}
+
+/// The mean over cells of each round that at least half of the cells have: after an interruption the rest would be a mean
+/// of other things.
+fn means(cells: &[Vec<(u32, f64)>]) -> Vec<f64> {
+    let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    for &(round, ratio) in cells.iter().flatten() {
+        rounds.entry(round).or_default().push(ratio);
+    }
+    let most = rounds.values().map(Vec::len).max().unwrap_or(0);
+    let enough = rounds.into_values().filter(|ratios| ratios.len() * 2 >= most);
+    enough.map(|ratios| ratios.iter().sum::<f64>() / ratios.len() as f64).collect()
+}
+
+/// How far from 0 chance takes the mean of so many ratios that are as spread as the A/A ones: Student's t, since there
+/// may be few A/A ratios to know the spread from.
+fn chance<'a>(again: impl Iterator<Item = &'a (u32, f64)>, count: usize) -> f64 {
+    let squares: Vec<f64> = again.map(|(_, ratio)| ratio * ratio).collect();
+    if squares.is_empty() || count == 0 {
+        return f64::INFINITY;
+    }
+    let known = squares.len() as f64;
+    let deviation = (squares.iter().sum::<f64>() / known).sqrt();
+    // The normal quantile of RISK divided among the dozen comparisons of this kind that advice makes, both sides; for
+    // few degrees of freedom as Cornish and Fisher correct it. The median of rounds is 1.25 times as spread as their mean.
+    let z: f64 = 3.3;
+    let t = z
+        + (z.powi(3) + z) / (4.0 * known)
+        + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * known * known);
+    1.25 * t * deviation / (count as f64).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(pairs: &[(f64, f64)], noise: f64) -> Verdict {
+        compare(pairs, noise).expect("comparable")
+    }
+
+    #[test]
+    fn a_claim_needs_rounds_that_agree_and_more_than_the_noise() {
+        let clear = verdict(&[(121.0, 100.0), (115.0, 100.0), (130.0, 100.0)], 0.04);
+        assert!(clear.outside && clear.more() && !clear.less());
+        assert_eq!(clear.to_string(), "1.21 [1.15..1.30], outside the noise of 4.0 %");
+        let noise = verdict(&[(98.0, 100.0), (103.0, 100.0), (93.0, 100.0)], 0.05);
+        assert_eq!(noise.to_string(), "0.98 [0.93..1.03], inside the noise of 5.0 %");
+        let torn = verdict(&[(150.0, 100.0), (150.0, 100.0), (90.0, 100.0)], 0.05);
+        assert_eq!(torn.to_string(), "1.50 [0.90..1.50], the rounds disagree, noise 5.0 %");
+        let small = verdict(&[(101.0, 100.0); 5], 0.001);
+        assert_eq!(small.to_string(), "1.01, inside the noise of 2.0 %");
+        let half = verdict(&[(50.0, 100.0); 3], 0.12);
+        assert!(half.less());
+        assert_eq!(half.to_string(), "0.50, outside the noise of 12 %");
+    }
+
+    #[test]
+    fn nothing_is_claimed_of_too_few_rounds_or_without_noise() {
+        let one = verdict(&[(900.0, 100.0)], 0.04);
+        assert_eq!(one.to_string(), "9.00, one round shows no spread");
+        let two = verdict(&[(2000.0, 100.0), (2200.0, 100.0)], 0.04);
+        assert_eq!(two.to_string(), "21.0 [20.0..22.0], 2 rounds are too few to judge");
+        let unknown = verdict(&[(900.0, 100.0); 3], f64::INFINITY);
+        assert_eq!(unknown.to_string(), "9.00, the noise was not measured");
+        assert!(!one.outside && !two.outside && !unknown.outside);
+    }
+
+    #[test]
+    fn figures_that_are_none_are_left_out() {
+        let odd = [(0.0, 1.0), (1.0, 0.0), (f64::NAN, 1.0), (f64::INFINITY, 1.0), (-1.0, 1.0)];
+        assert_eq!(compare(&odd, 0.1), None);
+        assert_eq!(compare(&[], 0.1), None);
+        let huge = verdict(&[(f64::MAX, f64::MIN_POSITIVE); 3], 0.1);
+        assert!(huge.more() && !huge.to_string().is_empty());
+        assert!(!verdict(&[(2.0, 1.0); 3], f64::NAN).outside);
+    }
+}

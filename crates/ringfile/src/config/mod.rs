@@ -1,0 +1,370 @@
+//! What was found best on a machine, set once: a TOML file, and the environment over it.
+//!
+//! [`Config`] makes the builders of pools, files, batches and readers with those settings in them, so that what a program
+//! calls on a builder wins. Knows only what users can call. `settings.rs` has each setting's name, range and words,
+//! `reading.rs` and `writing.rs` the file. What always holds: every value is in its range, so what is written is read back
+//! equal.
+
+mod reading;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod writing;
+
+use std::path::Path;
+
+use crate::error::Result;
+use crate::{Batch, File, HugePages, OpenOptions, Pool, PoolBuilder, Reader, Route};
+use reading::Source;
+use settings::{BLOCK_SIZES, CAPACITIES, DEPTHS, WORKERS};
+
+/// Settings for a machine, from a TOML file and the environment. Each may be missing, and is then the library's usual one.
+///
+/// `ringfile perf buffers --emit-config FILE.toml` writes such a file with what it measured as best; one written by
+/// hand does as well:
+///
+/// ```toml
+/// capacity = "64MiB"      # of a pool; or bytes as a number
+/// huge_pages = "auto"     # "auto", "never", "require"
+/// depth = 64              # operations in flight at most, 1 to 4096
+/// block_size = "16KiB"    # of one read
+/// buffers = "fixed"       # "normal", "fixed", "vectored", "vectored-fixed"
+/// direct = true           # past the page cache
+/// route = "auto"          # "auto", "ring", "inline", "workers"
+/// workers = 0             # threads at most, up to 4096; 0 for the usual number
+/// ```
+///
+/// Sizes in text are in powers of 1024, whether `64m`, `64MB` or `64MiB`. The environment has the same settings, without
+/// quotes, as `RINGFILE_CAPACITY`, `RINGFILE_HUGE_PAGES`, `RINGFILE_DEPTH`, `RINGFILE_BLOCK_SIZE`, `RINGFILE_BUFFERS`,
+/// `RINGFILE_DIRECT`, `RINGFILE_ROUTE` and `RINGFILE_WORKERS`; an empty one counts as missing. They are read by
+/// [`load`](Self::load), [`from_env`](Self::from_env) and [`with_env`](Self::with_env), and have no effect without. (Apart
+/// from this, `RINGFILE_BACKEND=workers` does without io_uring in any program.)
+///
+/// **What wins**: calls on a builder over the environment, the environment over the file.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let (settings, data) = (folder.path().join("ringfile.toml"), folder.path().join("data.bin"));
+/// # std::fs::write(&settings, "depth = 8\nblock_size = '64KiB'\ncapacity = '1MiB'")?;
+/// # std::fs::write(&data, vec![7; 1 << 20])?;
+/// let config = ringfile::Config::load(&settings)?;
+/// config.apply();
+/// let pool = config.pool().capacity(16 << 20).build()?;
+/// let file = config.open_options().read(true).open(&data)?;
+/// let mut reader = config.reader(&file, &pool);
+/// ringfile::block_on(async {
+///     let piece = reader.next().await.expect("not empty")?;
+///     assert_eq!((piece.len(), pool.metrics().capacity), (64 << 10, 16 << 20));
+///     assert_eq!(pool.metrics().in_use, 8 * (64 << 10));
+///     Ok(())
+/// })
+/// # }
+/// ```
+///
+/// Printed, it is such a file again, with a comment for each setting; see also [`to_toml_with`](Self::to_toml_with).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Config {
+    capacity: Option<usize>,
+    huge_pages: Option<HugePages>,
+    depth: Option<usize>,
+    block_size: Option<usize>,
+    buffers: Option<Buffers>,
+    direct: Option<bool>,
+    route: Option<Route>,
+    workers: Option<usize>,
+}
+
+/// Which buffers I/O uses: registered or not, one at a time or several at once.
+///
+/// ```
+/// use ringfile::Buffers;
+/// assert!(Buffers::VectoredFixed.is_registered() && Buffers::VectoredFixed.is_vectored());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Buffers {
+    /// A pool that is not registered.
+    Normal,
+    /// A registered pool: operations take the fixed form.
+    Fixed,
+    /// As [`Normal`](Self::Normal), and best read and written several at once ([`File::read_vectored_at`]), which the
+    /// program has to do.
+    Vectored,
+    /// As [`Fixed`](Self::Fixed), and best read and written several at once, which the program has to do.
+    VectoredFixed,
+}
+
+impl Buffers {
+    /// Whether the pool is registered.
+    #[must_use]
+    pub fn is_registered(self) -> bool {
+        matches!(self, Self::Fixed | Self::VectoredFixed)
+    }
+
+    /// Whether several buffers at once were found best.
+    #[must_use]
+    pub fn is_vectored(self) -> bool {
+        matches!(self, Self::Vectored | Self::VectoredFixed)
+    }
+}
+
+/// From where settings come. None of these has an effect on anything yet.
+impl Config {
+    /// No setting at all: everything as usual.
+    ///
+    /// ```
+    /// use ringfile::{Buffers, Config};
+    /// let config = Config::new().with_depth(64).with_buffers(Buffers::Fixed);
+    /// assert_eq!(Config::parse(&config.to_string())?, config);
+    /// # Ok::<(), ringfile::Error>(())
+    /// ```
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The settings of a TOML file, and those of the environment over them. Blocks.
+    ///
+    /// # Errors
+    /// As `open(2)` and `read(2)`: of [kind](crate::Error::kind) `NotFound` where there is no such file. `InvalidData` where
+    /// it is no TOML, has an unknown or misspelt setting, or a value that is not allowed; the error says in which line,
+    /// and what is. As [`with_env`](Self::with_env).
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        Source { text: &reading::text_of(path)?, path: Some(path) }.settings()?.with_env()
+    }
+
+    /// The settings of TOML text alone, without the environment.
+    ///
+    /// # Errors
+    /// `InvalidData`, as [`load`](Self::load).
+    ///
+    /// ```
+    /// let error = ringfile::Config::parse("direct = true\ndepht = 4").unwrap_err().to_string();
+    /// assert!(error.starts_with(
+    ///     "reading line 2 of the settings: unknown field `depht`: did you mean `depth`? known: capacity, huge_pages"
+    /// ));
+    /// ```
+    pub fn parse(text: &str) -> Result<Self> {
+        Source { text, path: None }.settings()
+    }
+
+    /// The settings of the environment alone.
+    ///
+    /// # Errors
+    /// As [`with_env`](Self::with_env).
+    pub fn from_env() -> Result<Self> {
+        Self::new().with_env()
+    }
+
+    /// The settings of the environment over these.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a variable with a value that is not allowed; the error names it, and says what is.
+    pub fn with_env(mut self) -> Result<Self> {
+        reading::environment(&mut self, |name| std::env::var_os(name))?;
+        Ok(self)
+    }
+}
+
+/// What is made with the settings. Every call on what is returned wins over them.
+impl Config {
+    /// A pool's builder, with `capacity`, `huge_pages` and whether it is registered (`buffers`).
+    ///
+    /// ```
+    /// let config = ringfile::Config::parse("capacity = '1MiB'\nbuffers = 'normal'")?;
+    /// assert_eq!(config.pool().build()?.metrics().capacity, 1 << 20);
+    /// assert_eq!(config.pool().capacity(8 << 20).build()?.metrics().capacity, 8 << 20);
+    /// # Ok::<(), ringfile::Error>(())
+    /// ```
+    pub fn pool(&self) -> PoolBuilder {
+        let mut pool = Pool::builder();
+        if let Some(bytes) = self.capacity {
+            pool = pool.capacity(bytes);
+        }
+        if let Some(huge_pages) = self.huge_pages {
+            pool = pool.huge_pages(huge_pages);
+        }
+        if let Some(buffers) = self.buffers {
+            pool = pool.registered(buffers.is_registered());
+        }
+        pool
+    }
+
+    /// How to open a file, with `direct` and `route`. Where the file system can't do direct I/O, opening with
+    /// `direct = true` is an error, unless [`buffered_fallback`](OpenOptions::buffered_fallback) is set on it.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("data.bin");
+    /// # std::fs::write(&path, "content")?;
+    /// let config = ringfile::Config::parse("direct = true\nroute = 'inline'")?;
+    /// let file = config.open_options().read(true).direct(false).open(&path)?;
+    /// assert!(!file.is_direct());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn open_options(&self) -> OpenOptions {
+        let mut options = OpenOptions::new();
+        if let Some(direct) = self.direct {
+            options.direct(direct);
+        }
+        if let Some(route) = self.route {
+            options.route(route);
+        }
+        options
+    }
+
+    /// A stream of the file, with `block_size` and `depth`.
+    #[must_use]
+    pub fn reader(&self, file: &File, pool: &Pool) -> Reader {
+        let mut reader = file.reader(pool);
+        if let Some(bytes) = self.block_size {
+            reader = reader.block(bytes);
+        }
+        if let Some(reads) = self.depth {
+            reader = reader.depth(reads);
+        }
+        reader
+    }
+
+    /// An empty batch, with `depth` as the most that are [in flight](Batch::in_flight).
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("data.bin");
+    /// # std::fs::write(&path, "content")?;
+    /// let config = ringfile::Config::new().with_depth(4);
+    /// let file = config.open_options().read(true).open(&path)?;
+    /// let mut batch = config.batch();
+    /// batch.read(&file, Vec::with_capacity(7), 0);
+    /// assert_eq!(batch.run().remove(0).result?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn batch(&self) -> Batch {
+        let batch = Batch::new();
+        match self.depth {
+            Some(most) => batch.in_flight(most),
+            None => batch,
+        }
+    }
+
+    /// Sets what is the process's own: `route`, for files that are opened from now on without one of their own
+    /// ([`set_default_route`](crate::set_default_route)), and `workers`
+    /// ([`set_worker_threads`](crate::set_worker_threads)). What is missing stays as it is.
+    pub fn apply(&self) {
+        if let Some(route) = self.route {
+            crate::set_default_route(route);
+        }
+        if let Some(threads) = self.workers {
+            crate::set_worker_threads(threads);
+        }
+    }
+}
+
+/// Setting by hand: over what was loaded. What is out of range becomes the nearest that is in it.
+impl Config {
+    /// The capacity of pools in bytes, at least 4096.
+    pub fn with_capacity(mut self, bytes: usize) -> Self {
+        self.capacity = Some(bytes.clamp(*CAPACITIES.start(), *CAPACITIES.end()));
+        self
+    }
+
+    /// The page sizes of pools.
+    pub fn with_huge_pages(mut self, huge_pages: HugePages) -> Self {
+        self.huge_pages = Some(huge_pages);
+        self
+    }
+
+    /// Operations in flight at most, 1 to 4096.
+    pub fn with_depth(mut self, operations: usize) -> Self {
+        self.depth = Some(operations.clamp(*DEPTHS.start(), *DEPTHS.end()));
+        self
+    }
+
+    /// Bytes of one read or write, 1 to 1 GiB.
+    pub fn with_block_size(mut self, bytes: usize) -> Self {
+        self.block_size = Some(bytes.clamp(*BLOCK_SIZES.start(), *BLOCK_SIZES.end()));
+        self
+    }
+
+    /// Which buffers to use.
+    pub fn with_buffers(mut self, buffers: Buffers) -> Self {
+        self.buffers = Some(buffers);
+        self
+    }
+
+    /// Whether I/O passes the page cache by.
+    pub fn with_direct(mut self, direct: bool) -> Self {
+        self.direct = Some(direct);
+        self
+    }
+
+    /// Which way operations go.
+    pub fn with_route(mut self, route: Route) -> Self {
+        self.route = Some(route);
+        self
+    }
+
+    /// Worker threads at most, up to 4096; 0 for the usual number.
+    pub fn with_workers(mut self, threads: usize) -> Self {
+        self.workers = Some(threads.clamp(*WORKERS.start(), *WORKERS.end()));
+        self
+    }
+}
+
+/// What is set, for code that does more with it than the builders do. `None` is for the usual.
+impl Config {
+    /// The capacity of pools, in bytes.
+    #[must_use]
+    pub fn capacity(&self) -> Option<usize> {
+        self.capacity
+    }
+
+    /// The page sizes of pools.
+    #[must_use]
+    pub fn huge_pages(&self) -> Option<HugePages> {
+        self.huge_pages
+    }
+
+    /// Operations in flight at most.
+    #[must_use]
+    pub fn depth(&self) -> Option<usize> {
+        self.depth
+    }
+
+    /// Bytes of one read or write.
+    #[must_use]
+    pub fn block_size(&self) -> Option<usize> {
+        self.block_size
+    }
+
+    /// Which buffers to use.
+    #[must_use]
+    pub fn buffers(&self) -> Option<Buffers> {
+        self.buffers
+    }
+
+    /// Whether I/O passes the page cache by.
+    #[must_use]
+    pub fn direct(&self) -> Option<bool> {
+        self.direct
+    }
+
+    /// Which way operations go.
+    #[must_use]
+    pub fn route(&self) -> Option<Route> {
+        self.route
+    }
+
+    /// Worker threads at most; 0 is the usual number.
+    #[must_use]
+    pub fn workers(&self) -> Option<usize> {
+        self.workers
+    }
+}

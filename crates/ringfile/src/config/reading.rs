@@ -1,0 +1,160 @@
+//! Settings out of TOML text and out of the environment.
+//!
+//! Knows the settings by their table only. What always holds: no text makes it panic, and an error names the line or the
+//! variable, what is wrong there, and what would be right, in one line.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::ops::Range;
+use std::path::Path;
+
+use toml::de::{DeTable, DeValue};
+
+use super::Config;
+use super::settings::{SETTINGS, Setting, Value};
+use crate::error::{Error, Result};
+
+/// Far more than eight settings with any comments: what is longer is some other file.
+const LONGEST: u64 = 1 << 20;
+/// Characters of a wrong value that an error shows.
+const SHOWN: usize = 40;
+/// Letters left out, added, exchanged or wrong, up to which a name is taken for a misspelt one.
+const MISSPELT: usize = 2;
+
+/// The text of a file of settings.
+pub(super) fn text_of(path: &Path) -> Result<String> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes));
+    if let Err(error) = read {
+        let failed = Error::from_io(&error, "reading the settings").on(Some(path));
+        return Err(match error.kind() {
+            ErrorKind::NotFound => failed.because("`ringfile perf buffers --emit-config FILE` writes them"),
+            ErrorKind::IsADirectory => failed.because("name the file in it"),
+            _ => failed,
+        });
+    }
+    let wrong = |why| Error::new(ErrorKind::InvalidData, "reading the settings").on(Some(path)).because(why);
+    if bytes.len() as u64 > LONGEST {
+        return Err(wrong("longer than 1 MiB: name a file of settings"));
+    }
+    String::from_utf8(bytes).map_err(|_| wrong("no text in UTF-8: name a file of settings"))
+}
+
+/// TOML text, and the file it was read from where there is one.
+pub(super) struct Source<'a> {
+    pub(super) text: &'a str,
+    pub(super) path: Option<&'a Path>,
+}
+
+impl Source<'_> {
+    pub(super) fn settings(&self) -> Result<Config> {
+        let table = DeTable::parse(self.text).map_err(|error| {
+            let at = error.span().unwrap_or_default();
+            let line = self.text.lines().nth(self.lines_before(&at)).unwrap_or_default();
+            self.error(&at, no_toml(line, error.message()))
+        })?;
+        let mut fields: Vec<_> = table.get_ref().iter().collect();
+        // The first error in the file, not in the alphabet.
+        fields.sort_by_key(|(name, _)| name.span().start);
+        let mut config = Config::new();
+        for (name, value) in fields {
+            let is_table = value.get_ref().is_table();
+            let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name.get_ref().as_ref())
+            else {
+                return Err(self.error(&name.span(), unknown(name.get_ref(), is_table)));
+            };
+            if !(setting.set)(&mut config, value_of(value.get_ref())) {
+                let written = self.text.get(value.span()).filter(|_| !is_table).unwrap_or("a table");
+                return Err(self.error(&value.span(), refused(setting.name, written, setting.allowed)));
+            }
+        }
+        Ok(config)
+    }
+
+    fn error(&self, at: &Range<usize>, why: String) -> Error {
+        let of = if self.path.is_none() { " of the settings" } else { "" };
+        let what = format!("reading line {}{of}", self.lines_before(at) + 1);
+        Error::new(ErrorKind::InvalidData, what).on(self.path).because(why)
+    }
+
+    fn lines_before(&self, at: &Range<usize>) -> usize {
+        self.text.get(..at.start).unwrap_or(self.text).matches('\n').count()
+    }
+}
+
+/// Puts what the environment says over the settings. `get` looks a variable up.
+pub(super) fn environment(config: &mut Config, get: impl Fn(&str) -> Option<OsString>) -> Result<()> {
+    for setting in &SETTINGS {
+        let variable = setting.variable();
+        let Some(value) = get(&variable).filter(|value| !value.is_empty()) else { continue };
+        let is_allowed = value.to_str().is_some_and(|text| (setting.set)(config, value_of_text(text)));
+        if !is_allowed {
+            let why = refused(&variable, &value.to_string_lossy(), &without_quotes(setting));
+            return Err(Error::new(ErrorKind::InvalidInput, "reading the environment").because(why));
+        }
+    }
+    Ok(())
+}
+
+fn without_quotes(setting: &Setting) -> String {
+    setting.allowed.replace('"', "")
+}
+
+fn value_of<'a>(value: &'a DeValue<'_>) -> Value<'a> {
+    match value {
+        DeValue::Integer(number) => u64::from_str_radix(number.as_str(), number.radix()).map(Value::Number),
+        DeValue::Boolean(on) => Ok(Value::Switch(*on)),
+        DeValue::String(text) => Ok(Value::Text(text)),
+        _ => Ok(Value::Other),
+    }
+    .unwrap_or(Value::Other)
+}
+
+/// The environment has no quotes: what can be a number or a switch is one.
+fn value_of_text(text: &str) -> Value<'_> {
+    match text {
+        "true" => Value::Switch(true),
+        "false" => Value::Switch(false),
+        _ => text.parse().map_or(Value::Text(text), Value::Number),
+    }
+}
+
+/// What is no TOML in a line, by the message of its parser.
+fn no_toml(line: &str, message: &str) -> String {
+    let (line, message) = (shown(line.trim(), SHOWN), shown(message, usize::MAX));
+    let advice = match &*message {
+        "duplicate key" => "keep one",
+        _ => r#"write `depth = 64`, and words and units in quotes, as `capacity = "64MiB"`"#,
+    };
+    format!("`{line}`: {message}; {advice}")
+}
+
+fn refused(name: &str, written: &str, allowed: &str) -> String {
+    format!("`{name}` can't be {}: give {allowed}", shown(written, SHOWN))
+}
+
+fn unknown(name: &str, is_table: bool) -> String {
+    let known = SETTINGS.each_ref().map(|setting| setting.name).join(", ");
+    let closest = SETTINGS
+        .iter()
+        .map(|setting| (strsim::osa_distance(setting.name, &name.to_lowercase()), setting.name))
+        .min()
+        .filter(|(distance, _)| *distance <= MISSPELT);
+    let name = shown(name, SHOWN);
+    match closest {
+        Some((_, meant)) => format!("unknown field `{name}`: did you mean `{meant}`? known: {known}"),
+        None if is_table => format!("unknown table `{name}`: settings are in none; known: {known}"),
+        None => format!("unknown field `{name}`: remove it; known: {known}"),
+    }
+}
+
+/// Text of any kind as a piece of one line.
+fn shown(text: &str, longest: usize) -> String {
+    let mut shown: String =
+        text.chars().take(longest).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(longest).is_some() {
+        shown.push('…');
+    }
+    shown
+}

@@ -1,0 +1,163 @@
+//! The settings: what each is called, what it may be, and how it is spelt.
+//!
+//! Pure functions of values. What always holds: what `get` writes, `set` takes and gives the same.
+
+use std::ops::RangeInclusive;
+
+use super::{Buffers, Config};
+use crate::batch::MOST_IN_FLIGHT;
+use crate::memory::LARGEST;
+use crate::{HugePages, Route};
+
+/// Below the smallest page no pool can be made, and more than half the address space can't be mapped.
+pub(super) const CAPACITIES: RangeInclusive<usize> = 4096..=isize::MAX as usize / 2;
+pub(super) const BLOCK_SIZES: RangeInclusive<usize> = 1..=LARGEST;
+pub(super) const DEPTHS: RangeInclusive<usize> = 1..=MOST_IN_FLIGHT;
+/// More would have nothing to do.
+pub(super) const WORKERS: RangeInclusive<usize> = 0..=MOST_IN_FLIGHT;
+
+const HUGE_PAGES: [(&str, HugePages); 3] =
+    [("auto", HugePages::Auto), ("never", HugePages::Never), ("require", HugePages::Require)];
+const BUFFERS: [(&str, Buffers); 4] = [
+    ("normal", Buffers::Normal),
+    ("fixed", Buffers::Fixed),
+    ("vectored", Buffers::Vectored),
+    ("vectored-fixed", Buffers::VectoredFixed),
+];
+const ROUTES: [(&str, Route); 4] =
+    [("auto", Route::Auto), ("ring", Route::Ring), ("inline", Route::Inline), ("workers", Route::Workers)];
+
+/// A value as it was written, before it is known to fit.
+#[derive(Clone, Copy)]
+pub(super) enum Value<'a> {
+    Number(u64),
+    Switch(bool),
+    Text(&'a str),
+    /// Something that no setting takes: a date, a list, a negative number.
+    Other,
+}
+
+pub(super) struct Setting {
+    pub(super) name: &'static str,
+    /// What it is, for who reads the file.
+    pub(super) about: &'static str,
+    /// What it may be, for who wrote something else, as TOML has it.
+    pub(super) allowed: &'static str,
+    /// Takes a value; false where it is not allowed.
+    pub(super) set: fn(&mut Config, Value<'_>) -> bool,
+    /// The value as TOML, where there is one.
+    pub(super) get: fn(&Config) -> Option<String>,
+}
+
+pub(super) static SETTINGS: [Setting; 8] = [
+    Setting {
+        name: "capacity",
+        about: "Memory of a pool, at most.",
+        allowed: r#"4096 bytes or more, as 67108864 or "64MiB""#,
+        set: |config, value| put(&mut config.capacity, size(value, &CAPACITIES)),
+        get: |config| config.capacity.map(written_size),
+    },
+    Setting {
+        name: "huge_pages",
+        about: "Page sizes of a pool: auto, never or require.",
+        allowed: r#""auto", "never" or "require""#,
+        set: |config, value| put(&mut config.huge_pages, word(value, &HUGE_PAGES)),
+        get: |config| written_word(config.huge_pages, &HUGE_PAGES),
+    },
+    Setting {
+        name: "depth",
+        about: "Operations in flight, at most.",
+        allowed: "a whole number from 1 to 4096",
+        set: |config, value| put(&mut config.depth, count(value, &DEPTHS)),
+        get: |config| config.depth.map(|depth| depth.to_string()),
+    },
+    Setting {
+        name: "block_size",
+        about: "Bytes of one read or write.",
+        allowed: r#"1 byte to 1 GiB, as 16384 or "16KiB""#,
+        set: |config, value| put(&mut config.block_size, size(value, &BLOCK_SIZES)),
+        get: |config| config.block_size.map(written_size),
+    },
+    Setting {
+        name: "buffers",
+        about: "normal, fixed (registered with the kernel), vectored or vectored-fixed.",
+        allowed: r#""normal", "fixed", "vectored" or "vectored-fixed""#,
+        set: |config, value| put(&mut config.buffers, word(value, &BUFFERS)),
+        get: |config| written_word(config.buffers, &BUFFERS),
+    },
+    Setting {
+        name: "direct",
+        about: "Whether I/O passes the page cache by (O_DIRECT).",
+        allowed: "true or false",
+        set: |config, value| put(&mut config.direct, switch(value)),
+        get: |config| config.direct.map(|direct| direct.to_string()),
+    },
+    Setting {
+        name: "route",
+        about: "Which way operations go: auto, ring, inline or workers.",
+        allowed: r#""auto", "ring", "inline" or "workers""#,
+        set: |config, value| put(&mut config.route, word(value, &ROUTES)),
+        get: |config| written_word(config.route, &ROUTES),
+    },
+    Setting {
+        name: "workers",
+        about: "Worker threads, at most; 0 for the usual number.",
+        allowed: "a whole number from 0 to 4096",
+        set: |config, value| put(&mut config.workers, count(value, &WORKERS)),
+        get: |config| config.workers.map(|threads| threads.to_string()),
+    },
+];
+
+impl Setting {
+    /// The environment variable of this setting.
+    pub(super) fn variable(&self) -> String {
+        format!("RINGFILE_{}", self.name.to_uppercase())
+    }
+}
+
+fn put<T>(place: &mut Option<T>, value: Option<T>) -> bool {
+    let is_allowed = value.is_some();
+    if is_allowed {
+        *place = value;
+    }
+    is_allowed
+}
+
+fn count(value: Value<'_>, allowed: &RangeInclusive<usize>) -> Option<usize> {
+    let Value::Number(number) = value else { return None };
+    usize::try_from(number).ok().filter(|number| allowed.contains(number))
+}
+
+fn size(value: Value<'_>, allowed: &RangeInclusive<usize>) -> Option<usize> {
+    match value {
+        Value::Text(text) => {
+            let bytes = parse_size::Config::new().with_binary().parse_size(text).ok()?;
+            count(Value::Number(bytes), allowed)
+        }
+        _ => count(value, allowed),
+    }
+}
+
+fn switch(value: Value<'_>) -> Option<bool> {
+    if let Value::Switch(on) = value { Some(on) } else { None }
+}
+
+fn word<T: Copy>(value: Value<'_>, words: &[(&str, T)]) -> Option<T> {
+    let Value::Text(text) = value else { return None };
+    words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning)
+}
+
+fn written_word<T: Copy + PartialEq>(value: Option<T>, words: &[(&str, T)]) -> Option<String> {
+    let (word, _) = words.iter().find(|(_, meaning)| Some(*meaning) == value)?;
+    Some(format!("\"{word}\""))
+}
+
+/// In the largest unit that leaves no remainder.
+fn written_size(bytes: usize) -> String {
+    for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+        if bytes.trailing_zeros() >= shift {
+            return format!("\"{}{unit}\"", bytes >> shift);
+        }
+    }
+    bytes.to_string()
+}
