@@ -89,6 +89,8 @@ pub enum PerfCommand {
     /// from then until it is read and checked. Latencies are those of whole batches, in µs; p99.99 means something from
     /// 10,000 operations on.
     #[command(mut_arg("duration", |arg| arg.default_value("10s")))]
+    #[command(mut_arg("warmup", |arg| arg.help("Time before each run that is not counted")))]
+    #[command(mut_arg("rounds", |arg| arg.help("Rounds, each with all kinds of memory in turn and begun by another one")))]
     Pool(PoolArgs),
 }
 

@@ -13,10 +13,10 @@ use crate::values::{self, List};
 #[command(after_long_help = EXAMPLES)]
 pub struct PoolArgs {
     /// Threads that fill buffers and write them
-    #[arg(long, value_name = "N", default_value = "4", value_parser = values::count::<1024>)]
+    #[arg(long, value_name = "N", default_value = "4", value_parser = values::count::<256>)]
     pub producers: u32,
     /// Threads that read back what was written and check it
-    #[arg(long, value_name = "N", default_value = "4", value_parser = values::count::<1024>)]
+    #[arg(long, value_name = "N", default_value = "4", value_parser = values::count::<256>)]
     pub consumers: u32,
     /// Bytes a second for each side, all its threads together: 500MB (k, m, g are powers of 1024) [default: as fast
     /// as it goes]

@@ -24,7 +24,7 @@ const fn column(title: &'static str, of: fn(&Run) -> Option<f64>) -> Column {
     Column { title, of, format: figure, compared: true }
 }
 
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column; 12] = [
     Column { title: "IOPS", of: |run| Some(run.iops), format: rate, compared: true },
     column("MiB/s", |run| Some(run.bw_bytes / f64::from(1 << 20))),
     column("p50", |run| micros(run, |latency| latency.p50)),
@@ -35,8 +35,7 @@ const COLUMNS: [Column; 13] = [
     column("p99.99", |run| micros(run, |latency| latency.p9999)),
     column("max", |run| micros(run, |latency| latency.max)),
     column("stddev", |run| micros(run, |latency| latency.stddev)),
-    Column { title: "late p50", of: |run| late(run, |late| late.p50), format: figure, compared: false },
-    Column { title: "late p99", of: |run| late(run, |late| late.p99), format: figure, compared: false },
+    Column { title: "late p99", of: late_p99, format: figure, compared: false },
     column("CPU µs", |run| run.cpu_us_per_io),
 ];
 
@@ -44,8 +43,8 @@ fn micros(run: &Run, of: fn(&Latency) -> u64) -> Option<f64> {
     run.latency_ns.as_ref().map(|latency| of(latency) as f64 / 1000.0)
 }
 
-fn late(run: &Run, of: fn(&Latency) -> u64) -> Option<f64> {
-    run.pool.as_ref()?.late_ns.as_ref().map(|late| of(late) as f64 / 1000.0)
+fn late_p99(run: &Run) -> Option<f64> {
+    run.pool.as_ref()?.late_ns.as_ref().map(|late| late.p99 as f64 / 1000.0)
 }
 
 /// The table of all runs that were made to be compared.

@@ -26,6 +26,10 @@ fn while_measuring() {
         std::thread::sleep(Duration::from_millis(500));
         let finished = interrupt(child, signal);
         assert!(finished.stdout.contains("|producer|vec"), "{finished:#?}");
+        assert!(
+            !finished.stdout.contains("NOT carried"),
+            "what was not due yet is no backlog: {finished:#?}"
+        );
         finished.fails(130);
         let results = json(&out);
         assert_eq!((&results["interrupted"], runs(&results).len()), (&true.into(), 2));

@@ -144,7 +144,7 @@ fn units(job: &Job, runs: &[Run]) -> String {
     };
     let mut text = format!(
         "latencies in µs, of whole batches: a producer's {from} until it was written, a consumer's from when it was \
-         written until it was read and checked; late is the part of it before it was begun; CPU µs for one buffer, of \
+         written until it was read and checked; late p99 is of the part before it was begun; CPU µs for one buffer, of \
          the side's own threads"
     );
     let others = runs.iter().filter_map(|run| run.pool.as_ref()?.other_cpu_percent).reduce(f64::max);

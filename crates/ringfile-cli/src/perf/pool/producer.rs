@@ -79,8 +79,10 @@ impl<S: Source> Producer<S> {
         }
         self.ledger.close();
         let timeline = self.shared.timeline;
-        let due = self.schedule.map(|schedule| schedule.due_before(timeline.end - timeline.begin));
-        Ok(Produced { ledger: self.ledger, backlog: due.map(|due| due.saturating_sub(self.batches)) })
+        // Of a run that was stopped, what was not due yet is not missing.
+        let over = Instant::now().min(timeline.end).saturating_duration_since(timeline.begin);
+        let backlog = self.schedule.map(|schedule| schedule.due_before(over).saturating_sub(self.batches));
+        Ok(Produced { ledger: self.ledger, backlog })
     }
 
     /// When the next batch is due, once that is now or past; `None` when there is none any more. None is ever skipped.

@@ -317,7 +317,8 @@ fn spawn<'scope, T: Send + 'scope>(
     let its_own = shared.clone();
     let body = move || {
         let _stop = StopOnPanic(&its_own);
-        // The kernel may put off a wake-up by 50 µs to save power, which would count as latency. Refused, it does.
+        // The kernel puts off wake-ups by up to 50 µs to save power, which would count as latency. Where it refuses not to,
+        // that shows as being late.
         let _ = nix::sys::prctl::set_timerslack(1);
         work(&its_own).map_err(|failure| its_own.fail(failure)).ok()
     };

@@ -187,23 +187,28 @@ impl Room {
     }
 }
 
-/// A file that no folder has.
+/// A file that no folder has; `number` tells this process's files apart.
 pub fn open_unnamed(folder: &Path, direct: bool, number: u64) -> ringfile::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600).direct(direct);
     match options.clone().custom_flags(libc::O_TMPFILE).open(folder) {
         Err(error) if matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
-            let path = folder.join(format!(".ringfile-segment-{}-{number}", std::process::id()));
-            let opened = options.create_new(true).open(&path);
-            if !opened.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::AlreadyExists) {
-                // It lasts until it is closed. Where the file system has no direct I/O it was made all the same; where it
-                // could not be made there is nothing to remove.
-                let _ = std::fs::remove_file(&path);
-            }
-            opened
+            open_and_remove(&mut options, folder, number)
         }
         opened => opened,
     }
+}
+
+/// The same where the file system knows no files without a name: it has one for a moment, and lasts until it is closed.
+fn open_and_remove(options: &mut OpenOptions, folder: &Path, number: u64) -> ringfile::Result<File> {
+    let path = folder.join(format!(".ringfile-segment-{}-{number}", std::process::id()));
+    let opened = options.create_new(true).open(&path);
+    if !opened.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::AlreadyExists) {
+        // Where the file system has no direct I/O it was made all the same; where it could not be made there is nothing to
+        // remove.
+        let _ = std::fs::remove_file(&path);
+    }
+    opened
 }
 
 /// Refuses a folder that segments can't be made in, in one line that says what to do. Gives what direct I/O there must be
@@ -225,5 +230,49 @@ pub fn check_folder(folder: &Path, direct: bool) -> Result<u64, Failure> {
         Err(error) => {
             Err(Failure::Usage(format!("can't make files there: {}; name another --folder", library(&error))))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_needs_a_name_has_none_afterwards() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut options = OpenOptions::new();
+        let file = open_and_remove(options.read(true).write(true), folder.path(), 7).expect("a file");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);
+        ringfile::block_on(file.write_at(vec![7; 4096], 0)).expect("written");
+        assert_eq!(file.size().expect("a size"), 4096);
+        let name = format!(".ringfile-segment-{}-7", std::process::id());
+        std::fs::write(folder.path().join(&name), "mine").expect("write");
+        assert!(open_and_remove(&mut options, folder.path(), 7).is_err());
+        assert_eq!(std::fs::read(folder.path().join(&name)).expect("still there"), b"mine");
+    }
+
+    #[test]
+    fn no_more_is_taken_of_the_disk_than_was_allowed() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (store, remover) = Store::new(folder.path(), false, 8192, 2 * 8192);
+        let mut log = Log::new(store.clone());
+        let place = |log: &mut Log, stopped: bool| {
+            ringfile::block_on(log.place(4096, &|| stopped)).expect("no error").map(|(segment, offset)| {
+                assert_eq!(segment.file().size().expect("a size"), 8192, "it has its place on the disk");
+                (segment, offset)
+            })
+        };
+        let first = place(&mut log, false).expect("room");
+        let second = place(&mut log, false).expect("in the same segment");
+        assert!(Arc::ptr_eq(&first.0, &second.0) && (first.1, second.1) == (0, 4096));
+        let third = place(&mut log, false).expect("in the next one");
+        assert!(!Arc::ptr_eq(&first.0, &third.0) && third.1 == 0);
+        assert!(place(&mut log, false).is_some() && place(&mut log, true).is_none(), "two are there");
+        assert_eq!(store.room_waits(), 1);
+        let remover = std::thread::spawn(|| remover.run());
+        drop((first, second));
+        assert!(place(&mut log, false).is_some(), "the first has gone");
+        drop((third, log, store));
+        remover.join().expect("it ends with the store and all segments");
     }
 }
