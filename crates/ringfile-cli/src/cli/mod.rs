@@ -79,8 +79,8 @@ pub enum PerfCommand {
     ///
     /// Each producer takes buffers, fills them, and writes them in batches to segments of its own, with O_DIRECT;
     /// consumers take the batches in turn, read them back, check every byte and release the buffers. Segments have no
-    /// name, so nothing is ever left behind, and go when they are consumed. The same is done with memory from malloc,
-    /// and with plain buffered I/O from Vec.
+    /// name, so nothing is ever left behind, and are used again once they are read. The same is done with memory from
+    /// malloc, and with plain buffered I/O from Vec.
     ///
     /// With --rate-limit the loop is open: batches are due at fixed times, whatever came of those before, and latency
     /// counts from then until the batch is written. A stall is seen by every batch that was due meanwhile; none is

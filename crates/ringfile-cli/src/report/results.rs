@@ -290,9 +290,9 @@ pub struct PoolRun {
     pub written_blocks: u64,
     /// Blocks that the consumers checked.
     pub checked_blocks: u64,
-    /// Times that a producer waited for consumers to free disk space (`--size`).
+    /// Times that a producer waited for consumers to be done with a segment (`--size`).
     pub room_waits: u64,
-    /// CPU time of neither side in per cent of a core: kernel workers, removing segments.
+    /// CPU time of neither side in per cent of a core: kernel workers, the program itself.
     pub other_cpu_percent: Option<f64>,
     /// The pool when all was over, where memory came from one.
     pub metrics: Option<PoolFigures>,

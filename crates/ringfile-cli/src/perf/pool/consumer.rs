@@ -95,7 +95,7 @@ mod tests {
     /// Two blocks in a segment, the second changed by `corrupt`, read by a consumer.
     fn consume(corrupt: impl Fn(&std::fs::File, u64)) -> (Result<Ledger, Failure>, u64) {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let (shared, _remover) = shared(folder.path());
+        let shared = shared(folder.path());
         let first = Label { producer: 1, number: 8, offset: 0 };
         let (segment, _) = ringfile::block_on(Log::new(shared.store.clone()).place(8192, &|| false))
             .expect("a segment")

@@ -146,8 +146,8 @@ fn is_direct(memory: Memory) -> bool {
     memory != Memory::Vec
 }
 
-/// Has what the last run did to the file system done with, as far as it has a journal: removing its segments, and what
-/// went through the page cache. A run that followed one with Vec would else pay for it.
+/// Has what the last run did to the file system done with, as far as it has a journal: the end of its segments, and what
+/// went through the page cache. The next run would else pay for it.
 fn settle(folder: &Path) {
     // What fails here fails in the run too, which says so.
     let _ = tempfile::tempfile_in(folder).and_then(|mut file| {

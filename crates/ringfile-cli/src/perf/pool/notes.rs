@@ -27,7 +27,7 @@ pub fn of(args: &PoolArgs, job: &Job, filesystem: &str, runs: &[Run]) -> Vec<Str
     notes.extend(routes(runs));
     if runs.iter().any(|run| run.memory == Some(Memory::Vec)) {
         notes.push(
-            "vec goes through the page cache: what is read was never off it, and a segment may be removed before it \
+            "vec goes through the page cache: what is read was never off it, and a segment may be used again before it \
              was on the disk"
                 .into(),
         );
@@ -149,9 +149,7 @@ fn units(job: &Job, runs: &[Run]) -> String {
     );
     let others = runs.iter().filter_map(|run| run.pool.as_ref()?.other_cpu_percent).reduce(f64::max);
     if let Some(others) = others {
-        text += &format!(
-            "; neither side's are up to {others:.0} % of a core (kernel workers, removing segments, this program)"
-        );
+        text += &format!("; neither side's are up to {others:.0} % of a core (kernel workers, this program)");
     }
     if runs.iter().any(|run| run.role == Role::Aa) {
         text += "; A/A is the first kind over itself: smaller changes than that say nothing";

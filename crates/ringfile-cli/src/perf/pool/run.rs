@@ -10,7 +10,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
+use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use ringfile::{BufResult, JoinError, Pool, PoolMetrics};
@@ -21,7 +21,7 @@ use super::ledger::Ledger;
 use super::memory::{Malloc, Plain, Source};
 use super::producer::{Produced, Producer, Written};
 use super::schedule::Timeline;
-use super::segments::{Remover, Store};
+use super::segments::Store;
 use crate::engine::window;
 use crate::error::{Failure, library};
 use crate::interrupt::Interrupt;
@@ -121,9 +121,9 @@ pub struct Shared {
 }
 
 impl Shared {
-    fn new(job: &Job, direct: bool) -> (Arc<Shared>, Remover) {
-        let (store, remover) = Store::new(&job.folder, direct, job.segment, job.size);
-        let shared = Shared {
+    fn new(job: &Job, direct: bool) -> Arc<Shared> {
+        let store = Store::new(&job.folder, direct, job.segment, job.size);
+        Arc::new(Shared {
             timeline: Timeline::new(Instant::now() + LEAD, job.warmup, job.duration),
             store,
             content: Content::new(job.block as usize),
@@ -132,8 +132,7 @@ impl Shared {
             failure: Mutex::new(None),
             written: AtomicU64::new(0),
             checked: AtomicU64::new(0),
-        };
-        (Arc::new(shared), remover)
+        })
     }
 
     /// Whether everything is to end as soon as it can.
@@ -201,27 +200,23 @@ fn run_with<S: Source>(
     interrupt: &Interrupt,
     tick: &mut dyn FnMut(),
 ) -> Outcome {
-    let (shared, remover) = Shared::new(job, direct);
-    let remover = Builder::new().name("remover".into()).spawn(|| remover.run());
-    if let Err(error) = &remover {
-        shared.fail(window::no_thread(error));
-    }
+    let shared = Shared::new(job, direct);
     let timeline = shared.timeline;
     let (mut produced, mut consumed) = (Ledger::new(timeline.measured), Ledger::new(timeline.measured));
     let mut backlog = job.rate.map(|_| 0);
     let usage = std::thread::scope(|scope| {
         let threads = Threads::start(scope, &shared, source);
         let before = threads.conduct(&shared, interrupt, tick);
-        for producer in threads.producers.into_iter().filter_map(join_scoped) {
+        for producer in threads.producers.into_iter().filter_map(join) {
             produced.merge(&producer.ledger);
             let batches = producer.backlog.unwrap_or(0);
             backlog = backlog.map(|sum| sum + batches * u64::from(job.batch));
         }
-        threads.consumers.into_iter().filter_map(join_scoped).for_each(|ledger| consumed.merge(&ledger));
+        threads.consumers.into_iter().filter_map(join).for_each(|ledger| consumed.merge(&ledger));
         before.and_then(|before| Some(sys::own_usage().ok()?.since(&before)))
     });
     let failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let outcome = Outcome {
+    Outcome {
         produced,
         consumed,
         timeline,
@@ -229,25 +224,15 @@ fn run_with<S: Source>(
         backlog,
         written: shared.written.load(Ordering::Relaxed),
         checked: shared.checked(),
-        room_waits: shared.store.room_waits(),
+        room_waits: shared.store.waits(),
         usage,
         pool: None,
         failure,
-    };
-    // With the store the remover has all there will be, and the next run finds the disk as this one did.
-    drop(shared);
-    if let Ok(remover) = remover {
-        join(remover);
     }
-    outcome
 }
 
 /// What a thread gives; its panic goes on here.
-fn join<T>(thread: JoinHandle<T>) -> T {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-fn join_scoped<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
@@ -365,8 +350,8 @@ pub mod tests {
         }
     }
 
-    /// What threads of a run with two blocks of 4 KiB in a batch share; nothing removes its segments.
-    pub fn shared(folder: &Path) -> (Arc<Shared>, Remover) {
+    /// What threads of a run with two blocks of 4 KiB in a batch share.
+    pub fn shared(folder: &Path) -> Arc<Shared> {
         Shared::new(&job(folder), false)
     }
 
