@@ -35,8 +35,8 @@ pub struct PoolArgs {
     /// Where segments are written: a folder on the disk to be measured [default: $TMPDIR, else /var/tmp]
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
-    /// The most that segments take of the disk at once
-    #[arg(long, value_name = "SIZE", default_value = "1g", value_parser = values::size)]
+    /// The most that segments take of the disk at once: how far producers may run ahead of consumers
+    #[arg(long, value_name = "SIZE", default_value = "256m", value_parser = values::size)]
     pub size: u64,
     /// How long and how often.
     #[command(flatten)]

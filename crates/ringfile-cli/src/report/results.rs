@@ -284,7 +284,7 @@ pub struct Run {
 pub struct PoolRun {
     /// How long after it was due each batch was begun.
     pub late_ns: Option<Latency>,
-    /// Operations that were due and not begun when the run was over; null without a rate.
+    /// Operations that were due and not begun when the run was over; null without a rate, and where it was cut short.
     pub backlog_ops: Option<u64>,
     /// Blocks that the producers wrote, warm-up included.
     pub written_blocks: u64,

@@ -132,7 +132,8 @@ fn another_user() {
     }
     for memlock in ["8388608", "65536"] {
         let finished = as_nobody(memlock, &folder).ok();
-        assert!(finished.stderr.lines().count() <= 1, "{memlock}: {}", finished.stderr);
+        // One that memory can't be registered, one that there is no ring for every thread.
+        assert!(finished.stderr.lines().count() <= 2, "{memlock}: {}", finished.stderr);
         assert!(finished.stdout.contains("are right, warm-up included"), "{memlock}: {}", finished.stdout);
         assert_eq!(files_in(&folder), 0);
     }

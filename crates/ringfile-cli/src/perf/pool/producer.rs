@@ -40,7 +40,7 @@ pub struct Producer<S> {
 pub struct Produced {
     /// What it saw.
     pub ledger: Ledger,
-    /// Batches that were due and not begun when it gave up; `None` without a rate.
+    /// Batches that were due and not begun when it gave up; `None` without a rate, and where it was stopped.
     pub backlog: Option<u64>,
 }
 
@@ -79,9 +79,10 @@ impl<S: Source> Producer<S> {
         }
         self.ledger.close();
         let timeline = self.shared.timeline;
-        // Of a run that was stopped, what was not due yet is not missing.
-        let over = Instant::now().min(timeline.end).saturating_duration_since(timeline.begin);
-        let backlog = self.schedule.map(|schedule| schedule.due_before(over).saturating_sub(self.batches));
+        let due = self.schedule.map(|schedule| schedule.due_before(timeline.end - timeline.begin));
+        // What a run that was stopped has left undone says nothing.
+        let due = due.filter(|_| !self.shared.stopped());
+        let backlog = due.map(|due| due.saturating_sub(self.batches));
         Ok(Produced { ledger: self.ledger, backlog })
     }
 

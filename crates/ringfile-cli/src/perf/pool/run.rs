@@ -87,7 +87,7 @@ pub struct Outcome {
     pub timeline: Timeline,
     /// Whether it was stopped before it was over.
     pub stopped: bool,
-    /// Operations that were due and not begun when the producers gave up; `None` without a rate.
+    /// Operations that were due and not begun when the producers gave up; `None` without a rate, and where it was stopped.
     pub backlog: Option<u64>,
     /// Blocks that were written.
     pub written: u64,
@@ -203,14 +203,15 @@ fn run_with<S: Source>(
     let shared = Shared::new(job, direct);
     let timeline = shared.timeline;
     let (mut produced, mut consumed) = (Ledger::new(timeline.measured), Ledger::new(timeline.measured));
-    let mut backlog = job.rate.map(|_| 0);
+    let mut backlog: Option<u64> = None;
     let usage = std::thread::scope(|scope| {
         let threads = Threads::start(scope, &shared, source);
         let before = threads.conduct(&shared, interrupt, tick);
         for producer in threads.producers.into_iter().filter_map(join) {
             produced.merge(&producer.ledger);
-            let batches = producer.backlog.unwrap_or(0);
-            backlog = backlog.map(|sum| sum + batches * u64::from(job.batch));
+            let operations = producer.backlog.map(|batches| batches.saturating_mul(u64::from(job.batch)));
+            backlog = operations
+                .map_or(backlog, |operations| Some(backlog.unwrap_or(0).saturating_add(operations)));
         }
         threads.consumers.into_iter().filter_map(join).for_each(|ledger| consumed.merge(&ledger));
         before.and_then(|before| Some(sys::own_usage().ok()?.since(&before)))
@@ -221,7 +222,7 @@ fn run_with<S: Source>(
         consumed,
         timeline,
         stopped: shared.stopped(),
-        backlog,
+        backlog: backlog.filter(|_| !shared.stopped()),
         written: shared.written.load(Ordering::Relaxed),
         checked: shared.checked(),
         room_waits: shared.store.waits(),
