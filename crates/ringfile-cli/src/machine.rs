@@ -25,7 +25,8 @@ pub fn memory_available() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+/// The value of a field in texts of `name: value` lines, as /proc has them.
+pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines()
         .filter_map(|line| line.split_once(':'))
         .find_map(|(key, value)| (key.trim() == name).then_some(value.trim()))

@@ -3,10 +3,10 @@
 //! This file only starts: it reads the command line, calls the command, and turns what went wrong into one
 //! line on standard error and an exit code.
 
-#[allow(dead_code)]
 mod advice;
 mod cli;
 mod counters;
+mod doctor;
 mod engine;
 mod error;
 mod events;
@@ -15,6 +15,7 @@ mod job;
 mod latency;
 mod machine;
 mod memory;
+mod pages;
 mod perf;
 mod progress;
 mod random;
@@ -35,8 +36,13 @@ use cli::{Cli, Command, PerfCommand};
 use error::Failure;
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|word| word == perf::buffers::WORKER) {
+        return ended(perf::buffers::worker::run());
+    }
     let result = match Cli::try_parse() {
-        Ok(Cli { command: Command::PerfWorker }) => perf::buffers::worker::run(),
+        Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args),
+        Ok(Cli { command: Command::Completions { shell } }) => pages::completions(shell),
+        Ok(Cli { command: Command::Man(args) }) => pages::man(&args),
         Ok(Cli { command: Command::Perf(command) }) => match *command {
             PerfCommand::Buffers(args) => perf::buffers::run(&args),
             PerfCommand::File(args) => perf::file::run(&args),
@@ -47,6 +53,10 @@ fn main() -> ExitCode {
         Err(error) if asks_for_help(&error) => return help(&error),
         Err(error) => Err(Failure::Usage(one_line(&error.to_string()))),
     };
+    ended(result)
+}
+
+fn ended(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

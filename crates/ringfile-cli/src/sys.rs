@@ -1,7 +1,9 @@
 //! What the kernel is asked directly: CPU time, page cache residency, facts about files.
 //!
-//! One `unsafe` block is here, for a system call that no wrapper has yet; the crate's other one is in
+//! The `unsafe` here is for calls that no wrapper has yet, in `sys/ring.rs` for the doctor's rings; the crate's other is in
 //! `engine/by_hand.rs`.
+
+pub mod ring;
 
 use std::fs::File;
 use std::io;
@@ -180,6 +182,28 @@ pub fn advise_order(file: impl AsFd, random: bool) -> io::Result<()> {
         PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL
     };
     Ok(posix_fadvise(file, 0, 0, advice)?)
+}
+
+/// How many pieces a file lies in on its device; `None` where the file system does not tell (FIEMAP).
+pub fn extents(file: &File) -> Option<u64> {
+    /// `struct fiemap` of linux/fiemap.h, without room for extents: the kernel then only counts.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Fiemap {
+        start: u64,
+        length: u64,
+        flags: u32,
+        mapped_extents: u32,
+        extent_count: u32,
+        reserved: u32,
+    }
+    const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
+
+    let mut map = Fiemap { length: u64::MAX, ..Fiemap::default() };
+    // SAFETY: the kernel reads and writes one `Fiemap`, which lives on this stack frame for the whole call; with an
+    // `extent_count` of 0 it writes nothing behind it.
+    let status = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as _, &mut map) };
+    (status == 0).then_some(map.mapped_extents.into())
 }
 
 #[cfg(test)]

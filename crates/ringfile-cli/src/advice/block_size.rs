@@ -1,8 +1,8 @@
 //! How large an operation should be where much is read: the smallest that comes near the best bandwidth.
 
-use super::measured::{Measured, Runs, Way, at_depth, median, of_kind, values};
+use super::measured::{Measured, Runs, Way, at_depth, elsewhere, median, of_kind, values};
 use super::{Advice, Setting, Sure, Value, size};
-use crate::cli::{Buffers, Cache};
+use crate::cli::{Buffers, Cache, Route};
 use crate::report::results::Run;
 use crate::report::statistics::Metric;
 use crate::report::table::figure;
@@ -15,10 +15,16 @@ const NEAR: f64 = 0.9;
 const LARGEST: u64 = 1 << 30;
 
 /// What to advise, and the size.
-pub fn advise(measured: &Measured<'_>, direct: bool, depth: usize, kind: Buffers) -> Option<(Advice, u64)> {
+pub fn advise(
+    measured: &Measured<'_>,
+    direct: bool,
+    route: Route,
+    depth: usize,
+    kind: Buffers,
+) -> Option<(Advice, u64)> {
     let access = measured.access()?;
     let runs = measured.runs(|run| run.rw == access && run.cache != Cache::Cold);
-    let grid = grid(&runs, direct)?;
+    let grid = grid(&runs, direct, route)?;
     let depths = values(&grid, |run| run.iodepth);
     let depth = depths.iter().copied().find(|&other| other >= depth).or(depths.last().copied())?;
     let runs = of_kind(&at_depth(&grid, depth), kind);
@@ -29,40 +35,47 @@ pub fn advise(measured: &Measured<'_>, direct: bool, depth: usize, kind: Buffers
     let sizes: Vec<(u64, f64)> =
         blocks.iter().filter_map(|&block| Some((block, bandwidth(block)?))).collect();
     let &(best, most) = sizes.iter().max_by(|one, other| one.1.total_cmp(&other.1))?;
-    let near = sizes.iter().position(|&(_, bandwidth)| bandwidth >= NEAR * most)?;
+    let over = |block: u64, base: u64| measured.compare_apart(&of(block), &of(base), Metric::Bandwidth);
+    let is_near = |block: u64| {
+        let larger =
+            sizes.iter().filter(|(other, _)| *other > block).filter_map(|&(other, _)| over(other, block));
+        !larger.into_iter().any(|verdict| verdict.gains(1.0 / NEAR))
+    };
+    let near = sizes.iter().position(|&(block, _)| is_near(block))?;
     let (block, here) = sizes[near];
     let smaller = near.checked_sub(1).map(|before| sizes[before].0);
-    let gain =
-        smaller.and_then(|smaller| measured.compare_apart(&of(block), &of(smaller), Metric::Bandwidth));
+    let gain = smaller.and_then(|smaller| over(block, smaller));
     let mut because = format!("{} MiB/s at depth {depth}", figure(here));
     if let Some((smaller, gain)) = smaller.zip(gain) {
-        because += &format!(", over {} {gain}", Bytes(smaller));
+        because += &format!(", {}", gain.times(&format!("that with {}", Bytes(smaller))));
     }
     if best != block {
         because += &format!("; the most is {} MiB/s with {}", figure(most), Bytes(best));
     }
+    because += &elsewhere(&runs, direct, route);
     if blocks.len() == 1 {
         because += "; no other size was measured";
     } else if block != blocks[0] {
-        because += &format!("; to look up single records {} is right", Bytes(blocks[0]));
+        because += &format!("; for look-ups {} is right", Bytes(blocks[0]));
     }
     let sure = match gain {
         Some(gain) if gain.outside => Sure::OutsideNoise,
         Some(gain) if gain.is_judged() => Sure::InsideNoise,
         _ => Sure::NotCompared,
     };
-    let block = block.min(LARGEST);
+    let block = block.clamp(1, LARGEST);
     Some((Advice::new(Setting::BlockSize, Value::Text(size(block)), because, sure), block))
 }
 
-/// The runs on the way that has the most sizes, of one process; on the advised side of the page cache if there are as many.
-fn grid<'a>(runs: &[&'a Run], direct: bool) -> Option<Runs<'a>> {
+/// The runs on the way that has the most sizes, of one process; the advised one if it has as many.
+fn grid<'a>(runs: &[&'a Run], direct: bool, route: Route) -> Option<Runs<'a>> {
     let processes = runs.iter().map(|run| run.processes).min()?;
     let of_way = |way: Way| -> Runs<'a> {
         runs.iter().copied().filter(|run| Way::of(run) == way && run.processes == processes).collect()
     };
     let mut ways: Vec<Way> = runs.iter().map(|run| Way::of(run)).collect();
     ways.dedup();
-    let rank = |way: &Way| (values(&of_way(*way), |run| run.block_size_bytes).len(), way.direct == direct);
+    let sizes = |way: Way| values(&of_way(way), |run| run.block_size_bytes).len();
+    let rank = |way: &Way| (sizes(*way), way.direct == direct, way.route == route);
     ways.into_iter().max_by_key(rank).map(of_way)
 }

@@ -3,8 +3,8 @@
 //! Judged over all cells as a whole: a difference of some per cent is lost in the noise of one cell, and shows in a
 //! hundred.
 
-use super::measured::{Better, Contest, Measured, Runs};
-use super::{Advice, NO_DIFFERENCE, Setting, Sure, Value};
+use super::measured::{Better, Contest, Measured, Runs, elsewhere};
+use super::{Advice, Setting, Sure, Value};
 use crate::cli::{Buffers, Cache, Route};
 use crate::report::judge::{self, Cell, Verdict};
 use crate::report::results::{Key, Run};
@@ -12,7 +12,7 @@ use crate::report::statistics::Metric;
 use crate::values::name;
 
 /// What to advise, and the kind of whole buffers that the rest of the advice is for.
-pub fn advise(measured: &Measured<'_>, route: Route) -> (Option<Advice>, Buffers) {
+pub fn advise(measured: &Measured<'_>, direct: bool, route: Route) -> (Option<Advice>, Buffers) {
     // With the route inline no memory is handed to the kernel for longer than a call.
     if matches!(route, Route::Inline | Route::Workers) {
         let because = format!("route {}: plain calls know no registered memory", name(&route));
@@ -24,19 +24,19 @@ pub fn advise(measured: &Measured<'_>, route: Route) -> (Option<Advice>, Buffers
     if let Some(refused) = refused(&asked) {
         return (Some(advice(Buffers::Normal, refused, Sure::NotCompared)), Buffers::Normal);
     }
+    let elsewhere = elsewhere(&asked, direct, route);
     let Some(deciding) = deciding(whole, parts) else { return (None, only(measured)) };
     let kind = if deciding.better == Better::Subject { Buffers::Fixed } else { Buffers::Normal };
     let mut said = Vec::new();
     if let Some(whole) = whole {
-        let no_difference = if whole.sure == Sure::InsideNoise { NO_DIFFERENCE } else { "" };
-        let colon = if no_difference.is_empty() { "" } else { ": " };
-        said.push(format!("{no_difference}{colon}fixed has {}", whole.figures("normal")));
-    }
-    if let Some(parts) = parts {
-        said.push(format!("in parts, vectored-fixed has {}", parts.figures("vectored")));
+        let no_difference = whole.no_difference();
+        said.push(format!("{no_difference}fixed {}{elsewhere}", whole.figures("normal")));
     }
     if let Some(cost) = contest(measured, Buffers::Vectored, Buffers::Normal) {
-        said.push(format!("vectored has {}", cost.figures("normal")));
+        said.push(format!("blocks in parts: vectored {}", cost.short("normal")));
+    }
+    if let Some(parts) = parts {
+        said.push(format!("vectored-fixed {}", parts.short("vectored")));
     }
     (Some(advice(kind, said.join("; "), deciding.sure)), kind)
 }
@@ -83,8 +83,9 @@ fn verdict(measured: &Measured<'_>, subject: Buffers, base: Buffers, metric: Met
 
 /// What to say where the kernel took little of the memory: what was measured then is not what it is called.
 fn refused(asked: &[&Run]) -> Option<String> {
-    let on_ring: u64 = asked.iter().filter_map(|run| run.route_ops).map(|routes| routes.ring).sum();
-    let fixed: u64 = asked.iter().filter_map(|run| run.fixed_ops).sum();
+    let sum = |ops: &mut dyn Iterator<Item = u64>| ops.fold(0, u64::saturating_add);
+    let on_ring = sum(&mut asked.iter().filter_map(|run| run.route_ops).map(|routes| routes.ring));
+    let fixed = sum(&mut asked.iter().filter_map(|run| run.fixed_ops));
     (on_ring > 0 && asked.iter().all(|run| run.fixed_ops.is_some()) && fixed < on_ring / 2).then(|| {
         let share = fixed as f64 * 100.0 / on_ring as f64;
         format!(

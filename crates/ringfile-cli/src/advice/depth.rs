@@ -1,6 +1,6 @@
 //! How many operations to have in flight: the smallest depth at which IOPS stop growing.
 
-use super::measured::{Measured, Runs, at_depth, median, of_kind, values};
+use super::measured::{Measured, Runs, Way, at_depth, elsewhere, median, of_kind, values};
 use super::{Advice, NO_DIFFERENCE, Setting, Sure, Value};
 use crate::cli::{Buffers, Cache, Route, Rw};
 use crate::report::judge::Verdict;
@@ -18,17 +18,20 @@ const MOST: usize = 4096;
 pub fn advise(measured: &Measured<'_>, direct: bool, route: Route, kind: Buffers) -> Option<(Advice, usize)> {
     let reads = runs(measured, direct, route, measured.access()?);
     let stop = stops(measured, &of_kind(&reads, kind))?;
-    let mut because = stop.because();
+    let mut because = stop.because() + &elsewhere(&reads, direct, route);
     if let Some(price) = stop.price() {
         because += &format!("; {price}");
     }
     let writes = [Rw::RandWrite, Rw::Write].into_iter().filter(|&rw| Some(rw) != measured.access());
     let writes = writes.map(|rw| of_kind(&runs(measured, direct, route, rw), kind));
+    // Of another way they would say nothing beside these.
+    let writes =
+        writes.filter(|runs| runs.first().map(|run| Way::of(run)) == reads.first().map(|run| Way::of(run)));
     let writes = writes.filter_map(|runs| stops(measured, &runs)).find(|writes| writes.depth != stop.depth);
     if let Some(writes) = writes {
         because += &format!("; writes stop gaining at {}", writes.depth);
     }
-    let depth = stop.depth.min(MOST);
+    let depth = stop.depth.clamp(1, MOST);
     Some((Advice::new(Setting::Depth, Value::Number(depth as u64), because, stop.sure()), depth))
 }
 
@@ -71,8 +74,10 @@ fn stops<'a>(measured: &Measured<'_>, runs: &[&'a Run]) -> Option<Stop<'a>> {
         let deeper = depths.iter().filter(move |&&other| other > depth);
         deeper.filter_map(move |&other| Some((other, over(other, depth)?))).collect::<Vec<_>>()
     };
-    let depth =
-        depths.iter().copied().find(|&depth| !deeper(depth).iter().any(|(_, verdict)| gains(verdict)))?;
+    let depth = depths
+        .iter()
+        .copied()
+        .find(|&depth| !deeper(depth).iter().any(|(_, verdict)| verdict.gains(WORTH)))?;
     let before = depths.iter().copied().rfind(|&other| other < depth);
     let before = before.and_then(|other| Some((other, at(other), over(depth, other)?)));
     let most = |one: &(usize, Verdict), other: &(usize, Verdict)| {
@@ -80,11 +85,6 @@ fn stops<'a>(measured: &Measured<'_>, runs: &[&'a Run]) -> Option<Stop<'a>> {
     };
     let deeper = deeper(depth).into_iter().max_by(most);
     Some(Stop { depth, at: at(depth), before, deeper })
-}
-
-/// Whether more in flight pays; with too few rounds to judge, as far as it looks.
-fn gains(verdict: &Verdict) -> bool {
-    verdict.ratio.median > WORTH && (verdict.outside || !verdict.is_judged())
 }
 
 impl Stop<'_> {
@@ -99,18 +99,17 @@ impl Stop<'_> {
     }
 
     fn because(&self) -> String {
-        let Stop { depth, at, .. } = self;
-        let iops = median(at, Metric::Iops).map(rate).unwrap_or_default();
+        let iops = median(&self.at, Metric::Iops).map(rate).unwrap_or_default();
         let mut text = match (&self.before, self.deeper) {
-            (None, Some(_)) if self.sure() == Sure::InsideNoise => format!("{NO_DIFFERENCE}: {iops} IOPS"),
+            (None, Some(_)) if self.sure() == Sure::InsideNoise => format!("{NO_DIFFERENCE}{iops} IOPS"),
             _ => format!("{iops} IOPS"),
         };
         if let Some((before, _, verdict)) = &self.before {
-            text += &format!(", over depth {before} {verdict}");
+            text += &format!(", {}", verdict.times(&format!("depth {before}")));
         }
         match self.deeper {
-            Some((deeper, verdict)) => text += &format!("; depth {deeper} over it {verdict}"),
-            None if self.before.is_some() => text += &format!("; more than {depth} was not measured"),
+            Some((deeper, verdict)) => text += &format!("; depth {deeper}: {}", verdict.times("that")),
+            None if self.before.is_some() => text += "; deeper was not measured",
             None => text += "; no other depth was measured",
         }
         text

@@ -1,7 +1,7 @@
 //! Past the page cache or through it, for random reads that find nothing cached.
 
 use super::measured::{Better, Measured, Runs, at_depth, best, median, values};
-use super::{Advice, NO_DIFFERENCE, Setting, Sure, Value};
+use super::{Advice, Setting, Sure, Value};
 use crate::cli::{Cache, Route};
 use crate::report::results::Run;
 use crate::report::statistics::Metric;
@@ -31,7 +31,8 @@ fn compare<'a>(measured: &Measured<'a>, direct: &[&'a Run], buffered: &[&'a Run]
     };
     let cold: Vec<&Run> =
         reads(buffered).into_iter().filter(|run| run.cache == Cache::Cold && hits(run) < 0.5).collect();
-    let (direct, cold) = (of_route(&reads(direct), Route::Ring), of_route(&cold, Route::Auto));
+    let direct = of_first(&reads(direct), &[Route::Ring, Route::Workers, Route::Auto, Route::Inline]);
+    let cold = of_first(&cold, &[Route::Auto, Route::Ring, Route::Workers, Route::Inline]);
     let depths = values(&direct, |run| run.iodepth);
     let depth = depths.into_iter().rev().find(|&depth| cold.iter().any(|run| run.iodepth == depth))?;
     let (direct, cold) = (at_depth(&direct, depth), at_depth(&cold, depth));
@@ -41,23 +42,20 @@ fn compare<'a>(measured: &Measured<'a>, direct: &[&'a Run], buffered: &[&'a Run]
     let contest = measured.contest(&direct, &missed.iter().collect::<Vec<_>>())?;
     let most_hits = cold.iter().map(|run| hits(run)).fold(0.0, f64::max);
     let counted = if most_hits > FEW {
-        format!(", not counting the {:.0} % of them that found their block cached", most_hits * 100.0)
+        format!(" (without the {:.0} % of them that found their block cached)", most_hits * 100.0)
     } else {
         String::new()
     };
     let warm = buffered.iter().filter(|run| run.cache != Cache::Cold && run.iodepth == depth).copied();
     let warm = measured.plainest(&warm.collect::<Vec<_>>());
-    let warm = best(&warm).map(|(_, iops)| format!("; what is cached comes at {}", rate(iops)));
+    let warm = best(&warm).map(|(_, iops)| format!("; cached reads {}", rate(iops)));
     let because = format!(
-        "{} IOPS at depth {depth} past the page cache; {}{counted}{}",
+        "{}{} IOPS at depth {depth} past the page cache, {}{counted}{}",
+        contest.no_difference(),
         rate(median(&direct, Metric::Iops)?),
-        contest.figures("reads through it that wait for the disk"),
+        contest.figures("cold reads through it"),
         warm.unwrap_or_default(),
     );
-    let because = match contest.better {
-        Better::Neither if contest.sure == Sure::InsideNoise => format!("{NO_DIFFERENCE}: {because}"),
-        _ => because,
-    };
     let value = Value::Flag(contest.better == Better::Subject);
     Some(Advice::new(Setting::Direct, value, because, contest.sure))
 }
@@ -68,8 +66,9 @@ fn hits(run: &Run) -> f64 {
     if mean.is_finite() { mean.clamp(0.0, 0.99) } else { 0.0 }
 }
 
-/// Those that went such a way; all where none did.
-fn of_route<'a>(runs: &[&'a Run], route: Route) -> Runs<'a> {
-    let those: Runs<'a> = runs.iter().copied().filter(|run| run.route == Some(route)).collect();
-    if those.is_empty() { runs.to_vec() } else { those }
+/// Those of the first of these routes that there are runs of.
+fn of_first<'a>(runs: &[&'a Run], routes: &[Route]) -> Runs<'a> {
+    let of =
+        |route: &Route| runs.iter().copied().filter(|run| run.route == Some(*route)).collect::<Runs<'a>>();
+    routes.iter().map(of).find(|runs| !runs.is_empty()).unwrap_or_default()
 }

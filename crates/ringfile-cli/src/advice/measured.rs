@@ -1,19 +1,28 @@
 //! What was measured, as the questions ask for it: runs of one kind, medians, and comparisons with the noise of their
 //! cells.
 
+use std::collections::HashMap;
+
 use crate::cli::{Buffers, Cache, Route, Rw};
 use crate::engine::Engine;
 use crate::report::judge::{self, Noise, Verdict};
-use crate::report::results::{Results, Role, Run};
+use crate::report::results::{Key, Results, Role, Run};
 use crate::report::statistics::{Metric, Spread};
 
-use super::Sure;
+use super::{NO_DIFFERENCE, Sure};
+use crate::values::name;
 
 /// Without rounds that show a spread, a ratio as large as that says which way it leans.
-const LEANS: f64 = 1.5;
+const LEANS: f64 = 1.2;
 
 /// Where CPU time decides, IOPS may be less by no more than this.
-const NO_LESS: f64 = 0.95;
+const NO_LESS: f64 = 0.9;
+
+/// Standard deviations that chance hardly passes in all comparisons of one cell with another.
+const SURE: f64 = 3.3;
+
+/// About as many comparisons in one cell, or of one cell with another, as lead to one session's advice.
+const COMPARISONS: usize = 24;
 
 /// Runs of some kind, of all rounds.
 pub type Runs<'a> = Vec<&'a Run>;
@@ -24,6 +33,8 @@ pub struct Measured<'a> {
     runs: Runs<'a>,
     iops: Noise,
     cpu: Noise,
+    /// Standard deviation of IOPS between rounds of the same, of the logarithm.
+    between: f64,
 }
 
 /// Which of two sides is better.
@@ -52,42 +63,68 @@ pub struct Contest {
     pub by_cpu: bool,
 }
 
+/// Whether a difference is large enough to lean to a side without knowing the noise.
+fn leans(verdict: Verdict) -> bool {
+    verdict.ratio.median.ln().abs() >= LEANS.ln()
+}
+
 impl Contest {
-    /// IOPS decide; where they can't be told apart, CPU time does.
+    /// IOPS decide; where they can't be told apart, CPU time does. Where there are too few rounds to judge, the same on
+    /// sight, and never sure.
     pub fn of(iops: Verdict, cpu: Option<Verdict>) -> Contest {
-        let contest = |better, sure, by_cpu| Contest { iops, cpu, better, sure, by_cpu };
-        let ratio = iops.ratio.median;
-        let cheaper = cpu.is_some_and(|cpu| cpu.less()) && ratio >= NO_LESS;
-        let dearer = cpu.is_some_and(|cpu| cpu.more()) && ratio <= 1.0 / NO_LESS;
-        if iops.outside {
-            contest(if iops.more() { Better::Subject } else { Better::Base }, Sure::OutsideNoise, false)
-        } else if cheaper || dearer {
-            contest(if cheaper { Better::Subject } else { Better::Base }, Sure::OutsideNoise, true)
-        } else if iops.is_judged() {
-            contest(Better::Neither, Sure::InsideNoise, false)
-        } else if ratio >= LEANS {
-            contest(Better::Subject, Sure::NotCompared, false)
-        } else if ratio <= 1.0 / LEANS {
-            contest(Better::Base, Sure::NotCompared, false)
-        } else {
-            contest(Better::Neither, Sure::NotCompared, false)
+        let judged = iops.is_judged();
+        let differs = |verdict: Verdict| if judged { verdict.outside } else { leans(verdict) };
+        let (ratio, cheaper) =
+            (iops.ratio.median, cpu.filter(|&cpu| differs(cpu)).map(|cpu| cpu.ratio.median < 1.0));
+        let (better, by_cpu) = match cheaper {
+            _ if differs(iops) => (if ratio > 1.0 { Better::Subject } else { Better::Base }, false),
+            Some(true) if ratio >= NO_LESS => (Better::Subject, true),
+            Some(false) if ratio <= 1.0 / NO_LESS => (Better::Base, true),
+            _ => (Better::Neither, false),
+        };
+        let sure = match better {
+            _ if !judged => Sure::NotCompared,
+            Better::Neither => Sure::InsideNoise,
+            _ => Sure::OutsideNoise,
+        };
+        Contest { iops, cpu, better, sure, by_cpu }
+    }
+
+    /// What to say first where neither is better: `makes no difference …: `; empty where one is, or nobody can judge.
+    pub fn no_difference(&self) -> &'static str {
+        match (self.sure, self.cpu.is_some_and(|cpu| cpu.outside)) {
+            (Sure::InsideNoise, false) => NO_DIFFERENCE,
+            (Sure::InsideNoise, true) => "not decided, for IOPS may be worse where CPU time is better: ",
+            _ => "",
         }
     }
 
-    /// The figures: `IOPS 1.21 [1.15..1.30], outside the noise of 4.0 %; CPU for one I/O …`.
-    pub fn figures(&self, of_what: &str) -> String {
-        let cpu = self.cpu.map(|cpu| format!("; CPU for one I/O {cpu}")).unwrap_or_default();
-        let decides = if self.by_cpu { ", which decides" } else { "" };
-        format!("IOPS {} of {of_what}{cpu}{decides}", comma_last(self.iops))
+    /// The other way round.
+    pub fn turned(self) -> Contest {
+        let better = match self.better {
+            Better::Subject => Better::Base,
+            Better::Base => Better::Subject,
+            Better::Neither => Better::Neither,
+        };
+        Contest { iops: self.iops.turned(), cpu: self.cpu.map(Verdict::turned), better, ..self }
     }
-}
 
-/// `1.21 [1.15..1.30] (outside the noise of 4.0 %)`, to stand within a sentence.
-fn comma_last(verdict: Verdict) -> String {
-    let text = verdict.to_string();
-    match text.split_once(", ") {
-        Some((ratio, judgement)) => format!("{ratio} ({judgement})"),
-        None => text,
+    /// The figures: `1.02 [0.99..1.05] times the IOPS of normal (inside the noise of 4.0 %), 0.90 times its CPU time`.
+    pub fn figures(&self, of_what: &str) -> String {
+        let iops = self.iops.times(&format!("the IOPS of {of_what}"));
+        match self.cpu {
+            Some(cpu) if self.by_cpu => {
+                format!("{iops}, {}, which decides", cpu.times("its CPU time for one I/O"))
+            }
+            Some(cpu) => format!("{iops}, {}", cpu.about_times("its CPU time")),
+            None => iops,
+        }
+    }
+
+    /// The same in few words: `0.70 times the IOPS of normal, 1.43 times its CPU time`.
+    pub fn short(&self, of_what: &str) -> String {
+        let cpu = self.cpu.map(|cpu| format!(", {}", cpu.about_times("its CPU time"))).unwrap_or_default();
+        format!("{}{cpu}", self.iops.about_times(&format!("the IOPS of {of_what}")))
     }
 }
 
@@ -100,11 +137,9 @@ impl<'a> Measured<'a> {
                 && run.iops.is_finite()
                 && run.iops > 0.0
         };
-        Measured {
-            runs: results.runs.iter().filter(ours).collect(),
-            iops: Noise::of(&results.runs, Metric::Iops),
-            cpu: Noise::of(&results.runs, Metric::Cpu),
-        }
+        let runs: Runs<'a> = results.runs.iter().filter(ours).collect();
+        let noise = |metric| Noise::of(&results.runs, metric).for_comparisons(COMPARISONS);
+        Measured { between: between(&runs), runs, iops: noise(Metric::Iops), cpu: noise(Metric::Cpu) }
     }
 
     /// The runs that are so.
@@ -142,10 +177,13 @@ impl<'a> Measured<'a> {
     }
 
     /// Compares two sides of different cells, which were not measured in turn: the machine may have become another between
-    /// them, so how far apart the rounds of each side are counts as noise too.
+    /// them. That is noise too, as much as rounds of the same differ in this session, and those of these two.
     pub fn compare_apart(&self, subject: &[&Run], base: &[&Run], metric: Metric) -> Option<Verdict> {
         let together = self.compare(subject, base, metric)?;
-        let noise = together.noise.max(drift(subject, metric)).max(drift(base, metric));
+        // Of the difference of two medians, each 1.25 times as spread as a mean.
+        let medians = 1.25 * self.between * (2.0 / together.rounds as f64).sqrt();
+        let noise = (SURE * medians).exp_m1().max(together.noise);
+        let noise = noise.max(drift(subject, metric)).max(drift(base, metric));
         judge::compare(&judge::pairs(subject, base, metric), noise)
     }
 
@@ -153,6 +191,21 @@ impl<'a> Measured<'a> {
     pub fn noise(&self, metric: Metric) -> &Noise {
         if metric == Metric::Cpu { &self.cpu } else { &self.iops }
     }
+}
+
+/// The standard deviation between rounds, over all kinds and cells.
+fn between(runs: &[&Run]) -> f64 {
+    let mut kinds: HashMap<Key, Vec<f64>> = HashMap::new();
+    for run in runs {
+        kinds.entry(run.key()).or_default().push(run.iops.ln());
+    }
+    let (mut squares, mut freedom) = (0.0, 0);
+    for rounds in kinds.values() {
+        let mean = rounds.iter().sum::<f64>() / rounds.len() as f64;
+        squares += rounds.iter().map(|round| (round - mean).powi(2)).sum::<f64>();
+        freedom += rounds.len() - 1;
+    }
+    (squares / freedom.max(1) as f64).sqrt()
 }
 
 /// How far the rounds of one kind are from their median, as a fraction.
@@ -215,4 +268,16 @@ pub fn best(runs: &[&Run]) -> Option<(Way, f64)> {
         Some((Way::of(run), median(&same, Metric::Iops)?))
     };
     runs.iter().filter_map(of_way).max_by(|(_, one), (_, other)| one.total_cmp(other))
+}
+
+/// Where runs were measured, if not on the way that is advised: `, measured past the page cache on route ring`.
+pub fn elsewhere(runs: &[&Run], direct: bool, route: Route) -> String {
+    let Some(way) = runs.first().map(|run| Way::of(run)) else { return String::new() };
+    let side = if way.direct { " past the page cache" } else { " through the page cache" };
+    match (way.direct == direct, way.route == route || route == Route::Auto) {
+        (true, true) => String::new(),
+        (true, false) => format!(", measured on route {}", name(&way.route)),
+        (false, true) => format!(", measured{side}"),
+        (false, false) => format!(", measured{side} on route {}", name(&way.route)),
+    }
 }

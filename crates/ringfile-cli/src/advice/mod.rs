@@ -25,8 +25,8 @@ use serde::{Deserialize, Serialize};
 use crate::report::results::Results;
 use measured::Measured;
 
-/// What is said of a choice that the measurement can't tell from none.
-const NO_DIFFERENCE: &str = "makes no difference here that can be told from noise";
+/// What is said first of a choice that the measurement can't tell from none.
+const NO_DIFFERENCE: &str = "makes no difference here that can be told from noise: ";
 
 /// What to set for the file that was measured, in the order in which one piece follows from the other.
 pub fn advise(results: &Results) -> Vec<Advice> {
@@ -36,10 +36,10 @@ pub fn advise(results: &Results) -> Vec<Advice> {
     }
     let (direct_advice, direct) = direct::advise(&measured);
     let (route_advice, route) = route::advise(&measured, direct);
-    let (buffers_advice, kind) = buffers::advise(&measured, route);
+    let (buffers_advice, kind) = buffers::advise(&measured, direct, route);
     let depth = depth::advise(&measured, direct, route, kind);
     let at_depth = depth.as_ref().map_or(1, |(_, depth)| *depth);
-    let block = block_size::advise(&measured, direct, at_depth, kind);
+    let block = block_size::advise(&measured, direct, route, at_depth, kind);
     let of_block = block.as_ref().map(|(_, block)| *block);
     let mut advice: Vec<Advice> =
         [direct_advice, route_advice, buffers_advice].into_iter().flatten().collect();

@@ -7,7 +7,7 @@ use crate::random::Random;
 use crate::report::results::{Kind, Machine, Params, Results, Role, Run, SCHEMA};
 
 /// What is done in one run.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Job {
     pub processes: usize,
     pub rw: Rw,
@@ -112,7 +112,8 @@ impl World {
                 jobs.push(choice(false, Cache::Cold, Route::Auto));
                 jobs.push(choice(false, Cache::Cold, Route::Ring));
             }
-            jobs.extend([Route::Auto, Route::Ring, Route::Inline].map(|way| choice(false, Cache::Warm, way)));
+            let warm = [Route::Auto, Route::Ring, Route::Inline].map(|way| choice(false, Cache::Warm, way));
+            jobs.extend(warm.into_iter().filter(|job| *job != plain));
             jobs.retain(|job| self.has_ring || job.route != Route::Ring);
         }
         let (low, high) = self.noise;
@@ -127,12 +128,7 @@ impl World {
                 let iops = truth.iops * (drift + noise * normal(random) + slow).exp();
                 let cpu_us = truth.cpu_us * (-drift / 4.0 + noise / 2.0 * normal(random) - slow / 4.0).exp();
                 let run = run(job, role, round, iops, cpu_us);
-                if !runs
-                    .iter()
-                    .any(|other| (other.key(), other.role, other.round) == (run.key(), role, round))
-                {
-                    runs.push(run);
-                }
+                runs.push(run);
             }
         }
     }
@@ -232,7 +228,7 @@ fn run(job: Job, role: Role, round: u32, iops: f64, cpu_us: f64) -> Run {
         fixed_ops: Some(if job.buffers.registered() { ops } else { 0 }),
         route_ops: Some(RouteOps { ring: ops, inline: 0, workers: 0 }),
         cached_before: (!job.direct).then_some(if job.cache == Cache::Cold { 0.0 } else { 1.0 }),
-        cached_after: (!job.direct).then_some(if job.cache == Cache::Cold { 0.1 } else { 1.0 }),
+        cached_after: (!job.direct).then_some(if job.cache == Cache::Cold { 0.01 } else { 1.0 }),
     }
 }
 

@@ -5,7 +5,7 @@
 //! systems in memory or without non-blocking I/O.
 
 use super::measured::{Better, Contest, Measured, Runs, at_depth, best, median, values};
-use super::{Advice, NO_DIFFERENCE, Setting, Sure, Value};
+use super::{Advice, Setting, Sure, Value};
 use crate::cli::{Cache, Route};
 use crate::report::results::Run;
 use crate::report::statistics::{Metric, Spread};
@@ -31,10 +31,10 @@ pub fn advise(measured: &Measured<'_>, direct: bool) -> (Option<Advice>, Route) 
         return (None, queued);
     }
     let (mut route, sure) = choose(&contests, direct, queued);
-    let mut because = because(&contests, route, queued, sure, &of(route), &of(Route::Auto));
+    let mut because = because(&contests, route, queued, sure, &runs);
     if let Some(iops) = waits(measured, direct).filter(|_| route == Route::Inline) {
         because += &format!(
-            "; but reads that are not cached come at {}, and each would wait: auto tells",
+            "; but cold reads come at {}, and inline each would wait: auto tells them apart",
             rate(iops)
         );
         route = Route::Auto;
@@ -76,35 +76,35 @@ fn mean_ratio(contests: &[(usize, Contest)]) -> f64 {
     (sum / contests.len() as f64).exp()
 }
 
-fn because(
-    contests: &[(usize, Contest)],
-    route: Route,
-    queued: Route,
-    sure: Sure,
-    chosen: &[&Run],
-    auto: &[&Run],
-) -> String {
-    let queued_name = match queued {
-        Route::Ring => "the ring's".to_string(),
-        other => format!("route {}'s", name(&other)),
+/// The figures, as the chosen side over the other: the deepest in full, the others in few words.
+fn because(contests: &[(usize, Contest)], route: Route, queued: Route, sure: Sure, runs: &[&Run]) -> String {
+    let (first, second) = if route == queued { (queued, Route::Inline) } else { (Route::Inline, queued) };
+    let figures = |contest: Contest| if route == queued { contest.turned() } else { contest };
+    let deepest = contests.last().filter(|_| sure == Sure::InsideNoise);
+    let mut text = deepest.map_or("", |(_, contest)| contest.no_difference()).to_string();
+    let iops = |route: Route, depth: usize| {
+        let runs: Runs<'_> =
+            at_depth(runs, depth).into_iter().filter(|run| run.route == Some(route)).collect();
+        median(&runs, Metric::Iops).map(rate)
     };
-    let mut parts = Vec::new();
-    if sure == Sure::InsideNoise {
-        parts.push(NO_DIFFERENCE.to_string());
+    for (index, &(depth, contest)) in contests.iter().rev().enumerate() {
+        let contest = figures(contest);
+        if index == 0 {
+            let iops = iops(first, depth).unwrap_or_default();
+            text += &format!(
+                "{} {iops} IOPS at depth {depth}, {}",
+                name(&first),
+                contest.figures(&name(&second))
+            );
+        } else {
+            text += &format!("; at depth {depth}: {}", contest.short(&name(&second)));
+        }
     }
-    for (depth, contest) in contests.iter().rev() {
-        let figures = contest.figures(&queued_name);
-        parts.push(format!("plain calls at depth {depth}: {figures}"));
+    let deepest = contests.last().map_or(1, |(depth, _)| *depth);
+    match iops(Route::Auto, deepest).filter(|_| queued != Route::Auto) {
+        Some(auto) => format!("{text}; auto {auto} at depth {deepest}"),
+        None => text,
     }
-    let depth = contests.last().map_or(1, |(depth, _)| *depth);
-    let iops = |runs: &[&Run]| median(&at_depth(runs, depth), Metric::Iops).map(rate);
-    if let Some(iops) = iops(chosen).filter(|_| route != Route::Auto) {
-        parts.push(format!("{} gives {iops} at depth {depth}", name(&route)));
-    }
-    if let Some(iops) = iops(auto) {
-        parts.push(format!("auto gives {iops} at depth {depth}"));
-    }
-    parts.join("; ")
 }
 
 /// IOPS of reads through the page cache that find nothing there, where those are much slower than what is cached.

@@ -1,26 +1,298 @@
 //! Recorded sessions, and the advice that they must give.
 
-use super::recorded::{World, all_the_same, disk, loop_device, overlay, tmpfs};
+use super::recorded::{Job, Truth, World, all_the_same, disk, loop_device, overlay, tmpfs};
 use super::*;
+use crate::cli::Buffers;
+use crate::report::judge::{self, Noise};
+use crate::report::results::{Key, Role, Run};
+use crate::report::statistics::Metric;
 
-/// The settings, as the configuration file has them.
-fn settings(results: &Results) -> Vec<String> {
-    advise(results).into_iter().map(|advice| format!("{} = {}", advice.name, advice.value)).collect()
+/// What is advised, as the configuration file has it, and how sure it is.
+fn advised(results: &Results) -> Vec<(String, Sure)> {
+    let advice = advise(results).into_iter();
+    advice.map(|advice| (format!("{} = {}", advice.name, advice.value), advice.sure)).collect()
 }
 
-fn show(world: &World) {
-    let mut results = world.session(1);
-    results.advice = advise(&results);
-    println!("{}", text::block(&results, Some(110)));
+/// Advice on one setting.
+fn on(results: &Results, name: Setting) -> Advice {
+    advise(results).into_iter().find(|advice| advice.name == name).expect("advised")
+}
+
+fn expect(world: &World, expected: &[(&str, Sure)]) {
+    let expected: Vec<_> = expected.iter().map(|&(text, sure)| (text.to_string(), sure)).collect();
+    for seed in 0..5 {
+        assert_eq!(advised(&world.session(seed)), expected, "seed {seed}");
+    }
+}
+
+fn on_tmpfs() -> World {
+    World { filesystem: "tmpfs", direct: false, ..World::new(tmpfs) }
+}
+
+fn of_noise() -> World {
+    World { noise: (0.02, 0.2), outliers: 50, ..World::new(all_the_same) }
+}
+
+use Sure::{InsideNoise, NotCompared, OutsideNoise};
+
+#[test]
+fn a_disk_is_read_directly_through_the_ring() {
+    expect(
+        &World::new(disk),
+        &[
+            ("direct = true", OutsideNoise),
+            ("route = ring", OutsideNoise),
+            ("buffers = fixed", OutsideNoise),
+            ("depth = 16", OutsideNoise),
+            ("block_size = 16KiB", OutsideNoise),
+            ("capacity = 64MiB", NotCompared),
+            ("huge_pages = auto", NotCompared),
+        ],
+    );
+    let buffers = on(&World::new(disk).session(0), Setting::Buffers).because;
+    assert!(buffers.starts_with("fixed 1.0") || buffers.starts_with("fixed 0.9"), "{buffers}");
+    assert!(
+        buffers.contains("its CPU time for one I/O (outside the noise of 2.0 %), which decides"),
+        "{buffers}"
+    );
+    assert!(buffers.contains("blocks in parts: vectored") && buffers.contains("vectored-fixed"), "{buffers}");
 }
 
 #[test]
-fn shown() {
-    show(&World::new(disk));
-    show(&World::new(disk).quick());
-    show(&World { filesystem: "tmpfs", direct: false, ..World::new(tmpfs) });
-    show(&World { filesystem: "overlay", direct: false, ..World::new(overlay).quick() });
-    show(&World::new(loop_device));
-    show(&World { noise: (0.02, 0.2), outliers: 50, ..World::new(all_the_same) });
-    show(&World { rounds: 1, ..World::new(disk) });
+fn a_loop_device_gains_from_registered_memory() {
+    let world = World::new(loop_device).quick();
+    expect(
+        &world,
+        &[
+            ("direct = true", OutsideNoise),
+            ("route = ring", OutsideNoise),
+            ("buffers = fixed", OutsideNoise),
+            ("depth = 16", OutsideNoise),
+            ("block_size = 128KiB", OutsideNoise),
+            ("capacity = 64MiB", NotCompared),
+            ("huge_pages = auto", NotCompared),
+        ],
+    );
+}
+
+#[test]
+fn memory_is_read_by_plain_calls() {
+    let expected = [
+        ("direct = false", NotCompared),
+        ("route = inline", OutsideNoise),
+        ("buffers = normal", NotCompared),
+        ("depth = 1", InsideNoise),
+    ];
+    let overlay = World { filesystem: "overlay", direct: false, ..World::new(overlay).quick() };
+    for world in [on_tmpfs(), on_tmpfs().quick(), overlay] {
+        for seed in 0..5 {
+            let mut advised = advised(&world.session(seed));
+            advised.truncate(expected.len());
+            assert_eq!(advised, expected.map(|(text, sure)| (text.to_string(), sure)));
+        }
+    }
+}
+
+#[test]
+fn without_a_ring_the_way_that_is_found_out_is_compared() {
+    let world = World { has_ring: false, ..on_tmpfs().quick() };
+    let route = on(&world.session(1), Setting::Route);
+    assert_eq!((route.value, route.sure), (Value::Text("auto".into()), InsideNoise));
+}
+
+#[test]
+fn workers_are_advised_with_their_number() {
+    let mut results = World::new(disk).quick().session(1);
+    for run in &mut results.runs {
+        if run.route == Some(crate::cli::Route::Ring) {
+            run.route = Some(crate::cli::Route::Workers);
+        }
+    }
+    let advised: Vec<String> = advised(&results).into_iter().map(|(text, _)| text).collect();
+    assert!(advised.contains(&"route = workers".into()), "{advised:?}");
+    assert!(advised.contains(&"workers = 16".into()), "{advised:?}");
+}
+
+#[test]
+fn an_interrupted_session_gives_what_it_has() {
+    let whole = World::new(disk).session(3);
+    for part in 0..20 {
+        let mut results = whole.clone();
+        results.interrupted = true;
+        results.runs.truncate(whole.runs.len() * part / 20);
+        results.advice = advise(&results);
+        assert_eq!(results.advice.is_empty(), part == 0);
+        let text = text::block(&results, None);
+        assert!(part == 0 || text.contains("before it was interrupted"), "{text}");
+    }
+    let mut first = whole.clone();
+    let of_first = |run: &Run| run.block_size_bytes == 4096 && run.iodepth == 1 && run.processes == Some(1);
+    first.runs.retain(|run| of_first(run) && run.rw == crate::cli::Rw::RandRead);
+    let advised = advised(&first);
+    assert!(advised.contains(&("depth = 1".into(), NotCompared)), "{advised:?}");
+    assert!(!on(&first, Setting::BlockSize).because.contains(" times "));
+}
+
+#[test]
+fn one_round_claims_nothing() {
+    let results = World { rounds: 1, ..World::new(disk) }.session(1);
+    let advice = advise(&results);
+    assert!(advice.iter().all(|advice| advice.sure == NotCompared), "{advice:?}");
+    let advised: Vec<String> =
+        advice.iter().map(|advice| format!("{} = {}", advice.name, advice.value)).collect();
+    assert!(
+        advised.contains(&"direct = true".into()) && advised.contains(&"route = ring".into()),
+        "{advised:?}"
+    );
+    let said = advice.iter().filter(|advice| advice.because.contains("one round shows no spread"));
+    assert_eq!(said.count(), 5);
+}
+
+/// Pieces of advice that claim a difference, except of the block size: bandwidth grows with it however noisy it is.
+fn claims(advice: &[Advice]) -> Vec<&Advice> {
+    let claims = |advice: &&Advice| {
+        let count = |word| advice.because.matches(word).count();
+        advice.sure == Sure::OutsideNoise
+            || count(" times ") != count("inside the noise") + count("rounds disagree")
+    };
+    advice.iter().filter(|advice| advice.name != Setting::BlockSize).filter(claims).collect()
+}
+
+#[test]
+fn noise_alone_is_hardly_ever_advice() {
+    for world in [of_noise(), of_noise().quick()] {
+        let wrong = (0..250).filter(|&seed| !claims(&advise(&world.session(seed))).is_empty());
+        let wrong: Vec<u64> = wrong.collect();
+        assert!(wrong.len() <= 2, "seeds {wrong:?}: more than 1 in 100");
+    }
+}
+
+/// Kinds of buffers in each cell whose difference from normal ones is claimed, and how many there are.
+fn claims_in_cells(results: &Results, kind: Buffers) -> (usize, usize) {
+    let noise = Noise::of(&results.runs, Metric::Iops);
+    let measured = |run: &&Run| run.role == Role::Measure;
+    let mut keys: Vec<Key> = Vec::new();
+    for run in results.runs.iter().filter(measured).filter(|run| run.buffers == kind) {
+        if !keys.contains(&run.key()) {
+            keys.push(run.key());
+        }
+    }
+    let of = |key: Key| {
+        results.runs.iter().filter(measured).filter(move |run| run.key() == key).collect::<Vec<_>>()
+    };
+    let claimed = keys.iter().filter(|&&key| {
+        let pairs = judge::pairs(&of(key), &of(Key { buffers: Buffers::Normal, ..key }), Metric::Iops);
+        judge::compare(&pairs, noise.in_cell(&key, pairs.len())).is_some_and(|verdict| verdict.outside)
+    });
+    (claimed.count(), keys.len())
+}
+
+#[test]
+fn noise_alone_is_no_difference_in_any_cell() {
+    let kinds = [Buffers::Fixed, Buffers::Vectored, Buffers::VectoredFixed];
+    for world in [of_noise(), of_noise().quick()] {
+        let any = |results: &Results| kinds.iter().any(|&kind| claims_in_cells(results, kind).0 > 0);
+        let wrong: Vec<u64> = (0..100).filter(|&seed| any(&world.session(seed))).collect();
+        assert!(wrong.len() <= 1, "seeds {wrong:?}: more than 1 in 100");
+    }
+}
+
+/// Registered memory is worth a fifth.
+fn a_fifth_more(job: Job) -> Truth {
+    let truth = all_the_same(job);
+    if job.buffers == Buffers::Fixed { Truth { iops: truth.iops * 1.2, ..truth } } else { truth }
+}
+
+#[test]
+fn a_fifth_more_is_found() {
+    let world = World { noise: (0.05, 0.05), ..World::new(a_fifth_more).quick() };
+    let (mut claimed, mut cells) = (0, 0);
+    for seed in 0..100 {
+        let results = world.session(seed);
+        let buffers = on(&results, Setting::Buffers);
+        assert_eq!((buffers.value, buffers.sure), (Value::Text("fixed".into()), OutsideNoise), "seed {seed}");
+        let (claimed_here, here) = claims_in_cells(&results, Buffers::Fixed);
+        claimed += claimed_here;
+        cells += here;
+    }
+    assert!(claimed * 2 > cells, "{claimed} of {cells} cells");
+}
+
+#[test]
+fn hostile_figures_never_panic() {
+    let hostile = [0.0, -1.0, f64::MIN_POSITIVE, f64::MAX, f64::INFINITY, f64::NAN, 1.0];
+    for seed in 0..40 {
+        let mut results = World::new(disk).quick().session(seed);
+        let mut random = crate::random::Random::new(seed);
+        let any = |random: &mut crate::random::Random| hostile[random.below(hostile.len() as u64) as usize];
+        for run in &mut results.runs {
+            if random.below(3) == 0 {
+                run.iops = any(&mut random);
+                run.bw_bytes = any(&mut random);
+                run.cpu_us_per_io = Some(any(&mut random)).filter(|figure| *figure != 1.0);
+                run.cached_after = Some(any(&mut random));
+                run.latency_ns = None;
+                run.fixed_ops = [None, Some(u64::MAX)][random.below(2) as usize];
+                run.route_ops = None;
+                run.processes = [None, Some(usize::MAX), Some(0)][random.below(3) as usize];
+                run.block_size_bytes = [0, 1, u64::MAX, 4096][random.below(4) as usize];
+                run.iodepth = [0, 1, usize::MAX, 16][random.below(4) as usize];
+                run.round = [0, 1, u32::MAX][random.below(3) as usize];
+            }
+        }
+        results.params.processes = vec![usize::MAX];
+        results.params.file = "a\n\u{1b}[31m\"b\" = # x".into();
+        results.advice = advise(&results);
+        assert!(!text::block(&results, Some(20)).is_empty());
+        let config = text::config(&results);
+        assert!(config.lines().all(|line| line.is_empty() || line.starts_with("# ") || line.contains(" = ")));
+        let _ = ringfile::Config::parse(&config)
+            .expect("whatever was measured, the library takes what is advised");
+    }
+}
+
+#[test]
+fn advice_is_read_back() {
+    let advice = advise(&World::new(disk).quick().session(1));
+    let text = serde_json::to_string(&advice).expect("JSON");
+    assert!(text.contains(r#""name":"block_size","value":"128KiB""#), "{text}");
+    assert_eq!(serde_json::from_str::<Vec<Advice>>(&text).expect("read back"), advice);
+}
+
+#[test]
+fn the_text_fits_the_terminal() {
+    let mut results = World::new(disk).quick().session(1);
+    results.advice = advise(&results);
+    let text = text::block(&results, Some(80));
+    assert!(text.starts_with("Advice for /data/file.bin on ext4:\n- direct = true: "), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert_eq!(text::block(&results, None).lines().count(), 1 + results.advice.len());
+    results.advice.clear();
+    assert_eq!(text::block(&results, None), "");
+}
+
+#[test]
+fn the_configuration_is_what_is_advised() {
+    let mut results = World::new(disk).quick().session(1);
+    results.advice = advise(&results);
+    let text = text::config(&results);
+    let config = ringfile::Config::parse(&text).expect("read by the library");
+    let expected = ringfile::Config::new()
+        .with_direct(true)
+        .with_route(ringfile::Route::Ring)
+        .with_depth(16)
+        .with_block_size(128 << 10)
+        .with_capacity(64 << 20)
+        .with_huge_pages(ringfile::HugePages::Auto);
+    assert_eq!(expected.with_buffers(config.buffers().expect("set")), config);
+    assert!(
+        results.advice.iter().all(|advice| text.replace("\n# ", " ").contains(&advice.because)),
+        "{text}"
+    );
+    assert!(
+        text.starts_with("# Advice for /data/file.bin on ext4\n# Measured with: ringfile perf buffers\n\n"),
+        "{text}"
+    );
+    let single = World::new(disk).quick().session(1);
+    assert_eq!(text::config(&single).lines().count(), 3, "no advice, no settings");
 }

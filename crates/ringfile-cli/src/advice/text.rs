@@ -1,7 +1,5 @@
 //! Advice as a person reads it on the terminal, and as the library's configuration file.
 
-use std::fmt::Write;
-
 use super::{Advice, Setting, Value};
 use crate::report::results::Results;
 use crate::terminal;
@@ -19,7 +17,8 @@ pub fn block(results: &Results, width: Option<usize>) -> String {
         lines.push(format!("- {name} = {value}: {because}"));
     }
     let wrapped = lines.iter().map(|line| match width {
-        Some(width) => terminal::wrap(line, width, "  "),
+        // A no-break space keeps a number with its unit.
+        Some(width) => terminal::wrap(&line.replace(" %", "\u{a0}%"), width, "  ").replace('\u{a0}', " "),
         None => line.clone(),
     });
     wrapped.fold(String::new(), |text, line| text + &line + "\n")
@@ -33,21 +32,29 @@ fn header(results: &Results) -> String {
 
 /// The configuration file, with the figure that decided above each key.
 pub fn config(results: &Results) -> String {
-    let mut text = comment(header(results).trim_end_matches(':'));
-    text += &comment(&format!("Measured with: {}", results.command));
-    for Advice { name, value, because, sure } in &results.advice {
-        let value = match value {
-            Value::Text(word) => format!("\"{word}\""),
-            other => other.to_string(),
-        };
-        let because = match name {
-            Setting::Capacity | Setting::HugePages | Setting::Workers => because.clone(),
-            _ => format!("{because} ({sure})"),
-        };
-        write!(text, "\n{}{name} = {value}\n", comment(&because))
-            .expect("a String takes all that is written");
+    let plain: String = results.advice.iter().map(|Advice { name, value, .. }| line(*name, value)).collect();
+    // The library reads and writes its own settings; what it would not take is shown as it is.
+    let settings = ringfile::Config::parse(&plain).map(|config| config.to_toml_with(|key| why(results, key)));
+    let command = format!("Measured with: {}", results.command);
+    format!(
+        "{}{}\n{}",
+        comment(header(results).trim_end_matches(':')),
+        comment(&command),
+        settings.unwrap_or(plain)
+    )
+}
+
+fn line(name: Setting, value: &Value) -> String {
+    match value {
+        Value::Text(word) => format!("{name} = \"{word}\"\n"),
+        other => format!("{name} = {other}\n"),
     }
-    text
+}
+
+/// The figure for a key, and how sure it is.
+fn why(results: &Results, key: &str) -> Option<String> {
+    let advice = results.advice.iter().find(|advice| advice.name.key() == key)?;
+    Some(terminal::wrap(&advice.because, COMMENT_WIDTH, ""))
 }
 
 /// A comment of several lines; a file's name may hold anything, also line ends.

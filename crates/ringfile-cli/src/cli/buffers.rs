@@ -4,18 +4,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::ArgPredicate;
 
-use super::{Buffers, OutputArgs, Route, Rw, TestFileArgs};
+use super::{Buffers, OutputArgs, Route, Rw, TestFileArgs, examples};
 use crate::values::{self, List};
 
 /// `ringfile perf buffers`.
 #[derive(Debug, Args)]
-#[command(after_long_help = EXAMPLES)]
+#[command(next_help_heading = "Measurement", after_long_help = examples::BUFFERS)]
 #[command(mut_arg("file", |arg| arg.help(FILE_HELP)))]
+#[command(mut_arg("size", |arg| arg.default_value_if("quick", ArgPredicate::IsPresent, "512m")))]
 pub struct BuffersArgs {
-    /// What is measured.
-    #[command(flatten)]
-    pub test_file: TestFileArgs,
     /// A small grid that takes less than two minutes: 4k and 128k, depths 1, 16 and 128, one process, 5 rounds of 150ms,
     /// 512m of the file; what is named beside it wins
     #[arg(long)]
@@ -74,6 +73,9 @@ pub struct BuffersArgs {
     /// Write the advice to this file, for `ringfile::Config::load`
     #[arg(long, value_name = "FILE.toml")]
     pub emit_config: Option<PathBuf>,
+    /// What is measured.
+    #[command(flatten)]
+    pub test_file: TestFileArgs,
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -81,26 +83,3 @@ pub struct BuffersArgs {
 
 const FILE_HELP: &str = "File or block device [default: ringfile-perf-PID.bin in TMPDIR, else in /var/tmp]; what does not exist \
                          is created, and removed at the end";
-
-const EXAMPLES: &str = "\
-Examples:
-  What to set for files on the disk of /var/tmp, in two minutes, as a page and as a configuration:
-    ringfile perf buffers --quick --report report.html --emit-config ringfile.toml
-
-  The same for an existing file, which is only read:
-    ringfile perf buffers --quick --file /data/table.db
-
-  The whole grid; stopped with Ctrl-C it can be gone on with:
-    ringfile perf buffers --file /data/test.bin --json grid.json
-    ringfile perf buffers --resume grid.json
-
-  What 32 parts cost, and where the CPU time goes:
-    ringfile perf buffers --bs 128k --iodepth 16 --rw randread --rounds 5 --profile --report parts.html
-
-Figures:
-  IOPS, MiB/s and latencies are medians of the rounds, of all processes together. user and sys are CPU time in per cent
-  of one core, kernel workers included; CPU µs is their sum for one operation. A difference counts as one only where
-  all rounds agree on it and it is larger than what the same measurement differs from itself (A/A).
-
-Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted (what was measured is
-printed and saved).";

@@ -4,14 +4,18 @@
 //! command's own matter. What several commands take is a struct of its own.
 
 mod buffers;
+mod doctor;
+mod examples;
 mod pool;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
+pub use self::doctor::DoctorArgs;
 use crate::engine::Engine;
 use crate::values::{self, List};
 pub use buffers::BuffersArgs;
@@ -20,6 +24,7 @@ pub use pool::PoolArgs;
 /// Disk I/O over Linux io_uring: measure on this machine what each choice is worth.
 #[derive(Debug, Parser)]
 #[command(name = "ringfile", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(after_long_help = examples::ALL)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -28,13 +33,36 @@ pub struct Cli {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one of them, once")]
 pub enum Command {
     /// Measure I/O on this machine.
     #[command(subcommand)]
     Perf(Box<PerfCommand>),
-    /// One process of `perf buffers`, which starts it.
-    #[command(hide = true)]
-    PerfWorker,
+    /// Say what makes I/O slow here, and what to do about it.
+    #[command(long_about = doctor::LONG, after_long_help = doctor::AFTER)]
+    Doctor(DoctorArgs),
+    /// Print shell completions.
+    ///
+    /// For bash: `ringfile completions bash > /etc/bash_completion.d/ringfile`.
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page, or write the pages of all commands to a folder.
+    ///
+    /// To install them: `ringfile man /usr/local/share/man/man1`.
+    Man(ManArgs),
+}
+
+/// `ringfile man`.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Where the pages of all commands are written; without it the main page is printed
+    #[arg(value_name = "FOLDER")]
+    pub folder: Option<PathBuf>,
+    /// Replace pages that exist
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// What `ringfile perf` measures.
@@ -82,12 +110,8 @@ pub enum PerfCommand {
     /// name, so nothing is ever left behind, and are used again once they are read. The same is done with memory from
     /// malloc, and with plain buffered I/O from Vec.
     ///
-    /// With --rate-limit the loop is open: batches are due at fixed times, whatever came of those before, and latency
-    /// counts from then until the batch is written. A stall is seen by every batch that was due meanwhile; none is
-    /// skipped. A rate that can't be carried is told, with what was reached and what was left undone. Without a limit
-    /// latency counts from when the batch was begun. A batch is due for its consumer when it is written; latency counts
-    /// from then until it is read and checked. Latencies are those of whole batches, in µs; p99.99 means something from
-    /// 10,000 operations on.
+    /// With --rate-limit the loop is open: batches are due at fixed times, whatever came of those before, and none is ever
+    /// skipped. A rate that can't be carried is told, with what was reached and what was left undone.
     #[command(mut_arg("duration", |arg| arg.default_value("10s")))]
     #[command(mut_arg("warmup", |arg| arg.help("Time before each run that is not counted")))]
     #[command(mut_arg("rounds", |arg| arg.help("Rounds, each with all kinds of memory in turn and begun by another one")))]
@@ -104,13 +128,8 @@ fn cache_help(default: &str) -> String {
 
 /// `ringfile perf file`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Job", after_long_help = examples::FILE)]
 pub struct FileArgs {
-    /// What is measured, and how long.
-    #[command(flatten)]
-    pub test_file: TestFileArgs,
-    /// How long and how often.
-    #[command(flatten)]
-    pub timing: TimingArgs,
     /// Block size of each operation
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = values::size)]
     pub bs: u64,
@@ -148,6 +167,12 @@ pub struct FileArgs {
     /// Fill the file first; writes carry offset and checksum, reads check them
     #[arg(long)]
     pub verify: bool,
+    /// What is measured, and how long.
+    #[command(flatten)]
+    pub test_file: TestFileArgs,
+    /// How long and how often.
+    #[command(flatten)]
+    pub timing: TimingArgs,
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -155,13 +180,8 @@ pub struct FileArgs {
 
 /// `ringfile perf batch`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Job", after_long_help = examples::BATCH)]
 pub struct BatchArgs {
-    /// What is measured, and how long.
-    #[command(flatten)]
-    pub test_file: TestFileArgs,
-    /// How long and how often.
-    #[command(flatten)]
-    pub timing: TimingArgs,
     /// Block size of each read
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = values::size)]
     pub bs: u64,
@@ -174,6 +194,12 @@ pub struct BatchArgs {
     /// How it is read.
     #[command(flatten)]
     pub reads: BatchReadArgs,
+    /// What is measured, and how long.
+    #[command(flatten)]
+    pub test_file: TestFileArgs,
+    /// How long and how often.
+    #[command(flatten)]
+    pub timing: TimingArgs,
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -181,13 +207,8 @@ pub struct BatchArgs {
 
 /// `ringfile perf multiread`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Job", after_long_help = examples::MULTIREAD)]
 pub struct MultireadArgs {
-    /// What is measured, and how long.
-    #[command(flatten)]
-    pub test_file: TestFileArgs,
-    /// How long and how often.
-    #[command(flatten)]
-    pub timing: TimingArgs,
     /// Block size of each read
     #[arg(long, value_name = "SIZE", default_value = "16k", value_parser = values::size)]
     pub bs: u64,
@@ -197,6 +218,12 @@ pub struct MultireadArgs {
     /// How it is read.
     #[command(flatten)]
     pub reads: BatchReadArgs,
+    /// What is measured, and how long.
+    #[command(flatten)]
+    pub test_file: TestFileArgs,
+    /// How long and how often.
+    #[command(flatten)]
+    pub timing: TimingArgs,
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -204,6 +231,7 @@ pub struct MultireadArgs {
 
 /// What all commands that read in batches take.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Reads")]
 pub struct BatchReadArgs {
     /// Reads in a batch
     #[arg(long, value_name = "LIST", value_parser = values::counts::<32768>)]
@@ -228,6 +256,7 @@ pub struct BatchReadArgs {
 
 /// The file or device that a command measures.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "File")]
 pub struct TestFileArgs {
     /// File or block device [default: /dev/shm/ringfile-perf-PID.bin]; what does not exist is created, and
     /// removed at the end
@@ -244,6 +273,7 @@ pub struct TestFileArgs {
 
 /// How long each measurement takes, and how often it is made.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Timing")]
 pub struct TimingArgs {
     /// Length of each run, at most 24h
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::positive_duration)]
@@ -258,6 +288,7 @@ pub struct TimingArgs {
 
 /// What a command leaves behind and says.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
 pub struct OutputArgs {
     /// Write all results to this file as JSON
     #[arg(long, value_name = "FILE")]

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{OutputArgs, TimingArgs};
+use super::{OutputArgs, TimingArgs, examples};
 use crate::report::results::Memory;
 use crate::values::{self, List};
 
 /// `ringfile perf pool`.
 #[derive(Debug, Args)]
-#[command(after_long_help = EXAMPLES)]
+#[command(next_help_heading = "Job", after_long_help = examples::POOL)]
 pub struct PoolArgs {
     /// Threads that fill buffers and write them
     #[arg(long, value_name = "N", default_value = "4", value_parser = values::count::<256>)]
@@ -45,11 +45,3 @@ pub struct PoolArgs {
     #[command(flatten)]
     pub output: OutputArgs,
 }
-
-const EXAMPLES: &str = "\
-Examples:
-  At a rate that the disk carries: what a message waits for, and what the pool is worth there
-      ringfile perf pool --rate-limit 100MB --duration 30s --rounds 3 --folder /var/tmp
-
-  As fast as it goes, with more readers than writers, the pool alone, results kept
-      ringfile perf pool --producers 2 --consumers 6 --memory pool --json pool.json";

@@ -17,10 +17,13 @@ use crate::cli::Rw;
 const LEAST: f64 = 0.02;
 
 /// How often all comparisons of a session together may claim something that is chance.
-const RISK: f64 = 0.01;
+const RISK: f64 = 0.004;
 
 /// Below so many rounds there is no spread to speak of.
 const LEAST_ROUNDS: usize = 3;
+
+/// So many A/A ratios show how far they go.
+const ENOUGH: usize = 15;
 
 /// What came of comparing two sides.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,21 +32,39 @@ pub struct Verdict {
     pub ratio: Spread,
     /// Rounds that have both.
     pub rounds: usize,
-    /// What a ratio must be away from 1 to be claimed, as a fraction; infinite where no A/A tells.
+    /// How much more the subject must have to be claimed, or have less by that factor, as a fraction; infinite where no A/A
+    /// tells.
     pub noise: f64,
     /// Whether the difference may be claimed.
     pub outside: bool,
 }
 
 impl Verdict {
-    /// Whether the subject has surely more.
-    pub fn more(&self) -> bool {
-        self.outside && self.ratio.median > 1.0
+    /// Whether the subject has more by such a factor, so far as can be told: surely, or with too few rounds to judge on sight.
+    pub fn gains(&self, factor: f64) -> bool {
+        self.ratio.median > factor && (self.outside || !self.is_judged())
     }
 
-    /// Whether the subject has surely less.
-    pub fn less(&self) -> bool {
-        self.outside && self.ratio.median < 1.0
+    /// Base over subject.
+    pub fn turned(self) -> Verdict {
+        let Spread { median, min, max } = self.ratio;
+        Verdict { ratio: Spread { median: median.recip(), min: max.recip(), max: min.recip() }, ..self }
+    }
+
+    /// In a sentence: `1.21 [1.15..1.30] times that (outside the noise of 4.0 %)`.
+    pub fn times(&self, what: &str) -> String {
+        format!("{} times {what} ({})", range(self.ratio), self.judgement())
+    }
+
+    /// In few words: `1.21 times that`, `0.98 times that (inside the noise)`.
+    pub fn about_times(&self, what: &str) -> String {
+        let ratio = range(Spread { min: self.ratio.median, max: self.ratio.median, ..self.ratio });
+        let judgement = match (self.outside, self.is_judged()) {
+            (true, _) => "",
+            (false, true) => " (inside the noise)",
+            (false, false) => " (not judged)",
+        };
+        format!("{ratio} times {what}{judgement}")
     }
 
     /// Whether there were rounds and A/A runs enough to judge.
@@ -59,7 +80,9 @@ impl Verdict {
             _ if !self.noise.is_finite() => "the noise was not measured".into(),
             _ => {
                 let side = if self.outside { "outside" } else { "inside" };
-                let noise = per_cent(self.noise);
+                // What is 100 % more is 50 % less.
+                let down = self.ratio.median < 1.0;
+                let noise = per_cent(if down { self.noise / (1.0 + self.noise) } else { self.noise });
                 // Beyond the floor, and yet not the same in every round.
                 if !self.outside && self.ratio.median.ln().abs() > self.noise.ln_1p() {
                     format!("the rounds disagree, noise {noise}")
@@ -149,8 +172,8 @@ impl Place {
 /// The noise of one figure in a session, from its A/A runs.
 #[derive(Debug, Clone)]
 pub struct Noise {
-    /// |logarithm| of every A/A ratio, from the least.
-    all: Vec<f64>,
+    /// |logarithm| of every A/A ratio, from the least, with what was done.
+    all: Vec<(Rw, f64)>,
     /// Logarithms of the A/A ratios of each cell, with their rounds.
     cells: HashMap<Place, Vec<(u32, f64)>>,
     /// What can be compared in the session: the risk is divided among that many.
@@ -173,10 +196,19 @@ impl Noise {
                 cells.entry(Place::of(&again.key())).or_default().push((again.round, ratio));
             }
         }
-        let mut all: Vec<f64> = cells.values().flatten().map(|(_, ratio)| ratio.abs()).collect();
-        all.sort_by(f64::total_cmp);
+        let of_cell = |(place, ratios): (&Place, &Vec<(u32, f64)>)| {
+            let rw = place.rw;
+            ratios.iter().map(move |(_, ratio)| (rw, ratio.abs())).collect::<Vec<_>>()
+        };
+        let mut all: Vec<(Rw, f64)> = cells.iter().flat_map(of_cell).collect();
+        all.sort_by(|(_, one), (_, other)| one.total_cmp(other));
         let comparisons = measured.keys().map(|(key, _)| key).collect::<HashSet<_>>().len();
         Noise { all, cells, comparisons: comparisons.max(1) }
+    }
+
+    /// For so many comparisons instead of all that the session allows.
+    pub fn for_comparisons(self, comparisons: usize) -> Noise {
+        Noise { comparisons: comparisons.max(1), ..self }
     }
 
     /// What a ratio must be away from 1, as a fraction, in the cell that a key is in: the largest of that cell's A/A
@@ -184,19 +216,23 @@ impl Noise {
     pub fn in_cell(&self, key: &Key, rounds: usize) -> f64 {
         let own = self.cells.get(&Place::of(key)).into_iter().flatten().map(|(_, ratio)| ratio.abs());
         let own = own.fold(0.0, f64::max);
-        own.max(self.quantile(tail(rounds, self.comparisons))).exp_m1()
+        own.max(self.quantile(key.rw, tail(rounds, self.comparisons))).exp_m1()
     }
 
     /// The session's A/A change that a fraction `tail` of them exceeds; beyond the largest it is taken to grow as
-    /// exponential tails do, which normal ones never reach.
-    fn quantile(&self, tail: f64) -> f64 {
-        let Some(&largest) = self.all.last() else { return f64::INFINITY };
-        let places = (self.all.len() + 1) as f64;
+    /// exponential tails do, which normal ones never reach. Writes are often noisier than reads, so only those count that
+    /// did the same, where there are enough.
+    fn quantile(&self, rw: Rw, tail: f64) -> f64 {
+        let same: Vec<f64> = self.all.iter().filter(|(of, _)| *of == rw).map(|(_, ratio)| *ratio).collect();
+        let enough = same.len() >= ENOUGH;
+        let all = if enough { same } else { self.all.iter().map(|(_, ratio)| *ratio).collect() };
+        let Some(&largest) = all.last() else { return f64::INFINITY };
+        let places = (all.len() + 1) as f64;
         if tail * places < 1.0 {
             return largest * (tail.recip().ln() / places.ln()).max(1.0);
         }
         let rank = ((1.0 - tail) * places).ceil() as usize;
-        self.all[rank.clamp(1, self.all.len()) - 1]
+        all[rank.clamp(1, all.len()) - 1]
     }
 }
 
@@ -301,17 +337,17 @@ mod tests {
     #[test]
     fn a_claim_needs_rounds_that_agree_and_more_than_the_noise() {
         let clear = verdict(&[(121.0, 100.0), (115.0, 100.0), (130.0, 100.0)], 0.04);
-        assert!(clear.outside && clear.more() && !clear.less());
+        assert!(clear.outside && clear.gains(1.1) && !clear.gains(1.3));
         assert_eq!(clear.to_string(), "1.21 [1.15..1.30], outside the noise of 4.0 %");
         let noise = verdict(&[(98.0, 100.0), (103.0, 100.0), (93.0, 100.0)], 0.05);
-        assert_eq!(noise.to_string(), "0.98 [0.93..1.03], inside the noise of 5.0 %");
+        assert_eq!(noise.to_string(), "0.98 [0.93..1.03], inside the noise of 4.8 %");
         let torn = verdict(&[(150.0, 100.0), (150.0, 100.0), (90.0, 100.0)], 0.05);
         assert_eq!(torn.to_string(), "1.50 [0.90..1.50], the rounds disagree, noise 5.0 %");
         let small = verdict(&[(101.0, 100.0); 5], 0.001);
         assert_eq!(small.to_string(), "1.01, inside the noise of 2.0 %");
         let half = verdict(&[(50.0, 100.0); 3], 0.12);
-        assert!(half.less());
-        assert_eq!(half.to_string(), "0.50, outside the noise of 12 %");
+        assert!(half.outside && half.turned().gains(1.9));
+        assert_eq!(half.to_string(), "0.50, outside the noise of 11 %");
     }
 
     #[test]
@@ -331,7 +367,7 @@ mod tests {
         assert_eq!(compare(&odd, 0.1), None);
         assert_eq!(compare(&[], 0.1), None);
         let huge = verdict(&[(f64::MAX, f64::MIN_POSITIVE); 3], 0.1);
-        assert!(huge.more() && !huge.to_string().is_empty());
+        assert!(huge.outside && !huge.to_string().is_empty());
         assert!(!verdict(&[(2.0, 1.0); 3], f64::NAN).outside);
     }
 }

@@ -4,7 +4,6 @@ pub mod batches;
 pub mod buffers;
 pub mod change;
 mod columns;
-#[allow(dead_code)]
 pub mod judge;
 pub mod output;
 pub mod pool;

@@ -7,7 +7,7 @@
 pub mod cache;
 mod device;
 mod fill;
-mod mounts;
+pub mod mounts;
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};

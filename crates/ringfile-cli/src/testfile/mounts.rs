@@ -7,12 +7,18 @@ use std::path::{Path, PathBuf};
 /// One mount.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mount {
+    /// The number that statx gives for files in it.
+    pub id: u64,
     /// Major and minor number of the device, as `8:1`.
     pub device: String,
     /// Where it is mounted.
     pub point: PathBuf,
     /// `ext4`, `tmpfs`, …
     pub filesystem: String,
+    /// What is mounted: a device, a server, or a word.
+    pub source: String,
+    /// Options of the mount and of the file system, in that order, each once.
+    pub options: Vec<String>,
 }
 
 /// All mounts this process sees, in the order they were made; none where /proc is not to be had.
@@ -29,7 +35,8 @@ pub fn of<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
         .max_by_key(|mount| mount.point.components().count())
 }
 
-fn parse(text: &[u8]) -> Vec<Mount> {
+/// Reads the text of mountinfo.
+pub fn parse(text: &[u8]) -> Vec<Mount> {
     text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }
 
@@ -37,10 +44,21 @@ fn parse(text: &[u8]) -> Vec<Mount> {
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
     let dash = fields.iter().position(|field| *field == b"-")?;
+    let text =
+        |index: usize| fields.get(index).map(|field| String::from_utf8_lossy(&unescape(field)).into_owned());
+    let mut options: Vec<String> = Vec::new();
+    for option in [text(5), text(dash + 3)].iter().flatten().flat_map(|list| list.split(',')) {
+        if !options.iter().any(|known| known == option) {
+            options.push(option.to_string());
+        }
+    }
     Some(Mount {
+        id: text(0)?.parse().ok()?,
         device: String::from_utf8_lossy(fields.get(2)?).into_owned(),
         point: PathBuf::from(OsString::from_vec(unescape(fields.get(4)?))),
         filesystem: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
+        source: text(dash + 2).unwrap_or_default(),
+        options,
     })
 }
 
@@ -79,6 +97,8 @@ mod tests {
         assert_eq!(mounts.len(), 4);
         assert_eq!(mounts[2].point, Path::new("/mnt/with blank"));
         assert_eq!((mounts[0].device.as_str(), mounts[0].filesystem.as_str()), ("254:0", "ext4"));
+        assert_eq!((mounts[0].id, mounts[0].source.as_str()), (21, "/dev/vda"));
+        assert_eq!(mounts[0].options, ["rw", "relatime"]);
     }
 
     #[test]

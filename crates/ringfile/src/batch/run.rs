@@ -142,7 +142,11 @@ impl Running {
             let begun = if self.is_closed() { None } else { inner.next() };
             let Some(mut begun) = begun else {
                 inner.starting = false;
-                let waker = if inner.is_over() { inner.waker.take() } else { None };
+                let over = inner.is_over();
+                let waker = if over { inner.waker.take() } else { None };
+                if over {
+                    driver::publish_counts();
+                }
                 drop(inner);
                 return waker.into_iter().for_each(Waker::wake);
             };

@@ -189,6 +189,16 @@ fn count_cancelled() {
     add_to_counts(|counts| counts.cancelled += 1);
 }
 
+/// Makes this thread's counts everybody's now: a loop does so with each turn only, and what its plain calls gave may be in
+/// other hands before.
+pub(crate) fn publish_counts() {
+    let _ = DRIVER.try_with(|cell| {
+        if let Ok(Some(driver)) = cell.try_borrow().as_deref().map(Option::as_deref) {
+            driver.shared.counters.publish(&driver.current_counts());
+        }
+    });
+}
+
 #[inline]
 fn add_to_counts(add: impl FnOnce(&mut Metrics)) {
     let _ = DRIVER.try_with(|cell| {

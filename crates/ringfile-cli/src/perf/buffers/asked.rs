@@ -70,9 +70,6 @@ const QUICK: Defaults = Defaults {
     most_processes: 1,
 };
 
-/// So much of the file a quick measurement uses.
-const QUICK_SIZE: u64 = 512 << 20;
-
 /// A quick measurement ends by then; what follows takes less than the rest of two minutes.
 const QUICK_LIMIT: Duration = Duration::from_secs(110);
 
@@ -122,10 +119,7 @@ impl Asked {
             (_, true) => Access::Buffered,
             _ => Access::DirectIfPossible,
         };
-        let mut test_file = args.test_file.clone();
-        if args.quick {
-            test_file.size = test_file.size.min(QUICK_SIZE.max(grid.largest_block()));
-        }
+        let test_file = args.test_file.clone();
         Asked { test_file, grid, access, runs: Vec::new(), limit: args.quick.then_some(QUICK_LIMIT) }
     }
 

@@ -18,13 +18,13 @@ use crate::interrupt::Interrupt;
 use crate::latency::Recorder;
 use crate::sys::Usage;
 
-/// The word by which the command line knows the process.
-pub const WORD: &str = "perf-worker";
+/// The first argument of the process, which is no command for users.
+pub const WORKER: &str = "perf-worker";
 
 /// This program, about to be one of the processes.
 pub fn command() -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.arg(WORD);
+    command.arg(WORKER);
     command
 }
 

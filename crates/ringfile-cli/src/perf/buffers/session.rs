@@ -111,7 +111,7 @@ impl Session<'_> {
         self.settle(step, &mut None).map_err(|failure| failure.to_string())?;
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = profiler.record();
-        command.arg(program).arg(processes::WORD);
+        command.arg(program).arg(processes::WORKER);
         let mut order = self.order(step, 0, core);
         order.duration = order.duration.max(PROFILED);
         let label = ["profile".to_string(), values::name(&step.kind.buffers)];

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Whether the advice of `ringfile perf buffers` is what it must be, on files whose answer is known: memory and an overlay want
+# plain calls; a disk and a loop device the ring, direct I/O and depth. And whether noise alone is taken for a difference.
+# usage: advice.sh DIRECTORY   DIRECTORY is on a disk and not there yet; about ten minutes, as root, on an idle machine
+set -uo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+dir=$(realpath -m "${1:?usage: advice.sh DIRECTORY}")
+ringfile=${RINGFILE:-${CARGO_TARGET_DIR:-$here/../target}/release/ringfile}
+[ -x "$ringfile" ] || { echo "$0: $ringfile is not there: cargo build --release" >&2; exit 2; }
+
+results=$(mktemp -d)
+trap '"$here/places.sh" teardown "$dir"; rm -r "$results"' EXIT
+wrong=0
+
+# The value of a key in the configuration that was advised.
+advised() {
+    sed -n "s/^$2 = //p" "$results/$1.toml" | tr -d '"'
+}
+
+# measure NAME ARGUMENTS...   the quick grid, reads alone
+measure() {
+    local name=$1
+    shift
+    "$ringfile" perf buffers --quick --quiet --rw randread --json "$results/$name.json" --emit-config "$results/$name.toml" \
+        "$@" > "$results/$name.txt" || { echo "$name: not measured" >&2; wrong=1; }
+}
+
+# expect NAME KEY WANTED...   one of these, or more:N for a number above N
+expect() {
+    local name=$1 key=$2 value said=WRONG wanted
+    shift 2
+    value=$(advised "$name" "$key")
+    for wanted in "$@"; do
+        case $wanted in
+            more:*) [ "${value:-0}" -gt "${wanted#more:}" ] && said=right ;;
+            *) [ "$value" = "$wanted" ] && said=right ;;
+        esac
+    done
+    [ $said = right ] || wrong=1
+    printf '|%-10s|%-8s|%-16s|%-10s|%s|\n' "$name" "$key" "$*" "${value:-none}" "$said"
+}
+
+echo '|file      |setting |wanted          |advised   |     |'
+echo '|----------|--------|----------------|----------|-----|'
+places=$("$here/places.sh" setup "$dir" 2> "$results/skipped")
+grep -E 'SKIPPED (tmpfs|overlayfs|ext4|loop)' "$results/skipped" >&2
+for place in $places; do
+    name=${place%%=*} path=${place#*=}
+    case $name in
+        tmpfs)
+            measure tmpfs --file "$path/advice.bin"
+            expect tmpfs route inline
+            ;;
+        overlayfs)
+            measure overlayfs --buffered --file "$path/advice.bin"
+            expect overlayfs route inline
+            ;;
+        ext4)
+            measure disk --file "$path/advice.bin"
+            ;;
+        loop)
+            # A device that was never written to answers from holes.
+            dd if=/dev/urandom of="$path" bs=1M oflag=direct status=none 2> /dev/null
+            measure loop --file "$path"
+            ;;
+        *) continue ;;
+    esac
+    case $name in ext4) name=disk ;; loop) ;; *) continue ;; esac
+    expect "$name" route ring
+    expect "$name" direct true
+    expect "$name" depth more:1
+done
+
+# The same twice: what is said to be outside the noise is chance.
+measure once --file "$dir/noise.bin" --buffers normal,fixed
+measure twice --file "$dir/noise.bin" --buffers normal,fixed
+"$ringfile" report "$results/once.json" "$results/twice.json" --out "$results/noise.html" > "$results/noise.txt"
+printf '\nThe same twice:\n'
+cat "$results/noise.txt"
+exit $wrong

@@ -1,0 +1,62 @@
+//! The command line of `ringfile doctor`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// `ringfile doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// File, folder or block device to look at: the one that your program will use
+    #[arg(value_name = "PATH", default_value = ".")]
+    pub path: PathBuf,
+    /// Print everything that was found as JSON (schema 1) instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Look at PATH alone and print each step as a line of JSON: how the command looks at what may hang.
+    #[arg(long, hide = true)]
+    pub look_only: bool,
+    /// Make no ring, with --look-only: the kernel would end the process.
+    #[arg(long, hide = true)]
+    pub without_rings: bool,
+    /// Make a ring and end: how the command finds out whether the kernel ends who tries.
+    #[arg(long, hide = true)]
+    pub try_ring: bool,
+}
+
+/// What the help says first.
+pub const LONG: &str = "\
+Say what makes I/O slow here, and what to do about it.
+
+Looks at four things and tries each for real, in a second at most:
+
+  features   every part of io_uring that ringfile uses: tried on rings of this process
+  process    limits and bans: memlock, seccomp, kernel.io_uring_disabled, cgroup limits, memory
+  file       PATH's file system: direct I/O and its alignment, non-blocking reads and writes, the
+             ways to write durably, timed, and the route that ringfile takes there
+  device     the disk below, down through partitions, loop, md and dm: queue, scheduler, write cache
+
+What of it costs most comes first, each with the figure that says so and the command or setting that \
+changes it. Nothing is changed by looking.
+
+What it touches: PATH and what is below it are only read. Writes are tried on a file without a name \
+(O_TMPFILE) in PATH, or in the folder that PATH is in, which the kernel removes whatever happens; where \
+none can be had, writes are not tried. A file system that does not answer within 500 ms is left alone.";
+
+/// What the help says last.
+pub const AFTER: &str = "\
+Severity:
+  costly   I/O takes a multiple of the time it could, or does not go the way it was meant to
+  notable  costs something in some workloads, or is in the way of a feature
+  fine     as it should be, nothing to do
+
+Examples:
+  ringfile doctor                        the current folder
+  ringfile doctor /var/lib/postgresql    where a database keeps its data
+  ringfile doctor /dev/nvme0n1           a block device, which is only read
+  ringfile doctor --json . | jq '.findings[] | select(.severity == \"costly\")'
+
+Exit codes:
+  0  it could look, whatever it found
+  1  the result could not be printed
+  2  wrong use, or PATH is missing or closed to this user";

@@ -1,0 +1,383 @@
+//! The block device below a file, and what is below that: partitions, loop devices, md, dm, down to the disks.
+//!
+//! Read from sysfs, never from the device. The tree is given its root and a way to find the device below a file, so that
+//! recorded trees can be read as well.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::process::chosen;
+
+/// A block device, or a part of one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Major and minor number, `254:0`.
+    pub number: String,
+    /// The kernel's name, `sda1`.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// What the disk calls itself; for dm, the volume's name; for md, its level.
+    pub model: Option<String>,
+    /// How it is attached: `nvme`, `scsi`, `virtio`, `xen`, `usb`, `mmc`.
+    pub bus: Option<String>,
+    /// Bytes.
+    pub size: Option<u64>,
+    /// How it takes requests; a partition's are its disk's.
+    pub queue: Queue,
+    /// For a loop device: the file that it shows.
+    pub backing: Option<Backing>,
+    /// What it is made of.
+    pub below: Vec<Device>,
+}
+
+/// What kind of device it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A disk, as far as this machine can tell.
+    #[default]
+    Disk,
+    /// A part of one.
+    Partition,
+    /// A file shown as a device.
+    Loop,
+    /// Software RAID.
+    Md,
+    /// Device mapper of a kind not named here.
+    Dm,
+    /// Device mapper: encrypted.
+    Crypt,
+    /// Device mapper: a logical volume.
+    Lvm,
+    /// Compressed memory.
+    Zram,
+    /// Memory.
+    Ram,
+    /// Another machine's disk: nbd, rbd, drbd.
+    Network,
+}
+
+/// How a device takes requests; `null` is what the kernel does not tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queue {
+    /// The I/O scheduler at work.
+    pub scheduler: Option<String>,
+    /// Requests that may wait in it (`nr_requests`).
+    pub requests: Option<u64>,
+    /// Requests that the disk takes at once, where it says (SCSI, SATA).
+    pub depth: Option<u64>,
+    /// Hardware queues.
+    pub hardware_queues: Option<u64>,
+    /// Whether completions can be polled (IOPOLL): there are poll queues.
+    pub polling: Option<bool>,
+    /// `write back`: it has a cache that loses what was not flushed; `write through`.
+    pub write_cache: Option<String>,
+    /// Whether single writes can be made to pass that cache (FUA).
+    pub fua: Option<bool>,
+    /// Whether it says that it is a spinning disk.
+    pub rotational: Option<bool>,
+    /// Bytes of the smallest request.
+    pub logical_block: Option<u64>,
+    /// Bytes that it writes without reading first.
+    pub physical_block: Option<u64>,
+    /// KiB of the largest request; larger I/O is split.
+    pub max_sectors_kb: Option<u64>,
+    /// KiB that buffered reads in order are read ahead.
+    pub read_ahead_kb: Option<u64>,
+}
+
+/// The file below a loop device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backing {
+    /// Its path.
+    pub path: String,
+    /// Its file system.
+    pub filesystem: Option<String>,
+    /// Whether the loop device reads and writes it directly, past the page cache.
+    pub direct: Option<bool>,
+}
+
+/// Where a file lies: its file system, and the number of its device where there is one.
+pub type Place = (Option<String>, Option<String>);
+
+/// How deep stacks are followed: no sane one is deeper, and a loop over itself has no end.
+const DEEPEST: usize = 8;
+
+/// Reads all that is below the device of that number; `None` where sysfs does not have it.
+pub fn look(sys: &Path, number: &str, place: &dyn Fn(&Path) -> Place) -> Option<Device> {
+    let root = fs::canonicalize(sys.join("dev/block").join(number)).ok()?;
+    Some(Tree { sys, place }.device(&root, DEEPEST))
+}
+
+struct Tree<'a> {
+    sys: &'a Path,
+    place: &'a dyn Fn(&Path) -> Place,
+}
+
+impl Tree<'_> {
+    fn device(&self, folder: &Path, deepest: usize) -> Device {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let partition = folder.join("partition").exists();
+        // A partition's folder lies in its disk's.
+        let disk = if partition { folder.parent().unwrap_or(folder) } else { folder };
+        let kind = if partition { Kind::Partition } else { kind(&name, folder) };
+        let backing = (kind == Kind::Loop).then(|| self.backing(folder)).flatten();
+        let mut below: Vec<Device> = Vec::new();
+        if deepest > 0 {
+            if partition {
+                below.push(self.device(disk, deepest - 1));
+            }
+            let mut slaves: Vec<PathBuf> = entries(&folder.join("slaves"));
+            slaves.sort();
+            let slaves = slaves.iter().filter_map(|slave| fs::canonicalize(slave).ok());
+            let slaves = slaves.filter(|slave| slave.join("dev").exists());
+            below.extend(slaves.map(|slave| self.device(&slave, deepest - 1)));
+            let file = backing.as_ref().and_then(|backing| (self.place)(Path::new(&backing.path)).1);
+            let folder =
+                file.and_then(|number| fs::canonicalize(self.sys.join("dev/block").join(number)).ok());
+            below.extend(folder.map(|folder| self.device(&folder, deepest - 1)));
+        }
+        Device {
+            number: text(&folder.join("dev")).unwrap_or_default(),
+            kind,
+            model: model(kind, folder),
+            bus: bus(disk, &name),
+            size: number(&folder.join("size")).map(|sectors| sectors * 512),
+            queue: queue(disk),
+            backing,
+            below,
+            name,
+        }
+    }
+
+    fn backing(&self, folder: &Path) -> Option<Backing> {
+        let path = text(&folder.join("loop/backing_file"))?;
+        let filesystem = (self.place)(Path::new(&path)).0;
+        Some(Backing { filesystem, direct: flag(&folder.join("loop/dio")), path })
+    }
+}
+
+impl Device {
+    /// This device and all below it, from the top.
+    pub fn stack(&self) -> Vec<&Device> {
+        let below = self.below.iter().flat_map(Device::stack);
+        std::iter::once(self).chain(below).collect()
+    }
+}
+
+fn kind(name: &str, folder: &Path) -> Kind {
+    let starts = |prefix: &str| {
+        name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    if starts("loop") {
+        return Kind::Loop;
+    }
+    if folder.join("md").exists() {
+        return Kind::Md;
+    }
+    if folder.join("dm").exists() {
+        let id = text(&folder.join("dm/uuid")).unwrap_or_default();
+        return match id.split('-').next() {
+            Some("CRYPT") => Kind::Crypt,
+            Some("LVM") => Kind::Lvm,
+            _ => Kind::Dm,
+        };
+    }
+    match () {
+        () if starts("zram") => Kind::Zram,
+        () if starts("ram") || starts("pmem") => Kind::Ram,
+        () if starts("nbd") || starts("rbd") || starts("drbd") => Kind::Network,
+        () => Kind::Disk,
+    }
+}
+
+fn model(kind: Kind, folder: &Path) -> Option<String> {
+    match kind {
+        Kind::Md => text(&folder.join("md/level")),
+        Kind::Dm | Kind::Crypt | Kind::Lvm => text(&folder.join("dm/name")),
+        Kind::Partition => None,
+        _ => text(&folder.join("device/model")).or_else(|| text(&folder.join("device/name"))),
+    }
+    .filter(|model| !model.is_empty())
+}
+
+/// How a disk is attached, by its real place in the tree of devices.
+fn bus(disk: &Path, name: &str) -> Option<String> {
+    let place = disk.to_string_lossy();
+    let device = fs::canonicalize(disk.join("device")).unwrap_or_default();
+    let device = device.to_string_lossy();
+    let has = |word: &str| place.contains(word) || device.contains(word);
+    // USB disks are SCSI disks too: the outer word counts.
+    let known = [
+        ("/usb", "usb"),
+        ("/mmc", "mmc"),
+        ("/nvme", "nvme"),
+        ("/virtio", "virtio"),
+        ("/vbd-", "xen"),
+        ("/ata", "sata"),
+        ("/session", "iscsi"),
+        ("/host", "scsi"),
+    ];
+    let found = known.into_iter().find(|(word, _)| has(word)).map(|(_, bus)| bus);
+    found.or_else(|| name.starts_with("xvd").then_some("xen")).map(str::to_string)
+}
+
+fn queue(disk: &Path) -> Queue {
+    let queue = disk.join("queue");
+    let scheduler = text(&queue.join("scheduler"));
+    let hardware = entries(&disk.join("mq")).len() as u64;
+    Queue {
+        // Without a choice the file has the one word alone.
+        scheduler: scheduler.and_then(|text| chosen(&text).or(Some(text))),
+        requests: number(&queue.join("nr_requests")),
+        depth: number(&disk.join("device/queue_depth")),
+        hardware_queues: Some(hardware).filter(|&count| count > 0),
+        polling: flag(&queue.join("io_poll")),
+        write_cache: text(&queue.join("write_cache")),
+        fua: flag(&queue.join("fua")),
+        rotational: flag(&queue.join("rotational")),
+        logical_block: number(&queue.join("logical_block_size")),
+        physical_block: number(&queue.join("physical_block_size")),
+        max_sectors_kb: number(&queue.join("max_sectors_kb")),
+        read_ahead_kb: number(&queue.join("read_ahead_kb")),
+    }
+}
+
+fn text(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_string()).filter(|text| !text.is_empty())
+}
+
+fn number(path: &Path) -> Option<u64> {
+    text(path)?.parse().ok()
+}
+
+fn flag(path: &Path) -> Option<bool> {
+    Some(number(path)? != 0)
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A sysfs as recorded: paths with their text; `dev/block` links are made from the `dev` files.
+    fn sysfs(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let links = folder.path().join("dev/block");
+        fs::create_dir_all(&links).expect("folder");
+        for (path, text) in files {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().expect("it lies in one")).expect("folder");
+            fs::write(&path, text).expect("write");
+            if path.ends_with("dev") {
+                symlink(path.parent().expect("it lies in one"), links.join(text.trim())).expect("link");
+            }
+        }
+        folder
+    }
+
+    fn nowhere(_: &Path) -> Place {
+        (None, None)
+    }
+
+    #[test]
+    fn a_partition_has_the_queue_of_its_disk() {
+        let vda = "devices/pci0000:00/0000:00:02.0/virtio1/block/vda";
+        let at = |name: &str| format!("{vda}/{name}");
+        let (dev, size, scheduler, cache) =
+            (at("dev"), at("size"), at("queue/scheduler"), at("queue/write_cache"));
+        let (rotational, poll, mq) = (at("queue/rotational"), at("queue/io_poll"), at("mq/0/cpu_list"));
+        let (part, partition) = (at("vda1/dev"), at("vda1/partition"));
+        let sys = sysfs(&[
+            (&dev, "254:0\n"),
+            (&size, "2048\n"),
+            (&scheduler, "none [mq-deadline] kyber bfq \n"),
+            (&cache, "write back\n"),
+            (&rotational, "1\n"),
+            (&poll, "0\n"),
+            (&mq, "0, 1\n"),
+            (&part, "254:1\n"),
+            (&partition, "1\n"),
+        ]);
+        let device = look(sys.path(), "254:1", &nowhere).expect("it is there");
+        assert_eq!(
+            (device.kind, device.name.as_str(), device.number.as_str()),
+            (Kind::Partition, "vda1", "254:1")
+        );
+        assert_eq!(device.queue.scheduler.as_deref(), Some("mq-deadline"));
+        let disk = &device.below[0];
+        assert_eq!((disk.kind, disk.bus.as_deref(), disk.size), (Kind::Disk, Some("virtio"), Some(1 << 20)));
+        assert_eq!(disk.queue, device.queue);
+        assert_eq!((disk.queue.polling, disk.queue.rotational), (Some(false), Some(true)));
+        assert_eq!(
+            (disk.queue.write_cache.as_deref(), disk.queue.hardware_queues),
+            (Some("write back"), Some(1))
+        );
+        assert_eq!(device.stack().len(), 2);
+        assert_eq!(look(sys.path(), "9:9", &nowhere), None);
+    }
+
+    #[test]
+    fn a_loop_device_leads_to_the_disk_of_its_file() {
+        let sys = sysfs(&[
+            ("devices/virtual/block/loop3/dev", "7:3\n"),
+            ("devices/virtual/block/loop3/loop/backing_file", "/srv/image\n"),
+            ("devices/virtual/block/loop3/loop/dio", "0\n"),
+            ("devices/pci0000:00/nvme/nvme0/nvme0n1/dev", "259:0\n"),
+            ("devices/pci0000:00/nvme/nvme0/nvme0n1/device/model", "A drive   \n"),
+            ("devices/pci0000:00/nvme/nvme0/nvme0n1/queue/scheduler", "none\n"),
+        ]);
+        let place = |path: &Path| {
+            assert_eq!(path, Path::new("/srv/image"));
+            (Some("xfs".to_string()), Some("259:0".to_string()))
+        };
+        let device = look(sys.path(), "7:3", &place).expect("it is there");
+        let backing = device.backing.as_ref().expect("a file");
+        assert_eq!(
+            (device.kind, backing.filesystem.as_deref(), backing.direct),
+            (Kind::Loop, Some("xfs"), Some(false))
+        );
+        let disk = &device.below[0];
+        assert_eq!((disk.bus.as_deref(), disk.model.as_deref()), (Some("nvme"), Some("A drive")));
+        assert_eq!(disk.queue.scheduler.as_deref(), Some("none"));
+    }
+
+    #[test]
+    fn a_device_over_itself_comes_to_an_end() {
+        let sys = sysfs(&[
+            ("devices/virtual/block/loop0/dev", "7:0\n"),
+            ("devices/virtual/block/loop0/loop/backing_file", "/mnt/image\n"),
+        ]);
+        let device = look(sys.path(), "7:0", &|_| (None, Some("7:0".into()))).expect("it is there");
+        assert_eq!(device.stack().len(), DEEPEST + 1);
+    }
+
+    #[test]
+    fn dm_and_md_are_told_apart() {
+        let sys = sysfs(&[
+            ("devices/virtual/block/dm-0/dev", "252:0\n"),
+            ("devices/virtual/block/dm-0/dm/uuid", "CRYPT-LUKS2-0123-root\n"),
+            ("devices/virtual/block/dm-0/dm/name", "root\n"),
+            ("devices/virtual/block/dm-0/slaves/.keep", ""),
+            ("devices/virtual/block/md0/dev", "9:0\n"),
+            ("devices/virtual/block/md0/md/level", "raid5\n"),
+            ("devices/virtual/block/zram0/dev", "253:0\n"),
+            ("devices/virtual/block/nbd0/dev", "43:0\n"),
+        ]);
+        let md = fs::canonicalize(sys.path().join("devices/virtual/block/md0")).expect("it is there");
+        symlink(md, sys.path().join("devices/virtual/block/dm-0/slaves/md0")).expect("link");
+        let device = look(sys.path(), "252:0", &nowhere).expect("it is there");
+        assert_eq!((device.kind, device.model.as_deref()), (Kind::Crypt, Some("root")));
+        let md = device.below.iter().find(|below| below.name == "md0").expect("below it");
+        assert_eq!((md.kind, md.model.as_deref()), (Kind::Md, Some("raid5")));
+        assert_eq!(look(sys.path(), "253:0", &nowhere).map(|device| device.kind), Some(Kind::Zram));
+        assert_eq!(look(sys.path(), "43:0", &nowhere).map(|device| device.kind), Some(Kind::Network));
+    }
+}

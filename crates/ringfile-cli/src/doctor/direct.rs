@@ -1,0 +1,150 @@
+//! Direct I/O, tried: open, write, read back, compare, and see whether it really passed the page cache.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, StatxFlags, statx};
+use serde::{Deserialize, Serialize};
+
+use super::file::{Subjects, TRIED};
+use super::place::Medium;
+use crate::error::errno_text;
+use crate::memory::AlignedBytes;
+use crate::sys;
+
+/// What direct I/O can do on a file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Direct {
+    /// Whether it could be opened and read, and written where that was tried.
+    pub usable: bool,
+    /// What was tried, and what came of it.
+    pub why: String,
+    /// Bytes that offsets and lengths must be multiples of, by statx; `null` where it does not tell.
+    pub offset_alignment: Option<u32>,
+    /// Bytes that addresses must be multiples of, by statx.
+    pub memory_alignment: Option<u32>,
+    /// Whether it passed the page cache by; `null` where the kernel does not tell, or where nothing could be written.
+    pub past_cache: Option<bool>,
+    /// Median of some reads of 4 KiB, or of one block where that is larger, in µs.
+    pub read_us: Option<f64>,
+}
+
+/// The time that reads may take in all.
+const BUDGET: Duration = Duration::from_millis(40);
+
+/// Tries it; `None` where there is nothing to try it on.
+pub fn look(subjects: &Subjects, medium: Medium) -> Option<Direct> {
+    let opened = subjects.direct_reads.as_ref().or(subjects.direct_writes.as_ref())?;
+    if medium == Medium::Memory {
+        let why = "memory has no direct I/O; where O_DIRECT is taken at all, it changes nothing".into();
+        return Some(Direct { why, ..Direct::default() });
+    }
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) => {
+            let why = format!("opening with O_DIRECT: {}", errno_text(error));
+            return Some(Direct { why, ..Direct::default() });
+        }
+    };
+    let mut direct = Direct::default();
+    (direct.offset_alignment, direct.memory_alignment) = alignment(file);
+    let block = block(direct.offset_alignment);
+    let written = match &subjects.direct_writes {
+        Some(Ok(file)) => Some(write_and_compare(file)),
+        _ => None,
+    };
+    match (&written, timed_reads(file, block)) {
+        (Some(Err(error)), _) => direct.why = format!("a direct write: {}", errno_text(error)),
+        (_, Err(error)) => direct.why = format!("a direct read of {block} bytes: {}", errno_text(&error)),
+        (written, Ok(median)) => {
+            direct.usable = true;
+            direct.read_us = median;
+            direct.past_cache = match &subjects.direct_writes {
+                Some(Ok(file)) if written.is_some() => {
+                    sys::cached_fraction(file, TRIED as u64).map(|fraction| fraction == 0.0)
+                }
+                _ => None,
+            };
+            let wrote = if written.is_some() { "written, read back and compared" } else { "read" };
+            direct.why = format!("opened with O_DIRECT, {wrote}");
+        }
+    }
+    Some(direct)
+}
+
+/// Bytes of a direct operation: 4 KiB, or what the file needs.
+pub fn block(offset_alignment: Option<u32>) -> usize {
+    (offset_alignment.unwrap_or(0) as usize).clamp(4096, TRIED)
+}
+
+fn alignment(file: &File) -> (Option<u32>, Option<u32>) {
+    match statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
+        Ok(facts) if facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
+            (Some(facts.stx_dio_offset_align), Some(facts.stx_dio_mem_align))
+        }
+        _ => (None, None),
+    }
+}
+
+fn write_and_compare(file: &File) -> io::Result<()> {
+    let mut memory = AlignedBytes::zeroed(TRIED);
+    memory.as_mut_slice().fill(9);
+    file.write_all_at(memory.as_mut_slice(), 0)?;
+    memory.as_mut_slice().fill(0);
+    file.read_exact_at(memory.as_mut_slice(), 0)?;
+    match memory.as_mut_slice().iter().all(|&byte| byte == 9) {
+        true => Ok(()),
+        false => Err(io::Error::other("other bytes came back than were written")),
+    }
+}
+
+/// The median of a few reads; `None` where the file is too short to say anything.
+fn timed_reads(file: &File, block: usize) -> io::Result<Option<f64>> {
+    let mut memory = AlignedBytes::zeroed(block);
+    let (began, mut times) = (Instant::now(), Vec::new());
+    for place in (0..TRIED as u64).step_by(block).cycle().take(16) {
+        let before = Instant::now();
+        let count = file.read_at(memory.as_mut_slice(), place)?;
+        if count == block {
+            times.push(before.elapsed());
+        }
+        if began.elapsed() > BUDGET {
+            break;
+        }
+    }
+    Ok(median_us(&mut times))
+}
+
+/// The median in µs, to a tenth.
+pub fn median_us(times: &mut [Duration]) -> Option<f64> {
+    times.sort_unstable();
+    times.get(times.len() / 2).map(|median| us(*median))
+}
+
+/// A time in µs, to a tenth.
+pub fn us(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e7).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_in_microseconds() {
+        let mut times = [30, 10, 20].map(Duration::from_micros);
+        assert_eq!(median_us(&mut times), Some(20.0));
+        assert_eq!(median_us(&mut []), None);
+        assert_eq!(median_us(&mut [Duration::from_nanos(1234)]), Some(1.2));
+    }
+
+    #[test]
+    fn blocks_are_those_that_the_file_needs() {
+        assert_eq!(
+            [None, Some(0), Some(512), Some(16384), Some(1 << 30)].map(block),
+            [4096, 4096, 4096, 16384, TRIED]
+        );
+    }
+}

@@ -1,0 +1,435 @@
+//! Each part of io_uring that ringfile uses, or that somebody may ask for, tried for real on rings of this process.
+//!
+//! What always holds: a feature is usable only if the trial did what it should, bytes and results compared; what could not
+//! be tried is neither usable nor unusable.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use io_uring::opcode;
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
+
+use super::look;
+use crate::sys::ring::{self, Op, TrialRing};
+
+/// Something that the kernel may or may not let this process do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Feature {
+    /// Its name, as `ringfile::ring_features()` and the kernel's headers have it, in lower case.
+    pub name: String,
+    /// Whether the trial did what it should; `null` where it could not be made.
+    pub usable: Option<bool>,
+    /// What was tried, what the kernel answered, and what being without costs.
+    pub why: String,
+}
+
+/// A trial: what it is called, what was done, which Linux brought it, and what being without costs.
+struct Trial {
+    name: &'static str,
+    tried: &'static str,
+    since: &'static str,
+    without: &'static str,
+}
+
+// IORING_SETUP_… of linux/io_uring.h.
+const CQSIZE: u32 = 1 << 3;
+const CLAMP: u32 = 1 << 4;
+const SUBMIT_ALL: u32 = 1 << 7;
+const COOP_TASKRUN: u32 = 1 << 8;
+const TASKRUN_FLAG: u32 = 1 << 9;
+const SINGLE_ISSUER: u32 = 1 << 12;
+const DEFER_TASKRUN: u32 = 1 << 13;
+const NO_SQARRAY: u32 = 1 << 16;
+
+/// Set-up flags, each with what it needs and nothing else.
+const SETUP: [(u32, Trial); 7] = [
+    (
+        CQSIZE,
+        Trial {
+            name: "cqsize",
+            tried: "a ring with IORING_SETUP_CQSIZE",
+            since: "5.5",
+            without: "completions can overflow",
+        },
+    ),
+    (
+        CLAMP,
+        Trial {
+            name: "clamp",
+            tried: "a ring with IORING_SETUP_CLAMP",
+            since: "5.6",
+            without: "large queue depths are refused",
+        },
+    ),
+    (
+        SUBMIT_ALL,
+        Trial {
+            name: "submit_all",
+            tried: "a ring with IORING_SETUP_SUBMIT_ALL",
+            since: "5.18",
+            without: "one bad entry ends a batch early",
+        },
+    ),
+    (
+        COOP_TASKRUN | TASKRUN_FLAG,
+        Trial {
+            name: "coop_taskrun",
+            tried: "a ring with IORING_SETUP_COOP_TASKRUN and TASKRUN_FLAG",
+            since: "5.19",
+            without: "completions interrupt the thread",
+        },
+    ),
+    (
+        SINGLE_ISSUER,
+        Trial {
+            name: "single_issuer",
+            tried: "a ring with IORING_SETUP_SINGLE_ISSUER",
+            since: "6.0",
+            without: "no deferred task work",
+        },
+    ),
+    (
+        SINGLE_ISSUER | DEFER_TASKRUN,
+        Trial {
+            name: "defer_taskrun",
+            tried: "a ring with IORING_SETUP_DEFER_TASKRUN and SINGLE_ISSUER",
+            since: "6.1",
+            without: "completions are worked off at random moments: more CPU for each I/O",
+        },
+    ),
+    (
+        NO_SQARRAY,
+        Trial {
+            name: "no_sqarray",
+            tried: "a ring with IORING_SETUP_NO_SQARRAY",
+            since: "6.6",
+            without: "one more memory access for each submission",
+        },
+    ),
+];
+
+/// Operations that ringfile submits, by the kernel's own list.
+const OPERATIONS: [(u8, &str, &str); 11] = [
+    (opcode::Read::CODE, "op_read", "reads become plain calls on worker threads"),
+    (opcode::Write::CODE, "op_write", "writes become plain calls on worker threads"),
+    (opcode::Readv::CODE, "op_readv", "no vectored reads"),
+    (opcode::Writev::CODE, "op_writev", "no vectored writes"),
+    (opcode::Fsync::CODE, "op_fsync", "syncs become plain calls on worker threads"),
+    (opcode::Fallocate::CODE, "op_fallocate", "allocating becomes a plain call"),
+    (opcode::Fadvise::CODE, "op_fadvise", "advice becomes a plain call"),
+    (opcode::Ftruncate::CODE, "op_ftruncate", "setting a length is a plain call that may block the thread"),
+    (opcode::PollAdd::CODE, "op_poll_add", "wake-ups from other threads take longer"),
+    (opcode::AsyncCancel::CODE, "op_async_cancel", "dropped operations run to their end"),
+    (
+        opcode::WritevFixed::CODE,
+        "op_writev_fixed",
+        "vectored writes on registered memory take the plain form",
+    ),
+];
+
+/// Bytes of the file that trials read: each its place, modulo 251.
+const SAMPLE: usize = 16 << 10;
+
+/// Trial rings charge RLIMIT_MEMLOCK, and the charge of a closed one comes back up to 150 ms later: that long a refusal is
+/// worth another try, over all trials.
+const MEMORY_COMES_BACK: Duration = Duration::from_millis(200);
+
+/// What the trials found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Every feature, in the order of the trials.
+    pub features: Vec<Feature>,
+    /// Whether the kernel ends a process that makes a ring, so that none was made.
+    pub kills: bool,
+    /// The errno of `io_uring_setup` where no ring can be had.
+    pub refused: Option<i32>,
+    /// The most kernel threads for one thread's rings: for files and block devices, and for all else.
+    pub workers: Option<[u32; 2]>,
+    /// Bytes that could be registered, of [`REGISTERED_AT_MOST`].
+    pub registered: Option<u64>,
+}
+
+/// How much memory the trial of registering asks for.
+pub const REGISTERED_AT_MOST: u64 = 16 << 20;
+
+/// Makes all trials; none that the kernel would end this process for.
+pub fn look() -> Found {
+    let until = Instant::now() + MEMORY_COMES_BACK;
+    let mut found = Found { kills: look::kills(), ..Found::default() };
+    if found.kills {
+        let why =
+            "tried: io_uring_setup in another process, which a seccomp filter ended for it (SIGSYS)".into();
+        found.features.push(Feature { name: "io_uring".into(), usable: Some(false), why });
+        return found;
+    }
+    let basic = Trial {
+        name: "io_uring",
+        tried: "io_uring_setup of two entries",
+        since: "5.1",
+        without: "worker threads do all I/O with plain calls",
+    };
+    let setup = patiently(until, || ring::try_setup(0).map(drop));
+    found.refused = setup.as_ref().err().and_then(io::Error::raw_os_error);
+    found.features.push(basic.judge(setup));
+    if found.refused.is_some_and(|errno| errno != libc::ENOMEM) {
+        return found;
+    }
+    for (flags, trial) in SETUP {
+        found.features.push(trial.judge(patiently(until, || ring::try_setup(flags).map(drop))));
+    }
+    if let (Ok(mut ring), Ok(file)) = (patiently(until, TrialRing::new), sample()) {
+        found.workers = workers(until);
+        found.registered = registered(&ring);
+        one_ring(&mut ring, &file, &mut found.features);
+        // Nothing to share is no verdict on sharing.
+        if found
+            .features
+            .iter()
+            .any(|feature| feature.name == "registered_buffers" && feature.usable == Some(true))
+        {
+            found.features.push(cloned(&ring, until));
+        }
+    }
+    found.features.push(kernel_thread(until));
+    found
+}
+
+/// Trials on one ring: registrations come last, since they stay.
+fn one_ring(ring: &mut TrialRing, file: &File, features: &mut Vec<Feature>) {
+    let mut add = |name, tried, since, without, done: io::Result<()>| {
+        features.push(Trial { name, tried, since, without }.judge(done));
+    };
+    let by_number = ring.run_by_number(file, &[Op::Nop]).and_then(|results| same(&results, &[0]));
+    add(
+        "registered_ring_fd",
+        "a ring entered by its registered number",
+        "5.18",
+        "a file look-up for each system call",
+        by_number,
+    );
+    let no_iowait = ring.run_without_iowait(file, &[Op::Nop]).and_then(|results| same(&results, &[0]));
+    add(
+        "no_iowait",
+        "a wait with IORING_ENTER_NO_IOWAIT",
+        "6.15",
+        "waiting for I/O shows as iowait; speed is the same",
+        no_iowait,
+    );
+    let read = read_back(ring, file, Op::Read(4096, 0, 0), 4096);
+    add("read", "4 KiB read through the ring and compared", "5.6", "plain calls on worker threads", read);
+    ring.fill(7);
+    let linked = ring.run(file, &[Op::WriteLinked(4096, SAMPLE as u64), Op::Fdatasync]);
+    let linked = linked.and_then(|results| same(&results, &[4096, 0]));
+    add(
+        "linked_fsync",
+        "a write and an fdatasync linked to it",
+        "5.3",
+        "a durable write takes two trips to the kernel",
+        linked,
+    );
+    add(
+        "sparse_files",
+        "an empty table of registered files",
+        "5.19",
+        "a file look-up for each operation",
+        ring.register_file_table(),
+    );
+    let table = TrialRing::new().and_then(|ring| ring.register_buffer_table());
+    add("sparse_buffers", "an empty table of registered buffers", "5.19", "no registered buffers", table);
+    // Two parts of 4 KiB: no more, since a small RLIMIT_MEMLOCK has room for that.
+    let registered = ring.register_memory(8192);
+    let refused = registered.as_ref().err().and_then(io::Error::raw_os_error);
+    let fixed = registered.and_then(|()| read_back(ring, file, Op::ReadFixed(4096, 0), 4096));
+    add(
+        "registered_buffers",
+        "8 KiB registered, READ_FIXED into it compared",
+        "5.1",
+        "the kernel maps the buffer for each direct I/O",
+        fixed,
+    );
+    let vectored = match refused {
+        Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+        None => read_back(ring, file, Op::ReadvFixed(4096, 0), 8192),
+    };
+    add(
+        "readv_fixed",
+        "two times 4 KiB read with READV_FIXED and compared",
+        "6.15",
+        "vectored I/O takes the plain form, 1.2 to 1.45 times slower at 32 x 4 KiB",
+        vectored,
+    );
+    if let Ok(probe) = ring.probe() {
+        features.extend(
+            OPERATIONS.map(|(code, name, without)| operation(name, without, probe.is_supported(code))),
+        );
+    }
+}
+
+fn operation(name: &str, without: &str, usable: bool) -> Feature {
+    let why = match usable {
+        true => "listed by IORING_REGISTER_PROBE".to_string(),
+        false => format!("not listed by IORING_REGISTER_PROBE; without it {without}"),
+    };
+    Feature { name: name.into(), usable: Some(usable), why }
+}
+
+fn cloned(ring: &TrialRing, until: Instant) -> Feature {
+    let done = patiently(until, TrialRing::new).and_then(|other| other.clone_registrations(ring));
+    let trial = Trial {
+        name: "clone_buffers",
+        tried: "registered memory shared with a second ring",
+        since: "6.12",
+        without: "every thread pins and pays for the same memory again",
+    };
+    trial.judge(done)
+}
+
+fn kernel_thread(until: Instant) -> Feature {
+    let done = patiently(until, TrialRing::with_kernel_thread).and_then(|mut ring| {
+        let file = sample()?;
+        read_back(&mut ring, &file, Op::Read(4096, 0, 0), 4096)
+    });
+    let trial = Trial {
+        name: "sqpoll",
+        tried: "4 KiB read by a ring with a kernel thread (IORING_SETUP_SQPOLL)",
+        since: "5.11",
+        without: "every submission is a system call, as by default",
+    };
+    trial.judge(done)
+}
+
+/// What a thread of ringfile's may have. Asked by a thread of its own: its first ring, of the usual size, decides.
+fn workers(until: Instant) -> Option<[u32; 2]> {
+    let ask = move || patiently(until, TrialRing::of_usual_size)?.worker_limits();
+    std::thread::Builder::new().spawn(ask).ok()?.join().ok()?.ok()
+}
+
+/// The most that can be registered at once, from [`REGISTERED_AT_MOST`] down by halves.
+fn registered(ring: &TrialRing) -> Option<u64> {
+    let mut bytes = REGISTERED_AT_MOST;
+    while bytes >= 4096 {
+        match ring.register_and_forget(bytes as usize) {
+            Ok(()) => return Some(bytes),
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => bytes /= 2,
+            Err(_) => return None,
+        }
+    }
+    Some(0)
+}
+
+fn read_back(ring: &mut TrialRing, file: &File, op: Op, bytes: usize) -> io::Result<()> {
+    ring.fill(0);
+    let results = ring.run(file, &[op])?;
+    same(&results, &[bytes as i32])?;
+    match ring.bytes()[..bytes] == sample_bytes()[..bytes] {
+        true => Ok(()),
+        false => Err(io::Error::other("other bytes than the file's came back")),
+    }
+}
+
+/// Results as errors: the first that is not as expected.
+fn same(results: &[i32], expected: &[i32]) -> io::Result<()> {
+    match results.iter().zip(expected).find(|(result, expected)| result != expected) {
+        None => Ok(()),
+        Some((&result, _)) if result < 0 => Err(io::Error::from_raw_os_error(-result)),
+        Some((result, expected)) => Err(io::Error::other(format!("{result} instead of {expected}"))),
+    }
+}
+
+fn sample_bytes() -> Vec<u8> {
+    (0..SAMPLE).map(|place| (place % 251) as u8).collect()
+}
+
+/// A file in memory, which every machine can make.
+fn sample() -> io::Result<File> {
+    let mut file = File::from(memfd_create("ringfile-doctor", MemfdFlags::CLOEXEC)?);
+    file.write_all(&sample_bytes())?;
+    Ok(file)
+}
+
+/// Tries again while memory is refused.
+fn patiently<T>(until: Instant, mut trial: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match trial() {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            done => return done,
+        }
+    }
+}
+
+impl Trial {
+    fn judge(&self, done: io::Result<()>) -> Feature {
+        let Err(error) = done else {
+            return Feature {
+                name: self.name.into(),
+                usable: Some(true),
+                why: format!("tried: {}", self.tried),
+            };
+        };
+        // What this process may not have at the moment says nothing of the kernel.
+        let short = [libc::ENOMEM, libc::EAGAIN, libc::EMFILE, libc::ENFILE, libc::ECANCELED];
+        let short = error.raw_os_error().is_some_and(|errno| short.contains(&errno));
+        let answer = meaning(&error, self.since);
+        let why = format!("tried: {}; {answer}; without it: {}", self.tried, self.without);
+        Feature { name: self.name.into(), usable: if short { None } else { Some(false) }, why }
+    }
+}
+
+/// What an errno of io_uring means, in words.
+pub fn meaning(error: &io::Error, since: &str) -> String {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => format!("this kernel does not know it (EINVAL; Linux {since} brought it)"),
+        Some(libc::EOPNOTSUPP) => format!("not supported (EOPNOTSUPP; Linux {since} brought it)"),
+        Some(libc::ENOSYS) => "there is no such call (ENOSYS): an old kernel, or a seccomp filter".into(),
+        Some(libc::EPERM) => "not permitted (EPERM): kernel.io_uring_disabled, or a seccomp filter".into(),
+        Some(libc::EACCES) => "not permitted (EACCES): a security module".into(),
+        Some(libc::ENOMEM) => "RLIMIT_MEMLOCK leaves no room (ENOMEM)".into(),
+        Some(libc::EAGAIN | libc::ECANCELED) => "no kernel thread could be had: RLIMIT_NPROC".into(),
+        Some(libc::EMFILE) => "too many open files (EMFILE): RLIMIT_NOFILE".into(),
+        _ => crate::error::errno_text(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_memory_was_refused_to_is_not_called_unusable() {
+        let trial = Trial { name: "x", tried: "x", since: "9.9", without: "y" };
+        let of = |errno| trial.judge(Err(io::Error::from_raw_os_error(errno)));
+        assert_eq!(of(libc::ENOMEM).usable, None);
+        assert!(of(libc::ENOMEM).why.contains("RLIMIT_MEMLOCK"));
+        let unknown = of(libc::EINVAL);
+        assert_eq!(unknown.usable, Some(false));
+        assert!(
+            unknown.why.contains("Linux 9.9") && unknown.why.ends_with("without it: y"),
+            "{}",
+            unknown.why
+        );
+        assert_eq!(trial.judge(Ok(())).usable, Some(true));
+    }
+
+    #[test]
+    fn results_are_compared() {
+        assert!(same(&[4096, 0], &[4096, 0]).is_ok());
+        let error = same(&[4096, -libc::EINVAL], &[4096, 0]).expect_err("it failed");
+        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        assert!(same(&[100], &[4096]).is_err(), "a short read of a whole file");
+    }
+
+    #[test]
+    fn every_feature_is_named_once() {
+        let found = look();
+        let mut names: Vec<&str> = found.features.iter().map(|feature| feature.name.as_str()).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all, "{names:?}");
+        assert!(found.features.iter().all(|feature| !feature.why.is_empty()));
+    }
+}

@@ -1,0 +1,325 @@
+//! What the file system that PATH lies in can do, tried for real.
+//!
+//! What always holds: nothing that existed is written to, and no name appears anywhere. Writes go to a file without a
+//! name (O_TMPFILE), which the kernel removes when its last descriptor closes, whatever becomes of this process.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, IFlags, StatxFlags, ioctl_getflags, statvfs, statx};
+use serde::{Deserialize, Serialize};
+
+use super::direct::{self, Direct};
+use super::durable::{self, Durable};
+use super::features::Feature;
+use super::flags::{self, NonBlocking};
+use super::place::{self, Medium, Place};
+use super::route::{self, Taken};
+use crate::error::{Failure, errno_text, usage};
+use crate::sys;
+
+/// What was found out about PATH.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FileFacts {
+    /// As given.
+    pub path: String,
+    /// What it is; `null` where it did not answer.
+    pub kind: Option<Kind>,
+    /// Whether all of this was found out in time.
+    pub answered: bool,
+    /// What was being looked at when time ran out, or last.
+    pub stage: String,
+    /// `ext4`, `tmpfs`, …
+    pub filesystem: Option<String>,
+    /// What I/O on it comes to.
+    pub medium: Medium,
+    /// Where it is mounted.
+    pub mount_point: Option<String>,
+    /// What is mounted: a device, a server, or a word.
+    pub source: Option<String>,
+    /// Mount options, those of the file system included.
+    pub options: Vec<String>,
+    /// The file system of an overlay's upper layer, where writes go.
+    pub upper_filesystem: Option<String>,
+    /// Bytes of the file system.
+    pub space_total: Option<u64>,
+    /// Bytes of it that this user may still write.
+    pub space_available: Option<u64>,
+    /// Bytes of a file.
+    pub size: Option<u64>,
+    /// Pieces that a file lies in on its device.
+    pub extents: Option<u64>,
+    /// Of `compressed`, `encrypted`, `immutable`, `append-only`, `verity`, `dax`, `nocow`.
+    pub attributes: Vec<String>,
+    /// What reads were tried on, or why they were not.
+    pub reads_tried: String,
+    /// What writes were tried on, or why they were not.
+    pub writes_tried: String,
+    /// Direct I/O.
+    pub direct: Option<Direct>,
+    /// Which I/O can be done without ever waiting (RWF_NOWAIT).
+    pub nonblocking: NonBlocking,
+    /// The ways to write 4 KiB durably, quickest first; empty where writes were not tried.
+    pub durable: Vec<Durable>,
+    /// Which way the library's operations went, on the same files.
+    pub routes: Vec<Taken>,
+}
+
+/// What PATH is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A folder.
+    Folder,
+    /// A block device.
+    Device,
+}
+
+/// The files that trials use.
+#[derive(Debug, Default)]
+pub struct Subjects {
+    /// For reads: PATH itself, or where that is a folder the file for writes.
+    pub reads: Option<File>,
+    /// The same for direct I/O, or what the kernel said.
+    pub direct_reads: Option<io::Result<File>>,
+    /// For writes: a file without a name.
+    pub writes: Option<File>,
+    /// The same for direct I/O, or what the kernel said.
+    pub direct_writes: Option<io::Result<File>>,
+}
+
+/// Bytes in the file for writes, and the most that is read of a file.
+pub const TRIED: usize = 64 << 10;
+
+/// Who is told what is known by now; of the place once.
+pub type Listener<'a> = dyn FnMut(&FileFacts, &[Feature], Option<&Place>) + 'a;
+
+/// Looks at PATH stage by stage; `report` is told what is known before each.
+pub fn look(path: &Path, features: &mut Vec<Feature>, report: &mut Listener<'_>) -> Result<(), Failure> {
+    let mut facts = FileFacts { path: path.display().to_string(), ..FileFacts::default() };
+    facts.kind = Some(kind(path)?);
+    let place = place::of(path);
+    let stage = |facts: &mut FileFacts, what: &str| facts.stage = what.into();
+    stage(&mut facts, "reading the mount");
+    facts.mounted(path, &place);
+    stage(&mut facts, "looking at the device");
+    report(&facts, features, Some(&place));
+    stage(&mut facts, "opening");
+    report(&facts, features, None);
+    let subjects = facts.open(path);
+    stage(&mut facts, "direct I/O");
+    report(&facts, features, None);
+    facts.direct = direct::look(&subjects, facts.medium);
+    stage(&mut facts, "non-blocking I/O");
+    report(&facts, features, None);
+    facts.nonblocking = flags::nonblocking(&subjects);
+    features.extend(flags::features(&subjects, &facts));
+    stage(&mut facts, "I/O of the library");
+    report(&facts, features, None);
+    facts.routes = route::look(&subjects, &facts);
+    stage(&mut facts, "durable writes");
+    report(&facts, features, None);
+    facts.durable = durable::look(&subjects);
+    stage(&mut facts, "pieces of the file");
+    report(&facts, features, None);
+    facts.extents = match facts.kind {
+        Some(Kind::File) => subjects.reads.as_ref().and_then(sys::extents),
+        _ => None,
+    };
+    facts.answered = true;
+    stage(&mut facts, "done");
+    report(&facts, features, None);
+    Ok(())
+}
+
+fn kind(path: &Path) -> Result<Kind, Failure> {
+    let shown = path.display();
+    let metadata = std::fs::metadata(path).map_err(|error| {
+        Failure::Usage(format!(
+            "can't look at {shown}: {}; name a file, folder or block device",
+            errno_text(&error)
+        ))
+    })?;
+    let file_type = metadata.file_type();
+    match () {
+        () if file_type.is_file() => Ok(Kind::File),
+        () if file_type.is_dir() => Ok(Kind::Folder),
+        () if file_type.is_block_device() => Ok(Kind::Device),
+        () => usage(format!(
+            "{shown} is a pipe, socket or character device: name a file, folder or block device"
+        )),
+    }
+}
+
+impl FileFacts {
+    fn mounted(&mut self, path: &Path, place: &Place) {
+        if let Some(mount) = &place.mount {
+            self.filesystem = Some(mount.filesystem.clone());
+            self.medium = Medium::of(&mount.filesystem);
+            self.mount_point = Some(mount.point.display().to_string());
+            self.source = Some(mount.source.clone());
+            self.options.clone_from(&mount.options);
+            let upper = place::upper(mount).map(place::of);
+            self.upper_filesystem = upper.and_then(|upper| upper.mount).map(|mount| mount.filesystem);
+        }
+        if self.kind == Some(Kind::Device) {
+            // The folder of its name lies in memory; that says nothing of the device.
+            (self.filesystem, self.medium, self.options) = (None, Medium::Disk, Vec::new());
+            (self.mount_point, self.source) = (None, None);
+            return;
+        }
+        if let Ok(space) = statvfs(path) {
+            self.space_total = Some(space.f_blocks.saturating_mul(space.f_frsize)).filter(|&bytes| bytes > 0);
+            self.space_available = self.space_total.map(|_| space.f_bavail.saturating_mul(space.f_frsize));
+        }
+    }
+
+    /// Opens what the trials use, and notes what that tells.
+    fn open(&mut self, path: &Path) -> Subjects {
+        let mut subjects = Subjects::default();
+        if self.medium == Medium::Kernel {
+            // Reading such a file can wait for ever, or take away what others want to read.
+            let why = "not tried: the kernel's own files hold no data";
+            (self.reads_tried, self.writes_tried) = (why.into(), why.into());
+            return subjects;
+        }
+        if self.kind == Some(Kind::Device) {
+            self.writes_tried = "not tried: a device is never written to".into();
+        } else {
+            self.open_for_writes(path, &mut subjects);
+        }
+        if self.kind == Some(Kind::Folder) {
+            self.reads_tried.clone_from(&self.writes_tried);
+            subjects.reads = subjects.writes.as_ref().and_then(|file| file.try_clone().ok());
+            self.note_attributes(path, None);
+            return subjects;
+        }
+        match open_to_read(path, 0) {
+            Ok(file) => {
+                self.reads_tried = format!("{}, read only", self.path);
+                self.size = io::Seek::seek(&mut &file, io::SeekFrom::End(0)).ok();
+                self.note_attributes(path, Some(&file));
+                subjects.direct_reads = Some(open_to_read(path, libc::O_DIRECT));
+                subjects.reads = Some(file);
+            }
+            Err(error) => {
+                self.reads_tried = format!("not tried: can't open {}: {}", self.path, errno_text(&error))
+            }
+        }
+        subjects
+    }
+
+    fn open_for_writes(&mut self, path: &Path, subjects: &mut Subjects) {
+        let folder = match self.kind {
+            Some(Kind::Folder) => path.to_path_buf(),
+            _ => folder_of(path),
+        };
+        let made = without_name(&folder, 0);
+        match made {
+            // A file that is mounted by itself lies elsewhere than its folder.
+            Ok(file) if !same_device(&file, path) => {
+                self.writes_tried = format!("not tried: {} is another file system", folder.display());
+            }
+            Ok(file) if file.write_all_at(&[7; TRIED], 0).is_err() => {
+                self.writes_tried = format!("not tried: {} has no room for {TRIED} bytes", folder.display());
+            }
+            Ok(file) => {
+                self.writes_tried = format!("a file without a name in {}", folder.display());
+                subjects.direct_writes = Some(without_name(&folder, libc::O_DIRECT));
+                subjects.writes = Some(file);
+            }
+            Err(error) => {
+                let error = errno_text(&error);
+                self.writes_tried = format!(
+                    "not tried: {} takes no file without a name (O_TMPFILE): {error}",
+                    folder.display()
+                );
+            }
+        }
+    }
+
+    fn note_attributes(&mut self, path: &Path, file: Option<&File>) {
+        const NAMES: [(u64, &str); 6] = [
+            (0x4, "compressed"),
+            (0x10, "immutable"),
+            (0x20, "append-only"),
+            (0x800, "encrypted"),
+            (0x10_0000, "verity"),
+            (0x20_0000, "dax"),
+        ];
+        if let Ok(facts) = statx(rustix::fs::CWD, path, AtFlags::empty(), StatxFlags::BASIC_STATS) {
+            let set = NAMES.iter().filter(|(bit, _)| facts.stx_attributes.bits() & bit != 0);
+            self.attributes = set.map(|(_, name)| (*name).to_string()).collect();
+        }
+        let opened = if file.is_none() { File::open(path).ok() } else { None };
+        if let Some(file) = file.or(opened.as_ref())
+            && ioctl_getflags(file).is_ok_and(|flags| flags.contains(IFlags::NOCOW))
+        {
+            self.attributes.push("nocow".into());
+        }
+    }
+}
+
+/// Opens for reads without leaving a trace in the file's access time, where the kernel lets this user.
+fn open_to_read(path: &Path, flags: i32) -> io::Result<File> {
+    let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
+    open(flags | libc::O_NOATIME).or_else(|error| match error.raw_os_error() {
+        Some(libc::EPERM) => open(flags),
+        _ => Err(error),
+    })
+}
+
+fn without_name(folder: &Path, flags: i32) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE | flags).open(folder)
+}
+
+fn same_device(file: &File, path: &Path) -> bool {
+    match (file.metadata(), std::fs::metadata(path)) {
+        (Ok(a), Ok(b)) => a.dev() == b.dev(),
+        _ => false,
+    }
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    // Where a link leads, not where it lies.
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_looked_at_to_the_end_and_left_as_it_was() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (mut features, mut stages) = (Vec::new(), Vec::new());
+        let mut last = None;
+        look(folder.path(), &mut features, &mut |facts, _, _| {
+            stages.push(facts.stage.clone());
+            last = Some(facts.clone());
+        })
+        .expect("it is there");
+        let facts = last.expect("it was reported");
+        assert!(facts.answered && facts.kind == Some(Kind::Folder), "{stages:?}");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);
+        assert!(features.iter().any(|feature| feature.name == "rwf_dsync"));
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused() {
+        let mut features = Vec::new();
+        for path in ["/dev/null", "/nonexistent"] {
+            let refused = look(Path::new(path), &mut features, &mut |_, _, _| {});
+            assert!(matches!(refused, Err(Failure::Usage(_))), "{path}");
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Findings about the devices below PATH.
+
+use super::{Finding, time};
+use crate::doctor::Report;
+use crate::doctor::device::{Device, Kind};
+use crate::doctor::process::IoLimit;
+use crate::values::Bytes;
+
+/// A disk that spins takes milliseconds to get anywhere.
+const SPINS_US: f64 = 2000.0;
+
+/// Fewer requests in the queue than programs have in flight.
+const FEW_REQUESTS: u64 = 64;
+
+/// KiB read ahead; more is read in vain as soon as reads are not in order.
+const MUCH_READ_AHEAD: u64 = 1024;
+
+pub fn of(report: &Report) -> Vec<Finding> {
+    let Some(top) = &report.device else { return Vec::new() };
+    let mut devices: Vec<&Device> = Vec::new();
+    for device in top.stack() {
+        // Two volumes of one disk share it.
+        if !devices.iter().any(|known| known.number == device.number) {
+            devices.push(device);
+        }
+    }
+    let mut found: Vec<Finding> = devices.iter().flat_map(|device| of_device(device, report)).collect();
+    // What lies above a loop device is read ahead for by that one.
+    found.extend(
+        devices.iter().find(|device| device.kind != Kind::Partition).and_then(|device| read_ahead(device)),
+    );
+    let limits = report.process.cgroup.io.iter();
+    found.extend(
+        limits.filter(|limit| devices.iter().any(|device| device.number == limit.device)).map(limited),
+    );
+    found
+}
+
+fn of_device(device: &Device, report: &Report) -> Vec<Finding> {
+    let mut found = layer(device);
+    // A partition has its disk's queue, and the disk is in the list too.
+    if matches!(device.kind, Kind::Disk | Kind::Network) {
+        let more = [
+            rotational(device, report),
+            scheduler(device, report),
+            requests(device),
+            queues(device, report),
+            polling(device),
+            write_cache(device),
+            blocks(device),
+            largest(device),
+            slow_bus(device),
+        ];
+        found.extend(more.into_iter().flatten());
+    }
+    found
+}
+
+/// What kind of layer it is, and what that costs.
+fn layer(device: &Device) -> Vec<Finding> {
+    let name = &device.name;
+    let model = device.model.as_deref().unwrap_or("unknown");
+    match device.kind {
+        Kind::Loop => looped(device).into_iter().collect(),
+        Kind::Crypt => vec![Finding::costly(
+            30,
+            format!("{name} encrypts"),
+            "dm-crypt: every block costs CPU time, and by default passes through two more queues of \
+             kernel threads",
+            format!(
+                "as root: `cryptsetup refresh --perf-no_read_workqueue --perf-no_write_workqueue {model}`"
+            ),
+        )],
+        Kind::Md if ["raid4", "raid5", "raid6"].contains(&model) => vec![Finding::costly(
+            55,
+            format!("{name} computes parity"),
+            format!(
+                "{model}: a write smaller than a stripe reads two blocks and writes two, one thread for \
+                 all by default"
+            ),
+            format!(
+                "write whole stripes; as root: `echo 4 > /sys/block/{name}/md/group_thread_cnt`; or use \
+                 raid10"
+            ),
+        )],
+        Kind::Md => vec![Finding::fine(
+            format!("{name} is software RAID"),
+            format!("{model} of {} devices", device.below.len()),
+        )],
+        Kind::Lvm => vec![Finding::fine(format!("{name} is a logical volume"), model)],
+        Kind::Dm => vec![Finding::notable(
+            10,
+            format!("{name} is a layer of the device mapper"),
+            format!("{model}: snapshots and thin pools look up, and copy, blocks on their first write"),
+            format!("see what it does: `dmsetup table {model}`"),
+        )],
+        Kind::Zram => vec![Finding::notable(
+            19,
+            format!("{name} is compressed memory"),
+            "I/O is packing and unpacking on this processor, without a queue: depth and polling gain nothing",
+            "leave OpenOptions::route on auto, depth 1",
+        )],
+        Kind::Network => vec![Finding::costly(
+            250,
+            format!("{name} is on another machine"),
+            "every request takes a trip over the network",
+            "many operations at once (iodepth 32 and more), or a local disk",
+        )],
+        Kind::Ram => vec![Finding::notable(
+            1,
+            format!("{name} is memory"),
+            "I/O is copying, without a queue",
+            "leave OpenOptions::route on auto, depth 1",
+        )],
+        Kind::Disk | Kind::Partition => Vec::new(),
+    }
+}
+
+fn looped(device: &Device) -> Vec<Finding> {
+    let Some(backing) = &device.backing else { return Vec::new() };
+    let (name, path) = (&device.name, &backing.path);
+    let on = backing.filesystem.as_deref().map(|filesystem| format!(" on {filesystem}")).unwrap_or_default();
+    let in_memory = matches!(backing.filesystem.as_deref(), Some("tmpfs" | "ramfs"));
+    match backing.direct {
+        _ if in_memory => vec![Finding::notable(
+            21,
+            format!("{name} is a file in memory"),
+            format!("{path}{on}: a kernel thread copies each block; its figures say nothing about a disk"),
+            "name a device or folder on a disk",
+        )],
+        Some(false) => vec![Finding::costly(
+            70,
+            format!("{name} caches everything twice"),
+            format!(
+                "a loop device over {path}{on}, without direct I/O: data is in the page cache once for \
+                 the device and once for the file, and a kernel thread waits for each request"
+            ),
+            format!("as root: `losetup --direct-io=on /dev/{name}`"),
+        )],
+        _ => vec![Finding::notable(
+            12,
+            format!("{name} is a file shown as a device"),
+            format!("a loop device over {path}{on}, with direct I/O: each request passes two file systems"),
+            "use a partition or a logical volume, where it matters",
+        )],
+    }
+}
+
+/// What a direct read took, where it says something of the disk: no cache or other machine between.
+fn direct_read(report: &Report) -> Option<f64> {
+    let plain = |device: &Device| !matches!(device.kind, Kind::Loop | Kind::Zram | Kind::Ram | Kind::Network);
+    let stack = report.device.as_ref().map(Device::stack).unwrap_or_default();
+    report.file.direct.as_ref()?.read_us.filter(|_| stack.into_iter().all(plain))
+}
+
+fn rotational(device: &Device, report: &Report) -> Option<Finding> {
+    device.queue.rotational.filter(|&spins| spins)?;
+    let name = &device.name;
+    let virtual_disk = matches!(device.bus.as_deref(), Some("virtio" | "xen"))
+        || report.process.virtual_machine == Some(true);
+    let claims = |why: String| {
+        let detail = format!("the kernel orders requests for a moving head, but {why}");
+        let fix = format!("as root: `echo 0 > /sys/block/{name}/queue/rotational`");
+        Some(Finding::notable(11, format!("{name} claims to be a spinning disk"), detail, fix))
+    };
+    match direct_read(report) {
+        Some(us) if us < SPINS_US && virtual_disk => claims(format!("a direct read takes {}", time(us))),
+        None if virtual_disk => claims("most virtual disks say so whatever they are".into()),
+        _ => Some(Finding::costly(
+            500,
+            format!("{name} is a spinning disk"),
+            "a random read takes about 10 ms, a hundred times what an SSD takes; reads in order are quick",
+            "an SSD; else large blocks in order, and many at once (iodepth 32) so that the disk can \
+             choose the way",
+        )),
+    }
+}
+
+fn scheduler(device: &Device, report: &Report) -> Option<Finding> {
+    let name = &device.name;
+    let scheduler = device.queue.scheduler.as_deref()?;
+    if scheduler == "none" {
+        return Some(Finding::fine(format!("{name} has no I/O scheduler in the way"), "scheduler none"));
+    }
+    let quick = device.queue.rotational == Some(false) || direct_read(report).is_some_and(|us| us < SPINS_US);
+    quick.then(|| {
+        Finding::notable(
+            if scheduler == "bfq" { 23 } else { 13 },
+            format!("{name} has an I/O scheduler"),
+            format!(
+                "{scheduler} sorts requests for a disk that is quick anyway: CPU time and a lock \
+                     for each, and less IOPS at depth"
+            ),
+            format!("as root: `echo none > /sys/block/{name}/queue/scheduler`"),
+        )
+    })
+}
+
+fn requests(device: &Device) -> Option<Finding> {
+    let name = &device.name;
+    if let Some(depth) = device.queue.depth.filter(|&depth| depth < 16) {
+        return Some(Finding::notable(
+            15,
+            format!("{name} takes few requests at once"),
+            format!("queue_depth is {depth}: more operations in flight only wait"),
+            format!("as root: `echo 31 > /sys/block/{name}/device/queue_depth` (SATA: AHCI in the firmware)"),
+        ));
+    }
+    let requests = device.queue.requests.filter(|&requests| requests < FEW_REQUESTS)?;
+    Some(Finding::notable(
+        14,
+        format!("{name} has a short queue"),
+        format!("nr_requests is {requests}: a deeper iodepth blocks the thread that submits"),
+        format!("as root: `echo 256 > /sys/block/{name}/queue/nr_requests`"),
+    ))
+}
+
+fn queues(device: &Device, report: &Report) -> Option<Finding> {
+    let queues = device.queue.hardware_queues?;
+    let cpus = report.process.cpus as u64;
+    let fix = match device.bus.as_deref()? {
+        "virtio" => format!("in the hypervisor: num-queues={cpus} for this disk"),
+        "xen" => format!("in the hypervisor: more rings for this disk (xen_blkfront.max_queues={cpus})"),
+        _ => return None,
+    };
+    (queues < cpus && cpus > 1).then(|| {
+        Finding::notable(
+            6,
+            format!("{} has fewer queues than there are cores", device.name),
+            format!(
+                "{queues} for {cpus} cores, so threads take turns at a lock, and completions come to one core"
+            ),
+            fix,
+        )
+    })
+}
+
+fn polling(device: &Device) -> Option<Finding> {
+    let (module, polling) = match device.bus.as_deref()? {
+        "nvme" => ("nvme", device.queue.polling?),
+        "virtio" => ("virtio_blk", device.queue.polling?),
+        _ => return None,
+    };
+    let name = &device.name;
+    if polling {
+        return Some(Finding::fine(
+            format!("{name} has poll queues"),
+            "OpenOptions::poll(true) saves the interrupt",
+        ));
+    }
+    Some(Finding::notable(
+        2,
+        format!("{name} has no poll queues"),
+        "io_poll is 0: OpenOptions::poll(true) fails with EOPNOTSUPP, completions come by interrupt (some µs of \
+         each operation)",
+        format!("only for latency below 20 µs: {module}.poll_queues=2 on the kernel's command line"),
+    ))
+}
+
+fn write_cache(device: &Device) -> Option<Finding> {
+    let name = &device.name;
+    match device.queue.write_cache.as_deref()? {
+        "write through" => {
+            Some(Finding::fine(format!("{name} needs no flush"), "write through: what it has written stays"))
+        }
+        // What a volatile cache costs is in the time of a durable write.
+        _ => None,
+    }
+}
+
+fn read_ahead(device: &Device) -> Option<Finding> {
+    let ahead = device.queue.read_ahead_kb.filter(|&ahead| ahead > MUCH_READ_AHEAD)?;
+    let name = &device.name;
+    Some(Finding::notable(
+        10,
+        format!("{name} reads far ahead"),
+        format!(
+            "{} of buffered reads in order: good for streams, in vain for the rest, up to that much for \
+             one page",
+            Bytes(ahead << 10)
+        ),
+        format!(
+            "as root: `echo 128 > /sys/block/{name}/queue/read_ahead_kb`; or File::advise with \
+             Advice::Random, or direct I/O"
+        ),
+    ))
+}
+
+fn blocks(device: &Device) -> Option<Finding> {
+    let (logical, physical) = (device.queue.logical_block?, device.queue.physical_block?);
+    (logical < physical).then(|| {
+        Finding::notable(
+            3,
+            format!("{} writes blocks of {}", device.name, Bytes(physical)),
+            format!(
+                "it takes {logical} bytes, but reads the rest of the block first for anything that \
+                     is no multiple of {physical}"
+            ),
+            format!("write in multiples of {physical} bytes, at offsets that are such multiples too"),
+        )
+    })
+}
+
+fn largest(device: &Device) -> Option<Finding> {
+    let largest = device.queue.max_sectors_kb.filter(|&kib| kib < 128)?;
+    let name = &device.name;
+    Some(Finding::notable(
+        7,
+        format!("{name} takes small requests only"),
+        format!("{largest} KiB at most: larger I/O is split"),
+        format!("as root: `echo 1280 > /sys/block/{name}/queue/max_sectors_kb` (up to max_hw_sectors_kb)"),
+    ))
+}
+
+fn slow_bus(device: &Device) -> Option<Finding> {
+    let bus = device.bus.as_deref().filter(|bus| ["usb", "mmc", "iscsi"].contains(bus))?;
+    Some(Finding::costly(
+        80,
+        format!("{} is attached by {bus}", device.name),
+        match bus {
+            "iscsi" => "every request takes a trip over the network",
+            "usb" => "few requests at once (one, without UAS), and no flush that can be trusted",
+            _ => "one request at a time, and small random writes take milliseconds",
+        },
+        "keep data that is used all the time on an NVMe or SATA disk",
+    ))
+}
+
+fn limited(limit: &IoLimit) -> Finding {
+    let (what, unit) = match limit.what.as_str() {
+        "rbps" => ("reads", "a second"),
+        "wbps" => ("writes", "a second"),
+        "riops" => ("reads", "operations a second"),
+        "wiops" => ("writes", "operations a second"),
+        other => (other, "a second"),
+    };
+    let rate =
+        if limit.what.ends_with("iops") { limit.limit.to_string() } else { Bytes(limit.limit).to_string() };
+    Finding::costly(
+        600,
+        format!("A control group holds back {what}"),
+        format!("io.max of device {}: {rate} {unit}; what is over waits", limit.device),
+        format!(
+            "raise it: echo '{} {}=max' > /sys/fs/cgroup/GROUP/io.max (docker run --device-{}-{} unset)",
+            limit.device,
+            limit.what,
+            if limit.what.starts_with('r') { "read" } else { "write" },
+            &limit.what[1..]
+        ),
+    )
+}

@@ -1,0 +1,278 @@
+//! Findings about the process: bans, limits, memory, what the kernel lacks.
+
+use super::Finding;
+use crate::doctor::Report;
+use crate::doctor::process::{Limit, Process};
+use crate::values::Bytes;
+
+/// The first region of a pool, which is registered as a whole.
+const FIRST_REGION: u64 = 2 << 20;
+
+/// Below this, programs that keep their own data run out of descriptors.
+const FEW_FILES: u64 = 1024;
+
+pub fn of(report: &Report) -> Vec<Finding> {
+    let process = &report.process;
+    let found = [
+        ring(report),
+        backend(process),
+        memlock(process),
+        features(report),
+        workers(process),
+        open_files(&process.open_files),
+        cpu(process),
+        cgroup_memory(process),
+        memory(process),
+        huge_pages(process),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+fn ring(report: &Report) -> Option<Finding> {
+    let process = &report.process;
+    if process.io_uring_kills {
+        return Some(Finding::costly(
+            1000,
+            "Programs that try io_uring are ended",
+            "a seccomp filter answers io_uring_setup with SIGSYS, so a program that uses ringfile dies of it",
+            "`export RINGFILE_BACKEND=workers`, or allow it: SystemCallFilter=io_uring_setup io_uring_enter \
+             io_uring_register in the systemd unit",
+        ));
+    }
+    let errno = process.io_uring_errno?;
+    let title = "io_uring can't be used";
+    let cost = "worker threads carry everything with plain calls: one thread for each operation in flight";
+    let refused = std::io::Error::from_raw_os_error(errno);
+    let detail = |why: &str| format!("io_uring_setup: {}; {why}; {cost}", crate::error::errno_text(&refused));
+    let finding = |why: &str, fix: String| Some(Finding::costly(1000, title, detail(why), fix));
+    match (errno, process.io_uring_disabled) {
+        (libc::EPERM, Some(2)) => finding(
+            "kernel.io_uring_disabled is 2: nobody may",
+            "as root: `sysctl -w \
+                                                                  kernel.io_uring_disabled=0`"
+                .into(),
+        ),
+        (libc::EPERM, Some(1)) => {
+            let group = process.io_uring_group.filter(|&group| group >= 0);
+            let fix = match group {
+                Some(group) => format!(
+                    "add this user to the group {group}, or as root: `sysctl -w \
+                                        kernel.io_uring_disabled=0`"
+                ),
+                None => "as root: `sysctl -w kernel.io_uring_disabled=0`, or `sysctl -w \
+                         kernel.io_uring_group=GID` for a group"
+                    .into(),
+            };
+            finding(
+                "kernel.io_uring_disabled is 1: only root and the members of kernel.io_uring_group \
+                     may",
+                fix,
+            )
+        }
+        _ if process.seccomp.as_deref() == Some("filter") => finding(
+            "a seccomp filter is on this process, as container engines set one",
+            "allow io_uring_setup, io_uring_enter and io_uring_register in the profile (`docker run \
+             --security-opt seccomp=PROFILE.json`)"
+                .into(),
+        ),
+        (libc::ENOSYS, _) => finding(
+            "this kernel has none",
+            "use Linux 5.6 or newer, with \
+                                                              CONFIG_IO_URING=y"
+                .into(),
+        ),
+        (libc::ENOMEM, _) => finding(
+            "RLIMIT_MEMLOCK has no room for a ring",
+            "`ulimit -l unlimited`, or LimitMEMLOCK=infinity in the systemd unit".into(),
+        ),
+        (libc::EMFILE | libc::ENFILE, _) => finding("too many files are open", "`ulimit -n 65536`".into()),
+        _ => finding("a security module may be in the way", "ask whoever set up this machine".into()),
+    }
+}
+
+fn backend(process: &Process) -> Option<Finding> {
+    let workers = process.backend.as_deref() == Some("workers");
+    workers.then(|| {
+        Finding::costly(
+            900,
+            "The environment forbids ringfile to use io_uring",
+            "RINGFILE_BACKEND=workers: worker threads carry everything with plain calls",
+            "`unset RINGFILE_BACKEND`",
+        )
+    })
+}
+
+fn memlock(process: &Process) -> Option<Finding> {
+    let memlock = &process.memlock;
+    let registered = memlock.registered?;
+    if registered >= memlock.tried {
+        let held = match (memlock.applies, memlock.limit.soft) {
+            (Some(false), _) => {
+                "this process has CAP_IPC_LOCK, so RLIMIT_MEMLOCK does not hold it".to_string()
+            }
+            (_, Some(soft)) => format!("RLIMIT_MEMLOCK is {}", Bytes(soft)),
+            (_, None) => "RLIMIT_MEMLOCK is unlimited".into(),
+        };
+        return Some(Finding::fine(
+            "Memory can be registered with the kernel",
+            format!("{} at once in a trial; {held}", Bytes(registered)),
+        ));
+    }
+    let soft = memlock.limit.soft.map_or("unknown".into(), |soft| Bytes(soft).to_string());
+    let hard = memlock.limit.hard;
+    let lost = if registered < FIRST_REGION {
+        "a pool's first region is 2 MiB, so all I/O goes unregistered, and rings get smaller"
+    } else {
+        "regions of a pool beyond that go unregistered"
+    };
+    let detail = format!(
+        "RLIMIT_MEMLOCK is {soft} for this user; {} could be registered at once, of {} tried: {lost}",
+        Bytes(registered),
+        Bytes(memlock.tried)
+    );
+    let fix = match hard {
+        Some(hard) if memlock.limit.soft < Some(hard) => {
+            format!("`ulimit -l {}`; more: LimitMEMLOCK=infinity in the systemd unit", hard / 1024)
+        }
+        _ => "as root: `prlimit --memlock=unlimited --pid PID`, LimitMEMLOCK=infinity in the systemd \
+              unit, or `docker run --ulimit memlock=-1`"
+            .into(),
+    };
+    Some(Finding::notable(
+        if registered < FIRST_REGION { 20 } else { 10 },
+        "Little memory can be registered",
+        detail,
+        fix,
+    ))
+}
+
+/// The features of the kernel that cost something to be without.
+fn features(report: &Report) -> Option<Finding> {
+    if report.process.io_uring_errno.is_some() || report.process.io_uring_kills {
+        return None;
+    }
+    // What depends on the file has findings of its own.
+    let of_kernel = || {
+        report.features.iter().filter(|feature| !feature.name.starts_with("rwf_") && feature.name != "iopoll")
+    };
+    let missing: Vec<&str> = of_kernel()
+        .filter(|feature| feature.usable == Some(false))
+        .map(|feature| feature.name.as_str())
+        .collect();
+    let kernel = report.kernel.as_deref().unwrap_or("unknown");
+    if missing.is_empty() {
+        let usable = of_kernel().filter(|feature| feature.usable == Some(true)).count();
+        let all = of_kernel().count();
+        return (usable > 0).then(|| {
+            let of = if usable == all { "all".to_string() } else { format!("{usable} of") };
+            Finding::fine(
+                "This kernel has the io_uring that ringfile wants",
+                format!("{of} {all} features work; Linux {kernel}"),
+            )
+        });
+    }
+    let dear =
+        missing.iter().any(|name| ["defer_taskrun", "registered_buffers", "readv_fixed"].contains(name));
+    Some(Finding::notable(
+        if dear { 15 } else { 5 },
+        "Parts of io_uring are missing",
+        format!("Linux {kernel} lacks {}; what each costs stands at the end", missing.join(", ")),
+        "a newer kernel: 6.1 has most, 6.15 all",
+    ))
+}
+
+fn workers(process: &Process) -> Option<Finding> {
+    let room = process.processes.soft.filter(|_| process.user != Some(0))?;
+    (room < 64).then(|| {
+        Finding::notable(
+            8,
+            "Few kernel threads may work for this user",
+            format!(
+                "RLIMIT_NPROC is {room}; what io_uring can't do without waiting needs threads that \
+                     count against it"
+            ),
+            "`ulimit -u 4096`, or TasksMax= and LimitNPROC= in the systemd unit",
+        )
+    })
+}
+
+fn open_files(limit: &Limit) -> Option<Finding> {
+    let soft = limit.soft.filter(|&soft| soft < FEW_FILES)?;
+    let fix = match limit.hard {
+        Some(hard) if hard <= soft => {
+            "LimitNOFILE=65536 in the systemd unit, or docker run --ulimit nofile=65536".into()
+        }
+        Some(hard) => format!("`ulimit -n {}`", hard.min(65536)),
+        None => "`ulimit -n 65536`".to_string(),
+    };
+    Some(Finding::notable(
+        3,
+        "Few files can be open",
+        format!("RLIMIT_NOFILE is {soft}; each file takes two, each ring one"),
+        fix,
+    ))
+}
+
+fn cpu(process: &Process) -> Option<Finding> {
+    let cpus = process.cgroup.cpus.filter(|&cpus| cpus < process.cpus as f64)?;
+    Some(Finding::notable(
+        18,
+        "A control group limits CPU time",
+        format!(
+            "to {cpus:.1} cores of {}; what is over is stopped for up to 100 ms at a time, which shows \
+             as latency",
+            process.cpus
+        ),
+        "raise cpu.max of the group (docker run --cpus, resources.limits.cpu in Kubernetes)",
+    ))
+}
+
+fn cgroup_memory(process: &Process) -> Option<Finding> {
+    let memory =
+        process.cgroup.memory.filter(|&memory| process.memory.total.is_none_or(|total| memory < total))?;
+    Some(Finding::notable(
+        6,
+        "A control group limits memory",
+        format!("to {}, page cache included: cached files go first", Bytes(memory)),
+        "raise memory.max of the group, or use direct I/O and a pool that fits",
+    ))
+}
+
+fn memory(process: &Process) -> Option<Finding> {
+    let memory = &process.memory;
+    let (total, available) = (memory.total?, memory.available?);
+    let swapped =
+        memory.swap_total.zip(memory.swap_free).map_or(0, |(total, free)| total.saturating_sub(free));
+    if available < total / 20 {
+        return Some(Finding::costly(
+            60,
+            "Memory is short",
+            format!(
+                "{} of {} can be had; the page cache shrinks, and writes wait for it",
+                Bytes(available),
+                Bytes(total)
+            ),
+            "stop something (`ps aux --sort=-rss | head`), or give the machine more memory",
+        ));
+    }
+    (swapped > total / 10).then(|| {
+        Finding::notable(
+            12,
+            "Memory was swapped out",
+            format!("{} are in swap; touching them is I/O that nobody asked for", Bytes(swapped)),
+            "as root: `swapoff -a && swapon -a` once there is room, or `sysctl -w vm.swappiness=1`",
+        )
+    })
+}
+
+fn huge_pages(process: &Process) -> Option<Finding> {
+    let never = process.memory.huge_pages.as_deref()? == "never";
+    never.then(|| {
+        Finding::notable(
+            2,
+            "Huge pages are off",
+            "transparent_hugepage/enabled is never: pools take pages of 4 KiB, which are slower to register",
+            "as root: `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`",
+        )
+    })
+}

@@ -1,0 +1,162 @@
+//! Looking at PATH in a process of its own, which may be left behind.
+//!
+//! A file system whose server is gone holds whoever asks it anything, beyond the reach of signals, and a process does not
+//! end while one of its threads is held. So this command runs itself once more for that part, reads what it says line by
+//! line, and ends it when the time is up. What always holds: nothing here waits longer than [`ANSWER`].
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
+
+use super::device::{self, Device};
+use super::features::Feature;
+use super::file::{self, FileFacts};
+use super::{place, process};
+use crate::error::Failure;
+use crate::report::output;
+
+/// How long PATH may take to answer all that is asked.
+pub const ANSWER: Duration = Duration::from_millis(500);
+
+/// What is known of PATH, each time a little more.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Looked {
+    /// PATH and its file system.
+    pub file: FileFacts,
+    /// What is below.
+    pub device: Option<Device>,
+    /// Flags that were tried on it.
+    pub features: Vec<Feature>,
+}
+
+/// A line of what the other process says.
+#[derive(Debug, Serialize, Deserialize)]
+enum Line {
+    /// All that is known by now.
+    Known(Box<Looked>),
+    /// PATH can't be looked at.
+    Refused(String),
+}
+
+/// This program, about to be run once more for a part of the work.
+fn again(part: &str) -> Command {
+    // The program's own file may have been replaced or removed since it started; this finds it all the same.
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["doctor", part]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+}
+
+/// Whether the kernel ends a process that makes a ring: what filters of systemd and some containers do.
+pub fn kills() -> bool {
+    // Nobody else does, and starting a process takes time.
+    let ended = || again("--try-ring").stdout(Stdio::null()).status().ok().and_then(|status| status.signal());
+    process::is_filtered() && ended() == Some(libc::SIGSYS)
+}
+
+/// Looks at PATH for as long as [`ANSWER`], with rings or without.
+pub fn look(path: &Path, rings: bool) -> Result<Looked, Failure> {
+    let mut command = again("--look-only");
+    if !rings {
+        command.arg("--without-rings").env("RINGFILE_BACKEND", "workers");
+    }
+    command.arg("--").arg(path);
+    let until = Instant::now() + ANSWER;
+    let spawned = command.spawn().ok().and_then(|mut child| Some((child.stdout.take()?, child)));
+    let Some((stdout, mut child)) = spawned else {
+        // No /proc, or no right to start a program: then here, and without a deadline.
+        return here(path);
+    };
+    let (send, lines) = mpsc::channel();
+    let read = move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                return;
+            }
+        }
+    };
+    // Ends with the other process, or with this one.
+    if std::thread::Builder::new().spawn(read).is_err() {
+        let _ = child.kill();
+        return here(path);
+    }
+    let mut looked = Looked { file: unanswered(path), ..Looked::default() };
+    while let Ok(line) = lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        match serde_json::from_str(&line) {
+            Ok(Line::Known(known)) => looked = *known,
+            Ok(Line::Refused(why)) => return Err(Failure::Usage(why)),
+            Err(_) => {}
+        }
+    }
+    // Not waited for: what is held in the kernel does not end. The system takes it over when this process is gone.
+    let _ = child.kill();
+    let _ = child.try_wait();
+    Ok(looked)
+}
+
+fn unanswered(path: &Path) -> FileFacts {
+    FileFacts { path: path.display().to_string(), stage: "finding PATH".into(), ..FileFacts::default() }
+}
+
+fn here(path: &Path) -> Result<Looked, Failure> {
+    let mut looked = Looked::default();
+    each_stage(path, &mut |known| looked = known.clone())?;
+    Ok(looked)
+}
+
+/// The other process: says what is known whenever that is more.
+pub fn say(path: &Path) -> Result<(), Failure> {
+    // Whoever reads this has a deadline and may be gone.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let said = each_stage(path, &mut |known| print(&Line::Known(Box::new(known.clone()))));
+    if let Err(failure) = said {
+        print(&Line::Refused(failure.to_string()));
+    }
+    Ok(())
+}
+
+fn print(line: &Line) {
+    // Nobody to read it is nobody to tell.
+    if let Ok(text) = serde_json::to_string(line) {
+        let _ = output::print(&format!("{text}\n"));
+    }
+}
+
+fn each_stage(path: &Path, tell: &mut dyn FnMut(&Looked)) -> Result<(), Failure> {
+    let mut known = Looked::default();
+    let mut features = Vec::new();
+    file::look(path, &mut features, &mut |facts, features, place| {
+        known.file = facts.clone();
+        known.features = features.to_vec();
+        tell(&known);
+        if let Some(number) = place.and_then(|place| place.number.as_deref()) {
+            let lies = |path: &Path| {
+                let place = place::of(path);
+                (place.mount.map(|mount| mount.filesystem), place.number)
+            };
+            known.device = device::look(Path::new("/sys"), number, &lies);
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_process_says_the_other_understands() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let looked = here(folder.path()).expect("it is there");
+        let text = serde_json::to_string(&Line::Known(Box::new(looked.clone()))).expect("JSON");
+        assert!(!text.contains('\n'));
+        match serde_json::from_str(&text).expect("it is what was written") {
+            Line::Known(known) => assert_eq!(*known, looked),
+            Line::Refused(why) => panic!("{why}"),
+        }
+    }
+}

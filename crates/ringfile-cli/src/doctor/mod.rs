@@ -1,0 +1,91 @@
+//! `ringfile doctor`: what makes I/O slow here, and what to do about it.
+//!
+//! Facts are gathered first (features, process, file, device), each file of this folder one kind; `findings` judges them,
+//! knowing nothing else; `text` shows both to a person, and serde to a program.
+
+mod device;
+mod direct;
+mod durable;
+mod features;
+mod file;
+mod findings;
+mod flags;
+mod look;
+mod place;
+mod process;
+mod route;
+mod text;
+
+use serde::Serialize;
+
+use crate::cli::DoctorArgs;
+use crate::error::Failure;
+use crate::report::output;
+use crate::sys::ring;
+use crate::{machine, terminal};
+
+use device::Device;
+use features::Feature;
+use file::FileFacts;
+use findings::Finding;
+use process::Process;
+
+/// The form of the JSON. It grows by fields; a change of what there is raises it.
+const SCHEMA: u32 = 1;
+
+/// All that the doctor found: the JSON's outermost object.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The form of this JSON: 1.
+    pub schema: u32,
+    /// The release of the running kernel.
+    pub kernel: Option<String>,
+    /// Parts of io_uring, and flags of reads and writes, each tried.
+    pub features: Vec<Feature>,
+    /// What this process may do.
+    pub process: Process,
+    /// PATH and its file system.
+    pub file: FileFacts,
+    /// The block device below; `null` where there is none, or none that can be told.
+    pub device: Option<Device>,
+    /// What follows from all of it, most costly first.
+    pub findings: Vec<Finding>,
+}
+
+/// Carries out the command.
+pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
+    if args.try_ring {
+        // The answer is whether this process lives on.
+        let _ = ring::try_setup(0);
+        return Ok(());
+    }
+    if args.without_rings {
+        ring::forbid();
+    }
+    if args.look_only {
+        return look::say(&args.path);
+    }
+    let mut report = gather(args)?;
+    report.findings = findings::of(&report);
+    if !args.json {
+        return output::print(&text::of(&report, terminal::width().unwrap_or(text::WIDTH)));
+    }
+    let json = serde_json::to_string_pretty(&report)
+        .map_err(|error| Failure::Io(format!("can't write the result as JSON: {error}")))?;
+    output::print(&format!("{json}\n"))
+}
+
+fn gather(args: &DoctorArgs) -> Result<Report, Failure> {
+    let found = features::look();
+    let process = process::look(&found);
+    let looked = look::look(&args.path, !found.kills && found.refused.is_none())?;
+    Ok(Report {
+        schema: SCHEMA,
+        kernel: machine::kernel(),
+        features: [found.features, looked.features].concat(),
+        process,
+        file: looked.file,
+        device: looked.device,
+        findings: Vec::new(),
+    })
+}

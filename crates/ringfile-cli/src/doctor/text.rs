@@ -1,0 +1,439 @@
+//! The findings and facts as text for a terminal.
+//!
+//! What always holds: no line is longer than the width asked for, but for a single word, or a command, that is: commands are
+//! never broken, so that they can be copied. Text of files and devices moves no cursor.
+
+use console::{Style, style};
+
+use super::Report;
+use super::device::{Device, Kind};
+use super::findings::{Finding, Severity, time};
+use super::process::{Limit, Process};
+use crate::error::one_line;
+use crate::terminal;
+use crate::values::Bytes;
+
+/// Columns where standard output is no terminal.
+pub const WIDTH: usize = 100;
+
+/// Wider lines are hard to read, narrower ones hold no word.
+const WIDEST: usize = 100;
+const NARROWEST: usize = 20;
+
+/// The text for a terminal of so many columns.
+pub fn of(report: &Report, columns: usize) -> String {
+    let width = columns.clamp(NARROWEST, WIDEST);
+    let mut page = Page { text: String::new(), width };
+    page.line(&format!("ringfile doctor {}", report.file.path));
+    page.line(&summary(report));
+    page.findings(&report.findings);
+    page.fine(&report.findings);
+    page.section("Process", &process(&report.process));
+    page.section("File", &file(report));
+    page.section("Device", &devices(report));
+    page.section("io_uring here", &features(report));
+    page.text
+}
+
+struct Page {
+    text: String,
+    width: usize,
+}
+
+impl Page {
+    /// A line, broken where it must be.
+    fn line(&mut self, text: &str) {
+        self.indented("", text);
+    }
+
+    /// A text of which every line begins with `indent`.
+    fn indented(&mut self, indent: &str, text: &str) {
+        // Breaking keeps the indent of all lines but the first, which stands for it here.
+        let text = unbroken(&one_line(text));
+        let held = indent.replace(' ', "\u{a0}");
+        let wrapped = terminal::wrap(&format!("{held}{text}"), self.width, indent);
+        self.text += &wrapped.replace('\u{a0}', " ");
+        self.text.push('\n');
+    }
+
+    fn title(&mut self, title: &str) {
+        self.text.push('\n');
+        for line in terminal::wrap(title, self.width, "").lines() {
+            self.text += &format!("{}\n", style(line).bold());
+        }
+    }
+
+    fn findings(&mut self, all: &[Finding]) {
+        let matter = || all.iter().filter(|finding| finding.severity != Severity::Fine);
+        if matter().next().is_none() {
+            self.title("Nothing found that makes I/O slow here");
+            return;
+        }
+        self.title("What makes I/O slow here, most costly first");
+        for (index, finding) in matter().enumerate() {
+            self.text.push('\n');
+            let (word, look) = match finding.severity {
+                Severity::Costly => ("costly", Style::new().red().bold()),
+                _ => ("notable", Style::new().yellow()),
+            };
+            let start = self.text.len();
+            self.indented("", &format!("{}. {word}: {}", index + 1, finding.title));
+            // Colours after breaking, since they would count as characters.
+            let coloured = self.text.split_off(start).replacen(word, &look.apply_to(word).to_string(), 1);
+            self.text += &coloured;
+            self.indented("   ", &sentence(&finding.detail));
+            self.indented("   ", &format!("Do: {}", finding.fix));
+        }
+    }
+
+    fn fine(&mut self, all: &[Finding]) {
+        let fine: Vec<&Finding> = all.iter().filter(|finding| finding.severity == Severity::Fine).collect();
+        if fine.is_empty() {
+            return;
+        }
+        self.title("What is fine");
+        for finding in fine {
+            self.hanging(&format!("- {}: {}", finding.title, finding.detail), "  ");
+        }
+    }
+
+    /// A text of which every line but the first begins with `indent`.
+    fn hanging(&mut self, text: &str, indent: &str) {
+        self.text += &terminal::wrap(&one_line(text), self.width, indent);
+        self.text.push('\n');
+    }
+
+    fn section(&mut self, title: &str, facts: &[(&str, String)]) {
+        if facts.is_empty() {
+            return;
+        }
+        self.title(title);
+        let widest = facts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        // Beside the names where there is room for words, else below.
+        let beside = self.width >= 2 * widest + 24;
+        for (name, text) in facts {
+            if beside {
+                let indent = " ".repeat(widest + 4);
+                let name = format!("  {name:<widest$}  ").replace(' ', "\u{a0}");
+                let text = terminal::wrap(&format!("{name}{}", one_line(text)), self.width, &indent);
+                self.text += &text.replace('\u{a0}', " ");
+                self.text.push('\n');
+            } else {
+                self.hanging(&format!("- {name}: {text}"), "  ");
+            }
+        }
+    }
+}
+
+/// What stands between backticks as one word.
+fn unbroken(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    let parts =
+        parts.map(|(index, part)| if index % 2 == 1 { part.replace(' ', "\u{a0}") } else { part.into() });
+    parts.collect::<Vec<String>>().join("`")
+}
+
+/// With a capital and a full stop.
+fn sentence(text: &str) -> String {
+    // Names of commands, files and devices stay as they are.
+    let word = text.split(' ').next().unwrap_or_default();
+    let plain = !word.is_empty() && word.chars().all(|character| character.is_ascii_lowercase());
+    let known = ["ext4", "xfs", "btrfs", "overlay", "tmpfs", "mq-deadline", "bfq", "kyber"];
+    let rest = text.get(1..).unwrap_or_default();
+    if plain && !known.contains(&word) {
+        format!("{}{rest}.", text[..1].to_uppercase())
+    } else {
+        format!("{text}.")
+    }
+}
+
+fn summary(report: &Report) -> String {
+    let process = &report.process;
+    let mut parts = vec![format!("Linux {}", report.kernel.as_deref().unwrap_or("unknown"))];
+    parts.push(format!("{} core{}", process.cpus, if process.cpus == 1 { "" } else { "s" }));
+    if process.virtual_machine == Some(true) {
+        parts.push("a virtual machine".into());
+    }
+    parts.extend(
+        process.user.map(|user| if user == 0 { "as root".into() } else { format!("as user {user}") }),
+    );
+    let filesystem = report.file.filesystem.clone();
+    let device = report.device.as_ref().map(|device| format!("on {}", device.name));
+    let place = [filesystem, device].into_iter().flatten().collect::<Vec<_>>().join(" ");
+    parts.extend((!place.is_empty()).then_some(place));
+    parts.join(", ")
+}
+
+fn process(process: &Process) -> Vec<(&'static str, String)> {
+    let mut facts = Vec::new();
+    let held = match process.memlock.applies {
+        Some(false) => ", which does not hold this process (CAP_IPC_LOCK)",
+        _ => "",
+    };
+    let registered = match process.memlock.registered {
+        Some(bytes) => {
+            format!("; {} registered at once, of {} tried", Bytes(bytes), Bytes(process.memlock.tried))
+        }
+        None => "; registering was not tried".into(),
+    };
+    facts.push((
+        "memlock",
+        format!("{}{held}{registered}", limit(&process.memlock.limit, |bytes| Bytes(bytes).to_string())),
+    ));
+    let switch = match (process.io_uring_disabled, process.io_uring_errno) {
+        _ if process.io_uring_kills => "a seccomp filter ends programs that try (SIGSYS)".into(),
+        (_, Some(errno)) => crate::error::errno_text(&std::io::Error::from_raw_os_error(errno)),
+        (Some(value), None) => format!("may be used (kernel.io_uring_disabled = {value})"),
+        (None, None) => "may be used".into(),
+    };
+    facts.push(("io_uring", switch));
+    let seccomp = process.seccomp.as_deref().unwrap_or("unknown");
+    let rights = if process.no_new_privs == Some(true) { ", no new privileges" } else { "" };
+    facts.push(("seccomp", format!("{seccomp}{rights}")));
+    if let Some(container) = &process.container {
+        facts.push(("container", format!("yes: {container}")));
+    }
+    if let Some([bounded, unbounded]) = process.io_workers {
+        let text = format!(
+            "at most {bounded} for files and block devices, {unbounded} for all else, for each thread"
+        );
+        facts.push(("kernel threads", text));
+    }
+    let plain = |count: u64| count.to_string();
+    let files = limit(&process.open_files, plain);
+    facts.push(("limits", format!("{files} open files, {} processes", limit(&process.processes, plain))));
+    let group = &process.cgroup;
+    let mut limits: Vec<String> = group.cpus.map(|cpus| format!("{cpus:.1} cores")).into_iter().collect();
+    limits.extend(group.memory.map(|memory| format!("{} of memory", Bytes(memory))));
+    limits.extend(group.io.iter().map(|io| format!("{} {} on {}", io.what, io.limit, io.device)));
+    facts.push((
+        "control group",
+        if limits.is_empty() { "no limits found".into() } else { limits.join(", ") },
+    ));
+    facts.push(("memory", memory(process)));
+    facts
+}
+
+fn memory(process: &Process) -> String {
+    let memory = &process.memory;
+    let size = |bytes: Option<u64>| bytes.map_or("unknown".into(), |bytes| Bytes(bytes).to_string());
+    let swap = match (memory.swap_total, memory.swap_free) {
+        (Some(0), _) => "no swap".into(),
+        (Some(total), Some(free)) => {
+            format!("{} of {} swap used", Bytes(total.saturating_sub(free)), Bytes(total))
+        }
+        _ => "swap unknown".into(),
+    };
+    let huge = memory.huge_pages.as_deref().unwrap_or("unknown");
+    format!("{} of {} available, {swap}, huge pages: {huge}", size(memory.available), size(memory.total))
+}
+
+fn limit(limit: &Limit, show: impl Fn(u64) -> String) -> String {
+    match (limit.soft, limit.hard) {
+        (None, _) => "unlimited".into(),
+        (Some(soft), Some(hard)) if hard > soft => {
+            format!("{} (may be raised to {})", show(soft), show(hard))
+        }
+        (Some(soft), None) => format!("{} (may be raised)", show(soft)),
+        (Some(soft), _) => show(soft),
+    }
+}
+
+fn file(report: &Report) -> Vec<(&'static str, String)> {
+    let file = &report.file;
+    let mut facts = Vec::new();
+    if let Some(filesystem) = &file.filesystem {
+        let (point, source) = (file.mount_point.as_deref(), file.source.as_deref());
+        let unknown = "unknown";
+        facts.push((
+            "file system",
+            format!("{filesystem} from {} on {}", source.unwrap_or(unknown), point.unwrap_or(unknown)),
+        ));
+        facts.push(("mount options", file.options.join(", ")));
+    }
+    if let (Some(total), Some(available)) = (file.space_total, file.space_available) {
+        facts.push(("space", format!("{} of {} free", Bytes(available), Bytes(total))));
+    }
+    if let Some(size) = file.size {
+        let pieces =
+            file.extents.map(|extents| format!(" in {extents} piece{}", if extents == 1 { "" } else { "s" }));
+        facts.push(("size", format!("{}{}", Bytes(size), pieces.unwrap_or_default())));
+    }
+    if !file.attributes.is_empty() {
+        facts.push(("attributes", file.attributes.join(", ")));
+    }
+    if file.reads_tried == file.writes_tried {
+        facts.push(("tried on", file.writes_tried.clone()));
+    } else {
+        facts.push(("reads", file.reads_tried.clone()));
+        facts.push(("writes", file.writes_tried.clone()));
+    }
+    // Where PATH did not answer.
+    facts.retain(|(_, fact)| !fact.is_empty());
+    if let Some(direct) = &file.direct {
+        let word = if direct.usable { "yes" } else { "no" };
+        let multiples = match (direct.offset_alignment, direct.memory_alignment) {
+            (Some(offset), Some(memory)) if direct.usable => {
+                format!("; offsets and lengths in multiples of {offset}, addresses of {memory}")
+            }
+            _ => String::new(),
+        };
+        facts.push(("direct I/O", format!("{word}: {}{multiples}", direct.why)));
+    }
+    facts.extend(without_waiting(report));
+    for durable in &file.durable {
+        let name = if facts.iter().any(|(name, _)| *name == "durable 4 KiB") { "" } else { "durable 4 KiB" };
+        let (median, least, most) = (time(durable.median_us), time(durable.least_us), time(durable.most_us));
+        let (way, rounds) = (durable.way.text(), durable.rounds);
+        facts.push((name, format!("{median}: {way} ({least} to {most} in {rounds} rounds)")));
+    }
+    let routes: Vec<String> =
+        file.routes.iter().map(|taken| format!("{} by {}", taken.what, taken.most())).collect();
+    if !routes.is_empty() {
+        facts.push(("ringfile's way", routes.join(", ")));
+    }
+    facts
+}
+
+/// What RWF_NOWAIT said.
+fn without_waiting(report: &Report) -> Option<(&'static str, String)> {
+    let told = report.file.nonblocking;
+    let all = [
+        ("buffered reads", told.buffered_reads),
+        ("buffered writes", told.buffered_writes),
+        ("direct reads", told.direct_reads),
+        ("direct writes", told.direct_writes),
+    ];
+    let word = |usable: bool| if usable { "yes" } else { "no" };
+    let known: Vec<String> =
+        all.into_iter().filter_map(|(what, usable)| Some(format!("{what} {}", word(usable?)))).collect();
+    (!known.is_empty()).then(|| ("non-blocking", known.join(", ")))
+}
+
+fn devices(report: &Report) -> Vec<(&'static str, String)> {
+    let Some(top) = &report.device else { return Vec::new() };
+    let mut facts: Vec<(&'static str, String)> = Vec::new();
+    for (index, device) in top.stack().into_iter().enumerate() {
+        facts.push((if index == 0 { "below the file" } else { "below that" }, layer(device)));
+        if device.kind != Kind::Partition {
+            facts.push(("queue", queue(device)));
+        }
+    }
+    facts
+}
+
+fn layer(device: &Device) -> String {
+    let kind = match device.kind {
+        Kind::Disk => "a disk".into(),
+        Kind::Partition => "a partition".into(),
+        Kind::Loop => {
+            let path = device.backing.as_ref().map_or("nothing", |backing| backing.path.as_str());
+            format!("a loop device over {path}")
+        }
+        Kind::Md => "software RAID".into(),
+        Kind::Dm => "device mapper".into(),
+        Kind::Crypt => "encrypted (dm-crypt)".into(),
+        Kind::Lvm => "a logical volume".into(),
+        Kind::Zram => "compressed memory".into(),
+        Kind::Ram => "memory".into(),
+        Kind::Network => "on another machine".into(),
+    };
+    let size = device.size.map(|size| Bytes(size).to_string());
+    let all = [Some(kind), device.bus.clone(), device.model.clone(), size];
+    format!("{}: {}", device.name, all.into_iter().flatten().collect::<Vec<_>>().join(", "))
+}
+
+fn queue(device: &Device) -> String {
+    let queue = &device.queue;
+    let count = |name: &str, value: Option<u64>| value.map(|value| format!("{name} {value}"));
+    let yes = |name: &str, value: Option<bool>| {
+        value.map(|value| format!("{name} {}", if value { "yes" } else { "no" }))
+    };
+    let all = [
+        queue.scheduler.as_ref().map(|scheduler| format!("scheduler {scheduler}")),
+        count("requests", queue.requests),
+        count("depth", queue.depth),
+        count("hardware queues", queue.hardware_queues),
+        yes("polling", queue.polling),
+        queue.write_cache.as_ref().map(|cache| format!("cache {cache}")),
+        yes("FUA", queue.fua),
+        yes("spinning", queue.rotational),
+        queue
+            .logical_block
+            .zip(queue.physical_block)
+            .map(|(logical, physical)| format!("blocks {logical}/{physical}")),
+        queue.max_sectors_kb.map(|kib| format!("requests up to {}", Bytes(kib << 10))),
+        queue.read_ahead_kb.map(|kib| format!("read-ahead {}", Bytes(kib << 10))),
+    ];
+    all.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn features(report: &Report) -> Vec<(&'static str, String)> {
+    let named = |usable: Option<bool>| report.features.iter().filter(move |feature| feature.usable == usable);
+    let mut facts = Vec::new();
+    let works: Vec<&str> = named(Some(true)).map(|feature| feature.name.as_str()).collect();
+    if !works.is_empty() {
+        facts.push(("works", works.join(", ")));
+    }
+    for (word, usable) in [("does not", Some(false)), ("not known", None)] {
+        // One reason often holds for several.
+        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        for feature in named(usable) {
+            match reasons.iter_mut().find(|(why, _)| *why == feature.why) {
+                Some((_, names)) => names.push(&feature.name),
+                None => reasons.push((&feature.why, vec![&feature.name])),
+            }
+        }
+        for (index, (why, names)) in reasons.into_iter().enumerate() {
+            facts.push((if index == 0 { word } else { "" }, format!("{}: {why}", names.join(", "))));
+        }
+    }
+    facts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_fit_but_for_commands() {
+        let finding = |fix: &str| Page { text: String::new(), width: 30 }.with("   ", fix);
+        let text = finding(
+            "as root: `echo none > /sys/block/vda/queue/scheduler` or leave it as it is, for it is little",
+        );
+        let long: Vec<&str> = text.lines().filter(|line| line.chars().count() > 30).collect();
+        assert_eq!(long, ["   `echo none > /sys/block/vda/queue/scheduler`"]);
+        assert!(text.lines().all(|line| line.starts_with("   ")), "{text}");
+    }
+
+    impl Page {
+        fn with(mut self, indent: &str, text: &str) -> String {
+            self.indented(indent, text);
+            self.text
+        }
+    }
+
+    #[test]
+    fn sentences_begin_and_end() {
+        assert_eq!(sentence("the kernel does"), "The kernel does.");
+        assert_eq!(sentence("mq-deadline sorts"), "mq-deadline sorts.");
+        assert_eq!(sentence("ext4 refuses"), "ext4 refuses.");
+        assert_eq!(sentence("8 MiB"), "8 MiB.");
+        assert_eq!(sentence(""), ".");
+    }
+
+    #[test]
+    fn limits_say_what_they_may_become() {
+        let shown = |soft, hard| limit(&Limit { soft, hard }, |count| count.to_string());
+        assert_eq!(shown(None, None), "unlimited");
+        assert_eq!(shown(Some(5), Some(5)), "5");
+        assert_eq!(shown(Some(5), Some(9)), "5 (may be raised to 9)");
+        assert_eq!(shown(Some(5), None), "5 (may be raised)");
+    }
+
+    #[test]
+    fn names_that_move_the_cursor_do_not() {
+        let text = Page { text: String::new(), width: 80 }.with("", "a\nb\u{1b}[2J");
+        assert_eq!(text, "a\\nb\\u{1b}[2J\n");
+    }
+}

@@ -1,0 +1,270 @@
+//! Rings to try things on, one operation or registration at a time.
+//!
+//! What must hold: memory that an operation names stays valid until the kernel has answered. A [`TrialRing`]'s memory is
+//! never freed, so that holds whatever fails; a command that tries a few things and ends can afford that.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use io_uring::{Builder, EnterFlags, IoUring, Probe, opcode, squeue, types};
+
+use crate::memory::ALIGNMENT;
+
+/// Bytes of memory that each ring has.
+const MEMORY: usize = 64 << 10;
+
+/// Whether no ring may be made in this process, since the kernel would end it.
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// Has every try to make a ring fail from now on, without asking the kernel.
+pub fn forbid() {
+    FORBIDDEN.store(true, Ordering::Relaxed);
+}
+
+fn allowed() -> io::Result<()> {
+    match FORBIDDEN.load(Ordering::Relaxed) {
+        true => Err(io::Error::from_raw_os_error(libc::EPERM)),
+        false => Ok(()),
+    }
+}
+
+/// Makes a ring of a few entries with these flags (`IORING_SETUP_…`) and gives it up at once; gives `IORING_FEAT_…`.
+pub fn try_setup(flags: u32) -> io::Result<u32> {
+    allowed()?;
+    // `struct io_uring_params` is 120 bytes; its second number is the completion queue's entries (looked at with
+    // IORING_SETUP_CQSIZE alone), the third the flags, the sixth the features.
+    let mut params = [0_u32; 30];
+    (params[1], params[2]) = (8, flags);
+    let entries: libc::c_uint = 2;
+    // SAFETY: the kernel reads and writes one `struct io_uring_params`, which is as large as the array, and keeps no
+    // pointer to it.
+    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, entries, params.as_mut_ptr()) };
+    let fd = RawFd::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the call succeeded, so this is a new descriptor that nothing else owns.
+    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok(params[5])
+}
+
+/// What a trial has a ring do, always with the start of the ring's own memory.
+#[derive(Clone, Copy, Debug)]
+pub enum Op {
+    /// Nothing.
+    Nop,
+    /// A read of so many bytes at an offset, with `RWF_…`.
+    Read(u32, u64, i32),
+    /// A read into registered memory.
+    ReadFixed(u32, u64),
+    /// A vectored read of two parts of so many bytes into registered memory.
+    ReadvFixed(u32, u64),
+    /// A write of so many bytes at an offset; the next operation begins when it is done.
+    WriteLinked(u32, u64),
+    /// An fdatasync.
+    Fdatasync,
+}
+
+/// A ring with memory of its own.
+pub struct TrialRing {
+    ring: IoUring,
+    memory: &'static mut [u8],
+    parts: &'static mut [libc::iovec; 2],
+}
+
+impl TrialRing {
+    /// A plain ring of eight entries.
+    pub fn new() -> io::Result<TrialRing> {
+        TrialRing::built(8, &IoUring::builder())
+    }
+
+    /// One with as many entries as ringfile's.
+    pub fn of_usual_size() -> io::Result<TrialRing> {
+        TrialRing::built(256, &IoUring::builder())
+    }
+
+    /// One whose submissions a kernel thread takes.
+    pub fn with_kernel_thread() -> io::Result<TrialRing> {
+        TrialRing::built(8, IoUring::builder().setup_sqpoll(10))
+    }
+
+    /// One whose completions are polled from the device.
+    pub fn polled() -> io::Result<TrialRing> {
+        TrialRing::built(8, IoUring::builder().setup_iopoll())
+    }
+
+    fn built(entries: u32, builder: &Builder) -> io::Result<TrialRing> {
+        allowed()?;
+        let ring = builder.build(entries)?;
+        let bytes = vec![0_u8; MEMORY + ALIGNMENT].leak();
+        let start = bytes.as_ptr().align_offset(ALIGNMENT);
+        let memory = &mut bytes[start..start + MEMORY];
+        let part = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: MEMORY };
+        Ok(TrialRing { ring, memory, parts: Box::leak(Box::new([part; 2])) })
+    }
+
+    /// What the last read left at the start of the memory.
+    pub fn bytes(&self) -> &[u8] {
+        self.memory
+    }
+
+    /// Fills the memory.
+    pub fn fill(&mut self, byte: u8) {
+        self.memory.fill(byte);
+    }
+
+    /// Carries out operations on a file, together, and gives each one's result: a count or a negative errno.
+    pub fn run(&mut self, file: &File, ops: &[Op]) -> io::Result<Vec<i32>> {
+        self.run_with(file, ops, EnterFlags::empty(), false)
+    }
+
+    /// The same, entering the ring by its registered number.
+    pub fn run_by_number(&mut self, file: &File, ops: &[Op]) -> io::Result<Vec<i32>> {
+        self.run_with(file, ops, EnterFlags::empty(), true)
+    }
+
+    /// The same, without the wait counting as iowait.
+    pub fn run_without_iowait(&mut self, file: &File, ops: &[Op]) -> io::Result<Vec<i32>> {
+        self.run_with(file, ops, EnterFlags::NO_IOWAIT, false)
+    }
+
+    fn run_with(
+        &mut self,
+        file: &File,
+        ops: &[Op],
+        flags: EnterFlags,
+        by_number: bool,
+    ) -> io::Result<Vec<i32>> {
+        let entries: Vec<squeue::Entry> =
+            ops.iter().enumerate().map(|(index, &op)| self.entry(file, op).user_data(index as u64)).collect();
+        let (mut submitter, mut submission, mut completion) = self.ring.split();
+        if by_number {
+            submitter.register_ring_fd()?;
+        }
+        // SAFETY: entries name only this ring's memory and parts, which live as long as the process, and a descriptor
+        // that the kernel takes a reference to while it is submitted, below, when `file` is borrowed.
+        unsafe { submission.push_multiple(&entries) }.map_err(|_| io::ErrorKind::QuotaExceeded)?;
+        submission.sync();
+        let mut results = vec![None; ops.len()];
+        while results.iter().any(Option::is_none) {
+            if flags.is_empty() {
+                match submitter.submit_and_wait(1) {
+                    Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                    _ => {}
+                }
+            } else {
+                let flags = (flags | EnterFlags::GETEVENTS).bits();
+                let queued = submission.len() as u32;
+                // SAFETY: as above; no argument is passed.
+                unsafe { submitter.enter::<libc::sigset_t>(queued, 1, flags, None) }?;
+            }
+            submission.sync();
+            completion.sync();
+            for answer in &mut completion {
+                if let Some(result) = results.get_mut(answer.user_data() as usize) {
+                    *result = Some(answer.result());
+                }
+            }
+        }
+        Ok(results.into_iter().flatten().collect())
+    }
+
+    fn entry(&mut self, file: &File, op: Op) -> squeue::Entry {
+        let fd = types::Fd(file.as_raw_fd());
+        let within = |bytes: u32| bytes.min(MEMORY as u32);
+        let start = self.memory.as_mut_ptr();
+        match op {
+            Op::Nop => opcode::Nop::new().build(),
+            Op::Read(bytes, offset, flags) => {
+                opcode::Read::new(fd, start, within(bytes)).offset(offset).rw_flags(flags).build()
+            }
+            Op::ReadFixed(bytes, offset) => {
+                opcode::ReadFixed::new(fd, start, within(bytes), 0).offset(offset).build()
+            }
+            Op::ReadvFixed(bytes, offset) => {
+                let half = within(bytes).min(MEMORY as u32 / 2) as usize;
+                let part = |bytes: &mut [u8]| libc::iovec {
+                    iov_base: bytes.as_mut_ptr().cast(),
+                    iov_len: bytes.len(),
+                };
+                *self.parts = [part(&mut self.memory[..half]), part(&mut self.memory[half..2 * half])];
+                opcode::ReadvFixed::new(fd, self.parts.as_ptr(), 2, 0).offset(offset).build()
+            }
+            Op::WriteLinked(bytes, offset) => {
+                let write = opcode::Write::new(fd, start, within(bytes)).offset(offset).build();
+                write.flags(squeue::Flags::IO_LINK)
+            }
+            Op::Fdatasync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+        }
+    }
+
+    /// Registers the start of the ring's memory as buffer 0.
+    pub fn register_memory(&self, bytes: usize) -> io::Result<()> {
+        let iov_len = bytes.min(MEMORY);
+        let part = libc::iovec { iov_base: self.memory.as_ptr().cast_mut().cast(), iov_len };
+        // SAFETY: the memory lives as long as the process.
+        unsafe { self.ring.submitter().register_buffers(&[part]) }
+    }
+
+    /// Registers so much memory and takes it back.
+    pub fn register_and_forget(&self, bytes: usize) -> io::Result<()> {
+        let memory = vec![0_u8; bytes];
+        let part = libc::iovec { iov_base: memory.as_ptr().cast_mut().cast(), iov_len: bytes };
+        // SAFETY: no operation names it; it is unregistered before it is freed, and left alone where that fails.
+        let registered = unsafe { self.ring.submitter().register_buffers(&[part]) };
+        if registered.is_ok() && self.ring.submitter().unregister_buffers().is_err() {
+            std::mem::forget(memory);
+        }
+        registered
+    }
+
+    /// Makes an empty table of registered files.
+    pub fn register_file_table(&self) -> io::Result<()> {
+        self.ring.submitter().register_files_sparse(8)
+    }
+
+    /// Makes an empty table of registered buffers.
+    pub fn register_buffer_table(&self) -> io::Result<()> {
+        self.ring.submitter().register_buffers_sparse(8)
+    }
+
+    /// Takes over the registrations of another ring.
+    pub fn clone_registrations(&self, from: &TrialRing) -> io::Result<()> {
+        self.ring.submitter().register_buffers_clone(from.ring.as_raw_fd())
+    }
+
+    /// The most kernel threads that may work for this ring: for files and block devices, and for all else.
+    pub fn worker_limits(&self) -> io::Result<[u32; 2]> {
+        // Zeros leave the limits as they are and ask for them.
+        let mut limits = [0, 0];
+        self.ring.submitter().register_iowq_max_workers(&mut limits)?;
+        Ok(limits)
+    }
+
+    /// Which operations the kernel has.
+    pub fn probe(&self) -> io::Result<Probe> {
+        let mut probe = Probe::new();
+        self.ring.submitter().register_probe(&mut probe)?;
+        Ok(probe)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_reads_what_is_there() {
+        let Ok(mut ring) = TrialRing::new() else {
+            let line = b"skipped a_ring_reads_what_is_there: no ring can be had\n";
+            io::Write::write_all(&mut io::stderr(), line).expect("standard error");
+            return;
+        };
+        let mut file = tempfile::tempfile().expect("temporary file");
+        io::Write::write_all(&mut file, &[7; 8192]).expect("write");
+        assert_eq!(ring.run(&file, &[Op::Nop, Op::Read(100, 8142, 0)]).expect("entered"), [0, 50]);
+        assert!(ring.bytes()[..50].iter().all(|&byte| byte == 7) && ring.bytes()[50] == 0);
+        ring.fill(9);
+        assert_eq!(ring.run(&file, &[Op::WriteLinked(10, 0), Op::Fdatasync]).expect("entered"), [10, 0]);
+        assert_eq!(ring.run(&file, &[Op::Read(4096, 9000, 0)]).expect("entered"), [0]);
+    }
+}

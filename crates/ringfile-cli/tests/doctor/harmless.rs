@@ -1,0 +1,94 @@
+//! Nothing is written to, nothing is left behind, whatever happens.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::{children_of, disk_folder, file_with, folder, run};
+use crate::{doctor, report};
+
+/// What shows that somebody wrote to a file: its bytes, times, size and blocks. Reads do not show either.
+fn state(path: &Path) -> (Vec<u8>, [i64; 8]) {
+    let metadata = std::fs::metadata(path).expect("it is there");
+    let numbers = [
+        metadata.mtime(),
+        metadata.mtime_nsec(),
+        metadata.ctime(),
+        metadata.ctime_nsec(),
+        metadata.atime_nsec(),
+        metadata.len().cast_signed(),
+        metadata.blocks().cast_signed(),
+        i64::from(metadata.mode()),
+    ];
+    (if metadata.is_file() { std::fs::read(path).expect("read") } else { Vec::new() }, numbers)
+}
+
+#[test]
+fn a_file_stays_as_it_was() {
+    for folder in [disk_folder(), folder()] {
+        let path = file_with(&folder, &[3; 100_000]);
+        // Reading it for the comparison is what may change its access time.
+        state(&path);
+        let (file, around) = (state(&path), state(folder.path()));
+        report(&path);
+        assert_eq!(state(&path), file);
+        report(folder.path());
+        assert_eq!(state(folder.path()), around, "no name was made in the folder, even for a moment");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 1);
+    }
+}
+
+#[test]
+fn a_file_that_may_not_be_written_is_no_matter() {
+    let folder = disk_folder();
+    let path = file_with(&folder, &[3; 8192]);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).expect("permissions");
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o500)).expect("permissions");
+    let found = report(&path);
+    assert_eq!(found["file"]["answered"], true);
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).expect("permissions");
+}
+
+#[test]
+fn killed_at_any_time_it_leaves_nothing() {
+    let folder = disk_folder();
+    for milliseconds in [1, 3, 5, 8, 12, 20, 40, 80] {
+        let mut command = doctor(folder.path());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        let process = child.id();
+        let others = children_of(process);
+        // It may be done already.
+        let _ = kill(Pid::from_raw(process.cast_signed()), Signal::SIGKILL);
+        child.wait().expect("it ends");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        for other in others {
+            while runs_still(other) {
+                assert!(Instant::now() < deadline, "the process that looks at the path outlives the command");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+/// Whether a process is there and no zombie.
+fn runs_still(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let state = status.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+#[test]
+fn a_reader_that_went_away_is_no_error() {
+    let folder = folder();
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let finished = run(doctor(folder.path()).arg("--json").stdout(writer));
+    assert_eq!(finished.code, Some(0), "{finished:#?}");
+    assert!(finished.stderr.is_empty());
+}

@@ -1,0 +1,167 @@
+//! What it prints: JSON of the documented form, text that fits, one line where it can't look.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use nix::pty::{Winsize, openpty};
+use serde_json::Value;
+
+use crate::support::{disk_folder, file_with, folder, run};
+use crate::{doctor, feature, parse, report};
+
+#[test]
+fn json_has_the_documented_form() {
+    let folder = disk_folder();
+    let report = report(folder.path());
+    assert_eq!(report["schema"], 1);
+    assert!(report["kernel"].is_string());
+    for feature in report["features"].as_array().expect("a list") {
+        assert!(feature["name"].is_string() && feature["why"].is_string(), "{feature}");
+        assert!(feature["usable"].is_boolean() || feature["usable"].is_null(), "{feature}");
+    }
+    assert_eq!(report["file"]["kind"], "folder");
+    assert_eq!(report["file"]["answered"], true, "{}", report["file"]);
+    assert_eq!(report["file"]["path"], folder.path().to_str().expect("text"));
+    assert!(report["file"]["filesystem"].is_string());
+    assert!(report["process"]["memlock"]["tried"].as_u64() > Some(0));
+    assert!(report.as_object().expect("an object").contains_key("device"));
+    let findings = report["findings"].as_array().expect("a list");
+    assert!(!findings.is_empty());
+    let order = ["costly", "notable", "fine"];
+    let severity =
+        |finding: &Value| order.iter().position(|word| finding["severity"] == *word).expect("known");
+    assert!(findings.is_sorted_by_key(severity), "most costly first: {findings:#?}");
+    for finding in findings {
+        for field in ["title", "detail", "fix"] {
+            assert!(finding[field].as_str().is_some_and(|text| !text.is_empty()), "{finding}");
+        }
+    }
+}
+
+#[test]
+fn every_part_of_io_uring_was_tried() {
+    let folder = folder();
+    let report = report(folder.path());
+    if feature(&report, "io_uring")["usable"] != true {
+        // Nothing else can be tried then, and it says so.
+        assert!(crate::finds(&report, "io_uring can't be used"), "{report:#}");
+        return;
+    }
+    for name in [
+        "submit_all",
+        "coop_taskrun",
+        "single_issuer",
+        "defer_taskrun",
+        "no_sqarray",
+        "sqpoll",
+        "iopoll",
+        "registered_ring_fd",
+        "sparse_files",
+        "sparse_buffers",
+        "registered_buffers",
+        "clone_buffers",
+        "readv_fixed",
+        "no_iowait",
+        "linked_fsync",
+        "rwf_nowait_read",
+        "rwf_nowait_write",
+        "rwf_dsync",
+        "rwf_dontcache",
+    ] {
+        assert!(feature(&report, name)["why"].is_string(), "{name} is missing");
+    }
+    // What the library says that it uses works here too.
+    for name in ringfile::ring_features().into_iter().flatten() {
+        let found = feature(&report, &name);
+        assert!(found.is_null() || found["usable"] == true, "the library uses {name}: {found}");
+    }
+}
+
+#[test]
+fn a_file_is_described() {
+    let folder = disk_folder();
+    let path = file_with(&folder, &[3; 10_000]);
+    let report = report(&path);
+    assert_eq!(
+        (&report["file"]["kind"], &report["file"]["size"]),
+        (&Value::from("file"), &Value::from(10_000))
+    );
+    let reads: u64 = ["ring", "inline", "workers"]
+        .iter()
+        .map(|way| report["file"]["routes"][0][way].as_u64().expect("a count"))
+        .sum();
+    assert!(reads >= 16, "{}", report["file"]["routes"]);
+}
+
+#[test]
+fn text_says_what_to_do() {
+    let folder = disk_folder();
+    let finished = run(&mut doctor(folder.path())).ok();
+    assert!(finished.stderr.is_empty(), "{}", finished.stderr);
+    for part in ["ringfile doctor ", "Linux ", "\nProcess\n", "\nFile\n", "\nio_uring here\n", "memlock"] {
+        assert!(finished.stdout.contains(part), "{part:?} in {}", finished.stdout);
+    }
+    for line in finished.stdout.lines() {
+        assert!(line.chars().count() <= 100 || !line.trim().contains(' ') || line.contains('`'), "{line}");
+    }
+}
+
+#[test]
+fn a_terminal_is_never_too_narrow() {
+    let folder = disk_folder();
+    for columns in [20_u16, 60] {
+        let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        let pty = openpty(&size, None).expect("a terminal");
+        let mut command = doctor(folder.path());
+        command
+            .stdout(pty.slave.try_clone().expect("a descriptor"))
+            .stderr(Stdio::null())
+            .env("NO_COLOR", "1");
+        let mut child = command.spawn().expect("the program starts");
+        drop((command, pty.slave));
+        let mut text = Vec::new();
+        let mut screen = std::fs::File::from(pty.master);
+        // Ends with EIO when nobody has the other side open any more.
+        let _ = std::io::Read::read_to_end(&mut screen, &mut text);
+        assert!(child.wait().expect("it ends").success());
+        let text = String::from_utf8(text).expect("text");
+        assert!(text.contains("Process") && !text.contains('\u{1b}'), "{text}");
+        for line in text.lines() {
+            let (words, length) = (line.trim().trim_start_matches("- ").contains(' '), line.chars().count());
+            assert!(length <= usize::from(columns) || !words || line.contains('`'), "{columns}: {line}");
+        }
+    }
+}
+
+#[test]
+fn what_can_not_be_looked_at_is_one_line() {
+    for path in ["/nonexistent", "/dev/null", "/nonexistent/x"] {
+        for json in [false, true] {
+            let mut command = doctor(Path::new(path));
+            command.args(json.then_some("--json"));
+            let finished = run(&mut command);
+            assert!(finished.stdout.is_empty(), "{}", finished.stdout);
+            assert!(finished.fails(2).contains(path));
+        }
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    assert!(run(command.args(["doctor", "--fix"])).fails(2).contains("--help"));
+}
+
+#[test]
+fn the_default_is_the_current_folder() {
+    let folder = folder();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    let report = parse(&run(command.args(["doctor", "--json"]).current_dir(folder.path())).ok().stdout);
+    assert_eq!(report["file"]["path"], ".");
+}
+
+#[test]
+fn help_says_what_it_touches() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    let help = run(command.args(["doctor", "--help"])).ok().stdout;
+    for part in ["What it touches", "O_TMPFILE", "Examples:", "Exit codes:", "--json"] {
+        assert!(help.contains(part), "{part} in {help}");
+    }
+    assert!(!help.contains("look-only"), "{help}");
+}

@@ -1,0 +1,143 @@
+//! Figures beside those of others for the same run: CPU time as the shell's `time` sees it, operations as the device
+//! counts them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::perf_buffers;
+use crate::support::{disk_folder, installed, is_root, json, run, runs, skip};
+
+/// Reads at one depth by two processes where there are two cores, and nothing beside them.
+const READS: &str =
+    "--bs 4k --iodepth 32 --rw randread --buffers normal,fixed --rounds 1 --warmup 0s --direct";
+
+fn filled(path: &Path, size: usize) {
+    let pattern: Vec<u8> = (0..size).map(|at| (at / 7) as u8).collect();
+    std::fs::write(path, pattern).expect("write");
+}
+
+fn number(run: &Value, field: &str) -> f64 {
+    run[field].as_f64().unwrap_or_else(|| panic!("{field} in {run}"))
+}
+
+#[test]
+fn cpu_time_is_what_time_sees() {
+    if !installed("/usr/bin/time") {
+        skip("cpu_time_is_what_time_sees", "/usr/bin/time is not installed");
+        return;
+    }
+    let folder = disk_folder();
+    let data = folder.path().join("data.bin");
+    filled(&data, 32 << 20);
+    let (out, times) = (folder.path().join("out.json"), folder.path().join("times"));
+    let mut command = Command::new("/usr/bin/time");
+    command.arg("-v").arg("-o").arg(&times).arg(env!("CARGO_BIN_EXE_ringfile")).args(["perf", "buffers"]);
+    command.args(READS.split(' ')).args(["--duration", "2s", "--file"]).arg(&data).arg("--json").arg(&out);
+    let finished = run(&mut command);
+    if finished.stderr.contains("--direct") {
+        skip("cpu_time_is_what_time_sees", "the target folder has no direct I/O");
+        return;
+    }
+    finished.ok();
+    let text = std::fs::read_to_string(&times).expect("what time saw");
+    let seconds = |title: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.trim().strip_prefix(title)).expect("a line of time -v");
+        line.trim_start_matches(':').trim().parse().expect("seconds")
+    };
+    let seen = seconds("User time (seconds)") + seconds("System time (seconds)");
+    let results = json(&out);
+    let told: f64 =
+        runs(&results).iter().map(|run| number(run, "cpu_us_per_io") * number(run, "ops") / 1e6).sum();
+    // Starting processes and filling their buffers is in the one and not in the other.
+    assert!((told - seen).abs() <= seen * 0.05 + 0.15, "{told} s are told, {seen} s were seen");
+    for run in runs(&results) {
+        let per_cent = number(run, "user_percent") + number(run, "system_percent");
+        let per_io = number(run, "user_us_per_io") + number(run, "system_us_per_io");
+        assert!((per_io - number(run, "cpu_us_per_io")).abs() < 0.01, "{run}");
+        assert!((per_cent - per_io * number(run, "iops") / 1e4).abs() < 0.5, "{run}");
+    }
+}
+
+/// A loop device over a file, given back at the end.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn over(file: &Path) -> Option<Loop> {
+        let output =
+            Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(file).output().ok()?;
+        let device = String::from_utf8(output.stdout).ok()?.trim().to_string();
+        output.status.success().then(|| Loop(device.into()))
+    }
+
+    /// Reads that the device completed, merged ones included.
+    fn reads(&self) -> u64 {
+        let name = self.0.file_name().expect("a name").to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).expect("counts");
+        text.split_whitespace().take(2).map(|word| word.parse::<u64>().expect("a count")).sum()
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        // A device that stays is seen by whoever looks; the test's own result matters more.
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn operations_are_what_the_device_counts() {
+    let folder = disk_folder();
+    let backing = folder.path().join("backing.bin");
+    filled(&backing, 32 << 20);
+    let Some(device) = is_root().then(|| Loop::over(&backing)).flatten() else {
+        skip("operations_are_what_the_device_counts", "no loop device can be made here");
+        return;
+    };
+    let out = folder.path().join("out.json");
+    let before = device.reads();
+    let mut command = perf_buffers();
+    command.args(READS.split(' ')).args(["--duration", "300ms", "--file"]).arg(&device.0);
+    run(command.arg("--json").arg(&out)).ok();
+    let counted = (device.reads() - before) as f64;
+    let results = json(&out);
+    let told: f64 = runs(&results).iter().map(|run| number(run, "ops")).sum();
+    assert!((counted / told - 1.0).abs() < 0.02, "{told} are told, the device counted {counted}");
+}
+
+#[test]
+fn system_calls_are_what_strace_counts() {
+    if !installed("strace") {
+        skip("system_calls_are_what_strace_counts", "strace is not installed");
+        return;
+    }
+    let folder = disk_folder();
+    let data = folder.path().join("data.bin");
+    filled(&data, 8 << 20);
+    let (out, trace) = (folder.path().join("out.json"), folder.path().join("trace"));
+    let mut command = Command::new("strace");
+    command.args(["-f", "-c", "-e", "trace=io_uring_enter,pread64,preadv2", "-o"]).arg(&trace);
+    command.arg(env!("CARGO_BIN_EXE_ringfile")).args(["perf", "buffers"]);
+    command.args(
+        "--bs 4k --iodepth 8 --rw randread --buffers normal --rounds 1 --warmup 0s --buffered".split(' '),
+    );
+    command.args("--processes 1 --duration 300ms --file".split(' ')).arg(&data).arg("--json").arg(&out);
+    let finished = run(&mut command);
+    if finished.code != Some(0) || finished.stderr.contains("ptrace") {
+        skip("system_calls_are_what_strace_counts", finished.stderr.trim());
+        return;
+    }
+    let text = std::fs::read_to_string(&trace).expect("counts");
+    let calls: u64 = text
+        .lines()
+        .filter(|line| {
+            ["io_uring_enter", "pread64", "preadv2"].iter().any(|call| line.trim_end().ends_with(call))
+        })
+        .filter_map(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok())
+        .sum();
+    let results = json(&out);
+    let told: u64 = runs(&results).iter().filter_map(|run| run["system_calls"].as_u64()).sum();
+    // Reading the file in, and what happens before and after the window, is in the one alone.
+    assert!(told <= calls && calls <= told + told / 10 + 200, "{told} are told, strace counted {calls}");
+}

@@ -1,0 +1,56 @@
+//! Input that can't be carried out: one line that says what to do, exit code 2, and nothing touched.
+
+use crate::perf_buffers;
+use crate::support::{disk_folder, file_with, folder, run};
+
+#[test]
+fn what_no_machine_can_do_is_told_in_one_line() {
+    for (arguments, part) in [
+        ("--processes 1000", "lower --processes"),
+        ("--bs 1g --iodepth 4096 --size 2g", "less --iodepth"),
+        ("--bs 1000 --direct", "--bs 4k"),
+        ("--bs 4m --size 1m", "smaller blocks"),
+        ("--bs 0", "size of 0"),
+        ("--iodepth 0", "whole number"),
+        ("--buffers odd", "choose from normal, fixed, vectored, vectored-fixed"),
+        ("--direct --buffered", "cannot be used with"),
+        ("--rounds 0", "whole number"),
+        ("--file /dev/shm --rw randread", "neither a file nor a block device"),
+        ("--file /dev/shm/ringfile-no-such.bin --direct --size 1m --bs 4k", "--direct"),
+        ("--json /nonexistent/out.json", "does not exist"),
+        ("--emit-config /nonexistent/out.toml", "does not exist"),
+        ("--json /dev/null", "never replaced"),
+    ] {
+        let error = run(perf_buffers().args(arguments.split(' '))).fails(2);
+        assert!(error.contains(part), "{arguments}: {error}");
+    }
+    assert!(!std::path::Path::new("/dev/shm/ringfile-no-such.bin").exists());
+}
+
+#[test]
+fn no_output_is_replaced_and_none_is_another() {
+    let folder = folder();
+    let there = file_with(&folder, b"mine");
+    for option in ["--json", "--emit-config"] {
+        let error = run(perf_buffers().arg(option).arg(&there)).fails(2);
+        assert!(error.contains("--force"), "{error}");
+    }
+    let same = folder.path().join("same");
+    let error = run(perf_buffers().arg("--json").arg(&same).arg("--emit-config").arg(&same)).fails(2);
+    assert!(error.contains("name another for the configuration"), "{error}");
+    let disk = disk_folder();
+    let data = file_with(&disk, &vec![1; 1 << 20]);
+    let error =
+        run(perf_buffers().arg("--file").arg(&data).arg("--emit-config").arg(&data).arg("--force")).fails(2);
+    assert!(error.contains("the file that is measured"), "{error}");
+    assert_eq!(std::fs::read(&there).expect("read"), b"mine");
+    assert_eq!(std::fs::read(&data).expect("read").len(), 1 << 20);
+}
+
+#[test]
+fn the_process_behind_it_is_no_command_for_users() {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    let finished = run(command.arg("perf-worker").stdin(std::process::Stdio::null()));
+    assert_eq!(finished.code, Some(2), "{finished:#?}");
+    assert!(finished.stderr.contains("ringfile perf buffers"), "{finished:#?}");
+}

@@ -1,0 +1,153 @@
+//! What comes out: every cell, on every kind of file, with all its figures; and what is left behind.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::perf_buffers;
+use crate::support::{disk_folder, file_with, folder, installed, json, ring_is_forbidden, run, runs, skip};
+
+/// One block size and depth of 50 ms.
+const SHORT: &str = "--size 8m --duration 50ms --warmup 5ms --processes 1 --bs 16k --iodepth 4 --rounds 1";
+
+fn measure(arguments: &str, file: Option<&Path>) -> (Value, String) {
+    let folder = disk_folder();
+    let out = folder.path().join("out.json");
+    let mut command = perf_buffers();
+    command.args(arguments.split(' ')).arg("--json").arg(&out).env("TMPDIR", folder.path());
+    if let Some(file) = file {
+        command.arg("--file").arg(file);
+    }
+    let finished = run(&mut command).ok();
+    let left: Vec<_> =
+        std::fs::read_dir(folder.path()).expect("list").flatten().map(|entry| entry.path()).collect();
+    assert_eq!(left, std::slice::from_ref(&out), "nothing else is left");
+    (json(&out), finished.stdout)
+}
+
+#[test]
+fn every_cell_is_measured_with_all_its_figures() {
+    let (results, text) = measure(
+        "--size 8m --duration 50ms --warmup 5ms --bs 16k,128k --iodepth 1,4 --rounds 1 --processes 1",
+        None,
+    );
+    assert_eq!((&results["kind"], &results["interrupted"]), (&"buffers".into(), &false.into()));
+    assert_eq!(results["params"]["file_created"], true);
+    let runs = runs(&results);
+    let grid: Vec<&Value> = runs.iter().filter(|run| run["cache"] == results["params"]["cache"][0]).collect();
+    let kinds = if results["params"]["direct"] == true { 5 } else { 4 };
+    assert!(grid.len() >= 2 * 2 * 2 * kinds, "two block sizes, depths and accesses: {}", grid.len());
+    for run in runs {
+        let number = |field: &str| run[field].as_f64().unwrap_or_else(|| panic!("{field} in {run}"));
+        assert!(number("ops") > 0.0 && number("iops") > 0.0 && run["errors"] == 0, "{run}");
+        assert_eq!((&run["processes"], &run["numjobs"]), (&1.into(), &1.into()), "{run}");
+        for field in ["user_us_per_io", "system_us_per_io", "user_percent", "system_percent", "system_calls"]
+        {
+            assert!(number(field) >= 0.0, "{run}");
+        }
+        assert!(run["context_switches"].is_u64(), "{run}");
+        let latency =
+            |field: &str| run["latency_ns"][field].as_u64().unwrap_or_else(|| panic!("{field} in {run}"));
+        let order = ["p50", "p90", "p95", "p99", "p999", "p9999", "max"].map(latency);
+        assert!(order.is_sorted(), "{run}");
+        let vectored = run["buffers"].as_str().is_some_and(|buffers| buffers.starts_with("vectored"));
+        assert_eq!(run["parts"].is_u64(), vectored, "{run}");
+        if run["route"] == "ring" {
+            assert_eq!(run["route_ops"]["ring"], run["ops"], "{run}");
+            let registered = run["buffers"].as_str().is_some_and(|buffers| buffers.ends_with("fixed"));
+            let fixed = if registered { run["ops"].as_u64() } else { Some(0) };
+            // READV_FIXED is newer than the rest.
+            if run["buffers"] != "vectored-fixed" {
+                assert_eq!(run["fixed_ops"].as_u64(), fixed, "{run}");
+            }
+        }
+    }
+    for part in ["|proc|mode", "|way", "vectored ×", "Advice for"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
+fn an_existing_file_is_only_read() {
+    let folder = disk_folder();
+    let path = file_with(&folder, &vec![7; 4 << 20]);
+    let before = std::fs::metadata(&path).and_then(|metadata| metadata.modified()).expect("a time");
+    let (results, _) = measure(&SHORT.replace("--size 8m ", ""), Some(&path));
+    assert_eq!(results["params"]["rw"], serde_json::json!(["randread"]));
+    assert_eq!(results["params"]["file_created"], false);
+    assert!(std::fs::read(&path).expect("still there").iter().all(|&byte| byte == 7), "it was written to");
+    let after = std::fs::metadata(&path).and_then(|metadata| metadata.modified()).expect("a time");
+    assert_eq!(before, after);
+}
+
+#[test]
+fn memory_is_measured_through_the_page_cache_and_that_is_said() {
+    let path = format!("/dev/shm/ringfile-test-{}.bin", std::process::id());
+    let (results, text) = measure(&format!("{SHORT} --rw randread"), Some(Path::new(&path)));
+    if results["params"]["direct"] == true {
+        skip("memory_is_measured_through_the_page_cache_and_that_is_said", "/dev/shm does direct I/O here");
+    } else {
+        assert!(text.contains("measured through the page cache"), "{text}");
+        assert!(runs(&results).iter().all(|run| run["direct"] == false));
+    }
+    assert!(!Path::new(&path).exists(), "what was made is removed");
+}
+
+#[test]
+fn the_configuration_is_one_that_the_library_reads() {
+    let folder = folder();
+    let path = folder.path().join("ringfile.toml");
+    let arguments = format!(
+        "--size 8m --duration 30ms --warmup 5ms --processes 1 --bs 4k,64k --iodepth 1,16 --rounds 3 --rw randread --emit-config {}",
+        path.display()
+    );
+    let (results, text) = measure(&arguments, None);
+    let config = ringfile::Config::load(&path).expect("it loads");
+    assert!(
+        config.depth().is_some() && config.block_size().is_some() && config.buffers().is_some(),
+        "{config:?}"
+    );
+    let advice = results["advice"].as_array().expect("a list");
+    for piece in advice {
+        let name = piece["name"].as_str().expect("a name");
+        assert!(text.contains(&format!("- {name} = ")), "{name} in {text}");
+    }
+}
+
+#[test]
+fn a_profile_names_functions_of_every_kind_or_says_why_not() {
+    let arguments = format!("{SHORT} --rw randread --profile --counters");
+    let (results, text) = measure(&arguments, None);
+    let profiles = results["profile"].as_array().expect("a list");
+    if profiles.is_empty() {
+        assert!(text.contains("no profile: "), "{text}");
+        skip("a_profile_names_functions_of_every_kind_or_says_why_not", "perf can't be used here");
+        return;
+    }
+    assert!(installed("perf"));
+    let kinds: Vec<&str> = profiles.iter().filter_map(|profile| profile["buffers"].as_str()).collect();
+    assert!(kinds.starts_with(&["normal", "fixed"]), "{kinds:?}");
+    for profile in profiles {
+        let hot = |side: &str| profile[side].as_array().map_or(0, Vec::len);
+        assert!(profile["samples"].as_u64() > Some(0), "{kinds:?}");
+        assert!(hot("user") + hot("kernel") > 0 && hot("user") <= 10 && hot("kernel") <= 10, "{kinds:?}");
+        assert!(profile["flame_graph"].as_str().is_some_and(|svg| svg.contains("<svg")), "{kinds:?}");
+    }
+    let counted = runs(&results).iter().all(|run| run["cycles"].is_u64() && run["instructions"].is_u64());
+    assert!(counted || text.contains("were not counted"), "{text}");
+}
+
+#[test]
+fn without_a_ring_there_are_other_routes() {
+    if ring_is_forbidden() {
+        skip("without_a_ring_there_are_other_routes", "the other tests run so already");
+        return;
+    }
+    let folder = disk_folder();
+    let out = folder.path().join("out.json");
+    let mut command = perf_buffers();
+    command.args(SHORT.split(' ')).args(["--rw", "randread", "--json"]).arg(&out);
+    run(command.env("TMPDIR", folder.path()).env("RINGFILE_BACKEND", "workers")).ok();
+    let results = json(&out);
+    assert!(runs(&results).iter().all(|run| run["route_ops"]["ring"] == 0 && run["route"] != "ring"));
+}

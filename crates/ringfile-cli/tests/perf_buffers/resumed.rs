@@ -1,0 +1,115 @@
+//! Stopping, and going on where it was stopped.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::perf_buffers;
+use crate::support::{children_of, disk_folder, file_with, interrupt, json, run, runs};
+
+/// Eight cells of four kinds and A/A, three rounds, no choices.
+const GRID: &str =
+    "--size 8m --duration 60ms --warmup 1ms --processes 1 --bs 16k,64k --iodepth 2,4 --rounds 3 --parts 4";
+
+fn identity(run: &Value) -> String {
+    let fields = [
+        "processes",
+        "rw",
+        "block_size_bytes",
+        "iodepth",
+        "buffers",
+        "route",
+        "direct",
+        "cache",
+        "role",
+        "round",
+    ];
+    fields.map(|field| run[field].to_string()).join(" ")
+}
+
+#[test]
+fn what_was_stopped_is_completed_and_what_was_measured_stays() {
+    let folder = disk_folder();
+    let out = folder.path().join("grid.json");
+    let mut command = perf_buffers();
+    command.args(GRID.split(' ')).arg("--json").arg(&out).env("TMPDIR", folder.path());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    std::thread::sleep(Duration::from_millis(1500));
+    let children = children_of(child.id());
+    let stopped = interrupt(child, Signal::SIGINT);
+    assert_eq!(stopped.code, Some(130), "{stopped:#?}");
+    for process in children {
+        let gone = |id: u32| !std::path::Path::new(&format!("/proc/{id}")).exists();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !gone(process) {
+            assert!(Instant::now() < deadline, "process {process} is left");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    let before = json(&out);
+    assert_eq!(before["interrupted"], true);
+    assert!(!runs(&before).is_empty(), "nothing was measured in more than a second");
+
+    let mut command = perf_buffers();
+    let finished = run(command.arg("--resume").arg(&out).env("TMPDIR", folder.path())).ok();
+    assert!(finished.stderr.contains("are left"), "{}", finished.stderr);
+    let after = json(&out);
+    assert_eq!(after["interrupted"], false);
+    assert_eq!(&runs(&after)[..runs(&before).len()], &runs(&before)[..], "what was measured stays");
+    let mut identities: Vec<String> = runs(&after).iter().map(identity).collect();
+    let all = identities.len();
+    identities.sort();
+    identities.dedup();
+    assert_eq!(identities.len(), all, "nothing is measured twice");
+    assert_eq!(all, 2 * 2 * 2 * 5 * 3, "and nothing is missing");
+
+    // Once more there is nothing to do.
+    let mut command = perf_buffers();
+    run(command.arg("--resume").arg(&out).env("TMPDIR", folder.path())).ok();
+    assert_eq!(runs(&json(&out)), runs(&after));
+    assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 1, "no test file is left");
+}
+
+#[test]
+fn a_file_that_is_written_to_needs_overwrite_again() {
+    let folder = disk_folder();
+    let data = file_with(&folder, &vec![5; 1 << 20]);
+    let out = folder.path().join("grid.json");
+    let short = "--bs 16k --iodepth 2 --processes 1 --rounds 1 --duration 20ms --warmup 1ms --rw randwrite --overwrite";
+    run(perf_buffers().args(short.split(' ')).arg("--file").arg(&data).arg("--json").arg(&out)).ok();
+    std::fs::write(&data, vec![6; 1 << 20]).expect("write");
+    let error = run(perf_buffers().arg("--resume").arg(&out)).fails(2);
+    assert!(error.contains("--overwrite"), "{error}");
+    assert!(std::fs::read(&data).expect("read").iter().all(|&byte| byte == 6), "it was written to");
+}
+
+#[test]
+fn what_can_not_be_resumed_is_told_and_stays_as_it_is() {
+    let folder = disk_folder();
+    let path = folder.path().join("saved.json");
+    for (text, part) in [
+        ("{\"schema\": 1, \"command\"", "not whole JSON"),
+        ("[]", "no schema number"),
+        ("{\"schema\": 2}", "schema 2"),
+        ("{\"schema\": 1}", "no results"),
+    ] {
+        std::fs::write(&path, text).expect("write");
+        let error = run(perf_buffers().arg("--resume").arg(&path)).fails(2);
+        assert!(error.contains(part), "{text}: {error}");
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), text);
+    }
+    let other = folder.path().join("other.json");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    command.args(
+        "perf file --size 1m --duration 10ms --warmup 1ms --numjobs 1 --iodepth 1 --rw randread".split(' '),
+    );
+    run(command.arg("--json").arg(&other)).ok();
+    let error = run(perf_buffers().arg("--resume").arg(&other)).fails(2);
+    assert!(error.contains("not of ringfile perf buffers"), "{error}");
+    let error = run(perf_buffers().arg("--resume").arg(folder.path().join("missing.json"))).fails(2);
+    assert!(error.contains("missing.json"), "{error}");
+    let error = run(perf_buffers().arg("--resume").arg(&other).args(["--bs", "4k"])).fails(2);
+    assert!(error.contains("--resume") || error.contains("--bs"), "{error}");
+}
