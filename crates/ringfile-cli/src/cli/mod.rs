@@ -112,9 +112,7 @@ pub enum PerfCommand {
     ///
     /// With --rate-limit the loop is open: batches are due at fixed times, whatever came of those before, and none is ever
     /// skipped. A rate that can't be carried is told, with what was reached and what was left undone.
-    #[command(mut_arg("duration", |arg| arg.default_value("10s")))]
-    #[command(mut_arg("warmup", |arg| arg.help("Time before each run that is not counted")))]
-    #[command(mut_arg("rounds", |arg| arg.help("Rounds, each with all kinds of memory in turn and begun by another one")))]
+    #[command(mut_args(pool::in_its_words))]
     Pool(PoolArgs),
 }
 

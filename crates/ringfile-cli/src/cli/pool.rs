@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Arg, Args};
 
 use super::{OutputArgs, TimingArgs, examples};
 use crate::report::results::Memory;
@@ -44,4 +44,14 @@ pub struct PoolArgs {
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// What all commands have, as it is here.
+pub fn in_its_words(arg: Arg) -> Arg {
+    match arg.get_id().as_str() {
+        "duration" => arg.default_value("10s"),
+        "warmup" => arg.help("Time before each run that is not counted"),
+        "rounds" => arg.help("Rounds, each with all kinds of memory in turn and begun by another one"),
+        _ => arg,
+    }
 }
