@@ -26,6 +26,7 @@ mod testfile;
 mod values;
 mod verify;
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -36,8 +37,11 @@ use cli::{Cli, Command, PerfCommand};
 use error::Failure;
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|word| word == perf::buffers::WORKER) {
-        return ended(perf::buffers::worker::run());
+    let mut arguments = std::env::args_os().skip(1);
+    match arguments.next().as_deref().and_then(OsStr::to_str) {
+        Some(perf::buffers::WORKER) => return ended(perf::buffers::worker::run()),
+        Some(doctor::LOOKER) => return ended(doctor::run_looker(arguments)),
+        _ => {}
     }
     let result = match Cli::try_parse() {
         Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args),

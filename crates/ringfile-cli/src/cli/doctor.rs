@@ -13,15 +13,6 @@ pub struct DoctorArgs {
     /// Print everything that was found as JSON (schema 1) instead of text
     #[arg(long)]
     pub json: bool,
-    /// Look at PATH alone and print each step as a line of JSON: how the command looks at what may hang.
-    #[arg(long, hide = true)]
-    pub look_only: bool,
-    /// Make no ring, with --look-only: the kernel would end the process.
-    #[arg(long, hide = true)]
-    pub without_rings: bool,
-    /// Make a ring and end: how the command finds out whether the kernel ends who tries.
-    #[arg(long, hide = true)]
-    pub try_ring: bool,
 }
 
 /// What the help says first.

@@ -4,6 +4,7 @@
 //! end while one of its threads is held. So this command runs itself once more for that part, reads what it says line by
 //! line, and ends it when the time is up. What always holds: nothing here waits longer than [`ANSWER`].
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -18,8 +19,9 @@ use super::device::{self, Device};
 use super::features::Feature;
 use super::file::{self, FileFacts};
 use super::{place, process};
-use crate::error::Failure;
+use crate::error::{Failure, usage};
 use crate::report::output;
+use crate::sys::ring;
 
 /// How long PATH may take to answer all that is asked.
 pub const ANSWER: Duration = Duration::from_millis(500);
@@ -44,28 +46,57 @@ enum Line {
     Refused(String),
 }
 
+/// The first argument of the process that looks, which is no command for users.
+pub const LOOKER: &str = "doctor-looker";
+
+/// A part of the work that another process does.
+mod part {
+    /// Make a ring and end: the answer is whether the process lives on.
+    pub const TRY_RING: &str = "try-ring";
+    /// Look at PATH, and say each step as a line of JSON.
+    pub const LOOK: &str = "look";
+    /// The same without a ring: the kernel would end the process.
+    pub const LOOK_WITHOUT_RINGS: &str = "look-without-rings";
+}
+
+/// Does, in a process of its own, the part of the work that the arguments name.
+pub fn run_looker(mut arguments: impl Iterator<Item = OsString>) -> Result<(), Failure> {
+    let (part, path) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
+    match part.to_str() {
+        Some(part::TRY_RING) => {
+            let _ = ring::try_setup(0);
+            return Ok(());
+        }
+        Some(part::LOOK_WITHOUT_RINGS) => ring::forbid(),
+        Some(part::LOOK) => {}
+        _ => return usage("this command is for ringfile doctor alone, which starts it"),
+    }
+    say(Path::new(&path))
+}
+
 /// This program, about to be run once more for a part of the work.
 fn again(part: &str) -> Command {
     // The program's own file may have been replaced or removed since it started; this finds it all the same.
     let mut command = Command::new("/proc/self/exe");
-    command.args(["doctor", part]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.args([LOOKER, part]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     command
 }
 
 /// Whether the kernel ends a process that makes a ring: what filters of systemd and some containers do.
 pub fn kills() -> bool {
     // Nobody else does, and starting a process takes time.
-    let ended = || again("--try-ring").stdout(Stdio::null()).status().ok().and_then(|status| status.signal());
+    let ended =
+        || again(part::TRY_RING).stdout(Stdio::null()).status().ok().and_then(|status| status.signal());
     process::is_filtered() && ended() == Some(libc::SIGSYS)
 }
 
 /// Looks at PATH for as long as [`ANSWER`], with rings or without.
 pub fn look(path: &Path, rings: bool) -> Result<Looked, Failure> {
-    let mut command = again("--look-only");
+    let mut command = again(if rings { part::LOOK } else { part::LOOK_WITHOUT_RINGS });
     if !rings {
-        command.arg("--without-rings").env("RINGFILE_BACKEND", "workers");
+        command.env("RINGFILE_BACKEND", "workers");
     }
-    command.arg("--").arg(path);
+    command.arg(path);
     let until = Instant::now() + ANSWER;
     let spawned = command.spawn().ok().and_then(|mut child| Some((child.stdout.take()?, child)));
     let Some((stdout, mut child)) = spawned else {
@@ -110,7 +141,7 @@ fn here(path: &Path) -> Result<Looked, Failure> {
 }
 
 /// The other process: says what is known whenever that is more.
-pub fn say(path: &Path) -> Result<(), Failure> {
+fn say(path: &Path) -> Result<(), Failure> {
     // Whoever reads this has a deadline and may be gone.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let said = each_stage(path, &mut |known| print(&Line::Known(Box::new(known.clone()))));

@@ -16,12 +16,13 @@ mod process;
 mod route;
 mod text;
 
+pub use look::{LOOKER, run_looker};
+
 use serde::Serialize;
 
 use crate::cli::DoctorArgs;
 use crate::error::Failure;
 use crate::report::output;
-use crate::sys::ring;
 use crate::{machine, terminal};
 
 use device::Device;
@@ -54,17 +55,6 @@ pub struct Report {
 
 /// Carries out the command.
 pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
-    if args.try_ring {
-        // The answer is whether this process lives on.
-        let _ = ring::try_setup(0);
-        return Ok(());
-    }
-    if args.without_rings {
-        ring::forbid();
-    }
-    if args.look_only {
-        return look::say(&args.path);
-    }
     let mut report = gather(args)?;
     report.findings = findings::of(&report);
     if !args.json {
