@@ -41,13 +41,13 @@ pub struct Segment {
     store: Arc<Store>,
 }
 
-/// How a new segment is got.
+/// Where a segment comes from.
 enum Found {
     /// One that was used before.
     Unused(File),
-    /// This may be made, the so manieth.
+    /// One that may be made, with this number.
     ToMake(u64),
-    /// It was stopped before.
+    /// Nowhere: the run was stopped before.
     Nothing,
 }
 
