@@ -55,6 +55,7 @@ fn main() -> ExitCode {
             PerfCommand::File(args) => perf::file::run(&args),
             PerfCommand::Batch(args) => perf::batch::run(&args),
             PerfCommand::Multiread(args) => perf::multiread::run(&args),
+            PerfCommand::Pool(args) => perf::pool::run(&args),
         },
         Err(error) if asks_for_help(&error) => return help(&error),
         Err(error) => Err(Failure::Usage(one_line(&error.to_string()))),

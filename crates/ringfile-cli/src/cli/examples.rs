@@ -103,3 +103,28 @@ Figures:
   side. Sessions are not measured in turn: whatever changed on the machine in between counts too.
 
 Exit status: 0 done, whatever differs; 1 a file could not be written, 2 wrong input.";
+
+/// `ringfile perf pool`.
+pub const POOL: &str = "\
+Examples:
+  What a message waits for at a rate that the disk carries, and what the pool is worth there:
+    ringfile perf pool --rate-limit 100MB --duration 30s --rounds 3
+
+  Another disk, with small buffers in larger batches:
+    ringfile perf pool --folder /data --bs 4k --batch 64 --rate-limit 50MB
+
+  As fast as it goes, with more readers than writers, the pool alone:
+    ringfile perf pool --producers 2 --consumers 6 --memory pool --json pool.json
+
+Figures:
+  Latencies are in µs, of whole batches. A producer's counts from when the batch was due by the
+  rate, whether or not it could be begun then, so that a stall is seen by all that was due
+  meanwhile; without a rate from when it was begun. A consumer's counts from when the batch was
+  written until it is read and checked. late p99 is of the part of it before the batch was
+  begun. p99.99 says something from 10,000 operations on. CPU µs is user and system time of the
+  side's own threads for one buffer. Figures are medians of the rounds; the A/A row is the first
+  kind of memory against itself, and smaller changes say nothing. Below the tables: whether the
+  rate was carried, and what the pool did.
+
+Exit status: 0 done, 1 I/O failed or a block was not what had been written, 2 the input can't be
+carried out, 130 interrupted (what was measured is printed and saved).";

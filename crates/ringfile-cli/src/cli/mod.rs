@@ -6,6 +6,7 @@
 mod buffers;
 mod doctor;
 mod examples;
+mod pool;
 mod report;
 
 pub use report::ReportArgs;
@@ -21,6 +22,7 @@ pub use self::doctor::DoctorArgs;
 use crate::engine::Engine;
 use crate::values::{self, List};
 pub use buffers::BuffersArgs;
+pub use pool::PoolArgs;
 
 /// Disk I/O over Linux io_uring: measure on this machine what each choice is worth.
 #[derive(Debug, Parser)]
@@ -105,6 +107,17 @@ pub enum PerfCommand {
     /// beside the page cache, and the routes. Ends with advice: buffers, depth, block size, direct or not, route, each with
     /// the figure that says so and whether it is outside the noise.
     Buffers(BuffersArgs),
+    /// A message log: producers write pooled buffers to segment files at a fixed rate, consumers read them back.
+    ///
+    /// Each producer takes buffers, fills them, and writes them in batches to segments of its own, with O_DIRECT;
+    /// consumers take the batches in turn, read them back, check every byte and release the buffers. Segments have no
+    /// name, so nothing is ever left behind, and are used again once they are read. The same is done with memory from
+    /// malloc, and with plain buffered I/O from Vec.
+    ///
+    /// With --rate-limit the loop is open: batches are due at fixed times, whatever came of those before, and none is ever
+    /// skipped. A rate that can't be carried is told, with what was reached and what was left undone.
+    #[command(mut_args(pool::in_its_words))]
+    Pool(PoolArgs),
 }
 
 /// What the help says of `--cache`, which each command has another default for.

@@ -9,10 +9,10 @@ use super::cells::{self, Part};
 use super::drawing::Look;
 use super::figures::{COST, Figure, SPEED};
 use super::page;
-use crate::report::results::{Results, Role, Run};
+use crate::report::results::{Kind, Results, Role, Run};
 use crate::report::statistics::Spread;
 use crate::report::table::Table;
-use crate::report::{batches, change};
+use crate::report::{batches, buffers, change, pool, summary};
 
 /// A cell of a table.
 pub struct Column {
@@ -56,6 +56,17 @@ fn from_terminal(terminal: &Table) -> Markup {
     table(&columns, terminal.rows())
 }
 
+/// The tables that the command printed.
+fn of_terminal(results: &Results) -> Vec<Table> {
+    let runs = &results.runs;
+    match results.kind {
+        Some(Kind::Buffers) => buffers::tables(results),
+        Some(Kind::Pool) => vec![pool::table(runs), pool::changes(runs)],
+        Some(Kind::Batch | Kind::Multiread) => vec![batches::table(runs), change::table(runs)],
+        Some(Kind::File) | None => vec![summary::table(runs), change::table(runs)],
+    }
+}
+
 /// All tables of a session.
 pub fn section(results: &Results) -> Markup {
     let runs = &results.runs;
@@ -63,18 +74,14 @@ pub fn section(results: &Results) -> Markup {
         return Markup::default();
     }
     let look = Look::of(results);
-    let changes = change::table(runs);
-    let in_batches = runs.iter().any(|run| run.batch.is_some());
     let rounds = runs.iter().map(|run| run.round).max().unwrap_or(1);
     let median = if rounds > 1 { format!("medians of {rounds} rounds") } else { "one round".into() };
     let body = html! {
         details open { summary { "Speed and latency" small { (median) } } (figures(&look, &SPEED)) }
         details { summary { "Cost and counts" small { "for one operation, or in per cent of a core" } } (figures(&look, &COST)) }
-        @if in_batches {
-            details { summary { "Beside the others" small { "reads a second in per cent of theirs" } } (from_terminal(&batches::table(runs))) }
-        }
-        @if !changes.is_empty() {
-            details { summary { "What each choice changes" small { "in per cent, compared within each round" } } (from_terminal(&changes)) }
+        details {
+            summary { "As on the terminal" small { "with what each choice changes, in per cent, compared within each round" } }
+            @for table in of_terminal(results).iter().filter(|table| !table.is_empty()) { (from_terminal(table)) }
         }
         details { summary { "Every run" small { (runs.len()) " runs, as they were made" } } (every(runs)) }
     };

@@ -330,7 +330,8 @@ fn print(output: &OutputArgs, results: &Results, notes: &[String]) -> Result<(),
     output::print(&text)
 }
 
-fn distinct(counts: impl Iterator<Item = usize>) -> Vec<usize> {
+/// Each count once, in their order.
+pub fn distinct(counts: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut distinct = Vec::new();
     counts.for_each(|count| {
         if !distinct.contains(&count) {

@@ -7,6 +7,7 @@ mod columns;
 pub mod judge;
 pub mod output;
 pub mod outputs;
+pub mod pool;
 pub mod profile;
 pub mod results;
 pub mod saved;

@@ -83,6 +83,20 @@ fn perf_buffers_leaves_its_page_too() {
 }
 
 #[test]
+fn perf_pool_leaves_its_page_too() {
+    let folder = disk_folder();
+    let (json, html) = (folder.path().join("r.json"), folder.path().join("r.html"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    let short =
+        "perf pool --duration 100ms --warmup 10ms --producers 1 --consumers 1 --memory pool,malloc --folder";
+    command.args(short.split(' ')).arg(folder.path());
+    run(command.arg("--json").arg(&json).arg("--report").arg(&html)).ok();
+    let page = text(&html);
+    assert_stands_alone(&page);
+    assert!(page.contains("Producer") && page.contains("malloc"));
+}
+
+#[test]
 fn an_interrupted_run_leaves_its_page() {
     let folder = folder();
     let html = folder.path().join("r.html");
