@@ -154,13 +154,18 @@ impl What {
                 } else {
                     String::new()
                 };
-                let due = if look.kind == Some(Kind::Pool) {
-                    "At a fixed rate it counts from when the operation was due, so that a stall is not hidden."
-                } else {
-                    "It counts from hand-in to completion."
+                let counts = match look.kind {
+                    Some(Kind::Pool) => {
+                        "Of whole batches. A producer's counts from when the batch was due by the rate, so that a stall is not \
+                         hidden; a consumer's from when the batch was written."
+                    }
+                    Some(Kind::Batch | Kind::Multiread) => {
+                        "Of whole batches, from hand-in to the last completion; of fio and pread, of single reads."
+                    }
+                    _ => "It counts from hand-in to completion.",
                 };
                 format!(
-                    "Of 100 operations, 99 took no longer than p99; p99.9 is the slowest of a thousand. Less is better; the axis is logarithmic. {due}{blocks}"
+                    "99 of 100 took no longer than p99, 999 of 1000 no longer than p99.9. Less is better; the axis is logarithmic. {counts}{blocks}"
                 )
             }
         }

@@ -61,6 +61,12 @@ pub const COST: [Figure; 13] = [
     Figure { title: "errors", of: |run| (run.errors > 0).then_some(run.errors as f64), text: rate },
 ];
 
+/// Operations a second.
+pub const IOPS: Figure = SPEED[0];
+
+/// The 99th percentile of latency in microseconds.
+pub const P99: Figure = SPEED[7];
+
 /// Percentiles of latency in microseconds, from the median up.
 pub const PERCENTILES: [Figure; 7] = [SPEED[4], SPEED[5], SPEED[6], SPEED[7], SPEED[8], SPEED[9], SPEED[10]];
 

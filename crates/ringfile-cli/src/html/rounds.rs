@@ -7,14 +7,20 @@ use maud::Markup;
 
 use super::cells;
 use super::drawing::Look;
+use super::figures::{Figure, IOPS, P99};
 use super::marks::NOISE;
 use super::page;
 use super::scale::Scale;
 use super::strip::{Dot, Row, Strip};
-use crate::report::results::{Results, Role, Run};
+use crate::report::results::{Kind, Results, Role, Run};
 use crate::report::statistics::Spread;
 use crate::report::summary::groups;
 use crate::report::table;
+
+/// What rounds are compared in. At a given rate operations a second are the same whatever is done.
+fn figure(results: &Results) -> Figure {
+    if results.kind == Some(Kind::Pool) { P99 } else { IOPS }
+}
 
 /// The section; empty where there was one round.
 pub fn section(results: &Results) -> Markup {
@@ -37,9 +43,10 @@ pub fn section(results: &Results) -> Markup {
         return Markup::default();
     }
     let meaning = format!(
-        "Each dot is one round: its IOPS beside those of the first series ({}) in the same round, the bar their median. Grey \
+        "Each dot is one round: its {} beside that of the first series ({}) in the same round, the bar their median. Grey \
          dots are A/A, the same once more, and the grey band is how far these strayed: what stays inside can't be told from \
          noise.",
+        figure(results).title,
         look.layout.name(first)
     );
     let all: Vec<&(String, Markup)> = strips.iter().collect();
@@ -75,7 +82,7 @@ fn strip(results: &Results, look: &Look<'_>, title: String, cells: &[&Run]) -> O
     let x = Scale::changes(rows.iter().flat_map(|row| &row.dots).map(|dot| dot.x));
     (!rows.is_empty()).then(|| Strip {
         title,
-        x_title: "change of IOPS in each round".into(),
+        x_title: format!("change of {} in each round", figure(results).title),
         x,
         noise,
         rows,
@@ -84,13 +91,19 @@ fn strip(results: &Results, look: &Look<'_>, title: String, cells: &[&Run]) -> O
 
 /// A cell's rounds beside those of a base.
 fn row(results: &Results, cell: &Run, base: &Run, role: Role, label: String, style: usize) -> Option<Row> {
+    let figure = figure(results);
     let of = |key, role: Role| results.runs.iter().filter(move |run| run.role == role && run.key() == key);
     let dots = of(cell.key(), role).filter_map(|run| {
         let beside = of(base.key(), Role::Measure).find(|other| other.round == run.round)?;
-        let change = (run.iops / beside.iops - 1.0) * 100.0;
-        let (own, other) = (table::rate(run.iops), table::rate(beside.iops));
-        let tip =
-            format!("{label}, round {}: {} %, {own} IOPS beside {other}", run.round, table::change(change));
+        let (own, beside) = ((figure.of)(run)?, (figure.of)(beside)?);
+        let change = (own / beside - 1.0) * 100.0;
+        let (own, other) = ((figure.text)(own), (figure.text)(beside));
+        let tip = format!(
+            "{label}, round {}: {} %, {} {own} beside {other}",
+            run.round,
+            table::change(change),
+            figure.title
+        );
         change.is_finite().then_some(Dot { x: change, tip })
     });
     let dots: Vec<Dot> = dots.collect();

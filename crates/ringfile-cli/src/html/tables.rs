@@ -85,7 +85,7 @@ pub fn section(results: &Results) -> Markup {
         }
         details { summary { "Every run" small { (runs.len()) " runs, as they were made" } } (every(runs)) }
     };
-    let meaning = "IOPS: operations a second. Latencies in µs from hand-in to completion: half of the operations took p50 or \
+    let meaning = "IOPS: operations a second. Latencies in µs: half of the operations took p50 or \
                    less, 99 of 100 took p99 or less. CPU µs: processor time for one operation, user and kernel.";
     page::section("Tables", meaning, body)
 }
