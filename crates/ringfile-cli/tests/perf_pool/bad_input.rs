@@ -24,7 +24,7 @@ fn values_that_make_no_sense() {
         ("--bs 15e", "smaller blocks"),
         ("--bs 1g --batch 4096", "smaller blocks"),
         ("--size 100k", "use --size"),
-        ("--size 8e", "smaller --size"),
+        ("--size 8e --memory vec", "smaller --size"),
         ("--memory tape", "choose from pool, malloc, vec"),
         ("--memory pool,", "missing"),
         ("--duration 0s", "1ms"),

@@ -104,10 +104,12 @@ fn any_number_of_each_side() {
 /// Segments of a few batches, so that each producer fills many and waits for room.
 #[test]
 fn segments_are_rolled_over_and_their_room_comes_back() {
-    let (folder, results) = (folder(), folder());
+    // No disk, so that there is time for many of them however busy it is.
+    let folder = tempfile::tempdir_in("/dev/shm").expect("temporary folder");
+    let results = crate::support::folder();
     let out = results.path().join("out.json");
     let mut program = perf_pool(folder.path());
-    program.args("--memory vec --bs 4k --batch 4 --size 256k --duration 100ms --warmup 0s --json".split(' '));
+    program.args("--memory vec --bs 4k --batch 4 --size 256k --duration 500ms --warmup 0s --json".split(' '));
     run(program.arg(&out)).ok();
     let results = json(&out);
     for run in runs(&results) {

@@ -48,12 +48,17 @@ fn carried(rate: u64, runs: &[Run]) -> Option<String> {
             Bytes(rate)
         ));
     }
-    Some(format!(
-        "the rate was NOT carried: {} a second asked of each side, {had} had by the {side}s with {memory}; up to {left} \
-         operations ({}) were due and not begun at the end, and are in no percentile",
-        Bytes(rate),
-        Bytes(left.saturating_mul(worst.block_size_bytes)),
-    ))
+    let mut note = format!(
+        "the rate was NOT carried: {} a second asked of each side, {had} had by the {side}s with {memory}",
+        Bytes(rate)
+    );
+    if left > 0 {
+        let bytes = Bytes(left.saturating_mul(worst.block_size_bytes));
+        note += &format!(
+            "; up to {left} operations ({bytes}) were due and not begun at the end, and are in no percentile"
+        );
+    }
+    Some(note)
 }
 
 /// Whether the pool's tail latency differs from that of malloc, by more than the noise.

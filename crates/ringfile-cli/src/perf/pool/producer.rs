@@ -89,15 +89,16 @@ impl<S: Source> Producer<S> {
     /// When the next batch is due, once that is now or past; `None` when there is none any more. None is ever skipped.
     fn wait_for_next(&self) -> Option<Instant> {
         let timeline = self.shared.timeline;
+        // Short of a stop there is a batch that counts, however late the thread got its turn, or the disk came back: what
+        // stalled most would else have no figures.
+        let has_some = self.ledger.latency.count() > 0;
         let due = match self.schedule {
             Some(schedule) => {
                 timeline.begin.checked_add(schedule.due(self.batches)?).filter(|&due| due < timeline.end)?
             }
             None => {
                 let now = Instant::now().max(timeline.begin);
-                // Short of a stop there is a batch that counts, however late the thread got its turn.
-                let over = now >= timeline.end && self.ledger.latency.count() > 0;
-                if over {
+                if now >= timeline.end && has_some {
                     return None;
                 }
                 now
@@ -105,7 +106,7 @@ impl<S: Source> Producer<S> {
         };
         loop {
             let now = Instant::now();
-            let given_up = self.schedule.is_some() && now >= timeline.give_up();
+            let given_up = self.schedule.is_some() && now >= timeline.give_up() && has_some;
             if self.shared.stopped() || given_up {
                 return None;
             }
