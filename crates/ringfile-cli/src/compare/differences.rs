@@ -8,9 +8,10 @@ use super::facts::{self, Fact};
 use super::load::Saved;
 use crate::error::{Failure, usage};
 use crate::html::cells::{self, Part};
-use crate::html::{drawing, sections};
+use crate::html::drawing::{self, Way};
+use crate::html::sections;
 use crate::report::judge::Noise;
-use crate::report::results::{Kind, Role, Run};
+use crate::report::results::{Kind, Results, Role, Run};
 use crate::report::statistics::{Metric, Spread};
 use crate::report::summary::groups;
 
@@ -106,47 +107,16 @@ impl<'a> Comparison<'a> {
                 sections::command_name(two)
             ));
         }
-        let loose: Vec<Part> =
-            MAY_DIFFER.into_iter().filter(|&part| is_another(part, &one.runs, &two.runs)).collect();
         let (ours, theirs) = (groups(&one.runs), groups(&two.runs));
-        let all: Vec<&Run> = ours.iter().chain(&theirs).map(|group| group[0]).collect();
-        let usual = drawing::usual_way(&all);
-        let named: Vec<Part> =
-            cells::telling(&all).into_iter().filter(|part| !loose.contains(part)).collect();
-        let place = |run: &Run| -> Vec<Option<String>> {
-            Part::ALL.iter().filter(|part| !loose.contains(part)).map(|part| part.cell(run)).collect()
-        };
-        let words = |run: &Run| {
-            // In a grid of buffers, what most cells have needs no words.
-            let plain = one.kind == Some(Kind::Buffers) && usual == Some(drawing::way_of(run));
-            let of_way = [Part::Direct, Part::Cache, Part::Route];
-            let parts: Vec<Part> =
-                named.iter().copied().filter(|part| !(plain && of_way.contains(part))).collect();
-            let words = cells::words(&parts, run).replace(" blocks", "");
-            if words.is_empty() { "all runs".into() } else { words }
-        };
-        let find = |groups: &[Vec<&'a Run>], run: &Run| {
-            groups.iter().find(|group| place(group[0]) == place(run)).map(|group| group[0])
-        };
-        let lonely = |groups: &[Vec<&'a Run>], others: &[Vec<&'a Run>]| -> Vec<String> {
-            let alone = groups.iter().filter(|group| find(others, group[0]).is_none());
-            alone.map(|group| words(group[0])).collect()
+        let names = Names::of(one, two, &ours, &theirs);
+        let lonely = |groups: &[Group<'_>], others: &[Group<'_>]| -> Vec<String> {
+            let alone = groups.iter().filter(|group| names.find(others, group[0]).is_none());
+            alone.map(|group| names.words(group[0])).collect()
         };
         let alone = (lonely(&ours, &theirs), lonely(&theirs, &ours));
-        let mut differences = Vec::new();
-        for (figure, &(_, metric, _)) in FIGURES.iter().enumerate() {
-            let noise = (Noise::of(&one.runs, metric), Noise::of(&two.runs, metric));
-            for (own, their) in ours.iter().filter_map(|group| Some((group, find(&theirs, group[0])?))) {
-                let (own_reach, their_reach) =
-                    (reach(&one.runs, own[0], metric), reach(&two.runs, their, metric));
-                let (Some((first, rounds)), Some((other, others))) = (own_reach, their_reach) else {
-                    continue;
-                };
-                let rounds = rounds.min(others);
-                let noise = noise.0.in_cell(&own[0].key(), rounds).max(noise.1.in_cell(&their.key(), rounds));
-                differences.push(Difference { cell: words(own[0]), figure, first, other, rounds, noise });
-            }
-        }
+        let both: Vec<(&Run, &Run)> =
+            ours.iter().filter_map(|group| Some((group[0], names.find(&theirs, group[0])?))).collect();
+        let mut differences = differences(one, two, &both, &names);
         if differences.is_empty() {
             return usage(format!(
                 "{} and {} have no cell in common: measure both with the same options",
@@ -173,6 +143,65 @@ impl<'a> Comparison<'a> {
             None
         }
     }
+}
+
+/// Runs of the same cell, over their rounds.
+type Group<'a> = Vec<&'a Run>;
+
+/// How cells of two sessions are found in each other, and named.
+struct Names {
+    /// What each session has another value of throughout.
+    loose: Vec<Part>,
+    /// What tells cells apart.
+    named: Vec<Part>,
+    /// In a grid of buffers: the way that most cells have, which needs no words.
+    usual: Option<Way>,
+}
+
+impl Names {
+    fn of(one: &Results, two: &Results, ours: &[Group<'_>], theirs: &[Group<'_>]) -> Names {
+        let loose: Vec<Part> =
+            MAY_DIFFER.into_iter().filter(|&part| is_another(part, &one.runs, &two.runs)).collect();
+        let all: Vec<&Run> = ours.iter().chain(theirs).map(|group| group[0]).collect();
+        let named = cells::telling(&all).into_iter().filter(|part| !loose.contains(part)).collect();
+        let usual = (one.kind == Some(Kind::Buffers)).then(|| drawing::usual_way(&all)).flatten();
+        Names { loose, named, usual }
+    }
+
+    /// What must be the same in both.
+    fn place(&self, run: &Run) -> Vec<Option<String>> {
+        Part::ALL.iter().filter(|part| !self.loose.contains(part)).map(|part| part.cell(run)).collect()
+    }
+
+    fn find<'a>(&self, groups: &[Group<'a>], run: &Run) -> Option<&'a Run> {
+        let place = self.place(run);
+        groups.iter().find(|group| self.place(group[0]) == place).map(|group| group[0])
+    }
+
+    fn words(&self, run: &Run) -> String {
+        let plain = self.usual == Some(drawing::way_of(run));
+        let of_way = [Part::Direct, Part::Cache, Part::Route];
+        let parts: Vec<Part> =
+            self.named.iter().copied().filter(|part| !(plain && of_way.contains(part))).collect();
+        let words = cells::words(&parts, run).replace(" blocks", "");
+        if words.is_empty() { "all runs".into() } else { words }
+    }
+}
+
+/// All figures of all cells that both have.
+fn differences(one: &Results, two: &Results, both: &[(&Run, &Run)], names: &Names) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    for (figure, &(_, metric, _)) in FIGURES.iter().enumerate() {
+        let noise = (Noise::of(&one.runs, metric), Noise::of(&two.runs, metric));
+        for &(own, their) in both {
+            let reaches = reach(&one.runs, own, metric).zip(reach(&two.runs, their, metric));
+            let Some(((first, rounds), (other, others))) = reaches else { continue };
+            let rounds = rounds.min(others);
+            let noise = noise.0.in_cell(&own.key(), rounds).max(noise.1.in_cell(&their.key(), rounds));
+            differences.push(Difference { cell: names.words(own), figure, first, other, rounds, noise });
+        }
+    }
+    differences
 }
 
 /// Whether all runs of one session have one value of a part, and all of the other another one.
