@@ -12,7 +12,8 @@ Begin with:
   A disk of yours, beside fio:
     ringfile perf file --file /data/test.bin --direct --against fio
 
-What existed before is never written to without --overwrite, and no output is replaced without --force.";
+What existed before is never written to without --overwrite, and no output is replaced without
+--force.";
 
 /// `ringfile perf file`.
 pub const FILE: &str = "\
@@ -21,7 +22,7 @@ Examples:
     ringfile perf file
 
   A disk past its page cache, beside fio, with the noise shown:
-    ringfile perf file --file /data/test.bin --direct --iodepth 1,16,128 --rw randread --against fio --rounds 5
+    ringfile perf file --file /data/test.bin --direct --iodepth 1,128 --against fio --rounds 5
 
   An existing file through each route, without writing to it:
     ringfile perf file --file /data/table.db --rw randread --route auto,ring,inline,workers
@@ -30,11 +31,12 @@ Examples:
     ringfile perf file --file /data/test.bin --rw randrw --verify
 
 Figures:
-  IOPS, MiB/s and latencies are medians of the rounds; CPU µs is user and system time for one operation, kernel workers
-  included. Changes are paired within each round; the A/A row is a run against itself, and smaller changes say nothing.
+  IOPS, MiB/s and latencies are medians of the rounds; CPU µs is user and system time for one
+  operation, kernel workers included. Changes are paired within each round; the A/A row is a run
+  against itself, and smaller changes say nothing.
 
-Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted (what was measured is
-printed and saved).";
+Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted
+(what was measured is printed and saved).";
 
 /// `ringfile perf batch`.
 pub const BATCH: &str = "\
@@ -43,9 +45,10 @@ Examples:
     ringfile perf batch --file /data/test.bin --direct --rounds 5
 
   Few large batches against many small ones, all on one core:
-    taskset -c 0 ringfile perf batch --file /data/test.bin --numjobs 1 --batch 16,256 --inflight 1,16
+    taskset -c 0 ringfile perf batch --file /data/test.bin --numjobs 1 --batch 256 --inflight 1,16
 
-Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted.";
+Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out,
+130 interrupted.";
 
 /// `ringfile perf multiread`.
 pub const MULTIREAD: &str = "\
@@ -56,7 +59,8 @@ Examples:
   From the page cache, in blocks of 4 KiB, without fio:
     ringfile perf multiread --bs 4k --engines ringfile,two-rings,submit-only,pread
 
-Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted.";
+Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out,
+130 interrupted.";
 
 /// `ringfile perf buffers`.
 pub const BUFFERS: &str = "\
@@ -72,15 +76,16 @@ Examples:
     ringfile perf buffers --resume grid.json
 
   What 32 parts cost, and where the CPU time goes:
-    ringfile perf buffers --bs 128k --iodepth 16 --rw randread --rounds 5 --profile --report parts.html
+    ringfile perf buffers --bs 128k --iodepth 16 --rounds 5 --profile --report parts.html
 
 Figures:
-  IOPS, MiB/s and latencies are medians of the rounds, of all processes together. user and sys are CPU time in per cent
-  of one core, kernel workers included; CPU µs is their sum for one operation. A difference counts as one only where
-  all rounds agree on it and it is larger than what the same measurement differs from itself (A/A).
+  IOPS, MiB/s and latencies are medians of the rounds, of all processes together. user and sys are
+  CPU time in per cent of one core, kernel workers included; CPU µs is their sum for one operation.
+  A difference counts as one only where all rounds agree on it and it is larger than what the same
+  measurement differs from itself (A/A).
 
-Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted (what was measured is
-printed and saved).";
+Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted
+(what was measured is printed and saved).";
 
 /// `ringfile report`.
 pub const REPORT: &str = "\
