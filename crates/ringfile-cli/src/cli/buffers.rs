@@ -13,7 +13,7 @@ use crate::values::{self, List};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Measurement", after_long_help = examples::BUFFERS)]
 #[command(mut_arg("file", |arg| arg.help(FILE_HELP)))]
-#[command(mut_arg("size", |arg| arg.default_value_if("quick", ArgPredicate::IsPresent, "512m")))]
+#[command(mut_arg("size", |arg| arg.default_value_if("quick", ArgPredicate::Equals("true".into()), "512m")))]
 pub struct BuffersArgs {
     /// A small grid that takes less than two minutes: 4k and 128k, depths 1, 16 and 128, one process, 5 rounds of 150ms,
     /// 512m of the file; what is named beside it wins

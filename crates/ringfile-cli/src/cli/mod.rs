@@ -454,6 +454,17 @@ mod tests {
     }
 
     #[test]
+    fn a_quick_measurement_uses_less_of_the_file() {
+        for (arguments, size) in [("", 1 << 30), ("--quick", 512 << 20), ("--quick --size 2g", 2 << 30)] {
+            let words = "ringfile perf buffers".split(' ').chain(arguments.split_terminator(' '));
+            let cli = Cli::try_parse_from(words).expect("it parses");
+            let Command::Perf(command) = cli.command else { panic!("another command") };
+            let PerfCommand::Buffers(args) = *command else { panic!("another command") };
+            assert_eq!(args.test_file.size, size, "{arguments}");
+        }
+    }
+
+    #[test]
     fn defaults_of_batches_are_the_published_measurements() {
         let cli = Cli::try_parse_from(["ringfile", "perf", "batch"]).expect("the defaults parse");
         let Command::Perf(command) = cli.command else { panic!("another command") };
