@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use self::doctor::DoctorArgs;
 use crate::engine::Engine;
 use crate::values::{self, List};
-pub use buffers::BuffersArgs;
+pub use buffers::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS};
 pub use pool::PoolArgs;
 
 /// Disk I/O over Linux io_uring: measure on this machine what each choice is worth.
