@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use super::results::{Results, SCHEMA};
+use super::results::{Results, Run, SCHEMA};
 use crate::error::{Failure, errno_text, usage};
 
 /// More than any results take: profiles of four kinds and thousands of runs are some MiB.
@@ -46,7 +46,29 @@ fn parse(text: &[u8]) -> Result<Results, String> {
         }
         Some(_) => {}
     }
-    serde_json::from_value(value).map_err(|error| format!("holds no results of ringfile perf ({error})"))
+    let results: Results = serde_json::from_value(value)
+        .map_err(|error| format!("holds no results of ringfile perf ({error})"))?;
+    match results.runs.iter().position(|run| !is_possible(run)) {
+        Some(index) => Err(format!("has figures in run {index} that no machine gives")),
+        None => Ok(results),
+    }
+}
+
+/// Whether every figure of a run is one that could be measured.
+fn is_possible(run: &Run) -> bool {
+    /// More than any machine does of anything in a second.
+    const MOST: f64 = 1e15;
+    let always = [run.iops, run.bw_bytes, run.duration_s];
+    let sometimes = [
+        run.cpu_us_per_io,
+        run.user_us_per_io,
+        run.system_us_per_io,
+        run.user_percent,
+        run.system_percent,
+        run.cached_before,
+        run.cached_after,
+    ];
+    always.into_iter().chain(sometimes.into_iter().flatten()).all(|figure| (0.0..MOST).contains(&figure))
 }
 
 #[cfg(test)]

@@ -338,7 +338,8 @@ fn check_folder(path: &Path) -> Result<(), Failure> {
     if folder.is_dir() {
         return Ok(());
     }
-    usage(format!("the folder {} does not exist: create it, or name another --file", folder.display()))
+    let what = if folder.exists() { "is none: name" } else { "does not exist: create it, or name" };
+    usage(format!("the folder {} {what} another --file", folder.display()))
 }
 
 /// Refuses names that stand for something else than a new file.

@@ -155,6 +155,7 @@ impl Asked {
             params.iodepth.len(),
             params.buffers.len(),
             params.processes.len(),
+            params.rw.len(),
         ];
         let Some(&route) = params.route.first().filter(|_| lists.iter().all(|&length| length > 0)) else {
             return lacks("grid");

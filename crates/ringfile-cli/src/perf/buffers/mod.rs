@@ -261,10 +261,10 @@ fn notes(grid: &Grid, test_file: &TestFile, runs: &[crate::report::results::Run]
             if grid.direct { "direct" } else { "through the page cache" },
         ),
         format!(
-            "{} a run after {} of warm-up, medians of {} rounds, route {}; each process on a core of its own",
+            "{} a run after {} of warm-up, {}, route {}; each process on a core of its own",
             time(grid.duration),
             time(grid.warmup),
-            grid.rounds,
+            super::notes::rounds(grid.rounds),
             values::name(&grid.route)
         ),
         super::notes::machine(),
