@@ -98,7 +98,8 @@ struct io_u *io_event(struct thread_data *td, int event)
 		io_u->error = (unsigned int)-result->result;
 	} else {
 		io_u->error = 0;
-		io_u->resid = io_u->xfer_buflen - (unsigned long long)result->result;
+		if (io_u->ddir == DDIR_READ || io_u->ddir == DDIR_WRITE)
+			io_u->resid = io_u->xfer_buflen - (unsigned long long)result->result;
 	}
 	return io_u;
 }

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "engine.h"
 
@@ -88,11 +89,13 @@ void job_io_u_free(struct thread_data *td, struct io_u *io_u)
 		end_io(job_of(td));
 }
 
+/* A process of its own has threads that work for the job; beside other threads the job's own counts are all it can tell. */
 static void show_counts(void)
 {
 	struct ringfile_counts counts = { .size = sizeof(counts) };
+	int error = gettid() == getpid() ? ringfile_metrics(&counts) : ringfile_thread_metrics(&counts);
 
-	if (ringfile_thread_metrics(&counts) == 0)
+	if (!error)
 		log_info("ringfile: %llu operations, %llu inline, %llu by workers, %llu registered, %llu system calls\n",
 			 (unsigned long long)counts.ops, (unsigned long long)counts.inline_ops,
 			 (unsigned long long)counts.worker_ops, (unsigned long long)counts.fixed_ops,
