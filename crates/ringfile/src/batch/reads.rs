@@ -440,6 +440,10 @@ impl AsyncReads {
         Some((user_data, op?))
     }
 
+    pub(super) fn all_are_started(&self) -> bool {
+        self.reads.lock().to_start.is_empty()
+    }
+
     /// How many are open, and how many have ended and were not taken.
     pub(super) fn counts(&self) -> (usize, usize) {
         let inner = self.reads.lock();
