@@ -1,10 +1,11 @@
 //! The tables of `perf buffers`: every cell by kind of buffers, and the other choices in the cells of the smallest block.
 
-use super::results::{Results, Run};
+use super::judge::{self, Noise};
+use super::results::{Key, Results, Run};
 use super::statistics::{Metric, Spread};
 use super::summary::groups;
 use super::table::{Table, figure, rate};
-use crate::cli::{Cache, Route};
+use crate::cli::{Buffers, Cache, Route};
 use crate::values::{self, short_size};
 
 /// What a run's row says: a title, and the figure of one run.
@@ -14,7 +15,7 @@ type Column = (&'static str, fn(&Run) -> Option<f64>);
 pub fn tables(results: &Results) -> Vec<Table> {
     let (grid, choices): (Vec<Vec<&Run>>, Vec<Vec<&Run>>) =
         groups(&results.runs).into_iter().partition(|group| is_of_grid(results, group[0]));
-    let mut tables = vec![grid_table(&grid)];
+    let mut tables = vec![grid_table(&grid), comparison_table(&results.runs, &grid)];
     if !choices.is_empty() {
         tables.push(choice_table(&grid, &choices));
     }
@@ -72,6 +73,52 @@ fn grid_table(groups: &[Vec<&Run>]) -> Table {
 fn buffers(run: &Run) -> String {
     let name = values::name(&run.buffers);
     run.parts.map_or(name.clone(), |parts| format!("{name} ×{parts}"))
+}
+
+/// A comparison in a cell: how it is called, what, and over what.
+type Comparison = (&'static str, Buffers, Buffers);
+
+const COMPARISONS: [Comparison; 3] = [
+    ("fixed/normal", Buffers::Fixed, Buffers::Normal),
+    ("vectored/normal", Buffers::Vectored, Buffers::Normal),
+    ("v.-fixed/vectored", Buffers::VectoredFixed, Buffers::Vectored),
+];
+
+/// What registering, and parts, change in each cell, as ratios paired within rounds; what is outside the noise has a star.
+fn comparison_table(runs: &[Run], groups: &[Vec<&Run>]) -> Table {
+    let noise = [Metric::Iops, Metric::Cpu].map(|metric| (metric, Noise::of(runs, metric)));
+    let cell_of = |run: &Run| Key { buffers: Buffers::Normal, ..run.key() };
+    let mut cells: Vec<Key> = Vec::new();
+    for cell in groups.iter().map(|group| cell_of(group[0])) {
+        if !cells.contains(&cell) {
+            cells.push(cell);
+        }
+    }
+    let mut table = Table::default().number("proc").text("mode").number("bs").number("depth");
+    table = table.text("* outside noise").end_keys().number("IOPS").number("CPU µs");
+    for cell in cells {
+        let of_kind =
+            |kind: Buffers| groups.iter().find(|group| group[0].key() == Key { buffers: kind, ..cell });
+        let mut labels = vec![
+            cell.processes.unwrap_or(1).to_string(),
+            values::name(&cell.rw),
+            short_size(cell.block_size_bytes),
+            cell.iodepth.to_string(),
+        ];
+        for (name, subject, base) in COMPARISONS {
+            let Some((subject, base)) = of_kind(subject).zip(of_kind(base)) else { continue };
+            let ratio = |(metric, noise): &(Metric, Noise)| {
+                let pairs = judge::pairs(subject, base, *metric);
+                let verdict = judge::compare(&pairs, noise.in_cell(&cell, pairs.len()));
+                verdict.map_or_else(|| "-".into(), |verdict| verdict.in_table())
+            };
+            let mut row = std::mem::replace(&mut labels, vec![String::new(); 4]);
+            row.push(name.into());
+            row.extend(noise.iter().map(ratio));
+            table.row(row);
+        }
+    }
+    table
 }
 
 fn choice_table(grid: &[Vec<&Run>], choices: &[Vec<&Run>]) -> Table {

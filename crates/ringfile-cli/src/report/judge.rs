@@ -72,6 +72,11 @@ impl Verdict {
         self.rounds >= LEAST_ROUNDS && self.noise.is_finite()
     }
 
+    /// In a table: `1.21 [1.15..1.30]*`, with the star where it is outside the noise.
+    pub fn in_table(&self) -> String {
+        format!("{}{}", range(self.ratio), if self.outside { "*" } else { " " })
+    }
+
     /// The judgement alone: `outside the noise of 4.0 %`.
     pub fn judgement(&self) -> String {
         match self.rounds {
