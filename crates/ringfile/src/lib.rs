@@ -31,7 +31,8 @@
 //! - [`Pool`] and [`Buffer`]: aligned memory with a hard limit, registered with the kernel by itself. A buffer
 //!   [freezes](Buffer::freeze) to `Bytes` without a copy. [`RegisteredMemory`] takes memory that the program has
 //!   already. `Vec<u8>` and other [owned memory](IoBuf) works too, unregistered.
-//! - [`Batch`]: many operations at once, from any thread, blocking or awaited; [`AsyncReads`]: reads with handles.
+//! - [`Batch`]: many operations at once, from any thread, blocking or awaited; [`AsyncReads`]: reads with handles;
+//!   [`Queue`]: submissions and completions apart, for a program with a loop of its own.
 //! - [`block_on`], [`spawn`] and [`Runtime`]: who runs the futures. A thread's loop runs what is ready, submits all
 //!   I/O that came of it with one system call, and waits in that same call.
 //! - [`thread_metrics`], [`metrics`], [`Pool::metrics`] and [`ring_features`]: where operations went, and what the
@@ -95,7 +96,7 @@ mod metrics;
 mod ring;
 mod runtime;
 
-pub use batch::{AnyBuffer, AsyncReads, Batch, BatchRun, Done, ReadHandle};
+pub use batch::{AnyBuffer, AsyncReads, Batch, BatchRun, Done, Queue, ReadHandle};
 #[cfg(feature = "config")]
 pub use config::{Buffers, Config};
 pub use driver::{Route, set_default_route};

@@ -1,12 +1,13 @@
 //! Many operations at once, from any thread and in any executor.
 //!
 //! [`Batch`] gathers operations and carries them out together; [`AsyncReads`] starts reads one by one and hands out plain
-//! handles to them. Knows files, and orders of the driver; a single future of a file does not come here. What always
+//! handles to them; a [`Queue`] gives results in the order in which they come. Knows files, and orders of the driver; a single future of a file does not come here. What always
 //! holds: every operation has its own result, in the order given; one that fails disturbs no other unless that was asked
 //! for.
 
 mod merge;
 mod op;
+mod queue;
 mod reads;
 mod run;
 
@@ -18,6 +19,7 @@ use std::task::{Context, Poll};
 
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
+pub use queue::Queue;
 pub use reads::{AsyncReads, ReadHandle};
 
 use crate::driver::{Aftermath, Stay};
@@ -309,7 +311,7 @@ impl Batch {
         // A waker or a buffer of others may panic in a turn.
         let _closing = Closing(&running);
         let mut after = Aftermath::default();
-        visit.wait(&mut after, || {
+        visit.wait(&mut after, None, || {
             running.start();
             running.is_over()
         });

@@ -1,11 +1,15 @@
 //! Single reads with plain handles, for a thread that runs no executor: start, poll, wait, abort.
 //!
+//! [`super::Queue`] stands on the same, for reads, writes and syncs whose results come in the order they end.
+//!
 //! What always holds: a buffer is given up only when the kernel is done with it, by whatever call; a handle names one
 //! read, and none once that was taken.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::Instant;
 
 use super::op::Op;
 use super::{AnyBuffer, Done};
@@ -14,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::file::File;
 use crate::ring::fork;
 
-const WAITS: &str = "waiting would block a ringfile thread: await the file's own reads there";
+pub(super) const WAITS: &str = "waiting would block a ringfile thread: await the file's own reads there";
 
 /// Names one read of an [`AsyncReads`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -29,6 +33,18 @@ fn next_generation() -> u32 {
 impl ReadHandle {
     fn new(index: u32, generation: u32) -> Self {
         Self(u64::from(generation) << 32 | u64::from(index))
+    }
+
+    /// The number that stands for it, where a handle must pass through another language.
+    #[must_use]
+    pub fn to_u64(self) -> u64 {
+        self.0
+    }
+
+    /// The handle that a number stands for. One that names no read is an error where it is used.
+    #[must_use]
+    pub fn from_u64(number: u64) -> Self {
+        Self(number)
     }
 
     fn index(self) -> usize {
@@ -82,7 +98,10 @@ struct Inner {
     entries: Vec<Entry>,
     free: Vec<u32>,
     /// To be started, or started once more.
-    to_start: Vec<u32>,
+    to_start: VecDeque<u32>,
+    /// What has ended and was not taken, in that order; kept for a [`super::Queue`] only.
+    ended: VecDeque<u32>,
+    in_order: bool,
     /// Ended and not taken.
     done: usize,
     /// Neither ended nor taken.
@@ -95,6 +114,7 @@ struct Entry {
     op: Option<Op>,
     place: Option<Place>,
     aborted: bool,
+    user_data: u64,
 }
 
 impl Reads {
@@ -106,7 +126,7 @@ impl Reads {
     fn start(self: &Arc<Self>) {
         loop {
             let mut inner = self.lock();
-            let Some(index) = inner.to_start.pop() else { return };
+            let Some(index) = inner.to_start.pop_front() else { return };
             let Some(mut order) = inner.begin(index, self) else { continue };
             drop(inner);
             let place = loop {
@@ -128,28 +148,40 @@ impl Inner {
         let op = entry.op.as_mut()?;
         let begun = op.begin();
         if begun.is_none() {
-            self.open -= 1;
-            self.done += 1;
+            self.is_over(index);
         }
         let (request, held) = begun?;
-        let target = Arc::clone(op.file.target());
+        let target = Arc::clone(self.entries[index as usize].op.as_ref()?.file.target());
         Some(Order::new(target, request, held, Arc::clone(sink) as Arc<dyn Sink>, index))
     }
 
-    fn add(&mut self, op: Op) -> ReadHandle {
+    /// Notes that an operation which was open is over.
+    fn is_over(&mut self, index: u32) {
+        self.open -= 1;
+        self.has_ended(index);
+    }
+
+    fn has_ended(&mut self, index: u32) {
+        self.done += 1;
+        if self.in_order {
+            self.ended.push_back(index);
+        }
+    }
+
+    fn add(&mut self, op: Op, user_data: u64) -> ReadHandle {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry { generation: 0, op: None, place: None, aborted: false });
+            self.entries.push(Entry { generation: 0, op: None, place: None, aborted: false, user_data: 0 });
             (self.entries.len() - 1) as u32
         });
         let is_over = op.is_over();
         let entry = &mut self.entries[index as usize];
         let generation = next_generation();
-        *entry = Entry { generation, op: Some(op), place: None, aborted: false };
+        *entry = Entry { generation, op: Some(op), place: None, aborted: false, user_data };
         if is_over {
-            self.done += 1;
+            self.has_ended(index);
         } else {
             self.open += 1;
-            self.to_start.push(index);
+            self.to_start.push_back(index);
         }
         ReadHandle::new(index, generation)
     }
@@ -187,10 +219,9 @@ impl Sink for Reads {
             over = true;
         }
         if over {
-            inner.open -= 1;
-            inner.done += 1;
+            inner.is_over(index);
         } else {
-            inner.to_start.push(index);
+            inner.to_start.push_back(index);
         }
         let waker = inner.waker.clone();
         drop(inner);
@@ -232,7 +263,7 @@ impl AsyncReads {
             let error = op.would_block(WAITS);
             op.refuse(error);
         }
-        let handle = self.reads.lock().add(op);
+        let handle = self.reads.lock().add(op, 0);
         self.look();
         handle
     }
@@ -241,7 +272,7 @@ impl AsyncReads {
     pub fn poll(&mut self, at_least: usize, wait: bool) -> usize {
         self.look();
         if wait && !crate::runtime::is_in_loop() {
-            self.wait_until(|inner| inner.done >= at_least || inner.open == 0);
+            self.wait_until(None, |inner| inner.done >= at_least || inner.open == 0);
         }
         self.reads.lock().done
     }
@@ -296,7 +327,7 @@ impl AsyncReads {
                 return Err(Error::new(std::io::ErrorKind::WouldBlock, what).because(WAITS));
             }
             Some(false) if !self.process.is_current() => return Err(driver::after_fork()),
-            Some(false) => self.wait_until(|inner| inner.is_done(handle) != Some(false)),
+            Some(false) => self.wait_until(None, |inner| inner.is_done(handle) != Some(false)),
             None => {}
         }
         self.take(handle).ok_or_else(|| {
@@ -306,7 +337,7 @@ impl AsyncReads {
     }
 
     /// Starts and submits what there is, and takes in what has ended.
-    fn look(&mut self) {
+    pub(super) fn look(&mut self) {
         if crate::runtime::is_in_loop() {
             return;
         }
@@ -317,7 +348,7 @@ impl AsyncReads {
         self.reads.start();
     }
 
-    fn wait_until(&mut self, mut is_over: impl FnMut(&mut Inner) -> bool) {
+    fn wait_until(&mut self, deadline: Option<Instant>, mut is_over: impl FnMut(&mut Inner) -> bool) {
         if !self.process.is_current() {
             // A forked child: what is open ends in the parent.
             return;
@@ -325,10 +356,54 @@ impl AsyncReads {
         let Some(visit) = self.stay.visit() else { return };
         self.reads.lock().waker.get_or_insert_with(|| visit.waker());
         let reads = &self.reads;
-        visit.wait(&mut self.after, || {
+        visit.wait(&mut self.after, deadline, || {
             reads.start();
             is_over(&mut reads.lock())
         });
+    }
+}
+
+/// What a [`super::Queue`] is made of.
+impl AsyncReads {
+    pub(super) fn in_order(operations: usize) -> Self {
+        let reads = Self::new();
+        {
+            let mut inner = reads.reads.lock();
+            inner.in_order = true;
+            inner.entries.reserve(operations);
+            inner.free.reserve(operations);
+            inner.to_start.reserve(operations);
+            inner.ended.reserve(operations);
+        }
+        reads
+    }
+
+    /// Adds an operation, and starts nothing.
+    pub(super) fn add(&mut self, op: Op, user_data: u64) {
+        self.reads.lock().add(op, user_data);
+    }
+
+    /// Waits until so many have ended and were not taken, or all, or until the deadline. How many there are.
+    pub(super) fn wait_for(&mut self, at_least: usize, deadline: Option<Instant>) -> usize {
+        self.wait_until(deadline, |inner| inner.done >= at_least || inner.open == 0);
+        self.reads.lock().done
+    }
+
+    /// Takes what has ended first.
+    pub(super) fn take_next(&mut self) -> Option<(u64, Op)> {
+        let mut inner = self.reads.lock();
+        let index = inner.ended.pop_front()?;
+        let entry = &mut inner.entries[index as usize];
+        let (user_data, op) = (entry.user_data, entry.op.take());
+        inner.done -= 1;
+        inner.free.push(index);
+        Some((user_data, op?))
+    }
+
+    /// How many are open, and how many have ended and were not taken.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let inner = self.reads.lock();
+        (inner.open, inner.done)
     }
 }
 
@@ -345,7 +420,7 @@ impl Drop for AsyncReads {
         open.into_iter().for_each(|handle| self.ask_to_cancel(handle));
         // In a loop of ringfile's, that waits for them when it ends.
         if !crate::runtime::is_in_loop() {
-            self.wait_until(|inner| inner.open == 0);
+            self.wait_until(None, |inner| inner.open == 0);
         }
     }
 }

@@ -52,13 +52,13 @@ impl Driver {
     }
 
     /// One turn: see [`super::turn`].
-    pub(super) fn turn(&mut self, may_sleep: bool, after: &mut Aftermath) {
+    pub(super) fn turn(&mut self, may_sleep: bool, deadline: Option<Instant>, after: &mut Aftermath) {
         if self.rings.as_ref().is_some_and(|rings| rings.main.is_ours()) {
             self.submit_waiting();
             if self.can_sleep_in_ring() {
                 self.arm_bell();
             }
-            self.enter(may_sleep && self.can_sleep_in_ring(), after);
+            self.enter(may_sleep && self.can_sleep_in_ring(), deadline, after);
             self.collect(after);
         } else {
             self.disown(after);
@@ -83,12 +83,12 @@ impl Driver {
         }
     }
 
-    fn enter(&mut self, may_sleep: bool, after: &mut Aftermath) {
+    fn enter(&mut self, may_sleep: bool, deadline: Option<Instant>, after: &mut Aftermath) {
         let (answer, polled_answer) = {
             let Some(rings) = self.rings.as_mut() else { return };
             let spins = rings.polled_in_flight > 0;
             let polled_answer = match rings.polled.as_mut() {
-                Some(polled) if spins => polled.enter(Until::Collected),
+                Some(polled) if spins => polled.enter(Until::Collected, None),
                 _ => Ok(()),
             };
             let idle = !rings.main.has_completions() && self.waiting.is_empty();
@@ -103,7 +103,8 @@ impl Driver {
                 Until::Submitted
             };
             let before = rings.main.enters();
-            let answer = rings.main.enter(until);
+            let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let answer = rings.main.enter(until, at_most);
             rings.shut &= answer.is_err() || rings.main.enters() == before;
             if sleeps {
                 self.shared.sleep.woke();

@@ -473,8 +473,18 @@ fn try_enter(options: RingOptions) -> Option<Arc<Shared>> {
 /// Hands over what was started and collects what has completed; with `may_sleep`, sleeps until there is something,
 /// or the thread is notified. Wakes tasks.
 pub(crate) fn turn(may_sleep: bool, after: &mut Aftermath) {
+    turn_with(may_sleep, None, after);
+}
+
+/// A turn that may sleep, until the deadline at most.
+fn turn_until(deadline: Option<Instant>, after: &mut Aftermath) {
+    turn_with(true, deadline, after);
+}
+
+#[inline]
+fn turn_with(may_sleep: bool, deadline: Option<Instant>, after: &mut Aftermath) {
     let need_not_park = with(|driver| {
-        driver.turn(may_sleep, after);
+        driver.turn(may_sleep, deadline, after);
         driver.can_sleep_in_ring() || after.may_wake_someone()
     });
     after.settle();
@@ -482,7 +492,7 @@ pub(crate) fn turn(may_sleep: bool, after: &mut Aftermath) {
         && need_not_park == Some(false)
         && let Some(shared) = with(|driver| Arc::clone(&driver.shared))
     {
-        shared.park();
+        shared.park(deadline);
     }
 }
 
@@ -494,7 +504,7 @@ pub(crate) fn leave(after: &mut Aftermath) {
     {
         with(|driver| {
             driver.shared.sleep.take_notification();
-            driver.turn(true, after);
+            driver.turn(true, None, after);
         });
         after.settle();
     }
@@ -569,7 +579,7 @@ impl Driver {
         open.into_iter().for_each(|key| self.cancel_order(key, &mut after));
         while self.must_drain() {
             self.shared.sleep.take_notification();
-            self.turn(true, &mut after);
+            self.turn(true, None, &mut after);
             after.settle();
         }
         after.settle();

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
 use std::thread::Thread;
+use std::time::Instant;
 
 use rustix::event::EventfdFlags;
 
@@ -151,11 +152,19 @@ impl Shared {
         }
     }
 
-    /// Sleeps without a ring until notified.
-    pub(crate) fn park(&self) {
+    /// Sleeps without a ring until notified, or until the deadline.
+    pub(crate) fn park(&self, deadline: Option<Instant>) {
         if self.sleep.about_to_park() {
             while self.sleep.is_parked() {
-                std::thread::park();
+                let Some(deadline) = deadline else {
+                    std::thread::park();
+                    continue;
+                };
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return self.sleep.gave_up_parking();
+                }
+                std::thread::park_timeout(left);
             }
         }
     }

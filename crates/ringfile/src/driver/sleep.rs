@@ -84,6 +84,11 @@ impl Sleep {
         self.state.load(Ordering::SeqCst) == PARKED
     }
 
+    /// Says that the thread is up again without having been notified. A notification that came meanwhile stays.
+    pub(crate) fn gave_up_parking(&self) {
+        let _ = self.state.compare_exchange(PARKED, RUNNING, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
     /// Says that the thread is up again. A notification stays.
     pub(crate) fn woke(&self) {
         let _ = self.state.compare_exchange(IN_RING, RUNNING, Ordering::SeqCst, Ordering::SeqCst);

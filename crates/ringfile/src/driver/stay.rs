@@ -8,8 +8,9 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Instant;
 
-use super::{Aftermath, Shared, leave, try_enter, turn, with};
+use super::{Aftermath, Shared, leave, try_enter, turn, turn_until, with};
 use crate::ring::RingOptions;
 
 thread_local! {
@@ -63,15 +64,23 @@ impl Visit<'_> {
         self.shared.waker()
     }
 
-    /// Turns the driver until `is_over` says so, asking before each turn.
-    pub(crate) fn wait(&self, after: &mut Aftermath, mut is_over: impl FnMut() -> bool) {
+    /// Turns the driver until `is_over` says so, asking before each turn, or until the deadline.
+    pub(crate) fn wait(
+        &self,
+        after: &mut Aftermath,
+        deadline: Option<Instant>,
+        mut is_over: impl FnMut() -> bool,
+    ) {
         loop {
             // Before the causes are looked at, so that none is missed.
             self.shared.sleep.take_notification();
             if is_over() {
                 return;
             }
-            turn(true, after);
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return;
+            }
+            turn_until(deadline, after);
         }
     }
 

@@ -144,9 +144,13 @@ fn f04_cancellations_and_answers_in_either_order() {
             let mut read = file.read_at(Vec::with_capacity(4096), 0);
             assert!(poll_once(&mut read).await.is_pending());
             // With the kernel, and not collected: a cached read is answered as it is submitted.
-            with(|driver| driver.rings.as_mut().unwrap().main.enter(Until::Submitted)).unwrap().unwrap();
+            with(|driver| driver.rings.as_mut().unwrap().main.enter(Until::Submitted, None))
+                .unwrap()
+                .unwrap();
             if early {
-                with(|driver| driver.rings.as_mut().unwrap().main.enter(Until::Collected)).unwrap().unwrap();
+                with(|driver| driver.rings.as_mut().unwrap().main.enter(Until::Collected, None))
+                    .unwrap()
+                    .unwrap();
             }
             drop(read);
             assert_eq!(with(|driver| live_keys(driver).len()), Some(1), "its buffer is the kernel's still");
@@ -175,7 +179,7 @@ fn f06_a_completion_queue_that_overflows_loses_nothing() {
                 // Handed over without a look at what has completed, as a submission that fills the queue does.
                 with(|driver| {
                     driver.submit_waiting();
-                    driver.rings.as_mut().unwrap().main.enter(Until::Submitted).unwrap();
+                    driver.rings.as_mut().unwrap().main.enter(Until::Submitted, None).unwrap();
                 });
             }
             let overflowed = with(|driver| driver.rings.as_ref().unwrap().main.has_deferred()).unwrap();

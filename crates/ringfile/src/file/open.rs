@@ -205,6 +205,32 @@ impl OpenOptions {
         Ok(self.file(opened.into(), own, direct, Some(path)))
     }
 
+    /// A [`File`] of one that is open already, as [`From<std::fs::File>`](File), with the options that concern how I/O is
+    /// done: [`route`](Self::route), [`poll`](Self::poll), [`durability`](Self::durability),
+    /// [`dont_cache`](Self::dont_cache), [`buffered_fallback`](Self::buffered_fallback). How it may be accessed, and
+    /// whether directly, is what it was opened for; `direct(true)` switches direct I/O on where it is not.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open) for direct I/O that can't be had; `EMFILE` where there is no descriptor for the duplicate.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("data.bin");
+    /// # std::fs::write(&path, b"content")?;
+    /// use ringfile::{OpenOptions, Route};
+    /// let file = OpenOptions::new().route(Route::Workers).adopt(std::fs::File::open(&path)?)?;
+    /// assert_eq!(file.size()?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn adopt(&self, file: fs::File) -> Result<File> {
+        let is_direct = rustix::fs::fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
+        let direct = if is_direct { alignment(&file).ok() } else { self.direct_of(&file)? };
+        let own = duplicate(&file)?;
+        Ok(self.file(file.into(), own, direct, None))
+    }
+
     fn check(&self) -> Result<()> {
         let wrong = |why| Err(Error::new(std::io::ErrorKind::InvalidInput, "opening").because(why));
         match self {

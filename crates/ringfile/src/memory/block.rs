@@ -5,6 +5,7 @@
 //! that describe it don't change; a header is never seen through `&mut`, as overtaken threads may read its link.
 
 use std::ptr::{self, NonNull};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use super::core::Core;
@@ -25,6 +26,8 @@ pub(crate) enum Kind {
     Outside,
     /// Memory of the user's: the range may be lent again.
     Lent,
+    /// Memory that somebody else keeps: nothing.
+    Nobodys,
 }
 
 /// A header. One cache line, so that neighbours in use by different threads don't slow each other.
@@ -106,7 +109,8 @@ impl Block {
             0 => Kind::Cached,
             1 => Kind::Exact,
             2 => Kind::Outside,
-            _ => Kind::Lent,
+            3 => Kind::Lent,
+            _ => Kind::Nobodys,
         }
     }
 
@@ -143,13 +147,25 @@ pub(super) unsafe fn release(block: NonNull<Block>) {
     if header.refs.load(Ordering::Acquire) != 1 && header.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
         return;
     }
-    if header.kind() == Kind::Lent {
+    match header.kind() {
         // SAFETY: a lent block's home is its lender, and this was the last reference.
-        unsafe { Lender::take_back(block) }
-    } else {
+        Kind::Lent => unsafe { Lender::take_back(block) },
+        Kind::Nobodys => {}
         // SAFETY: any other block's home is a pool's core, and this was the last reference.
-        unsafe { Core::give_back(block) }
+        _ => unsafe { Core::give_back(block) },
     }
+}
+
+/// The header of all memory that somebody else keeps. Its count means nothing: it stays at 1 unless such a buffer is
+/// split, so that threads that use such memory write to nothing they share.
+pub(super) fn of_nobody() -> NonNull<Block> {
+    static BLOCK: LazyLock<Block> = LazyLock::new(|| {
+        let block = Block::new(ptr::null_mut(), 0);
+        block.describe(Kind::Nobodys, 0, ptr::null_mut(), 0, ptr::null());
+        block.refs.store(1, Ordering::Relaxed);
+        block
+    });
+    NonNull::from(&*BLOCK)
 }
 
 const FIRST_CHUNK: u32 = 64;

@@ -237,6 +237,73 @@ impl Buffer {
         frozen::freeze(self)
     }
 
+    /// Memory that somebody else keeps, as a buffer of that capacity and length. I/O on it is unregistered; its drop does
+    /// nothing. For memory that is used again and again, [`RegisteredMemory`](crate::RegisteredMemory) is the fast way.
+    ///
+    /// # Safety
+    /// Until the buffer, all parts of it and all `Bytes` made of it are gone, the `len` bytes at `start` are there and
+    /// initialised, and nothing else touches them; where the buffer is only written to files, others may read them too.
+    /// An operation has the buffer until the kernel has answered, even if its future is dropped.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("data.bin");
+    /// # std::fs::write(&path, b"content")?;
+    /// use ringfile::{Batch, Buffer, File};
+    /// let (file, mut memory) = (File::open(&path)?, [0_u8; 7]);
+    /// // SAFETY: `run` returns when the read is over, and the memory is not touched before.
+    /// let buffer = unsafe { Buffer::from_raw((&raw mut memory).cast(), 7) };
+    /// let mut batch = Batch::new();
+    /// batch.read(&file, buffer, 0);
+    /// drop(batch.run());
+    /// assert_eq!(&memory, b"content");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    /// If `start` is null.
+    pub unsafe fn from_raw(start: *mut u8, len: usize) -> Buffer {
+        let start = NonNull::new(start).expect("memory for I/O is not at address 0");
+        // SAFETY: the bytes are the caller's to give; the block is never freed, and its references are not counted.
+        unsafe { Buffer::new(start, len, len, block::of_nobody()) }
+    }
+
+    /// A second buffer over `len` bytes of this one's capacity, `at` bytes in, of that capacity and length. The memory
+    /// goes back when all are dropped. Copies nothing.
+    ///
+    /// # Safety
+    /// Nothing else touches these bytes as long as the new buffer is there, this one included; where all that happens to
+    /// them is that they are read, or written to files, several may.
+    ///
+    /// # Panics
+    /// If the range is not within the capacity.
+    ///
+    /// ```
+    /// let pool = ringfile::Pool::new(1 << 20);
+    /// let mut page = pool.get(4096)?;
+    /// page.resize(4096, 7);
+    /// // SAFETY: both are only looked at.
+    /// let part = unsafe { page.share(1024, 512) };
+    /// assert_eq!((part.len(), part[0], page.is_shared()), (512, 7, true));
+    /// drop(part);
+    /// assert!(!page.is_shared());
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    pub unsafe fn share(&self, at: usize, len: usize) -> Buffer {
+        assert!(at <= self.cap && len <= self.cap - at, "a part lies within the whole");
+        self.header().add_ref();
+        // SAFETY: the part has a reference of its own, and the right to its bytes by the caller's promise.
+        unsafe { Buffer::new(self.ptr.add(at), len, len, self.block) }
+    }
+
+    /// Whether other buffers, or `Bytes`, are there over this memory: parts of it, or shares.
+    pub fn is_shared(&self) -> bool {
+        // Acquire: what they did to the memory is seen by whoever goes on from here.
+        self.header().refs.load(Ordering::Acquire) != 1
+    }
+
     /// The region it lies in; none for memory outside of a pool, or over a border of lent memory's regions.
     #[inline]
     pub(crate) fn region(&self) -> Option<&Region> {

@@ -6,7 +6,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use linux_raw_sys::io_uring::io_uring_params;
+use std::time::Duration;
+
+use linux_raw_sys::io_uring::{IORING_ENTER_EXT_ARG, io_uring_params};
 
 /// One submission queue entry, as the kernel reads it.
 #[repr(C)]
@@ -62,6 +64,42 @@ pub(crate) unsafe fn enter(fd: i32, submit: u32, wait: u32, flags: u32) -> io::R
     let no_signal_mask = std::ptr::null::<libc::sigset_t>();
     // SAFETY: no memory is passed but a null mask; the entries are covered by this function's contract.
     check(unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, submit, wait, flags, no_signal_mask, 0usize) })
+}
+
+/// The argument record of `io_uring_enter(2)`, `struct io_uring_getevents_arg`.
+#[repr(C)]
+struct GetEvents {
+    signal_mask: u64,
+    signal_mask_size: u32,
+    min_wait_usec: u32,
+    time: u64,
+}
+
+/// [`enter`] that fails with `ETIME` when `at_most` has passed. Linux 5.11.
+///
+/// # Safety
+/// As [`enter`].
+pub(crate) unsafe fn enter_for(
+    fd: i32,
+    submit: u32,
+    wait: u32,
+    flags: u32,
+    at_most: Duration,
+) -> io::Result<u32> {
+    // `struct __kernel_timespec`, which has 64 bits for each everywhere.
+    let time = [i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX), i64::from(at_most.subsec_nanos())];
+    let argument = GetEvents {
+        signal_mask: 0,
+        signal_mask_size: 0,
+        min_wait_usec: 0,
+        time: (&raw const time).expose_provenance() as u64,
+    };
+    let flags = flags | IORING_ENTER_EXT_ARG;
+    let size = size_of::<GetEvents>();
+    // SAFETY: the record and the time are read during the call; the entries are covered by this function's contract.
+    check(unsafe {
+        libc::syscall(libc::SYS_io_uring_enter, fd, submit, wait, flags, &raw const argument, size)
+    })
 }
 
 /// `io_uring_register(2)` with an argument record, or an array of them, of a size that `opcode` defines.

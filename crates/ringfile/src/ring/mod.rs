@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
+use std::time::Duration;
 
 use linux_raw_sys::io_uring as uapi;
 
@@ -308,12 +309,12 @@ impl Ring {
     }
 
     /// Hands over what was pushed, or the first slice of it, and waits as `until` says, but not where more is to be handed
-    /// over. One system call, or none where nothing is to be done.
+    /// over, and for `at_most` so long. One system call, or none where nothing is to be done.
     ///
     /// # Errors
-    /// `EINTR` (a signal; nothing is lost, call again), `EBUSY`, `EAGAIN`, `ENOMEM` (collect completions first), or
+    /// `ETIME` (waited long enough), `EINTR` (a signal; nothing is lost, call again), `EBUSY`, `EAGAIN`, `ENOMEM` (collect completions first), or
     /// what else the kernel says; entries that were not taken are still there.
-    pub(crate) fn enter(&mut self, until: Until) -> io::Result<()> {
+    pub(crate) fn enter(&mut self, until: Until, at_most: Option<Duration>) -> io::Result<()> {
         let mut submit = self.slice();
         let all = submit == self.waiting();
         self.publish();
@@ -335,8 +336,27 @@ impl Ring {
             return Ok(());
         }
         self.enters += 1;
-        // SAFETY: the entries were put there by `push`, whose contract is the one asked for.
-        unsafe { abi::enter(self.enter_fd, submit, wait, flags) }.map(drop)
+        match at_most.filter(|_| wait > 0) {
+            // SAFETY: the entries were put there by `push`, whose contract is the one asked for.
+            None => unsafe { abi::enter(self.enter_fd, submit, wait, flags) }.map(drop),
+            Some(at_most) => self.enter_for(at_most, submit, flags),
+        }
+    }
+
+    /// [`enter`](Self::enter) that waits for a completion, but not longer than `at_most`.
+    #[cold]
+    fn enter_for(&mut self, at_most: Duration, submit: u32, flags: u32) -> io::Result<()> {
+        if self.mapping.params.features & uapi::IORING_FEAT_EXT_ARG == 0 {
+            // Before Linux 5.11 the wait has no end: look, and pause a little where there is nothing.
+            // SAFETY: as in `enter`.
+            unsafe { abi::enter(self.enter_fd, submit, 0, flags) }?;
+            if !self.has_completions() {
+                std::thread::sleep(at_most.min(Duration::from_micros(200)));
+            }
+            return Ok(());
+        }
+        // SAFETY: as in `enter`.
+        unsafe { abi::enter_for(self.enter_fd, submit, 1, flags, at_most) }.map(drop)
     }
 
     /// Whether completions have to be asked for in a loop.

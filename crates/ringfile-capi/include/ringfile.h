@@ -1,0 +1,816 @@
+/*
+ * ringfile: disk I/O over Linux io_uring, for programs that keep their own data.
+ *
+ * What holds for every function, where its own description says nothing else:
+ *
+ * RESULTS. What returns a number returns 0 or more when it went well, else a negative errno. What went wrong, in
+ * words, is in ringfile_last_error() of the same thread. -EBADF: the handle is NULL, was closed, or is none of that
+ * kind. -EPERM: the handle belongs to another thread. -EFAULT: a pointer is NULL. -EINVAL: an argument makes no sense.
+ * -EDEADLK: the call would block a thread that runs ringfile's Rust tasks, or is inside of another call on the same
+ * handle. -EOPNOTSUPP in a forked child: rings belong to the parent; use the library only after the fork, or exec.
+ * -ENOTRECOVERABLE: a defect of the library, which says so instead of ending the process.
+ *
+ * HANDLES. Pointers to pools, buffers, memory, files, batches, reads and queues are numbers in disguise: they point to
+ * nothing, and may be compared and copied. After a handle is closed, using it is an error and never another's handle.
+ *
+ * THREADS. Pools, buffers, memory, files and batches may be used by any thread, several at once (a batch by one at a
+ * time, else -EBUSY). Reads and queues belong to the thread that made them, and end with it.
+ *
+ * MEMORY FOR I/O. Operations take a pointer and a length. It may be memory of a ringfile_buffer, memory that
+ * ringfile_memory_register has been told of, any part of either, or any other memory. The first two are found by
+ * their address and use io_uring's fixed buffers; the third works as well, and costs more. The memory must stay, and
+ * must not be touched (of a write: not be changed), until the operation is over: when the call returns, for the
+ * blocking ones and for batches; when its result was taken or ringfile_reads_abort or the handle's free returns, for
+ * reads and queues.
+ *
+ * DIRECT I/O. Reads of any offset, length and address work; what does not fit the file's alignment goes through
+ * aligned memory of the library's own. Writes must fit it: -EINVAL, with the multiple that the file needs in words.
+ *
+ * STRUCTS with a `size` field may grow in later versions: set it to sizeof, and all else that you do not use to 0,
+ * which always stands for the default.
+ */
+
+
+#ifndef RINGFILE_H
+#define RINGFILE_H
+
+/* Made by cbindgen of crates/ringfile-capi/src: change it there. */
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdbool.h>
+
+// ringfile_allocate: blocks for the range; the file grows to hold it.
+#define RINGFILE_ALLOCATE_EXTEND 0
+
+// Blocks for the range; the file keeps its size.
+#define RINGFILE_ALLOCATE_KEEP_SIZE 1
+
+// Gives the range's blocks back: it reads as zeros from then on. The file keeps its size.
+#define RINGFILE_ALLOCATE_PUNCH_HOLE 2
+
+// The range reads as zeros from then on, and keeps its blocks. The file grows to hold it.
+#define RINGFILE_ALLOCATE_ZERO_RANGE 3
+
+// ringfile_advise: nothing in particular.
+#define RINGFILE_ADVICE_NORMAL 0
+
+// It will be read from front to back.
+#define RINGFILE_ADVICE_SEQUENTIAL 1
+
+// It will be read here and there.
+#define RINGFILE_ADVICE_RANDOM 2
+
+// It will be wanted soon: start reading it in.
+#define RINGFILE_ADVICE_WILL_NEED 3
+
+// It will not be wanted: clean pages of it go.
+#define RINGFILE_ADVICE_DONT_NEED 4
+
+// ringfile_sync_range: wait for the range's pages that are being written.
+#define RINGFILE_SYNC_RANGE_WAIT_BEFORE 1
+
+// Start writing the range's dirty pages.
+#define RINGFILE_SYNC_RANGE_WRITE 2
+
+// Wait for those.
+#define RINGFILE_SYNC_RANGE_WAIT_AFTER 4
+
+// ringfile_open_options.flags: for reading.
+#define RINGFILE_READ 1
+
+// For writing.
+#define RINGFILE_WRITE 2
+
+// Made where it is not there. Needs RINGFILE_WRITE.
+#define RINGFILE_CREATE 4
+
+// Made; -EEXIST where it is there. Needs RINGFILE_WRITE.
+#define RINGFILE_CREATE_NEW 8
+
+// Cut to length 0. Needs RINGFILE_WRITE.
+#define RINGFILE_TRUNCATE 16
+
+// Direct I/O (O_DIRECT), past the page cache. -EOPNOTSUPP where the file system has none.
+#define RINGFILE_DIRECT 32
+
+// With RINGFILE_DIRECT: buffered I/O where direct I/O can't be had.
+#define RINGFILE_BUFFERED_FALLBACK 64
+
+// Completions are polled for (IOPOLL), on devices with poll queues. Needs RINGFILE_DIRECT.
+#define RINGFILE_POLL 128
+
+// Buffered I/O that leaves nothing in the page cache (RWF_DONTCACHE), where the file system has it.
+#define RINGFILE_DONT_CACHE 256
+
+// Which way operations go: what ringfile_set_default_route set, at first RINGFILE_ROUTE_AUTO.
+#define RINGFILE_ROUTE_DEFAULT 0
+
+// The cheapest, found from the file's own first operations, for reads and writes apart.
+#define RINGFILE_ROUTE_AUTO 1
+
+// io_uring; an error where no ring can be had.
+#define RINGFILE_ROUTE_RING 2
+
+// A plain call on the calling thread.
+#define RINGFILE_ROUTE_INLINE 3
+
+// A plain call on a thread of a small pool.
+#define RINGFILE_ROUTE_WORKERS 4
+
+// ringfile_open_options.durability, for ringfile_write_durable: the cheaper of the two, found by the first such writes.
+#define RINGFILE_DURABILITY_AUTO 0
+
+// Each write is durable by itself (RWF_DSYNC).
+#define RINGFILE_DURABILITY_DSYNC 1
+
+// Each write is followed by an fdatasync that is submitted with it.
+#define RINGFILE_DURABILITY_FSYNC 2
+
+// The version of the interface that this header is of: major, minor, patch.
+#define RINGFILE_VERSION_MAJOR 0
+
+// See RINGFILE_VERSION_MAJOR.
+#define RINGFILE_VERSION_MINOR 1
+
+// See RINGFILE_VERSION_MAJOR.
+#define RINGFILE_VERSION_PATCH 0
+
+// ringfile_pool_options.huge_pages: huge pages where the system makes them by itself.
+#define RINGFILE_HUGE_PAGES_AUTO 0
+
+// Ordinary pages only.
+#define RINGFILE_HUGE_PAGES_NEVER 1
+
+// Huge pages that the administrator has reserved (vm.nr_hugepages), or an error.
+#define RINGFILE_HUGE_PAGES_REQUIRE 2
+
+// ringfile_pool_options.when_full: ringfile_buffer_get fails at once with -ENOMEM.
+#define RINGFILE_WHEN_FULL_ERROR 0
+
+// ringfile_buffer_get blocks until its turn has come, first come, first served.
+#define RINGFILE_WHEN_FULL_WAIT 1
+
+// Memory is allocated outside the pool, up to `outside_limit` bytes at a time; it is never registered.
+#define RINGFILE_WHEN_FULL_OUTSIDE 2
+
+// Operations that are carried out together.
+typedef struct ringfile_batch ringfile_batch;
+
+// A piece of a pool's memory.
+typedef struct ringfile_buffer ringfile_buffer;
+
+// An open file.
+typedef struct ringfile_file ringfile_file;
+
+// Memory of the caller's own that is registered.
+typedef struct ringfile_memory ringfile_memory;
+
+// A pool of aligned memory for I/O, with a hard limit.
+typedef struct ringfile_pool ringfile_pool;
+
+// Reads, writes and syncs that are added, submitted together, and collected as they end.
+typedef struct ringfile_queue ringfile_queue;
+
+// Reads that go on while the thread does something else.
+typedef struct ringfile_reads ringfile_reads;
+
+// How a batch is to be carried out. All zeros but `size` are the defaults.
+typedef struct ringfile_batch_options {
+    // sizeof(ringfile_batch_options).
+    size_t size;
+    // Operations in flight at once, at most 4096; 0 for 128.
+    size_t in_flight;
+    // Not 0: the first error stops what is not begun by then, whose result is -ECANCELED.
+    uint32_t stop_on_error;
+    // Not 0: neighbouring reads of a file go as one where no more than `merge_gap` bytes lie between them.
+    uint32_t merge_reads;
+    // See there.
+    size_t merge_gap;
+} ringfile_batch_options;
+
+// How one operation of a batch or a queue ended.
+typedef struct ringfile_result {
+    // What was given with the operation.
+    uint64_t user_data;
+    // Bytes read or written, 0 for a sync, or a negative errno. A read has fewer than wanted only at the end of the file;
+    // a write has all.
+    int64_t result;
+} ringfile_result;
+
+// How a file is to be opened. All zeros but `size` and `flags` are the defaults.
+typedef struct ringfile_open_options {
+    // sizeof(ringfile_open_options).
+    size_t size;
+    // RINGFILE_READ, RINGFILE_WRITE, ..., joined by |.
+    uint32_t flags;
+    // The mode of a file that is made, before the umask; 0 for 0666.
+    uint32_t mode;
+    // More flags of open(2), such as O_NOFOLLOW; of O_DIRECT see RINGFILE_DIRECT.
+    int32_t custom_flags;
+    // RINGFILE_ROUTE_...
+    uint32_t route;
+    // RINGFILE_DURABILITY_...
+    uint32_t durability;
+    // 0.
+    uint32_t reserved;
+} ringfile_open_options;
+
+// Counts of operations, since the process or the thread began. Filled by ringfile_metrics and ringfile_thread_metrics.
+typedef struct ringfile_counts {
+    // sizeof(ringfile_counts), set by the caller.
+    size_t size;
+    // Operations that ended, well or not.
+    uint64_t ops;
+    // Operations of which every submission used a registered buffer.
+    uint64_t fixed_ops;
+    // Bytes read.
+    uint64_t bytes_read;
+    // Bytes written.
+    uint64_t bytes_written;
+    // Calls of io_uring_enter.
+    uint64_t enters;
+    // Submissions beyond the first of an operation: after a short count, EINTR or EAGAIN.
+    uint64_t resubmitted;
+    // Operations that were given up before they ended.
+    uint64_t cancelled;
+    // Operations that ended with an errno.
+    uint64_t failed;
+    // Completions that belonged to no operation. Anything but 0 is a defect worth a report.
+    uint64_t stray;
+    // Times that registering memory was refused (RLIMIT_MEMLOCK, an old kernel); I/O on that memory goes on without.
+    uint64_t refused_registrations;
+    // Operations that were plain calls on the thread itself.
+    uint64_t inline_ops;
+    // Operations that a worker carried out. What is neither these nor inline went through a ring.
+    uint64_t worker_ops;
+} ringfile_counts;
+
+// A piece of memory of a vectored operation; as struct iovec.
+typedef struct ringfile_part {
+    // Where it is.
+    void *data;
+    // Bytes.
+    size_t length;
+} ringfile_part;
+
+// One read of ringfile_read_many.
+typedef struct ringfile_read_request {
+    // Bytes into the file.
+    uint64_t offset;
+    // Where the bytes are to go.
+    void *data;
+    // How many are wanted.
+    size_t length;
+    // Set by the call: the bytes read, fewer than `length` only at the end of the file, or a negative errno.
+    int64_t result;
+} ringfile_read_request;
+
+// How a pool is to be. All zeros but `size` and `capacity` are the defaults.
+typedef struct ringfile_pool_options {
+    // sizeof(ringfile_pool_options).
+    size_t size;
+    // Bytes that the pool may have at most: a hard limit. Memory is taken as it is needed.
+    size_t capacity;
+    // What addresses are to be multiples of, a power of two; 0 for 4096.
+    size_t alignment;
+    // RINGFILE_HUGE_PAGES_...
+    uint32_t huge_pages;
+    // RINGFILE_WHEN_FULL_...
+    uint32_t when_full;
+    // Bytes outside the pool at most, with RINGFILE_WHEN_FULL_OUTSIDE.
+    size_t outside_limit;
+    // Not 0: the memory is not registered with io_uring, and counts not against RLIMIT_MEMLOCK.
+    uint32_t unregistered;
+    // Not 0: the memory is not there in forked children (MADV_DONTFORK).
+    uint32_t dont_fork;
+} ringfile_pool_options;
+
+// What a pool has in use. Filled by ringfile_pool_metrics.
+typedef struct ringfile_pool_counts {
+    // sizeof(ringfile_pool_counts), set by the caller.
+    size_t size;
+    // The hard limit, in bytes.
+    uint64_t capacity;
+    // Bytes of memory mapped for the pool, in use or not.
+    uint64_t reserved;
+    // The most that `reserved` ever was.
+    uint64_t reserved_high_water;
+    // Bytes in use, as whole blocks.
+    uint64_t in_use;
+    // Gets that found nothing cached and took the pool's lock.
+    uint64_t misses;
+    // Buffers that were allocated outside the pool, since it was made.
+    uint64_t outside_allocations;
+    // Bytes outside the pool, in use now.
+    uint64_t outside_bytes;
+    // Gets that had to wait for others to give memory back.
+    uint64_t waits;
+    // Gets that failed because the pool was full.
+    uint64_t failures;
+    // Regions that the pool's memory lies in.
+    uint64_t regions;
+    // Regions that are registered with io_uring.
+    uint64_t registered_regions;
+    // Bytes in registered regions.
+    uint64_t registered_bytes;
+    // Regions that could not be registered (RLIMIT_MEMLOCK, an old kernel), since the pool was made.
+    uint64_t refused_registrations;
+} ringfile_pool_counts;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Makes a batch. `*batch` gets the handle, to be closed with ringfile_batch_free. `options` may be NULL.
+//
+// Any thread. Does not block.
+//
+// Pointers: `options` points to one whose size is set, or is NULL; `batch` points to where the handle is to go.
+int ringfile_batch_create(const struct ringfile_batch_options *options,
+                          struct ringfile_batch **batch);
+
+// Adds a read of `length` bytes from `offset` into `data`. The index of its result.
+//
+// Any thread. Does not block; does no I/O. The memory is used when the batch is run, and must be there then.
+//
+// Pointers: `length` bytes at `data` while the batch is run, as at the top of this file.
+int64_t ringfile_batch_read(struct ringfile_batch *batch,
+                            const struct ringfile_file *file,
+                            void *data,
+                            size_t length,
+                            uint64_t offset,
+                            uint64_t user_data);
+
+// Adds a write of `length` bytes from `data` at `offset`; in all else as ringfile_batch_read.
+//
+// Pointers: `length` bytes at `data` while the batch is run, as at the top of this file.
+int64_t ringfile_batch_write(struct ringfile_batch *batch,
+                             const struct ringfile_file *file,
+                             const void *data,
+                             size_t length,
+                             uint64_t offset,
+                             uint64_t user_data);
+
+// Adds an fdatasync. It covers what has ended when it starts: put a ringfile_batch_barrier before it to have it cover the
+// batch's writes. The index of its result. Any thread; does not block.
+int64_t ringfile_batch_sync_data(struct ringfile_batch *batch,
+                                 const struct ringfile_file *file,
+                                 uint64_t user_data);
+
+// Adds an fsync; in all else as ringfile_batch_sync_data.
+int64_t ringfile_batch_sync_all(struct ringfile_batch *batch,
+                                const struct ringfile_file *file,
+                                uint64_t user_data);
+
+// Has what is added from now on wait until all that was added before has ended. Where one of those failed, what comes
+// after is not begun: its result is -ECANCELED. Any thread; does not block.
+int ringfile_batch_barrier(struct ringfile_batch *batch);
+
+// Carries out what was added and waits for all of it, on the calling thread. How many operations failed; each has its
+// result (ringfile_batch_results). The batch is empty then, to be filled and run again. Results of a run before are gone.
+//
+// Any thread, one at a time. Blocks. -EBUSY: another thread uses the batch.
+int64_t ringfile_batch_run(struct ringfile_batch *batch);
+
+// The results of the last run, in the order in which the operations were added. `*results` gets where they are: the
+// batch's, until it is run again, reset or closed. How many.
+//
+// Any thread. Does not block.
+//
+// Pointers: `results` points to where the address is to go.
+int64_t ringfile_batch_results(const struct ringfile_batch *batch,
+                               const struct ringfile_result **results);
+
+// What went wrong with one operation of the last run, by the index of its result; an empty text where nothing has. Never
+// NULL. The batch's, until it is run again, reset or closed. Any thread; does not block.
+const char *ringfile_batch_error(const struct ringfile_batch *batch,
+                                 size_t index);
+
+// Takes out what was added and not run, and the results of the last run. Its memory stays, for the next use. Any thread;
+// does not block.
+int ringfile_batch_reset(struct ringfile_batch *batch);
+
+// Closes a batch. What was added and not run is not carried out. Any thread; does not block.
+int ringfile_batch_free(struct ringfile_batch *batch);
+
+// Waits until all data of the file that were written, and what is needed to read them back, are on stable storage
+// (fdatasync).
+//
+// Any thread. Blocks. Writes that are still in flight are not waited for. Errors are those of fdatasync(2); after one, the
+// state of what was not synced is unknown.
+int ringfile_sync_data(const struct ringfile_file *file);
+
+// As ringfile_sync_data, with all metadata (fsync).
+int ringfile_sync_all(const struct ringfile_file *file);
+
+// Starts writing a range's dirty pages to the disk, or waits for them, by `flags` (RINGFILE_SYNC_RANGE_...); `length` 0
+// means to the end (sync_file_range). Makes nothing durable: it has no metadata written, and no disk's cache.
+//
+// Any thread. Blocks as sync_file_range(2), whose errors it has.
+int ringfile_sync_range(const struct ringfile_file *file,
+                        uint64_t offset,
+                        uint64_t length,
+                        uint32_t flags);
+
+// Allocates the blocks of a range of bytes, or gives them back, by `mode` (RINGFILE_ALLOCATE_...).
+//
+// Any thread. Blocks. Errors are those of fallocate(2): -ENOSPC, or -EOPNOTSUPP where the file system has no such mode.
+int ringfile_allocate(const struct ringfile_file *file,
+                      uint32_t mode,
+                      uint64_t offset,
+                      uint64_t length);
+
+// Sets the file's size in bytes: cuts it, or extends it with zeros.
+//
+// Any thread. Blocks. Errors are those of ftruncate(2).
+int ringfile_truncate(const struct ringfile_file *file, uint64_t length);
+
+// Tells the page cache what to expect of a range of bytes (RINGFILE_ADVICE_...); `length` 0 means to the end.
+//
+// Any thread. Blocks as posix_fadvise(2), whose errors it has.
+int ringfile_advise(const struct ringfile_file *file, uint64_t offset, uint64_t length, uint32_t advice);
+
+// Syncs a directory, so that files made, renamed or removed in it stay so after a crash.
+//
+// Any thread. Blocks. Errors are those of open(2) and fsync(2).
+//
+// Pointers: `path` is a text that ends with 0.
+int ringfile_sync_directory(const char *path);
+
+// What went wrong last on this thread: what was being done, to which file, why it failed, and what to try. An empty text
+// where nothing has. Never NULL. Belongs to the library: valid until the next call of the same thread that fails.
+//
+// Where one operation of many has failed (batches, reads, queues, ringfile_read_many), the text is that of the last
+// failed one whose result was taken. Never blocks, never fails.
+const char *ringfile_last_error(void);
+
+// Opens a file. `*file` gets the handle, to be closed with ringfile_close.
+//
+// Any thread. Blocks as open(2). Errors are those of open(2); -EOPNOTSUPP: direct I/O can't be had, and nothing was made
+// or cut for it; -EINVAL: options that make no sense together.
+//
+// Pointers: `path` is a text that ends with 0; `options` points to one whose size is set, and `file` to where the handle is to go.
+int ringfile_open(const char *path,
+                  const struct ringfile_open_options *options,
+                  struct ringfile_file **file);
+
+// Makes a file of a descriptor, which stays the caller's: the library has duplicates of its own, until ringfile_close.
+// What may be done with it is what it was opened for; of the options count RINGFILE_DIRECT (which switches direct I/O on
+// for the descriptor and all that share it; where it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
+// RINGFILE_DONT_CACHE, route and durability. `options` may be NULL.
+//
+// Any thread. Does not block. -EBADF: no descriptor; -EMFILE: no room for the duplicates.
+//
+// Pointers: `options` points to one whose size is set, or is NULL; `file` points to where the handle is to go.
+int ringfile_open_fd(int fd,
+                     const struct ringfile_open_options *options,
+                     struct ringfile_file **file);
+
+// Closes a file. Operations on it that are not over go on, and keep it open until they are.
+//
+// Any thread. Does not block. Syncs nothing. A thread's ring that used the file gives it up with the thread's next
+// operation, with ringfile_thread_rest, or when the thread ends: until then a deleted file's blocks stay taken.
+int ringfile_close(struct ringfile_file *file);
+
+// The size in bytes. Any thread. Blocks as fstat(2).
+int64_t ringfile_size(const struct ringfile_file *file);
+
+// Whether I/O on the file is direct: 1 or 0. May turn from 1 to 0 with RINGFILE_BUFFERED_FALLBACK. Any thread; does not
+// block.
+int ringfile_is_direct(const struct ringfile_file *file);
+
+// What offsets and lengths (`*bytes`) and addresses (`*memory`) of direct I/O are to be multiples of; 1 for buffered I/O.
+// Either pointer may be NULL. Any thread; does not block.
+//
+// Pointers: pointers that are not NULL may be written to.
+int ringfile_alignment(const struct ringfile_file *file,
+                       size_t *bytes,
+                       size_t *memory);
+
+// A descriptor of the file, for calls that the library does not have. It stays the library's, and is closed with the
+// file. Any thread; does not block.
+int ringfile_fd(const struct ringfile_file *file);
+
+// Counts of the whole process. Those of a thread that runs are as of its last wait.
+//
+// Any thread. Takes a lock for a moment.
+//
+// Pointers: `counts` points to a struct whose size is set.
+int ringfile_metrics(struct ringfile_counts *counts);
+
+// Counts of the calling thread, exact at this moment. Does not block.
+//
+// Pointers: `counts` points to a struct whose size is set.
+int ringfile_thread_metrics(struct ringfile_counts *counts);
+
+// What io_uring offers here, in words with spaces between them, of the calling thread's ring, or of one made to look at.
+// Writes as much as there is room for, and a 0 behind it. How many bytes all of it has, without the 0.
+//
+// Any thread. May make a ring. Fails where none can be made: the error text says what is in the way.
+//
+// Pointers: `text` has room for `room` bytes.
+int64_t ringfile_ring_features(char *text,
+                               size_t room);
+
+// The library's version, such as "0.1.0". Never NULL. Any thread; does not block.
+const char *ringfile_version(void);
+
+// Sets the route (RINGFILE_ROUTE_...) of files that are opened from now on without one of their own. Any thread; does not
+// block.
+int ringfile_set_default_route(uint32_t default_route);
+
+// Sets how many threads carry out what threads without a ring of their own wait for; the functions of this header need
+// none. No effect once they were made. Any thread; does not block.
+int ringfile_set_io_threads(size_t threads);
+
+// Sets how many workers there may be at most (RINGFILE_ROUTE_WORKERS); 0 for the usual number. Any thread; does not block.
+int ringfile_set_worker_threads(size_t threads);
+
+// Has the calling thread give up what its ring keeps between blocking calls: files that were closed, shares of registered
+// memory. For a thread that will do no I/O for long; the next call takes a little longer. Does not block.
+int ringfile_thread_rest(void);
+
+// Reads up to `length` bytes from `offset` into `data`: fewer only at the end of the file. How many.
+//
+// Any thread. Blocks. Errors are those of pread(2).
+//
+// Pointers: `length` bytes at `data`, as at the top of this file.
+int64_t ringfile_read(const struct ringfile_file *file, void *data, size_t length, uint64_t offset);
+
+// Writes all of `length` bytes from `data` at `offset`, or fails. How many: `length`.
+//
+// Any thread. Blocks. Errors are those of pwrite(2); after one, some of the bytes may be written.
+//
+// Pointers: `length` bytes at `data`, as at the top of this file.
+int64_t ringfile_write(const struct ringfile_file *file, const void *data, size_t length, uint64_t offset);
+
+// Reads from `offset` into a buffer up to its capacity, and sets its length to what was read. How many bytes.
+//
+// Any thread. Blocks. As ringfile_read; the buffer is not to be used or released meanwhile.
+int64_t ringfile_buffer_read(const struct ringfile_file *file,
+                             struct ringfile_buffer *buffer,
+                             uint64_t offset);
+
+// Writes a buffer's length of bytes at `offset`. How many.
+//
+// Any thread. Blocks. As ringfile_write; the buffer is not to be changed or released meanwhile.
+int64_t ringfile_buffer_write(const struct ringfile_file *file,
+                              const struct ringfile_buffer *buffer,
+                              uint64_t offset);
+
+// Writes all of `length` bytes from `data` at `offset`, and makes them durable (see RINGFILE_DURABILITY_AUTO). How many.
+//
+// Any thread. Blocks. Errors are those of pwrite(2) and fdatasync(2).
+//
+// Pointers: `length` bytes at `data`, as at the top of this file.
+int64_t ringfile_write_durable(const struct ringfile_file *file,
+                               const void *data,
+                               size_t length,
+                               uint64_t offset);
+
+// As ringfile_read, into several parts, one after another.
+//
+// Any thread. Blocks. Allocates.
+//
+// Pointers: `count` parts at `parts`, and memory for each, as at the top of this file.
+int64_t ringfile_readv(const struct ringfile_file *file,
+                       const struct ringfile_part *parts,
+                       size_t count,
+                       uint64_t offset);
+
+// As ringfile_write, from several parts, one after another.
+//
+// Any thread. Blocks. Allocates.
+//
+// Pointers: `count` parts at `parts`, and memory for each, as at the top of this file.
+int64_t ringfile_writev(const struct ringfile_file *file,
+                        const struct ringfile_part *parts,
+                        size_t count,
+                        uint64_t offset);
+
+// Carries out many reads of one file together, and waits for all. Each request's `result` tells of that read. How many of
+// them failed; negative where none was begun.
+//
+// Any thread. Blocks. Allocates nothing once the thread has done as many together.
+//
+// Pointers: `count` requests at `requests`, and memory for each, as at the top of this file.
+int ringfile_read_many(const struct ringfile_file *file,
+                       struct ringfile_read_request *requests,
+                       size_t count);
+
+// Registers memory of the caller's own (a buffer pool, a page cache), so that operations on any part of it use
+// io_uring's fixed buffers, whatever call they come by. `*memory` gets the handle.
+//
+// The `length` bytes at `data` stay the caller's: to be kept until ringfile_memory_unregister has succeeded, and used
+// freely in between, but for the parts that operations have. The kernel is told with the first operation on each GiB,
+// and pins the pages then (RLIMIT_MEMLOCK); where it refuses, operations work unregistered. An operation over a multiple
+// of 1 GiB from `data` goes unregistered.
+//
+// Any thread. Does not block. -EEXIST: some of it is registered already, or belongs to a ringfile_buffer.
+//
+// Pointers: as above.
+int ringfile_memory_register(void *data,
+                             size_t length,
+                             struct ringfile_memory **memory);
+
+// Gives registered memory up: when it has succeeded, the memory may be freed. Closes the handle then.
+//
+// Any thread. Does not block. -EBUSY, and nothing is changed, while an operation on some of it is not over: take its
+// result, or abort it, and call again.
+int ringfile_memory_unregister(struct ringfile_memory *memory);
+
+// Whether an operation on some of the registered memory is not over: 1 or 0. Any thread; does not block.
+int ringfile_memory_is_in_use(const struct ringfile_memory *memory);
+
+// Makes a pool. `*pool` gets the handle, to be closed with ringfile_pool_free.
+//
+// Any thread. Does not block. -EINVAL: options that make no sense; -ENOMEM: the system has no memory, or no huge pages.
+//
+// Pointers: `options` points to one whose size is set, and `pool` to where the handle is to go.
+int ringfile_pool_create(const struct ringfile_pool_options *options,
+                         struct ringfile_pool **pool);
+
+// Closes a pool. Buffers of it stay good until they are released; then the memory goes back to the system.
+//
+// Any thread. Does not block.
+int ringfile_pool_free(struct ringfile_pool *pool);
+
+// Tells what a pool has in use.
+//
+// Any thread. Takes the pool's lock for a moment.
+//
+// Pointers: `counts` points to a struct whose size is set.
+int ringfile_pool_metrics(const struct ringfile_pool *pool, struct ringfile_pool_counts *counts);
+
+// Gets memory of a pool, of that capacity and length 0. `*buffer` gets the handle, to be closed with
+// ringfile_buffer_release.
+//
+// Any thread. Blocks only where the pool is full and set to wait. -ENOMEM: the pool is full, or has never so much.
+//
+// Pointers: `buffer` points to where the handle is to go.
+int ringfile_buffer_get(const struct ringfile_pool *pool,
+                        size_t capacity,
+                        struct ringfile_buffer **buffer);
+
+// Where a buffer's memory is: the same for its whole life. NULL where the handle is no open buffer.
+//
+// Any thread. Does not block. The memory holds what this process wrote there before, or zeros.
+void *ringfile_buffer_data(const struct ringfile_buffer *buffer);
+
+// Bytes that a buffer has room for: what was asked for. Any thread; does not block.
+int64_t ringfile_buffer_capacity(const struct ringfile_buffer *buffer);
+
+// Bytes that hold data, by what ringfile_buffer_set_length or ringfile_buffer_read said last. Any thread; does not block.
+int64_t ringfile_buffer_length(const struct ringfile_buffer *buffer);
+
+// Notes how many bytes of a buffer hold data: what ringfile_buffer_write takes. Any thread; does not block. -EINVAL where
+// that is above the capacity.
+int ringfile_buffer_set_length(struct ringfile_buffer *buffer,
+                               size_t length);
+
+// Closes a buffer: its memory goes back to the pool, at once, or when the operations on it are over.
+//
+// Any thread. Does not block. The memory must not be touched any more.
+int ringfile_buffer_release(struct ringfile_buffer *buffer);
+
+// Makes a queue for the calling thread, with room for `depth` open operations; more make it grow. `*queue` gets the
+// handle, to be closed with ringfile_queue_free, or with the thread.
+//
+// The thread alone may use it, beside other queues, reads, batches and blocking calls of its own. Operations go through
+// that thread's ring, and through no other thread. None allocates once as many were open together as ever are. Does not
+// block.
+//
+// Pointers: `queue` points to where the handle is to go.
+int ringfile_queue_create(size_t depth,
+                          struct ringfile_queue **queue);
+
+// Adds a read of `length` bytes from `offset` into `data`. Nothing is begun before ringfile_queue_submit or
+// ringfile_queue_wait. The memory is the library's until the result was taken.
+//
+// The queue's own thread. Does not block.
+//
+// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file.
+int ringfile_queue_read(struct ringfile_queue *queue,
+                        const struct ringfile_file *file,
+                        void *data,
+                        size_t length,
+                        uint64_t offset,
+                        uint64_t user_data);
+
+// Adds a write of `length` bytes from `data` at `offset`; in all else as ringfile_queue_read.
+//
+// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file.
+int ringfile_queue_write(struct ringfile_queue *queue,
+                         const struct ringfile_file *file,
+                         const void *data,
+                         size_t length,
+                         uint64_t offset,
+                         uint64_t user_data);
+
+// Adds an fdatasync, which covers the writes that have ended when it is submitted. The queue's own thread; does not block.
+int ringfile_queue_sync_data(struct ringfile_queue *queue,
+                             const struct ringfile_file *file,
+                             uint64_t user_data);
+
+// Adds an fsync; in all else as ringfile_queue_sync_data.
+int ringfile_queue_sync_all(struct ringfile_queue *queue,
+                            const struct ringfile_file *file,
+                            uint64_t user_data);
+
+// Begins what was added, in one system call where that is many, and takes in what has ended. What is wrong with an
+// operation is its result.
+//
+// The queue's own thread. Does not wait; files whose route is a plain call are read and written here.
+int ringfile_queue_submit(struct ringfile_queue *queue);
+
+// Begins what was added, and waits until `at_least` operations have ended, or all, or `timeout_ns` nanoseconds are over
+// (negative: without end; 0: not at all). Takes up to `room` results to `results`, in the order in which they ended. How
+// many were taken: 0 where none has ended in time, or none is open.
+//
+// The queue's own thread. Blocks as said. `at_least` above `room` counts as `room`.
+//
+// Pointers: `results` has room for so many.
+int64_t ringfile_queue_wait(struct ringfile_queue *queue,
+                            struct ringfile_result *results,
+                            size_t room,
+                            size_t at_least,
+                            int64_t timeout_ns);
+
+// How many operations were added whose results were not taken. The queue's own thread; does not block.
+int64_t ringfile_queue_open(const struct ringfile_queue *queue);
+
+// Cancels what the kernel still can, waits until it is done with all memory, and closes the handle. Results that were not
+// taken are lost.
+//
+// The queue's own thread. Blocks.
+int ringfile_queue_free(struct ringfile_queue *queue);
+
+// Makes a set of reads for the calling thread. `*reads` gets the handle, to be closed with ringfile_reads_free, or with
+// the thread.
+//
+// The thread alone may use it, beside queues, batches and blocking calls of its own. Does not block.
+//
+// Pointers: `reads` points to where the handle is to go.
+int ringfile_reads_create(struct ringfile_reads **reads);
+
+// Starts a read of `length` bytes from `offset` into `data`. `*read` gets its number, which is of no other read and never
+// 0. The memory is the library's until the read's result was taken.
+//
+// The reads' own thread. Does not block, except for a file whose route is a plain call. What is wrong with the read
+// itself is its result.
+//
+// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `read` points to where the number is
+// to go.
+int ringfile_reads_start(struct ringfile_reads *reads,
+                         const struct ringfile_file *file,
+                         void *data,
+                         size_t length,
+                         uint64_t offset,
+                         uint64_t *read);
+
+// How many reads have ended whose results were not taken. With `wait` not 0, waits until that is `at_least` so many, or
+// all that were started.
+//
+// The reads' own thread. Blocks only with `wait`.
+int64_t ringfile_reads_poll(struct ringfile_reads *reads,
+                            size_t at_least,
+                            int wait);
+
+// Whether a read has ended, by what was last polled or waited for: 1 or 0; 0 for a number that is of none. The reads' own
+// thread; does not block.
+int ringfile_reads_is_done(const struct ringfile_reads *reads,
+                           uint64_t read);
+
+// Waits for a read, and takes its result: the bytes read, fewer than wanted only at the end of the file, or a negative
+// errno. Its memory is the caller's again, and its number names nothing any more.
+//
+// The reads' own thread. Blocks. -EINVAL, and an error text that says so: the number is of no read here, or its result
+// was taken.
+int64_t ringfile_reads_wait(struct ringfile_reads *reads,
+                            uint64_t read);
+
+// Takes the result of a read that has ended, as ringfile_reads_wait. -EAGAIN where it has not ended, or the number is of
+// no read here.
+//
+// The reads' own thread. Does not block.
+int64_t ringfile_reads_take(struct ringfile_reads *reads,
+                            uint64_t read);
+
+// Cancels a read where the kernel still can, and takes its result when the kernel is done with its memory, which is the
+// caller's again. What was read, or -ECANCELED.
+//
+// The reads' own thread. Blocks: most disks can't cancel, and the read runs to its end. Else as ringfile_reads_wait.
+int64_t ringfile_reads_abort(struct ringfile_reads *reads,
+                             uint64_t read);
+
+// Aborts what has not ended, waits until the kernel is done with the memory, and closes the handle.
+//
+// The reads' own thread. Blocks.
+int ringfile_reads_free(struct ringfile_reads *reads);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* RINGFILE_H */

@@ -1,0 +1,320 @@
+//! Batches: operations on any files that are carried out together, each with its own result.
+//!
+//! What always holds: nothing is begun before the batch is run, and all is over when that returns.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use ringfile::{Batch, File};
+
+use crate::error::{Fault, Result, call, done, errno, remember};
+use crate::file::{self, ringfile_file};
+use crate::memory;
+use crate::raw::{self, Growing};
+use crate::table::Table;
+
+/// Operations that are carried out together.
+pub struct ringfile_batch {
+    _opaque: [u8; 0],
+}
+
+/// How one operation of a batch or a queue ended.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ringfile_result {
+    /// What was given with the operation.
+    pub user_data: u64,
+    /// Bytes read or written, 0 for a sync, or a negative errno. A read has fewer than wanted only at the end of the file;
+    /// a write has all.
+    pub result: i64,
+}
+
+/// How a batch is to be carried out. All zeros but `size` are the defaults.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ringfile_batch_options {
+    /// sizeof(ringfile_batch_options).
+    pub size: usize,
+    /// Operations in flight at once, at most 4096; 0 for 128.
+    pub in_flight: usize,
+    /// Not 0: the first error stops what is not begun by then, whose result is -ECANCELED.
+    pub stop_on_error: u32,
+    /// Not 0: neighbouring reads of a file go as one where no more than `merge_gap` bytes lie between them.
+    pub merge_reads: u32,
+    /// See there.
+    pub merge_gap: usize,
+}
+
+// SAFETY: integers alone, with the size first.
+unsafe impl Growing for ringfile_batch_options {}
+
+static BATCHES: Table<Arc<Mutex<State>>> = Table::new("ringfile_batch", 13);
+
+struct State {
+    options: ringfile_batch_options,
+    steps: Vec<Step>,
+    /// Operations among the steps.
+    operations: usize,
+    results: Vec<ringfile_result>,
+    errors: Vec<(usize, CString)>,
+}
+
+enum Step {
+    Operation { what: What, file: File, user_data: u64 },
+    Barrier,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Read { data: Address, length: usize, offset: u64 },
+    Write { data: Address, length: usize, offset: u64 },
+    SyncData,
+    SyncAll,
+}
+
+/// The caller's memory, which is used when the batch is run.
+#[derive(Clone, Copy)]
+struct Address(*mut c_void);
+
+// SAFETY: an address; who runs the batch promises what `memory::at` needs.
+unsafe impl Send for Address {}
+
+fn lock(batch: &Mutex<State>) -> Result<MutexGuard<'_, State>> {
+    match batch.try_lock() {
+        Ok(state) => Ok(state),
+        Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => Err(Fault::new(
+            libc::EBUSY,
+            "another thread uses the batch: wait for it, or make one for each thread",
+        )),
+    }
+}
+
+fn with<R>(batch: *const ringfile_batch, act: impl FnOnce(&mut State) -> Result<R>) -> Result<R> {
+    let batch = BATCHES.get(batch)?;
+    act(&mut *lock(&batch)?)
+}
+
+fn add(batch: *mut ringfile_batch, file: *const ringfile_file, what: What, user_data: u64) -> Result<i64> {
+    with(batch, |state| {
+        let file = file::get(file)?;
+        state.steps.push(Step::Operation { what, file, user_data });
+        state.operations += 1;
+        Ok(state.operations as i64 - 1)
+    })
+}
+
+/// Makes a batch. `*batch` gets the handle, to be closed with ringfile_batch_free. `options` may be NULL.
+///
+/// Any thread. Does not block.
+///
+/// Pointers: `options` points to one whose size is set, or is NULL; `batch` points to where the handle is to go.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_batch_create(
+    options: *const ringfile_batch_options,
+    batch: *mut *mut ringfile_batch,
+) -> c_int {
+    done(|| {
+        // SAFETY: as the header says.
+        let options = unsafe { raw::options(options, "ringfile_batch_options") }?;
+        if batch.is_null() {
+            return Err(Fault::null("where the batch is to go"));
+        }
+        let (steps, results, errors) = (Vec::new(), Vec::new(), Vec::new());
+        let state = State { options, steps, operations: 0, results, errors };
+        let handle = BATCHES.add(Arc::new(Mutex::new(state)))?;
+        // SAFETY: as the header says.
+        unsafe { raw::put(batch, handle, "where the batch is to go") }
+    })
+}
+
+/// Adds a read of `length` bytes from `offset` into `data`. The index of its result.
+///
+/// Any thread. Does not block; does no I/O. The memory is used when the batch is run, and must be there then.
+///
+/// Pointers: `length` bytes at `data` while the batch is run, as at the top of this file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_batch_read(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    data: *mut c_void,
+    length: usize,
+    offset: u64,
+    user_data: u64,
+) -> i64 {
+    call(|| add(batch, file, What::Read { data: Address(data), length, offset }, user_data))
+}
+
+/// Adds a write of `length` bytes from `data` at `offset`; in all else as ringfile_batch_read.
+///
+/// Pointers: `length` bytes at `data` while the batch is run, as at the top of this file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_batch_write(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    data: *const c_void,
+    length: usize,
+    offset: u64,
+    user_data: u64,
+) -> i64 {
+    call(|| add(batch, file, What::Write { data: Address(data.cast_mut()), length, offset }, user_data))
+}
+
+/// Adds an fdatasync. It covers what has ended when it starts: put a ringfile_batch_barrier before it to have it cover the
+/// batch's writes. The index of its result. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_sync_data(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    user_data: u64,
+) -> i64 {
+    call(|| add(batch, file, What::SyncData, user_data))
+}
+
+/// Adds an fsync; in all else as ringfile_batch_sync_data.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_sync_all(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    user_data: u64,
+) -> i64 {
+    call(|| add(batch, file, What::SyncAll, user_data))
+}
+
+/// Has what is added from now on wait until all that was added before has ended. Where one of those failed, what comes
+/// after is not begun: its result is -ECANCELED. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_barrier(batch: *mut ringfile_batch) -> c_int {
+    done(|| {
+        with(batch, |state| {
+            state.steps.push(Step::Barrier);
+            Ok(())
+        })
+    })
+}
+
+/// Carries out what was added and waits for all of it, on the calling thread. How many operations failed; each has its
+/// result (ringfile_batch_results). The batch is empty then, to be filled and run again. Results of a run before are gone.
+///
+/// Any thread, one at a time. Blocks. -EBUSY: another thread uses the batch.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_run(batch: *mut ringfile_batch) -> i64 {
+    call(|| with(batch, run))
+}
+
+fn run(state: &mut State) -> Result<i64> {
+    let mut batch = Batch::with_capacity(state.operations).stop_on_error(state.options.stop_on_error != 0);
+    if state.options.in_flight != 0 {
+        batch = batch.in_flight(state.options.in_flight);
+    }
+    if state.options.merge_reads != 0 {
+        batch = batch.merge_reads(state.options.merge_gap);
+    }
+    state.results.clear();
+    state.errors.clear();
+    // Beside those that are refused here.
+    let mut begun = Vec::with_capacity(state.operations);
+    for step in &state.steps {
+        let Step::Operation { what, file, user_data } = step else {
+            batch.barrier();
+            continue;
+        };
+        let index = state.results.len();
+        state.results.push(ringfile_result { user_data: *user_data, result: 0 });
+        match add_to(&mut batch, *what, file) {
+            Ok(()) => begun.push(index),
+            Err(fault) => state.results[index].result = fault.note(),
+        }
+    }
+    state.steps.clear();
+    state.operations = 0;
+    for (index, done) in begun.into_iter().zip(batch.run()) {
+        state.results[index].result = match done.result {
+            Ok(bytes) => bytes as i64,
+            Err(error) => {
+                let text = error.to_string();
+                remember(text.as_str());
+                state.errors.push((index, CString::new(text).unwrap_or_default()));
+                -i64::from(errno(&error))
+            }
+        };
+    }
+    Ok(state.results.iter().filter(|result| result.result < 0).count() as i64)
+}
+
+fn add_to(batch: &mut Batch, what: What, file: &File) -> Result<()> {
+    match what {
+        What::Read { data, length, offset } => {
+            // SAFETY: the memory is there and the operation's alone while the batch is run, says the header.
+            batch.read(file, unsafe { memory::at(data.0, length) }?, offset);
+        }
+        What::Write { data, length, offset } => {
+            // SAFETY: as above, and it is only read.
+            batch.write(file, unsafe { memory::at(data.0, length) }?, offset);
+        }
+        What::SyncData => {
+            batch.sync_data(file);
+        }
+        What::SyncAll => {
+            batch.sync_all(file);
+        }
+    }
+    Ok(())
+}
+
+/// The results of the last run, in the order in which the operations were added. `*results` gets where they are: the
+/// batch's, until it is run again, reset or closed. How many.
+///
+/// Any thread. Does not block.
+///
+/// Pointers: `results` points to where the address is to go.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_batch_results(
+    batch: *const ringfile_batch,
+    results: *mut *const ringfile_result,
+) -> i64 {
+    call(|| {
+        with(batch, |state| {
+            // SAFETY: as the header says.
+            unsafe { raw::put(results, state.results.as_ptr(), "where the results are to go") }?;
+            Ok(state.results.len() as i64)
+        })
+    })
+}
+
+/// What went wrong with one operation of the last run, by the index of its result; an empty text where nothing has. Never
+/// NULL. The batch's, until it is run again, reset or closed. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_error(batch: *const ringfile_batch, index: usize) -> *const c_char {
+    let mut text = c"".as_ptr();
+    call(|| {
+        with(batch, |state| {
+            if let Some((_, error)) = state.errors.iter().find(|(of, _)| *of == index) {
+                text = error.as_ptr();
+            }
+            Ok(0)
+        })
+    });
+    text
+}
+
+/// Takes out what was added and not run, and the results of the last run. Its memory stays, for the next use. Any thread;
+/// does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_reset(batch: *mut ringfile_batch) -> c_int {
+    done(|| {
+        with(batch, |state| {
+            state.steps.clear();
+            state.operations = 0;
+            state.results.clear();
+            state.errors.clear();
+            Ok(())
+        })
+    })
+}
+
+/// Closes a batch. What was added and not run is not carried out. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_free(batch: *mut ringfile_batch) -> c_int {
+    done(|| BATCHES.remove(batch).map(drop))
+}

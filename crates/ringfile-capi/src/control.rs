@@ -1,0 +1,170 @@
+//! Operations that move no data: syncing, allocating, cutting, advising.
+
+use std::ffi::{c_char, c_int};
+use std::os::fd::{AsFd, AsRawFd};
+
+use ringfile::{Advice, AllocateMode, block_on};
+
+use crate::error::{Fault, Result, done};
+use crate::file::{self, ringfile_file};
+use crate::{local, raw};
+
+/// ringfile_allocate: blocks for the range; the file grows to hold it.
+pub const RINGFILE_ALLOCATE_EXTEND: u32 = 0;
+/// Blocks for the range; the file keeps its size.
+pub const RINGFILE_ALLOCATE_KEEP_SIZE: u32 = 1;
+/// Gives the range's blocks back: it reads as zeros from then on. The file keeps its size.
+pub const RINGFILE_ALLOCATE_PUNCH_HOLE: u32 = 2;
+/// The range reads as zeros from then on, and keeps its blocks. The file grows to hold it.
+pub const RINGFILE_ALLOCATE_ZERO_RANGE: u32 = 3;
+
+/// ringfile_advise: nothing in particular.
+pub const RINGFILE_ADVICE_NORMAL: u32 = 0;
+/// It will be read from front to back.
+pub const RINGFILE_ADVICE_SEQUENTIAL: u32 = 1;
+/// It will be read here and there.
+pub const RINGFILE_ADVICE_RANDOM: u32 = 2;
+/// It will be wanted soon: start reading it in.
+pub const RINGFILE_ADVICE_WILL_NEED: u32 = 3;
+/// It will not be wanted: clean pages of it go.
+pub const RINGFILE_ADVICE_DONT_NEED: u32 = 4;
+
+/// ringfile_sync_range: wait for the range's pages that are being written.
+#[allow(dead_code, reason = "for the header")]
+pub const RINGFILE_SYNC_RANGE_WAIT_BEFORE: u32 = 1;
+/// Start writing the range's dirty pages.
+#[allow(dead_code, reason = "for the header")]
+pub const RINGFILE_SYNC_RANGE_WRITE: u32 = 2;
+/// Wait for those.
+#[allow(dead_code, reason = "for the header")]
+pub const RINGFILE_SYNC_RANGE_WAIT_AFTER: u32 = 4;
+
+fn sync(file: *const ringfile_file, all: bool) -> Result<()> {
+    let file = file::get(file)?;
+    local::blocking(|queue| {
+        if all {
+            queue.sync_all(&file, 0);
+        } else {
+            queue.sync_data(&file, 0);
+        }
+        queue.submit();
+        queue.wait(1, None);
+        match queue.take() {
+            Some((_, done)) => Ok(done.result.map(drop)?),
+            None => Err(Fault::new(
+                libc::EOPNOTSUPP,
+                "the sync can't be waited for: a forked child, or the thread ends",
+            )),
+        }
+    })
+}
+
+/// Waits until all data of the file that were written, and what is needed to read them back, are on stable storage
+/// (fdatasync).
+///
+/// Any thread. Blocks. Writes that are still in flight are not waited for. Errors are those of fdatasync(2); after one, the
+/// state of what was not synced is unknown.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_sync_data(file: *const ringfile_file) -> c_int {
+    done(|| sync(file, false))
+}
+
+/// As ringfile_sync_data, with all metadata (fsync).
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_sync_all(file: *const ringfile_file) -> c_int {
+    done(|| sync(file, true))
+}
+
+/// Starts writing a range's dirty pages to the disk, or waits for them, by `flags` (RINGFILE_SYNC_RANGE_...); `length` 0
+/// means to the end (sync_file_range). Makes nothing durable: it has no metadata written, and no disk's cache.
+///
+/// Any thread. Blocks as sync_file_range(2), whose errors it has.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_sync_range(
+    file: *const ringfile_file,
+    offset: u64,
+    length: u64,
+    flags: u32,
+) -> c_int {
+    done(|| {
+        let file = file::get(file)?;
+        let (Ok(from), Ok(len)) = (i64::try_from(offset), i64::try_from(length)) else {
+            return Err(Fault::invalid("the range is beyond 2^63 bytes"));
+        };
+        // SAFETY: no memory is passed.
+        if unsafe { libc::sync_file_range(file.as_fd().as_raw_fd(), from, len, flags) } == 0 {
+            return Ok(());
+        }
+        let error = std::io::Error::last_os_error();
+        let path = file.path().map(|path| format!(" of {}", path.display())).unwrap_or_default();
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        Err(Fault::new(errno, format!("syncing {length} bytes at offset {offset}{path}: {error}")))
+    })
+}
+
+/// Allocates the blocks of a range of bytes, or gives them back, by `mode` (RINGFILE_ALLOCATE_...).
+///
+/// Any thread. Blocks. Errors are those of fallocate(2): -ENOSPC, or -EOPNOTSUPP where the file system has no such mode.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_allocate(
+    file: *const ringfile_file,
+    mode: u32,
+    offset: u64,
+    length: u64,
+) -> c_int {
+    done(|| {
+        let mode = match mode {
+            RINGFILE_ALLOCATE_EXTEND => AllocateMode::Extend,
+            RINGFILE_ALLOCATE_KEEP_SIZE => AllocateMode::KeepSize,
+            RINGFILE_ALLOCATE_PUNCH_HOLE => AllocateMode::PunchHole,
+            RINGFILE_ALLOCATE_ZERO_RANGE => AllocateMode::ZeroRange,
+            other => return Err(Fault::invalid(format!("mode is {other}: see RINGFILE_ALLOCATE_..."))),
+        };
+        Ok(block_on(file::get(file)?.allocate(mode, offset, length))?)
+    })
+}
+
+/// Sets the file's size in bytes: cuts it, or extends it with zeros.
+///
+/// Any thread. Blocks. Errors are those of ftruncate(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_truncate(file: *const ringfile_file, length: u64) -> c_int {
+    done(|| Ok(block_on(file::get(file)?.set_len(length))?))
+}
+
+/// Tells the page cache what to expect of a range of bytes (RINGFILE_ADVICE_...); `length` 0 means to the end.
+///
+/// Any thread. Blocks as posix_fadvise(2), whose errors it has.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_advise(
+    file: *const ringfile_file,
+    offset: u64,
+    length: u64,
+    advice: u32,
+) -> c_int {
+    done(|| {
+        let advice = match advice {
+            RINGFILE_ADVICE_NORMAL => Advice::Normal,
+            RINGFILE_ADVICE_SEQUENTIAL => Advice::Sequential,
+            RINGFILE_ADVICE_RANDOM => Advice::Random,
+            RINGFILE_ADVICE_WILL_NEED => Advice::WillNeed,
+            RINGFILE_ADVICE_DONT_NEED => Advice::DontNeed,
+            other => return Err(Fault::invalid(format!("advice is {other}: see RINGFILE_ADVICE_..."))),
+        };
+        Ok(block_on(file::get(file)?.advise(offset, length, advice))?)
+    })
+}
+
+/// Syncs a directory, so that files made, renamed or removed in it stay so after a crash.
+///
+/// Any thread. Blocks. Errors are those of open(2) and fsync(2).
+///
+/// Pointers: `path` is a text that ends with 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_sync_directory(path: *const c_char) -> c_int {
+    done(|| {
+        // SAFETY: as the header says.
+        let path = unsafe { raw::path(path) }?;
+        Ok(block_on(ringfile::sync_dir(path))?)
+    })
+}

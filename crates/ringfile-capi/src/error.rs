@@ -1,0 +1,125 @@
+//! How failures reach C: a negative errno, and a text that the thread can ask for.
+//!
+//! What always holds: a panic ends here, as an error of the function that was called.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ringfile::{Error, PoolError};
+
+/// Why a function failed.
+pub(crate) struct Fault {
+    pub(crate) errno: i32,
+    text: String,
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Fault>;
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+impl Fault {
+    pub(crate) fn new(errno: i32, text: impl Into<String>) -> Self {
+        Self { errno, text: text.into() }
+    }
+
+    pub(crate) fn invalid(text: impl Into<String>) -> Self {
+        Self::new(libc::EINVAL, text)
+    }
+
+    pub(crate) fn null(what: &str) -> Self {
+        Self::new(libc::EFAULT, format!("{what} is NULL"))
+    }
+
+    /// Keeps the text for `ringfile_last_error`, and gives the number.
+    pub(crate) fn note(self) -> i64 {
+        remember(self.text);
+        -i64::from(self.errno)
+    }
+}
+
+/// Keeps a text for `ringfile_last_error`.
+pub(crate) fn remember(text: impl Into<Vec<u8>>) {
+    let mut text: Vec<u8> = text.into();
+    text.retain(|&byte| byte != 0);
+    let _ = LAST.try_with(|last| {
+        if let (Ok(mut last), Ok(text)) = (last.try_borrow_mut(), CString::new(text)) {
+            *last = text;
+        }
+    });
+}
+
+/// The errno of an error that may have none of its own.
+pub(crate) fn errno(error: &Error) -> i32 {
+    error.errno().unwrap_or_else(|| errno_of(error.kind()))
+}
+
+fn errno_of(kind: ErrorKind) -> i32 {
+    match kind {
+        ErrorKind::InvalidInput => libc::EINVAL,
+        ErrorKind::OutOfMemory => libc::ENOMEM,
+        ErrorKind::Unsupported => libc::EOPNOTSUPP,
+        ErrorKind::WouldBlock => libc::EDEADLK,
+        ErrorKind::ResourceBusy => libc::EBUSY,
+        ErrorKind::WriteZero | ErrorKind::StorageFull => libc::ENOSPC,
+        _ => libc::EIO,
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::new(errno(&error), error.to_string())
+    }
+}
+
+impl From<PoolError> for Fault {
+    fn from(error: PoolError) -> Self {
+        let text = error.to_string();
+        let errno = match error {
+            PoolError::WouldDeadlock { .. } => libc::EDEADLK,
+            PoolError::Invalid { .. } => libc::EINVAL,
+            PoolError::Lent { .. } => libc::EBUSY,
+            PoolError::NoHugePages { errno, .. } | PoolError::System { errno, .. } => errno,
+            _ => libc::ENOMEM,
+        };
+        Self::new(errno, text)
+    }
+}
+
+/// Carries a function out: its number, or the negative errno.
+#[inline]
+pub(crate) fn call(act: impl FnOnce() -> Result<i64>) -> i64 {
+    match catch_unwind(AssertUnwindSafe(act)) {
+        Ok(Ok(number)) => number,
+        Ok(Err(fault)) => fault.note(),
+        Err(panic) => panicked(&*panic).note(),
+    }
+}
+
+/// [`call`], for what gives no more than success.
+#[inline]
+pub(crate) fn done(act: impl FnOnce() -> Result<()>) -> c_int {
+    call(|| act().map(|()| 0)) as c_int
+}
+
+#[cold]
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Fault {
+    let said = panic.downcast_ref::<&str>().copied();
+    let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    Fault::new(libc::ENOTRECOVERABLE, format!("a defect of ringfile, please report it: {said}"))
+}
+
+/// What went wrong last on this thread: what was being done, to which file, why it failed, and what to try. An empty text
+/// where nothing has. Never NULL. Belongs to the library: valid until the next call of the same thread that fails.
+///
+/// Where one operation of many has failed (batches, reads, queues, ringfile_read_many), the text is that of the last
+/// failed one whose result was taken. Never blocks, never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_last_error() -> *const c_char {
+    const NOTHING: &CStr = c"";
+    LAST.try_with(|last| last.try_borrow().map_or(NOTHING.as_ptr(), |last| last.as_ptr()))
+        .unwrap_or(NOTHING.as_ptr())
+}

@@ -1,0 +1,245 @@
+//! Opening, closing and looking at files.
+
+use std::ffi::{c_char, c_int};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use ringfile::{Durability, File, OpenOptions, Route};
+
+use crate::error::{Fault, Result, call, done};
+use crate::raw::{self, Growing};
+use crate::table::Table;
+
+/// An open file.
+pub struct ringfile_file {
+    _opaque: [u8; 0],
+}
+
+static FILES: Table<File> = Table::new("ringfile_file", 7);
+
+/// What a handle stands for.
+#[inline]
+pub(crate) fn get(file: *const ringfile_file) -> Result<File> {
+    FILES.get(file)
+}
+
+/// Uses what a handle stands for, which can't be closed meanwhile: for what does not block.
+#[inline]
+pub(crate) fn with<R>(file: *const ringfile_file, act: impl FnOnce(&File) -> R) -> Result<R> {
+    FILES.with(file, act)
+}
+
+/// ringfile_open_options.flags: for reading.
+pub const RINGFILE_READ: u32 = 1;
+/// For writing.
+pub const RINGFILE_WRITE: u32 = 2;
+/// Made where it is not there. Needs RINGFILE_WRITE.
+pub const RINGFILE_CREATE: u32 = 4;
+/// Made; -EEXIST where it is there. Needs RINGFILE_WRITE.
+pub const RINGFILE_CREATE_NEW: u32 = 8;
+/// Cut to length 0. Needs RINGFILE_WRITE.
+pub const RINGFILE_TRUNCATE: u32 = 16;
+/// Direct I/O (O_DIRECT), past the page cache. -EOPNOTSUPP where the file system has none.
+pub const RINGFILE_DIRECT: u32 = 32;
+/// With RINGFILE_DIRECT: buffered I/O where direct I/O can't be had.
+pub const RINGFILE_BUFFERED_FALLBACK: u32 = 64;
+/// Completions are polled for (IOPOLL), on devices with poll queues. Needs RINGFILE_DIRECT.
+pub const RINGFILE_POLL: u32 = 128;
+/// Buffered I/O that leaves nothing in the page cache (RWF_DONTCACHE), where the file system has it.
+pub const RINGFILE_DONT_CACHE: u32 = 256;
+
+/// Which way operations go: what ringfile_set_default_route set, at first RINGFILE_ROUTE_AUTO.
+pub const RINGFILE_ROUTE_DEFAULT: u32 = 0;
+/// The cheapest, found from the file's own first operations, for reads and writes apart.
+pub const RINGFILE_ROUTE_AUTO: u32 = 1;
+/// io_uring; an error where no ring can be had.
+pub const RINGFILE_ROUTE_RING: u32 = 2;
+/// A plain call on the calling thread.
+pub const RINGFILE_ROUTE_INLINE: u32 = 3;
+/// A plain call on a thread of a small pool.
+pub const RINGFILE_ROUTE_WORKERS: u32 = 4;
+
+/// ringfile_open_options.durability, for ringfile_write_durable: the cheaper of the two, found by the first such writes.
+pub const RINGFILE_DURABILITY_AUTO: u32 = 0;
+/// Each write is durable by itself (RWF_DSYNC).
+pub const RINGFILE_DURABILITY_DSYNC: u32 = 1;
+/// Each write is followed by an fdatasync that is submitted with it.
+pub const RINGFILE_DURABILITY_FSYNC: u32 = 2;
+
+/// How a file is to be opened. All zeros but `size` and `flags` are the defaults.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ringfile_open_options {
+    /// sizeof(ringfile_open_options).
+    pub size: usize,
+    /// RINGFILE_READ, RINGFILE_WRITE, ..., joined by |.
+    pub flags: u32,
+    /// The mode of a file that is made, before the umask; 0 for 0666.
+    pub mode: u32,
+    /// More flags of open(2), such as O_NOFOLLOW; of O_DIRECT see RINGFILE_DIRECT.
+    pub custom_flags: i32,
+    /// RINGFILE_ROUTE_...
+    pub route: u32,
+    /// RINGFILE_DURABILITY_...
+    pub durability: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+// SAFETY: integers alone, with the size first.
+unsafe impl Growing for ringfile_open_options {}
+
+/// The route of a number; none for the default.
+pub(crate) fn route(number: u32) -> Result<Option<Route>> {
+    Ok(match number {
+        RINGFILE_ROUTE_DEFAULT => None,
+        RINGFILE_ROUTE_AUTO => Some(Route::Auto),
+        RINGFILE_ROUTE_RING => Some(Route::Ring),
+        RINGFILE_ROUTE_INLINE => Some(Route::Inline),
+        RINGFILE_ROUTE_WORKERS => Some(Route::Workers),
+        other => return Err(Fault::invalid(format!("route is {other}: see RINGFILE_ROUTE_..."))),
+    })
+}
+
+fn options(from: &ringfile_open_options) -> Result<OpenOptions> {
+    const ALL: u32 = RINGFILE_DONT_CACHE * 2 - 1;
+    if from.flags & !ALL != 0 {
+        return Err(Fault::invalid(format!("flags has bits {:#x} that mean nothing", from.flags & !ALL)));
+    }
+    let has = |flag| from.flags & flag != 0;
+    let mut options = OpenOptions::new();
+    options
+        .read(has(RINGFILE_READ))
+        .write(has(RINGFILE_WRITE))
+        .create(has(RINGFILE_CREATE))
+        .create_new(has(RINGFILE_CREATE_NEW))
+        .truncate(has(RINGFILE_TRUNCATE))
+        .direct(has(RINGFILE_DIRECT))
+        .buffered_fallback(has(RINGFILE_BUFFERED_FALLBACK))
+        .poll(has(RINGFILE_POLL))
+        .dont_cache(has(RINGFILE_DONT_CACHE))
+        .custom_flags(from.custom_flags)
+        .durability(match from.durability {
+            RINGFILE_DURABILITY_AUTO => Durability::Auto,
+            RINGFILE_DURABILITY_DSYNC => Durability::Dsync,
+            RINGFILE_DURABILITY_FSYNC => Durability::Fsync,
+            other => {
+                return Err(Fault::invalid(format!("durability is {other}: see RINGFILE_DURABILITY_...")));
+            }
+        });
+    if from.mode != 0 {
+        options.mode(from.mode);
+    }
+    if let Some(route) = route(from.route)? {
+        options.route(route);
+    }
+    Ok(options)
+}
+
+/// Opens a file. `*file` gets the handle, to be closed with ringfile_close.
+///
+/// Any thread. Blocks as open(2). Errors are those of open(2); -EOPNOTSUPP: direct I/O can't be had, and nothing was made
+/// or cut for it; -EINVAL: options that make no sense together.
+///
+/// Pointers: `path` is a text that ends with 0; `options` points to one whose size is set, and `file` to where the handle is to go.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_open(
+    path: *const c_char,
+    options: *const ringfile_open_options,
+    file: *mut *mut ringfile_file,
+) -> c_int {
+    done(|| {
+        // SAFETY: as the header says.
+        let (path, given) = unsafe { (raw::path(path)?, raw::options(options, "ringfile_open_options")?) };
+        if file.is_null() {
+            return Err(Fault::null("where the file is to go"));
+        }
+        let handle = FILES.add(self::options(&given)?.open(path)?)?;
+        // SAFETY: as the header says.
+        unsafe { raw::put(file, handle, "where the file is to go") }
+    })
+}
+
+/// Makes a file of a descriptor, which stays the caller's: the library has duplicates of its own, until ringfile_close.
+/// What may be done with it is what it was opened for; of the options count RINGFILE_DIRECT (which switches direct I/O on
+/// for the descriptor and all that share it; where it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
+/// RINGFILE_DONT_CACHE, route and durability. `options` may be NULL.
+///
+/// Any thread. Does not block. -EBADF: no descriptor; -EMFILE: no room for the duplicates.
+///
+/// Pointers: `options` points to one whose size is set, or is NULL; `file` points to where the handle is to go.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_open_fd(
+    fd: c_int,
+    options: *const ringfile_open_options,
+    file: *mut *mut ringfile_file,
+) -> c_int {
+    done(|| {
+        // SAFETY: as the header says.
+        let given = unsafe { raw::options(options, "ringfile_open_options") }?;
+        if file.is_null() {
+            return Err(Fault::null("where the file is to go"));
+        }
+        if fd < 0 {
+            return Err(Fault::new(libc::EBADF, format!("{fd} is no descriptor")));
+        }
+        // SAFETY: borrowed for one call, which fails where it is not open.
+        let own = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().map_err(|error| {
+            let errno = error.raw_os_error().unwrap_or(libc::EBADF);
+            Fault::new(errno, format!("duplicating descriptor {fd}: {error}"))
+        })?;
+        let handle = FILES.add(self::options(&given)?.adopt(own.into())?)?;
+        // SAFETY: as the header says.
+        unsafe { raw::put(file, handle, "where the file is to go") }
+    })
+}
+
+/// Closes a file. Operations on it that are not over go on, and keep it open until they are.
+///
+/// Any thread. Does not block. Syncs nothing. A thread's ring that used the file gives it up with the thread's next
+/// operation, with ringfile_thread_rest, or when the thread ends: until then a deleted file's blocks stay taken.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_close(file: *mut ringfile_file) -> c_int {
+    done(|| FILES.remove(file).map(drop))
+}
+
+/// The size in bytes. Any thread. Blocks as fstat(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_size(file: *const ringfile_file) -> i64 {
+    call(|| Ok(i64::try_from(get(file)?.size()?).unwrap_or(i64::MAX)))
+}
+
+/// Whether I/O on the file is direct: 1 or 0. May turn from 1 to 0 with RINGFILE_BUFFERED_FALLBACK. Any thread; does not
+/// block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_is_direct(file: *const ringfile_file) -> c_int {
+    call(|| with(file, |file| i64::from(file.is_direct()))) as c_int
+}
+
+/// What offsets and lengths (`*bytes`) and addresses (`*memory`) of direct I/O are to be multiples of; 1 for buffered I/O.
+/// Either pointer may be NULL. Any thread; does not block.
+///
+/// Pointers: pointers that are not NULL may be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_alignment(
+    file: *const ringfile_file,
+    bytes: *mut usize,
+    memory: *mut usize,
+) -> c_int {
+    done(|| {
+        let alignment = with(file, File::alignment)?;
+        for (to, value) in [(bytes, alignment.bytes), (memory, alignment.memory)] {
+            if !to.is_null() {
+                // SAFETY: as the header says.
+                unsafe { raw::put(to, value, "the alignment") }?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A descriptor of the file, for calls that the library does not have. It stays the library's, and is closed with the
+/// file. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_fd(file: *const ringfile_file) -> c_int {
+    call(|| with(file, |file| i64::from(file.as_fd().as_raw_fd()))) as c_int
+}

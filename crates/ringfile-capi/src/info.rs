@@ -1,0 +1,165 @@
+//! What the library counts and has, and its settings for the whole process.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use ringfile::Metrics;
+
+use crate::error::{Fault, Result, call, done};
+use crate::file::route;
+use crate::local;
+use crate::raw::{self, Growing};
+
+/// The version of the interface that this header is of: major, minor, patch.
+#[allow(dead_code, reason = "for the header")]
+pub const RINGFILE_VERSION_MAJOR: u32 = 0;
+/// See RINGFILE_VERSION_MAJOR.
+#[allow(dead_code, reason = "for the header")]
+pub const RINGFILE_VERSION_MINOR: u32 = 1;
+/// See RINGFILE_VERSION_MAJOR.
+#[allow(dead_code, reason = "for the header")]
+pub const RINGFILE_VERSION_PATCH: u32 = 0;
+
+/// Counts of operations, since the process or the thread began. Filled by ringfile_metrics and ringfile_thread_metrics.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ringfile_counts {
+    /// sizeof(ringfile_counts), set by the caller.
+    pub size: usize,
+    /// Operations that ended, well or not.
+    pub ops: u64,
+    /// Operations of which every submission used a registered buffer.
+    pub fixed_ops: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Calls of io_uring_enter.
+    pub enters: u64,
+    /// Submissions beyond the first of an operation: after a short count, EINTR or EAGAIN.
+    pub resubmitted: u64,
+    /// Operations that were given up before they ended.
+    pub cancelled: u64,
+    /// Operations that ended with an errno.
+    pub failed: u64,
+    /// Completions that belonged to no operation. Anything but 0 is a defect worth a report.
+    pub stray: u64,
+    /// Times that registering memory was refused (RLIMIT_MEMLOCK, an old kernel); I/O on that memory goes on without.
+    pub refused_registrations: u64,
+    /// Operations that were plain calls on the thread itself.
+    pub inline_ops: u64,
+    /// Operations that a worker carried out. What is neither these nor inline went through a ring.
+    pub worker_ops: u64,
+}
+
+// SAFETY: integers alone, with the size first.
+unsafe impl Growing for ringfile_counts {}
+
+fn counts(metrics: Metrics) -> ringfile_counts {
+    ringfile_counts {
+        size: 0,
+        ops: metrics.ops,
+        fixed_ops: metrics.fixed_ops,
+        bytes_read: metrics.bytes_read,
+        bytes_written: metrics.bytes_written,
+        enters: metrics.enters,
+        resubmitted: metrics.resubmitted,
+        cancelled: metrics.cancelled,
+        failed: metrics.failed,
+        stray: metrics.stray,
+        refused_registrations: metrics.refused_registrations,
+        inline_ops: metrics.inline_ops,
+        worker_ops: metrics.worker_ops,
+    }
+}
+
+/// Counts of the whole process. Those of a thread that runs are as of its last wait.
+///
+/// Any thread. Takes a lock for a moment.
+///
+/// Pointers: `counts` points to a struct whose size is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_metrics(counts: *mut ringfile_counts) -> c_int {
+    // SAFETY: as the header says.
+    done(|| unsafe { raw::give(counts, &self::counts(ringfile::metrics()), "ringfile_counts") })
+}
+
+/// Counts of the calling thread, exact at this moment. Does not block.
+///
+/// Pointers: `counts` points to a struct whose size is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_thread_metrics(counts: *mut ringfile_counts) -> c_int {
+    // SAFETY: as the header says.
+    done(|| unsafe { raw::give(counts, &self::counts(ringfile::thread_metrics()), "ringfile_counts") })
+}
+
+/// What io_uring offers here, in words with spaces between them, of the calling thread's ring, or of one made to look at.
+/// Writes as much as there is room for, and a 0 behind it. How many bytes all of it has, without the 0.
+///
+/// Any thread. May make a ring. Fails where none can be made: the error text says what is in the way.
+///
+/// Pointers: `text` has room for `room` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_ring_features(text: *mut c_char, room: usize) -> i64 {
+    call(|| {
+        let features = ringfile::ring_features()?.join(" ");
+        // SAFETY: as the header says; a c_char is a byte.
+        let text = unsafe { raw::array_mut(text.cast::<u8>(), room, "where the features are to go") }?;
+        if let Some(most) = room.checked_sub(1) {
+            let len = features.len().min(most);
+            text[..len].copy_from_slice(&features.as_bytes()[..len]);
+            text[len] = 0;
+        }
+        Ok(features.len() as i64)
+    })
+}
+
+/// The library's version, such as "0.1.0". Never NULL. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_version() -> *const c_char {
+    const VERSION: &CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => c"",
+        };
+    VERSION.as_ptr()
+}
+
+/// Sets the route (RINGFILE_ROUTE_...) of files that are opened from now on without one of their own. Any thread; does not
+/// block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_set_default_route(default_route: u32) -> c_int {
+    done(|| {
+        ringfile::set_default_route(route(default_route)?.unwrap_or_default());
+        Ok(())
+    })
+}
+
+fn some(threads: usize) -> Result<usize> {
+    if threads <= 4096 { Ok(threads) } else { Err(Fault::invalid(format!("{threads} threads are too many"))) }
+}
+
+/// Sets how many threads carry out what threads without a ring of their own wait for; the functions of this header need
+/// none. No effect once they were made. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_set_io_threads(threads: usize) -> c_int {
+    done(|| {
+        ringfile::set_io_threads(some(threads)?);
+        Ok(())
+    })
+}
+
+/// Sets how many workers there may be at most (RINGFILE_ROUTE_WORKERS); 0 for the usual number. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_set_worker_threads(threads: usize) -> c_int {
+    done(|| {
+        ringfile::set_worker_threads(some(threads)?);
+        Ok(())
+    })
+}
+
+/// Has the calling thread give up what its ring keeps between blocking calls: files that were closed, shares of registered
+/// memory. For a thread that will do no I/O for long; the next call takes a little longer. Does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_thread_rest() -> c_int {
+    done(local::rest)
+}

@@ -1,0 +1,289 @@
+//! Blocking reads and writes, one or many.
+//!
+//! What always holds: when a function returns, no operation has the caller's memory any more.
+
+use std::ffi::{c_int, c_void};
+
+use ringfile::{Done, File, Queue, block_on};
+
+use crate::error::{self, Fault, Result, call};
+use crate::file::{self, ringfile_file};
+use crate::pool::{self, ringfile_buffer};
+use crate::{local, memory, raw};
+
+/// Reads of one ringfile_read_many that are in flight at once.
+const AT_ONCE: usize = 256;
+
+/// A piece of memory of a vectored operation; as struct iovec.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ringfile_part {
+    /// Where it is.
+    pub data: *mut c_void,
+    /// Bytes.
+    pub length: usize,
+}
+
+/// One read of ringfile_read_many.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ringfile_read_request {
+    /// Bytes into the file.
+    pub offset: u64,
+    /// Where the bytes are to go.
+    pub data: *mut c_void,
+    /// How many are wanted.
+    pub length: usize,
+    /// Set by the call: the bytes read, fewer than `length` only at the end of the file, or a negative errno.
+    pub result: i64,
+}
+
+/// The number of a result.
+pub(crate) fn number(done: Done) -> Result<i64> {
+    Ok(done.result? as i64)
+}
+
+/// The number of a result, or the negative errno, with the text kept.
+pub(crate) fn number_or_errno(done: Done) -> i64 {
+    match done.result {
+        Ok(bytes) => bytes as i64,
+        Err(error) => {
+            error::remember(error.to_string());
+            -i64::from(error::errno(&error))
+        }
+    }
+}
+
+fn lost() -> Fault {
+    Fault::new(
+        libc::EOPNOTSUPP,
+        "the operation can't be waited for: this is a forked child, or the thread ends",
+    )
+}
+
+/// Carries one operation out.
+fn one(file: *const ringfile_file, add: impl FnOnce(&mut Queue, &File) -> Result<()>) -> Result<i64> {
+    let file = file::get(file)?;
+    local::blocking(|queue| {
+        add(queue, &file)?;
+        queue.submit();
+        if queue.wait(1, None) == 0 {
+            return Err(lost());
+        }
+        queue.take().ok_or_else(lost).and_then(|(_, done)| number(done))
+    })
+}
+
+/// Reads up to `length` bytes from `offset` into `data`: fewer only at the end of the file. How many.
+///
+/// Any thread. Blocks. Errors are those of pread(2).
+///
+/// Pointers: `length` bytes at `data`, as at the top of this file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_read(
+    file: *const ringfile_file,
+    data: *mut c_void,
+    length: usize,
+    offset: u64,
+) -> i64 {
+    call(|| {
+        one(file, |queue, file| {
+            // SAFETY: the memory is there and the operation's alone until this returns, says the header.
+            queue.read(file, unsafe { memory::at(data, length) }?, offset, 0);
+            Ok(())
+        })
+    })
+}
+
+/// Writes all of `length` bytes from `data` at `offset`, or fails. How many: `length`.
+///
+/// Any thread. Blocks. Errors are those of pwrite(2); after one, some of the bytes may be written.
+///
+/// Pointers: `length` bytes at `data`, as at the top of this file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_write(
+    file: *const ringfile_file,
+    data: *const c_void,
+    length: usize,
+    offset: u64,
+) -> i64 {
+    call(|| {
+        one(file, |queue, file| {
+            // SAFETY: the memory is there and nobody changes it until this returns, says the header.
+            queue.write(file, unsafe { memory::at(data.cast_mut(), length) }?, offset, 0);
+            Ok(())
+        })
+    })
+}
+
+/// Reads from `offset` into a buffer up to its capacity, and sets its length to what was read. How many bytes.
+///
+/// Any thread. Blocks. As ringfile_read; the buffer is not to be used or released meanwhile.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_buffer_read(
+    file: *const ringfile_file,
+    buffer: *mut ringfile_buffer,
+    offset: u64,
+) -> i64 {
+    call(|| {
+        let (data, capacity, _) = pool::extent(buffer)?;
+        let read = one(file, |queue, file| {
+            // SAFETY: the buffer's own memory, of which the operation has a share.
+            queue.read(file, unsafe { memory::at(data, capacity) }?, offset, 0);
+            Ok(())
+        })?;
+        pool::set_length(buffer, read as usize)?;
+        Ok(read)
+    })
+}
+
+/// Writes a buffer's length of bytes at `offset`. How many.
+///
+/// Any thread. Blocks. As ringfile_write; the buffer is not to be changed or released meanwhile.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_buffer_write(
+    file: *const ringfile_file,
+    buffer: *const ringfile_buffer,
+    offset: u64,
+) -> i64 {
+    call(|| {
+        let (data, _, length) = pool::extent(buffer)?;
+        one(file, |queue, file| {
+            // SAFETY: the buffer's own memory, of which the operation has a share.
+            queue.write(file, unsafe { memory::at(data, length) }?, offset, 0);
+            Ok(())
+        })
+    })
+}
+
+/// Writes all of `length` bytes from `data` at `offset`, and makes them durable (see RINGFILE_DURABILITY_AUTO). How many.
+///
+/// Any thread. Blocks. Errors are those of pwrite(2) and fdatasync(2).
+///
+/// Pointers: `length` bytes at `data`, as at the top of this file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_write_durable(
+    file: *const ringfile_file,
+    data: *const c_void,
+    length: usize,
+    offset: u64,
+) -> i64 {
+    call(|| {
+        let file = file::get(file)?;
+        // SAFETY: the memory is there and nobody changes it until this returns, says the header; `block_on` waits.
+        let buffer = unsafe { memory::at(data.cast_mut(), length) }?;
+        block_on(file.write_durable_at(buffer, offset)).map_err(ringfile::Error::from)?;
+        Ok(length as i64)
+    })
+}
+
+/// The parts of a vectored operation, as buffers.
+///
+/// # Safety
+/// As [`raw::array`] and, for each part, [`memory::at`].
+unsafe fn buffers(parts: *const ringfile_part, count: usize) -> Result<(Vec<ringfile::Buffer>, usize)> {
+    // SAFETY: as the caller says.
+    let parts = unsafe { raw::array(parts, count, "the parts") }?;
+    // SAFETY: as the caller says.
+    let each = parts.iter().map(|part| unsafe { memory::at(part.data, part.length) });
+    let total = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.length));
+    let total = total.ok_or_else(|| Fault::invalid("the parts together have more bytes than any file"))?;
+    Ok((each.collect::<Result<_>>()?, total))
+}
+
+/// As ringfile_read, into several parts, one after another.
+///
+/// Any thread. Blocks. Allocates.
+///
+/// Pointers: `count` parts at `parts`, and memory for each, as at the top of this file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_readv(
+    file: *const ringfile_file,
+    parts: *const ringfile_part,
+    count: usize,
+    offset: u64,
+) -> i64 {
+    call(|| {
+        let file = file::get(file)?;
+        // SAFETY: as the header says; `block_on` waits.
+        let (buffers, _) = unsafe { buffers(parts, count) }?;
+        let read = block_on(file.read_vectored_at(buffers, offset)).map_err(ringfile::Error::from)?;
+        Ok(read.iter().map(|part| part.len() as i64).sum())
+    })
+}
+
+/// As ringfile_write, from several parts, one after another.
+///
+/// Any thread. Blocks. Allocates.
+///
+/// Pointers: `count` parts at `parts`, and memory for each, as at the top of this file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_writev(
+    file: *const ringfile_file,
+    parts: *const ringfile_part,
+    count: usize,
+    offset: u64,
+) -> i64 {
+    call(|| {
+        let file = file::get(file)?;
+        // SAFETY: as the header says; `block_on` waits.
+        let (buffers, total) = unsafe { buffers(parts, count) }?;
+        block_on(file.write_vectored_at(buffers, offset)).map_err(ringfile::Error::from)?;
+        Ok(total as i64)
+    })
+}
+
+/// Carries out many reads of one file together, and waits for all. Each request's `result` tells of that read. How many of
+/// them failed; negative where none was begun.
+///
+/// Any thread. Blocks. Allocates nothing once the thread has done as many together.
+///
+/// Pointers: `count` requests at `requests`, and memory for each, as at the top of this file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_read_many(
+    file: *const ringfile_file,
+    requests: *mut ringfile_read_request,
+    count: usize,
+) -> c_int {
+    call(|| {
+        let file = file::get(file)?;
+        // SAFETY: as the header says.
+        let requests = unsafe { raw::array_mut(requests, count, "the requests") }?;
+        local::blocking(|queue| read_many(queue, &file, requests))
+    }) as c_int
+}
+
+fn read_many(queue: &mut Queue, file: &File, requests: &mut [ringfile_read_request]) -> Result<i64> {
+    let (mut next, mut over, mut failed) = (0, 0, 0);
+    while over < requests.len() {
+        while next < requests.len() && next - over < AT_ONCE {
+            let request = &mut requests[next];
+            // SAFETY: the memory is there and the read's alone until `ringfile_read_many` returns, says the header.
+            match unsafe { memory::at(request.data, request.length) } {
+                Ok(buffer) => queue.read(file, buffer, request.offset, next as u64),
+                Err(fault) => {
+                    request.result = fault.note();
+                    (over, failed) = (over + 1, failed + 1);
+                }
+            }
+            next += 1;
+        }
+        // A few at a time, so that the device always has many.
+        let open = next - over;
+        if open == 0 {
+            continue;
+        }
+        queue.submit();
+        let at_least = if next == requests.len() { open } else { open.div_ceil(4) };
+        if queue.wait(at_least, None) == 0 {
+            return Err(lost());
+        }
+        while let Some((index, done)) = queue.take() {
+            let result = number_or_errno(done);
+            failed += i64::from(result < 0);
+            requests[index as usize].result = result;
+            over += 1;
+        }
+    }
+    Ok(failed)
+}

@@ -1,0 +1,27 @@
+//! ringfile for C and C++: the library's own types behind handles, one file for each kind.
+//!
+//! Knows only the public interface of ringfile. What always holds: no panic crosses the boundary (`error.rs`); a handle
+//! that is closed, null or of another kind is found out (`table.rs`, `local.rs`); what is read and written through
+//! pointers of the caller's is in `raw.rs` and `memory.rs`. Each function's documentation is that of the header, which
+//! cbindgen makes of these files.
+
+#![allow(non_camel_case_types, reason = "names of C")]
+
+mod batch;
+mod control;
+mod error;
+mod file;
+mod info;
+mod io;
+mod local;
+mod memory;
+mod pool;
+mod queue;
+mod raw;
+mod reads;
+mod table;
+#[cfg(test)]
+mod tests;
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("the C interface needs pointers of 64 bits, in which handles are told apart");

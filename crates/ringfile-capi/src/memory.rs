@@ -1,0 +1,178 @@
+//! Memory for I/O, found by its address: that of pools' buffers, the caller's own that was registered, and any other.
+//!
+//! What always holds: memory that is known here has an owner that keeps it; an operation on it has a share of the owner's
+//! buffer, so that it goes back, or may be unregistered, only when the operation is over.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+
+use ringfile::{Buffer, RegisteredMemory};
+
+use crate::error::{Fault, Result, call, done};
+use crate::raw;
+use crate::table::Table;
+
+/// One registered buffer of io_uring may be so long; what crosses a multiple goes unregistered.
+const REGION: usize = 1 << 30;
+
+/// Memory of the caller's own that is registered.
+pub struct ringfile_memory {
+    _opaque: [u8; 0],
+}
+
+/// By its first address.
+static KNOWN: RwLock<BTreeMap<usize, Buffer>> = RwLock::new(BTreeMap::new());
+/// How much is known, so that nobody takes the lock where nothing is.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+static REGISTERED: Table<Registered> = Table::new("ringfile_memory", 3);
+
+#[derive(Clone, Copy)]
+struct Registered {
+    start: usize,
+    len: usize,
+}
+
+fn known() -> RwLockWriteGuard<'static, BTreeMap<usize, Buffer>> {
+    KNOWN.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has operations find a buffer by its address. Gives it back where some of it is known already.
+pub(crate) fn add(buffer: Buffer) -> std::result::Result<(), Buffer> {
+    let start = buffer.as_ptr().addr();
+    let mut known = known();
+    let before = known.range(..start + buffer.capacity()).next_back();
+    if before.is_some_and(|(&other, of)| other + of.capacity() > start) {
+        return Err(buffer);
+    }
+    known.insert(start, buffer);
+    COUNT.store(known.len(), Ordering::Release);
+    Ok(())
+}
+
+/// Has operations find it no more. Those that have shares of it keep it until they are over.
+pub(crate) fn remove(start: usize) -> Option<Buffer> {
+    let mut known = known();
+    let buffer = known.remove(&start);
+    COUNT.store(known.len(), Ordering::Release);
+    buffer
+}
+
+/// The memory of an operation, as a buffer of that capacity and length.
+///
+/// # Safety
+/// `len` bytes are there, and nobody else touches them until the buffer is dropped; for a write others may read them.
+#[inline]
+pub(crate) unsafe fn at(data: *mut c_void, len: usize) -> Result<Buffer> {
+    if data.is_null() && len > 0 {
+        return Err(Fault::null("the memory of the operation"));
+    }
+    if len > isize::MAX as usize {
+        return Err(Fault::invalid(format!("no memory has {len} bytes")));
+    }
+    let start = data.addr();
+    if len > 0 && COUNT.load(Ordering::Acquire) > 0 {
+        let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((&first, buffer)) = known.range(..=start).next_back()
+            && start - first < buffer.capacity()
+            && len <= buffer.capacity() - (start - first)
+        {
+            // SAFETY: the bytes are the operation's alone, says the caller, and within the buffer.
+            return Ok(unsafe { buffer.share(start - first, len) });
+        }
+    }
+    let data = if data.is_null() { std::ptr::dangling_mut() } else { data.cast() };
+    // SAFETY: as the caller says. Memory that comes from C is initialised, whatever is in it.
+    Ok(unsafe { Buffer::from_raw(data, len) })
+}
+
+/// Keeps nothing: who registered the memory does.
+struct Callers;
+
+/// Registers memory of the caller's own (a buffer pool, a page cache), so that operations on any part of it use
+/// io_uring's fixed buffers, whatever call they come by. `*memory` gets the handle.
+///
+/// The `length` bytes at `data` stay the caller's: to be kept until ringfile_memory_unregister has succeeded, and used
+/// freely in between, but for the parts that operations have. The kernel is told with the first operation on each GiB,
+/// and pins the pages then (RLIMIT_MEMLOCK); where it refuses, operations work unregistered. An operation over a multiple
+/// of 1 GiB from `data` goes unregistered.
+///
+/// Any thread. Does not block. -EEXIST: some of it is registered already, or belongs to a ringfile_buffer.
+///
+/// Pointers: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_memory_register(
+    data: *mut c_void,
+    length: usize,
+    memory: *mut *mut ringfile_memory,
+) -> c_int {
+    done(|| {
+        if data.is_null() || memory.is_null() {
+            return Err(Fault::null(if data.is_null() {
+                "the memory to register"
+            } else {
+                "where the handle is to go"
+            }));
+        }
+        if length == 0 || length > isize::MAX as usize {
+            return Err(Fault::invalid(format!("memory of {length} bytes can't be registered")));
+        }
+        // SAFETY: the caller keeps the memory until it is unregistered, and an operation has its part alone.
+        let whole = unsafe { RegisteredMemory::from_raw(data.cast(), length, Callers) };
+        let start = data.addr();
+        for at in (0..length).step_by(REGION) {
+            let buffer = whole.lend(at..length.min(at + REGION))?;
+            if add(buffer).is_err() {
+                (0..at).step_by(REGION).for_each(|at| drop(remove(start + at)));
+                return Err(Fault::new(
+                    libc::EEXIST,
+                    "some of this memory is registered already, or a ringfile_buffer's",
+                ));
+            }
+        }
+        let handle = REGISTERED.add(Registered { start, len: length })?;
+        // SAFETY: not null, and to be written to, says the header.
+        unsafe { raw::put(memory, handle, "where the handle is to go") }
+    })
+}
+
+/// Gives registered memory up: when it has succeeded, the memory may be freed. Closes the handle then.
+///
+/// Any thread. Does not block. -EBUSY, and nothing is changed, while an operation on some of it is not over: take its
+/// result, or abort it, and call again.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_memory_unregister(memory: *mut ringfile_memory) -> c_int {
+    done(|| {
+        let Registered { start, len } = REGISTERED.get(memory)?;
+        let mut known = known();
+        let in_use =
+            (0..len).step_by(REGION).any(|at| known.get(&(start + at)).is_some_and(Buffer::is_shared));
+        if in_use {
+            return Err(Fault::new(
+                libc::EBUSY,
+                "an operation on this memory is not over: take its result, or abort it, before unregistering",
+            ));
+        }
+        REGISTERED.remove(memory)?;
+        let gone: Vec<_> = (0..len).step_by(REGION).filter_map(|at| known.remove(&(start + at))).collect();
+        COUNT.store(known.len(), Ordering::Release);
+        drop(known);
+        // Unregistering is a system call: outside of the lock.
+        drop(gone);
+        Ok(())
+    })
+}
+
+/// Whether an operation on some of the registered memory is not over: 1 or 0. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_memory_is_in_use(memory: *const ringfile_memory) -> c_int {
+    call(|| {
+        let Registered { start, len } = REGISTERED.get(memory)?;
+        let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
+        let in_use =
+            (0..len).step_by(REGION).any(|at| known.get(&(start + at)).is_some_and(Buffer::is_shared));
+        Ok(i64::from(in_use))
+    }) as c_int
+}

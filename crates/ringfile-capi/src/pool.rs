@@ -1,0 +1,291 @@
+//! Pools, and the buffers that come from them.
+//!
+//! What always holds: a buffer's memory is known by its address (`memory.rs`) from its getting to its release.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ringfile::{HugePages, Pool, WhenFull};
+
+use crate::error::{Fault, Result, call, done};
+use crate::memory;
+use crate::raw::{self, Growing};
+use crate::table::Table;
+
+/// A pool of aligned memory for I/O, with a hard limit.
+pub struct ringfile_pool {
+    _opaque: [u8; 0],
+}
+
+/// A piece of a pool's memory.
+pub struct ringfile_buffer {
+    _opaque: [u8; 0],
+}
+
+static POOLS: Table<Pool> = Table::new("ringfile_pool", 1);
+static BUFFERS: Table<Arc<Known>> = Table::new("ringfile_buffer", 5);
+
+struct Known {
+    start: usize,
+    capacity: usize,
+    length: AtomicUsize,
+}
+
+/// ringfile_pool_options.huge_pages: huge pages where the system makes them by itself.
+pub const RINGFILE_HUGE_PAGES_AUTO: u32 = 0;
+/// Ordinary pages only.
+pub const RINGFILE_HUGE_PAGES_NEVER: u32 = 1;
+/// Huge pages that the administrator has reserved (vm.nr_hugepages), or an error.
+pub const RINGFILE_HUGE_PAGES_REQUIRE: u32 = 2;
+
+/// ringfile_pool_options.when_full: ringfile_buffer_get fails at once with -ENOMEM.
+pub const RINGFILE_WHEN_FULL_ERROR: u32 = 0;
+/// ringfile_buffer_get blocks until its turn has come, first come, first served.
+pub const RINGFILE_WHEN_FULL_WAIT: u32 = 1;
+/// Memory is allocated outside the pool, up to `outside_limit` bytes at a time; it is never registered.
+pub const RINGFILE_WHEN_FULL_OUTSIDE: u32 = 2;
+
+/// How a pool is to be. All zeros but `size` and `capacity` are the defaults.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ringfile_pool_options {
+    /// sizeof(ringfile_pool_options).
+    pub size: usize,
+    /// Bytes that the pool may have at most: a hard limit. Memory is taken as it is needed.
+    pub capacity: usize,
+    /// What addresses are to be multiples of, a power of two; 0 for 4096.
+    pub alignment: usize,
+    /// RINGFILE_HUGE_PAGES_...
+    pub huge_pages: u32,
+    /// RINGFILE_WHEN_FULL_...
+    pub when_full: u32,
+    /// Bytes outside the pool at most, with RINGFILE_WHEN_FULL_OUTSIDE.
+    pub outside_limit: usize,
+    /// Not 0: the memory is not registered with io_uring, and counts not against RLIMIT_MEMLOCK.
+    pub unregistered: u32,
+    /// Not 0: the memory is not there in forked children (MADV_DONTFORK).
+    pub dont_fork: u32,
+}
+
+// SAFETY: integers alone, with the size first.
+unsafe impl Growing for ringfile_pool_options {}
+
+/// What a pool has in use. Filled by ringfile_pool_metrics.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ringfile_pool_counts {
+    /// sizeof(ringfile_pool_counts), set by the caller.
+    pub size: usize,
+    /// The hard limit, in bytes.
+    pub capacity: u64,
+    /// Bytes of memory mapped for the pool, in use or not.
+    pub reserved: u64,
+    /// The most that `reserved` ever was.
+    pub reserved_high_water: u64,
+    /// Bytes in use, as whole blocks.
+    pub in_use: u64,
+    /// Gets that found nothing cached and took the pool's lock.
+    pub misses: u64,
+    /// Buffers that were allocated outside the pool, since it was made.
+    pub outside_allocations: u64,
+    /// Bytes outside the pool, in use now.
+    pub outside_bytes: u64,
+    /// Gets that had to wait for others to give memory back.
+    pub waits: u64,
+    /// Gets that failed because the pool was full.
+    pub failures: u64,
+    /// Regions that the pool's memory lies in.
+    pub regions: u64,
+    /// Regions that are registered with io_uring.
+    pub registered_regions: u64,
+    /// Bytes in registered regions.
+    pub registered_bytes: u64,
+    /// Regions that could not be registered (RLIMIT_MEMLOCK, an old kernel), since the pool was made.
+    pub refused_registrations: u64,
+}
+
+// SAFETY: integers alone, with the size first.
+unsafe impl Growing for ringfile_pool_counts {}
+
+fn build(options: &ringfile_pool_options) -> Result<Pool> {
+    let huge_pages = match options.huge_pages {
+        RINGFILE_HUGE_PAGES_AUTO => HugePages::Auto,
+        RINGFILE_HUGE_PAGES_NEVER => HugePages::Never,
+        RINGFILE_HUGE_PAGES_REQUIRE => HugePages::Require,
+        other => return Err(Fault::invalid(format!("huge_pages is {other}: see RINGFILE_HUGE_PAGES_..."))),
+    };
+    let when_full = match options.when_full {
+        RINGFILE_WHEN_FULL_ERROR => WhenFull::Error,
+        RINGFILE_WHEN_FULL_WAIT => WhenFull::Wait,
+        RINGFILE_WHEN_FULL_OUTSIDE => WhenFull::Outside { limit: options.outside_limit },
+        other => return Err(Fault::invalid(format!("when_full is {other}: see RINGFILE_WHEN_FULL_..."))),
+    };
+    if options.capacity == 0 {
+        return Err(Fault::invalid("the pool's capacity is 0: set it to the bytes that it may have"));
+    }
+    let mut builder = Pool::builder()
+        .capacity(options.capacity)
+        .huge_pages(huge_pages)
+        .when_full(when_full)
+        .dont_fork(options.dont_fork != 0)
+        .registered(options.unregistered == 0);
+    if options.alignment != 0 {
+        builder = builder.alignment(options.alignment);
+    }
+    Ok(builder.build()?)
+}
+
+/// Makes a pool. `*pool` gets the handle, to be closed with ringfile_pool_free.
+///
+/// Any thread. Does not block. -EINVAL: options that make no sense; -ENOMEM: the system has no memory, or no huge pages.
+///
+/// Pointers: `options` points to one whose size is set, and `pool` to where the handle is to go.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_pool_create(
+    options: *const ringfile_pool_options,
+    pool: *mut *mut ringfile_pool,
+) -> c_int {
+    done(|| {
+        // SAFETY: as the header says.
+        let options = unsafe { raw::options(options, "ringfile_pool_options") }?;
+        if pool.is_null() {
+            return Err(Fault::null("where the pool is to go"));
+        }
+        let handle = POOLS.add(build(&options)?)?;
+        // SAFETY: as the header says.
+        unsafe { raw::put(pool, handle, "where the pool is to go") }
+    })
+}
+
+/// Closes a pool. Buffers of it stay good until they are released; then the memory goes back to the system.
+///
+/// Any thread. Does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_pool_free(pool: *mut ringfile_pool) -> c_int {
+    done(|| POOLS.remove(pool).map(drop))
+}
+
+/// Tells what a pool has in use.
+///
+/// Any thread. Takes the pool's lock for a moment.
+///
+/// Pointers: `counts` points to a struct whose size is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_pool_metrics(
+    pool: *const ringfile_pool,
+    counts: *mut ringfile_pool_counts,
+) -> c_int {
+    done(|| {
+        let metrics = POOLS.get(pool)?.metrics();
+        let known = ringfile_pool_counts {
+            size: 0,
+            capacity: metrics.capacity as u64,
+            reserved: metrics.reserved as u64,
+            reserved_high_water: metrics.reserved_high_water as u64,
+            in_use: metrics.in_use as u64,
+            misses: metrics.misses,
+            outside_allocations: metrics.outside_allocations,
+            outside_bytes: metrics.outside_bytes as u64,
+            waits: metrics.waits,
+            failures: metrics.failures,
+            regions: metrics.regions as u64,
+            registered_regions: metrics.registered_regions as u64,
+            registered_bytes: metrics.registered_bytes as u64,
+            refused_registrations: metrics.refused_registrations as u64,
+        };
+        // SAFETY: as the header says.
+        unsafe { raw::give(counts, &known, "ringfile_pool_counts") }
+    })
+}
+
+/// Gets memory of a pool, of that capacity and length 0. `*buffer` gets the handle, to be closed with
+/// ringfile_buffer_release.
+///
+/// Any thread. Blocks only where the pool is full and set to wait. -ENOMEM: the pool is full, or has never so much.
+///
+/// Pointers: `buffer` points to where the handle is to go.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_buffer_get(
+    pool: *const ringfile_pool,
+    capacity: usize,
+    buffer: *mut *mut ringfile_buffer,
+) -> c_int {
+    done(|| {
+        if buffer.is_null() {
+            return Err(Fault::null("where the buffer is to go"));
+        }
+        if capacity == 0 {
+            return Err(Fault::invalid("a buffer of 0 bytes was asked for"));
+        }
+        let memory = POOLS.get(pool)?.get(capacity)?;
+        let known = Known { start: memory.as_ptr().addr(), capacity, length: AtomicUsize::new(0) };
+        let start = known.start;
+        if memory::add(memory).is_err() {
+            return Err(Fault::new(
+                libc::EEXIST,
+                "registered memory of the caller's lies where the pool's does",
+            ));
+        }
+        let handle = BUFFERS.add(Arc::new(known)).inspect_err(|_| drop(memory::remove(start)))?;
+        // SAFETY: as the header says.
+        unsafe { raw::put(buffer, handle, "where the buffer is to go") }
+    })
+}
+
+/// Where a buffer's memory is: the same for its whole life. NULL where the handle is no open buffer.
+///
+/// Any thread. Does not block. The memory holds what this process wrote there before, or zeros.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_buffer_data(buffer: *const ringfile_buffer) -> *mut c_void {
+    let start = call(|| BUFFERS.with(buffer, |known| known.start as i64));
+    if start > 0 { std::ptr::with_exposed_provenance_mut(start as usize) } else { std::ptr::null_mut() }
+}
+
+/// Bytes that a buffer has room for: what was asked for. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_buffer_capacity(buffer: *const ringfile_buffer) -> i64 {
+    call(|| BUFFERS.with(buffer, |known| known.capacity as i64))
+}
+
+/// Bytes that hold data, by what ringfile_buffer_set_length or ringfile_buffer_read said last. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_buffer_length(buffer: *const ringfile_buffer) -> i64 {
+    call(|| BUFFERS.with(buffer, |known| known.length.load(Ordering::Acquire) as i64))
+}
+
+/// Notes how many bytes of a buffer hold data: what ringfile_buffer_write takes. Any thread; does not block. -EINVAL where
+/// that is above the capacity.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_buffer_set_length(buffer: *mut ringfile_buffer, length: usize) -> c_int {
+    done(|| set_length(buffer, length))
+}
+
+pub(crate) fn set_length(buffer: *const ringfile_buffer, length: usize) -> Result<()> {
+    let known = BUFFERS.get(buffer)?;
+    if length > known.capacity {
+        let Known { capacity, .. } = *known;
+        return Err(Fault::invalid(format!("length {length} is above the buffer's capacity {capacity}")));
+    }
+    known.length.store(length, Ordering::Release);
+    Ok(())
+}
+
+/// A buffer's memory, capacity and length.
+pub(crate) fn extent(buffer: *const ringfile_buffer) -> Result<(*mut c_void, usize, usize)> {
+    let known = BUFFERS.get(buffer)?;
+    let start = std::ptr::with_exposed_provenance_mut(known.start);
+    Ok((start, known.capacity, known.length.load(Ordering::Acquire)))
+}
+
+/// Closes a buffer: its memory goes back to the pool, at once, or when the operations on it are over.
+///
+/// Any thread. Does not block. The memory must not be touched any more.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_buffer_release(buffer: *mut ringfile_buffer) -> c_int {
+    done(|| {
+        let known = BUFFERS.remove(buffer)?;
+        drop(memory::remove(known.start));
+        Ok(())
+    })
+}

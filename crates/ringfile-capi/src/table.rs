@@ -1,0 +1,105 @@
+//! Handles: numbers that look like pointers, and what they stand for.
+//!
+//! Safe code. What always holds: a handle that was closed never stands for anything again (2^32 others of its place later
+//! it might); one of another kind, or a true pointer, is found out by the low bits.
+
+use std::sync::{PoisonError, RwLock};
+
+use crate::error::{Fault, Result};
+
+/// Low bits of a handle, which say its kind. No memory has an odd address that somebody allocated.
+const TAG_BITS: u32 = 4;
+const PLACE_BITS: u32 = 24;
+
+/// What is open of one kind.
+pub(crate) struct Table<T> {
+    what: &'static str,
+    tag: usize,
+    slots: RwLock<Slots<T>>,
+}
+
+struct Slots<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<usize>,
+}
+
+struct Slot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+impl<T> Table<T> {
+    /// `tag`: odd, under 16, of no other table.
+    pub(crate) const fn new(what: &'static str, tag: usize) -> Self {
+        Self { what, tag, slots: RwLock::new(Slots { slots: Vec::new(), free: Vec::new() }) }
+    }
+
+    /// Gives a value a handle.
+    pub(crate) fn add<H>(&self, value: T) -> Result<*mut H> {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let place = match slots.free.pop() {
+            Some(place) => place,
+            None if slots.slots.len() >> PLACE_BITS == 0 => {
+                slots.slots.push(Slot { generation: 0, value: None });
+                slots.slots.len() - 1
+            }
+            None => return Err(Fault::new(libc::EMFILE, format!("too many of {} are open", self.what))),
+        };
+        let slot = &mut slots.slots[place];
+        slot.generation = slot.generation.wrapping_add(1).max(1);
+        slot.value = Some(value);
+        let number = (slot.generation as usize) << 32 | place << TAG_BITS | self.tag;
+        Ok(std::ptr::without_provenance_mut(number))
+    }
+
+    fn place(&self, handle: *const ()) -> Option<(usize, u32)> {
+        let number = handle.addr();
+        let place = (number & 0xffff_ffff) >> TAG_BITS;
+        (number & ((1 << TAG_BITS) - 1) == self.tag).then_some((place, (number >> 32) as u32))
+    }
+
+    /// Looks at what a handle stands for.
+    #[inline]
+    pub(crate) fn with<H, R>(&self, handle: *const H, look: impl FnOnce(&T) -> R) -> Result<R> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let found = self.place(handle.cast()).and_then(|(place, generation)| {
+            slots.slots.get(place).filter(|slot| slot.generation == generation)?.value.as_ref()
+        });
+        match found {
+            Some(value) => Ok(look(value)),
+            None => Err(self.unknown(handle.cast())),
+        }
+    }
+
+    /// Closes a handle, and gives what it stood for.
+    pub(crate) fn remove<H>(&self, handle: *const H) -> Result<T> {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let slots = &mut *slots;
+        let found = self.place(handle.cast()).and_then(|(place, generation)| {
+            let slot = slots.slots.get_mut(place).filter(|slot| slot.generation == generation)?;
+            let value = slot.value.take()?;
+            slots.free.push(place);
+            Some(value)
+        });
+        found.ok_or_else(|| self.unknown(handle.cast()))
+    }
+
+    #[cold]
+    fn unknown(&self, handle: *const ()) -> Fault {
+        let why = match handle.addr() {
+            0 => "it is NULL",
+            number if number & ((1 << TAG_BITS) - 1) == self.tag => {
+                "it was closed, or belongs to another process"
+            }
+            _ => "it is a handle of another kind, or none",
+        };
+        Fault::new(libc::EBADF, format!("this is no open {}: {why}", self.what))
+    }
+}
+
+impl<T: Clone> Table<T> {
+    /// A copy of what a handle stands for.
+    pub(crate) fn get<H>(&self, handle: *const H) -> Result<T> {
+        self.with(handle, T::clone)
+    }
+}

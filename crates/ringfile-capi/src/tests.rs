@@ -1,0 +1,1 @@
+//! The interface as a C program uses it, from Rust.
