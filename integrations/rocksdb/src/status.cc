@@ -1,0 +1,29 @@
+// Errors of the kernel as RocksDB knows them.
+#include "status.h"
+
+#include <cerrno>
+#include <system_error>
+
+namespace ringfile_rocksdb {
+
+using rocksdb::IOStatus;
+
+IOStatus ErrorStatus(const std::string& doing, const std::string& path, int error) {
+    const std::string where = doing + ": " + path;
+    const std::string why = std::generic_category().message(error);
+    switch (error) {
+        case ENOSPC: {
+            IOStatus status = IOStatus::NoSpace(where, why);
+            status.SetRetryable(true);
+            return status;
+        }
+        case ESTALE:
+            return IOStatus::IOError(IOStatus::kStaleFile);
+        case ENOENT:
+            return IOStatus::PathNotFound(where, why);
+        default:
+            return IOStatus::IOError(where, why);
+    }
+}
+
+}  // namespace ringfile_rocksdb
