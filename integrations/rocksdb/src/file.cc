@@ -33,7 +33,7 @@ bool KernelTakesDirect(const std::string& path, uint32_t flags) {
     return true;
 }
 
-int Open(const std::string& path, const Access& access, ringfile_file** handle) {
+int OpenHandle(const std::string& path, const Access& access, ringfile_file** handle) {
     ringfile_open_options options{};
     options.size = sizeof options;
     options.flags = access.flags;
@@ -61,7 +61,7 @@ char* PutVarint(char* to, uint64_t number) {
 IOStatus File::Open(const std::string& doing, const std::string& path, const Access& access,
                     std::unique_ptr<File>* opened) {
     ringfile_file* handle = nullptr;
-    const int result = ringfile_rocksdb::Open(path, access, &handle);
+    const int result = OpenHandle(path, access, &handle);
     if (result < 0) {
         return ErrorStatus(doing, path, -result);
     }

@@ -3,12 +3,12 @@
 
 #include <fcntl.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <vector>
 
 #include "async.h"
 #include "counters.h"
+#include "status.h"
 
 namespace ringfile_rocksdb {
 
@@ -24,7 +24,7 @@ IOStatus RandomAccessFile::Read(uint64_t offset, size_t n, const IOOptions&, Sli
     Count().reads.Add();
     const int64_t done = file_->Read(offset, n, scratch);
     *result = Slice(scratch, done < 0 ? 0 : static_cast<size_t>(done));
-    return done < 0 ? ReadError(*file_, offset, n, static_cast<int>(-done)) : IOStatus::OK();
+    return done < 0 ? ReadError(file_->path(), offset, n, static_cast<int>(-done)) : IOStatus::OK();
 }
 
 IOStatus RandomAccessFile::MultiRead(FSReadRequest* requests, size_t count, const IOOptions&, IODebugContext*) {
@@ -42,7 +42,7 @@ IOStatus RandomAccessFile::MultiRead(FSReadRequest* requests, size_t count, cons
         const int64_t done = failed < 0 ? failed : reads[i].result;
         FSReadRequest& request = requests[i];
         request.result = Slice(request.scratch, done < 0 ? 0 : static_cast<size_t>(done));
-        request.status = done < 0 ? ReadError(*file_, request.offset, request.len, static_cast<int>(-done))
+        request.status = done < 0 ? ReadError(file_->path(), request.offset, request.len, static_cast<int>(-done))
                                   : IOStatus::OK();
         bytes += request.result.size();
         errors += done < 0 ? 1 : 0;

@@ -2,6 +2,7 @@
 #include "sequential.h"
 
 #include "counters.h"
+#include "status.h"
 
 namespace ringfile_rocksdb {
 
@@ -22,11 +23,7 @@ IOStatus SequentialFile::PositionedRead(uint64_t offset, size_t n, const IOOptio
     Count().sequential_reads.Add();
     const int64_t done = file_->Read(offset, n, scratch);
     *result = Slice(scratch, done < 0 ? 0 : static_cast<size_t>(done));
-    if (done < 0) {
-        return file_->Error("While reading " + std::to_string(n) + " bytes at " + std::to_string(offset),
-                            static_cast<int>(-done));
-    }
-    return IOStatus::OK();
+    return done < 0 ? ReadError(file_->path(), offset, n, static_cast<int>(-done)) : IOStatus::OK();
 }
 
 IOStatus SequentialFile::Skip(uint64_t n) {

@@ -26,4 +26,8 @@ IOStatus ErrorStatus(const std::string& doing, const std::string& path, int erro
     }
 }
 
+IOStatus ReadError(const std::string& path, uint64_t offset, size_t length, int error) {
+    return ErrorStatus("While reading " + std::to_string(length) + " bytes at " + std::to_string(offset), path, error);
+}
+
 }  // namespace ringfile_rocksdb

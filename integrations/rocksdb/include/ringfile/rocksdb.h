@@ -10,6 +10,8 @@
 
 #include "rocksdb/file_system.h"
 
+#pragma GCC visibility push(default)
+
 namespace ringfile_rocksdb {
 
 // Which way reads and writes go. kAuto finds out for each file, and is what a program should begin with.
@@ -50,3 +52,5 @@ Statistics GetStatistics();
 std::string ToString(const Statistics& statistics);
 
 }  // namespace ringfile_rocksdb
+
+#pragma GCC visibility pop
