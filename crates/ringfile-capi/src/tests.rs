@@ -1,1 +1,96 @@
-//! The interface as a C program uses it, from Rust.
+//! The interface as a C program uses it, from Rust: bytes, counts, errors. C itself is in `examples/`.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+mod header;
+mod misuse;
+mod operations;
+
+use std::ffi::{CStr, CString, c_void};
+use std::path::Path;
+use std::ptr;
+
+use crate::error::ringfile_last_error;
+use crate::file::{self, ringfile_file, ringfile_open, ringfile_open_options};
+use crate::pool::{ringfile_pool, ringfile_pool_create, ringfile_pool_options};
+
+const PAGE: usize = 4096;
+
+fn said() -> String {
+    // SAFETY: a text that ends with 0, of this thread.
+    unsafe { CStr::from_ptr(ringfile_last_error()) }.to_str().unwrap().to_owned()
+}
+
+fn well(result: impl Into<i64>) -> i64 {
+    let result = result.into();
+    assert!(result >= 0, "{result}: {}", said());
+    result
+}
+
+fn fails(result: impl Into<i64>, errno: i32, text: &str) {
+    let result = result.into();
+    assert_eq!(result, -i64::from(errno), "{}", said());
+    assert!(said().contains(text), "{:?} in {:?}", text, said());
+}
+
+/// The pages of a file are full of their number.
+fn content(pages: usize) -> Vec<u8> {
+    (0..pages * PAGE).map(|at| (at / PAGE) as u8).collect()
+}
+
+fn is_page(data: &[u8], page: usize) -> bool {
+    data.len() == PAGE && data.iter().all(|&byte| byte == page as u8)
+}
+
+fn options(flags: u32, route: u32) -> ringfile_open_options {
+    ringfile_open_options {
+        size: size_of::<ringfile_open_options>(),
+        flags,
+        mode: 0,
+        custom_flags: 0,
+        route,
+        durability: 0,
+        reserved: 0,
+    }
+}
+
+/// On the ring, or where the environment forbids it as it is cheapest.
+fn ring() -> u32 {
+    match std::env::var_os("RINGFILE_BACKEND") {
+        None => file::RINGFILE_ROUTE_RING,
+        Some(_) => file::RINGFILE_ROUTE_AUTO,
+    }
+}
+
+fn open(path: &Path, flags: u32, route: u32) -> *mut ringfile_file {
+    let path = CString::new(path.to_str().unwrap()).unwrap();
+    let mut file = ptr::null_mut();
+    // SAFETY: pointers to what is here.
+    well(unsafe { ringfile_open(path.as_ptr(), &options(flags, route), &mut file) });
+    file
+}
+
+fn pool(capacity: usize) -> *mut ringfile_pool {
+    let options = ringfile_pool_options { capacity, ..pool_options() };
+    let mut pool = ptr::null_mut();
+    // SAFETY: pointers to what is here.
+    well(unsafe { ringfile_pool_create(&options, &mut pool) });
+    pool
+}
+
+fn pool_options() -> ringfile_pool_options {
+    ringfile_pool_options {
+        size: size_of::<ringfile_pool_options>(),
+        capacity: 1 << 20,
+        alignment: 0,
+        huge_pages: 0,
+        when_full: 0,
+        outside_limit: 0,
+        unregistered: 0,
+        dont_fork: 0,
+    }
+}
+
+fn place(memory: &mut [u8], offset: usize) -> *mut c_void {
+    memory[offset..].as_mut_ptr().cast()
+}

@@ -11,7 +11,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringfile::{AsyncReads, Batch, Done, File, OpenOptions, Pool, Route, block_on};
+use ringfile::{AsyncReads, Batch, Done, File, OpenOptions, Pool, Queue, Route, block_on};
 use support::forms::routes;
 use support::{Folder, assert_content, content};
 
@@ -165,6 +165,37 @@ fn an_awaited_batch_and_reads_of_a_loop_allocate_for_themselves_alone() {
         });
         println!("{name}, one by one: {few} and {many} allocations");
         assert!(many <= few + growth, "{name}, one by one: {few} for {FEW} reads, {many} for {MANY}");
+    }
+}
+
+#[test]
+fn a_queue_allocates_nothing_once_there_is_room_for_what_is_open() {
+    const MANY: u64 = 3000;
+    let _alone = alone();
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGES as usize * PAGE));
+    let pool = Pool::new(64 << 20);
+    for (name, route, file) in files(&path) {
+        let growth = growth(route);
+        let mut queue = Queue::with_capacity(32);
+        let (few, many) = few_and_many(MANY, |count| {
+            allocations(|| {
+                let mut begun = 0;
+                while begun < count || !queue.is_empty() {
+                    while begun < count && queue.len() < 32 {
+                        queue.read(&file, pool.get(PAGE).unwrap(), begun % PAGES * PAGE as u64, begun);
+                        begun += 1;
+                    }
+                    queue.wait(1, None);
+                    while let Some((number, done)) = queue.take() {
+                        assert_content(&done.buffer.unwrap()[..16], number % PAGES * PAGE as u64);
+                    }
+                }
+            })
+            .0
+        });
+        println!("{name}, queue: {few} and {many} allocations");
+        assert!(many <= few + growth, "{name}, queue: {few} for {FEW} reads, {many} for {MANY}");
     }
 }
 

@@ -385,7 +385,12 @@ impl AsyncReads {
 
     /// Waits until so many have ended and were not taken, or all, or until the deadline. How many there are.
     pub(super) fn wait_for(&mut self, at_least: usize, deadline: Option<Instant>) -> usize {
-        self.wait_until(deadline, |inner| inner.done >= at_least || inner.open == 0);
+        if self.process.is_current() {
+            self.wait_until(deadline, |inner| inner.done >= at_least || inner.open == 0);
+        } else {
+            // A forked child: what is begun there, or was in the parent, ends at once with an error.
+            self.look();
+        }
         self.reads.lock().done
     }
 

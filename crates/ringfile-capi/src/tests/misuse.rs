@@ -1,0 +1,222 @@
+//! What is wrong is an error with words, and nothing else.
+
+use std::ffi::{CString, c_char};
+use std::ptr;
+
+use super::*;
+use crate::batch::*;
+use crate::error;
+use crate::file::*;
+use crate::info::*;
+use crate::io::*;
+use crate::memory::*;
+use crate::pool::*;
+use crate::queue::*;
+use crate::reads::*;
+
+fn queue() -> *mut ringfile_queue {
+    let mut queue = ptr::null_mut();
+    // SAFETY: a pointer to what is here.
+    well(unsafe { ringfile_queue_create(1, &mut queue) });
+    queue
+}
+
+#[test]
+fn a_handle_that_is_null_closed_or_of_another_kind_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, content(1)).unwrap();
+    let (pool, file, mut page) = (pool(1 << 20), open(&path, RINGFILE_READ, 0), vec![0; PAGE]);
+    let true_pointer: *const ringfile_file = page.as_ptr().cast();
+    let other_kind: *const ringfile_file = pool.cast();
+    well(ringfile_close(file));
+    for (handle, why) in [
+        (ptr::null(), "it is NULL"),
+        (file.cast_const(), "it was closed"),
+        (other_kind, "of another kind, or none"),
+        (true_pointer, "of another kind, or none"),
+        (ptr::without_provenance(usize::MAX), "of another kind, or none"),
+    ] {
+        // SAFETY: memory that is here; the handle is none, which is what is tested.
+        fails(unsafe { ringfile_read(handle, place(&mut page, 0), PAGE, 0) }, libc::EBADF, why);
+        fails(ringfile_size(handle), libc::EBADF, why);
+        fails(ringfile_close(handle.cast_mut()), libc::EBADF, why);
+    }
+    let reopened = open(&path, RINGFILE_READ, 0);
+    assert_ne!(reopened, file, "the same place, and another handle");
+    fails(ringfile_size(file), libc::EBADF, "it was closed");
+    well(ringfile_close(reopened));
+    fails(ringfile_pool_free(ptr::null_mut()), libc::EBADF, "ringfile_pool: it is NULL");
+    fails(ringfile_batch_run(ptr::null_mut()), libc::EBADF, "ringfile_batch: it is NULL");
+    fails(ringfile_reads_poll(ptr::null_mut(), 0, 0), libc::EBADF, "ringfile_reads: it is NULL");
+    fails(ringfile_queue_submit(ptr::null_mut()), libc::EBADF, "ringfile_queue: it is NULL");
+    fails(ringfile_memory_unregister(ptr::null_mut()), libc::EBADF, "ringfile_memory: it is NULL");
+    fails(ringfile_buffer_release(ptr::null_mut()), libc::EBADF, "ringfile_buffer: it is NULL");
+    well(ringfile_pool_free(pool));
+}
+
+#[test]
+fn what_belongs_to_a_thread_is_refused_to_others_and_closed_with_it() {
+    let (queue, mut reads) = (queue(), ptr::null_mut());
+    // SAFETY: a pointer to what is here.
+    well(unsafe { ringfile_reads_create(&mut reads) });
+    let (queue_at, reads_at) = (queue.addr(), reads.addr());
+    let left_open = std::thread::spawn(move || {
+        let queue: *mut ringfile_queue = ptr::without_provenance_mut(queue_at);
+        let reads: *mut ringfile_reads = ptr::without_provenance_mut(reads_at);
+        fails(ringfile_queue_submit(queue), libc::EPERM, "belongs to another thread");
+        fails(ringfile_queue_free(queue), libc::EPERM, "belongs to another thread");
+        fails(ringfile_reads_wait(reads, 1), libc::EPERM, "belongs to another thread");
+        self::queue().addr()
+    });
+    let left_open: *mut ringfile_queue = ptr::without_provenance_mut(left_open.join().unwrap());
+    fails(ringfile_queue_submit(left_open), libc::EBADF, "it was closed");
+    well(ringfile_queue_free(queue));
+    fails(ringfile_queue_submit(queue), libc::EBADF, "it was closed");
+    well(ringfile_reads_free(reads));
+}
+
+#[test]
+fn a_panic_is_an_error_of_the_call() {
+    fails(error::call(|| panic!("on purpose")), libc::ENOTRECOVERABLE, "please report it: on purpose");
+}
+
+#[test]
+fn options_of_older_and_newer_headers_are_understood_as_far_as_they_can_be() {
+    #[repr(C)]
+    struct Newer {
+        known: ringfile_pool_options,
+        more: u64,
+    }
+    let mut pool = ptr::null_mut();
+    let mut newer = Newer { known: pool_options(), more: 0 };
+    newer.known.size = size_of::<Newer>();
+    // SAFETY: pointers to what is here, as long as its size says.
+    unsafe {
+        well(ringfile_pool_create((&raw const newer).cast(), &mut pool));
+        well(ringfile_pool_free(pool));
+        newer.more = 1;
+        fails(ringfile_pool_create((&raw const newer).cast(), &mut pool), libc::E2BIG, "does not know");
+        // Size and capacity alone.
+        let older = [16_usize, 1 << 20];
+        well(ringfile_pool_create(older.as_ptr().cast(), &mut pool));
+        well(ringfile_pool_free(pool));
+        let forgotten = ringfile_pool_options { size: 0, ..pool_options() };
+        fails(ringfile_pool_create(&forgotten, &mut pool), libc::EINVAL, "set its field `size` to sizeof");
+        let nothing = ringfile_pool_options { capacity: 0, ..pool_options() };
+        fails(ringfile_pool_create(&nothing, &mut pool), libc::EINVAL, "capacity is 0");
+        let wrong = ringfile_pool_options { when_full: 9, ..pool_options() };
+        fails(ringfile_pool_create(&wrong, &mut pool), libc::EINVAL, "RINGFILE_WHEN_FULL_");
+        let odd = ringfile_pool_options { alignment: 3, ..pool_options() };
+        fails(ringfile_pool_create(&odd, &mut pool), libc::EINVAL, "aligned to 3");
+        fails(ringfile_pool_create(&pool_options(), ptr::null_mut()), libc::EFAULT, "is NULL");
+
+        let mut small = [8 + 16_usize, 0, 0, 77];
+        let full = self::pool(1 << 20);
+        well(ringfile_pool_metrics(full, small.as_mut_ptr().cast()));
+        assert_eq!((small[0], small[1], small[3]), (24, 1 << 20, 77), "no further than its size");
+        let mut buffer = ptr::null_mut();
+        fails(ringfile_buffer_get(full, 1 << 30, &mut buffer), libc::ENOMEM, "can never be had");
+        well(ringfile_pool_free(full));
+    }
+}
+
+#[test]
+fn opening_says_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = CString::new(folder.path().join("none").to_str().unwrap()).unwrap();
+    let mut file = ptr::null_mut();
+    let mut open = |path: *const c_char, flags, route| {
+        // SAFETY: pointers to what is here.
+        unsafe { ringfile_open(path, &options(flags, route), &mut file) }
+    };
+    fails(open(path.as_ptr(), RINGFILE_READ, 0), libc::ENOENT, "none: No such file");
+    fails(open(ptr::null(), RINGFILE_READ, 0), libc::EFAULT, "the path is NULL");
+    fails(open(path.as_ptr(), 0, 0), libc::EINVAL, "neither read");
+    fails(open(path.as_ptr(), RINGFILE_READ | RINGFILE_CREATE, 0), libc::EINVAL, "need write");
+    fails(open(path.as_ptr(), 1 << 30, 0), libc::EINVAL, "mean nothing");
+    fails(open(path.as_ptr(), RINGFILE_READ, 9), libc::EINVAL, "RINGFILE_ROUTE_");
+    // SAFETY: pointers to what is here, or null.
+    unsafe {
+        fails(ringfile_open_fd(-1, ptr::null(), &mut file), libc::EBADF, "-1 is no descriptor");
+        fails(ringfile_open_fd(1 << 20, ptr::null(), &mut file), libc::EBADF, "duplicating descriptor");
+        fails(ringfile_open(path.as_ptr(), ptr::null(), &mut file), libc::EINVAL, "neither read");
+    }
+}
+
+#[test]
+fn a_batch_is_used_by_one_thread_at_a_time() {
+    let (ours, theirs) = std::io::pipe().unwrap();
+    let (mut pipe, mut batch, mut memory) = (ptr::null_mut(), ptr::null_mut(), vec![0; PAGE]);
+    // SAFETY: memory that is here until the batch was run.
+    unsafe {
+        well(ringfile_open_fd(std::os::fd::AsRawFd::as_raw_fd(&ours), ptr::null(), &mut pipe));
+        well(ringfile_batch_create(ptr::null(), &mut batch));
+        well(ringfile_batch_read(batch, pipe, place(&mut memory, 0), PAGE, 0, 0));
+    }
+    let at = batch.addr();
+    let running = std::thread::spawn(move || ringfile_batch_run(ptr::without_provenance_mut(at)));
+    while ringfile_batch_barrier(batch) == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    fails(ringfile_batch_run(batch), libc::EBUSY, "another thread uses the batch");
+    drop(theirs);
+    assert_eq!(running.join().unwrap(), 0);
+    well(ringfile_batch_free(batch));
+    well(ringfile_close(pipe));
+}
+
+#[test]
+fn a_forked_child_hears_that_rings_are_the_parent_s() {
+    if ring() != RINGFILE_ROUTE_RING {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, content(1)).unwrap();
+    let (file, queue, mut page) = (open(&path, RINGFILE_READ, ring()), queue(), vec![0; PAGE]);
+    let mut result = ringfile_result { user_data: 0, result: 0 };
+    // SAFETY: memory that is here.
+    unsafe {
+        assert_eq!(well(ringfile_read(file, place(&mut page, 0), PAGE, 0)), PAGE as i64);
+        well(ringfile_queue_read(queue, file, place(&mut page, 0), PAGE, 0, 0));
+        assert_eq!(well(ringfile_queue_wait(queue, &mut result, 1, 1, -1)), 1);
+    }
+    // SAFETY: the child makes a few calls and ends at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: memory that is here.
+        let refused = unsafe {
+            let read = ringfile_read(file, place(&mut page, 0), PAGE, 0);
+            let words = said().contains("forked child");
+            ringfile_queue_read(queue, file, place(&mut page, 0), PAGE, 0, 0);
+            let taken = ringfile_queue_wait(queue, &mut result, 1, 1, -1);
+            read == -i64::from(libc::EOPNOTSUPP) && words && taken == 1 && result.result == read
+        };
+        // SAFETY: ends the child without running what belongs to the parent.
+        unsafe { libc::_exit(if refused { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: a pointer to what is here.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child");
+    well(ringfile_queue_free(queue));
+    well(ringfile_close(file));
+}
+
+#[test]
+fn the_library_tells_of_itself() {
+    // SAFETY: a text that ends with 0.
+    let version = unsafe { CStr::from_ptr(ringfile_version()) }.to_str().unwrap();
+    let parts = [RINGFILE_VERSION_MAJOR, RINGFILE_VERSION_MINOR, RINGFILE_VERSION_PATCH];
+    assert_eq!(version, parts.map(|part| part.to_string()).join("."));
+    fails(ringfile_set_default_route(9), libc::EINVAL, "RINGFILE_ROUTE_");
+    well(ringfile_set_default_route(RINGFILE_ROUTE_DEFAULT));
+    fails(ringfile_set_io_threads(1 << 20), libc::EINVAL, "too many");
+    let mut text = [1 as c_char; 8];
+    // SAFETY: room that is here.
+    let len = unsafe { ringfile_ring_features(text.as_mut_ptr(), text.len()) };
+    if len >= 0 {
+        assert!(len > 8 && text[7] == 0, "as much as there is room for");
+    }
+}

@@ -1,0 +1,336 @@
+//! Every form of reading and writing.
+
+use std::ffi::c_void;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+use super::*;
+use crate::batch::*;
+use crate::control::*;
+use crate::file::*;
+use crate::info::*;
+use crate::io::*;
+use crate::memory::*;
+use crate::pool::*;
+use crate::queue::*;
+use crate::reads::*;
+
+const READ_WRITE: u32 = RINGFILE_READ | RINGFILE_WRITE;
+
+fn counts() -> ringfile_counts {
+    // SAFETY: integers alone.
+    let mut counts: ringfile_counts = unsafe { std::mem::zeroed() };
+    counts.size = size_of::<ringfile_counts>();
+    // SAFETY: a pointer to what is here.
+    well(unsafe { ringfile_thread_metrics(&mut counts) });
+    counts
+}
+
+#[test]
+fn what_is_written_is_read_by_blocking_calls_on_every_route() {
+    for route in [RINGFILE_ROUTE_DEFAULT, ring(), RINGFILE_ROUTE_INLINE, RINGFILE_ROUTE_WORKERS] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = open(&folder.path().join("data"), READ_WRITE | RINGFILE_CREATE, route);
+        let (written, mut read) = (content(8), vec![99; 8 * PAGE]);
+        // SAFETY: memory that is here, as long as its length says.
+        unsafe {
+            assert_eq!(well(ringfile_write(file, written.as_ptr().cast(), 4 * PAGE, 0)), 4 * PAGE as i64);
+            let rest = [written[4 * PAGE..6 * PAGE].as_ptr(), written[6 * PAGE..].as_ptr()]
+                .map(|data| ringfile_part { data: data.cast_mut().cast(), length: 2 * PAGE });
+            let at_four = 4 * PAGE as u64;
+            assert_eq!(well(ringfile_writev(file, rest.as_ptr(), 2, at_four)), at_four as i64);
+            assert_eq!(well(ringfile_write_durable(file, written.as_ptr().cast(), PAGE, 0)), PAGE as i64);
+        }
+        well(ringfile_sync_data(file));
+        well(ringfile_sync_all(file));
+        well(ringfile_sync_range(file, 0, 0, RINGFILE_SYNC_RANGE_WRITE));
+        assert_eq!(well(ringfile_size(file)), 8 * PAGE as i64);
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(well(ringfile_read(file, place(&mut read, 0), 8 * PAGE, 0)), 8 * PAGE as i64);
+            assert!(read == written);
+            assert_eq!(
+                well(ringfile_read(file, place(&mut read, 0), PAGE, 8 * PAGE as u64 - 10)),
+                10,
+                "the end"
+            );
+            let parts =
+                [0, 4 * PAGE].map(|from| ringfile_part { data: place(&mut read, from), length: PAGE });
+            assert_eq!(well(ringfile_readv(file, parts.as_ptr(), 2, 2 * PAGE as u64)), 2 * PAGE as i64);
+            assert!(is_page(&read[..PAGE], 2) && is_page(&read[4 * PAGE..5 * PAGE], 3));
+            assert_eq!(well(ringfile_read(file, ptr::null_mut(), 0, 0)), 0);
+        }
+        well(ringfile_advise(file, 0, 0, RINGFILE_ADVICE_RANDOM));
+        well(ringfile_truncate(file, 100));
+        assert_eq!(well(ringfile_size(file)), 100);
+        well(ringfile_close(file));
+        well(ringfile_thread_rest());
+    }
+}
+
+#[test]
+fn a_buffer_is_read_into_and_written_from_and_has_its_length() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pool, file) =
+        (pool(1 << 20), open(&folder.path().join("data"), READ_WRITE | RINGFILE_CREATE, ring()));
+    let mut buffer = ptr::null_mut();
+    // SAFETY: pointers to what is here.
+    well(unsafe { ringfile_buffer_get(pool, PAGE, &mut buffer) });
+    assert_eq!(
+        (well(ringfile_buffer_capacity(buffer)), well(ringfile_buffer_length(buffer))),
+        (PAGE as i64, 0)
+    );
+    let data = ringfile_buffer_data(buffer).cast::<u8>();
+    // SAFETY: the buffer's memory.
+    unsafe { data.write_bytes(7, 100) };
+    well(ringfile_buffer_set_length(buffer, 100));
+    assert_eq!(well(ringfile_buffer_write(file, buffer, 0)), 100);
+    well(ringfile_buffer_set_length(buffer, 0));
+    let before = counts();
+    assert_eq!(well(ringfile_buffer_read(file, buffer, 40)), 60);
+    assert_eq!(well(ringfile_buffer_length(buffer)), 60);
+    let after = counts();
+    if ring() == RINGFILE_ROUTE_RING && after.refused_registrations == 0 {
+        assert_eq!((after.ops - before.ops, after.fixed_ops - before.fixed_ops), (1, 1));
+    }
+    fails(ringfile_buffer_set_length(buffer, PAGE + 1), libc::EINVAL, "above the buffer's capacity 4096");
+    // The pool goes when its last buffer does.
+    well(ringfile_pool_free(pool));
+    // SAFETY: the buffer's memory.
+    assert_eq!(unsafe { data.read() }, 7);
+    well(ringfile_buffer_release(buffer));
+    assert!(ringfile_buffer_data(buffer).is_null());
+    well(ringfile_close(file));
+}
+
+#[test]
+fn many_reads_of_one_call_each_have_a_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, content(64)).unwrap();
+    for route in [RINGFILE_ROUTE_DEFAULT, ring(), RINGFILE_ROUTE_WORKERS] {
+        let file = open(&path, RINGFILE_READ, route);
+        let mut memory = vec![99; 1000 * PAGE];
+        let mut requests: Vec<_> = (0..1000)
+            .map(|i| {
+                let offset = (i * 37 % 64 * PAGE) as u64;
+                ringfile_read_request { offset, data: place(&mut memory, i * PAGE), length: PAGE, result: 99 }
+            })
+            .collect();
+        requests[500].data = ptr::null_mut();
+        requests[600].offset = u64::MAX;
+        requests[700].offset = 64 * PAGE as u64 - 1;
+        // SAFETY: memory that is here, as long as its length says.
+        assert_eq!(well(unsafe { ringfile_read_many(file, requests.as_mut_ptr(), 1000) }), 2);
+        for (i, request) in requests.iter().enumerate() {
+            match i {
+                500 => assert_eq!(request.result, -i64::from(libc::EFAULT)),
+                600 => assert_eq!(request.result, -i64::from(libc::EINVAL)),
+                700 => assert_eq!(request.result, 1),
+                _ => {
+                    assert_eq!(request.result, PAGE as i64);
+                    assert!(is_page(&memory[i * PAGE..][..PAGE], i * 37 % 64), "{i}");
+                }
+            }
+        }
+        // SAFETY: none are read.
+        assert_eq!(well(unsafe { ringfile_read_many(file, ptr::null_mut(), 0) }), 0);
+        well(ringfile_close(file));
+    }
+}
+
+fn results(batch: *const ringfile_batch) -> Vec<(u64, i64)> {
+    let mut results = ptr::null();
+    // SAFETY: a pointer to what is here, and then as many as are said.
+    let all = unsafe {
+        let count = well(ringfile_batch_results(batch, &mut results));
+        std::slice::from_raw_parts(results, count as usize)
+    };
+    all.iter().map(|result| (result.user_data, result.result)).collect()
+}
+
+#[test]
+fn a_batch_runs_again_and_stops_where_it_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = open(&folder.path().join("data"), READ_WRITE | RINGFILE_CREATE, ring());
+    let options = ringfile_batch_options {
+        size: size_of::<ringfile_batch_options>(),
+        in_flight: 4,
+        stop_on_error: 0,
+        merge_reads: 1,
+        merge_gap: PAGE,
+    };
+    let (mut batch, mut memory) = (ptr::null_mut(), content(16));
+    // SAFETY: memory that is here until the batch was run.
+    unsafe {
+        well(ringfile_batch_create(&options, &mut batch));
+        for page in 0..16 {
+            let index = ringfile_batch_write(
+                batch,
+                file,
+                place(&mut memory, page * PAGE),
+                PAGE,
+                (page * PAGE) as u64,
+                7,
+            );
+            assert_eq!(well(index), page as i64);
+        }
+        well(ringfile_batch_barrier(batch));
+        well(ringfile_batch_sync_all(batch, file, 8));
+        assert_eq!(well(ringfile_batch_run(batch)), 0);
+        let all = results(batch);
+        assert!(
+            all.len() == 17
+                && all[..16].iter().all(|&result| result == (7, PAGE as i64))
+                && all[16] == (8, 0)
+        );
+
+        memory.fill(99);
+        for page in (0..16).step_by(2) {
+            ringfile_batch_read(
+                batch,
+                file,
+                place(&mut memory, page * PAGE),
+                PAGE,
+                (page * PAGE) as u64,
+                page as u64,
+            );
+        }
+        ringfile_batch_read(batch, file, ptr::null_mut(), PAGE, 0, 100);
+        ringfile_batch_read(batch, file, place(&mut memory, PAGE), PAGE, u64::MAX, 101);
+        well(ringfile_batch_barrier(batch));
+        ringfile_batch_sync_data(batch, file, 102);
+    }
+    assert_eq!(well(ringfile_batch_run(batch)), 3);
+    let all = results(batch);
+    for (at, page) in (0..16).step_by(2).enumerate() {
+        assert_eq!(all[at], (page as u64, PAGE as i64));
+        assert!(is_page(&memory[page * PAGE..][..PAGE], page));
+    }
+    let errnos = [libc::EFAULT, libc::EINVAL, libc::ECANCELED].map(|errno| -i64::from(errno));
+    assert_eq!(all[8..], [(100, errnos[0]), (101, errnos[1]), (102, errnos[2])]);
+    // SAFETY: a text that ends with 0.
+    let text = |index| unsafe { CStr::from_ptr(ringfile_batch_error(batch, index)) }.to_str().unwrap();
+    assert!(text(0).is_empty() && text(9).contains("beyond 2^63"), "{}", text(9));
+    well(ringfile_batch_sync_data(batch, file, 1));
+    well(ringfile_batch_reset(batch));
+    assert_eq!((well(ringfile_batch_run(batch)), results(batch).len()), (0, 0));
+    well(ringfile_batch_free(batch));
+    well(ringfile_close(file));
+}
+
+#[test]
+fn reads_with_handles_are_polled_waited_for_and_aborted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, content(8)).unwrap();
+    let (file, mut reads, mut memory) =
+        (open(&path, RINGFILE_READ, ring()), ptr::null_mut(), vec![99; 8 * PAGE]);
+    let mut numbers = [0; 8];
+    // SAFETY: memory that is here until the reads are over.
+    unsafe {
+        well(ringfile_reads_create(&mut reads));
+        for (page, number) in numbers.iter_mut().enumerate() {
+            let (to, from) = (place(&mut memory, page * PAGE), (page * PAGE) as u64);
+            well(ringfile_reads_start(reads, file, to, PAGE, from, number));
+        }
+    }
+    assert_eq!(well(ringfile_reads_poll(reads, 8, 1)), 8);
+    for (page, number) in numbers.into_iter().enumerate() {
+        assert_eq!(ringfile_reads_is_done(reads, number), 1);
+        let bytes = match page % 3 {
+            0 => ringfile_reads_wait(reads, number),
+            1 => ringfile_reads_take(reads, number),
+            _ => ringfile_reads_abort(reads, number),
+        };
+        assert_eq!(well(bytes), PAGE as i64);
+        assert!(is_page(&memory[page * PAGE..][..PAGE], page));
+        fails(ringfile_reads_wait(reads, number), libc::EINVAL, "names no read");
+        fails(ringfile_reads_take(reads, number), libc::EAGAIN, "not ended");
+    }
+
+    // A pipe that nothing comes out of: the abort gives the memory back all the same.
+    let (ours, _theirs) = std::io::pipe().unwrap();
+    let (mut pipe, mut number) = (ptr::null_mut(), 0);
+    // SAFETY: as above.
+    unsafe {
+        well(ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &mut pipe));
+        well(ringfile_reads_start(reads, pipe, place(&mut memory, 0), PAGE, 0, &mut number));
+    }
+    assert_eq!(well(ringfile_reads_poll(reads, 1, 0)), 0);
+    fails(ringfile_reads_abort(reads, number), libc::ECANCELED, "it was aborted");
+    well(ringfile_reads_free(reads));
+    well(ringfile_close(pipe));
+    well(ringfile_close(file));
+}
+
+#[test]
+fn a_queue_waits_for_so_many_and_not_longer_than_it_is_told() {
+    let (ours, mut theirs) = std::io::pipe().unwrap();
+    let (mut pipe, mut queue, mut memory) = (ptr::null_mut(), ptr::null_mut(), vec![99; PAGE]);
+    let mut results = [ringfile_result { user_data: 0, result: 0 }; 4];
+    // SAFETY: memory that is here until the queue is closed.
+    unsafe {
+        well(ringfile_open_fd(ours.as_raw_fd(), &options(0, RINGFILE_ROUTE_DEFAULT), &mut pipe));
+        well(ringfile_queue_create(4, &mut queue));
+        well(ringfile_queue_read(queue, pipe, place(&mut memory, 0), PAGE, 0, 5));
+        well(ringfile_queue_submit(queue));
+        assert_eq!(well(ringfile_queue_wait(queue, results.as_mut_ptr(), 4, 1, 1_000_000)), 0);
+        assert_eq!(well(ringfile_queue_open(queue)), 1);
+        theirs.write_all(b"content").unwrap();
+        assert_eq!(well(ringfile_queue_wait(queue, results.as_mut_ptr(), 4, 4, -1)), 1, "all there will be");
+        assert_eq!((results[0].user_data, results[0].result), (5, 7));
+        assert_eq!(&memory[..7], b"content");
+        fails(
+            ringfile_queue_wait(queue, ptr::null_mut(), 4, 1, -1),
+            libc::EFAULT,
+            "where the results are to go is NULL",
+        );
+    }
+    well(ringfile_queue_free(queue));
+    well(ringfile_close(pipe));
+}
+
+#[test]
+fn registered_memory_is_found_by_its_address_and_given_up_only_when_nothing_uses_it() {
+    let (ours, mut theirs) = std::io::pipe().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, content(8)).unwrap();
+    let file = open(&path, RINGFILE_READ, ring());
+    let mut cache = vec![99; 8 * PAGE];
+    let (mut memory, mut second, mut pipe, mut queue) =
+        (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+    let mut result = ringfile_result { user_data: 0, result: 0 };
+    // SAFETY: memory that is here until it is unregistered.
+    unsafe {
+        let within: *mut c_void = place(&mut cache, PAGE);
+        well(ringfile_memory_register(place(&mut cache, 0), 8 * PAGE, &mut memory));
+        fails(ringfile_memory_register(within, PAGE, &mut second), libc::EEXIST, "registered already");
+        let before = counts();
+        assert_eq!(well(ringfile_read(file, within, 100, PAGE as u64)), 100);
+        let after = counts();
+        if ring() == RINGFILE_ROUTE_RING && after.refused_registrations == 0 {
+            assert_eq!(after.fixed_ops - before.fixed_ops, 1);
+        }
+        assert!(cache[PAGE..PAGE + 100].iter().all(|&byte| byte == 1) && cache[PAGE + 100] == 99);
+
+        well(ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &mut pipe));
+        well(ringfile_queue_create(1, &mut queue));
+        well(ringfile_queue_read(queue, pipe, within, PAGE, 0, 5));
+        assert_eq!(ringfile_memory_is_in_use(memory), 1);
+        fails(ringfile_memory_unregister(memory), libc::EBUSY, "is not over");
+        theirs.write_all(b"content").unwrap();
+        assert_eq!(well(ringfile_queue_wait(queue, &mut result, 1, 1, -1)), 1);
+    }
+    assert_eq!(ringfile_memory_is_in_use(memory), 0);
+    well(ringfile_memory_unregister(memory));
+    fails(ringfile_memory_unregister(memory), libc::EBADF, "closed");
+    // SAFETY: as above.
+    well(unsafe { ringfile_memory_register(place(&mut cache, 0), 8 * PAGE, &mut memory) });
+    well(ringfile_memory_unregister(memory));
+    well(ringfile_queue_free(queue));
+    well(ringfile_close(pipe));
+    well(ringfile_close(file));
+}

@@ -1,0 +1,164 @@
+//! Queues: what a program with a loop of its own adds, submits and collects.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+mod support;
+
+use std::io::{ErrorKind, Write};
+use std::time::{Duration, Instant};
+
+use ringfile::{Buffer, File, OpenOptions, Pool, Queue, RegisteredMemory, Route};
+use support::forms::routes;
+use support::{Folder, assert_content, content, must_end, open_on_ring};
+
+const PAGE: usize = 4096;
+
+#[test]
+fn each_operation_gives_one_result_with_its_number_on_every_route() {
+    for route in routes() {
+        let folder = Folder::new();
+        let path = folder.file("data", &content(0, 64 * PAGE));
+        let file = OpenOptions::new().read(true).route(route).open(path).unwrap();
+        let pool = Pool::new(1 << 20);
+        let mut queue = Queue::with_capacity(16);
+        let (mut begun, mut seen) = (0, vec![false; 300]);
+        loop {
+            while begun < 300 && queue.len() < 16 {
+                queue.read(&file, pool.get(PAGE).unwrap(), begun * 37 % 64 * PAGE as u64, begun);
+                begun += 1;
+            }
+            if queue.is_empty() {
+                break;
+            }
+            queue.submit();
+            assert!(queue.wait(1, None) >= 1, "{route:?}");
+            while let Some((number, done)) = queue.take() {
+                assert_eq!(done.result.unwrap(), PAGE, "{route:?}");
+                assert_content(&done.buffer.unwrap(), number * 37 % 64 * PAGE as u64);
+                assert!(!std::mem::replace(&mut seen[number as usize], true), "{number} twice, {route:?}");
+            }
+        }
+        assert!(seen.into_iter().all(|seen| seen), "{route:?}");
+        assert_eq!((queue.wait(1, None), queue.take().is_none()), (0, true), "{route:?}");
+        assert_eq!(pool.metrics().in_use, 0, "{route:?}");
+    }
+}
+
+#[test]
+fn writes_and_syncs_go_through_it_and_a_failure_is_the_one_operations_result() {
+    for route in routes() {
+        let folder = Folder::new();
+        let path = folder.path().join("log");
+        let file = OpenOptions::new().write(true).create(true).route(route).open(&path).unwrap();
+        let mut queue = Queue::new();
+        queue.write(&file, content(0, PAGE), 0, 1);
+        queue.write(&file, content(PAGE as u64, PAGE), PAGE as u64, 2);
+        queue.read(&file, vec![0; 10], 0, 3);
+        assert_eq!(queue.wait(3, None), 3, "{route:?}");
+        while let Some((number, done)) = queue.take() {
+            match number {
+                3 => assert_eq!(done.result.unwrap_err().errno(), Some(libc::EBADF), "{route:?}"),
+                _ => assert_eq!(done.result.unwrap(), PAGE, "{route:?}"),
+            }
+        }
+        queue.sync_data(&file, 4);
+        queue.sync_all(&file, 5);
+        assert_eq!(queue.wait(2, None), 2, "{route:?}");
+        let mut synced: Vec<u64> = std::iter::from_fn(|| queue.take())
+            .map(|(number, done)| {
+                assert_eq!(done.result.unwrap(), 0, "{route:?}");
+                number
+            })
+            .collect();
+        synced.sort_unstable();
+        assert_eq!(synced, [4, 5], "{route:?}");
+        assert_content(&std::fs::read(&path).unwrap(), 0);
+    }
+}
+
+#[test]
+fn a_wait_ends_in_time_and_the_operation_goes_on() {
+    must_end("a wait with a timeout", || {
+        for file in ["ring", "workers"] {
+            let (ours, mut theirs) = std::io::pipe().unwrap();
+            let route =
+                if file == "workers" || support::is_without_ring() { Route::Workers } else { Route::Ring };
+            let ours = std::fs::File::from(std::os::fd::OwnedFd::from(ours));
+            let pipe = OpenOptions::new().route(route).adopt(ours).unwrap();
+            let mut queue = Queue::new();
+            queue.read(&pipe, vec![0; 100], 0, 7);
+            let began = Instant::now();
+            assert_eq!(queue.wait(1, Some(Duration::from_millis(20))), 0, "{file}");
+            assert!(began.elapsed() >= Duration::from_millis(20), "{file}");
+            assert_eq!((queue.wait(1, Some(Duration::ZERO)), queue.len()), (0, 1), "{file}");
+            theirs.write_all(b"content").unwrap();
+            assert_eq!(queue.wait(1, Some(Duration::from_secs(3600))), 1, "{file}");
+            let (number, done) = queue.take().unwrap();
+            assert_eq!(
+                (number, done.result.unwrap(), &done.buffer.unwrap()[..]),
+                (7, 7, &b"content"[..]),
+                "{file}"
+            );
+        }
+    });
+}
+
+#[test]
+fn dropping_it_waits_for_the_kernel_and_gives_the_memory_back() {
+    must_end("a queue's drop", || {
+        let (ours, _theirs) = std::io::pipe().unwrap();
+        let pipe = File::from(std::fs::File::from(std::os::fd::OwnedFd::from(ours)));
+        let pool = Pool::new(1 << 20);
+        let mut queue = Queue::new();
+        queue.read(&pipe, pool.get(PAGE).unwrap(), 0, 1);
+        queue.submit();
+        queue.read(&pipe, pool.get(PAGE).unwrap(), 0, 2);
+        drop(queue);
+        support::wait_for("the memory's return", || pool.metrics().in_use == 0);
+    });
+}
+
+#[test]
+fn on_a_ringfile_thread_every_result_says_that_it_would_block() {
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", b"content")).unwrap();
+    ringfile::block_on(async {
+        let mut queue = Queue::new();
+        queue.read(&file, vec![0; 7], 0, 1);
+        assert_eq!(queue.wait(1, None), 1);
+        let (_, done) = queue.take().unwrap();
+        assert_eq!(done.result.unwrap_err().kind(), ErrorKind::WouldBlock);
+    });
+}
+
+#[test]
+fn memory_of_others_and_shares_of_registered_memory_are_read_into_in_place() {
+    let folder = Folder::new();
+    let file = open_on_ring(folder.file("data", &content(0, 8 * PAGE)));
+    let mut plain = vec![0_u8; 8 * PAGE];
+    let registered = RegisteredMemory::new(vec![0_u8; 8 * PAGE]);
+    let whole = registered.lend(..).unwrap();
+    let mut queue = Queue::new();
+    for page in 0..8 {
+        let at = page * PAGE;
+        // SAFETY: the vector is there until the queue is empty, and is not touched before.
+        let buffer = unsafe { Buffer::from_raw(plain.as_mut_ptr().add(at), PAGE) };
+        queue.read(&file, buffer, at as u64, 0);
+        // SAFETY: each share is of other bytes, and the whole is looked at when all are gone.
+        queue.read(&file, unsafe { whole.share(at, PAGE) }, at as u64, 1);
+    }
+    assert!(whole.is_shared());
+    let before = ringfile::thread_metrics();
+    while queue.wait(1, None) > 0 {
+        while let Some((_, done)) = queue.take() {
+            assert_eq!(done.result.unwrap(), PAGE);
+        }
+    }
+    assert!(!whole.is_shared());
+    assert_content(&plain, 0);
+    assert_content(&whole, 0);
+    let counts = ringfile::thread_metrics() - before;
+    if !support::is_without_ring() && counts.refused_registrations == 0 {
+        assert_eq!((counts.ops, counts.fixed_ops), (16, 8));
+    }
+}
