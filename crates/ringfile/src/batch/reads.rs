@@ -13,9 +13,10 @@ use std::time::Instant;
 
 use super::op::Op;
 use super::{AnyBuffer, Done};
-use crate::driver::{self, Aftermath, Dispatched, Finished, Order, Place, Sink, Stay};
+use crate::driver::{self, Aftermath, Called, Finished, Order, Place, Request, Sink, Stay, Target};
 use crate::error::{Error, Result};
 use crate::file::File;
+use crate::memory::Held;
 use crate::ring::fork;
 
 pub(super) const WAITS: &str = "waiting would block a ringfile thread: await the file's own reads there";
@@ -87,6 +88,8 @@ impl ReadHandle {
 pub struct AsyncReads {
     reads: Arc<Reads>,
     after: Aftermath,
+    /// For what is started, which may be in a turn that has the other.
+    starting: Aftermath,
     stay: Stay,
     process: fork::Mark,
 }
@@ -106,6 +109,7 @@ struct Inner {
     done: usize,
     /// Neither ended nor taken.
     open: usize,
+    /// Of the thread, while it waits.
     waker: Option<Waker>,
 }
 
@@ -122,37 +126,68 @@ impl Reads {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts what is to be started.
-    fn start(self: &Arc<Self>) {
-        loop {
-            let mut inner = self.lock();
-            let Some(index) = inner.to_start.pop_front() else { return };
-            let Some(mut order) = inner.begin(index, self) else { continue };
+    /// Starts what is to be started. `after` is empty before and after.
+    fn start(self: &Arc<Self>, after: &mut Aftermath) {
+        // That of the operation before; most are of one file.
+        let mut target: Option<Arc<Target>> = None;
+        let mut inner = self.lock();
+        while let Some(index) = inner.to_start.pop_front() {
+            let Some((request, mut held)) = inner.begin(index) else { continue };
+            let Some(op) = inner.entries[index as usize].op.as_ref() else { continue };
+            let wanted = op.file.target();
+            let target = match &mut target {
+                Some(target) if Arc::ptr_eq(target, wanted) => target,
+                other => other.insert(Arc::clone(wanted)),
+            };
             drop(inner);
-            let place = loop {
-                // Nobody else has a turn on this thread, which waits for these reads alone.
-                match driver::dispatch(order) {
-                    Dispatched::Later(given_back) => order = given_back,
-                    Dispatched::Here(place) => break Some(place),
-                    Dispatched::Away => break None,
+            let called = loop {
+                // Nobody else has a turn on this thread, which waits for these operations alone.
+                match driver::try_calls(target, &request, &mut held) {
+                    Called::Later => {}
+                    called => break called,
                 }
             };
-            self.lock().entries[index as usize].place = place;
+            if let Called::Left(choice) = called {
+                let sink = Arc::clone(self) as Arc<dyn Sink>;
+                let order = Order::new(Arc::clone(target), request, held, sink, index);
+                let place = driver::dispatch(order, choice, after);
+                inner = self.lock();
+                inner.entries[index as usize].place = place;
+            } else {
+                inner = self.lock();
+                if let Called::Over(ended) = called {
+                    inner.end(index, Finished { held, ended });
+                }
+            }
         }
     }
 }
 
 impl Inner {
-    fn begin(&mut self, index: u32, sink: &Arc<Reads>) -> Option<Order> {
-        let entry = &mut self.entries[index as usize];
-        let op = entry.op.as_mut()?;
-        let begun = op.begin();
+    fn begin(&mut self, index: u32) -> Option<(Request, Held)> {
+        let begun = self.entries[index as usize].op.as_mut()?.begin();
         if begun.is_none() {
             self.is_over(index);
         }
-        let (request, held) = begun?;
-        let target = Arc::clone(self.entries[index as usize].op.as_ref()?.file.target());
-        Some(Order::new(target, request, held, Arc::clone(sink) as Arc<dyn Sink>, index))
+        begun
+    }
+
+    /// Takes what a driver gave, of an operation that was begun.
+    fn end(&mut self, index: u32, finished: Finished) {
+        let entry = &mut self.entries[index as usize];
+        entry.place = None;
+        let aborted = entry.aborted;
+        let Some(op) = entry.op.as_mut() else { return };
+        let mut over = op.end(finished);
+        if aborted && (!over || op.was_cancelled()) {
+            op.cancel("it was aborted");
+            over = true;
+        }
+        if over {
+            self.is_over(index);
+        } else {
+            self.to_start.push_back(index);
+        }
     }
 
     /// Notes that an operation which was open is over.
@@ -206,24 +241,12 @@ impl Inner {
 impl Sink for Reads {
     fn done(self: Arc<Self>, index: u32, finished: Finished) {
         let mut inner = self.lock();
-        let entry = &mut inner.entries[index as usize];
-        entry.place = None;
-        let aborted = entry.aborted;
-        let Some(op) = entry.op.as_mut() else {
+        if inner.entries[index as usize].op.is_none() {
             drop(inner);
             return drop(finished);
-        };
-        let mut over = op.end(finished);
-        if aborted && (!over || op.was_cancelled()) {
-            op.cancel("it was aborted");
-            over = true;
         }
-        if over {
-            inner.is_over(index);
-        } else {
-            inner.to_start.push_back(index);
-        }
-        let waker = inner.waker.clone();
+        inner.end(index, finished);
+        let waker = inner.waker.take();
         drop(inner);
         waker.into_iter().for_each(Waker::wake);
     }
@@ -252,7 +275,8 @@ impl AsyncReads {
     #[must_use]
     pub fn new() -> Self {
         let reads = Arc::new(Reads(Mutex::default()));
-        Self { reads, after: Aftermath::default(), stay: Stay::new(), process: fork::Mark::current() }
+        let (after, starting) = (Aftermath::default(), Aftermath::default());
+        Self { reads, after, starting, stay: Stay::new(), process: fork::Mark::current() }
     }
 
     /// Starts a read from `offset` that fills the buffer up to its capacity, as [`File::read_at`]. Where it can't be
@@ -343,9 +367,9 @@ impl AsyncReads {
         }
         // Where the thread ends and its driver is gone, that has waited for what was in flight.
         let Some(visit) = self.stay.visit() else { return };
-        self.reads.start();
+        self.reads.start(&mut self.starting);
         visit.look(&mut self.after);
-        self.reads.start();
+        self.reads.start(&mut self.starting);
     }
 
     fn wait_until(&mut self, deadline: Option<Instant>, mut is_over: impl FnMut(&mut Inner) -> bool) {
@@ -354,11 +378,17 @@ impl AsyncReads {
             return;
         }
         let Some(visit) = self.stay.visit() else { return };
-        self.reads.lock().waker.get_or_insert_with(|| visit.waker());
-        let reads = &self.reads;
+        let waker = visit.waker();
+        let (reads, starting) = (&self.reads, &mut self.starting);
         visit.wait(&mut self.after, deadline, || {
-            reads.start();
-            is_over(&mut reads.lock())
+            reads.start(starting);
+            let mut inner = reads.lock();
+            let over = is_over(&mut inner);
+            // The next that ends takes it, so that not each of many that end in one turn wakes a thread that is awake.
+            if !over && inner.waker.is_none() {
+                inner.waker = Some(waker.clone());
+            }
+            over
         });
     }
 }

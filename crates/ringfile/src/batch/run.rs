@@ -10,7 +10,7 @@ use std::task::Waker;
 
 use super::op::{NONE, Op, Stage};
 use super::{Batch, Done, merge, with_refused};
-use crate::driver::{self, Called, Finished, Order, Request, Sink, Target, dispatch_on, try_calls};
+use crate::driver::{self, Aftermath, Called, Finished, Order, Request, Sink, Target, dispatch, try_calls};
 use crate::memory::Held;
 
 const STOPPED: &str = "an operation of the batch failed, and the batch stops on errors";
@@ -138,6 +138,7 @@ impl Running {
         inner.starting = true;
         // That of the operation before; most batches read one file.
         let mut target: Option<Arc<Target>> = None;
+        let mut after = Aftermath::default();
         loop {
             let begun = if self.is_closed() { None } else { inner.next() };
             let Some(mut begun) = begun else {
@@ -167,7 +168,7 @@ impl Running {
                 }
                 Called::Later => return self.give_back(begun),
                 Called::Left(choice) => {
-                    dispatch_on(self.order(begun, target), choice);
+                    dispatch(self.order(begun, target), choice, &mut after);
                     inner = self.lock();
                 }
             }

@@ -1,7 +1,7 @@
 //! Starting an order on its route, whatever thread this is.
 //!
 //! Decides as [`super::ticket`] does for a future. What always holds: an order that was dispatched ends by its sink,
-//! perhaps before [`dispatch`] returns; only one that is given back ([`Dispatched::Later`]) was not begun.
+//! perhaps before [`dispatch`] returns.
 
 use std::sync::Arc;
 
@@ -10,16 +10,6 @@ use super::route::Choice;
 use super::ticket::{Called, call};
 use super::{Aftermath, Key, Request, Target, shared, with};
 use crate::memory::Held;
-
-/// What became of an order.
-pub(crate) enum Dispatched {
-    /// It is on this thread's ring.
-    Here(Place),
-    /// It has ended, or another thread has it.
-    Away,
-    /// It was not begun: many inline calls were made in a row, and others are to have their turn first.
-    Later(Order),
-}
 
 /// Where an order is, to cancel it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,39 +31,31 @@ pub(crate) fn try_calls(target: &Target, request: &Request, held: &mut Held) -> 
     call(target, request, held)
 }
 
-/// Starts an order on its route. Called with no driver borrowed and no lock held: the order may end at once.
-pub(crate) fn dispatch(mut order: Order) -> Dispatched {
-    match try_calls(&order.target, &order.request, &mut order.held) {
-        Called::Over(ended) => {
-            order.end(ended);
-            Dispatched::Away
-        }
-        Called::Later => Dispatched::Later(order),
-        Called::Left(choice) => dispatch_on(order, choice),
-    }
-}
-
-/// Starts an order that plain calls left.
-pub(crate) fn dispatch_on(order: Order, choice: Choice) -> Dispatched {
+/// Starts an order that plain calls left, and gives where this thread's ring has it; `None` where it has ended, or another
+/// thread has it. Called with no driver borrowed and no lock held: the order may end at once. `after` is empty before and
+/// after; who starts many brings one for all.
+pub(crate) fn dispatch(order: Order, choice: Choice, after: &mut Aftermath) -> Option<Place> {
     if choice == Choice::Ring && is_here() {
-        return start_here(order);
+        return start_here(order, after);
     }
     super::send(order, choice);
-    Dispatched::Away
+    None
 }
 
-fn start_here(order: Order) -> Dispatched {
-    let (mut order, mut after) = (Some(order), Aftermath::default());
+fn start_here(order: Order, after: &mut Aftermath) -> Option<Place> {
+    let mut order = Some(order);
     let key = with(|driver| {
-        let key = driver.start_order(order.take()?, &mut after)?;
+        let key = driver.start_order(order.take()?, after)?;
         Some(Place { driver: driver.shared.id, key })
     });
-    after.settle();
+    if after.may_wake_someone() {
+        after.settle();
+    }
     if let Some(order) = order {
         // The driver is borrowed further up, which it never is here; any other thread will do.
         super::send(order, Choice::Ring);
     }
-    key.flatten().map_or(Dispatched::Away, Dispatched::Here)
+    key.flatten()
 }
 
 /// Gets the kernel to cancel an order that this thread's ring has, where it still can. It ends by its sink in any case.

@@ -43,7 +43,7 @@ use crate::metrics::{Counters, Metrics};
 use crate::ring::{Ring, RingOptions};
 
 pub(crate) use aftermath::Aftermath;
-pub(crate) use dispatch::{Dispatched, Place, cancel, cancel_all, dispatch, dispatch_on, try_calls};
+pub(crate) use dispatch::{Place, cancel, cancel_all, dispatch, try_calls};
 pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use order::{Errand, Order, Sink};
 pub(crate) use prepare::MOST_AT_ONCE;
