@@ -63,10 +63,10 @@ build_theirs() {
     mkdir -p "$theirs"
     for source in "${helpers[@]}" "$test"; do
         object=$theirs/$(basename "$source" .cc).o
-        compile "$sources/$source" "$object"
+        compile "$sources/$source" "$object" || return
         objects+=("$object")
     done
-    c++ -o "$theirs/$name" "${objects[@]}" -lrocksdb -lgflags -lpthread
+    c++ -o "$theirs/$name" "${objects[@]}" -lrocksdb -lgflags -lsnappy -llz4 -lzstd -lz -lbz2 -lpthread || return
     echo "$theirs/$name"
 }
 

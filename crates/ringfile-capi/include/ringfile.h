@@ -482,12 +482,12 @@ int ringfile_open(const char *path,
                   const struct ringfile_open_options *options,
                   struct ringfile_file **file);
 
-// Makes a file of a descriptor, which stays the caller's: the library has duplicates of its own, until ringfile_close.
+// Makes a file of a descriptor, which stays the caller's: the library has a duplicate of its own, until ringfile_close.
 // What may be done with it is what it was opened for; of the options count RINGFILE_DIRECT (which switches direct I/O on
 // for the descriptor and all that share it; where it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
 // RINGFILE_DONT_CACHE, route and durability. `options` may be NULL.
 //
-// Any thread. Does not block. -EBADF: no descriptor; -EMFILE: no room for the duplicates.
+// Any thread. Does not block. -EBADF: no descriptor; -EMFILE: no room for the duplicate.
 //
 // Pointers: `options` points to one whose size is set, or is NULL; `file` points to where the handle is to go.
 int ringfile_open_fd(int fd,
@@ -515,8 +515,8 @@ int ringfile_alignment(const struct ringfile_file *file,
                        size_t *bytes,
                        size_t *memory);
 
-// A descriptor of the file, for calls that the library does not have. It stays the library's, and is closed with the
-// file. Any thread; does not block.
+// The file's descriptor, for calls that the library does not have. It stays the library's, which does its I/O with it:
+// neither close it nor put another file in its place. It is closed with the file. Any thread; does not block.
 int ringfile_fd(const struct ringfile_file *file);
 
 // Counts of the whole process. Those of a thread that runs are as of its last wait.
