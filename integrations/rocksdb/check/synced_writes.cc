@@ -87,7 +87,7 @@ void Write(rocksdb::DB* db, uint64_t first) {
     }
 }
 
-int Verify(rocksdb::DB* db) {
+int Verify(rocksdb::DB* db, bool asynchronous) {
     uint64_t count = 0;
     for (std::string line; std::getline(std::cin, line); ++count) {
         const uint64_t number = std::stoull(line);
@@ -97,7 +97,10 @@ int Verify(rocksdb::DB* db) {
             Fail("write " + line + " was synced and is another");
         }
     }
-    const std::unique_ptr<rocksdb::Iterator> all(db->NewIterator({}));
+    rocksdb::ReadOptions ahead;
+    ahead.async_io = asynchronous;
+    ahead.readahead_size = asynchronous ? 64 << 10 : 0;
+    const std::unique_ptr<rocksdb::Iterator> all(db->NewIterator(ahead));
     for (all->SeekToFirst(); all->Valid(); all->Next()) {
         const uint64_t number = std::stoull(all->key().ToString().substr(4));
         if (all->value() != Value(number)) {
@@ -119,7 +122,7 @@ int main(int argc, char** argv) {
     std::unique_ptr<rocksdb::Env> env;
     const std::unique_ptr<rocksdb::DB> db = Open(argv[2], argv[3], &env);
     if (what == "verify") {
-        return Verify(db.get());
+        return Verify(db.get(), env != nullptr);
     }
     std::vector<std::thread> writers;
     for (uint64_t first = 0; first < kWriters; ++first) {
