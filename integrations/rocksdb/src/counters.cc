@@ -59,11 +59,12 @@ Statistics GetStatistics() {
     statistics.appends = counters.appends.Get();
     statistics.append_bytes = counters.append_bytes.Get();
     statistics.syncs = counters.syncs.Get();
+    statistics.inline_calls = counters.plain_reads.Get();
     ringfile_counts counts{};
     counts.size = sizeof counts;
     if (ringfile_metrics(&counts) == 0) {
         statistics.through_ring = counts.ops - counts.inline_ops - counts.worker_ops;
-        statistics.inline_calls = counts.inline_ops;
+        statistics.inline_calls += counts.inline_ops;
         statistics.by_workers = counts.worker_ops;
         statistics.registered = counts.fixed_ops;
     }

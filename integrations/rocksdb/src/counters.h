@@ -16,6 +16,8 @@ struct alignas(64) Counter {
 
 struct Counters {
     Counter reads;
+    // Calls of pread, which ringfile knows nothing of.
+    Counter plain_reads;
     Counter multi_reads;
     Counter multi_read_requests;
     Counter multi_read_bytes;

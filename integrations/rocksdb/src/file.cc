@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "counters.h"
 #include "status.h"
 
 namespace ringfile_rocksdb {
@@ -65,15 +66,19 @@ IOStatus File::Open(const std::string& doing, const std::string& path, const Acc
     if (result < 0) {
         return ErrorStatus(doing, path, -result);
     }
-    opened->reset(new File(path, handle, (access.flags & RINGFILE_DIRECT) != 0));
+    opened->reset(new File(path, handle, access));
     return IOStatus::OK();
 }
 
-File::File(std::string path, ringfile_file* handle, bool direct)
-    : path_(std::move(path)), handle_(handle), descriptor_(ringfile_fd(handle)), direct_(direct) {
+File::File(std::string path, ringfile_file* handle, const Access& access)
+    : path_(std::move(path)),
+      handle_(handle),
+      descriptor_(ringfile_fd(handle)),
+      direct_((access.flags & RINGFILE_DIRECT) != 0),
+      plain_reads_(access.route == RINGFILE_ROUTE_AUTO || access.route == RINGFILE_ROUTE_INLINE) {
     size_t bytes = 0;
     size_t memory = 0;
-    if (direct && ringfile_alignment(handle, &bytes, &memory) == 0 && std::max(bytes, memory) > 1) {
+    if (direct_ && ringfile_alignment(handle, &bytes, &memory) == 0 && std::max(bytes, memory) > 1) {
         // RocksDB has one alignment for all; kernels that want less of addresses are content with more.
         alignment_ = std::max({bytes, memory, size_t{512}});
     }
@@ -92,7 +97,32 @@ int File::Close() {
 }
 
 int64_t File::Read(uint64_t offset, size_t len, char* to) const {
-    return len == 0 ? 0 : ringfile_read(handle_, to, len, offset);
+    if (len == 0) {
+        return 0;
+    }
+    const int64_t done = plain_reads_ ? PlainRead(offset, len, to) : -EINVAL;
+    // Not aligned for direct I/O: ringfile reads around it.
+    return done == -EINVAL ? ringfile_read(handle_, to, len, offset) : done;
+}
+
+int64_t File::PlainRead(uint64_t offset, size_t len, char* to) const {
+    Count().plain_reads.Add();
+    size_t done = 0;
+    while (done < len) {
+        const ssize_t got = pread(descriptor_, to + done, len - done, static_cast<off_t>(offset + done));
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            return -errno;
+        }
+        done += static_cast<size_t>(got);
+        // A direct read ends within a block only at the end of the file, and none can begin there.
+        if (got == 0 || (direct_ && static_cast<size_t>(got) % alignment_ != 0)) {
+            break;
+        }
+    }
+    return static_cast<int64_t>(done);
 }
 
 int File::Write(uint64_t offset, const char* from, size_t len) const {

@@ -34,7 +34,12 @@ IOStatus RandomAccessFile::MultiRead(FSReadRequest* requests, size_t count, cons
     for (size_t i = 0; i < count; ++i) {
         reads[i] = {requests[i].offset, requests[i].scratch, requests[i].len, 0};
     }
-    const int failed = ringfile_read_many(file_->handle(), reads.data(), count);
+    int failed = 0;
+    if (count == 1) {
+        reads[0].result = file_->Read(requests[0].offset, requests[0].len, requests[0].scratch);
+    } else {
+        failed = ringfile_read_many(file_->handle(), reads.data(), count);
+    }
     // Where none was begun, that is the result of each: RocksDB takes this call's own status for all of them alike.
     uint64_t bytes = 0;
     uint64_t errors = 0;
