@@ -75,7 +75,10 @@ run_theirs() {
     local program=$1 uri=$2 log=$3 folder status=0
     shift 3
     folder=$(fresh_folder)
-    TEST_FS_URI=$uri TEST_TMPDIR=$folder with_ringfile "$program" "$@" >"$log" 2>&1 || status=$?
+    # env_basic_test takes the one for the other.
+    local variable=TEST_FS_URI
+    test "$(basename "$program")" != env_basic_test || variable=TEST_ENV_URI
+    env "$variable=$uri" TEST_TMPDIR="$folder" LD_PRELOAD="$plugin" RINGFILE_ROCKSDB_STATISTICS="${statistics:-}" "$program" "$@" >"$log" 2>&1 || status=$?
     rm -rf "$folder"
     return "$status"
 }

@@ -1,5 +1,6 @@
 // Has RocksDB find the file system by its URI, from the moment that this library is loaded.
 #include "file_system.h"
+#include "rocksdb/env.h"
 #include "rocksdb/utilities/object_registry.h"
 
 namespace ringfile_rocksdb {
@@ -38,9 +39,25 @@ rocksdb::FileSystem* Make(const std::string& uri, std::unique_ptr<rocksdb::FileS
     return made->get();
 }
 
+// For programs that take the URI of an Env only.
+rocksdb::Env* MakeEnv(const std::string& uri, std::unique_ptr<rocksdb::Env>* made, std::string* error) {
+    std::unique_ptr<rocksdb::FileSystem> files;
+    if (Make(uri, &files, error) == nullptr) {
+        return nullptr;
+    }
+    *made = rocksdb::NewCompositeEnv(std::move(files));
+    return made->get();
+}
+
+rocksdb::ObjectLibrary::PatternEntry Pattern() {
+    return rocksdb::ObjectLibrary::PatternEntry(kScheme).AddSeparator(kSeparator, false);
+}
+
 // The library that holds this is loaded after RocksDB, on which it depends, so the registry is there.
 [[maybe_unused]] const auto& registered = rocksdb::ObjectLibrary::Default()->AddFactory<rocksdb::FileSystem>(
-    rocksdb::ObjectLibrary::PatternEntry(kScheme).AddSeparator(kSeparator, false), Make);
+    Pattern(), Make);
+[[maybe_unused]] const auto& registered_env = rocksdb::ObjectLibrary::Default()->AddFactory<rocksdb::Env>(
+    Pattern(), MakeEnv);
 
 }  // namespace
 
