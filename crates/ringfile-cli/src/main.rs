@@ -5,11 +5,13 @@
 
 mod advice;
 mod cli;
+mod compare;
 mod counters;
 mod doctor;
 mod engine;
 mod error;
 mod events;
+mod html;
 mod interrupt;
 mod job;
 mod latency;
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let result = match Cli::try_parse() {
+        Ok(Cli { command: Command::Report(args) }) => compare::run(&args),
         Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args),
         Ok(Cli { command: Command::Completions { shell } }) => pages::completions(shell),
         Ok(Cli { command: Command::Man(args) }) => pages::man(&args),
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
             PerfCommand::File(args) => perf::file::run(&args),
             PerfCommand::Batch(args) => perf::batch::run(&args),
             PerfCommand::Multiread(args) => perf::multiread::run(&args),
+            PerfCommand::Pool(args) => perf::pool::run(&args),
         },
         Err(error) if asks_for_help(&error) => return help(&error),
         Err(error) => Err(Failure::Usage(one_line(&error.to_string()))),

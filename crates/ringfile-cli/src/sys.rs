@@ -86,6 +86,11 @@ pub fn own_usage() -> io::Result<Usage> {
     })
 }
 
+/// What the calling thread has used so far, without kernel workers.
+pub fn thread_usage() -> io::Result<Usage> {
+    usage_of(UsageWho::RUSAGE_THREAD)
+}
+
 /// User and system CPU time of all ended child processes that were waited for. The difference around one
 /// child is what `wait4` reports for it.
 pub fn children_cpu() -> io::Result<Duration> {

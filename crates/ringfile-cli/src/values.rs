@@ -94,6 +94,20 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// More than memory can do, so a slip of the hand; times of operations at this rate still fit 128 bits.
+const FASTEST: u64 = 1 << 40;
+
+/// Bytes a second, more than 0: `500MB`, `500m`, `500MiB/s`.
+pub fn rate(text: &str) -> Result<u64, String> {
+    match size(text.strip_suffix("/s").unwrap_or(text)) {
+        Ok(fast) if fast > FASTEST => Err("more than any disk does; give at most 1t".into()),
+        Ok(rate) => Ok(rate),
+        Err(_) => {
+            Err("not a rate above 0; write bytes a second, as in 500MB or 100m, or leave it out".into())
+        }
+    }
+}
+
 /// The longest that one run may take: sums over all runs, and points in time that far ahead, always fit.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -158,6 +172,17 @@ mod tests {
         for text in ["", "0", "0k", "k", "-1", "4x", "four"] {
             assert!(size(text).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn rates_are_sizes_with_or_without_the_second() {
+        for text in ["500MB", "500m", "500MiB", "500MB/s"] {
+            assert_eq!(rate(text), Ok(500 << 20), "{text}");
+        }
+        for text in ["", "0", "0MB", "/s", "-1", "fast"] {
+            assert!(rate(text).is_err_and(|error| error.contains("500MB")), "{text:?}");
+        }
+        assert!(rate("2t").is_err_and(|error| error.contains("1t")) && rate("1t").is_ok());
     }
 
     #[test]

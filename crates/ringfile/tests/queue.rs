@@ -162,3 +162,36 @@ fn memory_of_others_and_shares_of_registered_memory_are_read_into_in_place() {
         assert_eq!((counts.ops, counts.fixed_ops), (16, 8));
     }
 }
+
+#[test]
+fn cached_reads_that_are_submitted_together_go_to_the_ring_and_single_ones_do_not() {
+    let name = "cached_reads_that_are_submitted_together_go_to_the_ring_and_single_ones_do_not";
+    if !support::needs_ring(name) {
+        return;
+    }
+    let disk = Folder::inside(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let path = disk.file("data", &content(0, 64 * PAGE));
+    let (file, pool) = (File::open(path).unwrap(), Pool::new(1 << 20));
+    let inline_of = |together: u64| {
+        let mut queue = Queue::new();
+        let before = ringfile::thread_metrics();
+        for page in 0..64 {
+            queue.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64, page);
+            if (page + 1) % together != 0 {
+                continue;
+            }
+            queue.submit();
+            assert_eq!(queue.wait(together as usize, None), together as usize);
+            while let Some((page, done)) = queue.take() {
+                assert_eq!(done.result.unwrap(), PAGE);
+                assert_content(&done.buffer.unwrap(), page * PAGE as u64);
+            }
+        }
+        (ringfile::thread_metrics() - before).inline_ops
+    };
+    match (inline_of(1), inline_of(16)) {
+        (64, 0) => {}
+        (64, 64) => support::skip(name, "the file system of the target folder has no non-blocking reads"),
+        other => panic!("{other:?}"),
+    }
+}

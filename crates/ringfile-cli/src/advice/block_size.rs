@@ -1,6 +1,6 @@
 //! How large an operation should be where much is read: the smallest that comes near the best bandwidth.
 
-use super::measured::{Measured, Runs, Way, at_depth, elsewhere, median, of_kind, values};
+use super::measured::{Measured, Runs, Way, at_depth, elsewhere, median, of_kind, seems_more, values};
 use super::{Advice, Setting, Sure, Value, size};
 use crate::cli::{Buffers, Cache, Route};
 use crate::report::results::Run;
@@ -39,13 +39,15 @@ pub fn advise(
     let is_near = |block: u64| {
         let larger =
             sizes.iter().filter(|(other, _)| *other > block).filter_map(|&(other, _)| over(other, block));
-        !larger.into_iter().any(|verdict| verdict.gains(1.0 / NEAR))
+        !larger.into_iter().any(|verdict| seems_more(verdict, 1.0 / NEAR))
     };
     let near = sizes.iter().position(|&(block, _)| is_near(block))?;
     let (block, here) = sizes[near];
     let smaller = near.checked_sub(1).map(|before| sizes[before].0);
     let gain = smaller.and_then(|smaller| over(block, smaller));
-    let mut because = format!("{} MiB/s at depth {depth}", figure(here));
+    let cached = runs.iter().any(|run| run.cache == Cache::Warm);
+    let cached = if cached { " from the page cache" } else { "" };
+    let mut because = format!("{} MiB/s{cached} at depth {depth}", figure(here));
     if let Some((smaller, gain)) = smaller.zip(gain) {
         because += &format!(", {}", gain.times(&format!("that with {}", Bytes(smaller))));
     }

@@ -26,7 +26,8 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route) -> (Option<Ad
     }
     let elsewhere = elsewhere(&asked, direct, route);
     let Some(deciding) = deciding(whole, parts) else { return (None, only(measured)) };
-    let kind = if deciding.better == Better::Subject { Buffers::Fixed } else { Buffers::Normal };
+    // What can't be told apart stays as the library has it.
+    let kind = if deciding.better == Better::Base { Buffers::Normal } else { Buffers::Fixed };
     let mut said = Vec::new();
     if let Some(whole) = whole {
         let no_difference = whole.no_difference();

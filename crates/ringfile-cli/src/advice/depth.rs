@@ -1,6 +1,6 @@
 //! How many operations to have in flight: the smallest depth at which IOPS stop growing.
 
-use super::measured::{Measured, Runs, Way, at_depth, elsewhere, median, of_kind, values};
+use super::measured::{Measured, Runs, Way, at_depth, elsewhere, median, of_kind, seems_more, values};
 use super::{Advice, NO_DIFFERENCE, Setting, Sure, Value};
 use crate::cli::{Buffers, Cache, Route, Rw};
 use crate::report::judge::Verdict;
@@ -77,7 +77,7 @@ fn stops<'a>(measured: &Measured<'_>, runs: &[&'a Run]) -> Option<Stop<'a>> {
     let depth = depths
         .iter()
         .copied()
-        .find(|&depth| !deeper(depth).iter().any(|(_, verdict)| verdict.gains(WORTH)))?;
+        .find(|&depth| !deeper(depth).iter().any(|&(_, verdict)| seems_more(verdict, WORTH)))?;
     let before = depths.iter().copied().rfind(|&other| other < depth);
     let before = before.and_then(|other| Some((other, at(other), over(depth, other)?)));
     let most = |one: &(usize, Verdict), other: &(usize, Verdict)| {
@@ -100,9 +100,11 @@ impl Stop<'_> {
 
     fn because(&self) -> String {
         let iops = median(&self.at, Metric::Iops).map(rate).unwrap_or_default();
-        let mut text = match (&self.before, self.deeper) {
-            (None, Some(_)) if self.sure() == Sure::InsideNoise => format!("{NO_DIFFERENCE}{iops} IOPS"),
-            _ => format!("{iops} IOPS"),
+        let cold = self.at.iter().any(|run| run.cache == Cache::Cold);
+        let cold = if cold { " of reads that find nothing cached" } else { "" };
+        let mut text = match self.sure() {
+            Sure::InsideNoise => format!("{NO_DIFFERENCE}{iops} IOPS{cold}"),
+            _ => format!("{iops} IOPS{cold}"),
         };
         if let Some((before, _, verdict)) = &self.before {
             text += &format!(", {}", verdict.times(&format!("depth {before}")));

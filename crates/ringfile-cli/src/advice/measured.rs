@@ -15,8 +15,17 @@ use crate::values::name;
 /// Without rounds that show a spread, a ratio as large as that says which way it leans.
 const LEANS: f64 = 1.2;
 
+/// What every round leans to by so much is taken for so, however noisy the machine: it is not sure, and more likely than not.
+const BY_FAR: f64 = 2.0;
+
 /// Where CPU time decides, IOPS may be less by no more than this.
 const NO_LESS: f64 = 0.9;
+
+/// Whether the subject has more by such a factor: surely, or with too much noise to be sure, in every round and by far.
+pub fn seems_more(verdict: Verdict, factor: f64) -> bool {
+    let leans_so = verdict.ratio.min > 1.0 && verdict.ratio.median >= BY_FAR.max(factor);
+    verdict.gains(factor) || (!verdict.outside && leans_so)
+}
 
 /// Standard deviations that chance hardly passes in all comparisons of one cell with another.
 const SURE: f64 = 3.3;
@@ -90,7 +99,7 @@ impl Contest {
         Contest { iops, cpu, better, sure, by_cpu }
     }
 
-    /// What to say first where neither is better: `makes no difference …: `; empty where one is, or nobody can judge.
+    /// What to say first where neither is better: `no difference that could be told …: `; empty where one is, or nobody can judge.
     pub fn no_difference(&self) -> &'static str {
         match (self.sure, self.cpu.is_some_and(|cpu| cpu.outside)) {
             (Sure::InsideNoise, false) => NO_DIFFERENCE,
@@ -185,6 +194,11 @@ impl<'a> Measured<'a> {
         let noise = (SURE * medians).exp_m1().max(together.noise);
         let noise = noise.max(drift(subject, metric)).max(drift(base, metric));
         judge::compare(&judge::pairs(subject, base, metric), noise)
+    }
+
+    /// How far a run usually is from the same run once more, as a fraction; `None` without A/A.
+    pub fn usual_noise(&self) -> Option<f64> {
+        self.iops.usual()
     }
 
     /// The noise of a figure.

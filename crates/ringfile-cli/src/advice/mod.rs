@@ -1,8 +1,8 @@
 //! What to set for a file on a machine, from what `perf buffers` measured there.
 //!
 //! Pure functions of results: one file for each question, and none knows how anything was measured. What always holds:
-//! only what was measured is advised, each piece with the figure that says so, and what can't be told from noise is said
-//! to make no difference.
+//! only what was measured is advised, each piece with the figure that says so, and of what can't be told from noise that is
+//! said: then a setting is the default, or what the rounds lean to.
 
 mod block_size;
 mod buffers;
@@ -26,7 +26,7 @@ use crate::report::results::Results;
 use measured::Measured;
 
 /// What is said first of a choice that the measurement can't tell from none.
-const NO_DIFFERENCE: &str = "makes no difference here that can be told from noise: ";
+const NO_DIFFERENCE: &str = "no difference that could be told from noise: ";
 
 /// What to set for the file that was measured, in the order in which one piece follows from the other.
 pub fn advise(results: &Results) -> Vec<Advice> {

@@ -197,6 +197,7 @@ fn run(job: Job, role: Role, round: u32, iops: f64, cpu_us: f64) -> Run {
         parts: job.buffers.vectored().then_some(8),
         side: None,
         memory: None,
+        pool: None,
         direct: job.direct,
         cache: job.cache,
         route: Some(job.route),

@@ -1,6 +1,8 @@
 //! Advice as a person reads it on the terminal, and as the library's configuration file.
 
+use super::measured::Measured;
 use super::{Advice, Setting, Value};
+use crate::report::judge::per_cent;
 use crate::report::results::Results;
 use crate::terminal;
 
@@ -13,6 +15,7 @@ pub fn block(results: &Results, width: Option<usize>) -> String {
         return String::new();
     }
     let mut lines = vec![header(results)];
+    lines.extend(unquiet(results).map(|warning| format!("- {warning}")));
     for Advice { name, value, because, .. } in &results.advice {
         lines.push(format!("- {name} = {value}: {because}"));
     }
@@ -30,14 +33,28 @@ fn header(results: &Results) -> String {
     format!("Advice for {} on {}{incomplete}:", results.params.file, results.machine.filesystem)
 }
 
+/// So much a run may differ from itself in the middle of all cases.
+const QUIET: f64 = 0.15;
+
+/// That the machine did other work meanwhile, where the figures show it.
+fn unquiet(results: &Results) -> Option<String> {
+    let noise = Measured::of(results).usual_noise().filter(|&noise| noise > QUIET)?;
+    Some(format!(
+        "the machine was not quiet: a run usually differed from itself by {}; measure again when it is, for much of this \
+         can't be told so",
+        per_cent(noise)
+    ))
+}
+
 /// The configuration file, with the figure that decided above each key.
 pub fn config(results: &Results) -> String {
     let plain: String = results.advice.iter().map(|Advice { name, value, .. }| line(*name, value)).collect();
     // The library reads and writes its own settings; what it would not take is shown as it is.
     let settings = ringfile::Config::parse(&plain).map(|config| config.to_toml_with(|key| why(results, key)));
     let command = format!("Measured with: {}", results.command);
+    let warning = unquiet(results).map(|warning| comment(&warning)).unwrap_or_default();
     format!(
-        "{}{}\n{}",
+        "{}{}{warning}\n{}",
         comment(header(results).trim_end_matches(':')),
         comment(&command),
         settings.unwrap_or(plain)

@@ -9,11 +9,23 @@ use clap::builder::ArgPredicate;
 use super::{Buffers, OutputArgs, Route, Rw, TestFileArgs, examples};
 use crate::values::{self, List};
 
+/// Operations in flight for each process, at most.
+pub const MOST_DEPTH: usize = 32_768;
+
+/// Parts of a vectored block, at most.
+pub const MOST_PARTS: u32 = 1024;
+
+/// Processes, at most.
+pub const MOST_PROCESSES: usize = 1024;
+
+/// Rounds, at most.
+pub const MOST_ROUNDS: u32 = 1000;
+
 /// `ringfile perf buffers`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Measurement", after_long_help = examples::BUFFERS)]
 #[command(mut_arg("file", |arg| arg.help(FILE_HELP)))]
-#[command(mut_arg("size", |arg| arg.default_value_if("quick", ArgPredicate::IsPresent, "512m")))]
+#[command(mut_arg("size", |arg| arg.default_value_if("quick", ArgPredicate::Equals("true".into()), "512m")))]
 pub struct BuffersArgs {
     /// A small grid that takes less than two minutes: 4k and 128k, depths 1, 16 and 128, one process, 5 rounds of 150ms,
     /// 512m of the file; what is named beside it wins
@@ -27,16 +39,16 @@ pub struct BuffersArgs {
     #[arg(long, value_name = "LIST", value_parser = values::sizes)]
     pub bs: Option<List<u64>>,
     /// Operations in flight for each process [default: 1,4,16,64,128]
-    #[arg(long, value_name = "LIST", value_parser = values::counts::<32768>)]
+    #[arg(long, value_name = "LIST", value_parser = values::counts::<MOST_DEPTH>)]
     pub iodepth: Option<List<usize>>,
     /// Buffers: normal, fixed (registered with the kernel), vectored (in --parts), vectored-fixed [default: all]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Buffers>)]
     pub buffers: Option<List<Buffers>>,
     /// Parts of a vectored block, or as many as the file's alignment allows; where that is one, the cell is left out
-    #[arg(long, value_name = "N", default_value = "32", value_parser = values::count::<1024>)]
+    #[arg(long, value_name = "N", default_value = "32", value_parser = values::count::<MOST_PARTS>)]
     pub parts: u32,
     /// Processes, each pinned to a core of its own [default: 1 and, where there are two cores, 2]
-    #[arg(long, value_name = "LIST", value_parser = values::counts::<1024>)]
+    #[arg(long, value_name = "LIST", value_parser = values::counts::<MOST_PROCESSES>)]
     pub processes: Option<List<usize>>,
     /// What is done: randread, randwrite, randrw (half and half), read, write (sequential) [default:
     /// randread,randwrite; on a --file that exists, without --overwrite, randread]
@@ -61,7 +73,7 @@ pub struct BuffersArgs {
     pub warmup: Option<Duration>,
     /// Rounds, each with all kinds in turn and begun by another one; with fewer than 3 no difference is claimed
     /// [default: 3]
-    #[arg(long, value_name = "N", value_parser = values::count::<1000>)]
+    #[arg(long, value_name = "N", value_parser = values::count::<MOST_ROUNDS>)]
     pub rounds: Option<u32>,
     /// Show where CPU time goes for each kind of buffers: the ten most expensive functions in the kernel and in user
     /// space, and a flame graph in the --report (needs perf)

@@ -12,7 +12,8 @@ Begin with:
   A disk of yours, beside fio:
     ringfile perf file --file /data/test.bin --direct --against fio
 
-What existed before is never written to without --overwrite, and no output is replaced without --force.";
+What existed before is never written to without --overwrite, and no output is replaced without
+--force.";
 
 /// `ringfile perf file`.
 pub const FILE: &str = "\
@@ -21,7 +22,7 @@ Examples:
     ringfile perf file
 
   A disk past its page cache, beside fio, with the noise shown:
-    ringfile perf file --file /data/test.bin --direct --iodepth 1,16,128 --rw randread --against fio --rounds 5
+    ringfile perf file --file /data/test.bin --direct --iodepth 1,128 --against fio --rounds 5
 
   An existing file through each route, without writing to it:
     ringfile perf file --file /data/table.db --rw randread --route auto,ring,inline,workers
@@ -30,11 +31,12 @@ Examples:
     ringfile perf file --file /data/test.bin --rw randrw --verify
 
 Figures:
-  IOPS, MiB/s and latencies are medians of the rounds; CPU µs is user and system time for one operation, kernel workers
-  included. Changes are paired within each round; the A/A row is a run against itself, and smaller changes say nothing.
+  IOPS, MiB/s and latencies are medians of the rounds; CPU µs is user and system time for one
+  operation, kernel workers included. Changes are paired within each round; the A/A row is a run
+  against itself, and smaller changes say nothing.
 
-Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted (what was measured is
-printed and saved).";
+Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted
+(what was measured is printed and saved).";
 
 /// `ringfile perf batch`.
 pub const BATCH: &str = "\
@@ -43,9 +45,10 @@ Examples:
     ringfile perf batch --file /data/test.bin --direct --rounds 5
 
   Few large batches against many small ones, all on one core:
-    taskset -c 0 ringfile perf batch --file /data/test.bin --numjobs 1 --batch 16,256 --inflight 1,16
+    taskset -c 0 ringfile perf batch --file /data/test.bin --numjobs 1 --batch 256 --inflight 1,16
 
-Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted.";
+Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out,
+130 interrupted.";
 
 /// `ringfile perf multiread`.
 pub const MULTIREAD: &str = "\
@@ -56,7 +59,8 @@ Examples:
   From the page cache, in blocks of 4 KiB, without fio:
     ringfile perf multiread --bs 4k --engines ringfile,two-rings,submit-only,pread
 
-Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted.";
+Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out,
+130 interrupted.";
 
 /// `ringfile perf buffers`.
 pub const BUFFERS: &str = "\
@@ -72,12 +76,60 @@ Examples:
     ringfile perf buffers --resume grid.json
 
   What 32 parts cost, and where the CPU time goes:
-    ringfile perf buffers --bs 128k --iodepth 16 --rw randread --rounds 5 --profile --report parts.html
+    ringfile perf buffers --bs 128k --iodepth 16 --rounds 5 --profile --report parts.html
 
 Figures:
-  IOPS, MiB/s and latencies are medians of the rounds, of all processes together. user and sys are CPU time in per cent
-  of one core, kernel workers included; CPU µs is their sum for one operation. A difference counts as one only where
-  all rounds agree on it and it is larger than what the same measurement differs from itself (A/A).
+  IOPS, MiB/s and latencies are medians of the rounds, of all processes together. user and sys are
+  CPU time in per cent of one core, kernel workers included; CPU µs is their sum for one operation.
+  A difference counts as one only where all rounds agree on it and it is larger than what the same
+  measurement differs from itself (A/A).
 
-Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted (what was measured is
-printed and saved).";
+Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted
+(what was measured is printed and saved).";
+
+/// `ringfile report`.
+pub const REPORT: &str = "\
+Examples:
+  A page of what was measured before:
+    ringfile report grid.json --out grid.html
+
+  Two kernels, two machines, before and after a change; also on the terminal:
+    ringfile perf buffers --quick --file /data/test.bin --json before.json
+    ringfile perf buffers --quick --file /data/test.bin --json after.json
+    ringfile report before.json after.json --out change.html
+
+  A plot for a README, for light and dark pages:
+    ringfile report grid.json --svg iops.svg --plot iops
+
+Figures:
+  Medians of the rounds are compared, in cells that both have: IOPS, CPU µs for one operation,
+  p50 and p99. A difference is outside the spread where the rounds and A/A runs of one all lie
+  above those of the other, by more than the A/A runs of both stray; it takes 3 rounds on each
+  side. Sessions are not measured in turn: whatever changed on the machine in between counts too.
+
+Exit status: 0 done, whatever differs; 1 a file could not be written, 2 wrong input.";
+
+/// `ringfile perf pool`.
+pub const POOL: &str = "\
+Examples:
+  What a message waits for at a rate that the disk carries, and what the pool is worth there:
+    ringfile perf pool --rate-limit 100MB --duration 30s --rounds 3
+
+  Another disk, with small buffers in larger batches:
+    ringfile perf pool --folder /data --bs 4k --batch 64 --rate-limit 50MB
+
+  As fast as it goes, with more readers than writers, the pool alone:
+    ringfile perf pool --producers 2 --consumers 6 --memory pool --json pool.json
+
+Figures:
+  Latencies are in µs, of whole batches. A producer's counts from when the batch was due by the
+  rate, whether or not it could be begun then, so that a stall is seen by all that was due
+  meanwhile; without a rate from when it was begun. A consumer's counts from when the batch was
+  written until it is read and checked. late p99 is of the part of it before the batch was
+  begun. p99.99 says something from 10,000 operations on. CPU µs is user and system time of the
+  side's own threads for one buffer. Figures are medians of the rounds; the A/A row is the first
+  kind of memory against itself, and smaller changes say nothing. Below the tables: whether the
+  rate was carried, and what the pool did.
+
+Exit status: 0 done, 1 I/O failed or a block was not what had been written, 2 the input can't be
+carried out, 130 interrupted (what was measured is printed and saved).";

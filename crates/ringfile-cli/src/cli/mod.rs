@@ -6,6 +6,10 @@
 mod buffers;
 mod doctor;
 mod examples;
+mod pool;
+mod report;
+
+pub use report::ReportArgs;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,7 +21,8 @@ use serde::{Deserialize, Serialize};
 pub use self::doctor::DoctorArgs;
 use crate::engine::Engine;
 use crate::values::{self, List};
-pub use buffers::BuffersArgs;
+pub use buffers::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS};
+pub use pool::PoolArgs;
 
 /// Disk I/O over Linux io_uring: measure on this machine what each choice is worth.
 #[derive(Debug, Parser)]
@@ -36,6 +41,7 @@ pub enum Command {
     /// Measure I/O on this machine.
     #[command(subcommand)]
     Perf(Box<PerfCommand>),
+    Report(ReportArgs),
     /// Say what makes I/O slow here, and what to do about it.
     #[command(long_about = doctor::LONG, after_long_help = doctor::AFTER)]
     Doctor(DoctorArgs),
@@ -101,6 +107,17 @@ pub enum PerfCommand {
     /// beside the page cache, and the routes. Ends with advice: buffers, depth, block size, direct or not, route, each with
     /// the figure that says so and whether it is outside the noise.
     Buffers(BuffersArgs),
+    /// A message log: producers write pooled buffers to segment files at a fixed rate, consumers read them back.
+    ///
+    /// Each producer takes buffers, fills them, and writes them in batches to segments of its own, with O_DIRECT;
+    /// consumers take the batches in turn, read them back, check every byte and release the buffers. Segments have no
+    /// name, so nothing is ever left behind, and are used again once they are read. The same is done with memory from
+    /// malloc, and with plain buffered I/O from Vec.
+    ///
+    /// With --rate-limit the loop is open: batches are due at fixed times, whatever came of those before, and none is ever
+    /// skipped. A rate that can't be carried is told, with what was reached and what was left undone.
+    #[command(mut_args(pool::in_its_words))]
+    Pool(PoolArgs),
 }
 
 /// What the help says of `--cache`, which each command has another default for.
@@ -278,6 +295,9 @@ pub struct OutputArgs {
     /// Write all results to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write a report to look at to this file: plots, tables and notes as one HTML page
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Replace output files that exist
     #[arg(long)]
     pub force: bool,
@@ -431,6 +451,17 @@ mod tests {
         assert!(args.route.is_none(), "it depends on --direct");
         assert_eq!(args.executor.values(), [Executor::Ringfile]);
         assert!(args.against.is_none() && !args.direct && !args.verify);
+    }
+
+    #[test]
+    fn a_quick_measurement_uses_less_of_the_file() {
+        for (arguments, size) in [("", 1 << 30), ("--quick", 512 << 20), ("--quick --size 2g", 2 << 30)] {
+            let words = "ringfile perf buffers".split(' ').chain(arguments.split_terminator(' '));
+            let cli = Cli::try_parse_from(words).expect("it parses");
+            let Command::Perf(command) = cli.command else { panic!("another command") };
+            let PerfCommand::Buffers(args) = *command else { panic!("another command") };
+            assert_eq!(args.test_file.size, size, "{arguments}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub mod file;
 pub mod multiread;
 mod notes;
 mod plan;
+pub mod pool;
 mod session;
 
 use crate::cli::Cache;

@@ -48,11 +48,15 @@ fn file(test_file: &TestFile, args: &Request<'_>) -> String {
 fn timing(args: &Request<'_>) -> String {
     let time = humantime::format_duration;
     let (duration, warmup) = (time(args.timing.duration), time(args.timing.warmup));
-    let rounds = match args.timing.rounds {
+    format!("{duration} a run after {warmup} of warm-up, {}", rounds(args.timing.rounds))
+}
+
+/// How often it was measured.
+pub fn rounds(rounds: u32) -> String {
+    match rounds {
         1 => "1 round".to_string(),
         rounds => format!("medians of {rounds} rounds"),
-    };
-    format!("{duration} a run after {warmup} of warm-up, {rounds}")
+    }
 }
 
 /// The machine, in one line.

@@ -16,7 +16,8 @@ use crate::interrupt::Interrupt;
 use crate::job::{Batching, Job};
 use crate::machine;
 use crate::progress::Progress;
-use crate::report::output::{self, OutputFile};
+use crate::report::output;
+use crate::report::outputs::Outputs;
 use crate::report::results::{Kind, Machine, Params, Results, Run, RunLabel, SCHEMA};
 use crate::report::{batches, change, summary};
 use crate::terminal;
@@ -51,10 +52,7 @@ pub struct Request<'a> {
 pub fn run(request: Request<'_>) -> Result<(), Failure> {
     let intent = intent(&request)?;
     let output = request.output;
-    let json = output.json.as_deref().map(|path| OutputFile::check(path, output.force)).transpose()?;
-    if let (Some(json), Some(measured)) = (&json, &request.test_file.file) {
-        json.check_apart_from(measured)?;
-    }
+    let outputs = Outputs::check(output, request.test_file.file.as_deref())?;
     let interrupt = Interrupt::catch_signals()
         .map_err(|error| Failure::Io(format!("can't catch signals: {}", errno_text(&error))))?;
     let test_file = TestFile::open(request.test_file, intent, &interrupt)?;
@@ -66,7 +64,7 @@ pub fn run(request: Request<'_>) -> Result<(), Failure> {
     // Whatever ended it: what was measured is not lost.
     let results = session.into_results(matches!(ended, Err(Failure::Interrupted)));
     let printed = print(output, &results.0, &results.1);
-    let saved = json.map_or(Ok(()), |json| json.write_json(&results.0));
+    let saved = outputs.write(&results.0);
     ended.and(printed).and(saved)
 }
 
@@ -332,7 +330,8 @@ fn print(output: &OutputArgs, results: &Results, notes: &[String]) -> Result<(),
     output::print(&text)
 }
 
-fn distinct(counts: impl Iterator<Item = usize>) -> Vec<usize> {
+/// Each count once, in their order.
+pub fn distinct(counts: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut distinct = Vec::new();
     counts.for_each(|count| {
         if !distinct.contains(&count) {

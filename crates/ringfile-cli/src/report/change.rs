@@ -264,6 +264,7 @@ mod tests {
             parts: None,
             side: None,
             memory: None,
+            pool: None,
             direct: false,
             cache: Cache::Warm,
             route: (engine == Engine::Ringfile).then_some(Route::Auto),

@@ -211,6 +211,11 @@ impl Noise {
         Noise { comparisons: comparisons.max(1), ..self }
     }
 
+    /// The median of the session's A/A changes, as a fraction.
+    pub fn usual(&self) -> Option<f64> {
+        self.all.get(self.all.len() / 2).map(|(_, ratio)| ratio.exp_m1())
+    }
+
     /// What a ratio must be away from 1, as a fraction, in the cell that a key is in: the largest of that cell's A/A
     /// changes, or so high a quantile of the session's that chance hardly passes it in any cell. Infinite without A/A.
     pub fn in_cell(&self, key: &Key, rounds: usize) -> f64 {

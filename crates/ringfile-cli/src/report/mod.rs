@@ -6,6 +6,8 @@ pub mod change;
 mod columns;
 pub mod judge;
 pub mod output;
+pub mod outputs;
+pub mod pool;
 pub mod profile;
 pub mod results;
 pub mod saved;

@@ -48,11 +48,12 @@ pub fn table(profiles: &[Profile]) -> Table {
     let mut table = Table::default().text("profile").text("space").end_keys().number("%").text("function");
     for profile in profiles {
         let mut name = format!(
-            "{} {} {} depth {}",
+            "{} {} {} depth {}, {} samples",
             values::name(&profile.buffers),
             values::name(&profile.rw),
             short_size(profile.block_size_bytes),
-            profile.iodepth
+            profile.iodepth,
+            profile.samples
         );
         for (space, functions) in [("kernel", &profile.kernel), ("user", &profile.user)] {
             let mut space = space.to_string();

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::profile::Profile;
@@ -150,7 +151,7 @@ pub struct Params {
 }
 
 /// Which side of a pool a run's operations are on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
     /// Fills buffers and writes them.
@@ -160,7 +161,7 @@ pub enum Side {
 }
 
 /// Where the memory of operations comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Memory {
     /// The library's pool.
@@ -214,6 +215,9 @@ pub struct Run {
     /// Where memory comes from (`perf pool`).
     #[serde(default)]
     pub memory: Option<Memory>,
+    /// What only `perf pool` tells.
+    #[serde(default)]
+    pub pool: Option<PoolRun>,
     /// O_DIRECT, as it was in effect.
     pub direct: bool,
     /// Page cache, as asked for.
@@ -272,6 +276,52 @@ pub struct Run {
     pub cached_before: Option<f64>,
     /// The same after it.
     pub cached_after: Option<f64>,
+}
+
+/// What only `perf pool` tells of a run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PoolRun {
+    /// How long after it was due each batch was begun.
+    pub late_ns: Option<Latency>,
+    /// Operations that were due and not begun when the run was over; null without a rate, and where it was cut short.
+    pub backlog_ops: Option<u64>,
+    /// Blocks that the producers wrote, warm-up included.
+    pub written_blocks: u64,
+    /// Blocks that the consumers checked.
+    pub checked_blocks: u64,
+    /// Times that a producer waited for consumers to be done with a segment (`--size`).
+    pub room_waits: u64,
+    /// CPU time of neither side in per cent of a core: kernel workers, the program itself.
+    pub other_cpu_percent: Option<f64>,
+    /// The pool when all was over, where memory came from one.
+    pub metrics: Option<PoolFigures>,
+}
+
+/// What a pool has and has done, warm-up included.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PoolFigures {
+    /// The hard limit.
+    pub capacity_bytes: u64,
+    /// The most that was mapped at once.
+    pub high_water_bytes: u64,
+    /// In use when all was over.
+    pub in_use_bytes: u64,
+    /// Buffers handed out.
+    pub gets: u64,
+    /// Gets that found nothing cached.
+    pub misses: u64,
+    /// Buffers allocated outside the pool.
+    pub outside_allocations: u64,
+    /// Gets that had to wait.
+    pub waits: u64,
+    /// Regions of memory.
+    pub regions: u64,
+    /// Those that were registered with the kernel.
+    pub registered_regions: u64,
+    /// Registrations that were refused.
+    pub refused_registrations: u64,
 }
 
 /// What a run was, beside what it measured.
@@ -374,6 +424,7 @@ impl Run {
             parts: job.buffers.vectored().then_some(job.parts),
             side: None,
             memory: None,
+            pool: None,
             direct: job.direct,
             cache: label.cache,
             route: label.engine.is_ours().then_some(job.route),

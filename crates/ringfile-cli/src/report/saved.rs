@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use super::results::{Results, SCHEMA};
+use super::results::{Results, Run, SCHEMA};
 use crate::error::{Failure, errno_text, usage};
 
 /// More than any results take: profiles of four kinds and thousands of runs are some MiB.
@@ -27,17 +27,48 @@ pub fn read(path: &Path) -> Result<Results, Failure> {
     parse(&text).map_err(|why| Failure::Usage(format!("{shown} {why}: name a file that --json wrote")))
 }
 
+/// Results in a text, or what is wrong with it, to follow the file's name.
 fn parse(text: &[u8]) -> Result<Results, String> {
+    if text.iter().all(u8::is_ascii_whitespace) {
+        return Err("is empty".into());
+    }
     let value: serde_json::Value =
         serde_json::from_slice(text).map_err(|error| format!("is not whole JSON ({error})"))?;
     match value.get("schema").and_then(serde_json::Value::as_u64) {
         None => return Err("holds no results of ringfile perf (it has no schema number)".into()),
+        Some(schema) if schema > u64::from(SCHEMA) => {
+            return Err(format!(
+                "has schema {schema}, and this ringfile reads schema {SCHEMA}: use a newer ringfile, or"
+            ));
+        }
         Some(schema) if schema != u64::from(SCHEMA) => {
             return Err(format!("has schema {schema}, and this ringfile reads schema {SCHEMA}"));
         }
         Some(_) => {}
     }
-    serde_json::from_value(value).map_err(|error| format!("holds no results of ringfile perf ({error})"))
+    let results: Results = serde_json::from_value(value)
+        .map_err(|error| format!("holds no results of ringfile perf ({error})"))?;
+    match results.runs.iter().position(|run| !is_possible(run)) {
+        Some(index) => Err(format!("has figures in run {index} that no machine gives")),
+        None => Ok(results),
+    }
+}
+
+/// Whether every figure of a run is one that could be measured.
+fn is_possible(run: &Run) -> bool {
+    /// More than any machine does of anything in a second.
+    const MOST: f64 = 1e15;
+    let always = [run.iops, run.bw_bytes, run.duration_s];
+    let sometimes = [
+        run.cpu_us_per_io,
+        run.user_us_per_io,
+        run.system_us_per_io,
+        run.user_percent,
+        run.system_percent,
+        run.cached_before,
+        run.cached_after,
+    ];
+    always.into_iter().chain(sometimes.into_iter().flatten()).all(|figure| (0.0..MOST).contains(&figure))
 }
 
 #[cfg(test)]
@@ -47,7 +78,13 @@ mod tests {
     #[test]
     fn what_is_not_ours_is_told() {
         for (text, part) in [
+            ("", "is empty"),
+            (" \n", "is empty"),
             ("{", "not whole JSON"),
+            ("null", "no schema number"),
+            (r#"{"schema": "1"}"#, "no schema number"),
+            (r#"{"schema": 0}"#, "schema 0"),
+            (r#"{"schema": 1, "kind": "disk"}"#, "unknown variant `disk`"),
             ("[1, 2]", "no schema number"),
             (r#"{"schema": 99}"#, "schema 99"),
             (r#"{"schema": 1, "command": "x"}"#, "holds no results"),

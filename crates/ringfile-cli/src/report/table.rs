@@ -47,6 +47,19 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// The columns: title, whether it is of numbers, whether it names the rows.
+    pub fn columns(&self) -> impl Iterator<Item = (&'static str, bool, bool)> {
+        self.columns
+            .iter()
+            .enumerate()
+            .map(|(index, column)| (column.title, column.number, index < self.keys))
+    }
+
+    /// The cells.
+    pub fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
     /// Whether it has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()

@@ -58,7 +58,8 @@ pub enum DefaultPlace {
 }
 
 impl DefaultPlace {
-    fn folder(self) -> PathBuf {
+    /// The folder.
+    pub fn folder(self) -> PathBuf {
         match self {
             DefaultPlace::Memory => DEFAULT_FOLDER.into(),
             DefaultPlace::Disk => std::env::var_os("TMPDIR")
@@ -337,7 +338,8 @@ fn check_folder(path: &Path) -> Result<(), Failure> {
     if folder.is_dir() {
         return Ok(());
     }
-    usage(format!("the folder {} does not exist: create it, or name another --file", folder.display()))
+    let what = if folder.exists() { "is none: name" } else { "does not exist: create it, or name" };
+    usage(format!("the folder {} {what} another --file", folder.display()))
 }
 
 /// Refuses names that stand for something else than a new file.
@@ -376,7 +378,7 @@ fn check_space(path: &Path, size: u64) -> Result<(), Failure> {
 
 /// Bytes that a new file may take where `path` is to be: what the file system has, and where it is memory what
 /// the machine has.
-fn room_for(path: &Path) -> std::io::Result<u64> {
+pub fn room_for(path: &Path) -> std::io::Result<u64> {
     let folder = folder_of(path);
     let space = statvfs(folder)?;
     let free = space.blocks_available().saturating_mul(space.fragment_size());
@@ -391,7 +393,8 @@ fn room_for(path: &Path) -> std::io::Result<u64> {
     }
 }
 
-fn filesystem(path: &Path, file: &File) -> String {
+/// The name of the file system that a file lies on.
+pub fn filesystem(path: &Path, file: &File) -> String {
     if file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
         return BLOCK_DEVICE.into();
     }

@@ -113,3 +113,32 @@ fn what_can_not_be_resumed_is_told_and_stays_as_it_is() {
     let error = run(perf_buffers().arg("--resume").arg(&other).args(["--bs", "4k"])).fails(2);
     assert!(error.contains("--resume") || error.contains("--bs"), "{error}");
 }
+
+/// Each would end in a panic, in no memory or never.
+#[test]
+fn what_was_saved_is_held_to_the_limits_of_the_command_line() {
+    let folder = disk_folder();
+    let path = folder.path().join("saved.json");
+    let mut command = perf_buffers();
+    command
+        .args("--size 1m --duration 5ms --warmup 0s --processes 1 --bs 4k --iodepth 1 --rounds 1".split(' '));
+    run(command.args(["--rw", "randread", "--json"]).arg(&path).env("TMPDIR", folder.path())).ok();
+    let saved = json(&path);
+    for (name, value, part) in [
+        ("block_sizes_bytes", serde_json::json!([0]), "block size"),
+        ("iodepth", serde_json::json!([0]), "depth"),
+        ("parts", serde_json::json!(1_000_000_000_000_u64), "number of parts"),
+        ("processes", serde_json::json!([0]), "number of processes"),
+        ("rounds", serde_json::json!(u32::MAX), "number of rounds"),
+        ("duration_s", serde_json::json!(1e18), "length of its runs"),
+        ("warmup_s", serde_json::json!(-1), "length of warm-up"),
+    ] {
+        let mut odd = saved.clone();
+        odd["params"][name] = value;
+        let text = odd.to_string();
+        std::fs::write(&path, &text).expect("write");
+        let error = run(perf_buffers().arg("--resume").arg(&path)).fails(2);
+        assert!(error.contains(part), "{name}: {error}");
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), text);
+    }
+}

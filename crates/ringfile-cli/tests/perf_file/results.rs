@@ -93,7 +93,19 @@ fn json_has_every_key_and_every_cell() {
 
     let results = json(&out);
     let keys: BTreeSet<&str> = results.as_object().expect("an object").keys().map(String::as_str).collect();
-    assert_eq!(keys, BTreeSet::from(["schema", "command", "interrupted", "machine", "params", "runs"]));
+    let expected = [
+        "schema",
+        "kind",
+        "command",
+        "interrupted",
+        "machine",
+        "params",
+        "runs",
+        "notes",
+        "advice",
+        "profile",
+    ];
+    assert_eq!(keys, BTreeSet::from(expected));
     assert_eq!((&results["schema"], &results["interrupted"]), (&Value::from(1), &Value::from(false)));
     assert!(
         results["command"]

@@ -114,6 +114,9 @@ impl Queue {
         if open == 0 || crate::runtime::is_in_loop() {
             return ended;
         }
+        if at_least > 0 && ended >= at_least && self.operations.all_are_started() {
+            return ended;
+        }
         if timeout == Some(Duration::ZERO) || at_least == 0 {
             self.operations.look();
             return self.operations.counts().1;

@@ -253,6 +253,14 @@ impl Lanes {
         }
     }
 
+    /// Whether an operation goes to the ring where it is submitted with many others: the kernel takes them all with one
+    /// system call, and does without a worker what needs not wait. 8 cached reads of 4 KiB took 0.87 of the time of as many
+    /// calls with `RWF_NOWAIT`, 64 took 0.8; inside of fio, 0.92.
+    #[inline]
+    pub(crate) fn goes_together(&self, kind: Kind) -> bool {
+        self.route == Route::Auto && self.lane(kind).state.load(Ordering::Relaxed) == OFFERED
+    }
+
     /// Which way an operation goes.
     pub(crate) fn choose(&self, target: &Target, request: &Request) -> Choice {
         if workers_are_forced() && self.route != Route::Ring {
@@ -284,8 +292,8 @@ impl Lanes {
             TIMED if lane.is_away() => Choice::Ring,
             TIMED => Choice::Inline,
             QUEUED => Choice::Ring,
-            // A call that need not wait is a memory copy, and cheaper than a ring's entry and completion; one that would
-            // have to costs less than 1 µs before the ring does it.
+            // A call that need not wait is a memory copy, and cheaper than a ring's entry and completion (by itself: see
+            // `goes_together`); one that would have to costs less than 1 µs before the ring does it.
             _ => Choice::Attempt,
         }
     }

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::grid::Grid;
-use crate::cli::{Buffers, BuffersArgs, Route, Rw, TestFileArgs};
+use crate::cli::{
+    Buffers, BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS, Route, Rw, TestFileArgs,
+};
 use crate::error::{Failure, usage};
 use crate::machine;
 use crate::perf::has_ring;
@@ -15,6 +17,9 @@ use crate::values::{Bytes, List};
 
 /// The smallest unit of any direct I/O.
 const SECTOR: u64 = 512;
+
+/// Seconds of a run, at most: 24 hours.
+const LONGEST_RUN: f64 = 86_400.0;
 
 /// What is measured, where, and what of it is there already.
 #[derive(Debug)]
@@ -133,6 +138,12 @@ impl Asked {
         }
         let lacks =
             |what: &str| usage(format!("{} names no {what}: measure anew, with --json", path.display()));
+        if let Some(what) = out_of_bounds(&params) {
+            return usage(format!(
+                "{} names a {what} that can't be measured: measure anew, with --json",
+                path.display()
+            ));
+        }
         let Params { file, file_created, size_bytes, duration_s, warmup_s, .. } = params;
         let (Ok(duration), Ok(warmup)) =
             (Duration::try_from_secs_f64(duration_s), Duration::try_from_secs_f64(warmup_s))
@@ -144,6 +155,7 @@ impl Asked {
             params.iodepth.len(),
             params.buffers.len(),
             params.processes.len(),
+            params.rw.len(),
         ];
         let Some(&route) = params.route.first().filter(|_| lists.iter().all(|&length| length > 0)) else {
             return lacks("grid");
@@ -206,6 +218,22 @@ impl Asked {
         }
         Ok(())
     }
+}
+
+/// What of a saved measurement the command line would not have taken: a file may have been changed since.
+fn out_of_bounds(params: &Params) -> Option<&'static str> {
+    let within = |values: &[usize], most: usize| values.iter().all(|value| (1..=most).contains(value));
+    [
+        ("block size", params.block_sizes_bytes.iter().all(|&block| block > 0)),
+        ("depth", within(&params.iodepth, MOST_DEPTH)),
+        ("number of parts", within(params.parts.as_slice(), MOST_PARTS as usize)),
+        ("number of processes", within(&params.processes, MOST_PROCESSES)),
+        ("number of rounds", (1..=MOST_ROUNDS).contains(&params.rounds)),
+        ("length of its runs", (0.001..=LONGEST_RUN).contains(&params.duration_s)),
+        ("length of warm-up", (0.0..=LONGEST_RUN).contains(&params.warmup_s)),
+    ]
+    .into_iter()
+    .find_map(|(what, fits)| (!fits).then_some(what))
 }
 
 fn list<T: Clone>(asked: &Option<List<T>>, default: &[T]) -> Vec<T> {

@@ -23,6 +23,7 @@ use crate::advice::{self, text};
 use crate::cli::{BuffersArgs, Cache, Executor, OutputArgs};
 use crate::counters;
 use crate::error::{Failure, errno_text, one_line, usage};
+use crate::html;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::report::buffers as tables;
@@ -100,6 +101,7 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
 /// Where results go, checked before anything is measured.
 struct Outputs {
     json: Option<OutputFile>,
+    report: Option<OutputFile>,
     config: Option<OutputFile>,
 }
 
@@ -113,8 +115,9 @@ impl Outputs {
             (None, None) => None,
         };
         let config = args.emit_config.as_deref().map(|path| OutputFile::check(path, force)).transpose()?;
+        let report = args.output.report.as_deref().map(|path| OutputFile::check(path, force)).transpose()?;
         for (output, measured) in
-            [&json, &config].into_iter().flatten().zip(args.test_file.file.iter().cycle())
+            [&json, &report, &config].into_iter().flatten().zip(args.test_file.file.iter().cycle())
         {
             output.check_apart_from(measured)?;
         }
@@ -122,11 +125,17 @@ impl Outputs {
             config
                 .check_apart(json.path(), "the file for the results: name another for the configuration")?;
         }
-        Ok(Outputs { json, config })
+        if let Some(report) = &report {
+            for other in [&json, &config].into_iter().flatten() {
+                report.check_apart(other.path(), "another output: name another for --report")?;
+            }
+        }
+        Ok(Outputs { json, report, config })
     }
 
     fn save(self, results: &Results) -> Result<(), Failure> {
         let saved = self.json.map_or(Ok(()), |json| json.write_json(results));
+        let reported = self.report.map_or(Ok(()), |report| report.write_text(&html::write(results)));
         let configured = match self.config {
             Some(config) if !results.advice.is_empty() => config.write_text(&text::config(results)),
             Some(config) => usage(format!(
@@ -135,7 +144,7 @@ impl Outputs {
             )),
             None => Ok(()),
         };
-        saved.and(configured)
+        saved.and(reported).and(configured)
     }
 }
 
@@ -252,10 +261,10 @@ fn notes(grid: &Grid, test_file: &TestFile, runs: &[crate::report::results::Run]
             if grid.direct { "direct" } else { "through the page cache" },
         ),
         format!(
-            "{} a run after {} of warm-up, medians of {} rounds, route {}; each process on a core of its own",
+            "{} a run after {} of warm-up, {}, route {}; each process on a core of its own",
             time(grid.duration),
             time(grid.warmup),
-            grid.rounds,
+            super::notes::rounds(grid.rounds),
             values::name(&grid.route)
         ),
         super::notes::machine(),

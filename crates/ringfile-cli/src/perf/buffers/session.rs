@@ -23,7 +23,7 @@ use crate::values::{self, Bytes};
 const CHECKPOINT: Duration = Duration::from_secs(20);
 
 /// How long each kind is profiled at least: some hundred samples.
-const PROFILED: Duration = Duration::from_secs(1);
+const PROFILED: Duration = Duration::from_secs(2);
 
 /// A measurement under way.
 pub struct Session<'a> {
@@ -101,7 +101,7 @@ impl Session<'_> {
             match self.profile_of(&step, &profiler, core) {
                 Ok(profile) => profiles.push(profile),
                 Err(_) if self.interrupt.asked() => return profiles,
-                Err(why) => left_out(self, why),
+                Err(why) => left_out(self, format!("{}: {why}", values::name(&step.kind.buffers))),
             }
         }
         profiles

@@ -1,0 +1,57 @@
+//! `ringfile perf pool`: what may be asked.
+
+use std::path::PathBuf;
+
+use clap::{Arg, Args};
+
+use super::{OutputArgs, TimingArgs, examples};
+use crate::report::results::Memory;
+use crate::values::{self, List};
+
+/// `ringfile perf pool`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Job", after_long_help = examples::POOL)]
+pub struct PoolArgs {
+    /// Threads that fill buffers and write them
+    #[arg(long, value_name = "N", default_value = "4", value_parser = values::count::<256>)]
+    pub producers: u32,
+    /// Threads that read back what was written and check it
+    #[arg(long, value_name = "N", default_value = "4", value_parser = values::count::<256>)]
+    pub consumers: u32,
+    /// Bytes a second for each side, all its threads together: 500MB (k, m, g are powers of 1024) [default: as fast
+    /// as it goes]
+    #[arg(long, value_name = "SIZE", value_parser = values::rate)]
+    pub rate_limit: Option<u64>,
+    /// Bytes of each buffer
+    #[arg(long, value_name = "SIZE", default_value = "64k", value_parser = values::size)]
+    pub bs: u64,
+    /// Buffers that are written together, and read back together
+    #[arg(long, value_name = "N", default_value = "4", value_parser = values::count::<4096>)]
+    pub batch: u32,
+    /// Memory, each measured in turn: pool (ringfile's, registered, O_DIRECT), malloc (from the allocator and aligned,
+    /// anew for each operation, O_DIRECT), vec (a Vec for each operation, through the page cache)
+    #[arg(long, value_name = "LIST", default_value = "pool,malloc,vec", value_parser = values::words::<Memory>)]
+    pub memory: List<Memory>,
+    /// Where segments are written: a folder on the disk to be measured [default: $TMPDIR, else /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+    /// The most that segments take of the disk at once: how far producers may run ahead of consumers
+    #[arg(long, value_name = "SIZE", default_value = "256m", value_parser = values::size)]
+    pub size: u64,
+    /// How long and how often.
+    #[command(flatten)]
+    pub timing: TimingArgs,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// What all commands have, as it is here.
+pub fn in_its_words(arg: Arg) -> Arg {
+    match arg.get_id().as_str() {
+        "duration" => arg.default_value("10s"),
+        "warmup" => arg.help("Time before each run that is not counted"),
+        "rounds" => arg.help("Rounds, each with all kinds of memory in turn and begun by another one"),
+        _ => arg,
+    }
+}

@@ -1,0 +1,33 @@
+//! `ringfile report`: what it takes.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::examples;
+use crate::html::drawing::What;
+
+/// Show saved results as a page, or compare several.
+///
+/// Two machines, two kernels, before and after: takes files that `--json` of a perf command wrote. With one it writes its page; with more, each is compared with the
+/// first, cell by cell: what differs by more than the rounds and A/A runs of both vary is named first, the rest is
+/// counted. Measure with --rounds 3 or more, or nothing can be told from noise.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output", after_long_help = examples::REPORT)]
+pub struct ReportArgs {
+    /// Results that --json wrote; the first is what others are compared with
+    #[arg(value_name = "JSON", required = true, help_heading = None::<&str>)]
+    pub results: Vec<PathBuf>,
+    /// Write the page to this file
+    #[arg(long, value_name = "FILE.html")]
+    pub out: Option<PathBuf>,
+    /// Write one plot of a single JSON to this file, for a README
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<PathBuf>,
+    /// What that plot shows
+    #[arg(long, value_name = "PLOT", default_value = "iops", requires = "svg")]
+    pub plot: What,
+    /// Replace output files that exist
+    #[arg(long)]
+    pub force: bool,
+}

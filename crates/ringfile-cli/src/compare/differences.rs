@@ -1,0 +1,230 @@
+//! Two sessions, cell by cell: which figures differ by more than both of them vary in themselves.
+//!
+//! Pure functions of results. Runs of different sessions are not paired, so what is compared is medians, and the ranges
+//! that the rounds and A/A runs of each reach: only where these lie apart, by more than the A/A noise of both sessions,
+//! and with three rounds or more on both sides, a difference is claimed.
+
+use super::facts::{self, Fact};
+use super::load::Saved;
+use crate::error::{Failure, usage};
+use crate::html::cells::{self, Part};
+use crate::html::drawing::{self, Way};
+use crate::html::sections;
+use crate::report::judge::Noise;
+use crate::report::results::{Kind, Results, Role, Run};
+use crate::report::statistics::{Metric, Spread};
+use crate::report::summary::groups;
+
+/// Differences smaller than that are never claimed.
+const LEAST: f64 = 0.02;
+
+/// With fewer rounds there is no spread.
+const LEAST_ROUNDS: usize = 3;
+
+/// The figures that are compared: title, figure, whether more is better.
+pub const FIGURES: [(&str, Metric, bool); 4] = [
+    ("IOPS", Metric::Iops, true),
+    ("CPU µs", Metric::Cpu, false),
+    ("p50 µs", Metric::P50, false),
+    ("p99 µs", Metric::P99, false),
+];
+
+/// What each session may have another value of in all its runs, and still be compared: the difference may be what the
+/// sessions were made to show.
+const MAY_DIFFER: [Part; 6] =
+    [Part::Direct, Part::Cache, Part::Route, Part::Executor, Part::Jobs, Part::Processes];
+
+/// One session beside another.
+#[derive(Debug)]
+pub struct Comparison<'a> {
+    /// What is compared with.
+    pub first: &'a Saved,
+    /// What is compared.
+    pub other: &'a Saved,
+    /// Machine and parameters.
+    pub facts: Vec<Fact>,
+    /// Figures that differ outside the spread, the largest change first.
+    pub outside: Vec<Difference>,
+    /// The rest, likewise.
+    pub inside: Vec<Difference>,
+    /// Cells that only the first has, and only the other.
+    pub alone: (Vec<String>, Vec<String>),
+}
+
+/// One figure in one cell of both.
+#[derive(Debug, Clone)]
+pub struct Difference {
+    /// The cell, in words.
+    pub cell: String,
+    /// Index in [`FIGURES`].
+    pub figure: usize,
+    /// Median and reach of the first.
+    pub first: Spread,
+    /// The same of the other.
+    pub other: Spread,
+    /// Rounds of the one that has fewer.
+    pub rounds: usize,
+    /// What a ratio must be away from 1, as a fraction.
+    pub noise: f64,
+}
+
+impl Difference {
+    /// The other's median over the first's, with the least and the most that their rounds make.
+    pub fn ratio(&self) -> Spread {
+        let (first, other) = (self.first, self.other);
+        Spread { median: other.median / first.median, min: other.min / first.max, max: other.max / first.min }
+    }
+
+    /// Whether it is more than the sessions vary in themselves.
+    pub fn outside(&self) -> bool {
+        let apart = self.first.max < self.other.min || self.other.max < self.first.min;
+        self.rounds >= LEAST_ROUNDS && apart && self.size() > self.noise.max(LEAST).ln_1p()
+    }
+
+    /// Whether the other is the better one.
+    pub fn better(&self) -> bool {
+        (self.other.median > self.first.median) == FIGURES[self.figure].2
+    }
+
+    /// Size of the change, alike for twice and half.
+    fn size(&self) -> f64 {
+        self.ratio().median.ln().abs()
+    }
+}
+
+impl<'a> Comparison<'a> {
+    /// Of sessions of the same command that have cells in common.
+    pub fn of(first: &'a Saved, other: &'a Saved) -> Result<Comparison<'a>, Failure> {
+        let (one, two) = (&first.results, &other.results);
+        // Files from before there was a kind may be of any.
+        let kinds = one.kind.zip(two.kind);
+        if kinds.is_some_and(|(one, two)| one != two) {
+            return usage(format!(
+                "{} is of {} and {} of {}: compare results of the same command",
+                first.path.display(),
+                sections::command_name(one),
+                other.path.display(),
+                sections::command_name(two)
+            ));
+        }
+        let (ours, theirs) = (groups(&one.runs), groups(&two.runs));
+        let names = Names::of(one, two, &ours, &theirs);
+        let lonely = |groups: &[Group<'_>], others: &[Group<'_>]| -> Vec<String> {
+            let alone = groups.iter().filter(|group| names.find(others, group[0]).is_none());
+            alone.map(|group| names.words(group[0])).collect()
+        };
+        let alone = (lonely(&ours, &theirs), lonely(&theirs, &ours));
+        let both: Vec<(&Run, &Run)> =
+            ours.iter().filter_map(|group| Some((group[0], names.find(&theirs, group[0])?))).collect();
+        let mut differences = differences(one, two, &both, &names);
+        if differences.is_empty() {
+            return usage(format!(
+                "{} and {} have no cell in common: measure both with the same options",
+                first.path.display(),
+                other.path.display()
+            ));
+        }
+        differences.sort_by(|one, other| other.size().total_cmp(&one.size()));
+        let (outside, inside) = differences.into_iter().partition(Difference::outside);
+        Ok(Comparison { first, other, facts: facts::differing(one, two), outside, inside, alone })
+    }
+
+    /// Why nothing could be claimed, where that is so however large the differences are.
+    pub fn blind(&self) -> Option<&'static str> {
+        let few = |difference: &Difference| difference.rounds < LEAST_ROUNDS;
+        let unknown = |difference: &Difference| !difference.noise.is_finite();
+        if !self.outside.is_empty() {
+            None
+        } else if self.inside.iter().all(few) {
+            Some("fewer than 3 rounds show no spread: measure both with --rounds 3 or more")
+        } else if self.inside.iter().all(unknown) {
+            Some("a session without A/A runs does not tell its noise")
+        } else {
+            None
+        }
+    }
+}
+
+/// Runs of the same cell, over their rounds.
+type Group<'a> = Vec<&'a Run>;
+
+/// How cells of two sessions are found in each other, and named.
+struct Names {
+    /// What each session has another value of throughout.
+    loose: Vec<Part>,
+    /// What tells cells apart.
+    named: Vec<Part>,
+    /// In a grid of buffers: the way that most cells have, which needs no words.
+    usual: Option<Way>,
+}
+
+impl Names {
+    fn of(one: &Results, two: &Results, ours: &[Group<'_>], theirs: &[Group<'_>]) -> Names {
+        let loose: Vec<Part> =
+            MAY_DIFFER.into_iter().filter(|&part| is_another(part, &one.runs, &two.runs)).collect();
+        let all: Vec<&Run> = ours.iter().chain(theirs).map(|group| group[0]).collect();
+        let named = cells::telling(&all).into_iter().filter(|part| !loose.contains(part)).collect();
+        let usual = (one.kind == Some(Kind::Buffers)).then(|| drawing::usual_way(&all)).flatten();
+        Names { loose, named, usual }
+    }
+
+    /// What must be the same in both.
+    fn place(&self, run: &Run) -> Vec<Option<String>> {
+        Part::ALL.iter().filter(|part| !self.loose.contains(part)).map(|part| part.cell(run)).collect()
+    }
+
+    fn find<'a>(&self, groups: &[Group<'a>], run: &Run) -> Option<&'a Run> {
+        let place = self.place(run);
+        groups.iter().find(|group| self.place(group[0]) == place).map(|group| group[0])
+    }
+
+    fn words(&self, run: &Run) -> String {
+        let plain = self.usual == Some(drawing::way_of(run));
+        let of_way = [Part::Direct, Part::Cache, Part::Route];
+        let parts: Vec<Part> =
+            self.named.iter().copied().filter(|part| !(plain && of_way.contains(part))).collect();
+        let words = cells::words(&parts, run).replace(" blocks", "");
+        if words.is_empty() { "all runs".into() } else { words }
+    }
+}
+
+/// All figures of all cells that both have.
+fn differences(one: &Results, two: &Results, both: &[(&Run, &Run)], names: &Names) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    for (figure, &(_, metric, _)) in FIGURES.iter().enumerate() {
+        let noise = (Noise::of(&one.runs, metric), Noise::of(&two.runs, metric));
+        for &(own, their) in both {
+            let reaches = reach(&one.runs, own, metric).zip(reach(&two.runs, their, metric));
+            let Some(((first, rounds), (other, others))) = reaches else { continue };
+            let rounds = rounds.min(others);
+            let noise = noise.0.in_cell(&own.key(), rounds).max(noise.1.in_cell(&their.key(), rounds));
+            differences.push(Difference { cell: names.words(own), figure, first, other, rounds, noise });
+        }
+    }
+    differences
+}
+
+/// Whether all runs of one session have one value of a part, and all of the other another one.
+fn is_another(part: Part, first: &[Run], other: &[Run]) -> bool {
+    let only = |runs: &[Run]| {
+        let mut values = runs.iter().filter_map(|run| part.cell(run));
+        let value = values.next()?;
+        values.all(|other| other == value).then_some(value)
+    };
+    matches!((only(first), only(other)), (Some(first), Some(other)) if first != other)
+}
+
+/// The median of a cell's rounds, what they and its A/A runs reach, and how many rounds there are.
+fn reach(runs: &[Run], cell: &Run, metric: Metric) -> Option<(Spread, usize)> {
+    let positive = |figure: &f64| figure.is_finite() && *figure > 0.0;
+    let of_cell = || runs.iter().filter(|run| run.key() == cell.key());
+    let measured: Vec<f64> = of_cell()
+        .filter(|run| run.role == Role::Measure)
+        .filter_map(|run| metric.of(run))
+        .filter(positive)
+        .collect();
+    let all = Spread::of(of_cell().filter_map(|run| metric.of(run)).filter(positive))?;
+    let rounds = measured.len();
+    let median = Spread::of(measured)?.median;
+    Some((Spread { median, ..all }, rounds))
+}

@@ -1,0 +1,31 @@
+//! Saved results with their names.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Failure, usage};
+use crate::report::results::Results;
+use crate::report::saved;
+
+/// Results, and where they come from.
+#[derive(Debug)]
+pub struct Saved {
+    /// The file.
+    pub path: PathBuf,
+    /// A short name, as the file has.
+    pub name: String,
+    /// What is in it.
+    pub results: Results,
+}
+
+/// Reads a file that has runs in it.
+pub fn read(path: &Path) -> Result<Saved, Failure> {
+    let results = saved::read(path)?;
+    if results.runs.is_empty() {
+        return usage(format!(
+            "{} has no runs: measure again, it was ended before its first one",
+            path.display()
+        ));
+    }
+    let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    Ok(Saved { path: path.to_path_buf(), name, results })
+}

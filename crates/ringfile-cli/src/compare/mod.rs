@@ -1,0 +1,67 @@
+//! `ringfile report`: saved results as a page, and several compared.
+//!
+//! What always holds: everything that can be refused is refused before anything is written, and the results that are read
+//! are never written to.
+
+pub mod differences;
+pub mod facts;
+pub mod load;
+mod text;
+
+use crate::cli::ReportArgs;
+use crate::error::{Failure, usage};
+use crate::html::{self, standalone};
+use crate::report::output::{self, OutputFile};
+use crate::terminal;
+use crate::values;
+
+use differences::Comparison;
+use load::Saved;
+
+/// Carries the command out.
+pub fn run(args: &ReportArgs) -> Result<(), Failure> {
+    let out = check(args, args.out.as_ref())?;
+    let svg = check(args, args.svg.as_ref())?;
+    if let (Some(out), Some(svg)) = (&out, &svg) {
+        svg.check_apart(out.path(), "where --out goes: name another for --svg")?;
+    }
+    let all = args.results.iter().map(|path| load::read(path)).collect::<Result<Vec<Saved>, Failure>>()?;
+    let (first, others) = all.split_first().ok_or_else(|| Failure::Usage("name a JSON".into()))?;
+    if others.is_empty() && out.is_none() && svg.is_none() {
+        return usage(
+            "nothing to do with one JSON: add --out FILE.html, --svg FILE.svg, or another JSON to compare",
+        );
+    }
+    if !others.is_empty() && svg.is_some() {
+        return usage("--svg draws one JSON: leave the others out, or use --out");
+    }
+    let compared = others
+        .iter()
+        .map(|other| Comparison::of(first, other))
+        .collect::<Result<Vec<Comparison<'_>>, _>>()?;
+    if let Some(svg) = svg {
+        let Some(drawing) = standalone::svg(&first.results, args.plot) else {
+            let plot = values::name(&args.plot);
+            return usage(format!(
+                "{} has nothing to plot for --plot {plot}: choose another",
+                first.path.display()
+            ));
+        };
+        svg.write_text(&drawing)?;
+    }
+    let page =
+        || if compared.is_empty() { html::write(&first.results) } else { html::compare::write(&compared) };
+    let written = out.map_or(Ok(()), |out| out.write_text(&page()));
+    let texts: Vec<String> =
+        compared.iter().map(|comparison| text::of(comparison, terminal::width())).collect();
+    output::print(&texts.join("\n")).and(written)
+}
+
+/// An output file that is none of those that are read.
+fn check(args: &ReportArgs, path: Option<&std::path::PathBuf>) -> Result<Option<OutputFile>, Failure> {
+    let file = path.map(|path| OutputFile::check(path, args.force)).transpose()?;
+    for (file, read) in file.iter().flat_map(|file| args.results.iter().map(move |read| (file, read))) {
+        file.check_apart(read, "one of the results that are read: name another to write to")?;
+    }
+    Ok(file)
+}

@@ -1,0 +1,82 @@
+//! A comparison as text for the terminal: what differs outside the spread first, the rest counted.
+
+use super::differences::{Comparison, Difference, FIGURES};
+use crate::error::one_line;
+use crate::report::judge::per_cent;
+use crate::report::table::{Table, change, figure, rate};
+use crate::terminal;
+
+/// The text, for that many columns.
+pub fn of(comparison: &Comparison<'_>, width: Option<usize>) -> String {
+    let (first, other) = (one_line(&comparison.first.name), one_line(&comparison.other.name));
+    let count = comparison.outside.len() + comparison.inside.len();
+    let mut lines = vec![format!(
+        "{other} beside {first}: {} of {count} figures differ outside the spread",
+        comparison.outside.len()
+    )];
+    lines.extend(comparison.blind().map(|why| format!("- nothing can be claimed: {why}")));
+    lines.extend(
+        comparison.facts.iter().map(|fact| format!("- {}: {} / {}", fact.name, fact.first, fact.other)),
+    );
+    let mut text = paragraph(&lines, width);
+    if !comparison.outside.is_empty() {
+        let mut table = Table::default()
+            .text("outside the spread")
+            .text("figure")
+            .end_keys()
+            .number("first")
+            .number("other");
+        table = table.number("change %").number("least").number("most").number("noise");
+        comparison.outside.iter().for_each(|difference| table.row(row(difference)));
+        text += &format!("\n{}", table.text_of_width(width));
+    }
+    let inside = FIGURES.iter().enumerate().filter_map(|(index, (title, ..))| {
+        let count = comparison.inside.iter().filter(|difference| difference.figure == index).count();
+        (count > 0).then(|| format!("{title} in {count} cell{}", if count == 1 { "" } else { "s" }))
+    });
+    let inside: Vec<String> = inside.collect();
+    let mut lines = Vec::new();
+    if !inside.is_empty() {
+        let largest = comparison
+            .inside
+            .iter()
+            .map(|difference| (difference.ratio().median - 1.0).abs())
+            .fold(0.0, f64::max);
+        lines.push(format!(
+            "- inside the spread: {}; the largest of these changes is {}",
+            inside.join(", "),
+            per_cent(largest)
+        ));
+    }
+    for (name, cells) in [(&first, &comparison.alone.0), (&other, &comparison.alone.1)] {
+        if !cells.is_empty() {
+            lines.push(format!("- only in {name}: {} cells, not compared", cells.len()));
+        }
+    }
+    if !lines.is_empty() {
+        text += &format!("\n{}", paragraph(&lines, width));
+    }
+    text
+}
+
+fn row(difference: &Difference) -> Vec<String> {
+    let (title, ..) = FIGURES[difference.figure];
+    let text = if title == "IOPS" { rate } else { figure };
+    let ratio = difference.ratio();
+    let change = |ratio: f64| change((ratio - 1.0) * 100.0);
+    vec![
+        difference.cell.clone(),
+        title.into(),
+        text(difference.first.median),
+        text(difference.other.median),
+        change(ratio.median),
+        change(ratio.min),
+        change(ratio.max),
+        per_cent(difference.noise),
+    ]
+}
+
+fn paragraph(lines: &[String], width: Option<usize>) -> String {
+    let wrap = |line: &String| width.map_or_else(|| line.clone(), |width| terminal::wrap(line, width, "  "));
+    lines.iter().map(|line| wrap(line) + "\n").collect()
+}

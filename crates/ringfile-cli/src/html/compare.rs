@@ -1,0 +1,216 @@
+//! The page of a comparison: what differs between sessions, outside the spread first.
+
+use maud::{Markup, html};
+
+use super::page;
+use super::scale::Scale;
+use super::sections;
+use super::strip::{Dot, Row, Strip};
+use super::tables::{self, Column};
+use crate::compare::differences::{Comparison, Difference, FIGURES};
+use crate::compare::load::Saved;
+use crate::error::one_line;
+use crate::report::judge::per_cent;
+use crate::report::table::{change, figure, rate};
+
+/// So many of the largest differences of each figure are drawn, and as many of all are in the first table.
+const DRAWN: usize = 16;
+
+/// The page of all that were compared with the first.
+pub fn write(comparisons: &[Comparison<'_>]) -> String {
+    let Some(first) = comparisons.first().map(|comparison| comparison.first) else { return String::new() };
+    let others: Vec<String> = comparisons.iter().map(|comparison| one_line(&comparison.other.name)).collect();
+    let title = format!("{} beside {}", others.join(", "), one_line(&first.name));
+    let command = sections::command_name(&first.results);
+    let body = html! {
+        header {
+            h1 { bdi { (title) } }
+            p.lead {
+                "Results of " (command) ", cell by cell. A difference is named where the rounds of both lie apart, by more than \
+                 A/A runs of both stray. Sessions are not measured in turn: what changed on the machine in between counts too."
+            }
+            @for saved in std::iter::once(first).chain(comparisons.iter().map(|comparison| comparison.other)) { (session(saved)) }
+        }
+        @for comparison in comparisons { (beside(comparison, comparisons.len() > 1)) }
+    };
+    page::page(&title, &body)
+}
+
+fn session(saved: &Saved) -> Markup {
+    let results = &saved.results;
+    let mut facts = sections::machine(&results.machine);
+    facts.push((
+        "file",
+        format!("{} on {}", one_line(&results.params.file), one_line(&results.machine.filesystem)),
+    ));
+    let rounds = if results.params.rounds == 1 {
+        "1 round".into()
+    } else {
+        format!("{} rounds", results.params.rounds)
+    };
+    facts.push((
+        "runs",
+        format!(
+            "{} in {rounds}{}",
+            results.runs.len(),
+            if results.interrupted { ", interrupted" } else { "" }
+        ),
+    ));
+    html! {
+        h3.name { bdi { (one_line(&saved.name)) } }
+        (page::facts(&facts))
+        pre { "$ " (one_line(&results.command)) }
+    }
+}
+
+fn beside(comparison: &Comparison<'_>, several: bool) -> Markup {
+    let other = one_line(&comparison.other.name);
+    let of = if several { format!("{other}: ") } else { String::new() };
+    let all = comparison.outside.len() + comparison.inside.len();
+    let outside = html! {
+        @if let Some(why) = comparison.blind() { p.warn { "Nothing can be claimed: " (why) "." } }
+        @if comparison.outside.is_empty() {
+            p { "No difference is outside the spread." }
+        } @else {
+            (page::plots(plots(&comparison.outside)))
+            @let (largest, rest) = comparison.outside.split_at(comparison.outside.len().min(DRAWN));
+            h3 { "The largest" }
+            (table(comparison, largest))
+            @if !rest.is_empty() {
+                details { summary { "The other " (count(rest.len(), "figure")) " outside the spread" } (table(comparison, rest)) }
+            }
+        }
+    };
+    let inside = html! {
+        @if !comparison.inside.is_empty() {
+            details {
+                summary { (count(comparison.inside.len(), "figure")) small { "inside the spread, the largest change first" } }
+                (table(comparison, &comparison.inside))
+            }
+        }
+        (alone(&comparison.first.name, &comparison.alone.0))
+        (alone(&comparison.other.name, &comparison.alone.1))
+    };
+    let counted = format!(
+        "{} of {}. Change of the medians; bars and range reach from the least to the most that the rounds of both make.",
+        comparison.outside.len(),
+        count(all, "figure")
+    );
+    html! {
+        (page::section(&format!("{of}What differs outside the spread"), &counted, outside))
+        (page::section(&format!("{of}What can't be told apart"), "Here the rounds overlap, or A/A runs stray as far.", inside))
+        @if !comparison.facts.is_empty() { (page::section(&format!("{of}What else differs"), "", facts(comparison))) }
+    }
+}
+
+fn count(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+fn alone(name: &str, cells: &[String]) -> Markup {
+    html! {
+        @if !cells.is_empty() {
+            details {
+                summary { "Only in " bdi { (one_line(name)) } small { (count(cells.len(), "cell")) ", not compared" } }
+                ul.notes { @for cell in cells { li { (cell) } } }
+            }
+        }
+    }
+}
+
+fn facts(comparison: &Comparison<'_>) -> Markup {
+    let names = [&comparison.first.name, &comparison.other.name];
+    let column = |title: String, key| Column { title, number: false, key };
+    let mut columns = vec![column("what".into(), true)];
+    columns.extend(names.map(|name| column(one_line(name), false)));
+    let rows: Vec<Vec<String>> = comparison
+        .facts
+        .iter()
+        .map(|fact| vec![fact.name.clone(), fact.first.clone(), fact.other.clone()])
+        .collect();
+    tables::table(&columns, &rows)
+}
+
+fn table(comparison: &Comparison<'_>, differences: &[Difference]) -> Markup {
+    let column = |title: &str, number, key| Column { title: one_line(title), number, key };
+    let columns = [
+        column("cell", false, true),
+        column("figure", false, true),
+        column(&comparison.first.name, true, false),
+        column(&comparison.other.name, true, false),
+        column("change %", true, false),
+        column("range %", true, false),
+        column("noise", true, false),
+    ];
+    let rows: Vec<Vec<String>> = differences
+        .iter()
+        .map(|difference| {
+            let (title, ..) = FIGURES[difference.figure];
+            let text = if title == "IOPS" { rate } else { figure };
+            let ratio = difference.ratio();
+            let change = |ratio: f64| change((ratio - 1.0) * 100.0);
+            let noise =
+                if difference.noise.is_finite() { per_cent(difference.noise) } else { "unknown".into() };
+            vec![
+                difference.cell.clone(),
+                title.into(),
+                text(difference.first.median),
+                text(difference.other.median),
+                change(ratio.median),
+                format!("{} to {}", change(ratio.min), change(ratio.max)),
+                noise,
+            ]
+        })
+        .collect();
+    tables::table(&columns, &rows)
+}
+
+/// A plot for each figure, with a row for each cell.
+fn plots(differences: &[Difference]) -> Vec<Markup> {
+    let of_figure = |figure: usize| -> Vec<&Difference> {
+        differences.iter().filter(|difference| difference.figure == figure).collect()
+    };
+    FIGURES
+        .iter()
+        .enumerate()
+        .map(|(index, &(title, _, more))| (title, more, of_figure(index)))
+        .filter(|(_, _, differences)| !differences.is_empty())
+        .map(|(title, more, differences)| plot(title, more, &differences))
+        .collect()
+}
+
+fn plot(title: &str, more: bool, differences: &[&Difference]) -> Markup {
+    let per_cent = |ratio: f64| (ratio - 1.0) * 100.0;
+    let rows: Vec<Row> = differences
+        .iter()
+        .take(DRAWN)
+        .map(|difference| {
+            let ratio = difference.ratio();
+            let text = |ratio: f64| format!("{} %", change(per_cent(ratio)));
+            let tip = format!(
+                "{}: {} ({} to {})",
+                difference.cell,
+                text(ratio.median),
+                text(ratio.min),
+                text(ratio.max)
+            );
+            // Blue is better, orange worse; the side of 0 and the shape say it as well.
+            Row {
+                label: difference.cell.clone(),
+                style: usize::from(!difference.better()),
+                dots: vec![Dot { x: per_cent(ratio.median), tip }],
+                reach: Some((per_cent(ratio.min), per_cent(ratio.max))),
+                median: None,
+            }
+        })
+        .collect();
+    let reach = rows.iter().filter_map(|row| row.reach).flat_map(|(low, high)| [low, high]);
+    let x = Scale::changes(reach);
+    let better = if more { "more" } else { "less" };
+    let x_title = format!("{better} is better; ● better, ■ worse");
+    let title = match differences.len() {
+        all if all > DRAWN => format!("{title}: the largest {DRAWN} of {all} changes"),
+        _ => format!("{title}: changes"),
+    };
+    Strip { title, x_title, x, noise: None, rows }.svg()
+}

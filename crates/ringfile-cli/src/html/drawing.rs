@@ -1,0 +1,410 @@
+//! The plots of a session's figures: which there are, and what is in each.
+//!
+//! Knows runs and plots. What always holds: a series looks the same in every plot of a session.
+
+use clap::ValueEnum;
+use maud::Markup;
+
+use super::cells::{self, Layout, Part};
+use super::figures::{self, PERCENTILES};
+use super::marks::Entry;
+use super::plot::{self, Plot, Point, Series};
+use super::scale::{self, Scale};
+use super::strip::{Dot, Row, Strip};
+use crate::cli::{Cache, Route};
+use crate::report::results::{Kind, Results, Run};
+use crate::report::statistics::Spread;
+use crate::report::summary::groups;
+use crate::report::table;
+
+/// What a plot shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum What {
+    /// Operations a second over depth.
+    Iops,
+    /// CPU time for one operation over depth.
+    Cpu,
+    /// Bytes a second over block size.
+    Bandwidth,
+    /// Percentiles of latency.
+    Latency,
+}
+
+/// Runs of the same cell, over their rounds.
+type Group<'a> = Vec<&'a Run>;
+
+/// How a session is drawn.
+#[derive(Debug)]
+pub struct Look<'a> {
+    /// What goes where.
+    pub layout: Layout,
+    /// Runs beside the grid, to choose direct I/O and route by (`perf buffers`).
+    pub choices: Vec<&'a Run>,
+    /// The cells of them that are not of the grid.
+    pub beside: Vec<Group<'a>>,
+    kind: Option<Kind>,
+    groups: Vec<Group<'a>>,
+    /// Names of series in the order of their styles.
+    names: Vec<String>,
+}
+
+impl<'a> Look<'a> {
+    /// For a session.
+    pub fn of(results: &'a Results) -> Look<'a> {
+        let all = groups(&results.runs);
+        let firsts: Vec<&Run> = all.iter().map(|group| group[0]).collect();
+        let way = (results.kind == Some(Kind::Buffers)).then(|| usual_way(&firsts)).flatten();
+        let in_grid = |run: &Run| way.is_none_or(|way| way == way_of(run));
+        let (groups, others): (Vec<Group<'a>>, Vec<Group<'a>>) =
+            all.into_iter().partition(|group| in_grid(group[0]));
+        let firsts: Vec<&Run> = groups.iter().map(|group| group[0]).collect();
+        let layout = Layout::of(results.kind, &firsts);
+        let mut names: Vec<String> = Vec::new();
+        for run in firsts {
+            let name = layout.name(run);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let choices = choices(&groups, &others);
+        Look { layout, choices, beside: others, kind: results.kind, groups, names }
+    }
+
+    /// The cells of the plots.
+    pub fn grid(&self) -> &[Group<'a>] {
+        &self.groups
+    }
+
+    /// Whether a run is in the plots.
+    pub fn in_grid(&self, run: &Run) -> bool {
+        self.groups.iter().any(|group| group[0].key() == run.key())
+    }
+
+    fn smallest_block(&self) -> u64 {
+        self.groups.iter().map(|group| group[0].block_size_bytes).min().unwrap_or(0)
+    }
+
+    /// The style of a run's series.
+    pub fn style(&self, run: &Run) -> usize {
+        let name = self.layout.name(run);
+        self.names.iter().position(|known| *known == name).unwrap_or(0)
+    }
+}
+
+/// Way of a run's operations: O_DIRECT, page cache, route.
+pub type Way = (bool, Cache, Option<Route>);
+
+/// That of a run.
+pub fn way_of(run: &Run) -> Way {
+    (run.direct, run.cache, run.route)
+}
+
+/// The one that most have.
+pub fn usual_way(runs: &[&Run]) -> Option<Way> {
+    let count = |way: Way| runs.iter().filter(|run| way_of(run) == way).count();
+    cells::by(runs, |run: &Run| way_of(run))
+        .into_iter()
+        .map(|(way, _)| way)
+        .rev()
+        .max_by_key(|&way| count(way))
+}
+
+/// Runs of other ways, and those of the grid in the same cells.
+fn choices<'a>(grid: &[Group<'a>], others: &[Group<'a>]) -> Vec<&'a Run> {
+    let place =
+        |run: &Run| (run.rw, run.block_size_bytes, run.iodepth, run.processes, run.buffers, run.numjobs);
+    let beside = |group: &&Group<'a>| others.iter().any(|other| place(other[0]) == place(group[0]));
+    grid.iter().filter(beside).chain(others).flatten().copied().collect()
+}
+
+impl What {
+    /// All, in the order of a page.
+    pub const ALL: [What; 4] = [What::Iops, What::Cpu, What::Bandwidth, What::Latency];
+
+    /// Heading of its section.
+    pub fn title(self) -> &'static str {
+        match self {
+            What::Iops => "Operations a second",
+            What::Cpu => "CPU time for one operation",
+            What::Bandwidth => "Bandwidth",
+            What::Latency => "Latency",
+        }
+    }
+
+    /// What it means, in a few words.
+    pub fn meaning(self, look: &Look<'_>) -> String {
+        let spread = match look.layout.x {
+            Some(_) => "Points are medians of the rounds, bars reach from the least to the most.",
+            None => "A dot is one round, the bar their median.",
+        };
+        match self {
+            What::Iops => format!(
+                "How many operations were done each second (IOPS); more is better. {spread} Each plot has a scale of its own."
+            ),
+            What::Cpu => format!(
+                "Processor time, user and kernel, that one operation took; less is better, and leaves more for the program. {spread}"
+            ),
+            What::Bandwidth => format!("Bytes read or written each second; more is better. {spread}"),
+            What::Latency => {
+                let blocks = scale::block(look.smallest_block() as f64);
+                let several =
+                    look.groups.iter().any(|group| group[0].block_size_bytes != look.smallest_block());
+                let blocks = if several {
+                    format!(" Of {blocks} blocks; the tables have the rest.")
+                } else {
+                    String::new()
+                };
+                let counts = match look.kind {
+                    Some(Kind::Pool) => {
+                        "Of whole batches. A producer's counts from when the batch was due by the rate, so that a stall is not \
+                         hidden; a consumer's from when the batch was written."
+                    }
+                    Some(Kind::Batch | Kind::Multiread) => {
+                        "Of whole batches, from hand-in to the last completion; of fio and pread, of single reads."
+                    }
+                    _ => "It counts from hand-in to completion.",
+                };
+                format!(
+                    "99 of 100 took no longer than p99, 999 of 1000 no longer than p99.9. Less is better; the axis is logarithmic. {counts}{blocks}"
+                )
+            }
+        }
+    }
+
+    fn y_title(self) -> &'static str {
+        match self {
+            What::Iops => "operations a second",
+            What::Cpu => "CPU µs for one operation",
+            What::Bandwidth => "MiB a second",
+            What::Latency => "latency, logarithmic",
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        match self {
+            What::Iops => "IOPS",
+            What::Bandwidth => "MiB/s",
+            What::Cpu | What::Latency => "µs",
+        }
+    }
+
+    /// How its figures are rounded.
+    fn text(self) -> fn(f64) -> String {
+        if self == What::Iops { table::rate } else { table::figure }
+    }
+
+    /// How its axis is labelled.
+    fn label(self) -> fn(f64) -> String {
+        if self == What::Cpu { scale::plain } else { scale::count }
+    }
+
+    fn of(self, run: &Run) -> Option<f64> {
+        match self {
+            What::Iops => Some(run.iops),
+            What::Cpu => run.cpu_us_per_io,
+            What::Bandwidth => Some(figures::mebibytes(run)),
+            What::Latency => None,
+        }
+    }
+}
+
+/// A plot of one of the forms, under its group's heading.
+#[derive(Debug)]
+pub struct Picture {
+    /// What its group has in common; may be empty.
+    pub heading: String,
+    form: Form,
+}
+
+#[derive(Debug)]
+enum Form {
+    Plot(Plot),
+    Strip(Strip),
+}
+
+impl Picture {
+    /// As an element of a page.
+    pub fn svg(&self) -> Markup {
+        match &self.form {
+            Form::Plot(plot) => plot.svg(),
+            Form::Strip(strip) => strip.svg(),
+        }
+    }
+
+    /// What is in it, without the element around it.
+    pub fn drawing(&self) -> Markup {
+        match &self.form {
+            Form::Plot(plot) => plot.drawing(),
+            Form::Strip(strip) => strip.drawing(),
+        }
+    }
+
+    /// How high it is.
+    pub fn height(&self) -> f64 {
+        match &self.form {
+            Form::Plot(_) => plot::HEIGHT,
+            Form::Strip(strip) => strip.height(),
+        }
+    }
+
+    /// Series that a legend has to name.
+    fn series(&self) -> &[Series] {
+        match &self.form {
+            Form::Plot(plot) => &plot.series,
+            Form::Strip(_) => &[],
+        }
+    }
+}
+
+/// The plots that show it; none where nothing was measured of it.
+pub fn plots(look: &Look<'_>, what: What) -> Vec<Picture> {
+    match what {
+        What::Latency => latency(look),
+        What::Iops | What::Cpu => over(look, what, &look.layout),
+        What::Bandwidth if look.kind == Some(Kind::Pool) => over(look, what, &look.layout),
+        What::Bandwidth if look.layout.plots.contains(&Part::Block) || look.layout.x == Some(Part::Block) => {
+            over(look, what, &look.layout.over(Part::Block))
+        }
+        What::Bandwidth => Vec::new(),
+    }
+}
+
+/// What a plot is of: the words above its group, and its own.
+fn titles(layout: &Layout, parts: &[Part], run: &Run) -> (String, String) {
+    let heading = cells::titled(&cells::words(&layout.headings, run), "");
+    (heading, cells::titled(&cells::words(parts, run), "All runs"))
+}
+
+fn over(look: &Look<'_>, what: What, layout: &Layout) -> Vec<Picture> {
+    let groups: Vec<&Group<'_>> =
+        look.groups.iter().filter(|group| group.iter().any(|run| what.of(run).is_some())).collect();
+    let plots = cells::by(&groups, |group| titles(layout, &layout.plots, group[0]));
+    let picture = |((heading, title), groups): ((String, String), Vec<&Group<'_>>)| {
+        let form = match layout.x {
+            Some(x) => Form::Plot(plot(look, what, x, title, &groups)),
+            None => Form::Strip(strip(look, what, title, &groups)),
+        };
+        Picture { heading, form }
+    };
+    plots.into_iter().map(picture).collect()
+}
+
+fn plot(look: &Look<'_>, what: What, x: Part, title: String, groups: &[&Group<'_>]) -> Plot {
+    let place = |run: &Run| x.number(run).unwrap_or(0.0);
+    let series = cells::by(groups, |group| look.layout.name(group[0]));
+    let series: Vec<Series> = series
+        .into_iter()
+        .map(|(name, mut groups)| {
+            groups.sort_by(|one, other| place(one[0]).total_cmp(&place(other[0])));
+            let points = groups.iter().filter_map(|group| point(&name, what, x, group)).collect();
+            Series { style: look.style(groups[0][0]), points, name }
+        })
+        .collect();
+    let highs = series.iter().flat_map(|series| &series.points).map(|point| point.high);
+    let y = Scale::from_zero(highs, what.label());
+    let places: Vec<f64> = groups.iter().map(|group| place(group[0])).collect();
+    let x_scale = Scale::doublings(&places, x.label());
+    Plot { title, y_title: what.y_title().into(), x_title: x.axis().into(), x: x_scale, y, series }
+}
+
+/// Where there is no axis: a row for each series, a dot for each round.
+fn strip(look: &Look<'_>, what: What, title: String, groups: &[&Group<'_>]) -> Strip {
+    let rows = groups.iter().map(|group| {
+        let label = look.layout.name(group[0]);
+        let dots = group.iter().filter_map(|run| {
+            let figure = what.of(run)?;
+            Some(Dot {
+                x: figure,
+                tip: format!("{label}, round {}: {} {}", run.round, (what.text())(figure), what.unit()),
+            })
+        });
+        let dots: Vec<Dot> = dots.collect();
+        let median = Spread::of(dots.iter().map(|dot| dot.x)).map(|spread| spread.median);
+        Row { style: look.style(group[0]), label, dots, reach: None, median }
+    });
+    let rows: Vec<Row> = rows.collect();
+    let x = Scale::from_zero(rows.iter().flat_map(|row| &row.dots).map(|dot| dot.x), what.label());
+    Strip { title, x_title: what.y_title().into(), x, noise: None, rows }
+}
+
+fn point(name: &str, what: What, axis: Part, group: &Group<'_>) -> Option<Point> {
+    let run = group[0];
+    let Spread { median, min, max } = Spread::of(group.iter().filter_map(|run| what.of(run)))?;
+    let (text, unit) = (what.text(), what.unit());
+    let at = axis.words(run).unwrap_or_default();
+    let range = if max > min { format!(" ({} to {})", text(min), text(max)) } else { String::new() };
+    let tip = format!("{name}, {at}: {} {unit}{range}", text(median));
+    Some(Point { x: axis.number(run)?, y: median, low: min, high: max, tip })
+}
+
+/// Percentiles, of the smallest blocks where there are several sizes.
+fn latency(look: &Look<'_>) -> Vec<Picture> {
+    let mut parts = look.layout.plots.clone();
+    parts.extend(look.layout.x);
+    let smallest = look.smallest_block();
+    let shown = |group: &&Group<'_>| {
+        group[0].block_size_bytes == smallest && group.iter().any(|run| run.latency_ns.is_some())
+    };
+    let shown: Vec<&Group<'_>> = look.groups.iter().filter(shown).collect();
+    let plots = cells::by(&shown, |group| titles(&look.layout, &parts, group[0]));
+    let picture = |((heading, title), groups): ((String, String), Vec<&Group<'_>>)| Picture {
+        heading,
+        form: Form::Plot(percentiles(look, title, &groups)),
+    };
+    plots.into_iter().map(picture).collect()
+}
+
+fn percentiles(look: &Look<'_>, title: String, groups: &[&Group<'_>]) -> Plot {
+    let of = |group: &Group<'_>, index: usize| {
+        Spread::of(group.iter().filter_map(|run| (PERCENTILES[index].of)(run)))
+    };
+    let known: Vec<usize> = (0..PERCENTILES.len())
+        .filter(|&index| groups.iter().any(|group| of(group, index).is_some()))
+        .collect();
+    let series: Vec<Series> = groups
+        .iter()
+        .map(|group| {
+            let name = look.layout.name(group[0]);
+            let points = known.iter().enumerate().filter_map(|(place, &index)| {
+                let Spread { median, min, max } = of(group, index)?;
+                let tip = format!(
+                    "{name}, {}: {} µs ({} to {})",
+                    PERCENTILES[index].title,
+                    table::figure(median),
+                    table::figure(min),
+                    table::figure(max)
+                );
+                // Bars of many series in seven places hide each other; the tooltip has them.
+                let (low, high) = if groups.len() > 4 { (median, median) } else { (min, max) };
+                Some(Point { x: place as f64, y: median, low, high, tip })
+            });
+            Series { points: points.collect(), style: look.style(group[0]), name }
+        })
+        .collect();
+    let points = || series.iter().flat_map(|series| &series.points);
+    let y = Scale::logarithmic(points().flat_map(|point| [point.low, point.high]), scale::micros);
+    let titles: Vec<&str> =
+        known.iter().map(|&index| PERCENTILES[index].title.trim_start_matches('p')).collect();
+    let x = Scale::steps(&titles);
+    Plot {
+        title,
+        y_title: What::Latency.y_title().into(),
+        x_title: "percentile of the operations".into(),
+        x,
+        y,
+        series,
+    }
+}
+
+/// The series of some plots, each once, in the order of their styles.
+pub fn entries(plots: &[Picture]) -> Vec<Entry> {
+    let mut entries: Vec<Entry> = Vec::new();
+    for series in plots.iter().flat_map(Picture::series) {
+        let entry = Entry { name: series.name.clone(), style: series.style };
+        if !entries.contains(&entry) {
+            entries.push(entry);
+        }
+    }
+    entries.sort_by_key(|entry| entry.style);
+    entries
+}

@@ -1,0 +1,115 @@
+//! How series are told apart: a colour, a shape and a dash each, the same on the whole page.
+//!
+//! Colours are in `plot.css`; a style's number names its class there. Shapes and dashes tell series apart without colours.
+
+use std::fmt::Write;
+
+use maud::{Markup, html};
+
+/// So many series can be told apart; more begin again.
+pub const STYLES: usize = 8;
+
+/// The style of what is measured twice to see the noise.
+pub const NOISE: usize = STYLES;
+
+/// The class of a style.
+pub fn class(style: usize) -> String {
+    if style == NOISE { "noise".into() } else { format!("s{}", style % STYLES) }
+}
+
+/// The outline of a style's shape around a place.
+pub fn shape(style: usize, x: f64, y: f64) -> String {
+    let corners: &[(f64, f64)] = match style % STYLES {
+        0 => return circle(x, y, 3.6),
+        1 => &[(-3.3, -3.3), (3.3, -3.3), (3.3, 3.3), (-3.3, 3.3)],
+        2 => &[(0.0, -4.4), (4.2, 3.2), (-4.2, 3.2)],
+        3 => &[(0.0, -4.7), (4.7, 0.0), (0.0, 4.7), (-4.7, 0.0)],
+        4 => &[(0.0, 4.4), (-4.2, -3.2), (4.2, -3.2)],
+        5 => &[
+            (-1.4, -4.2),
+            (1.4, -4.2),
+            (1.4, -1.4),
+            (4.2, -1.4),
+            (4.2, 1.4),
+            (1.4, 1.4),
+            (1.4, 4.2),
+            (-1.4, 4.2),
+            (-1.4, 1.4),
+            (-4.2, 1.4),
+            (-4.2, -1.4),
+            (-1.4, -1.4),
+        ],
+        6 => &[(-4.4, -1.6), (4.4, -1.6), (4.4, 1.6), (-4.4, 1.6)],
+        _ => &[(0.0, -4.4), (4.2, -1.4), (2.6, 3.6), (-2.6, 3.6), (-4.2, -1.4)],
+    };
+    polygon(x, y, corners)
+}
+
+fn circle(x: f64, y: f64, radius: f64) -> String {
+    let (left, width) = (x - radius, 2.0 * radius);
+    format!("M{left:.1} {y:.1}a{radius} {radius} 0 1 0 {width:.1} 0a{radius} {radius} 0 1 0 -{width:.1} 0z")
+}
+
+fn polygon(x: f64, y: f64, corners: &[(f64, f64)]) -> String {
+    let mut path = String::new();
+    for (index, (right, down)) in corners.iter().enumerate() {
+        let command = if index == 0 { 'M' } else { 'L' };
+        write!(path, "{command}{:.1} {:.1}", x + right, y + down)
+            .expect("a String takes all that is written");
+    }
+    path + "z"
+}
+
+/// What a style stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// In words.
+    pub name: String,
+    /// The style.
+    pub style: usize,
+}
+
+/// The legend of a group of plots, as text that flows.
+pub fn legend(entries: &[Entry]) -> Markup {
+    html! {
+        ul.legend {
+            @for entry in entries {
+                li {
+                    svg.key width="30" height="14" viewBox="0 0 30 14" aria-hidden="true" { (sample(entry.style, 15.0, 7.0)) }
+                    (entry.name)
+                }
+            }
+        }
+    }
+}
+
+/// The same as part of a drawing, from its top left corner, in lines of at most `width`; and how high it is.
+pub fn drawn_legend(entries: &[Entry], width: f64) -> (Markup, f64) {
+    const LINE: f64 = 20.0;
+    let (mut x, mut y) = (0.0, 0.0);
+    let mut places = Vec::new();
+    for entry in entries {
+        let needed = 36.0 + super::text_width(&entry.name) + 18.0;
+        if x > 0.0 && x + needed > width {
+            (x, y) = (0.0, y + LINE);
+        }
+        places.push((x, y, entry));
+        x += needed;
+    }
+    let drawn = html! {
+        @for (x, y, entry) in places {
+            (sample(entry.style, x + 15.0, y + 10.0))
+            text.t x=(x + 36.0) y=(y + 14.0) { (entry.name) }
+        }
+    };
+    (drawn, if entries.is_empty() { 0.0 } else { y + LINE })
+}
+
+fn sample(style: usize, x: f64, y: f64) -> Markup {
+    html! {
+        g class=(class(style)) {
+            @if style != NOISE { path.l d=(format!("M{:.1} {y:.1}h28", x - 14.0)) {} }
+            path.m d=(shape(style, x, y)) {}
+        }
+    }
+}

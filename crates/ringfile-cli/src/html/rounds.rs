@@ -1,0 +1,112 @@
+//! The section that shows each round as a dot, so that noise is seen as noise.
+//!
+//! Knows runs and strips. A round is set beside the first series of the same cell and round, for the machine is not the
+//! same at another time.
+
+use maud::Markup;
+
+use super::cells;
+use super::drawing::Look;
+use super::figures::{Figure, IOPS, P99};
+use super::marks::NOISE;
+use super::page;
+use super::scale::Scale;
+use super::strip::{Dot, Row, Strip};
+use crate::report::results::{Kind, Results, Role, Run};
+use crate::report::statistics::Spread;
+use crate::report::summary::groups;
+use crate::report::table;
+
+/// What rounds are compared in. At a given rate operations a second are the same whatever is done.
+fn figure(results: &Results) -> Figure {
+    if results.kind == Some(Kind::Pool) { P99 } else { IOPS }
+}
+
+/// The section; empty where there was one round.
+pub fn section(results: &Results) -> Markup {
+    let look = Look::of(results);
+    let groups = groups(&results.runs);
+    let firsts: Vec<&Run> = groups.iter().map(|group| group[0]).filter(|run| look.in_grid(run)).collect();
+    let several = results.runs.iter().any(|run| run.round > 1);
+    let (Some(first), true) = (firsts.first(), several) else { return Markup::default() };
+    let titles = |run: &Run| {
+        let of = |parts| cells::words(parts, run);
+        (cells::titled(&of(&look.layout.headings), ""), cells::titled(&of(&look.layout.plots), "All rounds"))
+    };
+    let strips: Vec<(String, Markup)> = cells::by(&firsts, titles)
+        .into_iter()
+        .filter_map(|((heading, title), cells)| {
+            strip(results, &look, title, &cells).map(|strip| (heading.clone(), strip.svg()))
+        })
+        .collect();
+    if strips.is_empty() {
+        return Markup::default();
+    }
+    let meaning = format!(
+        "Each dot is one round: its {} beside that of the first series ({}) in the same round, the bar their median. Grey \
+         dots are A/A, the same once more, and the grey band is how far these strayed: what stays inside can't be told from \
+         noise.",
+        figure(results).title,
+        look.layout.name(first)
+    );
+    let all: Vec<&(String, Markup)> = strips.iter().collect();
+    let groups = cells::by(&all, |(heading, _)| heading.clone());
+    let groups = groups
+        .into_iter()
+        .map(|(heading, strips)| page::group(&heading, strips.into_iter().map(|(_, svg)| svg.clone())));
+    page::section("Rounds and noise", &meaning, page::all(groups))
+}
+
+fn strip(results: &Results, look: &Look<'_>, title: String, cells: &[&Run]) -> Option<Strip> {
+    let axis = look.layout.x;
+    let mut rows = Vec::new();
+    let mut noise: Vec<f64> = Vec::new();
+    for (place, cells) in cells::by(cells, |run| axis.and_then(|part| part.words(run)).unwrap_or_default()) {
+        let base = cells[0];
+        let mut of_place = Vec::new();
+        for cell in cells {
+            let name = look.layout.name(cell);
+            let again = row(results, cell, cell, Role::Aa, format!("A/A {name}"), NOISE);
+            noise.extend(again.iter().flat_map(|row| &row.dots).map(|dot| dot.x));
+            if cell.key() != base.key() {
+                of_place.extend(row(results, cell, base, Role::Measure, name, look.style(cell)));
+            }
+            of_place.extend(again);
+        }
+        if !of_place.is_empty() && !place.is_empty() {
+            rows.push(Row::heading(place));
+        }
+        rows.extend(of_place);
+    }
+    let noise = Spread::of(noise).map(|noise| (noise.min.min(0.0), noise.max.max(0.0)));
+    let x = Scale::changes(rows.iter().flat_map(|row| &row.dots).map(|dot| dot.x));
+    (!rows.is_empty()).then(|| Strip {
+        title,
+        x_title: format!("change of {} in each round", figure(results).title),
+        x,
+        noise,
+        rows,
+    })
+}
+
+/// A cell's rounds beside those of a base.
+fn row(results: &Results, cell: &Run, base: &Run, role: Role, label: String, style: usize) -> Option<Row> {
+    let figure = figure(results);
+    let of = |key, role: Role| results.runs.iter().filter(move |run| run.role == role && run.key() == key);
+    let dots = of(cell.key(), role).filter_map(|run| {
+        let beside = of(base.key(), Role::Measure).find(|other| other.round == run.round)?;
+        let (own, beside) = ((figure.of)(run)?, (figure.of)(beside)?);
+        let change = (own / beside - 1.0) * 100.0;
+        let (own, other) = ((figure.text)(own), (figure.text)(beside));
+        let tip = format!(
+            "{label}, round {}: {} %, {} {own} beside {other}",
+            run.round,
+            table::change(change),
+            figure.title
+        );
+        change.is_finite().then_some(Dot { x: change, tip })
+    });
+    let dots: Vec<Dot> = dots.collect();
+    let median = Spread::of(dots.iter().map(|dot| dot.x)).map(|spread| spread.median);
+    (!dots.is_empty()).then_some(Row { label, style, dots, reach: None, median })
+}

@@ -1,0 +1,294 @@
+//! Axes of plots: from a value to a place between 0 and 1, and where the ticks stand.
+//!
+//! Knows only numbers. What always holds: every value that a scale was made of has a place from 0 to 1, and there are
+//! at least two ticks, each within the scale.
+
+use crate::values::Bytes;
+
+/// One axis.
+#[derive(Debug, Clone)]
+pub struct Scale {
+    /// Whether distances are of logarithms.
+    logarithmic: bool,
+    low: f64,
+    high: f64,
+    /// Part of the axis left free at both ends.
+    margin: f64,
+    /// Where ticks stand, and what they say.
+    pub ticks: Vec<(f64, String)>,
+}
+
+impl Scale {
+    /// From 0 to a round number at or above the largest value.
+    pub fn from_zero(values: impl Iterator<Item = f64>, label: fn(f64) -> String) -> Scale {
+        let most = values.filter(|value| value.is_finite()).fold(0.0, f64::max);
+        Scale::linear(0.0, if most > 0.0 { most } else { 1.0 }, label)
+    }
+
+    /// From a round number at or below the least value to one at or above the largest, with 0 between them.
+    fn around_zero(values: impl Iterator<Item = f64>, label: fn(f64) -> String) -> Scale {
+        let (mut low, mut high) = (0.0_f64, 0.0_f64);
+        for value in values.filter(|value| value.is_finite()) {
+            (low, high) = (low.min(value), high.max(value));
+        }
+        if high - low < f64::MIN_POSITIVE {
+            (low, high) = (-1.0, 1.0);
+        }
+        Scale::linear(low, high, label)
+    }
+
+    /// Changes in per cent, 0 among them: nothing falls by more than 100.
+    pub fn changes(values: impl Iterator<Item = f64>) -> Scale {
+        let mut scale = Scale::around_zero(values, per_cent);
+        if scale.low < -100.0 {
+            scale.low = -100.0;
+            scale.ticks.retain(|(value, _)| *value >= -100.0);
+        }
+        scale
+    }
+
+    fn linear(low: f64, high: f64, label: fn(f64) -> String) -> Scale {
+        let step = round_step((high - low) / 4.0);
+        let (first, last) = ((low / step).floor(), (high / step).ceil());
+        // Counted in whole steps: sums of fractions would drift, and 0 would not be 0.
+        let count = (last - first).min(100.0) as usize;
+        let ticks = (0..=count).map(|index| {
+            let value = (first + index as f64) * step;
+            (value, label(value))
+        });
+        Scale {
+            logarithmic: false,
+            low: first * step,
+            high: last * step,
+            margin: 0.0,
+            ticks: ticks.collect(),
+        }
+    }
+
+    /// Logarithmic, between round numbers; values that are not positive have no place on it.
+    pub fn logarithmic(values: impl Iterator<Item = f64>, label: fn(f64) -> String) -> Scale {
+        let (mut low, mut high) = (f64::INFINITY, 0.0_f64);
+        for value in values.filter(|value| value.is_finite() && *value > 0.0) {
+            (low, high) = (low.min(value), high.max(value));
+        }
+        if high <= 0.0 {
+            (low, high) = (1.0, 10.0);
+        }
+        let rounds = round_numbers(low, high);
+        let (low, high) = (rounds[0], rounds[rounds.len() - 1]);
+        let decades = (high / low).log10();
+        // As many as fit: 1, 2, 5 of each decade, else whole decades, else every second one.
+        let every = (decades / 5.0).ceil().max(1.0) as i64;
+        let shown = |&&value: &&f64| {
+            let exponent = value.log10();
+            let whole = (exponent - exponent.round()).abs() < 1e-9;
+            rounds.len() <= 8 || (whole && (exponent.round() as i64).rem_euclid(every) == 0)
+        };
+        let ticks = rounds.iter().filter(shown).map(|&value| (value, label(value))).collect();
+        Scale { logarithmic: true, low, high, margin: 0.0, ticks }
+    }
+
+    /// The measured values themselves, at distances of their logarithms: depths and block sizes, which double.
+    pub fn doublings(values: &[f64], label: fn(f64) -> String) -> Scale {
+        let mut sorted: Vec<f64> = values.iter().copied().filter(|value| *value > 0.0).collect();
+        sorted.sort_by(f64::total_cmp);
+        sorted.dedup();
+        if sorted.is_empty() {
+            sorted.push(1.0);
+        }
+        let (low, high) = (sorted[0], sorted[sorted.len() - 1]);
+        let mut scale = Scale { logarithmic: true, low, high, margin: 0.07, ticks: Vec::new() };
+        let mut last = f64::NEG_INFINITY;
+        for value in sorted {
+            let place = scale.place(value);
+            // Closer than this their labels would touch.
+            if place - last > 0.085 {
+                scale.ticks.push((value, label(value)));
+                last = place;
+            }
+        }
+        scale
+    }
+
+    /// One step for each label, at 0, 1, 2, …
+    pub fn steps(labels: &[&str]) -> Scale {
+        let ticks = labels.iter().enumerate().map(|(index, label)| (index as f64, (*label).to_string()));
+        let high = labels.len().saturating_sub(1) as f64;
+        Scale { logarithmic: false, low: 0.0, high, margin: 0.06, ticks: ticks.collect() }
+    }
+
+    /// Where a value stands, from 0 to 1.
+    pub fn place(&self, value: f64) -> f64 {
+        let part = if self.high <= self.low {
+            0.5
+        } else if self.logarithmic {
+            (value.max(f64::MIN_POSITIVE) / self.low).ln() / (self.high / self.low).ln()
+        } else {
+            (value - self.low) / (self.high - self.low)
+        };
+        self.margin + part.clamp(0.0, 1.0) * (1.0 - 2.0 * self.margin)
+    }
+
+    /// Whether a value can be shown.
+    pub fn shows(&self, value: f64) -> bool {
+        value.is_finite() && (!self.logarithmic || value > 0.0)
+    }
+}
+
+/// The least of 1, 2, 2.5, 5 times a power of ten that is not below.
+fn round_step(least: f64) -> f64 {
+    let power = 10_f64.powf(least.log10().floor());
+    let factor = [1.0, 2.0, 2.5, 5.0].into_iter().find(|factor| factor * power >= least * 0.999_999);
+    factor.unwrap_or(10.0) * power
+}
+
+/// 1, 2, 5 times powers of ten, from one at or below `low` to one at or above `high`; two at least.
+fn round_numbers(low: f64, high: f64) -> Vec<f64> {
+    let mut numbers = Vec::new();
+    let first = low.log10().floor() as i32;
+    let last = high.log10().ceil() as i32 + 1;
+    for exponent in first..=last {
+        for factor in [1.0, 2.0, 5.0] {
+            let number = factor * 10_f64.powi(exponent);
+            if number <= low * 1.000_001 {
+                numbers.clear();
+            }
+            numbers.push(number);
+            if number >= high * 0.999_999 && numbers.len() > 1 {
+                return numbers;
+            }
+        }
+    }
+    numbers
+}
+
+/// A count on an axis: `0`, `250`, `40k`, `1.2M`.
+pub fn count(value: f64) -> String {
+    let (scaled, unit) = match value.abs() {
+        size if size >= 1e6 => (value / 1e6, "M"),
+        size if size >= 1e3 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    format!("{}{unit}", trimmed(scaled))
+}
+
+/// A figure on an axis whose title has the unit.
+pub fn plain(value: f64) -> String {
+    trimmed(value)
+}
+
+/// A change in per cent on an axis.
+pub fn per_cent(value: f64) -> String {
+    if value == 0.0 {
+        "0 %".into()
+    } else {
+        format!("{}{} %", if value > 0.0 { "+" } else { "−" }, trimmed(value.abs()))
+    }
+}
+
+/// Microseconds on an axis: `20 µs`, `5 ms`, `1 s`.
+pub fn micros(value: f64) -> String {
+    match value {
+        value if value >= 1e6 => format!("{} s", trimmed(value / 1e6)),
+        value if value >= 1e3 => format!("{} ms", trimmed(value / 1e3)),
+        value => format!("{} µs", trimmed(value)),
+    }
+}
+
+/// A block size on an axis: `4k`, `1m`, as the command line takes it.
+pub fn block(value: f64) -> String {
+    let bytes = value as u64;
+    match bytes {
+        bytes if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => format!("{}m", bytes >> 20),
+        bytes if bytes >= 1 << 10 && bytes.is_multiple_of(1 << 10) => format!("{}k", bytes >> 10),
+        bytes => Bytes(bytes).to_string().replace(" bytes", ""),
+    }
+}
+
+/// Three digits at most behind the point, none of them a 0 at the end.
+fn trimmed(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(scale: &Scale) -> Vec<&str> {
+        scale.ticks.iter().map(|(_, label)| label.as_str()).collect()
+    }
+
+    #[test]
+    fn linear_ticks_are_round_and_include_zero() {
+        let scale = Scale::from_zero([3.0, 141_000.0].into_iter(), count);
+        assert_eq!(labels(&scale), ["0", "50k", "100k", "150k"]);
+        assert!((scale.place(75_000.0) - 0.5).abs() < 1e-9);
+        assert_eq!(
+            labels(&Scale::from_zero([0.7].into_iter(), micros)),
+            ["0 µs", "0.2 µs", "0.4 µs", "0.6 µs", "0.8 µs"]
+        );
+        let wild = Scale::changes([-40.0, 2500.0].into_iter());
+        assert_eq!(labels(&wild), ["0 %", "+1000 %", "+2000 %", "+3000 %"]);
+        let change = Scale::changes([-12.0, 31.0].into_iter());
+        assert_eq!(labels(&change), ["−20 %", "0 %", "+20 %", "+40 %"]);
+    }
+
+    #[test]
+    fn logarithmic_ticks_are_few() {
+        let narrow = Scale::logarithmic([70.0, 900.0].into_iter(), micros);
+        assert_eq!(labels(&narrow), ["50 µs", "100 µs", "200 µs", "500 µs", "1 ms"]);
+        let wide = Scale::logarithmic([3.0, 2_000_000.0].into_iter(), micros);
+        assert_eq!(labels(&wide), ["100 µs", "10 ms", "1 s"]);
+        assert_eq!(wide.place(2.0), 0.0);
+    }
+
+    #[test]
+    fn depths_stand_at_equal_distances_and_never_touch() {
+        let scale = Scale::doublings(&[64.0, 1.0, 16.0, 4.0], count);
+        assert_eq!(labels(&scale), ["1", "4", "16", "64"]);
+        let steps: Vec<f64> = scale.ticks.iter().map(|(value, _)| scale.place(*value)).collect();
+        assert!((steps[1] - steps[0] - (steps[3] - steps[2])).abs() < 1e-9);
+        let crowded: Vec<f64> = (1..=1000).map(f64::from).collect();
+        assert!(Scale::doublings(&crowded, count).ticks.len() < 14);
+        assert_eq!(Scale::doublings(&[7.0], count).place(7.0), 0.5);
+    }
+
+    #[test]
+    fn odd_values_have_a_scale_too() {
+        for values in
+            [vec![], vec![0.0], vec![f64::NAN, f64::INFINITY], vec![1e-12], vec![1e300, 1.0], vec![5.0; 3]]
+        {
+            let scales = [
+                Scale::from_zero(values.iter().copied(), count),
+                Scale::changes(values.iter().copied()),
+                Scale::logarithmic(values.iter().copied(), micros),
+            ];
+            for scale in scales {
+                assert!(scale.ticks.len() >= 2, "{values:?}: {scale:?}");
+                let places = scale.ticks.iter().map(|(value, _)| scale.place(*value));
+                assert!(
+                    places.into_iter().all(|place| (0.0..=1.0).contains(&place)),
+                    "{values:?}: {scale:?}"
+                );
+                assert!(
+                    values
+                        .iter()
+                        .all(|value| !scale.shows(*value) || (0.0..=1.0).contains(&scale.place(*value)))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn axis_labels_are_short() {
+        for (value, text) in [(0.0, "0"), (250.0, "250"), (2500.0, "2.5k"), (1.2e6, "1.2M")] {
+            assert_eq!(count(value), text);
+        }
+        for (value, text) in
+            [(512.0, "512"), (4096.0, "4k"), (524_288.0, "512k"), (1_048_576.0, "1m"), (1536.0, "1536")]
+        {
+            assert_eq!(block(value), text.replace("1536", "1.5 KiB"));
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The sections of a session's page: which plots and texts its results give.
+//!
+//! Knows results and plots. What always holds: every run that was made to be compared is in some plot.
+
+use maud::{Markup, html};
+
+use super::cells::{self, Part};
+use super::drawing::{self, Look, Picture};
+use super::marks;
+use super::page;
+use super::scale::{self, Scale};
+use super::strip::{Dot, Row, Strip};
+use crate::error::one_line;
+use crate::report::profile::{Hot, Profile};
+use crate::report::results::{Kind, Machine, Results, Run};
+use crate::report::statistics::Spread;
+use crate::report::table;
+use crate::values::{self, Bytes};
+
+/// What the page is called.
+pub fn title(results: &Results) -> String {
+    format!("{}: {} on {}", command_name(results), file(results), one_line(&results.machine.filesystem))
+}
+
+/// The command in two words.
+pub fn command_name(results: &Results) -> &'static str {
+    match results.kind {
+        Some(Kind::File) => "perf file",
+        Some(Kind::Batch) => "perf batch",
+        Some(Kind::Multiread) => "perf multiread",
+        Some(Kind::Buffers) => "perf buffers",
+        Some(Kind::Pool) => "perf pool",
+        None => "perf",
+    }
+}
+
+fn file(results: &Results) -> String {
+    one_line(&results.params.file)
+}
+
+/// What was measured, on what machine.
+pub fn header(results: &Results) -> Markup {
+    let params = &results.params;
+    let lead = match results.kind {
+        Some(Kind::Batch) => "Random reads in batches, several batches in flight.",
+        Some(Kind::Multiread) => "Blocking reads of many blocks at once: the time for one read.",
+        Some(Kind::Buffers) => {
+            "What registered buffers buy on this machine: plain, registered (fixed) and vectored buffers, over block \
+             sizes and depths."
+        }
+        Some(Kind::Pool) => {
+            "Producers write buffers to segment files, consumers read them back and check them: latency by where the \
+             memory comes from."
+        }
+        _ => "Reads and writes of one file, with and without registered buffers.",
+    };
+    let sizes = if params.block_sizes_bytes.is_empty() {
+        vec![params.block_size_bytes]
+    } else {
+        params.block_sizes_bytes.clone()
+    };
+    let sizes: Vec<String> = sizes.iter().map(|&bytes| scale::block(bytes as f64)).collect();
+    let mut io = if params.direct { "direct (O_DIRECT)" } else { "through the page cache" }.to_string();
+    io += if params.verify { ", contents checked" } else { "" };
+    let rounds = if params.rounds == 1 { "1 round".into() } else { format!("{} rounds", params.rounds) };
+    let mut facts = machine(&results.machine);
+    facts.extend([
+        (
+            "file",
+            format!(
+                "{}{}",
+                file(results),
+                if params.file_created { ", made for this and removed" } else { "" }
+            ),
+        ),
+        ("file system", one_line(&results.machine.filesystem)),
+        ("size used", format!("{} in blocks of {}", Bytes(params.size_bytes), sizes.join(", "))),
+        ("I/O", io),
+        ("timing", format!("{} s a run after {} s of warm-up, {rounds}", params.duration_s, params.warmup_s)),
+    ]);
+    facts.extend(
+        params
+            .rate_limit_bytes
+            .map(|bytes| ("rate asked", format!("{} a second for each side", Bytes(bytes)))),
+    );
+    html! {
+        header {
+            h1 { (command_name(results)) ": " bdi { (file(results)) } }
+            p.lead { (lead) }
+            @if results.interrupted { p.warn { "Interrupted: only a part of what was asked for was measured." } }
+            (page::facts(&facts))
+            pre { "$ " (one_line(&results.command)) }
+        }
+    }
+}
+
+/// What is known of a machine.
+pub fn machine(machine: &Machine) -> Vec<(&'static str, String)> {
+    let known = |fact: &Option<String>| fact.as_deref().map_or_else(|| "unknown".into(), one_line);
+    let cores = if machine.cpus == 1 { "1 core".into() } else { format!("{} cores", machine.cpus) };
+    let mut facts = vec![
+        ("processor", format!("{}, {cores}", known(&machine.cpu_model))),
+        ("kernel", known(&machine.kernel)),
+    ];
+    facts.extend(machine.fio.as_ref().map(|fio| ("compared with", one_line(fio))));
+    facts
+}
+
+/// What to set.
+pub fn advice(results: &Results) -> Markup {
+    if results.advice.is_empty() {
+        return Markup::default();
+    }
+    let body = html! {
+        ul.advice {
+            @for advice in &results.advice {
+                li {
+                    p { code { (advice.name.key()) " = " (advice.value) } }
+                    div { p { (one_line(&advice.because)) } p.sure { (advice.sure) } }
+                }
+            }
+        }
+    };
+    page::section("What to set here", "For this file on this machine, from the figures below.", body)
+}
+
+/// Plots of speed, cost and latency.
+pub fn plots(results: &Results) -> Markup {
+    let look = Look::of(results);
+    let mut sections: Vec<(bool, Markup)> = Vec::new();
+    for what in drawing::What::ALL {
+        let plots = drawing::plots(&look, what);
+        if plots.is_empty() {
+            continue;
+        }
+        let all: Vec<&Picture> = plots.iter().collect();
+        let groups = cells::by(&all, |plot| plot.heading.clone());
+        let body = html! {
+            @let entries = drawing::entries(&plots);
+            @if !entries.is_empty() { (marks::legend(&entries)) }
+            @for (heading, plots) in groups { (page::group(&heading, plots.into_iter().map(Picture::svg))) }
+        };
+        sections.push((plots.len() == 1, page::section(what.title(), &what.meaning(&look), body)));
+    }
+    html! {
+        // Sections of one plot stand beside each other.
+        @for sections in sections.chunk_by(|one, other| one.0 && other.0) {
+            @if sections.len() > 1 {
+                div.beside { @for (_, section) in sections { (section) } }
+            } @else {
+                @for (_, section) in sections { (section) }
+            }
+        }
+        (choices(&look))
+    }
+}
+
+/// Ways of I/O that are measured beside the grid, with a row each.
+fn choices(look: &Look<'_>) -> Markup {
+    if look.choices.is_empty() {
+        return Markup::default();
+    }
+    let parts = [Part::Direct, Part::Cache, Part::Route];
+    let plots: Vec<Markup> =
+        cells::by(&look.choices, |run| cells::words(&[Part::Rw, Part::Block, Part::Depth], run))
+            .into_iter()
+            .map(|(title, runs)| {
+                let groups = cells::by(&runs, |run| cells::words(&parts, run));
+                let rows = groups.into_iter().map(|(label, runs)| {
+                    let dots = runs.iter().map(|run| Dot { x: run.iops, tip: tip(&label, run) }).collect();
+                    let median = Spread::of(runs.iter().map(|run| run.iops)).map(|spread| spread.median);
+                    Row { label, style: 0, dots, reach: None, median }
+                });
+                let x = Scale::logarithmic(runs.iter().map(|run| run.iops), scale::count);
+                Strip {
+                    title: cells::titled(&title, "All runs"),
+                    x_title: "operations a second, more is better".into(),
+                    x,
+                    noise: None,
+                    rows: rows.collect(),
+                }
+                .svg()
+            })
+            .collect();
+    let meaning = "The same random I/O past the page cache and through it, cold (dropped before) and warm (all of the file \
+                   in it), and on each route: ring is io_uring, inline a plain call, auto what the library chooses. A dot is \
+                   one round, the bar their median. The axis is logarithmic.";
+    page::section("Direct or buffered, and which route", meaning, page::plots(plots))
+}
+
+fn tip(label: &str, run: &Run) -> String {
+    format!("{label}, round {}: {} IOPS", run.round, table::rate(run.iops))
+}
+
+/// Where CPU time goes, for each kind of buffers that was profiled.
+pub fn profile(results: &Results) -> Markup {
+    let body = html! { @for profile in &results.profile { (profiled(profile)) } };
+    let meaning = "Samples of what ran while each kind of buffers was measured: the functions that took most time \
+                   themselves, in per cent of all samples. In a flame graph the width of a box is its part of the time, and a \
+                   box stands on its caller.";
+    if results.profile.is_empty() {
+        Markup::default()
+    } else {
+        page::section("Where CPU time goes", meaning, body)
+    }
+}
+
+fn profiled(profile: &Profile) -> Markup {
+    let name = format!(
+        "{} buffers, {}, {} blocks, depth {}",
+        values::name(&profile.buffers),
+        cells::access(&values::name(&profile.rw)),
+        scale::block(profile.block_size_bytes as f64),
+        profile.iodepth
+    );
+    let functions = |title: &str, functions: &[Hot]| {
+        html! {
+            table {
+                thead { tr { th scope="col" { (title) } th.n scope="col" { "%" } } }
+                @for hot in functions {
+                    tr { td { (one_line(&hot.function)) } td.n { (table::figure(hot.percent)) } }
+                }
+            }
+        }
+    };
+    let counted = format!(
+        "{} samples by {}, {} % of them in the kernel",
+        profile.samples,
+        one_line(&profile.event),
+        table::figure(profile.kernel_percent)
+    );
+    html! {
+        h3 { (cells::titled(&name, "")) }
+        p.means { (counted) }
+        div.beside {
+            @if !profile.kernel.is_empty() { (functions("kernel", &profile.kernel)) }
+            @if !profile.user.is_empty() { (functions("user space", &profile.user)) }
+        }
+        @if !profile.flame_graph.is_empty() {
+            details { summary { "Flame graph" } (page::image(&profile.flame_graph, &format!("Flame graph: {name}"))) }
+        }
+    }
+}
+
+/// What to know about the figures.
+pub fn notes(results: &Results) -> Markup {
+    let engines = cells::by(&results.runs.iter().collect::<Vec<_>>(), |run| values::name(&run.engine));
+    let meant = engines.iter().filter_map(|(name, _)| Some((name.as_str(), described(name)?)));
+    let meant: Vec<(&str, &str)> = meant.collect();
+    let body = html! {
+        ul.notes { @for note in &results.notes { li { (one_line(note)) } } }
+        @if meant.len() > 1 { ul.notes { @for (name, what) in meant { li { b { (name) } ": " (what) } } } }
+    };
+    if results.notes.is_empty() && engines.len() < 2 {
+        Markup::default()
+    } else {
+        page::section("Notes", "", body)
+    }
+}
+
+/// What an engine is, where its name does not say it.
+fn described(engine: &str) -> Option<&'static str> {
+    Some(match engine {
+        "ringfile" | "ringfile-blocking" => "this library, on plain threads or its own",
+        "ringfile-tokio" => "this library, batches awaited in tokio",
+        "fio" => "fio's io_uring engine with the same job",
+        "fio-batch" => "the same, submitting and reaping in batches",
+        "fio-psync" => "fio's loop of plain calls",
+        "pread" => "our own loop of plain calls",
+        "two-rings" => "two rings by hand for each thread, as RocksDB has them",
+        "submit-only" => "a ring by hand: submitted without waiting, then waited for one by one",
+        _ => return None,
+    })
+}

@@ -1,0 +1,137 @@
+//! One consumer: reads back the batches that producers tell it of, checks every byte, and releases the buffers.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Instant;
+
+use super::ledger::Ledger;
+use super::memory::Source;
+use super::producer::Written;
+use super::run::{Shared, TICK, outcome_of};
+use crate::error::{Failure, library, mismatch};
+
+/// One consumer of a run.
+pub struct Consumer<S> {
+    shared: Arc<Shared>,
+    source: S,
+    inbox: Receiver<Written>,
+    ledger: Ledger,
+}
+
+impl<S: Source> Consumer<S> {
+    /// A consumer of what comes in there.
+    pub fn new(shared: &Arc<Shared>, source: S, inbox: Receiver<Written>) -> Consumer<S> {
+        let ledger = Ledger::new(shared.timeline.measured);
+        Consumer { shared: shared.clone(), source, inbox, ledger }
+    }
+
+    /// Reads batches until all producers are done and everything is read, or the run was stopped.
+    pub async fn run(mut self) -> Result<Ledger, Failure> {
+        while !self.shared.stopped() {
+            match self.inbox.recv_timeout(TICK) {
+                Ok(written) => self.read(written).await?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.ledger.close();
+        Ok(self.ledger)
+    }
+
+    /// Reads one batch. It was due when it was written.
+    async fn read(&mut self, written: Written) -> Result<(), Failure> {
+        let job = &self.shared.job;
+        let began = Instant::now();
+        let before = written.measured.then(|| self.ledger.begin());
+        let mut reads = Vec::with_capacity(job.batch as usize);
+        for label in job.labels(written.first) {
+            let block = self.source.take(job.block as usize).await?;
+            let file = written.segment.file().clone();
+            let read = ringfile::spawn(async move { file.read_at(block, label.offset).await });
+            reads.push((label, read));
+        }
+        let mut wrong = None;
+        for (label, read) in reads {
+            let checked = match outcome_of(read.await) {
+                Ok(block) => self.shared.content.check(&block, label).map_err(|why| {
+                    let folder = written.segment.file().path().unwrap_or(&job.folder);
+                    let what = format!("{why} (a segment of producer {})", label.producer);
+                    mismatch(folder, label.offset, &what)
+                }),
+                Err(error) => Err(library(error.error())),
+            };
+            match checked {
+                Ok(()) => self.shared.count_checked(1),
+                Err(failure) => {
+                    wrong.get_or_insert(failure);
+                }
+            }
+        }
+        let done = Instant::now();
+        if let Some(before) = before {
+            self.ledger.count(before);
+        }
+        if let Some(failure) = wrong {
+            return Err(failure);
+        }
+        if written.measured {
+            self.ledger.record(written.at, began, done, u64::from(job.batch));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::sync::mpsc;
+
+    use super::super::content::Label;
+    use super::super::memory::Plain;
+    use super::super::run::tests::shared;
+    use super::super::segments::Log;
+    use super::*;
+
+    /// Two blocks in a segment, the second changed by `corrupt`, read by a consumer.
+    fn consume(corrupt: impl Fn(&std::fs::File, u64)) -> (Result<Ledger, Failure>, u64) {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let shared = shared(folder.path());
+        let first = Label { producer: 1, number: 8, offset: 0 };
+        let (segment, _) = ringfile::block_on(Log::new(shared.store.clone()).place(8192, &|| false))
+            .expect("a segment")
+            .expect("not stopped");
+        for label in shared.job.labels(first) {
+            let mut block = Vec::new();
+            shared.content.fill(&mut block, label);
+            ringfile::block_on(segment.file().write_at(block, label.offset)).expect("written");
+        }
+        let descriptor = std::os::fd::AsFd::as_fd(segment.file()).try_clone_to_owned().expect("a descriptor");
+        corrupt(&descriptor.into(), 4096);
+        let (sender, inbox) = mpsc::channel();
+        let written = Written { segment, first, at: Instant::now(), measured: true };
+        sender.send(written).expect("the consumer is there");
+        drop(sender);
+        let consumed = ringfile::block_on(Consumer::new(&shared, Plain, inbox).run());
+        (consumed, shared.checked())
+    }
+
+    #[test]
+    fn what_was_written_is_counted_and_a_changed_byte_is_an_error_that_says_where() {
+        let (consumed, checked) = consume(|_, _| {});
+        assert_eq!((consumed.expect("all is well").latency.count(), checked), (2, 2));
+        let (consumed, checked) = consume(|file, offset| {
+            file.write_all_at(b"x", offset + 4000).expect("written");
+        });
+        let error = consumed.expect_err("corrupt").to_string();
+        assert!(error.contains("offset 4096") && error.contains("checksum"), "{error}");
+        assert_eq!(checked, 1, "the other block is well");
+    }
+
+    #[test]
+    fn a_segment_that_got_shorter_is_an_error() {
+        let (consumed, checked) = consume(|file, offset| file.set_len(offset).expect("cut"));
+        let error = consumed.expect_err("cut").to_string();
+        assert!(error.contains("0 of 4096 bytes"), "{error}");
+        assert_eq!(checked, 1);
+    }
+}

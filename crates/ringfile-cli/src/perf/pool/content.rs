@@ -1,0 +1,130 @@
+//! What blocks hold, so that a consumer can tell whether it got what was written.
+//!
+//! Every block has a checksum over all of it, and tells which producer wrote it, as which of its blocks, and where. The
+//! rest is random bytes, from another place of the same pattern for each block: what was left over from another block
+//! is found, in part or whole.
+
+use super::memory::Block;
+use crate::random::Random;
+
+/// Checksum, producer, number and offset, in this order.
+const HEADER: usize = 24;
+
+/// From how many places of the pattern blocks begin.
+const PLACES: u64 = 4096;
+
+/// Which block it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Label {
+    /// Who wrote it.
+    pub producer: u32,
+    /// Which of its blocks it is, from 0.
+    pub number: u64,
+    /// Where in the segment.
+    pub offset: u64,
+}
+
+/// Makes and checks blocks of one length.
+#[derive(Debug)]
+pub struct Content {
+    block: usize,
+    pattern: Vec<u8>,
+}
+
+impl Content {
+    /// For blocks of `block` bytes, which are more than the header.
+    pub fn new(block: usize) -> Content {
+        let mut pattern = vec![0; block - HEADER + PLACES as usize];
+        Random::new(block as u64).fill(&mut pattern);
+        Content { block, pattern }
+    }
+
+    /// Fills an empty block.
+    pub fn fill(&self, block: &mut impl Block, label: Label) {
+        let (body, header) = (self.body(label), header(label));
+        let mut checksum = crc32fast::Hasher::new();
+        checksum.update(&header);
+        checksum.update(body);
+        block.append(&checksum.finalize().to_le_bytes());
+        block.append(&header);
+        block.append(body);
+    }
+
+    /// Whether `bytes` are what was written under that label; says what is wrong.
+    pub fn check(&self, bytes: &[u8], label: Label) -> Result<(), String> {
+        if bytes.len() != self.block {
+            return Err(format!("it has {} of {} bytes", bytes.len(), self.block));
+        }
+        let (checksum, rest) = bytes.split_at(4);
+        if checksum != crc32fast::hash(rest).to_le_bytes() {
+            return Err("its checksum is wrong".into());
+        }
+        if rest[..HEADER - 4] != header(label) {
+            return Err(format!(
+                "it is another block than number {} of producer {}",
+                label.number, label.producer
+            ));
+        }
+        Ok(())
+    }
+
+    fn body(&self, label: Label) -> &[u8] {
+        let place = Random::new(label.number ^ (u64::from(label.producer) << 48)).below(PLACES) as usize;
+        &self.pattern[place..][..self.block - HEADER]
+    }
+}
+
+fn header(label: Label) -> [u8; HEADER - 4] {
+    let mut header = [0; HEADER - 4];
+    header[..4].copy_from_slice(&label.producer.to_le_bytes());
+    header[4..12].copy_from_slice(&label.number.to_le_bytes());
+    header[12..].copy_from_slice(&label.offset.to_le_bytes());
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LABEL: Label = Label { producer: 3, number: 70_000, offset: 8192 };
+
+    fn filled(content: &Content, label: Label) -> Vec<u8> {
+        let mut block = Vec::with_capacity(4096);
+        content.fill(&mut block, label);
+        block
+    }
+
+    #[test]
+    fn what_was_filled_passes_and_no_other_does() {
+        let content = Content::new(4096);
+        let block = filled(&content, LABEL);
+        assert_eq!(content.check(&block, LABEL), Ok(()));
+        for other in [
+            Label { producer: 2, ..LABEL },
+            Label { number: 70_001, ..LABEL },
+            Label { offset: 4096, ..LABEL },
+        ] {
+            assert!(content.check(&block, other).is_err_and(|wrong| wrong.contains("another block")));
+        }
+        assert!(content.check(&block[..512], LABEL).is_err_and(|wrong| wrong.contains("512 of 4096")));
+    }
+
+    #[test]
+    fn every_changed_byte_is_found() {
+        let content = Content::new(4096);
+        let block = filled(&content, LABEL);
+        for at in 0..4096 {
+            let mut corrupt = block.clone();
+            corrupt[at] ^= 1;
+            assert!(content.check(&corrupt, LABEL).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_block_that_is_half_the_one_before_is_found() {
+        let content = Content::new(4096);
+        let mut torn = filled(&content, LABEL);
+        torn[2048..].copy_from_slice(&filled(&content, Label { number: LABEL.number - 1, ..LABEL })[2048..]);
+        assert!(content.check(&torn, LABEL).is_err());
+    }
+}

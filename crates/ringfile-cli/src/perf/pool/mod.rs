@@ -1,0 +1,283 @@
+//! `ringfile perf pool`: producers and consumers at a fixed rate, with each kind of memory in turn.
+//!
+//! What must hold: everything that can be refused is refused before the first byte is written; what was measured is
+//! printed and saved however the command ends; nothing is left in the folder.
+
+mod consumer;
+mod content;
+mod ledger;
+mod memory;
+mod notes;
+mod outcome;
+mod producer;
+mod run;
+mod schedule;
+mod segments;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use super::session::{command_line, distinct};
+use crate::cli::{Cache, Executor, OutputArgs, PoolArgs, Route, Rw};
+use crate::error::{Failure, errno_text, io_on, one_line, usage};
+use crate::interrupt::Interrupt;
+use crate::machine;
+use crate::progress::Progress;
+use crate::report::output;
+use crate::report::outputs::Outputs;
+use crate::report::pool;
+use crate::report::results::{Kind, Machine, Memory, Params, Results, Role, Run, SCHEMA};
+use crate::terminal;
+use crate::testfile::{self, DefaultPlace};
+use crate::values::{self, Bytes};
+use run::Job;
+
+/// A segment is as large as this where there is room for two of each producer. Small, so that each is written once by the
+/// end of the warm-up: a batch took 0.4 ms then (90th percentile, ext4 on a virtio disk), and 2.7 ms where no block had
+/// been written before, for which the file system has to remember that they are.
+const SEGMENT: u64 = 8 << 20;
+
+/// The smallest unit of any direct I/O; a block's label fits too.
+const SECTOR: u64 = 512;
+
+/// Carries out the command.
+pub fn run(args: &PoolArgs) -> Result<(), Failure> {
+    let folder = args.folder.clone().unwrap_or_else(|| DefaultPlace::Disk.folder());
+    let job = job(args, &folder)?;
+    check_folder(args, &job)?;
+    let output = &args.output;
+    let outputs = Outputs::check(output, None)?;
+    let interrupt = Interrupt::catch_signals()
+        .map_err(|error| Failure::Io(format!("can't catch signals: {}", errno_text(&error))))?;
+    let steps = steps(args.memory.values(), args.timing.rounds);
+    let length = job.warmup + job.duration;
+    let progress = Progress::new(length * steps.len() as u32, output.quiet);
+    let mut command = Command { job, interrupt, progress, runs: Vec::new() };
+    let ended = command.measure(&steps);
+    command.progress.finish();
+    let results = command.into_results(args, matches!(ended, Err(Failure::Interrupted)));
+    let printed = print(output, &results);
+    let saved = outputs.write(&results);
+    ended.and(printed).and(saved)
+}
+
+/// What is asked for, if its parts fit together.
+fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
+    if !args.bs.is_multiple_of(SECTOR) {
+        return usage(format!("--bs {}: blocks here are multiples of {SECTOR} bytes; use --bs 64k", args.bs));
+    }
+    let (producers, consumers) = (u64::from(args.producers), u64::from(args.consumers));
+    let batch = args.bs.saturating_mul(u64::from(args.batch));
+    let memory = batch.saturating_mul(producers + consumers);
+    if machine::memory_available().is_some_and(|available| memory > available / 2) {
+        return usage(format!(
+            "buffers for all that is in flight would take {}: use fewer producers and consumers, a smaller --batch or \
+             smaller blocks",
+            Bytes(memory)
+        ));
+    }
+    // Two for each producer: it fills one while the other is read.
+    let segment = (args.size / (2 * producers)).min(SEGMENT) / batch * batch;
+    if segment == 0 {
+        return usage(format!(
+            "--size {} is too small: {producers} producers need room for two batches of {} each; use --size {} or more",
+            Bytes(args.size),
+            Bytes(batch),
+            Bytes(batch.saturating_mul(2 * producers))
+        ));
+    }
+    let job = Job {
+        folder: folder.to_path_buf(),
+        size: args.size,
+        segment,
+        block: args.bs,
+        batch: args.batch,
+        producers: args.producers,
+        consumers: args.consumers,
+        rate: args.rate_limit,
+        warmup: args.timing.warmup,
+        duration: args.timing.duration,
+    };
+    check_rate(&job)?;
+    Ok(job)
+}
+
+/// Refuses a rate at which not every producer has something to do.
+fn check_rate(job: &Job) -> Result<(), Failure> {
+    let Some(rate) = job.rate else { return Ok(()) };
+    let wanted = u128::from(job.batch_bytes()) * u128::from(job.producers);
+    if u128::from(rate) * job.duration.as_nanos() >= wanted * 1_000_000_000 {
+        return Ok(());
+    }
+    usage(format!(
+        "--rate-limit {} a second is less than one batch of {} for each of {} producers within {}: raise it, or use a \
+         longer --duration, a smaller --batch or fewer producers",
+        Bytes(rate),
+        Bytes(job.batch_bytes()),
+        job.producers,
+        humantime::format_duration(job.duration)
+    ))
+}
+
+/// Refuses a folder that can't be used for what is asked.
+fn check_folder(args: &PoolArgs, job: &Job) -> Result<(), Failure> {
+    let (folder, direct) = (&job.folder, args.memory.values().iter().copied().any(is_direct));
+    let alignment = segments::check_folder(folder, direct)?;
+    if !job.block.is_multiple_of(alignment) {
+        return usage(format!(
+            "--bs {}: direct I/O in {} needs multiples of {alignment}; change --bs, or measure --memory vec alone",
+            job.block,
+            folder.display()
+        ));
+    }
+    let room = testfile::room_for(&folder.join("segment"))
+        .map_err(|error| io_on("can't look at", folder, &error))?;
+    if job.size > room {
+        return usage(format!(
+            "{} has room for {}, not {}: use a smaller --size or another --folder",
+            folder.display(),
+            Bytes(room),
+            Bytes(job.size)
+        ));
+    }
+    Ok(())
+}
+
+/// Whether segments are written past the page cache.
+fn is_direct(memory: Memory) -> bool {
+    memory != Memory::Vec
+}
+
+/// Has what the last run did to the file system done with, as far as it has a journal: the end of its segments, and what
+/// went through the page cache. The next run would else pay for it.
+fn settle(folder: &Path) {
+    // What fails here fails in the run too, which says so.
+    let _ = tempfile::tempfile_in(folder).and_then(|mut file| {
+        file.write_all(b"settled")?;
+        file.sync_all()
+    });
+}
+
+/// One run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Step {
+    memory: Memory,
+    round: u32,
+    role: Role,
+}
+
+/// Each round has all kinds, begun by another one, and the first kind once more: the noise.
+fn steps(kinds: &[Memory], rounds: u32) -> Vec<Step> {
+    let mut kinds = kinds.to_vec();
+    let again = kinds[0];
+    let mut steps = Vec::new();
+    for round in 1..=rounds {
+        steps.extend(kinds.iter().map(|&memory| Step { memory, round, role: Role::Measure }));
+        steps.push(Step { memory: again, round, role: Role::Aa });
+        kinds.rotate_left(1);
+    }
+    steps
+}
+
+/// The command under way.
+struct Command {
+    job: Job,
+    interrupt: Interrupt,
+    progress: Progress,
+    runs: Vec<Run>,
+}
+
+impl Command {
+    fn measure(&mut self, steps: &[Step]) -> Result<(), Failure> {
+        for &step in steps {
+            if self.interrupt.asked() {
+                return Err(Failure::Interrupted);
+            }
+            self.step(step)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), Failure> {
+        self.progress.begin(self.job.warmup + self.job.duration);
+        let label = [values::name(&step.memory), format!("round {}", step.round)];
+        let progress = &self.progress;
+        settle(&self.job.folder);
+        let outcome = run::run(&self.job, step.memory, &self.interrupt, &mut || progress.tick(&label))?;
+        // A run that was cut short is whole as far as it went, if it did anything.
+        if outcome.produced.latency.count() > 0 {
+            self.runs.extend(outcome::runs(&self.job, step.memory, (step.round, step.role), &outcome));
+        }
+        match outcome.failure {
+            Some(failure) => Err(failure),
+            None if self.interrupt.asked() => Err(Failure::Interrupted),
+            None => Ok(()),
+        }
+    }
+
+    fn into_results(self, args: &PoolArgs, interrupted: bool) -> Results {
+        let job = &self.job;
+        let filesystem = File::open(&job.folder)
+            .map_or_else(|_| "unknown".into(), |folder| testfile::filesystem(&job.folder, &folder));
+        let notes = notes::of(args, job, &filesystem, &self.runs);
+        let direct = args.memory.values().iter().copied().any(is_direct);
+        Results {
+            schema: SCHEMA,
+            kind: Some(Kind::Pool),
+            command: command_line(),
+            interrupted,
+            machine: Machine::here(filesystem, ringfile::ring_features().ok()),
+            params: Params {
+                file: job.folder.to_string_lossy().into_owned(),
+                file_created: true,
+                size_bytes: job.size,
+                block_size_bytes: job.block,
+                block_sizes_bytes: vec![job.block],
+                processes: Vec::new(),
+                parts: None,
+                rate_limit_bytes: job.rate,
+                duration_s: job.duration.as_secs_f64(),
+                warmup_s: job.warmup.as_secs_f64(),
+                numjobs: distinct([job.producers as usize, job.consumers as usize].into_iter()),
+                iodepth: vec![job.batch as usize],
+                batch: vec![job.batch as usize],
+                inflight: vec![1],
+                rw: vec![Rw::Write, Rw::Read],
+                buffers: outcome::buffers(args.memory.values()),
+                direct,
+                cache: vec![Cache::Keep],
+                route: vec![Route::Auto],
+                executor: vec![Executor::Ringfile],
+                against: Vec::new(),
+                rounds: args.timing.rounds,
+                verify: true,
+            },
+            runs: self.runs,
+            notes,
+            advice: Vec::new(),
+            profile: Vec::new(),
+        }
+    }
+}
+
+fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
+    if results.runs.is_empty() {
+        return Ok(());
+    }
+    let width = terminal::width();
+    let mut text = pool::table(&results.runs).text_of_width(width);
+    let changes = pool::changes(&results.runs);
+    if !changes.is_empty() {
+        text += &format!("\n{}", changes.text_of_width(width));
+    }
+    if !output.quiet {
+        text.push('\n');
+        for note in &results.notes {
+            let note = format!("- {}", one_line(note));
+            text += &width.map_or_else(|| note.clone(), |width| terminal::wrap(&note, width, "  "));
+            text.push('\n');
+        }
+    }
+    output::print(&text)
+}

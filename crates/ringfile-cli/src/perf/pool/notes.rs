@@ -1,0 +1,195 @@
+//! The notes below the tables: whether the rate was carried, what the pool did, and how to read the figures.
+
+use super::run::Job;
+use crate::cli::PoolArgs;
+use crate::perf::notes::machine;
+use crate::report::judge::{self, Noise};
+use crate::report::results::{Memory, PoolFigures, Role, Run, Side};
+use crate::report::statistics::Metric;
+use crate::values::{self, Bytes};
+
+/// Of the rate that was asked for, this much is carrying it: the last batches take their time after the end.
+const CARRIED: f64 = 0.95;
+
+/// One line for each thing.
+pub fn of(args: &PoolArgs, job: &Job, filesystem: &str, runs: &[Run]) -> Vec<String> {
+    let mut notes = Vec::new();
+    notes.extend(job.rate.and_then(|rate| carried(rate, runs)));
+    notes.extend(judged(runs));
+    notes.extend(pool(runs));
+    notes.extend(registered(runs));
+    notes.push(checked(runs));
+    notes.push(place(job, filesystem));
+    notes.push(timing(args));
+    notes.push(machine());
+    notes.push(units(job, runs));
+    notes.extend(room(runs));
+    notes.extend(routes(runs));
+    if runs.iter().any(|run| run.memory == Some(Memory::Vec)) {
+        notes.push(
+            "vec goes through the page cache: what is read was never off it, and a segment may be used again before it \
+             was on the disk"
+                .into(),
+        );
+    }
+    notes
+}
+
+/// What was had of the rate that was asked for: the worst of all runs.
+fn carried(rate: u64, runs: &[Run]) -> Option<String> {
+    let backlog = |run: &Run| run.pool.as_ref().and_then(|pool| pool.backlog_ops).unwrap_or(0);
+    let worst = runs.iter().min_by(|a, b| a.bw_bytes.total_cmp(&b.bw_bytes))?;
+    let (memory, side) = (worst.memory.as_ref().map(values::name)?, worst.side.as_ref().map(values::name)?);
+    let had = Bytes(worst.bw_bytes as u64);
+    let left = runs.iter().map(backlog).max().unwrap_or(0);
+    if left == 0 && worst.bw_bytes >= rate as f64 * CARRIED {
+        return Some(format!(
+            "the rate was carried: {} a second asked of each side, {had} at least",
+            Bytes(rate)
+        ));
+    }
+    let mut note = format!(
+        "the rate was NOT carried: {} a second asked of each side, {had} had by the {side}s with {memory}",
+        Bytes(rate)
+    );
+    if left > 0 {
+        let bytes = Bytes(left.saturating_mul(worst.block_size_bytes));
+        note += &format!(
+            "; up to {left} operations ({bytes}) were due and not begun at the end, and are in no percentile"
+        );
+    }
+    Some(note)
+}
+
+/// Whether the pool's tail latency differs from that of malloc, by more than the noise.
+fn judged(runs: &[Run]) -> Option<String> {
+    let noise = Noise::of(runs, Metric::P999);
+    let verdict = |side: Side| {
+        let of = |memory: Memory| -> Vec<&Run> {
+            let is = |run: &&Run| {
+                run.side == Some(side) && run.memory == Some(memory) && run.role == Role::Measure
+            };
+            runs.iter().filter(is).collect()
+        };
+        let (subject, base) = (of(Memory::Pool), of(Memory::Malloc));
+        let pairs = judge::pairs(&subject, &base, Metric::P999);
+        let verdict = judge::compare(&pairs, noise.in_cell(&subject.first()?.key(), pairs.len()))?;
+        Some(format!("{}s {verdict}", values::name(&side)))
+    };
+    let verdicts: Vec<String> = [Side::Producer, Side::Consumer].into_iter().filter_map(verdict).collect();
+    (!verdicts.is_empty()).then(|| format!("p99.9 of pool over malloc: {}", verdicts.join("; ")))
+}
+
+/// Figures of the pool in the run that used it last.
+fn pool(runs: &[Run]) -> Option<String> {
+    let figures = runs.iter().rev().find_map(|run| run.pool.as_ref()?.metrics.as_ref())?;
+    let PoolFigures { gets, misses, waits, regions, registered_regions, outside_allocations, .. } = figures;
+    Some(format!(
+        "pool: {} of {} mapped at most, in use at the end {}, {gets} buffers handed out, {misses} of them not from its \
+         caches, {outside_allocations} from outside, {waits} waited for; {registered_regions} of {regions} regions \
+         registered",
+        Bytes(figures.high_water_bytes),
+        Bytes(figures.capacity_bytes),
+        Bytes(figures.in_use_bytes)
+    ))
+}
+
+/// What was asked for is not always what was had.
+fn registered(runs: &[Run]) -> Option<String> {
+    let pooled = || runs.iter().filter(|run| run.memory == Some(Memory::Pool));
+    let ring: u64 = pooled().filter_map(|run| run.route_ops).map(|routes| routes.ring).sum();
+    let fixed: u64 = pooled().filter_map(|run| run.fixed_ops).sum();
+    (fixed < ring).then(|| {
+        format!(
+            "pool: only {:.1} % of the operations on the ring used registered memory; raise RLIMIT_MEMLOCK (ulimit -l)",
+            fixed as f64 * 100.0 / ring as f64
+        )
+    })
+}
+
+fn checked(runs: &[Run]) -> String {
+    let of_producers = runs.iter().filter(|run| run.side == Some(Side::Producer));
+    let (written, checked) = of_producers
+        .filter_map(|run| run.pool.as_ref())
+        .fold((0, 0), |sum, pool| (sum.0 + pool.written_blocks, sum.1 + pool.checked_blocks));
+    match written.saturating_sub(checked) {
+        0 => format!("all {written} blocks that were written were read back and are right, warm-up included"),
+        left => format!(
+            "{checked} of {written} blocks were read back and are right; {left} were not read any more"
+        ),
+    }
+}
+
+fn place(job: &Job, filesystem: &str) -> String {
+    format!(
+        "{} on {filesystem}: segments of {} without a name, {} of the disk at most; batches of {} × {}",
+        job.folder.display(),
+        Bytes(job.segment),
+        Bytes(job.size),
+        job.batch,
+        Bytes(job.block)
+    )
+}
+
+fn timing(args: &PoolArgs) -> String {
+    let time = humantime::format_duration;
+    let (duration, warmup) = (time(args.timing.duration), time(args.timing.warmup));
+    let rounds = match args.timing.rounds {
+        1 => "1 round".to_string(),
+        rounds => format!("medians of {rounds} rounds"),
+    };
+    format!("{duration} a run after {warmup} of warm-up, {rounds}")
+}
+
+fn units(job: &Job, runs: &[Run]) -> String {
+    let from = if job.rate.is_some() {
+        "from when it was due by the rate, begun or not,"
+    } else {
+        "from when it was begun"
+    };
+    let mut text = format!(
+        "latencies in µs, of whole batches: a producer's {from} until it was written, a consumer's from when it was \
+         written until it was read and checked; late p99 is of the part before it was begun; CPU µs for one buffer, of \
+         the side's own threads"
+    );
+    let others = runs.iter().filter_map(|run| run.pool.as_ref()?.other_cpu_percent).reduce(f64::max);
+    if let Some(others) = others {
+        text += &format!("; neither side's are up to {others:.0} % of a core (kernel workers, this program)");
+    }
+    if runs.iter().any(|run| run.role == Role::Aa) {
+        text += "; A/A is the first kind over itself: smaller changes than that say nothing";
+    }
+    text
+}
+
+fn room(runs: &[Run]) -> Option<String> {
+    let waits = runs.iter().filter_map(|run| run.pool.as_ref()).map(|pool| pool.room_waits).max()?;
+    (waits > 0).then(|| {
+        format!(
+            "producers waited for consumers to free room up to {waits} times in a run, which is in their latency; a \
+             larger --size lets them run further ahead"
+        )
+    })
+}
+
+/// Which way the operations of each kind of memory went, where not all went through the ring.
+fn routes(runs: &[Run]) -> Option<String> {
+    let mut parts = Vec::new();
+    for memory in [Memory::Pool, Memory::Malloc, Memory::Vec] {
+        let of_kind = runs.iter().filter(|run| run.memory == Some(memory)).filter_map(|run| run.route_ops);
+        let sum =
+            of_kind.fold((0, 0, 0), |sum, ops| (sum.0 + ops.ring, sum.1 + ops.inline, sum.2 + ops.workers));
+        let total = (sum.0 + sum.1 + sum.2) as f64;
+        let part = |ops: u64| ops as f64 * 100.0 / total;
+        if total > 0.0 {
+            parts.push(format!(
+                "{} {:.0} % ring, {:.0} % inline calls, {:.0} % workers",
+                values::name(&memory),
+                part(sum.0),
+                part(sum.1),
+                part(sum.2)
+            ));
+        }
+    }
+    (!parts.is_empty()).then(|| format!("routes: {}", parts.join("; ")))
+}

@@ -1,0 +1,133 @@
+//! What a run comes to in the results: a `Run` for each side.
+
+use std::time::Duration;
+
+use ringfile::PoolMetrics;
+
+use super::is_direct;
+use super::ledger::Ledger;
+use super::run::{Job, Outcome};
+use crate::cli::{Buffers, Cache, Executor, Route, Rw};
+use crate::engine::{Engine, RouteOps};
+use crate::report::results::{Memory, PoolFigures, PoolRun, Role, Run, Side};
+use crate::sys::Usage;
+
+/// The producers' figures and the consumers'.
+pub fn runs(job: &Job, memory: Memory, (round, role): (u32, Role), outcome: &Outcome) -> [Run; 2] {
+    [Side::Producer, Side::Consumer].map(|side| Run { round, role, ..run(job, memory, side, outcome) })
+}
+
+/// What memory of these kinds is in fio's words.
+pub fn buffers(kinds: &[Memory]) -> Vec<Buffers> {
+    let mut all = Vec::new();
+    for &memory in kinds {
+        let buffers = of_memory(memory);
+        if !all.contains(&buffers) {
+            all.push(buffers);
+        }
+    }
+    all
+}
+
+fn of_memory(memory: Memory) -> Buffers {
+    if memory == Memory::Pool { Buffers::Fixed } else { Buffers::Normal }
+}
+
+fn run(job: &Job, memory: Memory, side: Side, outcome: &Outcome) -> Run {
+    let (ledger, rw, threads) = match side {
+        Side::Producer => (&outcome.produced, Rw::Write, job.producers),
+        Side::Consumer => (&outcome.consumed, Rw::Read, job.consumers),
+    };
+    let seconds = measured_time(outcome, ledger).as_secs_f64();
+    let ops = ledger.latency.count();
+    let iops = ops as f64 / seconds;
+    let (counts, usage) = (ledger.counts, ledger.usage);
+    // What workers did they have counted elsewhere.
+    let workers = ops.saturating_sub(counts.ops);
+    let per_io = |cpu: Duration| (ops > 0).then(|| cpu.as_secs_f64() * 1e6 / ops as f64);
+    let per_cent = |cpu: Duration| cpu.as_secs_f64() * 100.0 / seconds;
+    Run {
+        engine: Engine::Ringfile,
+        round: 1,
+        role: Role::Measure,
+        numjobs: threads as usize,
+        processes: None,
+        iodepth: job.batch as usize,
+        batch: Some(job.batch as usize),
+        inflight: Some(1),
+        rw,
+        buffers: of_memory(memory),
+        parts: None,
+        side: Some(side),
+        memory: Some(memory),
+        pool: Some(of_pool(side, outcome, ledger, seconds)),
+        direct: is_direct(memory),
+        cache: Cache::Keep,
+        route: Some(Route::Auto),
+        executor: Some(Executor::Ringfile),
+        block_size_bytes: job.block,
+        ops,
+        errors: 0,
+        duration_s: seconds,
+        iops,
+        bw_bytes: iops * job.block as f64,
+        latency_ns: ledger.latency.summary(),
+        cpu_us_per_io: usage.and_then(|usage| per_io(usage.cpu())),
+        user_us_per_io: usage.and_then(|usage| per_io(usage.user)),
+        system_us_per_io: usage.and_then(|usage| per_io(usage.system)),
+        user_percent: usage.map(|usage| per_cent(usage.user)),
+        system_percent: usage.map(|usage| per_cent(usage.system)),
+        context_switches: usage.map(|usage| usage.context_switches),
+        system_calls: Some(counts.enters + counts.inline_ops + workers),
+        cycles: None,
+        instructions: None,
+        enters: Some(counts.enters),
+        fixed_ops: Some(counts.fixed_ops),
+        route_ops: Some(RouteOps {
+            ring: counts.ops.saturating_sub(counts.inline_ops),
+            inline: counts.inline_ops,
+            workers,
+        }),
+        cached_before: None,
+        cached_after: None,
+    }
+}
+
+/// From the first batch that counts to the last; at a rate to the end of the time, if that is later: the last batch may
+/// be due long before.
+fn measured_time(outcome: &Outcome, ledger: &Ledger) -> Duration {
+    let timeline = &outcome.timeline;
+    let end = if outcome.stopped { ledger.last } else { ledger.last.max(timeline.end) };
+    end.saturating_duration_since(timeline.measured).max(Duration::from_nanos(1))
+}
+
+fn of_pool(side: Side, outcome: &Outcome, ledger: &Ledger, seconds: f64) -> PoolRun {
+    let cpu_of = |usage: Option<Usage>| usage.map_or(Duration::ZERO, |usage| usage.cpu());
+    let sides = cpu_of(outcome.produced.usage) + cpu_of(outcome.consumed.usage);
+    PoolRun {
+        late_ns: ledger.late.summary(),
+        backlog_ops: if side == Side::Producer { outcome.backlog } else { None },
+        written_blocks: outcome.written,
+        checked_blocks: outcome.checked,
+        room_waits: outcome.room_waits,
+        other_cpu_percent: outcome
+            .usage
+            .map(|usage| usage.cpu().saturating_sub(sides).as_secs_f64() * 100.0 / seconds),
+        metrics: outcome.pool.as_ref().map(figures),
+    }
+}
+
+fn figures(pool: &PoolMetrics) -> PoolFigures {
+    PoolFigures {
+        capacity_bytes: pool.capacity as u64,
+        high_water_bytes: pool.reserved_high_water as u64,
+        in_use_bytes: pool.in_use as u64,
+        gets: pool.classes.iter().map(|class| class.gets).sum(),
+        misses: pool.misses,
+        outside_allocations: pool.outside_allocations,
+        waits: pool.waits,
+        regions: pool.regions as u64,
+        registered_regions: pool.registered_regions as u64,
+        refused_registrations: pool.refused_registrations as u64,
+    }
+}

@@ -1,0 +1,422 @@
+//! One run: producers and consumers with one kind of memory, from their start until all that was written is read.
+//!
+//! Each producer and consumer is a thread of its own with a ring of its own, and runs the library's loop on it. On a
+//! machine with fewer cores than threads the kernel then shares time out among them; tasks on few loops would each wait
+//! for the others' copies and checksums, and that would be measured as the disk's latency.
+//!
+//! What always holds: at the end no operation is in flight and no buffer is in use; short of a stop every block that was
+//! written was checked.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::{Builder, Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use ringfile::{BufResult, JoinError, Pool, PoolMetrics};
+
+use super::consumer::Consumer;
+use super::content::{Content, Label};
+use super::ledger::Ledger;
+use super::memory::{Malloc, Plain, Source};
+use super::producer::{Produced, Producer, Written};
+use super::schedule::Timeline;
+use super::segments::Store;
+use crate::engine::window;
+use crate::error::{Failure, library};
+use crate::interrupt::Interrupt;
+use crate::report::results::Memory;
+use crate::sys::{self, Usage};
+
+/// How long a thread that waits goes without looking whether the run was stopped.
+pub const TICK: Duration = Duration::from_millis(50);
+
+/// Time for all threads to be there before the first batch is due.
+const LEAD: Duration = Duration::from_millis(20);
+
+/// What a run does.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// Where.
+    pub folder: PathBuf,
+    /// The most that segments take of the disk at once.
+    pub size: u64,
+    /// Bytes of a segment: whole batches.
+    pub segment: u64,
+    /// Bytes of a block.
+    pub block: u64,
+    /// Blocks in a batch.
+    pub batch: u32,
+    /// Threads that write.
+    pub producers: u32,
+    /// Threads that read.
+    pub consumers: u32,
+    /// Bytes a second of all producers together.
+    pub rate: Option<u64>,
+    /// Time that is not counted, before.
+    pub warmup: Duration,
+    /// Time that is measured.
+    pub duration: Duration,
+}
+
+impl Job {
+    /// Bytes of a batch.
+    pub fn batch_bytes(&self) -> u64 {
+        self.block * u64::from(self.batch)
+    }
+
+    /// The blocks of a batch, by its first.
+    pub fn labels(&self, first: Label) -> impl Iterator<Item = Label> + use<> {
+        let block = self.block;
+        (0..u64::from(self.batch)).map(move |index| Label {
+            number: first.number + index,
+            offset: first.offset + index * block,
+            ..first
+        })
+    }
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What the producers saw.
+    pub produced: Ledger,
+    /// What the consumers saw.
+    pub consumed: Ledger,
+    /// When it was measured.
+    pub timeline: Timeline,
+    /// Whether it was stopped before it was over.
+    pub stopped: bool,
+    /// Operations that were due and not begun when the producers gave up; `None` without a rate, and where it was stopped.
+    pub backlog: Option<u64>,
+    /// Blocks that were written.
+    pub written: u64,
+    /// Blocks that were read and are what was written.
+    pub checked: u64,
+    /// Times that a producer waited for room on the disk.
+    pub room_waits: u64,
+    /// What the whole process used.
+    pub usage: Option<Usage>,
+    /// The pool at the end.
+    pub pool: Option<PoolMetrics>,
+    /// What went wrong first.
+    pub failure: Option<Failure>,
+}
+
+/// What all threads of a run share.
+#[derive(Debug)]
+pub struct Shared {
+    /// What is done.
+    pub job: Job,
+    /// When.
+    pub timeline: Timeline,
+    /// Where segments come from.
+    pub store: Arc<Store>,
+    /// What blocks hold.
+    pub content: Content,
+    stop: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+    written: AtomicU64,
+    checked: AtomicU64,
+}
+
+impl Shared {
+    fn new(job: &Job, direct: bool) -> Arc<Shared> {
+        let store = Store::new(&job.folder, direct, job.segment, job.size);
+        Arc::new(Shared {
+            timeline: Timeline::new(Instant::now() + LEAD, job.warmup, job.duration),
+            store,
+            content: Content::new(job.block as usize),
+            job: job.clone(),
+            stop: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            written: AtomicU64::new(0),
+            checked: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether everything is to end as soon as it can.
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// So many blocks are written.
+    pub fn count_written(&self, blocks: u64) {
+        self.written.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    /// So many blocks are what was written.
+    pub fn count_checked(&self, blocks: u64) {
+        self.checked.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    /// How many blocks were what was written.
+    pub fn checked(&self) -> u64 {
+        self.checked.load(Ordering::Relaxed)
+    }
+
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn fail(&self, failure: Failure) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+        self.stop();
+    }
+}
+
+/// Carries out a run; `tick` is called now and then meanwhile.
+pub fn run(
+    job: &Job,
+    memory: Memory,
+    interrupt: &Interrupt,
+    tick: &mut dyn FnMut(),
+) -> Result<Outcome, Failure> {
+    match memory {
+        Memory::Pool => {
+            let pool = Pool::builder().capacity(pool_capacity(job)).build();
+            let pool = pool.map_err(|error| library(&error.into()))?;
+            let mut outcome = run_with(job, &pool, true, interrupt, tick);
+            outcome.pool = Some(pool.metrics());
+            Ok(outcome)
+        }
+        Memory::Malloc => Ok(run_with(job, &Malloc, true, interrupt, tick)),
+        Memory::Vec => Ok(run_with(job, &Plain, false, interrupt, tick)),
+    }
+}
+
+/// Room for all buffers that can be in use at once.
+pub fn pool_capacity(job: &Job) -> usize {
+    let buffers = u64::from(job.producers + job.consumers) * u64::from(job.batch);
+    // A buffer may take a quarter more than its length, a small one a whole page; the rest is for whole regions.
+    let each = job.block.div_ceil(4).saturating_mul(5).next_multiple_of(4096);
+    usize::try_from(buffers.saturating_mul(each).saturating_add(2 << 20)).unwrap_or(usize::MAX)
+}
+
+fn run_with<S: Source>(
+    job: &Job,
+    source: &S,
+    direct: bool,
+    interrupt: &Interrupt,
+    tick: &mut dyn FnMut(),
+) -> Outcome {
+    let shared = Shared::new(job, direct);
+    let timeline = shared.timeline;
+    let (mut produced, mut consumed) = (Ledger::new(timeline.measured), Ledger::new(timeline.measured));
+    let mut backlog: Option<u64> = None;
+    let usage = std::thread::scope(|scope| {
+        let threads = Threads::start(scope, &shared, source);
+        let before = threads.conduct(&shared, interrupt, tick);
+        for producer in threads.producers.into_iter().filter_map(join) {
+            produced.merge(&producer.ledger);
+            let operations = producer.backlog.map(|batches| batches.saturating_mul(u64::from(job.batch)));
+            backlog = operations
+                .map_or(backlog, |operations| Some(backlog.unwrap_or(0).saturating_add(operations)));
+        }
+        threads.consumers.into_iter().filter_map(join).for_each(|ledger| consumed.merge(&ledger));
+        before.and_then(|before| Some(sys::own_usage().ok()?.since(&before)))
+    });
+    let failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+    Outcome {
+        produced,
+        consumed,
+        timeline,
+        stopped: shared.stopped(),
+        backlog: backlog.filter(|_| !shared.stopped()),
+        written: shared.written.load(Ordering::Relaxed),
+        checked: shared.checked(),
+        room_waits: shared.store.waits(),
+        usage,
+        pool: None,
+        failure,
+    }
+}
+
+/// What a thread gives; its panic goes on here.
+fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// The threads of a run.
+struct Threads<'scope> {
+    producers: Vec<ScopedJoinHandle<'scope, Option<Produced>>>,
+    consumers: Vec<ScopedJoinHandle<'scope, Option<Ledger>>>,
+}
+
+impl<'scope> Threads<'scope> {
+    fn start<S: Source>(
+        scope: &'scope Scope<'scope, '_>,
+        shared: &Arc<Shared>,
+        source: &S,
+    ) -> Threads<'scope> {
+        let mut threads = Threads { producers: Vec::new(), consumers: Vec::new() };
+        let mut outboxes: Vec<mpsc::Sender<Written>> = Vec::new();
+        for number in 0..shared.job.consumers {
+            let (outbox, inbox) = mpsc::channel();
+            outboxes.push(outbox);
+            let source = source.clone();
+            threads.consumers.extend(spawn(scope, shared, format!("consumer-{number}"), move |shared| {
+                ringfile::block_on(Consumer::new(shared, source, inbox).run())
+            }));
+        }
+        for number in 0..shared.job.producers {
+            let (outboxes, source) = (outboxes.clone(), source.clone());
+            threads.producers.extend(spawn(scope, shared, format!("producer-{number}"), move |shared| {
+                ringfile::block_on(Producer::new(shared, source, number, outboxes).run())
+            }));
+        }
+        threads
+    }
+
+    /// Waits for all to end, and looks for Ctrl-C meanwhile. Gives what the process had used when the measured time began.
+    fn conduct(&self, shared: &Shared, interrupt: &Interrupt, tick: &mut dyn FnMut()) -> Option<Usage> {
+        let mut before = None;
+        let over = || {
+            self.producers.iter().all(ScopedJoinHandle::is_finished)
+                && self.consumers.iter().all(ScopedJoinHandle::is_finished)
+        };
+        while !over() {
+            let now = Instant::now();
+            if before.is_none() && now >= shared.timeline.measured {
+                before = sys::own_usage().ok();
+            }
+            let next = if before.is_none() { shared.timeline.measured } else { shared.timeline.end };
+            // Near the moments that count, and at the end, it is quick; else it takes no time from the threads.
+            let pause = next.saturating_duration_since(now).clamp(Duration::from_millis(2), TICK);
+            std::thread::sleep(pause);
+            if interrupt.asked() {
+                shared.stop();
+            }
+            tick();
+        }
+        before
+    }
+}
+
+/// Starts a thread of a run. What it fails with ends the run; so does a panic, or others would wait for it.
+fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    shared: &Arc<Shared>,
+    name: String,
+    work: impl FnOnce(&Arc<Shared>) -> Result<T, Failure> + Send + 'scope,
+) -> Option<ScopedJoinHandle<'scope, Option<T>>> {
+    let its_own = shared.clone();
+    let body = move || {
+        let _stop = StopOnPanic(&its_own);
+        // The kernel puts off wake-ups by up to 50 µs to save power, which would count as latency. Where it refuses not to,
+        // that shows as being late.
+        let _ = nix::sys::prctl::set_timerslack(1);
+        work(&its_own).map_err(|failure| its_own.fail(failure)).ok()
+    };
+    let started = Builder::new().name(name).spawn_scoped(scope, body);
+    started.map_err(|error| shared.fail(window::no_thread(&error))).ok()
+}
+
+struct StopOnPanic<'a>(&'a Shared);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop();
+        }
+    }
+}
+
+/// What an operation's task gave; its panic goes on here.
+pub fn outcome_of<B>(joined: Result<BufResult<B>, JoinError>) -> BufResult<B> {
+    joined.unwrap_or_else(|error| match error {
+        JoinError::Panicked(panic) => std::panic::resume_unwind(panic.into_payload()),
+        other => panic!("an operation's task ended early: {other}"),
+    })
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::path::Path;
+
+    use super::super::segments::check_folder;
+    use super::*;
+    use crate::testfile::DefaultPlace;
+
+    fn job(folder: &Path) -> Job {
+        Job {
+            folder: folder.to_path_buf(),
+            size: 64 << 10,
+            segment: 16 << 10,
+            block: 4096,
+            batch: 2,
+            producers: 2,
+            consumers: 3,
+            rate: None,
+            warmup: Duration::from_millis(5),
+            duration: Duration::from_millis(100),
+        }
+    }
+
+    /// What threads of a run with two blocks of 4 KiB in a batch share.
+    pub fn shared(folder: &Path) -> Arc<Shared> {
+        Shared::new(&job(folder), false)
+    }
+
+    #[track_caller]
+    fn check(job: &Job, memory: Memory) -> Outcome {
+        let outcome = run(job, memory, &Interrupt::default(), &mut || {}).expect("it can be run");
+        assert!(outcome.failure.is_none() && !outcome.stopped, "{:?}", outcome.failure);
+        let (written, checked) = (outcome.written, outcome.checked);
+        assert!(written > 0 && written == checked, "{written} written, {checked} checked");
+        let (produced, consumed) = (outcome.produced.latency.count(), outcome.consumed.latency.count());
+        assert!(produced > 0 && produced == consumed, "{produced} measured, {consumed} of them read");
+        outcome
+    }
+
+    #[test]
+    fn every_block_is_checked_and_every_buffer_comes_back() {
+        let folder = tempfile::tempdir_in(DefaultPlace::Disk.folder()).expect("temporary folder");
+        if let Err(why) = check_folder(folder.path(), true) {
+            let line = format!("skipped every_block_is_checked_and_every_buffer_comes_back: {why}\n");
+            std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).expect("standard error");
+            return;
+        }
+        for memory in [Memory::Pool, Memory::Malloc, Memory::Vec] {
+            let outcome = check(&job(folder.path()), memory);
+            assert_eq!((outcome.pool.is_some(), outcome.backlog), (memory == Memory::Pool, None));
+            if let Some(pool) = outcome.pool {
+                assert_eq!((pool.in_use, pool.outside_allocations, pool.failures), (0, 0, 0), "{pool:?}");
+            }
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);
+    }
+
+    #[test]
+    fn at_a_rate_nothing_is_skipped() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        // 100 batches a second of all producers, for half a second with the warm-up.
+        let rate = Some(100 * 8192);
+        let times = (Duration::from_millis(100), Duration::from_millis(400));
+        let job = Job { rate, warmup: times.0, duration: times.1, ..job(folder.path()) };
+        let outcome = check(&job, Memory::Vec);
+        assert_eq!(outcome.written + outcome.backlog.expect("at a rate"), 2 * 50);
+    }
+
+    #[test]
+    fn a_rate_that_no_machine_carries_leaves_a_backlog() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let job = Job { rate: Some(1 << 40), ..job(folder.path()) };
+        let outcome = check(&job, Memory::Vec);
+        let due = (u128::from(job.rate.expect("a rate")) * 105 / 1000 / 8192) as u64 * 2;
+        let done = outcome.written + outcome.backlog.expect("at a rate");
+        assert!(done.abs_diff(due) <= 2 * 2, "{done} of {due}");
+        assert!(outcome.backlog > Some(0));
+        let latency = outcome.produced.latency.summary().expect("recorded");
+        assert!(latency.max > 90_000_000, "what was begun last was due long before: {latency:?}");
+    }
+
+    #[test]
+    fn a_folder_that_goes_away_is_an_error_and_ends_the_run() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let job = Job { duration: Duration::from_secs(60), ..job(&folder.path().join("gone")) };
+        let outcome = run(&job, Memory::Vec, &Interrupt::default(), &mut || {}).expect("it can be started");
+        let error = outcome.failure.expect("there is no folder").to_string();
+        assert!(outcome.stopped && error.contains("gone") && error.contains("errno 2"), "{error}");
+    }
+}

@@ -1,0 +1,136 @@
+//! When batches are due: the open loop.
+//!
+//! Pure arithmetic on points in time. What always holds: when a batch is due depends on the rate and its number alone,
+//! never on what came of the batches before it. So a stall makes all that was due meanwhile late, and is seen in their
+//! latencies, where a loop that begins each batch after the last one would have seen it once.
+
+use std::time::{Duration, Instant};
+
+/// The three moments of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeline {
+    /// When the first batch is due.
+    pub begin: Instant,
+    /// From here on batches that are begun count.
+    pub measured: Instant,
+    /// No batch is due any more.
+    pub end: Instant,
+}
+
+impl Timeline {
+    /// The longest time that producers go on after the end, to do what was due before.
+    const MOST_GRACE: Duration = Duration::from_secs(1);
+
+    /// A run that begins then.
+    pub fn new(begin: Instant, warmup: Duration, duration: Duration) -> Timeline {
+        Timeline { begin, measured: begin + warmup, end: begin + warmup + duration }
+    }
+
+    /// When producers give up on what is still to be done. A tenth of the time later than the end: who needs longer does
+    /// not carry the rate.
+    pub fn give_up(&self) -> Instant {
+        self.end + ((self.end - self.measured) / 10).min(Self::MOST_GRACE)
+    }
+}
+
+/// When one producer's batches are due. The batches of all producers together are spread evenly.
+#[derive(Debug, Clone, Copy)]
+pub struct Schedule {
+    /// Bytes a second, of all producers together.
+    pub rate: u64,
+    /// Bytes of a batch.
+    pub batch_bytes: u64,
+    /// How many producers there are.
+    pub producers: u64,
+    /// Which one this is, from 0.
+    pub producer: u64,
+}
+
+impl Schedule {
+    /// How long after the begin this producer's batch is due, counted from 0; `None` where that is centuries away.
+    pub fn due(&self, number: u64) -> Option<Duration> {
+        let of_all = u128::from(number) * u128::from(self.producers) + u128::from(self.producer);
+        let nanos = of_all * u128::from(self.batch_bytes) * NANOS / u128::from(self.rate);
+        u64::try_from(nanos).ok().map(Duration::from_nanos)
+    }
+
+    /// How many of this producer's batches are due before so much time has passed.
+    pub fn due_before(&self, time: Duration) -> u64 {
+        let of_all = (time.as_nanos() * u128::from(self.rate)).div_ceil(u128::from(self.batch_bytes) * NANOS);
+        let own = of_all.saturating_sub(u128::from(self.producer)).div_ceil(u128::from(self.producers));
+        u64::try_from(own).unwrap_or(u64::MAX)
+    }
+}
+
+const NANOS: u128 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::super::ledger::Ledger;
+    use super::*;
+
+    fn schedule(rate: u64, producers: u64, producer: u64) -> Schedule {
+        Schedule { rate, batch_bytes: 1000, producers, producer }
+    }
+
+    #[test]
+    fn batches_of_all_producers_are_spread_evenly() {
+        let due = |producer, number| schedule(1_000_000, 4, producer).due(number);
+        assert_eq!(due(0, 0), Some(Duration::ZERO));
+        assert_eq!(due(3, 0), Some(Duration::from_millis(3)));
+        assert_eq!(due(1, 2), Some(Duration::from_millis(9)));
+        assert_eq!(schedule(1, 1, 0).due(u64::MAX), None);
+    }
+
+    #[test]
+    fn what_is_due_before_a_time_is_what_the_due_times_say() {
+        for (rate, producers) in [(1_000_000, 1), (999_983, 3), (7, 5), (1 << 40, 1024)] {
+            for producer in [0, producers - 1] {
+                let schedule = schedule(rate, producers, producer);
+                for time in [Duration::from_nanos(1), Duration::from_micros(1500), Duration::from_secs(3)] {
+                    let count = schedule.due_before(time);
+                    assert!(schedule.due(count).is_none_or(|due| due >= time), "{schedule:?} {time:?}");
+                    assert!(count == 0 || schedule.due(count - 1).is_some_and(|due| due < time));
+                }
+            }
+        }
+    }
+
+    /// A disk that takes 50 µs for a batch, but once 100 ms; at 1000 batches a second, for ten seconds.
+    #[test]
+    fn a_stall_is_not_hidden() {
+        let begin = Instant::now();
+        let (schedule, mut ledger) = (schedule(1_000_000, 1, 0), Ledger::new(begin));
+        let mut now = begin;
+        for number in 0..10_000 {
+            let due = begin + schedule.due(number).expect("soon");
+            let began = now.max(due);
+            let took = if number == 5000 { Duration::from_millis(100) } else { Duration::from_micros(50) };
+            now = began + took;
+            ledger.record(due, began, now, 1);
+        }
+        let latency = ledger.latency.summary().expect("recorded");
+        assert_eq!(ledger.latency.count(), 10_000, "none is skipped");
+        // About 105 batches were due before all was caught up: one in a hundred, each with its own wait.
+        let near = |nanos: u64, millis: u64| nanos.abs_diff(millis * 1_000_000) < 2_000_000;
+        assert!(near(latency.p999, 90) && near(latency.p9999, 99) && near(latency.max, 100), "{latency:?}");
+        assert!(latency.p99 > 1_000_000 && latency.p50 < 60_000, "{latency:?}");
+        let late = ledger.late.summary().expect("recorded");
+        assert!(near(late.max, 99), "and the lateness shows where it came from: {late:?}");
+    }
+
+    #[test]
+    fn a_second_with_a_stall_shows_it_in_the_99th_percentile() {
+        let begin = Instant::now();
+        let (schedule, mut ledger) = (schedule(1_000_000, 1, 0), Ledger::new(begin));
+        let mut now = begin;
+        for number in 0..1000 {
+            let due = begin + schedule.due(number).expect("soon");
+            let began = now.max(due);
+            now = began + Duration::from_millis(if number == 500 { 100 } else { 0 });
+            ledger.record(due, began, now, 1);
+        }
+        let latency = ledger.latency.summary().expect("recorded");
+        assert!(latency.p99 > 85_000_000 && latency.p95 > 45_000_000, "{latency:?}");
+    }
+}

@@ -1,0 +1,270 @@
+//! Segment files: made without a name, filled from front to back, and used again when nobody has them any more.
+//!
+//! They are recycled, as many logs do, for deleting would measure the file system: cutting 64 MiB off a file takes 15 to
+//! 29 ms on a disk that is mounted with `discard`, and stalls every write meanwhile. What always holds: no more of the disk
+//! is taken than was allowed; a segment is gone when the process is, however that ends, for no folder has it. Where a file
+//! system knows no files without a name, it has one for a moment.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use ringfile::{AllocateMode, File, OpenOptions};
+
+use super::run::TICK;
+use crate::error::{Failure, errno_text, library};
+
+/// Where segments come from, and go back to.
+#[derive(Debug)]
+pub struct Store {
+    folder: PathBuf,
+    direct: bool,
+    segment_bytes: u64,
+    /// How many there may be.
+    most: u64,
+    files: Mutex<Files>,
+    came_back: Condvar,
+    waits: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    made: u64,
+    unused: Vec<File>,
+}
+
+/// One segment; its file goes back to the store when it is dropped.
+#[derive(Debug)]
+pub struct Segment {
+    /// There until it is dropped.
+    file: Option<File>,
+    store: Arc<Store>,
+}
+
+/// Where a segment comes from.
+enum Found {
+    /// One that was used before.
+    Unused(File),
+    /// One that may be made, with this number.
+    ToMake(u64),
+    /// Nowhere: the run was stopped before.
+    Nothing,
+}
+
+impl Store {
+    /// For segments of so many bytes that take at most `room` bytes; at least one for each that makes some.
+    pub fn new(folder: &Path, direct: bool, segment_bytes: u64, room: u64) -> Arc<Store> {
+        Arc::new(Store {
+            folder: folder.to_path_buf(),
+            direct,
+            segment_bytes,
+            most: room / segment_bytes,
+            files: Mutex::default(),
+            came_back: Condvar::new(),
+            waits: AtomicU64::new(0),
+        })
+    }
+
+    /// Times that somebody waited for a segment.
+    pub fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// A segment, with its place on the disk. Blocks until there may be one; `None` if `stopped` says so before.
+    async fn take(self: &Arc<Self>, stopped: &dyn Fn() -> bool) -> Result<Option<Segment>, Failure> {
+        let file = match self.find(stopped) {
+            Found::Unused(file) => file,
+            Found::ToMake(number) => self.make(number).await?,
+            Found::Nothing => return Ok(None),
+        };
+        Ok(Some(Segment { file: Some(file), store: self.clone() }))
+    }
+
+    fn find(&self, stopped: &dyn Fn() -> bool) -> Found {
+        let mut files = self.lock();
+        let mut waited = false;
+        loop {
+            if let Some(file) = files.unused.pop() {
+                return Found::Unused(file);
+            }
+            if files.made < self.most {
+                files.made += 1;
+                return Found::ToMake(files.made);
+            }
+            if !std::mem::replace(&mut waited, true) {
+                self.waits.fetch_add(1, Ordering::Relaxed);
+            }
+            if stopped() {
+                return Found::Nothing;
+            }
+            files = self.came_back.wait_timeout(files, TICK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    async fn make(&self, number: u64) -> Result<File, Failure> {
+        let file = open_unnamed(&self.folder, self.direct, number).map_err(|error| with_advice(&error))?;
+        match file.allocate(AllocateMode::Extend, 0, self.segment_bytes).await {
+            // Without a place of its own it grows as it is written.
+            Err(error) if !matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+                Err(with_advice(&error))
+            }
+            _ => Ok(file),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What went wrong with a segment, and what to do about it.
+fn with_advice(error: &ringfile::Error) -> Failure {
+    let advice = match error.errno() {
+        Some(libc::ENOSPC | libc::EDQUOT) => "; make room there, or use a smaller --size",
+        Some(libc::EFBIG) => "; raise the limit (ulimit -f), or use a smaller --size",
+        _ => "",
+    };
+    Failure::Io(format!("{}{advice}", library(error)))
+}
+
+impl Segment {
+    /// The file.
+    pub fn file(&self) -> &File {
+        self.file.as_ref().expect("it is there until the segment is dropped")
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        self.store.lock().unused.extend(self.file.take());
+        self.store.came_back.notify_one();
+    }
+}
+
+/// Where one producer writes next.
+#[derive(Debug)]
+pub struct Log {
+    store: Arc<Store>,
+    current: Option<Arc<Segment>>,
+    used: u64,
+}
+
+impl Log {
+    /// An empty one.
+    pub fn new(store: Arc<Store>) -> Log {
+        Log { store, current: None, used: 0 }
+    }
+
+    /// The segment and offset for the next so many bytes, in a new segment where the one before is full. `None` if
+    /// `stopped` says so before there is room.
+    pub async fn place(
+        &mut self,
+        bytes: u64,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Option<(Arc<Segment>, u64)>, Failure> {
+        if self.used + bytes > self.store.segment_bytes {
+            // Given up before there is another: it may be the one that is waited for.
+            self.current = None;
+        }
+        let segment = match &self.current {
+            Some(segment) => segment.clone(),
+            None => {
+                let Some(segment) = self.store.take(stopped).await? else { return Ok(None) };
+                self.used = 0;
+                self.current.insert(Arc::new(segment)).clone()
+            }
+        };
+        let offset = self.used;
+        self.used += bytes;
+        Ok(Some((segment, offset)))
+    }
+}
+
+/// A file that no folder has; `number` tells this process's files apart.
+pub fn open_unnamed(folder: &Path, direct: bool, number: u64) -> ringfile::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600).direct(direct);
+    match options.clone().custom_flags(libc::O_TMPFILE).open(folder) {
+        Err(error) if matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
+            open_and_remove(&mut options, folder, number)
+        }
+        opened => opened,
+    }
+}
+
+/// The same where the file system knows no files without a name: it has one for a moment, and lasts until it is closed.
+fn open_and_remove(options: &mut OpenOptions, folder: &Path, number: u64) -> ringfile::Result<File> {
+    let path = folder.join(format!(".ringfile-segment-{}-{number}", std::process::id()));
+    let opened = options.create_new(true).open(&path);
+    if !opened.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::AlreadyExists) {
+        // Where the file system has no direct I/O it was made all the same; where it could not be made there is nothing to
+        // remove.
+        let _ = std::fs::remove_file(&path);
+    }
+    opened
+}
+
+/// Refuses a folder that segments can't be made in, in one line that says what to do. Gives what direct I/O there must be
+/// a multiple of; 1 without.
+pub fn check_folder(folder: &Path, direct: bool) -> Result<u64, Failure> {
+    let shown = folder.display();
+    let metadata = std::fs::metadata(folder).map_err(|error| {
+        Failure::Usage(format!("can't look at {shown}: {}; name another --folder", errno_text(&error)))
+    })?;
+    if !metadata.is_dir() {
+        return Err(Failure::Usage(format!("{shown} is no folder: name one with --folder")));
+    }
+    match open_unnamed(folder, direct, 0) {
+        Ok(file) => Ok(file.alignment().bytes as u64),
+        Err(error) if error.kind() == std::io::ErrorKind::Unsupported => Err(Failure::Usage(format!(
+            "{}; name a --folder on a disk, or measure --memory vec alone",
+            library(&error)
+        ))),
+        Err(error) => {
+            Err(Failure::Usage(format!("can't make files there: {}; name another --folder", library(&error))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_needs_a_name_has_none_afterwards() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut options = OpenOptions::new();
+        let file = open_and_remove(options.read(true).write(true), folder.path(), 7).expect("a file");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);
+        ringfile::block_on(file.write_at(vec![7; 4096], 0)).expect("written");
+        assert_eq!(file.size().expect("a size"), 4096);
+        let name = format!(".ringfile-segment-{}-7", std::process::id());
+        std::fs::write(folder.path().join(&name), "mine").expect("write");
+        assert!(open_and_remove(&mut options, folder.path(), 7).is_err());
+        assert_eq!(std::fs::read(folder.path().join(&name)).expect("still there"), b"mine");
+    }
+
+    #[test]
+    fn no_more_is_taken_of_the_disk_than_was_allowed() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let store = Store::new(folder.path(), false, 8192, 2 * 8192);
+        let mut log = Log::new(store.clone());
+        let place = |log: &mut Log, stopped: bool| {
+            let placed = ringfile::block_on(log.place(4096, &|| stopped)).expect("no error");
+            placed.inspect(|(segment, _)| {
+                assert_eq!(segment.file().size().expect("a size"), 8192, "it has its place on the disk");
+            })
+        };
+        let first = place(&mut log, false).expect("room");
+        let second = place(&mut log, false).expect("in the same segment");
+        assert!(Arc::ptr_eq(&first.0, &second.0) && (first.1, second.1) == (0, 4096));
+        let third = place(&mut log, false).expect("in the next one");
+        assert!(!Arc::ptr_eq(&first.0, &third.0) && third.1 == 0);
+        assert!(place(&mut log, false).is_some() && place(&mut log, true).is_none(), "two are there");
+        assert_eq!(store.waits(), 1);
+        let waiting = std::thread::spawn(move || place(&mut log, false).is_some());
+        drop((first, second));
+        assert!(waiting.join().expect("no panic"), "the first has come back");
+        assert_eq!(store.lock().made, 2);
+    }
+}

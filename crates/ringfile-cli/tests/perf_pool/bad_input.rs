@@ -1,0 +1,92 @@
+//! What can't be carried out: one line that says what to do, exit code 2, nothing written.
+
+use std::process::Command;
+
+use crate::support::{disk_folder, folder, run};
+use crate::{brief, direct, files_in, perf_pool, short};
+
+#[test]
+fn values_that_make_no_sense() {
+    let folder = disk_folder();
+    for (arguments, advice) in [
+        ("--rate-limit 0", "500MB"),
+        ("--rate-limit 9t", "at most 1t"),
+        ("--rate-limit 99999999999999999999", "500MB"),
+        ("--rate-limit fast", "500MB"),
+        ("--rate-limit 1", "raise it"),
+        ("--producers 0", "1 to 256"),
+        ("--consumers 0", "1 to 256"),
+        ("--producers 2000", "1 to 256"),
+        ("--batch 0", "1 to 4096"),
+        ("--batch 5000", "1 to 4096"),
+        ("--bs 0", "at least 1"),
+        ("--bs 1000", "multiples of 512"),
+        ("--bs 15e", "smaller blocks"),
+        ("--bs 1g --batch 4096", "smaller blocks"),
+        ("--size 100k", "use --size"),
+        ("--size 8e --memory vec", "smaller --size"),
+        ("--memory tape", "choose from pool, malloc, vec"),
+        ("--memory pool,", "missing"),
+        ("--duration 0s", "1ms"),
+        ("--rounds 0", "1 to 1000"),
+    ] {
+        let error = run(perf_pool(folder.path()).args(arguments.split(' '))).fails(2);
+        assert!(error.contains(advice), "{arguments}: {error}");
+    }
+    assert_eq!(files_in(folder.path()), 0);
+}
+
+#[test]
+fn folders_that_can_not_be_used() {
+    let folder = folder();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "mine").expect("write");
+    for (path, advice) in [
+        (folder.path().join("missing").as_path(), "name another --folder"),
+        (file.as_path(), "is no folder"),
+        (std::path::Path::new("/proc"), "name another --folder"),
+    ] {
+        for memory in ["pool", "vec"] {
+            let error = run(short(path).args(["--memory", memory])).fails(2);
+            assert!(error.contains(advice) && error.contains(&*path.to_string_lossy()), "{error}");
+        }
+    }
+    assert_eq!(std::fs::read(&file).expect("still there"), b"mine");
+}
+
+#[test]
+fn memory_has_no_direct_io() {
+    let folder = tempfile::tempdir_in("/dev/shm").expect("temporary folder");
+    let error = run(&mut short(folder.path())).fails(2);
+    assert!(error.contains("--memory vec") && error.contains("--folder"), "{error}");
+    run(short(folder.path()).args(["--memory", "vec"])).ok();
+    assert_eq!(files_in(folder.path()), 0);
+}
+
+#[test]
+fn blocks_that_direct_io_does_not_take() {
+    let folder = disk_folder();
+    // Only devices with blocks of 4 KiB refuse these.
+    let finished = run(brief(folder.path()).args("--bs 512 --size 8m --memory malloc".split(' ')));
+    match finished.code {
+        Some(2) => assert!(direct(folder.path()).is_err() || finished.stderr.contains("multiples of")),
+        _ => drop(finished.ok()),
+    }
+}
+
+#[test]
+fn the_folder_for_temporary_files_is_the_default_one() {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    let error = run(program.args(["perf", "pool"]).env("TMPDIR", "/no/such/folder")).fails(2);
+    assert!(error.contains("/no/such/folder") && error.contains("--folder"), "{error}");
+}
+
+#[test]
+fn results_that_exist_stay() {
+    let (folder, results) = (folder(), folder());
+    let out = results.path().join("out.json");
+    std::fs::write(&out, "mine").expect("write");
+    let error = run(short(folder.path()).args(["--memory", "vec", "--json"]).arg(&out)).fails(2);
+    assert!(error.contains("--force"), "{error}");
+    assert_eq!(std::fs::read(&out).expect("still there"), b"mine");
+}

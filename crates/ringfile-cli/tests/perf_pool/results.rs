@@ -1,0 +1,138 @@
+//! What comes out: every block checked, every buffer back, the figures of both sides, nothing left.
+
+use serde_json::Value;
+
+use crate::support::{disk_folder, folder, json, ring_is_forbidden, run, runs, skip};
+use crate::{direct, files_in, perf_pool, short};
+
+#[track_caller]
+fn check_run(run: &Value) {
+    let (ops, latency, pool) = (&run["ops"], &run["latency_ns"], &run["pool"]);
+    assert!(ops.as_u64() > Some(0) && run["errors"] == 0, "{run}");
+    for percentile in ["p50", "p90", "p95", "p99", "p999", "p9999", "max"] {
+        assert!(latency[percentile].as_u64() > Some(0), "{percentile}: {run}");
+    }
+    assert!(latency["stddev"].is_u64() && pool["late_ns"]["p99"].is_u64(), "{run}");
+    assert!(pool["written_blocks"].as_u64() >= ops.as_u64(), "{run}");
+    assert_eq!(pool["written_blocks"], pool["checked_blocks"], "{run}");
+    let ways: u64 =
+        ["ring", "inline", "workers"].iter().filter_map(|way| run["route_ops"][way].as_u64()).sum();
+    assert_eq!(Some(ways), ops.as_u64(), "{run}");
+    assert_eq!(run["direct"], run["memory"] != "vec", "{run}");
+    let metrics = &pool["metrics"];
+    assert_eq!(metrics.is_null(), run["memory"] != "pool", "{run}");
+    if metrics.is_null() {
+        return;
+    }
+    for zero in ["in_use_bytes", "outside_allocations", "waits"] {
+        assert_eq!(metrics[zero], 0, "{zero}: {run}");
+    }
+    // Each block has one buffer when it is written, and one when it is read.
+    assert_eq!(metrics["gets"].as_u64(), pool["written_blocks"].as_u64().map(|blocks| 2 * blocks), "{run}");
+    let registered = metrics["registered_regions"].as_u64() > Some(0);
+    assert!(!registered || run["fixed_ops"] == run["route_ops"]["ring"], "{run}");
+    assert!(
+        registered || ring_is_forbidden() || metrics["refused_registrations"].as_u64() > Some(0),
+        "{run}"
+    );
+}
+
+#[test]
+fn all_kinds_and_both_sides() {
+    let (folder, results) = (disk_folder(), folder());
+    if let Err(why) = direct(folder.path()) {
+        skip("all_kinds_and_both_sides", why);
+        return;
+    }
+    let out = results.path().join("out.json");
+    let mut program = short(folder.path());
+    let finished = run(program.args("--rounds 2 --rate-limit 4MB --json".split(' ')).arg(&out)).ok();
+    for text in
+        ["|producer|pool", "|producer|malloc", "|consumer|vec", "pool/malloc", "A/A", "p99.99", "stddev"]
+    {
+        assert!(finished.stdout.contains(text), "{text}: {}", finished.stdout);
+    }
+    assert!(finished.stdout.contains("in use at the end 0 bytes"), "{}", finished.stdout);
+    let results = json(&out);
+    assert_eq!((&results["kind"], &results["interrupted"]), (&"pool".into(), &false.into()));
+    assert_eq!(results["params"]["rate_limit_bytes"], 4 << 20);
+    assert_eq!(runs(&results).len(), 2 * 4 * 2);
+    let found: Vec<_> =
+        runs(&results)[..8].iter().map(|run| (&run["side"], &run["memory"], &run["role"])).collect();
+    for (index, (memory, role)) in
+        [("pool", "measure"), ("malloc", "measure"), ("vec", "measure"), ("pool", "aa")].iter().enumerate()
+    {
+        let of = |side: &str| (Value::from(side), Value::from(*memory), Value::from(*role));
+        let (producer, consumer) = (of("producer"), of("consumer"));
+        assert_eq!(found[2 * index], (&producer.0, &producer.1, &producer.2));
+        assert_eq!(found[2 * index + 1], (&consumer.0, &consumer.1, &consumer.2));
+    }
+    for run in runs(&results) {
+        check_run(run);
+        let backlog = &run["pool"]["backlog_ops"];
+        assert_eq!(backlog.is_u64(), run["side"] == "producer", "{run}");
+        // Never faster than asked, but for the batch that is due at once.
+        assert!(run["ops"].as_u64() <= Some((4 << 20) / 10 / 4096 + 2 * 4 + 4 * 100), "{run}");
+    }
+    assert_eq!(files_in(folder.path()), 0);
+}
+
+#[test]
+fn any_number_of_each_side() {
+    let (folder, results) = (folder(), folder());
+    let out = results.path().join("out.json");
+    for (producers, consumers, batch) in [(1, 1, 1), (1, 5, 3), (5, 1, 2), (3, 2, 300)] {
+        let mut program = perf_pool(folder.path());
+        program
+            .args("--memory vec --bs 512 --size 8m --duration 50ms --warmup 0s --quiet --force".split(' '));
+        program.args(["--producers", &producers.to_string(), "--consumers", &consumers.to_string()]);
+        let finished = run(program.args(["--batch", &batch.to_string(), "--json"]).arg(&out)).ok();
+        assert_eq!(finished.stderr, "");
+        assert!(!finished.stdout.contains("- "), "only tables: {}", finished.stdout);
+        let results = json(&out);
+        assert_eq!(runs(&results).len(), 4);
+        for run in runs(&results) {
+            check_run(run);
+            let threads = if run["side"] == "producer" { producers } else { consumers };
+            assert_eq!((&run["numjobs"], &run["batch"]), (&threads.into(), &batch.into()));
+            assert!(run["pool"]["backlog_ops"].is_null(), "{run}");
+        }
+    }
+    assert_eq!(files_in(folder.path()), 0);
+}
+
+/// Segments of a few batches, so that each producer fills many and waits for room.
+#[test]
+fn segments_are_rolled_over_and_their_room_comes_back() {
+    // No disk, so that there is time for many of them however busy it is.
+    let folder = tempfile::tempdir_in("/dev/shm").expect("temporary folder");
+    let results = crate::support::folder();
+    let out = results.path().join("out.json");
+    let mut program = perf_pool(folder.path());
+    program.args("--memory vec --bs 4k --batch 4 --size 256k --duration 500ms --warmup 0s --json".split(' '));
+    run(program.arg(&out)).ok();
+    let results = json(&out);
+    for run in runs(&results) {
+        check_run(run);
+        let written = run["pool"]["written_blocks"].as_u64();
+        assert!(written > Some((256 << 10) / 4096), "more than there is room for: {run}");
+    }
+    assert_eq!(files_in(folder.path()), 0);
+}
+
+#[test]
+fn a_rate_that_is_not_carried_is_told() {
+    let (folder, results) = (folder(), folder());
+    let out = results.path().join("out.json");
+    let mut program = short(folder.path());
+    let finished = run(program.args("--memory vec --rate-limit 1t --json".split(' ')).arg(&out)).ok();
+    assert!(finished.stdout.contains("the rate was NOT carried"), "{}", finished.stdout);
+    for run in runs(&json(&out)) {
+        check_run(run);
+        if run["side"] == "producer" {
+            assert!(run["pool"]["backlog_ops"].as_u64() > Some(1_000_000), "{run}");
+            // What was begun last had been due since the begin.
+            assert!(run["latency_ns"]["max"].as_u64() > Some(90_000_000), "{run}");
+        }
+    }
+}

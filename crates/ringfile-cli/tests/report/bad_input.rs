@@ -1,0 +1,129 @@
+//! Input that can't be carried out: one line that says what to do, exit code 2, nothing written.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::pages::report;
+use crate::samples::{self, batch, buffers};
+use crate::support::{SHORT, folder, is_root, perf_file, run, skip};
+
+#[test]
+fn files_that_hold_no_results() {
+    let folder = folder();
+    let mut newer = batch();
+    newer["schema"] = json!(2);
+    let mut empty = batch();
+    empty["runs"] = json!([]);
+    let mut foreign = batch();
+    foreign.as_object_mut().expect("an object").remove("machine");
+    let text = |text: &str| {
+        let path = folder.path().join("text.json");
+        std::fs::write(&path, text).expect("write");
+        path
+    };
+    let sample = |sample: &Value| samples::write(folder.path(), "sample.json", sample);
+    let out = folder.path().join("out.html");
+    let refused = |path: &Path, said: &str| {
+        let error = run(report().arg(path).arg("--out").arg(&out)).fails(2);
+        assert!(error.contains(said), "{said}: {error}");
+        assert!(!out.exists());
+    };
+    refused(&text("{\"schema\": 1, \"runs\": ["), "is not whole JSON");
+    refused(&text("not json"), "is not whole JSON");
+    refused(&text("{\"version\": 3, \"rows\": []}"), "no schema number");
+    refused(&text(""), "is empty");
+    refused(&sample(&newer), "newer ringfile");
+    refused(&sample(&empty), "has no runs");
+    refused(&sample(&foreign), "missing field `machine`");
+    refused(&folder.path().join("missing.json"), "No such file");
+    refused(folder.path(), "is no file");
+    refused(Path::new("/dev/zero"), "is no file");
+    refused(Path::new("/dev/null"), "is no file");
+}
+
+#[test]
+fn results_that_can_not_be_compared() {
+    let folder = folder();
+    let buffers = samples::write(folder.path(), "buffers.json", &buffers(1, 1.0, 1.0));
+    let batch_path = samples::write(folder.path(), "batch.json", &batch());
+    let mut other = batch();
+    for run in other["runs"].as_array_mut().expect("a list") {
+        run["batch"] = json!(1000);
+    }
+    let other = samples::write(folder.path(), "other.json", &other);
+    let error = run(report().arg(&buffers).arg(&batch_path)).fails(2);
+    assert!(error.contains("perf buffers") && error.contains("perf batch"), "{error}");
+    let error = run(report().arg(&batch_path).arg(&other)).fails(2);
+    assert!(error.contains("no cell in common"), "{error}");
+    let svg = folder.path().join("a.svg");
+    for arguments in [vec![&batch_path], vec![]] {
+        run(report().args(arguments)).fails(2);
+    }
+    let error = run(report().args([&batch_path, &batch_path]).arg("--svg").arg(&svg)).fails(2);
+    assert!(error.contains("--out") && !svg.exists(), "{error}");
+    let error = run(report().arg(&batch_path).arg("--svg").arg(&svg).args(["--plot", "bandwidth"])).fails(2);
+    assert!(error.contains("choose another") && !svg.exists(), "{error}");
+    run(report().arg(&batch_path).args(["--plot", "iops"])).fails(2);
+}
+
+#[test]
+fn output_that_can_not_be_written() {
+    let folder = folder();
+    let json = samples::write(folder.path(), "batch.json", &batch());
+    let before = std::fs::read(&json).expect("read");
+    let there = folder.path().join("there.html");
+    std::fs::write(&there, "mine").expect("write");
+    let cases = [
+        (there.as_path(), "--force"),
+        (folder.path(), "is a folder"),
+        (Path::new("/dev/null"), "never replaced"),
+        (&folder.path().join("missing/out.html"), "does not exist"),
+    ];
+    for (out, said) in cases {
+        for option in ["--out", "--svg"] {
+            let error = run(report().arg(&json).arg(option).arg(out)).fails(2);
+            assert!(error.contains(said), "{said}: {error}");
+        }
+        let mut command = perf_file();
+        let error = run(command.args(SHORT.split(' ')).arg("--report").arg(out)).fails(2);
+        assert!(error.contains(said), "{said}: {error}");
+    }
+    assert_eq!(std::fs::read_to_string(&there).expect("still there"), "mine");
+    let error = run(report().arg(&json).arg("--force").arg("--out").arg(&json)).fails(2);
+    assert!(error.contains("that are read"), "{error}");
+    assert_eq!(std::fs::read(&json).expect("still there"), before);
+    run(report().arg(&json).arg("--force").arg("--out").arg(&there)).ok();
+    assert!(std::fs::read_to_string(&there).expect("written").starts_with("<!DOCTYPE"));
+}
+
+#[test]
+fn the_page_never_takes_the_place_of_json_or_of_what_is_measured() {
+    let folder = folder();
+    let path = folder.path().join("data.bin");
+    std::fs::write(&path, vec![7; 1 << 20]).expect("write");
+    let short = || {
+        let mut command = perf_file();
+        command.args(SHORT.split(' ')).args(["--force", "--file"]).arg(&path);
+        command
+    };
+    let error = run(short().arg("--report").arg(&path)).fails(2);
+    assert!(error.contains("file that is measured"), "{error}");
+    let out = folder.path().join("out");
+    let error = run(short().arg("--json").arg(&out).arg("--report").arg(&out)).fails(2);
+    assert!(error.contains("--json"), "{error}");
+    assert!(!out.exists());
+    assert_eq!(std::fs::read(&path).expect("still there"), vec![7; 1 << 20]);
+}
+
+#[test]
+fn a_folder_that_is_not_ours() {
+    if is_root() {
+        skip("a_folder_that_is_not_ours", "root may write everywhere");
+        return;
+    }
+    let json = folder();
+    let json = samples::write(json.path(), "batch.json", &batch());
+    let error = run(report().arg(&json).args(["--out", "/proc/out.html"])).fails(2);
+    assert!(error.contains("name another"), "{error}");
+}

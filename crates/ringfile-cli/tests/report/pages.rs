@@ -1,0 +1,286 @@
+//! What is written: pages that are whole, and comparisons that say what differs.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::samples::{self, batch, buffers, pool};
+use crate::support::{Finished, SHORT, disk_folder, folder, interrupt, perf_file, run, wait_for_thread};
+
+/// The program, about to report.
+pub fn report() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    command.arg("report");
+    command
+}
+
+/// A page of these results.
+pub fn page_of(folder: &Path, samples: &[(&str, &Value)]) -> (PathBuf, Finished) {
+    let out = folder.join("out.html");
+    let mut command = report();
+    for (name, sample) in samples {
+        command.arg(samples::write(folder, &format!("{name}.json"), sample));
+    }
+    let finished = run(command.arg("--force").arg("--out").arg(&out)).ok();
+    (out, finished)
+}
+
+fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).expect("the page is there")
+}
+
+/// Nothing that a page would have to fetch or run.
+fn assert_stands_alone(page: &str) {
+    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>"), "a whole page");
+    for foreign in ["<script", "http://", "https://", "@import", "url(", "src=\"/"] {
+        assert!(!page.contains(foreign), "{foreign} in the page");
+    }
+}
+
+#[test]
+fn a_run_leaves_its_page_and_its_json() {
+    let folder = folder();
+    let (json, html) = (folder.path().join("r.json"), folder.path().join("r.html"));
+    let mut command = perf_file();
+    command.args(SHORT.split(' ')).args(["--rounds", "2"]);
+    run(command.arg("--json").arg(&json).arg("--report").arg(&html)).ok();
+    let page = text(&html);
+    assert_stands_alone(&page);
+    for part in [
+        "Operations a second",
+        "CPU time for one operation",
+        "Latency",
+        "Rounds and noise",
+        "Tables",
+        "Notes",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    let again = folder.path().join("again.html");
+    run(report().arg(&json).arg("--out").arg(&again)).ok();
+    assert_eq!(text(&again), page, "the page of the JSON is the page of the run");
+}
+
+#[test]
+fn perf_buffers_leaves_its_page_too() {
+    let folder = disk_folder();
+    let (json, html) = (folder.path().join("r.json"), folder.path().join("r.html"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    let short =
+        "perf buffers --size 4m --duration 10ms --warmup 1ms --rounds 1 --bs 4k --iodepth 1,4 --rw randread";
+    command.args(short.split(' ')).args(["--processes", "1", "--file"]).arg(folder.path().join("data.bin"));
+    run(command.arg("--json").arg(&json).arg("--report").arg(&html)).ok();
+    let page = text(&html);
+    assert_stands_alone(&page);
+    assert!(page.contains("What to set here") && page.contains("Operations a second"));
+    // An output that another one takes.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    command.args(short.split(' ')).args(["--force", "--json"]).arg(&json).arg("--report").arg(&json);
+    assert!(run(&mut command).fails(2).contains("--report"));
+}
+
+#[test]
+fn perf_pool_leaves_its_page_too() {
+    let folder = disk_folder();
+    let (json, html) = (folder.path().join("r.json"), folder.path().join("r.html"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    let short =
+        "perf pool --duration 100ms --warmup 10ms --producers 1 --consumers 1 --memory pool,malloc --folder";
+    command.args(short.split(' ')).arg(folder.path());
+    run(command.arg("--json").arg(&json).arg("--report").arg(&html)).ok();
+    let page = text(&html);
+    assert_stands_alone(&page);
+    assert!(page.contains("Producer") && page.contains("malloc"));
+}
+
+#[test]
+fn an_interrupted_run_leaves_its_page() {
+    let folder = folder();
+    let html = folder.path().join("r.html");
+    let mut command = perf_file();
+    command.args("--size 8m --duration 10m --warmup 0s --numjobs 1 --rw randread --iodepth 4".split(' '));
+    command.arg("--report").arg(&html).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("the program starts");
+    wait_for_thread(child.id(), "ringfile-0");
+    std::thread::sleep(Duration::from_millis(500));
+    interrupt(child, Signal::SIGTERM).fails(130);
+    let page = text(&html);
+    assert_stands_alone(&page);
+    assert!(page.contains("Interrupted: only a part"));
+}
+
+#[test]
+fn a_quick_grid_is_small_and_has_all_its_runs() {
+    let folder = folder();
+    let sample = buffers(1, 1.0, 1.03);
+    let (out, _) = page_of(folder.path(), &[("a", &sample)]);
+    let page = text(&out);
+    assert_stands_alone(&page);
+    assert!(page.len() < 1 << 20, "{} bytes", page.len());
+    for heading in ["Random reads, 1 process", "Random writes, 2 processes"] {
+        // IOPS, CPU, bandwidth, latency, rounds.
+        assert_eq!(page.matches(&format!("<h3>{heading}</h3>")).count(), 5, "{heading}");
+    }
+    for words in [
+        "What to set here",
+        "buffers = fixed",
+        "inside the noise",
+        "Direct or buffered",
+        "vectored-fixed",
+        "warm cache",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+}
+
+#[test]
+fn pages_of_batches_and_pools() {
+    let folder = folder();
+    for (sample, words) in
+        [(batch(), ["ringfile-tokio", "% of fio", "2 threads"]), (pool(), ["producer", "malloc", "500"])]
+    {
+        let (out, _) = page_of(folder.path(), &[("a", &sample)]);
+        let page = text(&out);
+        assert_stands_alone(&page);
+        for word in words {
+            assert!(page.contains(word), "{word}");
+        }
+    }
+}
+
+#[test]
+fn hostile_names_stay_text() {
+    let folder = folder();
+    let mut sample = buffers(1, 1.0, 1.0);
+    let hostile = "/tmp/<script>alert(1)</script>&\"'\u{1b}[2J\n.bin";
+    for field in ["file", "command", "kernel"] {
+        let place = match field {
+            "file" => &mut sample["params"]["file"],
+            "kernel" => &mut sample["machine"]["kernel"],
+            _ => &mut sample["command"],
+        };
+        *place = json!(hostile);
+    }
+    sample["notes"] = json!([hostile]);
+    sample["advice"][0]["because"] = json!(hostile);
+    let (out, _) = page_of(folder.path(), &[("<b>x", &sample)]);
+    let page = text(&out);
+    assert_stands_alone(&page);
+    assert!(page.contains("&lt;script&gt;") && !page.contains('\u{1b}'));
+    let (out, finished) = page_of(folder.path(), &[("<b>x", &sample), ("<i>y", &sample)]);
+    assert_stands_alone(&text(&out));
+    assert!(!text(&out).contains("<b>x") && !finished.stdout.contains('\u{1b}'));
+}
+
+#[test]
+fn a_change_is_named_and_noise_is_not() {
+    let folder = folder();
+    let (before, after) = (buffers(1, 1.0, 1.0), buffers(2, 1.3, 1.0));
+    let (out, finished) = page_of(folder.path(), &[("before", &before), ("after", &after)]);
+    assert!(finished.stdout.starts_with("after beside before: "), "{}", finished.stdout);
+    assert!(
+        finished.stdout.contains("outside the spread") && finished.stdout.contains("|IOPS"),
+        "{}",
+        finished.stdout
+    );
+    assert_stands_alone(&text(&out));
+
+    let same = buffers(7, 1.0, 1.0);
+    let (_, finished) = page_of(folder.path(), &[("before", &before), ("same", &same)]);
+    assert!(finished.stdout.contains("same beside before: 0 of "), "{}", finished.stdout);
+}
+
+#[test]
+fn what_differs_beside_the_figures_is_listed() {
+    let folder = folder();
+    let (before, mut after) = (buffers(1, 1.0, 1.0), buffers(2, 1.0, 1.0));
+    after["machine"]["kernel"] = json!("6.1.0");
+    after["machine"]["filesystem"] = json!("xfs");
+    let runs = after["runs"].as_array_mut().expect("a list");
+    runs.retain(|run| run["direct"] == json!(true) && run["route"] == json!("ring"));
+    let (_, finished) = page_of(folder.path(), &[("before", &before), ("after", &after)]);
+    for words in ["kernel: 6.18.2 / 6.1.0", "filesystem: ext4 / xfs", "only in before: 12 cells"] {
+        assert!(finished.stdout.contains(words), "{words}: {}", finished.stdout);
+    }
+}
+
+#[test]
+fn sessions_that_differ_in_one_choice_are_compared() {
+    let folder = folder();
+    let keep = |mut sample: Value| {
+        sample["runs"]
+            .as_array_mut()
+            .expect("a list")
+            .retain(|run| run["direct"] == json!(true) && run["route"] == json!("ring"));
+        sample
+    };
+    let (ring, mut workers) = (keep(buffers(1, 1.0, 1.0)), keep(buffers(2, 0.5, 1.0)));
+    for run in workers["runs"].as_array_mut().expect("a list") {
+        run["route"] = json!("workers");
+    }
+    let (_, finished) = page_of(folder.path(), &[("ring", &ring), ("workers", &workers)]);
+    assert!(
+        finished.stdout.contains("differ outside the spread") && !finished.stdout.contains("only in"),
+        "{}",
+        finished.stdout
+    );
+}
+
+#[test]
+fn one_round_claims_nothing() {
+    let folder = folder();
+    let one = |mut sample: Value| {
+        sample["runs"].as_array_mut().expect("a list").retain(|run| run["round"] == json!(1));
+        sample
+    };
+    let (_, finished) =
+        page_of(folder.path(), &[("a", &one(buffers(1, 1.0, 1.0))), ("b", &one(buffers(2, 3.0, 1.0)))]);
+    assert!(finished.stdout.contains("nothing can be claimed: fewer than 3 rounds"), "{}", finished.stdout);
+}
+
+#[test]
+fn a_plot_for_a_readme_is_well_formed() {
+    let folder = folder();
+    let json = samples::write(folder.path(), "a.json", &buffers(1, 1.0, 1.03));
+    for plot in ["iops", "cpu", "bandwidth", "latency"] {
+        let svg = folder.path().join(format!("{plot}.svg"));
+        run(report().arg(&json).arg("--svg").arg(&svg).args(["--plot", plot])).ok();
+        let drawing = text(&svg);
+        assert!(drawing.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""), "{plot}");
+        assert!(
+            drawing.contains("prefers-color-scheme: dark")
+                && drawing.matches("<path class=\"m\"").count() > 20,
+            "{plot}"
+        );
+        assert_eq!(drawing.matches("<g").count(), drawing.matches("</g>").count(), "{plot}");
+        assert_eq!(drawing.matches("<path").count(), drawing.matches("</path>").count(), "{plot}");
+    }
+}
+
+#[test]
+fn odd_values_make_a_page_too() {
+    let folder = folder();
+    let mut sample = buffers(1, 1.0, 1.0);
+    let runs = sample["runs"].as_array_mut().expect("a list");
+    for (index, run) in runs.iter_mut().enumerate() {
+        match index % 6 {
+            0 => run["iops"] = json!(0.0),
+            1 => run["latency_ns"] = Value::Null,
+            2 => run["cpu_us_per_io"] = Value::Null,
+            3 => run["iops"] = json!(1e300),
+            4 => run["ops"] = json!(0),
+            _ => run["latency_ns"] = json!({"p50": 0, "max": u64::MAX}),
+        }
+    }
+    let (out, _) = page_of(folder.path(), &[("a", &sample)]);
+    let page = text(&out);
+    assert_stands_alone(&page);
+    for wrong in ["NaN", "inf"] {
+        let drawn = page.split(" d=\"").skip(1).filter_map(|part| part.split('"').next());
+        assert!(drawn.into_iter().all(|path| !path.contains(wrong)), "{wrong} in a path");
+    }
+    page_of(folder.path(), &[("a", &sample), ("b", &sample)]);
+}

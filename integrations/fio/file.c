@@ -1,0 +1,34 @@
+/*
+ * Files: fio opens and closes them, and ringfile has a handle to each that a job does I/O on.
+ *
+ * fio may open a file before the job's process is forked (pre_read), so the handle is made by the first operation.
+ */
+#include "engine.h"
+
+int file_open(struct thread_data *td, struct fio_file *file)
+{
+	file->engine_data = NULL;
+	return generic_open_file(td, file);
+}
+
+int file_close(struct thread_data *td, struct fio_file *file)
+{
+	if (file->engine_data)
+		ringfile_close(file->engine_data);
+	file->engine_data = NULL;
+	return generic_close_file(td, file);
+}
+
+/* 0, or a negative errno of which the user was told. */
+int file_make_handle(const struct job *job, struct fio_file *file)
+{
+	const struct ringfile_open_options options = { .size = sizeof(options), .route = job->route };
+	struct ringfile_file *handle;
+	int error = ringfile_open_fd(file->fd, &options, &handle);
+
+	if (error)
+		log_err("ringfile: %s: %s\n", file->file_name, ringfile_last_error());
+	else
+		file->engine_data = handle;
+	return error;
+}

@@ -1,0 +1,117 @@
+/*
+ * A job's queue and its registered memory, from its first call to its last.
+ *
+ * What always holds: registered memory is given up before fio frees it, and the kernel is done with it by then.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "engine.h"
+
+static const struct options *options_of(struct thread_data *td)
+{
+	return TD_FIELD(td, const struct options *, TD_EO);
+}
+
+int job_init(struct thread_data *td)
+{
+	struct job *job;
+
+	/* A fio of the same version that was built otherwise has its fields elsewhere. */
+	if (TD_FIELD(td, struct ioengine_ops *, TD_IO_OPS) != &ringfile_engine) {
+		log_err("ringfile: this engine is for Debian's %s and another build of it runs: use /usr/bin/fio\n", FIO_VERSION);
+		return ENOEXEC;
+	}
+	job = calloc(1, sizeof(*job));
+	if (!job)
+		return ENOMEM;
+	job->route = options_of(td)->route;
+	job->replays = TD_FIELD(td, char *, TD_READ_IOLOG_FILE) != NULL;
+	TD_FIELD(td, struct job *, TD_IO_OPS_DATA) = job;
+	return 0;
+}
+
+/* Called for each io_u, of which there are as many as the depth. */
+int job_io_u_init(struct thread_data *td, struct io_u *io_u)
+{
+	(void)io_u;
+	job_of(td)->depth++;
+	return 0;
+}
+
+/* A refusal leaves the I/O unregistered. */
+static void register_memory(struct thread_data *td, struct job *job)
+{
+	void *start = TD_FIELD(td, void *, TD_ORIG_BUFFER);
+	size_t length = TD_FIELD(td, size_t, TD_ORIG_BUFFER_SIZE);
+
+	/* A replay in chunks has its buffers made anew on the way, without a word to the engine. */
+	if (!options_of(td)->registered || job->replays || !start || !length)
+		return;
+	if (ringfile_memory_register(start, length, &job->memory))
+		log_err("ringfile: fio's buffers are not registered: %s\n", ringfile_last_error());
+}
+
+int job_post_init(struct thread_data *td)
+{
+	struct job *job = job_of(td);
+	int error;
+
+	job->collected = calloc(job->depth, sizeof(struct io_u *));
+	job->results = calloc(job->depth, sizeof(struct ringfile_result));
+	if (!job->collected || !job->results)
+		return ENOMEM;
+	error = ringfile_queue_create(job->depth, &job->queue);
+	if (error) {
+		log_err("ringfile: %s\n", ringfile_last_error());
+		return -error;
+	}
+	register_memory(td, job);
+	return 0;
+}
+
+/* Drains the queue, which a job that was ended by an error may have left full. */
+static void end_io(struct job *job)
+{
+	if (job->queue)
+		ringfile_queue_free(job->queue);
+	job->queue = NULL;
+	if (job->memory && ringfile_memory_unregister(job->memory))
+		log_err("ringfile: %s\n", ringfile_last_error());
+	job->memory = NULL;
+}
+
+void job_io_u_free(struct thread_data *td, struct io_u *io_u)
+{
+	(void)io_u;
+	if (job_of(td))
+		end_io(job_of(td));
+}
+
+/* A process of its own has threads that work for the job; beside other threads the job's own counts are all it can tell. */
+static void show_counts(void)
+{
+	struct ringfile_counts counts = { .size = sizeof(counts) };
+	int error = gettid() == getpid() ? ringfile_metrics(&counts) : ringfile_thread_metrics(&counts);
+
+	if (!error)
+		log_info("ringfile: %llu operations, %llu inline, %llu by workers, %llu registered, %llu system calls\n",
+			 (unsigned long long)counts.ops, (unsigned long long)counts.inline_ops,
+			 (unsigned long long)counts.worker_ops, (unsigned long long)counts.fixed_ops,
+			 (unsigned long long)counts.enters);
+}
+
+void job_cleanup(struct thread_data *td)
+{
+	struct job *job = job_of(td);
+
+	if (!job)
+		return;
+	end_io(job);
+	if (options_of(td)->counts)
+		show_counts();
+	free(job->collected);
+	free(job->results);
+	free(job);
+}

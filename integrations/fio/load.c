@@ -1,0 +1,44 @@
+/*
+ * What fio finds when it loads the engine, or why it finds nothing.
+ *
+ * What always holds: a fio of another version gets no engine, and nothing of its memory is touched.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine.h"
+
+struct ioengine_ops ringfile_engine = {
+	.name = "ringfile",
+	.version = FIO_IOOPS_VERSION,
+	.flags = FIO_ASYNCIO_SETS_ISSUE_TIME | FIO_NO_OFFLOAD,
+	.init = job_init,
+	.io_u_init = job_io_u_init,
+	.post_init = job_post_init,
+	.queue = io_queue,
+	.commit = io_commit,
+	.getevents = io_getevents,
+	.event = io_event,
+	.io_u_free = job_io_u_free,
+	.cleanup = job_cleanup,
+	.open_file = file_open,
+	.close_file = file_close,
+	.get_file_size = generic_get_file_size,
+	.option_struct_size = sizeof(struct options),
+	.options = ringfile_options,
+};
+
+__attribute__((visibility("default"))) void get_ioengine(struct ioengine_ops **ops)
+{
+	const char *running = dlsym(RTLD_DEFAULT, "fio_version_string");
+
+	if (running && strcmp(running, FIO_VERSION) == 0) {
+		*ops = &ringfile_engine;
+		return;
+	}
+	/* Nothing of fio's is called: it may have other functions. */
+	fprintf(stderr, "ringfile: this engine is for %s and the one that loads it is %s: run it with Debian 12's fio\n",
+		FIO_VERSION, running ? running : "of an unknown version");
+	*ops = NULL;
+}
