@@ -154,6 +154,9 @@
 // Memory is allocated outside the pool, up to `outside_limit` bytes at a time; it is never registered.
 #define RINGFILE_WHEN_FULL_OUTSIDE 2
 
+// A read that any thread may wait for.
+typedef struct ringfile_async_read ringfile_async_read;
+
 // Operations that are carried out together.
 typedef struct ringfile_batch ringfile_batch;
 
@@ -322,6 +325,30 @@ typedef struct ringfile_pool_counts {
 extern "C" {
 #endif // __cplusplus
 
+// Starts a read of `length` bytes from `offset` into `data`, that any thread may wait for. `*read` gets its handle, to be
+// closed with ringfile_async_read_wait. The memory is the library's until that returns.
+//
+// Any thread. Does not wait for a disk: what is not in the page cache is carried out by a thread of the library's
+// (ringfile_set_io_threads), or, where the file's route is a plain call, here. ringfile_reads costs less, where one
+// thread does all. What is wrong with the read itself is its result.
+//
+// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `read` points to where the
+// handle is to go.
+int ringfile_async_read_start(const struct ringfile_file *file,
+                              void *data,
+                              size_t length,
+                              uint64_t offset,
+                              struct ringfile_async_read **read);
+
+// Whether a read has ended: 1 or 0. Any thread; does not block.
+int ringfile_async_read_is_done(const struct ringfile_async_read *read);
+
+// Waits for a read, takes its result, and closes the handle: the bytes read, fewer than wanted only at the end of the
+// file, or a negative errno. The memory is the caller's again.
+//
+// Any thread. Blocks.
+int64_t ringfile_async_read_wait(struct ringfile_async_read *read);
+
 // Makes a batch. `*batch` gets the handle, to be closed with ringfile_batch_free. `options` may be NULL.
 //
 // Any thread. Does not block.
@@ -455,12 +482,12 @@ int ringfile_open(const char *path,
                   const struct ringfile_open_options *options,
                   struct ringfile_file **file);
 
-// Makes a file of a descriptor, which stays the caller's: the library has duplicates of its own, until ringfile_close.
+// Makes a file of a descriptor, which stays the caller's: the library has a duplicate of its own, until ringfile_close.
 // What may be done with it is what it was opened for; of the options count RINGFILE_DIRECT (which switches direct I/O on
 // for the descriptor and all that share it; where it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
 // RINGFILE_DONT_CACHE, route and durability. `options` may be NULL.
 //
-// Any thread. Does not block. -EBADF: no descriptor; -EMFILE: no room for the duplicates.
+// Any thread. Does not block. -EBADF: no descriptor; -EMFILE: no room for the duplicate.
 //
 // Pointers: `options` points to one whose size is set, or is NULL; `file` points to where the handle is to go.
 int ringfile_open_fd(int fd,
@@ -488,8 +515,8 @@ int ringfile_alignment(const struct ringfile_file *file,
                        size_t *bytes,
                        size_t *memory);
 
-// A descriptor of the file, for calls that the library does not have. It stays the library's, and is closed with the
-// file. Any thread; does not block.
+// The file's descriptor, for calls that the library does not have. It stays the library's, which does its I/O with it:
+// neither close it nor put another file in its place. It is closed with the file. Any thread; does not block.
 int ringfile_fd(const struct ringfile_file *file);
 
 // Counts of the whole process. Those of a thread that runs are as of its last wait.

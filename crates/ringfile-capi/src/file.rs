@@ -117,6 +117,7 @@ fn options(from: &ringfile_open_options) -> Result<OpenOptions> {
         .buffered_fallback(has(RINGFILE_BUFFERED_FALLBACK))
         .poll(has(RINGFILE_POLL))
         .dont_cache(has(RINGFILE_DONT_CACHE))
+        .one_descriptor(true)
         .custom_flags(from.custom_flags)
         .durability(match from.durability {
             RINGFILE_DURABILITY_AUTO => Durability::Auto,
@@ -159,12 +160,12 @@ pub unsafe extern "C" fn ringfile_open(
     })
 }
 
-/// Makes a file of a descriptor, which stays the caller's: the library has duplicates of its own, until ringfile_close.
+/// Makes a file of a descriptor, which stays the caller's: the library has a duplicate of its own, until ringfile_close.
 /// What may be done with it is what it was opened for; of the options count RINGFILE_DIRECT (which switches direct I/O on
 /// for the descriptor and all that share it; where it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
 /// RINGFILE_DONT_CACHE, route and durability. `options` may be NULL.
 ///
-/// Any thread. Does not block. -EBADF: no descriptor; -EMFILE: no room for the duplicates.
+/// Any thread. Does not block. -EBADF: no descriptor; -EMFILE: no room for the duplicate.
 ///
 /// Pointers: `options` points to one whose size is set, or is NULL; `file` points to where the handle is to go.
 #[unsafe(no_mangle)]
@@ -237,8 +238,8 @@ pub unsafe extern "C" fn ringfile_alignment(
     })
 }
 
-/// A descriptor of the file, for calls that the library does not have. It stays the library's, and is closed with the
-/// file. Any thread; does not block.
+/// The file's descriptor, for calls that the library does not have. It stays the library's, which does its I/O with it:
+/// neither close it nor put another file in its place. It is closed with the file. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_fd(file: *const ringfile_file) -> c_int {
     call(|| with(file, |file| i64::from(file.as_fd().as_raw_fd()))) as c_int

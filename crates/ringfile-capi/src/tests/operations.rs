@@ -334,3 +334,17 @@ fn registered_memory_is_found_by_its_address_and_given_up_only_when_nothing_uses
     well(ringfile_close(pipe));
     well(ringfile_close(file));
 }
+
+#[test]
+fn file_takes_one_descriptor() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let file = open(&path, READ_WRITE | RINGFILE_CREATE, RINGFILE_ROUTE_DEFAULT);
+    let of_it = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.and_then(|entry| std::fs::read_link(entry.path())).is_ok_and(|to| to == path)
+    };
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    assert_eq!(descriptors.map(of_it).filter(|&is| is).count(), 1);
+    assert!(ringfile_fd(file) >= 0);
+    well(ringfile_close(file));
+}

@@ -65,12 +65,13 @@ struct Handle {
 }
 
 impl Handle {
-    fn new(target: Arc<Target>, user: OwnedFd, buffered_fallback: bool, durability: Durability) -> Self {
-        Self { target, user: Some(user), buffered_fallback, durable: durable::Choice::new(durability) }
-    }
-
-    fn sharing(target: Arc<Target>) -> Self {
-        Self { target, user: None, buffered_fallback: false, durable: durable::Choice::new(Durability::Auto) }
+    fn new(
+        target: Arc<Target>,
+        user: Option<OwnedFd>,
+        buffered_fallback: bool,
+        durability: Durability,
+    ) -> Self {
+        Self { target, user, buffered_fallback, durable: durable::Choice::new(durability) }
     }
 }
 

@@ -50,6 +50,7 @@ pub struct OpenOptions {
     durability: Durability,
     route: Option<Route>,
     dont_cache: bool,
+    one_descriptor: bool,
 }
 
 impl Default for OpenOptions {
@@ -76,6 +77,7 @@ impl OpenOptions {
             durability: Durability::default(),
             route: None,
             dont_cache: false,
+            one_descriptor: false,
         }
     }
 
@@ -179,6 +181,26 @@ impl OpenOptions {
         self
     }
 
+    /// Has the file keep one descriptor instead of two: for programs with tens of thousands of files, and a limit on
+    /// descriptors. I/O then uses the one that [`as_fd`](File::as_fd) lends: whoever gets at its number must not put another
+    /// file in its place (`dup2`).
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("table");
+    /// # std::fs::write(&path, b"content")?;
+    /// let file = ringfile::OpenOptions::new().read(true).one_descriptor(true).open(&path)?;
+    /// let buffer = ringfile::block_on(file.read_at(Vec::with_capacity(16), 0))?;
+    /// assert_eq!(buffer, b"content");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn one_descriptor(&mut self, one: bool) -> &mut Self {
+        self.one_descriptor = one;
+        self
+    }
+
     /// Opens the file. Blocks: the kernel has no way to look a path up without, and would hand it to a worker thread,
     /// which takes longer.
     ///
@@ -201,8 +223,7 @@ impl OpenOptions {
         if self.truncate {
             opened.set_len(0).map_err(|error| Error::from_io(&error, "truncating").on(Some(path)))?;
         }
-        let own = duplicate(&opened).map_err(|error| error.on(Some(path)))?;
-        Ok(self.file(opened.into(), own, direct, Some(path)))
+        self.file(opened.into(), direct, Some(path)).map_err(|error| error.on(Some(path)))
     }
 
     /// A [`File`] of one that is open already, as [`From<std::fs::File>`](File), with the options that concern how I/O is
@@ -227,8 +248,7 @@ impl OpenOptions {
     pub fn adopt(&self, file: fs::File) -> Result<File> {
         let is_direct = rustix::fs::fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
         let direct = if is_direct { alignment(&file).ok() } else { self.direct_of(&file)? };
-        let own = duplicate(&file)?;
-        Ok(self.file(file.into(), own, direct, None))
+        self.file(file.into(), direct, None)
     }
 
     fn check(&self) -> Result<()> {
@@ -265,7 +285,22 @@ impl OpenOptions {
         }
     }
 
-    fn file(&self, user: OwnedFd, own: OwnedFd, direct: Option<Multiples>, path: Option<&Path>) -> File {
+    fn file(&self, opened: OwnedFd, direct: Option<Multiples>, path: Option<&Path>) -> Result<File> {
+        if self.one_descriptor {
+            return Ok(self.file_of(opened, None, direct, path));
+        }
+        let own = duplicate(&opened)?;
+        Ok(self.file_of(own, Some(opened), direct, path))
+    }
+
+    /// `own` is used for I/O; `user` is what others see, where that is another.
+    fn file_of(
+        &self,
+        own: OwnedFd,
+        user: Option<OwnedFd>,
+        direct: Option<Multiples>,
+        path: Option<&Path>,
+    ) -> File {
         let kind = kind_of(&own);
         let polled = self.poll && direct.is_some();
         let lanes = Lanes::new(self.route.unwrap_or_else(driver::default_route), is_in_memory(&own));
@@ -342,16 +377,14 @@ impl From<fs::File> for File {
     fn from(file: fs::File) -> Self {
         let is_direct = rustix::fs::fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
         let direct = if is_direct { alignment(&file).ok() } else { None };
-        let user: OwnedFd = file.into();
-        match duplicate(&user) {
-            Ok(own) => OpenOptions::new().file(user, own, direct, None),
+        let given: OwnedFd = file.into();
+        let (own, user) = match duplicate(&given) {
+            Ok(own) => (own, Some(given)),
             Err(error) => {
                 tracing::warn!(%error, "no duplicate of a descriptor could be made, using the one given");
-                let kind = kind_of(&user);
-                let lanes = Lanes::new(driver::default_route(), is_in_memory(&user));
-                let target = Arc::new(Target::new(user, kind, direct, false, None, lanes));
-                File(Arc::new(Handle::sharing(target)))
+                (given, None)
             }
-        }
+        };
+        OpenOptions::new().file_of(own, user, direct, None)
     }
 }

@@ -1,0 +1,249 @@
+//! Single reads that any thread may wait for, whichever began them.
+//!
+//! What always holds: the memory of a read is the caller's again when the call that took its result returns, and never
+//! before; a result is taken once.
+
+use std::ffi::{c_int, c_void};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use ringfile::Error;
+
+use crate::error::{Fault, Result, call, done};
+use crate::file::{self, ringfile_file};
+use crate::table::Table;
+use crate::{memory, raw};
+
+/// A read that any thread may wait for.
+pub struct ringfile_async_read {
+    _opaque: [u8; 0],
+}
+
+static ASYNC_READS: Table<Arc<Under>> = Table::new("ringfile_async_read", 15);
+
+type Read = Pin<Box<dyn Future<Output = std::result::Result<usize, Error>> + Send>>;
+
+/// A read that is under way.
+struct Under {
+    state: Mutex<State>,
+    alarm: Arc<Alarm>,
+}
+
+enum State {
+    Running(Read),
+    Over(std::result::Result<usize, Error>),
+    Taken,
+}
+
+/// Rings when the read should be looked at. Apart from its state, which is locked while it is looked at.
+#[derive(Default)]
+struct Alarm {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Alarm {
+    fn wait(&self) {
+        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let rung = self.changed.wait_while(rung, |rung| !*rung);
+        *rung.unwrap_or_else(PoisonError::into_inner) = false;
+    }
+}
+
+impl State {
+    /// Goes on with the read as far as it goes without waiting. Whether it is over.
+    fn advance(&mut self, alarm: &Arc<Alarm>) -> bool {
+        let Self::Running(read) = self else { return true };
+        let waker = Waker::from(Arc::clone(alarm));
+        match read.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(result) => *self = Self::Over(result),
+            Poll::Pending => return false,
+        }
+        true
+    }
+}
+
+impl Under {
+    fn new(read: Read) -> Self {
+        Self { state: Mutex::new(State::Running(read)), alarm: Arc::default() }
+    }
+
+    fn advance(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).advance(&self.alarm)
+    }
+
+    fn wait(&self) -> Result<i64> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while !state.advance(&self.alarm) {
+            self.alarm.wait();
+        }
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Over(result) => Ok(result? as i64),
+            _ => Err(Fault::new(libc::EBADF, "another thread has taken the result of this read")),
+        }
+    }
+}
+
+/// Starts a read of `length` bytes from `offset` into `data`, that any thread may wait for. `*read` gets its handle, to be
+/// closed with ringfile_async_read_wait. The memory is the library's until that returns.
+///
+/// Any thread. Does not wait for a disk: what is not in the page cache is carried out by a thread of the library's
+/// (ringfile_set_io_threads), or, where the file's route is a plain call, here. ringfile_reads costs less, where one
+/// thread does all. What is wrong with the read itself is its result.
+///
+/// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `read` points to where the
+/// handle is to go.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_async_read_start(
+    file: *const ringfile_file,
+    data: *mut c_void,
+    length: usize,
+    offset: u64,
+    read: *mut *mut ringfile_async_read,
+) -> c_int {
+    done(|| {
+        if read.is_null() {
+            return Err(Fault::null("where the handle of the read is to go"));
+        }
+        let file = file::get(file)?;
+        // SAFETY: the memory is there and the read's alone until its result was taken, says the header.
+        let buffer = unsafe { memory::at(data, length) }?;
+        let under = Arc::new(Under::new(Box::pin(async move {
+            let buffer = file.read_at(buffer, offset).await?;
+            Ok(buffer.len())
+        })));
+        under.advance();
+        match ASYNC_READS.add(Arc::clone(&under)) {
+            // SAFETY: not null, and to be written to, says the header.
+            Ok(handle) => unsafe { raw::put(read, handle, "where the handle of the read is to go") },
+            Err(fault) => {
+                // The memory is the caller's again when this returns.
+                let _ = under.wait();
+                Err(fault)
+            }
+        }
+    })
+}
+
+/// Whether a read has ended: 1 or 0. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_async_read_is_done(read: *const ringfile_async_read) -> c_int {
+    call(|| Ok(i64::from(ASYNC_READS.get(read)?.advance()))) as c_int
+}
+
+/// Waits for a read, takes its result, and closes the handle: the bytes read, fewer than wanted only at the end of the
+/// file, or a negative errno. The memory is the caller's again.
+///
+/// Any thread. Blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_async_read_wait(read: *mut ringfile_async_read) -> i64 {
+    call(|| ASYNC_READS.remove(read)?.wait())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::io::Write;
+    use std::os::unix::ffi::OsStrExt;
+    use std::ptr;
+
+    use super::*;
+    use crate::file::{RINGFILE_READ, ringfile_close, ringfile_open, ringfile_open_options};
+
+    fn open(bytes: &[u8]) -> *mut ringfile_file {
+        let mut named = tempfile::NamedTempFile::new().unwrap();
+        named.write_all(bytes).unwrap();
+        let path = CString::new(named.path().as_os_str().as_bytes()).unwrap();
+        // SAFETY: all zeros is a value of integers.
+        let mut options: ringfile_open_options = unsafe { std::mem::zeroed() };
+        (options.size, options.flags) = (size_of::<ringfile_open_options>(), RINGFILE_READ);
+        let mut file = ptr::null_mut();
+        // SAFETY: pointers to locals.
+        assert_eq!(unsafe { ringfile_open(path.as_ptr(), &raw const options, &raw mut file) }, 0);
+        file
+    }
+
+    fn start(file: *const ringfile_file, into: &mut [u8], offset: u64) -> *mut ringfile_async_read {
+        let mut read = ptr::null_mut();
+        let (data, length) = (into.as_mut_ptr().cast(), into.len());
+        // SAFETY: every test waits before its memory goes.
+        let result = unsafe { ringfile_async_read_start(file, data, length, offset, &raw mut read) };
+        assert_eq!(result, 0);
+        read
+    }
+
+    #[test]
+    fn is_waited_for_by_another_thread_than_began_it() {
+        let file = open(b"0123456789");
+        let mut into = [0; 8];
+        let read = start(file, &mut into, 4).addr();
+        let waits = move || ringfile_async_read_wait(ptr::without_provenance_mut(read));
+        assert_eq!(std::thread::spawn(waits).join().unwrap(), 6);
+        assert_eq!(&into[..6], b"456789");
+        assert_eq!(ringfile_close(file), 0);
+    }
+
+    #[test]
+    fn outlives_the_thread_that_began_it_and_the_file() {
+        let file = open(&[7; 1 << 16]);
+        let mut into = vec![0_u8; 1 << 16];
+        let (handle, memory) = (file.addr(), into.as_mut_ptr().addr());
+        let begins = move || {
+            let mut read = ptr::null_mut();
+            let file = ptr::without_provenance(handle);
+            // SAFETY: the test waits before its memory goes.
+            let result = unsafe {
+                ringfile_async_read_start(
+                    file,
+                    ptr::with_exposed_provenance_mut(memory),
+                    1 << 16,
+                    0,
+                    &raw mut read,
+                )
+            };
+            (result, read.addr())
+        };
+        into.as_mut_ptr().expose_provenance();
+        let (result, read) = std::thread::spawn(begins).join().unwrap();
+        assert_eq!(result, 0);
+        assert_eq!(ringfile_close(file), 0);
+        assert_eq!(ringfile_async_read_wait(ptr::without_provenance_mut(read)), 1 << 16);
+        assert!(into.iter().all(|&byte| byte == 7));
+    }
+
+    #[test]
+    fn result_is_taken_once() {
+        let file = open(b"0123456789");
+        let mut into = [0; 4];
+        let read = start(file, &mut into, 0);
+        while ringfile_async_read_is_done(read) == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(ringfile_async_read_wait(read), 4);
+        assert_eq!(ringfile_async_read_wait(read), -i64::from(libc::EBADF));
+        assert_eq!(ringfile_async_read_is_done(read), -libc::EBADF);
+        assert_eq!(ringfile_close(file), 0);
+    }
+
+    #[test]
+    fn error_is_the_result() {
+        let file = open(b"0123456789");
+        let mut into = [0; 4];
+        let read = start(file, &mut into, u64::MAX - 1);
+        assert!(ringfile_async_read_wait(read) < 0);
+        let mut read = ptr::null_mut();
+        // SAFETY: a null pointer is an error.
+        let result = unsafe { ringfile_async_read_start(file, ptr::null_mut(), 4, 0, &raw mut read) };
+        assert_eq!(result, -libc::EFAULT);
+        assert_eq!(ringfile_close(file), 0);
+    }
+}

@@ -1,0 +1,269 @@
+// What RocksDB relies on and its own tests don't reach: a status for each request, reads that end on other threads, appends
+// to what is there already. Give a folder to work in.
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ringfile/rocksdb.h"
+#include "rocksdb/convenience.h"
+#include "rocksdb/file_system.h"
+
+namespace {
+
+using rocksdb::FileOptions;
+using rocksdb::FileSystem;
+using rocksdb::FSRandomAccessFile;
+using rocksdb::FSReadRequest;
+using rocksdb::IOOptions;
+using rocksdb::Slice;
+
+constexpr size_t kPage = 4096;
+constexpr size_t kPages = 256;
+
+#define EXPECT(condition) \
+    do { \
+        if (!(condition)) { \
+            std::cerr << __FILE__ << ":" << __LINE__ << ": not so: " << #condition << "\n"; \
+            std::exit(1); \
+        } \
+    } while (false)
+
+#define EXPECT_OK(expression) \
+    do { \
+        const rocksdb::Status outcome = (expression); \
+        if (!outcome.ok()) { \
+            std::cerr << __FILE__ << ":" << __LINE__ << ": " << #expression << ": " << outcome.ToString() << "\n"; \
+            std::exit(1); \
+        } \
+    } while (false)
+
+char ByteAt(uint64_t offset) { return static_cast<char>(offset / 7 + offset / kPage * 13); }
+
+bool Holds(const Slice& data, uint64_t offset) {
+    for (size_t i = 0; i < data.size(); ++i) {
+        if (data[i] != ByteAt(offset + i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+struct Free {
+    void operator()(char* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<char, Free>;
+
+Memory Aligned(size_t bytes) { return Memory(static_cast<char*>(std::aligned_alloc(kPage, bytes))); }
+
+std::unique_ptr<FSRandomAccessFile> OpenReadable(FileSystem* files, const std::string& path, bool direct) {
+    FileOptions options;
+    options.use_direct_reads = direct;
+    std::unique_ptr<FSRandomAccessFile> file;
+    EXPECT_OK(files->NewRandomAccessFile(path, options, &file, nullptr));
+    return file;
+}
+
+void Append(rocksdb::FSWritableFile* file, uint64_t begin, uint64_t end) {
+    std::string bytes;
+    for (uint64_t offset = begin; offset < end; ++offset) {
+        bytes += ByteAt(offset);
+    }
+    EXPECT_OK(file->Append(bytes, IOOptions(), nullptr));
+}
+
+void AppendsAddUp(FileSystem* files, const std::string& path) {
+    FileOptions options;
+    options.use_direct_writes = false;
+    std::unique_ptr<rocksdb::FSWritableFile> file;
+    EXPECT_OK(files->NewWritableFile(path, options, &file, nullptr));
+    file->SetPreallocationBlockSize(1 << 20);
+    file->PrepareWrite(0, 100, IOOptions(), nullptr);
+    Append(file.get(), 0, 100);
+    Append(file.get(), 100, kPages * kPage / 2);
+    EXPECT(file->GetFileSize(IOOptions(), nullptr) == kPages * kPage / 2);
+    EXPECT_OK(file->RangeSync(0, kPage, IOOptions(), nullptr));
+    EXPECT_OK(file->Sync(IOOptions(), nullptr));
+    EXPECT_OK(file->Close(IOOptions(), nullptr));
+    uint64_t size = 0;
+    EXPECT_OK(files->GetFileSize(path, IOOptions(), &size, nullptr));
+    EXPECT(size == kPages * kPage / 2);
+
+    EXPECT_OK(files->ReopenWritableFile(path, options, &file, nullptr));
+    Append(file.get(), size, kPages * kPage);
+    EXPECT_OK(file->Fsync(IOOptions(), nullptr));
+    EXPECT_OK(file->Close(IOOptions(), nullptr));
+    EXPECT_OK(files->GetFileSize(path, IOOptions(), &size, nullptr));
+    EXPECT(size == kPages * kPage);
+}
+
+void SequenceSkipsAndEnds(FileSystem* files, const std::string& path) {
+    std::unique_ptr<rocksdb::FSSequentialFile> file;
+    EXPECT_OK(files->NewSequentialFile(path, FileOptions(), &file, nullptr));
+    std::vector<char> memory(kPages * kPage);
+    Slice got;
+    EXPECT_OK(file->Read(10, IOOptions(), &got, memory.data(), nullptr));
+    EXPECT(got.size() == 10 && Holds(got, 0));
+    EXPECT_OK(file->Skip(5000));
+    EXPECT_OK(file->Read(memory.size(), IOOptions(), &got, memory.data(), nullptr));
+    EXPECT(got.size() == kPages * kPage - 5010 && Holds(got, 5010));
+    EXPECT_OK(file->Read(10, IOOptions(), &got, memory.data(), nullptr));
+    EXPECT(got.empty());
+}
+
+// One of many fails, one ends at the end of the file: that is theirs, and the others have what they asked for.
+void EachRequestHasItsStatus(FSRandomAccessFile* file) {
+    const Memory memory = Aligned(kPages * kPage);
+    std::vector<FSReadRequest> requests(kPages);
+    for (size_t i = 0; i < kPages; ++i) {
+        requests[i].offset = (kPages - 1 - i) * kPage;
+        requests[i].len = kPage;
+        requests[i].scratch = memory.get() + i * kPage;
+    }
+    requests[7].scratch = nullptr;
+    requests[9].offset = kPages * kPage;
+    EXPECT_OK(file->MultiRead(requests.data(), requests.size(), IOOptions(), nullptr));
+    for (size_t i = 0; i < kPages; ++i) {
+        if (i == 7) {
+            EXPECT(requests[i].status.IsIOError());
+            EXPECT(requests[i].result.empty());
+            continue;
+        }
+        EXPECT_OK(requests[i].status);
+        EXPECT(requests[i].result.size() == (i == 9 ? 0 : kPage));
+        EXPECT(Holds(requests[i].result, requests[i].offset));
+    }
+}
+
+// As long tables are read: many threads, one file.
+void ManyThreadsReadOneFile(FSRandomAccessFile* file) {
+    std::vector<std::thread> threads;
+    for (size_t thread = 0; thread < 4; ++thread) {
+        threads.emplace_back([file, thread] {
+            constexpr size_t kRequests = 300;
+            const Memory memory = Aligned(kRequests * kPage);
+            for (size_t round = 0; round < 20; ++round) {
+                std::vector<FSReadRequest> requests(kRequests);
+                for (size_t i = 0; i < kRequests; ++i) {
+                    requests[i].offset = (i * 31 + round * 17 + thread * 5) % kPages * kPage;
+                    requests[i].len = kPage;
+                    requests[i].scratch = memory.get() + i * kPage;
+                }
+                EXPECT_OK(file->MultiRead(requests.data(), kRequests, IOOptions(), nullptr));
+                for (const FSReadRequest& request : requests) {
+                    EXPECT_OK(request.status);
+                    EXPECT(request.result.size() == kPage && Holds(request.result, request.offset));
+                }
+            }
+        });
+    }
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+}
+
+struct Under {
+    Memory memory = Aligned(64 * kPage);
+    void* handle = nullptr;
+    rocksdb::IOHandleDeleter deleter;
+    std::atomic<int> called{0};
+    bool ok = false;
+    bool aborted = false;
+    size_t bytes = 0;
+};
+
+void Start(FSRandomAccessFile* file, Under* under, uint64_t offset) {
+    FSReadRequest request;
+    request.offset = offset;
+    request.len = 64 * kPage;
+    request.scratch = under->memory.get();
+    // For older and for newer versions of RocksDB, which give the callback another type.
+    auto done = [](const FSReadRequest& ended, void* argument) {
+        auto* told = static_cast<Under*>(argument);
+        told->called += 1;
+        told->ok = ended.status.ok() && Holds(ended.result, ended.offset);
+        told->aborted = ended.status.IsAborted();
+        told->bytes = ended.result.size();
+    };
+    EXPECT_OK(file->ReadAsync(request, IOOptions(), done, under, &under->handle, &under->deleter, nullptr));
+    EXPECT(under->handle != nullptr);
+    EXPECT(under->called == 0);
+}
+
+void AsyncReadsEndOnAnyThread(FileSystem* files, FSRandomAccessFile* file) {
+    Under here, there, aborted, beyond;
+    Start(file, &here, 0);
+    Start(file, &there, 64 * kPage);
+    Start(file, &aborted, 128 * kPage);
+    Start(file, &beyond, (kPages - 1) * kPage);
+    std::vector<void*> handles{here.handle, beyond.handle};
+    EXPECT_OK(files->Poll(handles, 1));
+    EXPECT_OK(files->Poll(handles, 2));
+    EXPECT(here.called == 1 && here.ok && here.bytes == 64 * kPage);
+    EXPECT(beyond.called == 1 && beyond.ok && beyond.bytes == kPage);
+    std::thread([&] {
+        std::vector<void*> other{there.handle};
+        EXPECT_OK(files->Poll(other, 1));
+        std::vector<void*> given_up{aborted.handle};
+        EXPECT_OK(files->AbortIO(given_up));
+        // The kernel has it no more.
+        aborted.memory.reset();
+    }).join();
+    EXPECT(there.called == 1 && there.ok && there.bytes == 64 * kPage);
+    EXPECT(aborted.called == 1 && aborted.aborted && aborted.bytes == 0);
+    for (Under* under : {&here, &there, &aborted, &beyond}) {
+        under->deleter(under->handle);
+    }
+}
+
+void UniqueIdsAreTheFiles(FileSystem* files, const std::string& path, FSRandomAccessFile* file) {
+    char first[64];
+    char second[64];
+    const size_t length = file->GetUniqueId(first, sizeof first);
+    const auto again = OpenReadable(files, path, false);
+    EXPECT(again->GetUniqueId(second, sizeof second) == length);
+    EXPECT(std::memcmp(first, second, length) == 0);
+    EXPECT(file->GetUniqueId(first, 1) == 0);
+}
+
+void ErrorsSayWhich(FileSystem* files, const std::string& path) {
+    std::unique_ptr<FSRandomAccessFile> file;
+    const rocksdb::IOStatus status = files->NewRandomAccessFile(path + ".no", FileOptions(), &file, nullptr);
+    EXPECT(status.IsPathNotFound());
+    EXPECT(status.ToString().find(path + ".no") != std::string::npos);
+    std::shared_ptr<FileSystem> other;
+    const rocksdb::Status unknown = FileSystem::CreateFromString({}, "ringfile://sideways", &other);
+    EXPECT(!unknown.ok());
+    EXPECT(unknown.ToString().find("ringfile://workers") != std::string::npos);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc != 2) {
+        std::cerr << "give a folder\n";
+        return 2;
+    }
+    const std::string path = std::string(argv[1]) + "/file";
+    const std::shared_ptr<FileSystem> files = ringfile_rocksdb::NewRingfileFileSystem();
+    AppendsAddUp(files.get(), path);
+    SequenceSkipsAndEnds(files.get(), path);
+    for (const bool direct : {false, true}) {
+        const auto file = OpenReadable(files.get(), path, direct);
+        EachRequestHasItsStatus(file.get());
+        ManyThreadsReadOneFile(file.get());
+        AsyncReadsEndOnAnyThread(files.get(), file.get());
+        EXPECT_OK(file->Prefetch(0, kPage, IOOptions(), nullptr));
+        EXPECT_OK(file->InvalidateCache(0, 0));
+        // Nothing is cached now.
+        AsyncReadsEndOnAnyThread(files.get(), file.get());
+        UniqueIdsAreTheFiles(files.get(), path, file.get());
+    }
+    ErrorsSayWhich(files.get(), path);
+    EXPECT_OK(files->DeleteFile(path, IOOptions(), nullptr));
+    std::cout << ringfile_rocksdb::ToString(ringfile_rocksdb::GetStatistics());
+}

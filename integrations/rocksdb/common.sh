@@ -1,0 +1,62 @@
+# What the scripts of this folder share. Sourced, after `set -euo pipefail`.
+#
+# RINGFILE_ROCKSDB_BUILD   where the file system and RocksDB's tests are built (default: target/rocksdb of the checkout)
+# RINGFILE_ROCKSDB_CACHE   where Debian's source package is kept (default: rocksdb-source in there)
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}
+build=${RINGFILE_ROCKSDB_BUILD:-$CARGO_TARGET_DIR/rocksdb}
+cache=${RINGFILE_ROCKSDB_CACHE:-$build/rocksdb-source}
+plugin=$build/libringfile_rocksdb.so
+# The version whose sources and tools the tests are for.
+version=7.8.3
+
+say() {
+    printf '%s\n' "-- $*"
+}
+
+fail() {
+    printf '%s\n' "$*" >&2
+    exit 1
+}
+
+# A program, and the Debian package that has it.
+need() {
+    command -v "$1" >/dev/null || fail "no $1: apt-get install $2"
+}
+
+need_all() {
+    need cargo "rustc cargo, or https://rustup.rs"
+    need cmake cmake
+    need c++ g++
+    need db_bench rocksdb-tools
+    test -e /usr/include/rocksdb/file_system.h || fail "no headers of RocksDB: apt-get install librocksdb-dev"
+}
+
+# Builds the file system; more arguments go to cmake.
+build_plugin() {
+    mkdir -p "$build"
+    cmake -S "$here" -B "$build" "$@" >"$build/configure.log" || fail "$(tail -20 "$build/configure.log")"
+    cmake --build "$build" >"$build/build.log" 2>&1 || fail "$(tail -40 "$build/build.log")"
+    test -e "$plugin"
+}
+
+# Any program of RocksDB's, with the file system at hand. Its counts go to the file that $statistics names.
+with_ringfile() {
+    LD_PRELOAD=$plugin RINGFILE_ROCKSDB_STATISTICS=${statistics:-} "$@"
+}
+
+# One count of a statistics file, added up over the programs that wrote to it.
+counted() {
+    cat "$2" 2>/dev/null | awk -v name="ringfile.$1" '$1 == name { sum += $2 } END { print sum + 0 }'
+}
+
+# Whether this machine has io_uring for us: where it has none, the file system works, and goes through plain calls.
+has_ring() {
+    test "${RINGFILE_BACKEND:-}" != workers && test "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)" = 0
+}
+
+fresh_folder() {
+    mktemp -d "${TMPDIR:-/tmp}/ringfile-rocksdb-XXXXXX"
+}

@@ -1,0 +1,56 @@
+// A RocksDB FileSystem whose data files are read and written by ringfile.
+//
+// Programs that name it by a URI need none of this: preload or link libringfile_rocksdb.so and give `ringfile://` where
+// RocksDB asks for a file system (--fs_uri, FileSystem::CreateFromString, Env::CreateFromUri).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "rocksdb/file_system.h"
+
+#pragma GCC visibility push(default)
+
+namespace ringfile_rocksdb {
+
+// Which way reads and writes go. kAuto finds out for each file, and is what a program should begin with.
+enum class Route { kAuto, kRing, kInline, kWorkers };
+
+// A file system over `base` (FileSystem::Default() where it is null). Random access, sequential and writable files are
+// ringfile's; mmapped files, directories, locks, loggers, renames and all else are those of `base`, which must keep its
+// files under their own names in the kernel's file systems.
+//
+// Safe for concurrent use, as RocksDB demands of every FileSystem. For an Env: rocksdb::NewCompositeEnv(fs).
+std::shared_ptr<rocksdb::FileSystem> NewRingfileFileSystem(const std::shared_ptr<rocksdb::FileSystem>& base = nullptr,
+                                                           Route route = Route::kAuto);
+
+// What all file systems of this kind have done in this process, from its beginning.
+struct Statistics {
+    // Calls from RocksDB.
+    uint64_t reads = 0;
+    uint64_t multi_reads = 0;
+    uint64_t multi_read_requests = 0;
+    uint64_t multi_read_bytes = 0;
+    uint64_t multi_read_errors = 0;
+    uint64_t async_reads = 0;
+    uint64_t async_reads_aborted = 0;
+    uint64_t sequential_reads = 0;
+    uint64_t appends = 0;
+    uint64_t append_bytes = 0;
+    uint64_t syncs = 0;
+    // Operations of ringfile, by the way they went, and those that used registered memory.
+    uint64_t through_ring = 0;
+    uint64_t inline_calls = 0;
+    uint64_t by_workers = 0;
+    uint64_t registered = 0;
+};
+
+Statistics GetStatistics();
+
+// One line for each count, `name value`.
+std::string ToString(const Statistics& statistics);
+
+}  // namespace ringfile_rocksdb
+
+#pragma GCC visibility pop

@@ -1,0 +1,39 @@
+// Counts of what RocksDB asked for. Relaxed: they are sums, nothing is ordered by them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace ringfile_rocksdb {
+
+// A line of its own in the cache: threads that read add to one and threads that write to another.
+struct alignas(64) Counter {
+    std::atomic<uint64_t> value{0};
+
+    void Add(uint64_t count = 1) { value.fetch_add(count, std::memory_order_relaxed); }
+    uint64_t Get() const { return value.load(std::memory_order_relaxed); }
+};
+
+struct Counters {
+    Counter reads;
+    // Calls of pread, which ringfile knows nothing of.
+    Counter plain_reads;
+    Counter multi_reads;
+    Counter multi_read_requests;
+    Counter multi_read_bytes;
+    Counter multi_read_errors;
+    Counter async_reads;
+    Counter async_reads_aborted;
+    Counter sequential_reads;
+    Counter appends;
+    Counter append_bytes;
+    Counter syncs;
+};
+
+// Of this process. Never destroyed: RocksDB's threads may read while the process exits.
+Counters& Count();
+
+// Writes the statistics when the process exits, if RINGFILE_ROCKSDB_STATISTICS names a file ("-": standard error).
+void ReportAtExit();
+
+}  // namespace ringfile_rocksdb

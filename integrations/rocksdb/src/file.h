@@ -1,0 +1,74 @@
+// One open file: ringfile's handle for reading, writing and syncing, and its descriptor for all that is no I/O.
+//
+// The only code that reads and writes through the C interface; asynchronous reads are in async.cc.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ringfile.h"
+#include "rocksdb/file_system.h"
+
+namespace ringfile_rocksdb {
+
+// How a file is opened: RINGFILE_READ and the like, RINGFILE_ROUTE_... .
+struct Access {
+    uint32_t flags = 0;
+    uint32_t route = RINGFILE_ROUTE_DEFAULT;
+};
+
+class File {
+  public:
+    static rocksdb::IOStatus Open(const std::string& doing, const std::string& path, const Access& access,
+                                  std::unique_ptr<File>* opened);
+    File(const File&) = delete;
+    File& operator=(const File&) = delete;
+    ~File();
+
+    // Bytes read, fewer than `len` only at the end of the file, or a negative errno. From any thread. A plain call where the
+    // route leaves the choice: one read that is waited for has nothing to go together with, and a ring costs it 2 to 3 µs.
+    int64_t Read(uint64_t offset, size_t len, char* to) const;
+
+    // All of it, or a negative errno.
+    int Write(uint64_t offset, const char* from, size_t len) const;
+
+    int SyncData() const;
+    int SyncAll() const;
+
+    // What is in flight goes on, and keeps the file open until it is over.
+    int Close();
+
+    const std::string& path() const { return path_; }
+    ringfile_file* handle() const { return handle_; }
+    int descriptor() const { return descriptor_; }
+
+    // Whether RocksDB is to give aligned memory, offsets and lengths.
+    bool direct() const { return direct_; }
+
+    // What these must be multiples of; a page for buffered files.
+    size_t Alignment() const { return alignment_; }
+
+    uint64_t Size() const;
+    size_t UniqueId(char* id, size_t room) const;
+
+    // Drops cached pages. Nothing for direct files.
+    rocksdb::IOStatus Invalidate(size_t offset, size_t length) const;
+
+    rocksdb::IOStatus Error(const std::string& doing, int error) const;
+
+  private:
+    File(std::string path, ringfile_file* handle, const Access& access);
+
+    int64_t PlainRead(uint64_t offset, size_t len, char* to) const;
+
+    std::string path_;
+    ringfile_file* handle_;
+    int descriptor_;
+    const bool direct_;
+    const bool plain_reads_;
+    size_t alignment_ = rocksdb::kDefaultPageSize;
+};
+
+}  // namespace ringfile_rocksdb

@@ -1,0 +1,105 @@
+// Files that are read at any offset by many threads at once: tables, blob files.
+#include "random_access.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <vector>
+
+#include "async.h"
+#include "counters.h"
+#include "status.h"
+
+namespace ringfile_rocksdb {
+
+using rocksdb::FSReadRequest;
+using rocksdb::IODebugContext;
+using rocksdb::IOHandleDeleter;
+using rocksdb::IOOptions;
+using rocksdb::IOStatus;
+using rocksdb::Slice;
+
+IOStatus RandomAccessFile::Read(uint64_t offset, size_t n, const IOOptions&, Slice* result, char* scratch,
+                                IODebugContext*) const {
+    Count().reads.Add();
+    const int64_t done = file_->Read(offset, n, scratch);
+    *result = Slice(scratch, done < 0 ? 0 : static_cast<size_t>(done));
+    return done < 0 ? ReadError(file_->path(), offset, n, static_cast<int>(-done)) : IOStatus::OK();
+}
+
+IOStatus RandomAccessFile::MultiRead(FSReadRequest* requests, size_t count, const IOOptions&, IODebugContext*) {
+    // Of each thread, so that a call allocates nothing once a thread has made as large a one.
+    static thread_local std::vector<ringfile_read_request> reads;
+    reads.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+        reads[i] = {requests[i].offset, requests[i].scratch, requests[i].len, 0};
+    }
+    int failed = 0;
+    if (count == 1) {
+        reads[0].result = file_->Read(requests[0].offset, requests[0].len, requests[0].scratch);
+    } else {
+        failed = ringfile_read_many(file_->handle(), reads.data(), count);
+    }
+    // Where none was begun, that is the result of each: RocksDB takes this call's own status for all of them alike.
+    uint64_t bytes = 0;
+    uint64_t errors = 0;
+    for (size_t i = 0; i < count; ++i) {
+        const int64_t done = failed < 0 ? failed : reads[i].result;
+        FSReadRequest& request = requests[i];
+        request.result = Slice(request.scratch, done < 0 ? 0 : static_cast<size_t>(done));
+        request.status = done < 0 ? ReadError(file_->path(), request.offset, request.len, static_cast<int>(-done))
+                                  : IOStatus::OK();
+        bytes += request.result.size();
+        errors += done < 0 ? 1 : 0;
+    }
+    Count().multi_reads.Add();
+    Count().multi_read_requests.Add(count);
+    Count().multi_read_bytes.Add(bytes);
+    if (errors != 0) {
+        Count().multi_read_errors.Add(errors);
+    }
+    return IOStatus::OK();
+}
+
+IOStatus RandomAccessFile::ReadAsync(FSReadRequest& request, const IOOptions&, ReadCallback callback, void* argument,
+                                     void** handle, IOHandleDeleter* deleter, IODebugContext*) {
+    return AsyncRead::Start(*file_, request, std::move(callback), argument, handle, deleter);
+}
+
+// Direct files have no cache to read into: RocksDB keeps what it prefetches itself then.
+IOStatus RandomAccessFile::Prefetch(uint64_t offset, size_t n, const IOOptions&, IODebugContext*) {
+    if (file_->direct() || readahead(file_->descriptor(), static_cast<off64_t>(offset), n) == 0) {
+        return IOStatus::OK();
+    }
+    return file_->Error("While prefetching " + std::to_string(n) + " bytes at " + std::to_string(offset), errno);
+}
+
+IOStatus RandomAccessFile::InvalidateCache(size_t offset, size_t length) { return file_->Invalidate(offset, length); }
+
+void RandomAccessFile::Hint(AccessPattern pattern) {
+    if (file_->direct()) {
+        return;
+    }
+    uint32_t advice = RINGFILE_ADVICE_NORMAL;
+    switch (pattern) {
+        case kNormal:
+            break;
+        case kRandom:
+            advice = RINGFILE_ADVICE_RANDOM;
+            break;
+        case kSequential:
+            advice = RINGFILE_ADVICE_SEQUENTIAL;
+            break;
+        case kWillNeed:
+            advice = RINGFILE_ADVICE_WILL_NEED;
+            break;
+        case kWontNeed:
+            advice = RINGFILE_ADVICE_DONT_NEED;
+            break;
+    }
+    (void)ringfile_advise(file_->handle(), 0, 0, advice);
+}
+
+size_t RandomAccessFile::GetUniqueId(char* id, size_t room) const { return file_->UniqueId(id, room); }
+
+}  // namespace ringfile_rocksdb

@@ -1,0 +1,39 @@
+// Files that are read at any offset by many threads at once: tables, blob files.
+#pragma once
+
+#include <memory>
+
+#include "file.h"
+#include "rocksdb/file_system.h"
+#include "version.h"
+
+namespace ringfile_rocksdb {
+
+class RandomAccessFile : public rocksdb::FSRandomAccessFile {
+  public:
+    explicit RandomAccessFile(std::unique_ptr<File> file) : file_(std::move(file)) {}
+
+    rocksdb::IOStatus Read(uint64_t offset, size_t n, const rocksdb::IOOptions& options, rocksdb::Slice* result,
+                           char* scratch, rocksdb::IODebugContext* dbg) const override;
+
+    // All requests at once, and each gets a status of its own.
+    rocksdb::IOStatus MultiRead(rocksdb::FSReadRequest* requests, size_t count, const rocksdb::IOOptions& options,
+                                rocksdb::IODebugContext* dbg) override;
+
+    rocksdb::IOStatus ReadAsync(rocksdb::FSReadRequest& request, const rocksdb::IOOptions& options,
+                                ReadCallback callback, void* argument, void** handle,
+                                rocksdb::IOHandleDeleter* deleter, rocksdb::IODebugContext* dbg) override;
+
+    rocksdb::IOStatus Prefetch(uint64_t offset, size_t n, const rocksdb::IOOptions& options,
+                               rocksdb::IODebugContext* dbg) override;
+    rocksdb::IOStatus InvalidateCache(size_t offset, size_t length) override;
+    void Hint(AccessPattern pattern) override;
+    size_t GetUniqueId(char* id, size_t room) const override;
+    bool use_direct_io() const override { return file_->direct(); }
+    size_t GetRequiredBufferAlignment() const override { return file_->Alignment(); }
+
+  private:
+    const std::unique_ptr<File> file_;
+};
+
+}  // namespace ringfile_rocksdb
