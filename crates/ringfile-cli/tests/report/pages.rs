@@ -270,7 +270,7 @@ fn odd_values_make_a_page_too() {
             0 => run["iops"] = json!(0.0),
             1 => run["latency_ns"] = Value::Null,
             2 => run["cpu_us_per_io"] = Value::Null,
-            3 => run["iops"] = json!(1e300),
+            3 => run["iops"] = json!(9e14),
             4 => run["ops"] = json!(0),
             _ => run["latency_ns"] = json!({"p50": 0, "max": u64::MAX}),
         }
@@ -283,4 +283,13 @@ fn odd_values_make_a_page_too() {
         assert!(drawn.into_iter().all(|path| !path.contains(wrong)), "{wrong} in a path");
     }
     page_of(folder.path(), &[("a", &sample), ("b", &sample)]);
+    for (field, figure) in [("iops", 1e300), ("iops", -5.0), ("cpu_us_per_io", -0.1), ("cached_after", 1e16)]
+    {
+        let mut sample = buffers(1, 1.0, 1.0);
+        sample["runs"][4][field] = json!(figure);
+        let saved = samples::write(folder.path(), "odd.json", &sample);
+        let error = run(report().arg(&saved).arg("--force").arg("--out").arg(&out)).fails(2);
+        assert!(error.contains("figures in run 4 that no machine gives"), "{error}");
+        assert!(text(&out).len() > 1000, "the page that was there stays");
+    }
 }
