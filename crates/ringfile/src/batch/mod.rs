@@ -5,6 +5,8 @@
 //! holds: every operation has its own result, in the order given; one that fails disturbs no other unless that was asked
 //! for.
 
+mod entries;
+mod inbox;
 mod merge;
 mod op;
 mod queue;
@@ -311,7 +313,7 @@ impl Batch {
         // A waker or a buffer of others may panic in a turn.
         let _closing = Closing(&running);
         let mut after = Aftermath::default();
-        visit.wait(&mut after, None, || {
+        visit.wait(&mut after, None, |_| {
             running.start();
             running.is_over()
         });

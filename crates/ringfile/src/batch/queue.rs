@@ -127,8 +127,7 @@ impl Queue {
 
     /// Takes the result of the operation that ended first, with its number; none where none is there.
     pub fn take(&mut self) -> Option<(u64, Done)> {
-        let (user_data, op) = self.operations.take_next()?;
-        Some((user_data, op.into_done()))
+        self.operations.take_next()
     }
 
     /// How many operations were added whose results were not taken.

@@ -157,7 +157,7 @@ impl Running {
                 other => other.insert(Arc::clone(wanted)),
             };
             drop(inner);
-            match try_calls(target, &begun.request, &mut begun.held, false) {
+            match try_calls(target, &begun.request, &mut begun.held) {
                 Called::Over(ended) => {
                     inner = self.lock();
                     inner.in_flight -= 1;

@@ -23,6 +23,9 @@ pub(crate) struct Aftermath {
     pub(super) files: Vec<Given>,
     /// Results of orders, and who gets them.
     pub(super) ended: Vec<(Arc<dyn Sink>, u32, Finished)>,
+    /// The sink for whom this is kept, by its number; and its results, which it takes in by itself.
+    pub(super) own: Option<u32>,
+    pub(super) own_results: Vec<(u32, Finished)>,
     /// Orders that this thread could not carry out: why, or none where the workers are to.
     pub(super) orders: Vec<(Order, Option<i32>)>,
 }
@@ -34,7 +37,7 @@ impl Aftermath {
             Wake::Task(task) => self.tasks.push(task),
             Wake::Waker(waker) => self.wakers.push(waker),
             // Taken out where an order ends; what comes here is of an order that was withdrawn.
-            Wake::Sink(..) | Wake::Nobody => {}
+            Wake::Sink(..) | Wake::Local(..) | Wake::Nobody => {}
         }
     }
 
@@ -44,7 +47,14 @@ impl Aftermath {
             && self.wakers.is_empty()
             && self.buffers.is_empty()
             && self.ended.is_empty()
+            && self.own_results.is_empty()
             && self.orders.is_empty())
+    }
+
+    /// What has ended of the sink for whom this is kept.
+    #[inline]
+    pub(crate) fn own_results(&mut self) -> impl Iterator<Item = (u32, Finished)> {
+        self.own_results.drain(..)
     }
 
     pub(super) fn settle(&mut self) {

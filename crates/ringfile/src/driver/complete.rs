@@ -331,6 +331,7 @@ impl Driver {
         }
         match std::mem::take(&mut slot.wake) {
             Wake::Sink(sink, index) => self.end_order(key, sink, index, after),
+            Wake::Local(sink, index) => self.end_local(key, sink, index, after),
             wake => after.wake(wake),
         }
         if owner != Owner::Here {

@@ -14,21 +14,18 @@ use crate::memory::Held;
 /// Where an order is, to cancel it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
-    driver: u64,
-    key: Key,
+    pub(super) driver: u64,
+    pub(super) key: Key,
 }
 
 fn is_here() -> bool {
     with(|driver| driver.active && driver.failed.is_none()) == Some(true)
 }
 
-/// Carries an operation out by plain calls, where its route is that; `together` with many others, the ring may be cheaper.
-/// Called with no driver borrowed.
+/// Carries an operation out by plain calls, where its route is that. Called with no driver borrowed.
 #[inline]
-pub(crate) fn try_calls(target: &Target, request: &Request, held: &mut Held, together: bool) -> Called {
-    let lanes = &target.lanes;
-    let ring = lanes.goes_to_ring(request.kind) || together && lanes.goes_together(request.kind);
-    if ring && is_here() {
+pub(crate) fn try_calls(target: &Target, request: &Request, held: &mut Held) -> Called {
+    if target.lanes.goes_to_ring(request.kind) && is_here() {
         return Called::Left(Choice::Ring);
     }
     call(target, request, held)

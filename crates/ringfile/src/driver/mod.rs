@@ -13,6 +13,7 @@ mod aftermath;
 mod complete;
 mod dispatch;
 mod iothreads;
+mod local;
 mod order;
 mod plain;
 mod prepare;
@@ -45,6 +46,7 @@ use crate::ring::{Ring, RingOptions};
 pub(crate) use aftermath::Aftermath;
 pub(crate) use dispatch::{Place, cancel, cancel_all, dispatch, try_calls};
 pub(crate) use iothreads::set_wanted as set_io_threads;
+pub(crate) use local::{Begun, LocalSink, add_local, remove_local, start_own};
 pub(crate) use order::{Errand, Order, Sink};
 pub(crate) use prepare::MOST_AT_ONCE;
 pub(crate) use refused::{after_fork, why_refused};
@@ -58,6 +60,7 @@ pub(crate) use ticket::{Called, Started, Ticket, can_link, start};
 pub(crate) use wake::{TaskNumber, polled, polling};
 pub(crate) use workers::set_most as set_worker_threads;
 
+use local::LocalSinks;
 use order::Hold;
 use refused::{Refused, set_up_errno, set_up_failed};
 use shared::Mail;
@@ -102,6 +105,7 @@ struct Driver {
     in_flight: usize,
     spare_parts: Vec<Parts>,
     spare_orders: Vec<Order>,
+    local_sinks: LocalSinks,
     counts: Metrics,
     /// Whether the thread is in its loop.
     active: bool,
@@ -229,6 +233,7 @@ impl Driver {
             in_flight: 0,
             spare_parts: Vec::new(),
             spare_orders: Vec::new(),
+            local_sinks: LocalSinks::default(),
             counts: Metrics::default(),
             active: false,
             visited: false,

@@ -255,10 +255,11 @@ impl Slots {
         self.unanswered().filter(wanted).collect()
     }
 
-    /// Whether every unanswered operation is an order that may be left open.
+    /// Whether every unanswered operation may be left open.
     pub(crate) fn all_outlive_loops(&self) -> bool {
         self.unanswered().all(|key| match &self.slots[key.slot as usize].wake {
             Wake::Sink(sink, _) => sink.outlives_loops(),
+            Wake::Local(..) => true,
             _ => false,
         })
     }

@@ -69,12 +69,12 @@ impl Visit<'_> {
         &self,
         after: &mut Aftermath,
         deadline: Option<Instant>,
-        mut is_over: impl FnMut() -> bool,
+        mut is_over: impl FnMut(&mut Aftermath) -> bool,
     ) {
         loop {
             // Before the causes are looked at, so that none is missed.
             self.shared.sleep.take_notification();
-            if is_over() {
+            if is_over(after) {
                 return;
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {

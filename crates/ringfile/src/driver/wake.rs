@@ -40,6 +40,8 @@ pub(super) enum Wake {
     Waker(Waker),
     /// An order: its result goes there.
     Sink(Arc<dyn Sink>, u32),
+    /// An operation of a sink that the driver knows by a number, see [`super::local`].
+    Local(u32, u32),
 }
 
 impl Wake {

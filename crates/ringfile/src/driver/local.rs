@@ -1,0 +1,121 @@
+//! Operations whose results go to the thread that began them, on its own ring: no reference count is touched for one, and
+//! no lock taken.
+//!
+//! The driver knows their sink by a number. Where the thread turns its driver for that sink, the results lie in the
+//! [`Aftermath`] of the turn; where for another, they are handed to the sink. What always holds: a number stands for its sink
+//! until all operations with it have ended.
+
+use std::sync::Arc;
+
+use super::dispatch::Place;
+use super::order::Sink;
+use super::route::Choice;
+use super::ticket::{Called, call};
+use super::wake::Wake;
+use super::{Aftermath, Driver, Ended, Key, Request, Target, with};
+use crate::memory::Held;
+
+/// A sink that the driver of this thread knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalSink(Option<u32>);
+
+/// What became of an operation.
+pub(crate) enum Begun {
+    /// It is on this thread's ring.
+    Here(Place),
+    /// It is over.
+    Over(Ended),
+    /// It goes this way, by other threads.
+    Left(Choice),
+}
+
+/// The sinks that a driver knows.
+#[derive(Default)]
+pub(super) struct LocalSinks(Vec<Option<Arc<dyn Sink>>>);
+
+/// Gets this thread's driver to know a sink, which takes its results from `after` in its own turns.
+pub(crate) fn add_local(sink: Arc<dyn Sink>, after: &mut Aftermath) -> LocalSink {
+    after.own = with(|driver| {
+        let sinks = &mut driver.local_sinks.0;
+        let number = sinks.iter().position(Option::is_none).unwrap_or_else(|| {
+            sinks.push(None);
+            sinks.len() - 1
+        });
+        sinks[number] = Some(sink);
+        number as u32
+    });
+    LocalSink(after.own)
+}
+
+/// Forgets a sink whose operations are over.
+pub(crate) fn remove_local(sink: LocalSink) {
+    let sink = with(|driver| driver.local_sinks.0.get_mut(sink.0? as usize)?.take());
+    // Outside of the driver.
+    drop(sink);
+}
+
+/// Starts an operation: by plain calls, where its route is that, else on this thread's ring, where it has one. `together`
+/// with many others, the ring may be cheaper. Takes the buffer where that has it. Called with no driver borrowed.
+#[inline]
+pub(crate) fn start_own(
+    sink: LocalSink,
+    index: u32,
+    target: &Arc<Target>,
+    request: &Request,
+    held: &mut Held,
+    together: bool,
+) -> Begun {
+    let lanes = &target.lanes;
+    let here =
+        |held: &mut Held| with(|driver| driver.start_local(sink, index, target, request, held)).flatten();
+    if (lanes.goes_to_ring(request.kind) || together && lanes.goes_together(request.kind))
+        && let Some(place) = here(held)
+    {
+        return Begun::Here(place);
+    }
+    loop {
+        match call(target, request, held) {
+            Called::Over(ended) => return Begun::Over(ended),
+            // Nobody else has a turn on this thread, which waits for these operations alone.
+            Called::Later => {}
+            Called::Left(Choice::Ring) => {
+                return here(held).map_or(Begun::Left(Choice::Ring), Begun::Here);
+            }
+            Called::Left(choice) => return Begun::Left(choice),
+        }
+    }
+}
+
+impl Driver {
+    #[inline]
+    fn start_local(
+        &mut self,
+        sink: LocalSink,
+        index: u32,
+        target: &Arc<Target>,
+        request: &Request,
+        held: &mut Held,
+    ) -> Option<Place> {
+        if self.failed.is_some() {
+            return None;
+        }
+        let sink = sink.0?;
+        self.may_start(target).ok()?;
+        self.files.enter(target, self.shared.id);
+        let key = self.slots.insert(request, held, target.number, Wake::Local(sink, index));
+        self.submit(key);
+        Some(Place { driver: self.shared.id, key })
+    }
+
+    #[inline]
+    pub(super) fn end_local(&mut self, key: Key, sink: u32, index: u32, after: &mut Aftermath) {
+        let finished = self.take_finished(key.slot);
+        if after.own == Some(sink) {
+            after.own_results.push((index, finished));
+        } else if let Some(Some(sink)) = self.local_sinks.0.get(sink as usize) {
+            after.ended.push((Arc::clone(sink), index, finished));
+        } else {
+            after.buffers.push(finished.held);
+        }
+    }
+}
