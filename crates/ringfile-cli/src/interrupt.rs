@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::error::{Failure, errno_text};
+
 /// How long after the first a signal is still the same request: timeout(1), for one, sends each twice, to the process
 /// and to its group.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
@@ -28,7 +30,11 @@ struct Shared {
 
 impl Interrupt {
     /// Catches the signals of this process from here on.
-    pub fn catch_signals() -> io::Result<Interrupt> {
+    pub fn catch_signals() -> Result<Interrupt, Failure> {
+        Self::try_catch().map_err(|error| Failure::Io(format!("can't catch signals: {}", errno_text(&error))))
+    }
+
+    fn try_catch() -> io::Result<Interrupt> {
         let interrupt = Interrupt::default();
         // A write beyond RLIMIT_FSIZE then fails with EFBIG, where the signal would end the process and leave its file.
         signal_hook::flag::register(libc::SIGXFSZ, Arc::default())?;

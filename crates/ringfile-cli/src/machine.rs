@@ -25,6 +25,11 @@ pub fn memory_available() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
+/// Whether buffers of so many bytes would take more than half of the memory that can be had.
+pub fn is_too_much(buffers: u64) -> bool {
+    memory_available().is_some_and(|available| buffers > available / 2)
+}
+
 /// The value of a field in texts of `name: value` lines, as /proc has them.
 pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines()

@@ -6,6 +6,8 @@ use std::io;
 use console::Term;
 use indicatif::TermLike;
 
+use crate::error::one_line;
+
 /// Columns of the terminal that standard output is; `None` where it is none.
 pub fn width() -> Option<usize> {
     let term = Term::stdout();
@@ -33,6 +35,15 @@ pub fn wrap(text: &str, width: usize, indent: &str) -> String {
         used += length;
     }
     lines
+}
+
+/// Notes for standard output, each on lines of its own.
+pub fn notes(notes: &[String], width: Option<usize>) -> String {
+    let line = |note: &String| {
+        let note = format!("- {}", one_line(note));
+        width.map_or_else(|| note.clone(), |width| wrap(&note, width, "  ")) + "\n"
+    };
+    notes.iter().map(line).collect()
 }
 
 /// Standard error as a terminal that is a little narrower than it is. Progress bars fill their line to the last column;

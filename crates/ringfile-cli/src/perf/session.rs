@@ -11,7 +11,7 @@ use super::plan::{Grid, Step};
 use crate::cli::{Buffers, Cache, OutputArgs, TestFileArgs, TimingArgs};
 use crate::engine::fio::{self, Fio};
 use crate::engine::{Bench, Engine};
-use crate::error::{Failure, errno_text, one_line, usage};
+use crate::error::{Failure, usage};
 use crate::interrupt::Interrupt;
 use crate::job::{Batching, Job};
 use crate::machine;
@@ -53,8 +53,7 @@ pub fn run(request: Request<'_>) -> Result<(), Failure> {
     let intent = intent(&request)?;
     let output = request.output;
     let outputs = Outputs::check(output, request.test_file.file.as_deref())?;
-    let interrupt = Interrupt::catch_signals()
-        .map_err(|error| Failure::Io(format!("can't catch signals: {}", errno_text(&error))))?;
+    let interrupt = Interrupt::catch_signals()?;
     let test_file = TestFile::open(request.test_file, intent, &interrupt)?;
     check_fit(&request.grid, &test_file, request.verify)?;
 
@@ -63,8 +62,8 @@ pub fn run(request: Request<'_>) -> Result<(), Failure> {
     session.progress.finish();
     // Whatever ended it: what was measured is not lost.
     let results = session.into_results(matches!(ended, Err(Failure::Interrupted)));
-    let printed = print(output, &results.0, &results.1);
-    let saved = outputs.write(&results.0);
+    let printed = print(output, &results);
+    let saved = outputs.write(&results);
     ended.and(printed).and(saved)
 }
 
@@ -94,7 +93,7 @@ fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
     }
     let (numjobs, iodepth) = grid.most();
     let memory = request.block.saturating_mul(numjobs * iodepth);
-    if machine::memory_available().is_some_and(|available| memory > available / 2) {
+    if machine::is_too_much(memory) {
         return usage(format!(
             "buffers for all that is in flight with the most threads would take {}: use fewer threads, less depth, or \
              smaller blocks",
@@ -250,8 +249,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What was measured, and the notes on it. The file is gone after this, if it was made here.
-    fn into_results(self, interrupted: bool) -> (Results, Vec<String>) {
+    /// What was measured. The file is gone after this, if it was made here.
+    fn into_results(self, interrupted: bool) -> Results {
         let notes = notes::of(&self.test_file, &self.request, self.fio.as_ref(), &self.runs);
         let (request, test_file) = (self.request, &self.test_file);
         let (timing, grid) = (request.timing, request.grid);
@@ -289,25 +288,22 @@ impl<'a> Session<'a> {
             rounds: grid.rounds,
             verify: request.verify,
         };
-        (
-            Results {
-                schema: SCHEMA,
-                kind: Some(request.kind),
-                command: command_line(),
-                interrupted,
-                machine,
-                params,
-                runs: self.runs,
-                notes: notes.clone(),
-                advice: Vec::new(),
-                profile: Vec::new(),
-            },
+        Results {
+            schema: SCHEMA,
+            kind: Some(request.kind),
+            command: command_line(),
+            interrupted,
+            machine,
+            params,
+            runs: self.runs,
             notes,
-        )
+            advice: Vec::new(),
+            profile: Vec::new(),
+        }
     }
 }
 
-fn print(output: &OutputArgs, results: &Results, notes: &[String]) -> Result<(), Failure> {
+fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
     if results.runs.is_empty() {
         return Ok(());
     }
@@ -321,11 +317,7 @@ fn print(output: &OutputArgs, results: &Results, notes: &[String]) -> Result<(),
     }
     if !output.quiet {
         text.push('\n');
-        for note in notes {
-            let note = format!("- {}", one_line(note));
-            text += &width.map_or_else(|| note.clone(), |width| terminal::wrap(&note, width, "  "));
-            text.push('\n');
-        }
+        text += &terminal::notes(&results.notes, width);
     }
     output::print(&text)
 }

@@ -21,19 +21,47 @@ pub struct Outputs {
 impl Outputs {
     /// Checks that they can be written, and are not the file that is measured.
     pub fn check(output: &OutputArgs, measured: Option<&Path>) -> Result<Outputs, Failure> {
-        let check = |path: &Option<_>| {
-            let path: Option<&std::path::PathBuf> = path.as_ref();
-            let file = path.map(|path| OutputFile::check(path, output.force)).transpose()?;
-            if let (Some(file), Some(measured)) = (&file, measured) {
-                file.check_apart_from(measured)?;
-            }
-            Ok(file)
-        };
-        let outputs = Outputs { json: check(&output.json)?, report: check(&output.report)? };
+        Outputs::check_with(check_json(output)?, output, measured)
+    }
+
+    /// As [`check`](Self::check), of a session that was begun before: its results are completed in their place.
+    pub fn check_resumed(
+        resumed: &Path,
+        output: &OutputArgs,
+        measured: Option<&Path>,
+    ) -> Result<Outputs, Failure> {
+        Outputs::check_with(Some(OutputFile::check(resumed, true)?), output, measured)
+    }
+
+    fn check_with(
+        json: Option<OutputFile>,
+        output: &OutputArgs,
+        measured: Option<&Path>,
+    ) -> Result<Outputs, Failure> {
+        let report = output.report.as_deref();
+        let report = report.map(|path| OutputFile::check(path, output.force)).transpose()?;
+        let outputs = Outputs { json, report };
+        if let Some(measured) = measured {
+            outputs.files().try_for_each(|file| file.check_apart_from(measured))?;
+        }
         if let (Some(json), Some(report)) = (&outputs.json, &outputs.report) {
             report.check_apart(json.path(), "where --json goes: name another for --report")?;
         }
         Ok(outputs)
+    }
+
+    /// Checks that another file is none of these.
+    pub fn check_apart(&self, other: &OutputFile, why: &str) -> Result<(), Failure> {
+        self.files().try_for_each(|file| other.check_apart(file.path(), why))
+    }
+
+    /// Where the results go.
+    pub fn json(&self) -> Option<&OutputFile> {
+        self.json.as_ref()
+    }
+
+    fn files(&self) -> impl Iterator<Item = &OutputFile> {
+        self.json.iter().chain(&self.report)
     }
 
     /// Writes what was measured.
@@ -42,4 +70,8 @@ impl Outputs {
         let report = self.report.as_ref().map_or(Ok(()), |file| file.write_text(&html::write(results)));
         json.and(report)
     }
+}
+
+fn check_json(output: &OutputArgs) -> Result<Option<OutputFile>, Failure> {
+    output.json.as_deref().map(|path| OutputFile::check(path, output.force)).transpose()
 }

@@ -2,14 +2,13 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{disk_folder, folder, is_root, run, skip};
+use crate::support::{Loop, disk_folder, folder, run, skip};
 use crate::{doctor, finds, report};
 
 /// A mount in a folder of its own, gone at the end.
@@ -114,30 +113,12 @@ fn an_overlay_leads_to_the_disk_below() {
     assert_eq!(std::fs::read_dir(mount.path()).expect("list").count(), 0);
 }
 
-/// A loop device over a file, given back at the end.
-struct Loop(PathBuf);
-
-impl Loop {
-    fn over(file: &Path) -> Option<Loop> {
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
-        let device = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
-        output.status.success().then_some(Loop(device))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        // As above.
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_device_is_only_read() {
     let folder = disk_folder();
     let backing = folder.path().join("backing.bin");
     std::fs::write(&backing, vec![5; 8 << 20]).expect("write");
-    let Some(device) = is_root().then(|| Loop::over(&backing)).flatten() else {
+    let Some(device) = Loop::over(&backing, &[]) else {
         skip("a_device_is_only_read", "no loop device can be made here");
         return;
     };

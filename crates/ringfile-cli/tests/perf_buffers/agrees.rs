@@ -1,13 +1,13 @@
 //! Figures beside those of others for the same run: CPU time as the shell's `time` sees it, operations as the device
 //! counts them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
 use crate::perf_buffers;
-use crate::support::{disk_folder, installed, is_root, json, run, runs, skip};
+use crate::support::{Loop, disk_folder, installed, json, run, runs, skip};
 
 /// Reads at one depth by two processes where there are two cores, and nothing beside them.
 const READS: &str =
@@ -60,30 +60,11 @@ fn cpu_time_is_what_time_sees() {
     }
 }
 
-/// A loop device over a file, given back at the end.
-struct Loop(PathBuf);
-
-impl Loop {
-    fn over(file: &Path) -> Option<Loop> {
-        let output =
-            Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(file).output().ok()?;
-        let device = String::from_utf8(output.stdout).ok()?.trim().to_string();
-        output.status.success().then(|| Loop(device.into()))
-    }
-
-    /// Reads that the device completed, merged ones included.
-    fn reads(&self) -> u64 {
-        let name = self.0.file_name().expect("a name").to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).expect("counts");
-        text.split_whitespace().take(2).map(|word| word.parse::<u64>().expect("a count")).sum()
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        // A device that stays is seen by whoever looks; the test's own result matters more.
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
-    }
+/// Reads that a device completed, merged ones included.
+fn reads(device: &Path) -> u64 {
+    let name = device.file_name().expect("a name").to_string_lossy().into_owned();
+    let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).expect("counts");
+    text.split_whitespace().take(2).map(|word| word.parse::<u64>().expect("a count")).sum()
 }
 
 #[test]
@@ -91,16 +72,16 @@ fn operations_are_what_the_device_counts() {
     let folder = disk_folder();
     let backing = folder.path().join("backing.bin");
     filled(&backing, 32 << 20);
-    let Some(device) = is_root().then(|| Loop::over(&backing)).flatten() else {
+    let Some(device) = Loop::over(&backing, &["--direct-io=on"]) else {
         skip("operations_are_what_the_device_counts", "no loop device can be made here");
         return;
     };
     let out = folder.path().join("out.json");
-    let before = device.reads();
+    let before = reads(&device.0);
     let mut command = perf_buffers();
     command.args(READS.split(' ')).args(["--duration", "300ms", "--file"]).arg(&device.0);
     run(command.arg("--json").arg(&out)).ok();
-    let counted = (device.reads() - before) as f64;
+    let counted = (reads(&device.0) - before) as f64;
     let results = json(&out);
     let told: f64 = runs(&results).iter().map(|run| number(run, "ops")).sum();
     assert!((counted / told - 1.0).abs() < 0.02, "{told} are told, the device counted {counted}");

@@ -127,6 +127,7 @@ fn what_was_saved_is_held_to_the_limits_of_the_command_line() {
     for (name, value, part) in [
         ("block_sizes_bytes", serde_json::json!([0]), "block size"),
         ("iodepth", serde_json::json!([0]), "depth"),
+        ("iodepth", serde_json::json!([1, 1]), "list with the same twice"),
         ("parts", serde_json::json!(1_000_000_000_000_u64), "number of parts"),
         ("processes", serde_json::json!([0]), "number of processes"),
         ("rounds", serde_json::json!(u32::MAX), "number of rounds"),

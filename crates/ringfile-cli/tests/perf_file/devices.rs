@@ -1,48 +1,26 @@
 //! Block devices: refused when the system uses them, and without `--overwrite`.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use crate::support::{disk_folder, is_root, json, perf_file, ring_is_forbidden, run, runs, skip};
-
-/// A loop device over a file, given back at the end.
-struct Loop {
-    device: PathBuf,
-}
-
-impl Loop {
-    /// `None` where none can be made.
-    fn over(file: &Path) -> Option<Loop> {
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
-        let device = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
-        output.status.success().then_some(Loop { device })
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        // A device that stays is seen by whoever looks; the test's own result matters more.
-        let _ = Command::new("losetup").arg("--detach").arg(&self.device).status();
-    }
-}
+use crate::support::{Loop, disk_folder, json, perf_file, ring_is_forbidden, run, runs, skip};
 
 #[test]
 fn a_device_is_written_to_only_with_overwrite() {
     let folder = disk_folder();
     let backing = folder.path().join("backing.bin");
     std::fs::write(&backing, vec![5; 8 << 20]).expect("write");
-    let Some(device) = is_root().then(|| Loop::over(&backing)).flatten() else {
+    let Some(device) = Loop::over(&backing, &[]) else {
         skip("a_device_is_written_to_only_with_overwrite", "no loop device can be made here");
         return;
     };
-    let error = run(perf_file().args(["--rw", "randwrite", "--file"]).arg(&device.device)).fails(2);
+    let error = run(perf_file().args(["--rw", "randwrite", "--file"]).arg(&device.0)).fails(2);
     assert!(error.contains("--overwrite"), "{error}");
-    assert!(std::fs::read(&device.device).expect("read").iter().all(|&byte| byte == 5), "it was written to");
+    assert!(std::fs::read(&device.0).expect("read").iter().all(|&byte| byte == 5), "it was written to");
 
     let out = folder.path().join("out.json");
     let mut command = perf_file();
     command.args("--direct --verify --overwrite --rw randwrite,randread --iodepth 16".split(' '));
-    command.args("--duration 100ms --warmup 20ms --file".split(' ')).arg(&device.device);
+    command.args("--duration 100ms --warmup 20ms --file".split(' ')).arg(&device.0);
     run(command.arg("--json").arg(&out)).ok();
     let results = json(&out);
     assert_eq!(results["machine"]["filesystem"], "block device");
@@ -53,7 +31,7 @@ fn a_device_is_written_to_only_with_overwrite() {
             assert_eq!(run["fixed_ops"], run["ops"], "{run}");
         }
     }
-    assert!(device.device.exists(), "a device is never removed");
+    assert!(device.0.exists(), "a device is never removed");
 }
 
 #[test]
@@ -79,16 +57,16 @@ fn a_device_that_is_held_without_being_mounted_is_refused() {
     let folder = disk_folder();
     let backing = folder.path().join("backing.bin");
     std::fs::write(&backing, vec![0; 8 << 20]).expect("write");
-    let Some(device) = is_root().then(|| Loop::over(&backing)).flatten() else {
+    let Some(device) = Loop::over(&backing, &[]) else {
         skip("a_device_that_is_held_without_being_mounted_is_refused", "no loop device can be made here");
         return;
     };
     // An exclusive claim is what a mount, swap or a volume puts on a device.
     let claim =
         std::os::unix::fs::OpenOptionsExt::custom_flags(std::fs::OpenOptions::new().read(true), libc::O_EXCL)
-            .open(&device.device)
+            .open(&device.0)
             .expect("claim");
-    let error = run(perf_file().args(["--overwrite", "--file"]).arg(&device.device)).fails(2);
+    let error = run(perf_file().args(["--overwrite", "--file"]).arg(&device.0)).fails(2);
     assert!(error.contains("in use"), "{error}");
     drop(claim);
 }
@@ -98,7 +76,7 @@ fn a_device_error_names_device_offset_and_errno() {
     let folder = disk_folder();
     let backing = folder.path().join("backing.bin");
     std::fs::write(&backing, vec![5; 8 << 20]).expect("write");
-    let Some(device) = is_root().then(|| Loop::over(&backing)).flatten() else {
+    let Some(device) = Loop::over(&backing, &[]) else {
         skip("a_device_error_names_device_offset_and_errno", "no loop device can be made here");
         return;
     };
@@ -110,10 +88,10 @@ fn a_device_error_names_device_offset_and_errno() {
     command.args(
         "--size 8m --direct --rw randread --iodepth 4 --duration 200ms --buffers normal --file".split(' '),
     );
-    let finished = run(command.arg(&device.device).arg("--json").arg(&out));
+    let finished = run(command.arg(&device.0).arg("--json").arg(&out));
     assert!(finished.stdout.starts_with("|engine"), "what was measured is printed: {finished:#?}");
     let error = finished.fails(1);
-    for part in [&*device.device.to_string_lossy(), "offset ", "errno 5"] {
+    for part in [&*device.0.to_string_lossy(), "offset ", "errno 5"] {
         assert!(error.contains(part), "{part} in {error}");
     }
     assert!(runs(&json(&out))[0]["errors"].as_u64() > Some(0));

@@ -147,3 +147,24 @@ pub fn children_of(process: u32) -> Vec<u32> {
         std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
     children.split_whitespace().filter_map(|id| id.parse().ok()).collect()
 }
+
+/// A loop device over a file, given back at the end.
+pub struct Loop(pub PathBuf);
+
+impl Loop {
+    /// With these options of losetup. `None` where none can be made.
+    pub fn over(file: &Path, options: &[&str]) -> Option<Loop> {
+        let losetup =
+            || Command::new("losetup").args(["--find", "--show"]).args(options).arg(file).output().ok();
+        let output = is_root().then(losetup)??;
+        let device = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
+        output.status.success().then_some(Loop(device))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        // A device that stays is seen by whoever looks; the test's own result matters more.
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}

@@ -101,6 +101,7 @@ impl Asked {
         } else {
             vec![Rw::RandRead, Rw::RandWrite]
         };
+        let has_ring = has_ring();
         let grid = Grid {
             block_sizes: list(&args.bs, defaults.block_sizes),
             depths: list(&args.iodepth, defaults.depths),
@@ -113,8 +114,8 @@ impl Asked {
             ),
             rw: list(&args.rw, &default_rw),
             direct: false,
-            route: args.route.unwrap_or(if has_ring() { Route::Ring } else { Route::Auto }),
-            has_ring: has_ring(),
+            route: args.route.unwrap_or(if has_ring { Route::Ring } else { Route::Auto }),
+            has_ring,
             duration: args.duration.unwrap_or(defaults.duration),
             warmup: args.warmup.unwrap_or(defaults.warmup),
             rounds: args.rounds.unwrap_or(defaults.rounds),
@@ -209,7 +210,7 @@ impl Asked {
             ));
         }
         let memory = grid.memory();
-        if machine::memory_available().is_some_and(|available| memory > available / 2) {
+        if machine::is_too_much(memory) {
             return usage(format!(
                 "buffers for all that is in flight at the largest depth would take {}: use less --iodepth, smaller --bs, or \
                  fewer --processes",
@@ -223,7 +224,15 @@ impl Asked {
 /// What of a saved measurement the command line would not have taken: a file may have been changed since.
 fn out_of_bounds(params: &Params) -> Option<&'static str> {
     let within = |values: &[usize], most: usize| values.iter().all(|value| (1..=most).contains(value));
+    let once = [
+        has_each_once(&params.block_sizes_bytes),
+        has_each_once(&params.iodepth),
+        has_each_once(&params.buffers),
+        has_each_once(&params.processes),
+        has_each_once(&params.rw),
+    ];
     [
+        ("list with the same twice", once.iter().all(|&once| once)),
         ("block size", params.block_sizes_bytes.iter().all(|&block| block > 0)),
         ("depth", within(&params.iodepth, MOST_DEPTH)),
         ("number of parts", within(params.parts.as_slice(), MOST_PARTS as usize)),
@@ -234,6 +243,10 @@ fn out_of_bounds(params: &Params) -> Option<&'static str> {
     ]
     .into_iter()
     .find_map(|(what, fits)| (!fits).then_some(what))
+}
+
+fn has_each_once<T: PartialEq>(values: &[T]) -> bool {
+    values.iter().enumerate().all(|(at, value)| !values[..at].contains(value))
 }
 
 fn list<T: Clone>(asked: &Option<List<T>>, default: &[T]) -> Vec<T> {

@@ -22,14 +22,14 @@ use super::session::command_line;
 use crate::advice::{self, text};
 use crate::cli::{BuffersArgs, Cache, Executor, OutputArgs};
 use crate::counters;
-use crate::error::{Failure, errno_text, one_line, usage};
-use crate::html;
+use crate::error::{Failure, usage};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::report::buffers as tables;
 use crate::report::output::{self, OutputFile};
+use crate::report::outputs::Outputs;
 use crate::report::profile as profiles;
-use crate::report::results::{Kind, Machine, Params, Results, SCHEMA};
+use crate::report::results::{Kind, Machine, Params, Results, Run, SCHEMA};
 use crate::terminal;
 use crate::testfile::{DefaultPlace, Intent, TestFile};
 use crate::values::{self, Bytes};
@@ -37,10 +37,9 @@ use crate::values::{self, Bytes};
 /// Carries out the command.
 pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     let began = Instant::now();
-    let outputs = Outputs::check(args)?;
+    let files = Files::check(args)?;
     let asked = Asked::of(args)?;
-    let interrupt = Interrupt::catch_signals()
-        .map_err(|error| Failure::Io(format!("can't catch signals: {}", errno_text(&error))))?;
+    let interrupt = Interrupt::catch_signals()?;
     let Asked { test_file, mut grid, access, runs, limit } = asked;
     let mut intent = Intent {
         block: grid.largest_block(),
@@ -79,7 +78,7 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
         deadline: limit.map(|limit| began + limit),
         progress,
         runs,
-        checkpoint: outputs.json.as_ref(),
+        checkpoint: files.outputs.json(),
         notes,
     };
     let ended = filled.and_then(|_| session.measure(&|runs| results(&grid, &test_file, runs, true)));
@@ -94,49 +93,35 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     results.notes.extend(notes);
     results.advice = advice::advise(&results);
     let printed = print(&args.output, &results);
-    let saved = outputs.save(&results);
+    let saved = files.write(&results);
     ended.and(printed).and(saved)
 }
 
-/// Where results go, checked before anything is measured.
-struct Outputs {
-    json: Option<OutputFile>,
-    report: Option<OutputFile>,
+/// Where results go beside the terminal, and the configuration that they advise.
+struct Files {
+    outputs: Outputs,
     config: Option<OutputFile>,
 }
 
-impl Outputs {
-    fn check(args: &BuffersArgs) -> Result<Outputs, Failure> {
-        let force = args.output.force;
-        let json = match (&args.resume, &args.output.json) {
-            // What is gone on with is completed in its place.
-            (Some(path), _) => Some(OutputFile::check(path, true)?),
-            (None, Some(path)) => Some(OutputFile::check(path, force)?),
-            (None, None) => None,
+impl Files {
+    fn check(args: &BuffersArgs) -> Result<Files, Failure> {
+        let (output, measured) = (&args.output, args.test_file.file.as_deref());
+        let outputs = match &args.resume {
+            Some(resumed) => Outputs::check_resumed(resumed, output, measured)?,
+            None => Outputs::check(output, measured)?,
         };
-        let config = args.emit_config.as_deref().map(|path| OutputFile::check(path, force)).transpose()?;
-        let report = args.output.report.as_deref().map(|path| OutputFile::check(path, force)).transpose()?;
-        for (output, measured) in
-            [&json, &report, &config].into_iter().flatten().zip(args.test_file.file.iter().cycle())
-        {
-            output.check_apart_from(measured)?;
+        let config = args.emit_config.as_deref();
+        let config = config.map(|path| OutputFile::check(path, output.force)).transpose()?;
+        if let Some(config) = &config {
+            measured.map_or(Ok(()), |measured| config.check_apart_from(measured))?;
+            outputs.check_apart(config, "another output: name another for --emit-config")?;
         }
-        if let (Some(json), Some(config)) = (&json, &config) {
-            config
-                .check_apart(json.path(), "the file for the results: name another for the configuration")?;
-        }
-        if let Some(report) = &report {
-            for other in [&json, &config].into_iter().flatten() {
-                report.check_apart(other.path(), "another output: name another for --report")?;
-            }
-        }
-        Ok(Outputs { json, report, config })
+        Ok(Files { outputs, config })
     }
 
-    fn save(self, results: &Results) -> Result<(), Failure> {
-        let saved = self.json.map_or(Ok(()), |json| json.write_json(results));
-        let reported = self.report.map_or(Ok(()), |report| report.write_text(&html::write(results)));
-        let configured = match self.config {
+    fn write(&self, results: &Results) -> Result<(), Failure> {
+        let written = self.outputs.write(results);
+        let configured = match &self.config {
             Some(config) if !results.advice.is_empty() => config.write_text(&text::config(results)),
             Some(config) => usage(format!(
                 "{} is not written: too little was measured for any advice",
@@ -144,7 +129,7 @@ impl Outputs {
             )),
             None => Ok(()),
         };
-        saved.and(reported).and(configured)
+        written.and(configured)
     }
 }
 
@@ -202,12 +187,7 @@ fn announcement(grid: &Grid, left: Duration, whole: Duration, args: &BuffersArgs
 }
 
 /// All that was measured so far, as `--json` has it.
-fn results(
-    grid: &Grid,
-    test_file: &TestFile,
-    runs: &[crate::report::results::Run],
-    interrupted: bool,
-) -> Results {
+fn results(grid: &Grid, test_file: &TestFile, runs: &[Run], interrupted: bool) -> Results {
     let params = Params {
         file: test_file.path.to_string_lossy().into_owned(),
         file_created: test_file.created,
@@ -247,7 +227,7 @@ fn results(
     }
 }
 
-fn notes(grid: &Grid, test_file: &TestFile, runs: &[crate::report::results::Run]) -> Vec<String> {
+fn notes(grid: &Grid, test_file: &TestFile, runs: &[Run]) -> Vec<String> {
     let time = humantime::format_duration;
     let created = if test_file.created { ", made for this run and removed" } else { "" };
     let sizes: Vec<String> = grid.block_sizes.iter().map(|&block| Bytes(block).to_string()).collect();
@@ -312,11 +292,7 @@ fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
     all += &text::block(results, width);
     all.push('\n');
     if !output.quiet {
-        for note in &results.notes {
-            let note = format!("- {}", one_line(note));
-            all += &width.map_or_else(|| note.clone(), |width| terminal::wrap(&note, width, "  "));
-            all.push('\n');
-        }
+        all += &terminal::notes(&results.notes, width);
     }
     output::print(&all)
 }

@@ -79,7 +79,7 @@ pub fn run() -> Result<(), Failure> {
     let went_away = |error: std::io::Error| Failure::Io(format!("no order: {}", errno_text(&error)));
     // Whoever started it is gone, or goes: nobody would read the answer.
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
-    let interrupt = Interrupt::catch_signals().map_err(went_away)?;
+    let interrupt = Interrupt::catch_signals()?;
     writeln!(std::io::stdout(), "ready").map_err(went_away)?;
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).map_err(went_away)?;

@@ -20,7 +20,7 @@ use std::path::Path;
 
 use super::session::{command_line, distinct};
 use crate::cli::{Cache, Executor, OutputArgs, PoolArgs, Route, Rw};
-use crate::error::{Failure, errno_text, io_on, one_line, usage};
+use crate::error::{Failure, io_on, usage};
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::progress::Progress;
@@ -48,8 +48,7 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     check_folder(args, &job)?;
     let output = &args.output;
     let outputs = Outputs::check(output, None)?;
-    let interrupt = Interrupt::catch_signals()
-        .map_err(|error| Failure::Io(format!("can't catch signals: {}", errno_text(&error))))?;
+    let interrupt = Interrupt::catch_signals()?;
     let steps = steps(args.memory.values(), args.timing.rounds);
     let length = job.warmup + job.duration;
     let progress = Progress::new(length * steps.len() as u32, output.quiet);
@@ -70,7 +69,7 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
     let (producers, consumers) = (u64::from(args.producers), u64::from(args.consumers));
     let batch = args.bs.saturating_mul(u64::from(args.batch));
     let memory = batch.saturating_mul(producers + consumers);
-    if machine::memory_available().is_some_and(|available| memory > available / 2) {
+    if machine::is_too_much(memory) {
         return usage(format!(
             "buffers for all that is in flight would take {}: use fewer producers and consumers, a smaller --batch or \
              smaller blocks",
@@ -273,11 +272,7 @@ fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
     }
     if !output.quiet {
         text.push('\n');
-        for note in &results.notes {
-            let note = format!("- {}", one_line(note));
-            text += &width.map_or_else(|| note.clone(), |width| terminal::wrap(&note, width, "  "));
-            text.push('\n');
-        }
+        text += &terminal::notes(&results.notes, width);
     }
     output::print(&text)
 }
