@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use ringfile::{AsyncReads, File, OpenOptions, Pool, Route, block_on, metrics, thread_metrics};
+use ringfile::{AsyncReads, File, OpenOptions, Pool, Queue, Route, block_on, metrics, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::{
     Folder, all, assert_content, content, in_child, is_without_ring, needs_ring, open_on_ring, poll_once,
@@ -325,4 +325,41 @@ fn f22_a_child_that_polls_a_read_which_another_thread_carries_out_gets_an_error_
     assert_passed(child);
     ours.write_all(b"parent").unwrap();
     assert_eq!(futures::executor::block_on(read).unwrap(), b"parent", "the parent's goes on");
+}
+
+#[test]
+fn f22_a_queue_that_made_plain_calls_begins_nothing_in_the_child_that_it_would_not_wait_for() {
+    let name = "f22_a_queue_that_made_plain_calls_begins_nothing_in_the_child_that_it_would_not_wait_for";
+    if !needs_ring(name) {
+        return;
+    }
+    if !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    let plain = OpenOptions::new().read(true).route(Route::Inline).open(&path).unwrap();
+    let file = open_on_ring(&path);
+    let (mut used, mut unused) = (Queue::new(), Queue::new());
+    let read = |queue: &mut Queue, file: &File| {
+        queue.read(file, Vec::with_capacity(PAGE), 0, 0);
+        assert_eq!(queue.wait(1, None), 1);
+        queue.take().unwrap().1
+    };
+    assert_passed(fork(|| {
+        let done = read(&mut unused, &file);
+        assert_eq!(done.result.unwrap(), PAGE, "nothing was begun before the fork");
+        assert_content(&done.buffer.unwrap(), 0);
+    }));
+    assert_eq!(read(&mut used, &plain).result.unwrap(), PAGE);
+    assert_passed(fork(|| {
+        assert_eq!(read(&mut used, &plain).result.unwrap(), PAGE);
+        for _ in 0..3 {
+            assert_is_the_parents(&read(&mut used, &file).result.unwrap_err());
+        }
+        used.sync_data(&file, 0);
+        assert_eq!(used.wait(1, None), 1);
+        assert_is_the_parents(&used.take().unwrap().1.result.unwrap_err());
+        assert!(used.is_empty());
+    }));
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::op::Op;
 use super::reads::ReadHandle;
-use crate::driver::{Finished, Place, Request, Target};
+use crate::driver::{Ended, Finished, Place, Request, Target};
 use crate::memory::Held;
 
 const ABORTED: &str = "it was aborted";
@@ -137,6 +137,17 @@ impl Entries {
         entry.place = place;
         entry.is_elsewhere = place.is_none();
         self.elsewhere += usize::from(entry.is_elsewhere);
+    }
+
+    /// Ends what other threads have, in a forked child: it has none of them, and its result comes in the parent.
+    #[cold]
+    pub(super) fn give_up_elsewhere(&mut self) {
+        for index in 0..self.list.len() {
+            if self.list[index].is_elsewhere {
+                let ended = Ended { done: 0, errno: libc::ECANCELED };
+                self.end(index as u32, Finished { held: Held::None, ended });
+            }
+        }
     }
 
     /// Names all there are, and some more.

@@ -197,7 +197,7 @@ impl AsyncReads {
             Some(false) if crate::runtime::is_in_loop() => {
                 return Err(Error::new(std::io::ErrorKind::WouldBlock, what).because(WAITS));
             }
-            Some(false) if !self.process.is_current() => return Err(driver::after_fork()),
+            Some(false) if self.is_inherited() => self.look(),
             Some(false) => self.wait_until(None, |entries| entries.is_done(handle) != Some(false)),
             None => {}
         }
@@ -207,32 +207,45 @@ impl AsyncReads {
         })
     }
 
+    /// Whether this is a forked child, and what is open here, or the driver it is known to, the parent's. Where nothing was
+    /// begun before the fork, all is the child's own.
+    fn is_inherited(&mut self) -> bool {
+        if !self.process.is_current() && self.local.is_none() {
+            self.process = fork::Mark::current();
+        }
+        !self.process.is_current()
+    }
+
     /// Starts and submits what there is, and takes in what has ended.
     pub(super) fn look(&mut self) {
         if crate::runtime::is_in_loop() {
             return;
         }
+        let inherited = self.is_inherited();
         // Where the thread ends and its driver is gone, that has waited for what was in flight.
         let Some(visit) = self.stay.visit() else { return };
         let Self { entries, inbox, local, after, starting, .. } = self;
         let local =
             *local.get_or_insert_with(|| driver::add_local(Arc::clone(inbox) as Arc<dyn Sink>, after));
-        let mut going = Going { entries: entries.get_mut(), inbox, local, starting };
+        let mut going = Going { entries: entries.get_mut(), inbox, local, starting, inherited };
         going.go_on(after);
         visit.look(after);
         going.go_on(after);
+        if inherited {
+            // It ends in the parent, which has the threads.
+            going.entries.give_up_elsewhere();
+        }
     }
 
     fn wait_until(&mut self, deadline: Option<Instant>, mut is_over: impl FnMut(&mut Entries) -> bool) {
-        if !self.process.is_current() {
-            // A forked child: what is open ends in the parent.
+        if self.is_inherited() {
             return;
         }
         let Some(visit) = self.stay.visit() else { return };
         let Self { entries, inbox, local, after, starting, .. } = self;
         let local =
             *local.get_or_insert_with(|| driver::add_local(Arc::clone(inbox) as Arc<dyn Sink>, after));
-        let mut going = Going { entries: entries.get_mut(), inbox, local, starting };
+        let mut going = Going { entries: entries.get_mut(), inbox, local, starting, inherited: false };
         visit.wait(after, deadline, |after| {
             loop {
                 going.go_on(after);
@@ -261,6 +274,8 @@ struct Going<'a> {
     inbox: &'a Arc<Inbox>,
     local: LocalSink,
     starting: &'a mut Aftermath,
+    /// A forked child, which could not wait for what it begins here.
+    inherited: bool,
 }
 
 impl Going<'_> {
@@ -276,6 +291,11 @@ impl Going<'_> {
         let together = self.entries.to_start.len() >= MANY;
         while let Some((index, request, mut held)) = self.entries.begin_next() {
             let Some(target) = self.entries.target(index) else { continue };
+            if self.inherited {
+                let ended = driver::in_forked_child(target, &request, &mut held);
+                self.entries.end(index, Finished { held, ended });
+                continue;
+            }
             match driver::start_own(self.local, index, target, &request, &mut held, together) {
                 Begun::Here(place) => self.entries.is_at(index, Some(place)),
                 Begun::Over(ended) => self.entries.end(index, Finished { held, ended }),
@@ -307,11 +327,11 @@ impl AsyncReads {
 
     /// Waits until so many have ended and were not taken, or all, or until the deadline. How many there are.
     pub(super) fn wait_for(&mut self, at_least: usize, deadline: Option<Instant>) -> usize {
-        if self.process.is_current() {
-            self.wait_until(deadline, |entries| entries.done >= at_least || entries.open == 0);
-        } else {
-            // A forked child: what is begun there, or was in the parent, ends at once with an error.
+        if self.is_inherited() {
+            // What is begun here, or was in the parent, ends at once.
             self.look();
+        } else {
+            self.wait_until(deadline, |entries| entries.done >= at_least || entries.open == 0);
         }
         self.counts().1
     }

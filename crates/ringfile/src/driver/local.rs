@@ -86,6 +86,19 @@ pub(crate) fn start_own(
     }
 }
 
+/// Carries an operation out by plain calls, in a forked child whose ring and threads are the parent's: what needs those is
+/// refused, for the reason that [`super::why_refused`] gives. Called with no driver borrowed.
+#[cold]
+pub(crate) fn in_forked_child(target: &Target, request: &Request, held: &mut Held) -> Ended {
+    loop {
+        match call(target, request, held) {
+            Called::Over(ended) => return ended,
+            Called::Later => {}
+            Called::Left(_) => return Ended { done: 0, errno: libc::EOPNOTSUPP },
+        }
+    }
+}
+
 impl Driver {
     #[inline]
     fn start_local(

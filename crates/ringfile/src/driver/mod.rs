@@ -31,6 +31,7 @@ mod ticket;
 mod wake;
 mod workers;
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ use crate::ring::{Ring, RingOptions};
 pub(crate) use aftermath::Aftermath;
 pub(crate) use dispatch::{Place, cancel, cancel_all, dispatch, try_calls};
 pub(crate) use iothreads::set_wanted as set_io_threads;
-pub(crate) use local::{Begun, LocalSink, add_local, remove_local, start_own};
+pub(crate) use local::{Begun, LocalSink, add_local, in_forked_child, remove_local, start_own};
 pub(crate) use order::{Errand, Order, Sink};
 pub(crate) use prepare::MOST_AT_ONCE;
 pub(crate) use refused::{after_fork, why_refused};
@@ -543,6 +544,8 @@ pub(crate) fn close(target: &Arc<Target>) {
         });
         if own.flatten().is_none()
             && let Some(shared) = shared::find(user)
+            // A forked child has not the thread, which may hold its lock.
+            && !shared.is_inherited()
         {
             let mut inner = shared.lock();
             if inner.active {
@@ -550,6 +553,11 @@ pub(crate) fn close(target: &Arc<Target>) {
             }
         }
     }
+}
+
+/// The locks of the whole process, for [`crate::ring::fork`]. A driver that retires may drop files, so theirs comes after.
+fn hold_locks() -> Box<dyn Any> {
+    Box::new((shared::lock_all(), target::numbers(), crate::ring::registry::holder()))
 }
 
 /// Looks at the counts of every thread, then does `last`; no thread's counts are retired meanwhile.

@@ -186,10 +186,16 @@ impl Wake for Shared {
 }
 
 /// Every driver of the process, for futures that moved to another thread.
-static ALL: Mutex<Option<HashMap<u64, Arc<Shared>>>> = Mutex::new(None);
+static ALL: Mutex<All> = Mutex::new(None);
+
+type All = Option<HashMap<u64, Arc<Shared>>>;
+
+pub(super) fn lock_all() -> MutexGuard<'static, All> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn all<T>(look: impl FnOnce(&mut HashMap<u64, Arc<Shared>>) -> T) -> T {
-    look(ALL.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
+    look(lock_all().get_or_insert_default())
 }
 
 pub(crate) fn register(shared: &Arc<Shared>) {

@@ -9,10 +9,10 @@ use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::route::Lanes;
-use crate::ring::Ring;
+use crate::ring::{Ring, fork};
 use rustix::fs::OFlags;
 
 /// Linux 6.14, include/uapi/linux/fs.h.
@@ -72,7 +72,22 @@ pub(crate) struct Target {
     users: Mutex<Vec<u64>>,
 }
 
-static NUMBERS: Mutex<(Vec<u32>, u32)> = Mutex::new((Vec::new(), 0));
+/// Numbers that are free again, and the first that was never given.
+pub(super) type Numbers = (Vec<u32>, u32);
+
+static NUMBERS: Mutex<Numbers> = Mutex::new((Vec::new(), 0));
+
+pub(super) fn numbers() -> MutexGuard<'static, Numbers> {
+    NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn new_number() -> u32 {
+    let mut numbers = numbers();
+    numbers.0.pop().unwrap_or_else(|| {
+        numbers.1 += 1;
+        numbers.1 - 1
+    })
+}
 
 impl Target {
     pub(crate) fn new(
@@ -83,11 +98,8 @@ impl Target {
         path: Option<PathBuf>,
         lanes: Lanes,
     ) -> Self {
-        let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = numbers.0.pop().unwrap_or_else(|| {
-            numbers.1 += 1;
-            numbers.1 - 1
-        });
+        fork::hold_over_forks(super::hold_locks);
+        let number = new_number();
         let memory = direct.map_or(1, |direct| direct.memory);
         let first_block = direct.map_or(1, |direct| direct.block);
         let direct = AtomicU32::new(direct.map_or(0, |direct| direct.block));
@@ -203,7 +215,7 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).0.push(self.number);
+        numbers().0.push(self.number);
     }
 }
 

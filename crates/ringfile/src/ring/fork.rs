@@ -1,12 +1,14 @@
-//! Knowing that this process is a forked child.
+//! Knowing that this process is a forked child, and leaving it no lock that a thread held which it has not.
 //!
 //! A child shares the parent's rings: submitting to one would put operations into the parent's queue. A page that the
 //! kernel wipes in children (`MADV_WIPEONFORK`) tells them apart for the price of one load, also after a raw `clone`,
-//! which `pthread_atfork` would not see.
+//! which `pthread_atfork` would not see. That is for the locks, which whoever forks holds until both processes are there.
 
+use std::any::Any;
+use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 struct Page(NonNull<AtomicU64>);
 
@@ -67,4 +69,38 @@ impl Mark {
     pub(crate) fn is_current(self) -> bool {
         self.page.load(Ordering::Relaxed) == self.value
     }
+}
+
+/// Takes locks, in the order in which they are nested elsewhere, and gives their guards.
+pub(crate) type Hold = fn() -> Box<dyn Any>;
+
+static HOLD: OnceLock<Hold> = OnceLock::new();
+
+thread_local! {
+    static HELD: RefCell<Option<Box<dyn Any>>> = const { RefCell::new(None) };
+}
+
+/// From now on whoever forks holds these locks, so that the child finds them free and what they guard whole. The same for
+/// every call.
+#[inline]
+pub(crate) fn hold_over_forks(hold: Hold) {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    // No `Once`: a child of a fork in the middle of one would wait for it for ever.
+    if !DONE.load(Ordering::Relaxed) && !DONE.swap(true, Ordering::Relaxed) {
+        let _ = HOLD.set(hold);
+        // SAFETY: the functions are there for as long as the process, or the library, whose unloading takes them out.
+        // Where there is no memory for the entry, forks go on as without.
+        let _ = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
+    }
+}
+
+extern "C" fn before() {
+    if let Some(hold) = HOLD.get() {
+        // A thread that ends has no place for the guards, and takes no lock.
+        let _ = HELD.try_with(|held| held.replace(Some(hold())));
+    }
+}
+
+extern "C" fn after() {
+    let _ = HELD.try_with(RefCell::take);
 }

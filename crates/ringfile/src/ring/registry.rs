@@ -34,7 +34,7 @@ static CAN_CLONE: AtomicBool = AtomicBool::new(false);
 /// Counts the registrations that went: what was remembered of addresses before holds no more.
 static RELEASES: AtomicU64 = AtomicU64::new(0);
 
-struct Holder {
+pub(crate) struct Holder {
     ring: Option<(setup::Mapping, Mark)>,
     tried: bool,
     free: Vec<u32>,
@@ -86,7 +86,7 @@ impl Holder {
     }
 }
 
-fn holder() -> MutexGuard<'static, Holder> {
+pub(crate) fn holder() -> MutexGuard<'static, Holder> {
     HOLDER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
