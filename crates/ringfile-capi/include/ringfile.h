@@ -7,7 +7,7 @@
  * words, is in ringfile_last_error() of the same thread. -EBADF: the handle is NULL, was closed, or is none of that
  * kind. -EPERM: the handle belongs to another thread. -EFAULT: a pointer is NULL. -EINVAL: an argument makes no sense.
  * -EDEADLK: the call would block a thread that runs ringfile's Rust tasks, or is inside of another call on the same
- * handle. -EOPNOTSUPP in a forked child: rings belong to the parent; use the library only after the fork, or exec.
+ * handle. -EOPNOTSUPP: the file system, the kernel or a forked child (see FORK) has not what is asked for.
  * -ENOTRECOVERABLE: a defect of the library, which says so instead of ending the process.
  *
  * HANDLES. Pointers to pools, buffers, memory, files, batches, reads and queues are numbers in disguise: they point to
@@ -25,6 +25,17 @@
  *
  * DIRECT I/O. Reads of any offset, length and address work; what does not fit the file's alignment goes through
  * aligned memory of the library's own. Writes must fit it: -EINVAL, with the multiple that the file needs in words.
+ *
+ * FORK. Use the library only after the fork, or exec in the child. A child of a process that has used it before gets
+ * the right bytes or -EOPNOTSUPP, and the parent's I/O goes on. Carried out is what needs no I/O (handles, sizes,
+ * ringfile_sync_range) and what is a plain call on the calling thread: all reads, writes and syncs of files with
+ * RINGFILE_ROUTE_INLINE; with RINGFILE_ROUTE_AUTO whatever is done so there, as reads of cached blocks, and reads and
+ * writes on tmpfs. Refused, with -EOPNOTSUPP, is what needs a ring that the thread had at the fork, a thread of the
+ * library's, or a queue or reads that were used before the fork and would have to wait. What was in flight at the fork
+ * ends in the child with -ECANCELED (-EOPNOTSUPP where a thread waits for a ringfile_async_read). A thread that the
+ * child starts has a ring of its own. No call waits for a lock that another thread had at the fork, but for that of a
+ * pool which such a thread was getting memory from or giving it back to: a child makes its own pool. All of this holds
+ * for fork(), not for a bare clone() or vfork(), after which there is exec and _exit alone.
  *
  * STRUCTS with a `size` field may grow in later versions: set it to sizeof, and all else that you do not use to 0,
  * which always stands for the default.
@@ -474,6 +485,8 @@ const char *ringfile_last_error(void);
 
 // Opens a file. `*file` gets the handle, to be closed with ringfile_close.
 //
+// A process's record locks (fcntl(F_SETLK), not F_OFD_SETLK) on the file end with ringfile_close, see there.
+//
 // Any thread. Blocks as open(2). Errors are those of open(2); -EOPNOTSUPP: direct I/O can't be had, and nothing was made
 // or cut for it; -EINVAL: options that make no sense together.
 //
@@ -487,6 +500,9 @@ int ringfile_open(const char *path,
 // for the descriptor and all that share it; where it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
 // RINGFILE_DONT_CACHE, route and durability. `options` may be NULL.
 //
+// Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
+// ringfile_close, which closes the duplicate.
+//
 // Any thread. Does not block. -EBADF: no descriptor; -EMFILE: no room for the duplicate.
 //
 // Pointers: `options` points to one whose size is set, or is NULL; `file` points to where the handle is to go.
@@ -498,6 +514,10 @@ int ringfile_open_fd(int fd,
 //
 // Any thread. Does not block. Syncs nothing. A thread's ring that used the file gives it up with the thread's next
 // operation, with ringfile_thread_rest, or when the thread ends: until then a deleted file's blocks stay taken.
+//
+// As with any close(2) of a descriptor of the file, all record locks go that the process has on it (fcntl(F_SETLK), lockf),
+// whichever descriptor they were taken by, at once or when the last operation is over. Locks of F_OFD_SETLK and flock stay
+// with the caller's descriptors.
 int ringfile_close(struct ringfile_file *file);
 
 // The size in bytes. Any thread. Blocks as fstat(2).
@@ -618,6 +638,9 @@ int64_t ringfile_writev(const struct ringfile_file *file,
 
 // Carries out many reads of one file together, and waits for all. Each request's `result` tells of that read. How many of
 // them failed; negative where none was begun.
+//
+// ringfile_last_error() has words for one that failed, the last. For the others strerror(-result) says what the errno
+// means; a batch keeps words for each (ringfile_batch_error).
 //
 // Any thread. Blocks. Allocates nothing once the thread has done as many together.
 //

@@ -6,13 +6,14 @@
 use std::ffi::{c_int, c_void};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use ringfile::Error;
 
 use crate::error::{Fault, Result, call, done};
 use crate::file::{self, ringfile_file};
+use crate::fork::Guard;
 use crate::table::Table;
 use crate::{memory, raw};
 
@@ -25,9 +26,15 @@ static ASYNC_READS: Table<Arc<Under>> = Table::new("ringfile_async_read", 15);
 
 type Read = Pin<Box<dyn Future<Output = std::result::Result<usize, Error>> + Send>>;
 
+/// Locks the table of reads while the process forks.
+pub(crate) fn hold() -> Guard {
+    ASYNC_READS.hold()
+}
+
 /// A read that is under way.
 struct Under {
     state: Mutex<State>,
+    process: u32,
     alarm: Arc<Alarm>,
 }
 
@@ -74,15 +81,28 @@ impl State {
 
 impl Under {
     fn new(read: Read) -> Self {
-        Self { state: Mutex::new(State::Running(read)), alarm: Arc::default() }
+        Self { state: Mutex::new(State::Running(read)), process: std::process::id(), alarm: Arc::default() }
     }
 
-    fn advance(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).advance(&self.alarm)
+    /// The read's state. In a forked child another thread, which is not there, may have it for ever.
+    fn lock(&self) -> Result<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Ok(state),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if std::process::id() != self.process => Err(Fault::new(
+                libc::EOPNOTSUPP,
+                "a thread of the parent's had this read when the process forked: wait for it there",
+            )),
+            Err(TryLockError::WouldBlock) => Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+
+    fn advance(&self) -> Result<bool> {
+        Ok(self.lock()?.advance(&self.alarm))
     }
 
     fn wait(&self) -> Result<i64> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock()?;
         while !state.advance(&self.alarm) {
             self.alarm.wait();
         }
@@ -121,7 +141,7 @@ pub unsafe extern "C" fn ringfile_async_read_start(
             let buffer = file.read_at(buffer, offset).await?;
             Ok(buffer.len())
         })));
-        under.advance();
+        under.advance()?;
         match ASYNC_READS.add(Arc::clone(&under)) {
             // SAFETY: not null, and to be written to, says the header.
             Ok(handle) => unsafe { raw::put(read, handle, "where the handle of the read is to go") },
@@ -137,7 +157,7 @@ pub unsafe extern "C" fn ringfile_async_read_start(
 /// Whether a read has ended: 1 or 0. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_async_read_is_done(read: *const ringfile_async_read) -> c_int {
-    call(|| Ok(i64::from(ASYNC_READS.get(read)?.advance()))) as c_int
+    call(|| Ok(i64::from(ASYNC_READS.get(read)?.advance()?))) as c_int
 }
 
 /// Waits for a read, takes its result, and closes the handle: the bytes read, fewer than wanted only at the end of the

@@ -9,6 +9,7 @@ use ringfile::{Batch, File};
 
 use crate::error::{Fault, Result, call, done, errno, remember};
 use crate::file::{self, ringfile_file};
+use crate::fork::Guard;
 use crate::memory;
 use crate::raw::{self, Growing};
 use crate::table::Table;
@@ -49,6 +50,11 @@ pub struct ringfile_batch_options {
 unsafe impl Growing for ringfile_batch_options {}
 
 static BATCHES: Table<Arc<Mutex<State>>> = Table::new("ringfile_batch", 13);
+
+/// Locks the table of batches while the process forks; a batch is never waited for.
+pub(crate) fn hold() -> Guard {
+    BATCHES.hold()
+}
 
 struct State {
     options: ringfile_batch_options,

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use ringfile::{Durability, File, OpenOptions, Route};
 
 use crate::error::{Fault, Result, call, done};
+use crate::fork::Guard;
 use crate::raw::{self, Growing};
 use crate::table::Table;
 
@@ -15,6 +16,11 @@ pub struct ringfile_file {
 }
 
 static FILES: Table<File> = Table::new("ringfile_file", 7);
+
+/// Locks the files while the process forks.
+pub(crate) fn hold() -> Guard {
+    FILES.hold()
+}
 
 /// What a handle stands for.
 #[inline]
@@ -138,6 +144,8 @@ fn options(from: &ringfile_open_options) -> Result<OpenOptions> {
 
 /// Opens a file. `*file` gets the handle, to be closed with ringfile_close.
 ///
+/// A process's record locks (fcntl(F_SETLK), not F_OFD_SETLK) on the file end with ringfile_close, see there.
+///
 /// Any thread. Blocks as open(2). Errors are those of open(2); -EOPNOTSUPP: direct I/O can't be had, and nothing was made
 /// or cut for it; -EINVAL: options that make no sense together.
 ///
@@ -164,6 +172,9 @@ pub unsafe extern "C" fn ringfile_open(
 /// What may be done with it is what it was opened for; of the options count RINGFILE_DIRECT (which switches direct I/O on
 /// for the descriptor and all that share it; where it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
 /// RINGFILE_DONT_CACHE, route and durability. `options` may be NULL.
+///
+/// Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
+/// ringfile_close, which closes the duplicate.
 ///
 /// Any thread. Does not block. -EBADF: no descriptor; -EMFILE: no room for the duplicate.
 ///
@@ -198,6 +209,10 @@ pub unsafe extern "C" fn ringfile_open_fd(
 ///
 /// Any thread. Does not block. Syncs nothing. A thread's ring that used the file gives it up with the thread's next
 /// operation, with ringfile_thread_rest, or when the thread ends: until then a deleted file's blocks stay taken.
+///
+/// As with any close(2) of a descriptor of the file, all record locks go that the process has on it (fcntl(F_SETLK), lockf),
+/// whichever descriptor they were taken by, at once or when the last operation is over. Locks of F_OFD_SETLK and flock stay
+/// with the caller's descriptors.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_close(file: *mut ringfile_file) -> c_int {
     done(|| FILES.remove(file).map(drop))

@@ -236,6 +236,9 @@ pub unsafe extern "C" fn ringfile_writev(
 /// Carries out many reads of one file together, and waits for all. Each request's `result` tells of that read. How many of
 /// them failed; negative where none was begun.
 ///
+/// ringfile_last_error() has words for one that failed, the last. For the others strerror(-result) says what the errno
+/// means; a batch keeps words for each (ringfile_batch_error).
+///
 /// Any thread. Blocks. Allocates nothing once the thread has done as many together.
 ///
 /// Pointers: `count` requests at `requests`, and memory for each, as at the top of this file.

@@ -12,6 +12,7 @@ mod batch;
 mod control;
 mod error;
 mod file;
+mod fork;
 mod info;
 mod io;
 mod local;

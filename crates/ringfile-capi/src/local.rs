@@ -9,10 +9,16 @@ use std::thread::ThreadId;
 use ringfile::{AsyncReads, Queue};
 
 use crate::error::{Fault, Result};
+use crate::fork::Guard;
 use crate::table::Table;
 
 static READS: Table<ThreadId> = Table::new("ringfile_reads", 9);
 static QUEUES: Table<ThreadId> = Table::new("ringfile_queue", 11);
+
+/// Locks what says which thread has which, while the process forks.
+pub(crate) fn hold() -> [Guard; 2] {
+    [READS.hold(), QUEUES.hold()]
+}
 
 /// A value of this thread's.
 pub(crate) struct Own<T: Local> {

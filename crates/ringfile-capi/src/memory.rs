@@ -11,6 +11,7 @@ use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 use ringfile::{Buffer, RegisteredMemory};
 
 use crate::error::{Fault, Result, call, done};
+use crate::fork::{self, Guard};
 use crate::raw;
 use crate::table::Table;
 
@@ -35,12 +36,18 @@ struct Registered {
     len: usize,
 }
 
+/// Locks the known memory while the process forks, then what of it is registered.
+pub(crate) fn hold() -> [Guard; 2] {
+    [Box::new(known()), REGISTERED.hold()]
+}
+
 fn known() -> RwLockWriteGuard<'static, BTreeMap<usize, Buffer>> {
     KNOWN.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Has operations find a buffer by its address. Gives it back where some of it is known already.
 pub(crate) fn add(buffer: Buffer) -> std::result::Result<(), Buffer> {
+    fork::heed();
     let start = buffer.as_ptr().addr();
     let mut known = known();
     let before = known.range(..start + buffer.capacity()).next_back();

@@ -6,6 +6,7 @@
 use std::sync::{PoisonError, RwLock};
 
 use crate::error::{Fault, Result};
+use crate::fork::{self, Guard};
 
 /// Low bits of a handle, which say its kind. No memory has an odd address that somebody allocated.
 const TAG_BITS: u32 = 4;
@@ -34,8 +35,17 @@ impl<T> Table<T> {
         Self { what, tag, slots: RwLock::new(Slots { slots: Vec::new(), free: Vec::new() }) }
     }
 
+    /// Locks it while the process forks.
+    pub(crate) fn hold(&'static self) -> Guard
+    where
+        T: 'static,
+    {
+        Box::new(self.slots.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Gives a value a handle.
     pub(crate) fn add<H>(&self, value: T) -> Result<*mut H> {
+        fork::heed();
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let place = match slots.free.pop() {
             Some(place) => place,

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
+mod forks;
 mod header;
 mod misuse;
 mod operations;
@@ -89,6 +90,20 @@ fn pool_options() -> ringfile_pool_options {
         unregistered: 0,
         dont_fork: 0,
     }
+}
+
+/// Runs a test once more in a process of its own, with that in its environment. True there, false when that went well.
+fn apart(name: &str, environment: &[(&str, &str)]) -> bool {
+    const APART: &str = "RINGFILE_TEST_APART";
+    if std::env::var_os(APART).is_some_and(|apart| apart == name) {
+        return true;
+    }
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+    again.args([name, "--exact", "--nocapture"]).env(APART, name).envs(environment.iter().copied());
+    let output = again.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.contains("1 passed"), "{told}");
+    false
 }
 
 fn place(memory: &mut [u8], offset: usize) -> *mut c_void {

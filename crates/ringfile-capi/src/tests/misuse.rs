@@ -167,44 +167,6 @@ fn a_batch_is_used_by_one_thread_at_a_time() {
 }
 
 #[test]
-fn a_forked_child_hears_that_rings_are_the_parent_s() {
-    if ring() != RINGFILE_ROUTE_RING {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("data");
-    std::fs::write(&path, content(1)).unwrap();
-    let (file, queue, mut page) = (open(&path, RINGFILE_READ, ring()), queue(), vec![0; PAGE]);
-    let mut result = ringfile_result { user_data: 0, result: 0 };
-    // SAFETY: memory that is here.
-    unsafe {
-        assert_eq!(well(ringfile_read(file, place(&mut page, 0), PAGE, 0)), PAGE as i64);
-        well(ringfile_queue_read(queue, file, place(&mut page, 0), PAGE, 0, 0));
-        assert_eq!(well(ringfile_queue_wait(queue, &mut result, 1, 1, -1)), 1);
-    }
-    // SAFETY: the child makes a few calls and ends at once.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: memory that is here.
-        let refused = unsafe {
-            let read = ringfile_read(file, place(&mut page, 0), PAGE, 0);
-            let words = said().contains("forked child");
-            ringfile_queue_read(queue, file, place(&mut page, 0), PAGE, 0, 0);
-            let taken = ringfile_queue_wait(queue, &mut result, 1, 1, -1);
-            read == -i64::from(libc::EOPNOTSUPP) && words && taken == 1 && result.result == read
-        };
-        // SAFETY: ends the child without running what belongs to the parent.
-        unsafe { libc::_exit(if refused { 0 } else { 1 }) };
-    }
-    let mut status = 0;
-    // SAFETY: a pointer to what is here.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    assert_eq!(status, 0, "the child");
-    well(ringfile_queue_free(queue));
-    well(ringfile_close(file));
-}
-
-#[test]
 fn the_library_tells_of_itself() {
     // SAFETY: a text that ends with 0.
     let version = unsafe { CStr::from_ptr(ringfile_version()) }.to_str().unwrap();

@@ -1,0 +1,46 @@
+//! Forks: the child finds the locks of this interface free, whatever other threads of the parent did.
+//!
+//! What always holds: whoever forks holds the locks of all tables, and of the known memory, until both processes are there.
+//! They are taken in the order in which they are nested elsewhere.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::{any_thread, batch, file, local, memory, pool};
+
+/// The guard of a lock that is held while a process forks.
+pub(crate) type Guard = Box<dyn Any>;
+
+thread_local! {
+    static HELD: RefCell<Vec<Guard>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Has forks heeded from now on. To be called before any lock is taken that a child could find locked.
+#[inline]
+pub(crate) fn heed() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    // No `Once`: a child of a fork in the middle of one would wait for it for ever.
+    if !DONE.load(Ordering::Relaxed) && !DONE.swap(true, Ordering::Relaxed) {
+        // SAFETY: the functions are there for as long as the library, whose unloading takes them out. Where there is no
+        // memory for the entry, forks go on as without.
+        let _ = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
+    }
+}
+
+extern "C" fn before() {
+    // A thread that ends has no place for the guards, and takes no lock.
+    let _ = HELD.try_with(|held| {
+        let mut held = held.borrow_mut();
+        held.push(file::hold());
+        held.extend(pool::hold());
+        held.extend(local::hold());
+        held.push(batch::hold());
+        held.push(any_thread::hold());
+        held.extend(memory::hold());
+    });
+}
+
+extern "C" fn after() {
+    let _ = HELD.try_with(RefCell::take);
+}

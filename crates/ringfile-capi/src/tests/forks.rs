@@ -1,0 +1,304 @@
+//! Forked children: what is a plain call is carried out, all else refused, and none waits for a lock of the parent's.
+
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+use crate::any_thread::*;
+use crate::batch::*;
+use crate::control::*;
+use crate::file::*;
+use crate::io::*;
+use crate::memory::*;
+use crate::pool::*;
+use crate::queue::*;
+use crate::reads::*;
+
+const REFUSED: i64 = -(libc::EOPNOTSUPP as i64);
+
+/// Forks. The child does `check` and ends, with an alarm against hanging.
+fn in_a_child(check: impl FnOnce()) {
+    // SAFETY: the child has this thread alone, and the C library's allocator is made for that; it ends with `_exit`, so
+    // that nothing of the parent's is run twice.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork failed");
+    if child == 0 {
+        // SAFETY: changes this process alone.
+        unsafe { libc::alarm(20) };
+        let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_ok();
+        // SAFETY: ends this process, and touches no memory.
+        unsafe { libc::_exit(if passed { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: a pointer to what is here.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the forked child failed (1 << 8), or hung (14)");
+}
+
+fn refused(result: impl Into<i64>) {
+    fails(result, libc::EOPNOTSUPP, "forked child");
+}
+
+fn a_queue() -> *mut ringfile_queue {
+    let mut queue = ptr::null_mut();
+    // SAFETY: a pointer to what is here.
+    well(unsafe { ringfile_queue_create(1, &mut queue) });
+    queue
+}
+
+fn some_reads() -> *mut ringfile_reads {
+    let mut reads = ptr::null_mut();
+    // SAFETY: a pointer to what is here.
+    well(unsafe { ringfile_reads_create(&mut reads) });
+    reads
+}
+
+/// The result of a page's read by the queue, which has nothing open then.
+fn by_queue(queue: *mut ringfile_queue, file: *const ringfile_file, page: &mut [u8]) -> i64 {
+    let mut result = ringfile_result { user_data: 0, result: 0 };
+    // SAFETY: memory that is here; the queue has nothing of it when this returns.
+    unsafe {
+        well(ringfile_queue_read(queue, file, place(page, 0), PAGE, 0, 0));
+        assert_eq!(well(ringfile_queue_wait(queue, &mut result, 1, 1, -1)), 1);
+    }
+    assert_eq!(well(ringfile_queue_open(queue)), 0);
+    result.result
+}
+
+fn by_reads(reads: *mut ringfile_reads, file: *const ringfile_file, page: &mut [u8]) -> i64 {
+    let mut read = 0;
+    // SAFETY: memory that is here; the read is waited for.
+    unsafe { well(ringfile_reads_start(reads, file, place(page, 0), PAGE, 0, &mut read)) };
+    ringfile_reads_wait(reads, read)
+}
+
+/// A way of reading page 0, which gives the call's result.
+type Form<'a> = dyn Fn(&mut [u8]) -> i64 + 'a;
+
+/// The results of every form of reading page 0, each with whether the page is there.
+fn every_read(
+    file: *const ringfile_file,
+    queue: *mut ringfile_queue,
+    reads: *mut ringfile_reads,
+) -> [(i64, bool); 6] {
+    let forms: [&Form<'_>; 6] = [
+        // SAFETY: memory that is here until the calls return.
+        &|page| unsafe { ringfile_read(file, place(page, 0), PAGE, 0) },
+        &|page| {
+            let part = ringfile_part { data: place(page, 0), length: PAGE };
+            // SAFETY: as above.
+            unsafe { ringfile_readv(file, &part, 1, 0) }
+        },
+        &|page| {
+            let data = place(page, 0);
+            let mut request = ringfile_read_request { offset: 0, data, length: PAGE, result: 99 };
+            // SAFETY: as above.
+            let failed = unsafe { ringfile_read_many(file, &mut request, 1) };
+            assert_eq!(failed, i32::from(request.result < 0));
+            request.result
+        },
+        &|page| by_queue(queue, file, page),
+        &|page| by_queue(a_queue(), file, page),
+        &|page| by_reads(reads, file, page),
+    ];
+    forms.map(|form| {
+        let mut page = vec![99; PAGE];
+        (form(&mut page), is_page(&page, 0))
+    })
+}
+
+/// A folder in memory, where there is one.
+fn in_memory() -> Option<PathBuf> {
+    Some(PathBuf::from("/dev/shm")).filter(|path| path.is_dir())
+}
+
+#[test]
+fn a_forked_child_does_plain_calls_and_is_refused_what_is_the_parent_s() {
+    let name = "tests::forks::a_forked_child_does_plain_calls_and_is_refused_what_is_the_parent_s";
+    if ring() != RINGFILE_ROUTE_RING || !apart(name, &[]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, content(2)).unwrap();
+    let flags = RINGFILE_READ | RINGFILE_WRITE;
+    let (file, plain) = (open(&path, flags, ring()), open(&path, flags, RINGFILE_ROUTE_INLINE));
+    let by_workers = open(&path, flags, RINGFILE_ROUTE_WORKERS);
+    let shared_memory = in_memory().map(|folder| {
+        let named = tempfile::NamedTempFile::new_in(folder).unwrap();
+        std::fs::write(named.path(), content(2)).unwrap();
+        (open(named.path(), flags, RINGFILE_ROUTE_AUTO), named)
+    });
+    let (queue, reads) = (a_queue(), some_reads());
+    for file in [file, plain, by_workers] {
+        assert_eq!(every_read(file, queue, reads), [(PAGE as i64, true); 6]);
+    }
+    in_a_child(|| {
+        for file in [file, by_workers] {
+            assert_eq!(every_read(file, queue, reads), [(REFUSED, false); 6]);
+            refused(ringfile_sync_data(file));
+            refused(ringfile_sync_all(file));
+            // SAFETY: memory that is here.
+            refused(unsafe { ringfile_write(file, content(1).as_ptr().cast(), PAGE, 0) });
+        }
+        refused(ringfile_truncate(file, PAGE as u64));
+        assert_eq!(every_read(plain, queue, reads), [(PAGE as i64, true); 6]);
+        if let Some((file, _)) = shared_memory {
+            assert_eq!(every_read(file, queue, reads), [(PAGE as i64, true); 6]);
+        }
+        // SAFETY: memory that is here.
+        well(unsafe { ringfile_write(plain, content(1).as_ptr().cast(), PAGE, PAGE as u64) });
+        well(ringfile_sync_data(plain));
+        assert_eq!(well(ringfile_size(file)), 2 * PAGE as i64);
+        let opened = open(&path, RINGFILE_READ, ring());
+        let mut page = vec![99; PAGE];
+        // SAFETY: memory that is here.
+        refused(unsafe { ringfile_read(opened, place(&mut page, 0), PAGE, 0) });
+        let at = opened.addr();
+        // A thread of the child's has a ring of its own.
+        let elsewhere = move || {
+            // SAFETY: memory that is here.
+            let read =
+                unsafe { ringfile_read(ptr::without_provenance(at), place(&mut page, 0), PAGE, PAGE as u64) };
+            assert_eq!((well(read), is_page(&page, 0)), (PAGE as i64, true), "what the child wrote");
+        };
+        std::thread::spawn(elsewhere).join().unwrap();
+        well(ringfile_close(opened));
+        well(ringfile_reads_free(reads));
+        well(ringfile_queue_free(queue));
+        well(ringfile_close(file));
+    });
+    assert_eq!(every_read(file, queue, reads), [(PAGE as i64, true); 6], "the parent goes on");
+}
+
+#[test]
+fn what_did_plain_calls_alone_before_the_fork_begins_nothing_that_nobody_waits_for() {
+    let name =
+        "tests::forks::what_did_plain_calls_alone_before_the_fork_begins_nothing_that_nobody_waits_for";
+    if ring() != RINGFILE_ROUTE_RING || !apart(name, &[]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, content(1)).unwrap();
+    let (plain, file) =
+        (open(&path, RINGFILE_READ, RINGFILE_ROUTE_INLINE), open(&path, RINGFILE_READ, ring()));
+    let (queue, reads) = (a_queue(), some_reads());
+    in_a_child(|| {
+        assert_eq!(every_read(file, queue, reads), [(PAGE as i64, true); 6], "nothing was begun before");
+    });
+    assert_eq!(every_read(plain, queue, reads), [(PAGE as i64, true); 6]);
+    in_a_child(|| {
+        // `ringfile_readv` waits for the ring that it makes for itself.
+        let read = (REFUSED, false);
+        let vectored = (PAGE as i64, true);
+        let got = every_read(file, queue, reads);
+        assert!(got.iter().all(|&result| result == read || result == vectored), "{got:?}");
+        assert_eq!((got[0], got[3], got[5]), (read, read, read));
+        refused(ringfile_sync_data(file));
+    });
+}
+
+#[test]
+fn what_other_threads_had_in_flight_ends_in_the_child() {
+    let name = "tests::forks::what_other_threads_had_in_flight_ends_in_the_child";
+    if !apart(name, &[]) {
+        return;
+    }
+    let (ours, theirs) = std::io::pipe().unwrap();
+    let mut options = options(0, RINGFILE_ROUTE_WORKERS);
+    options.size = size_of::<ringfile_open_options>();
+    let (mut pipe, queue, mut page) = (ptr::null_mut(), a_queue(), vec![0; PAGE]);
+    let mut result = ringfile_result { user_data: 0, result: 0 };
+    // SAFETY: memory that is here until the queue was waited for.
+    unsafe {
+        well(ringfile_open_fd(std::os::fd::AsRawFd::as_raw_fd(&ours), &options, &mut pipe));
+        well(ringfile_queue_read(queue, pipe, place(&mut page, 0), PAGE, 0, 0));
+        well(ringfile_queue_submit(queue));
+    }
+    in_a_child(|| {
+        // SAFETY: memory that is here.
+        assert_eq!(well(unsafe { ringfile_queue_wait(queue, &mut result, 1, 1, -1) }), 1);
+        assert_eq!(result.result, -i64::from(libc::ECANCELED));
+        assert_eq!(well(ringfile_queue_open(queue)), 0);
+    });
+    std::io::Write::write_all(&mut &theirs, b"parent").unwrap();
+    // SAFETY: as above.
+    assert_eq!(well(unsafe { ringfile_queue_wait(queue, &mut result, 1, 1, -1) }), 1);
+    assert_eq!((result.result, &page[..6]), (6, b"parent".as_slice()));
+}
+
+/// Everything that makes and closes handles.
+fn make_and_close(path: &Path) {
+    let (file, pool) = (open(path, RINGFILE_READ, RINGFILE_ROUTE_INLINE), pool(1 << 20));
+    let (queue, reads, mut page) = (a_queue(), some_reads(), vec![99; PAGE]);
+    let (mut batch, mut buffer, mut memory) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+    let mut own = vec![0_u8; PAGE];
+    // SAFETY: memory that is here until what has it is closed.
+    unsafe {
+        well(ringfile_batch_create(ptr::null(), &mut batch));
+        well(ringfile_buffer_get(pool, PAGE, &mut buffer));
+        well(ringfile_memory_register(own.as_mut_ptr().cast(), PAGE, &mut memory));
+        assert_eq!(well(ringfile_read(file, place(&mut page, 0), PAGE, 0)), PAGE as i64);
+        assert!(is_page(&page, 0));
+        well(ringfile_memory_unregister(memory));
+    }
+    assert_eq!(well(ringfile_buffer_read(file, buffer, 0)), PAGE as i64);
+    well(ringfile_buffer_release(buffer));
+    well(ringfile_batch_free(batch));
+    well(ringfile_queue_free(queue));
+    well(ringfile_reads_free(reads));
+    well(ringfile_pool_free(pool));
+    well(ringfile_close(file));
+}
+
+#[test]
+fn no_child_waits_for_a_lock_that_a_thread_of_the_parent_s_has() {
+    let name = "tests::forks::no_child_waits_for_a_lock_that_a_thread_of_the_parent_s_has";
+    if !apart(name, &[]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, content(1)).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    make_and_close(&path);
+                }
+            });
+        }
+        let forks = std::panic::catch_unwind(|| {
+            for _ in 0..200 {
+                in_a_child(|| (0..3).for_each(|_| make_and_close(&path)));
+            }
+        });
+        over.store(true, Ordering::Relaxed);
+        forks.unwrap();
+    });
+}
+
+#[test]
+fn a_read_that_a_thread_of_the_parent_s_waits_for_is_refused_to_the_child() {
+    let name = "tests::forks::a_read_that_a_thread_of_the_parent_s_waits_for_is_refused_to_the_child";
+    if !apart(name, &[]) {
+        return;
+    }
+    let (ours, theirs) = std::io::pipe().unwrap();
+    let (mut pipe, mut read, mut page) = (ptr::null_mut(), ptr::null_mut(), vec![0; PAGE]);
+    // SAFETY: memory that is here until the read was waited for.
+    unsafe {
+        well(ringfile_open_fd(std::os::fd::AsRawFd::as_raw_fd(&ours), ptr::null(), &mut pipe));
+        well(ringfile_async_read_start(pipe, place(&mut page, 0), PAGE, 0, &mut read));
+    }
+    in_a_child(|| {
+        let result = ringfile_async_read_wait(read);
+        assert!([REFUSED, -i64::from(libc::ECANCELED)].contains(&result), "{result}: {}", said());
+    });
+    std::io::Write::write_all(&mut &theirs, b"parent").unwrap();
+    assert_eq!(well(ringfile_async_read_wait(read)), 6);
+    assert_eq!(&page[..6], b"parent");
+}
