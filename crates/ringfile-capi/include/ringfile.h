@@ -147,6 +147,18 @@
 // See RINGFILE_VERSION_MAJOR.
 #define RINGFILE_VERSION_PATCH 0
 
+// The level of a message: a defect, or something that is lost.
+#define RINGFILE_LOG_ERROR 1
+
+// Something does not work as it should, and is done in another way: no io_uring, memory that can't be registered.
+#define RINGFILE_LOG_WARNING 2
+
+// Something that is worth knowing.
+#define RINGFILE_LOG_INFO 3
+
+// What the library found out and decided.
+#define RINGFILE_LOG_DEBUG 4
+
 // ringfile_pool_options.huge_pages: huge pages where the system makes them by itself.
 #define RINGFILE_HUGE_PAGES_AUTO 0
 
@@ -279,6 +291,10 @@ typedef struct ringfile_read_request {
     // Set by the call: the bytes read, fewer than `length` only at the end of the file, or a negative errno.
     int64_t result;
 } ringfile_read_request;
+
+// A function that is told what the library warns of: what was given with it, a level (RINGFILE_LOG_...), and one line,
+// which is the library's and gone when the function returns.
+typedef void (*ringfile_log)(void *context, int level, const char *message);
 
 // How a pool is to be. All zeros but `size` and `capacity` are the defaults.
 typedef struct ringfile_pool_options {
@@ -648,6 +664,19 @@ int64_t ringfile_writev(const struct ringfile_file *file,
 int ringfile_read_many(const struct ringfile_file *file,
                        struct ringfile_read_request *requests,
                        size_t count);
+
+// Has the library tell what it warns of: that it goes on without io_uring, that memory could not be registered, defects.
+// Each message is told to `callback`, with `context`; NULL switches that off, as it is at first. For the whole process:
+// the last call counts. When it returns, the function that was set before is not running and is not called again.
+//
+// The function may be called by any thread, by several at once, from inside of any function of this header, and from
+// threads of the library's own. It must be quick, must return (no longjmp, no C++ exception), and must call no function of
+// this header: ringfile_set_log is -EDEADLK there, others may fail or wait for themselves. What it would be told meanwhile
+// on the same thread is lost, and so is what another thread tells at the moment of a fork or of this call.
+//
+// Any thread. Waits for the function that was set before. -EBUSY: something else in this program takes the messages.
+int ringfile_set_log(ringfile_log callback,
+                     void *context);
 
 // Registers memory of the caller's own (a buffer pool, a page cache), so that operations on any part of it use
 // io_uring's fixed buffers, whatever call they come by. `*memory` gets the handle.

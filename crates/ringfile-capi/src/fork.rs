@@ -7,7 +7,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{any_thread, batch, file, local, memory, pool};
+use crate::{any_thread, batch, file, local, log, memory, pool};
 
 /// The guard of a lock that is held while a process forks.
 pub(crate) type Guard = Box<dyn Any>;
@@ -38,6 +38,7 @@ extern "C" fn before() {
         held.push(batch::hold());
         held.push(any_thread::hold());
         held.extend(memory::hold());
+        held.extend(log::hold());
     });
 }
 

@@ -16,6 +16,7 @@ mod fork;
 mod info;
 mod io;
 mod local;
+mod log;
 mod memory;
 mod pool;
 mod queue;

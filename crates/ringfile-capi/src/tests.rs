@@ -4,6 +4,7 @@
 
 mod forks;
 mod header;
+mod logs;
 mod misuse;
 mod operations;
 

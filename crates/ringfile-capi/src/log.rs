@@ -1,0 +1,164 @@
+//! What the library warns of, told to a function of the caller's.
+//!
+//! A subscriber of `tracing` that keeps nothing. What always holds: none is installed before a function is set; once
+//! `ringfile_set_log` has returned, the function before is not running, and never called again.
+
+use std::cell::Cell;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::fmt::{Debug, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock, TryLockError};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::Interest;
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::error::{Fault, done};
+use crate::fork::{self, Guard};
+
+/// The level of a message: a defect, or something that is lost.
+pub const RINGFILE_LOG_ERROR: c_int = 1;
+/// Something does not work as it should, and is done in another way: no io_uring, memory that can't be registered.
+pub const RINGFILE_LOG_WARNING: c_int = 2;
+/// Something that is worth knowing.
+pub const RINGFILE_LOG_INFO: c_int = 3;
+/// What the library found out and decided.
+pub const RINGFILE_LOG_DEBUG: c_int = 4;
+
+/// A function that is told what the library warns of: what was given with it, a level (RINGFILE_LOG_...), and one line,
+/// which is the library's and gone when the function returns.
+pub type ringfile_log =
+    Option<unsafe extern "C" fn(context: *mut c_void, level: c_int, message: *const c_char)>;
+
+#[derive(Clone, Copy)]
+struct Log {
+    callback: unsafe extern "C" fn(*mut c_void, c_int, *const c_char),
+    context: *mut c_void,
+}
+
+// SAFETY: the header has the function called by any thread.
+unsafe impl Send for Log {}
+// SAFETY: as above.
+unsafe impl Sync for Log {}
+
+static LOG: RwLock<Option<Log>> = RwLock::new(None);
+
+thread_local! {
+    /// The thread is in the caller's function.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Locks the log while the process forks. Not in the caller's function, during which it is locked.
+pub(crate) fn hold() -> Option<Guard> {
+    (!INSIDE.get()).then(|| Box::new(LOG.write().unwrap_or_else(PoisonError::into_inner)) as Guard)
+}
+
+struct Teller;
+
+impl Subscriber for Teller {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        // Asked each time: the function may come and go.
+        if *metadata.level() <= Level::DEBUG { Interest::sometimes() } else { Interest::never() }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::DEBUG && metadata.is_event() && !INSIDE.get()
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        // Not waited for: this thread may have a lock of the library's that one which forks waits for, with this one held.
+        let log = match LOG.try_read() {
+            Ok(log) => log,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let Some(told) = *log else { return };
+        let level = match *event.metadata().level() {
+            Level::ERROR => RINGFILE_LOG_ERROR,
+            Level::WARN => RINGFILE_LOG_WARNING,
+            Level::INFO => RINGFILE_LOG_INFO,
+            _ => RINGFILE_LOG_DEBUG,
+        };
+        let mut line = Line::default();
+        event.record(&mut line);
+        INSIDE.set(true);
+        // SAFETY: the function may be called by any thread until another is set, which waits for this, says the header.
+        unsafe { (told.callback)(told.context, level, line.into_text().as_ptr()) };
+        INSIDE.set(false);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// An event in words: the message, and behind it what it names.
+#[derive(Default)]
+struct Line {
+    message: String,
+    named: String,
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        // Writing to a text does not fail.
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value:?}"),
+            name => write!(self.named, "; {name}: {value:?}"),
+        };
+    }
+}
+
+impl Line {
+    fn into_text(self) -> CString {
+        let mut text = (self.message + &self.named).into_bytes();
+        text.iter_mut().filter(|byte| **byte == b'\n').for_each(|byte| *byte = b' ');
+        text.retain(|&byte| byte != 0);
+        CString::new(text).unwrap_or_default()
+    }
+}
+
+/// Has the library tell what it warns of: that it goes on without io_uring, that memory could not be registered, defects.
+/// Each message is told to `callback`, with `context`; NULL switches that off, as it is at first. For the whole process:
+/// the last call counts. When it returns, the function that was set before is not running and is not called again.
+///
+/// The function may be called by any thread, by several at once, from inside of any function of this header, and from
+/// threads of the library's own. It must be quick, must return (no longjmp, no C++ exception), and must call no function of
+/// this header: ringfile_set_log is -EDEADLK there, others may fail or wait for themselves. What it would be told meanwhile
+/// on the same thread is lost, and so is what another thread tells at the moment of a fork or of this call.
+///
+/// Any thread. Waits for the function that was set before. -EBUSY: something else in this program takes the messages.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_set_log(callback: ringfile_log, context: *mut c_void) -> c_int {
+    static INSTALLED: AtomicBool = AtomicBool::new(false);
+    done(|| {
+        if INSIDE.get() {
+            return Err(Fault::new(libc::EDEADLK, "ringfile_set_log was called by the function that it set"));
+        }
+        fork::heed();
+        if callback.is_some()
+            && !INSTALLED.load(Ordering::Acquire)
+            && tracing::subscriber::set_global_default(Teller).is_ok()
+        {
+            INSTALLED.store(true, Ordering::Release);
+        }
+        if callback.is_some() && !tracing::dispatcher::get_default(|all| all.is::<Teller>()) {
+            return Err(Fault::new(
+                libc::EBUSY,
+                "something else in this program takes the library's messages",
+            ));
+        }
+        *LOG.write().unwrap_or_else(PoisonError::into_inner) =
+            callback.map(|callback| Log { callback, context });
+        Ok(())
+    })
+}

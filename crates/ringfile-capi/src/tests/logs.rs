@@ -1,0 +1,64 @@
+//! Warnings reach the function that was set, while it is set.
+
+use std::ffi::c_int;
+use std::sync::Mutex;
+
+use super::*;
+use crate::file::*;
+use crate::io::*;
+use crate::log::*;
+
+#[derive(Default)]
+struct Told {
+    lines: Mutex<Vec<(c_int, String)>>,
+}
+
+unsafe extern "C" fn tell(context: *mut c_void, level: c_int, message: *const std::ffi::c_char) {
+    // SAFETY: the tests give a `Told` that stays, and the header says the message is a text.
+    let (told, message) = unsafe { (&*context.cast::<Told>(), CStr::from_ptr(message)) };
+    let inside = ringfile_set_log(None, ptr::null_mut());
+    assert_eq!(inside, -libc::EDEADLK);
+    told.lines.lock().unwrap().push((level, message.to_str().unwrap().to_owned()));
+}
+
+fn read_a_page(route: u32) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, content(1)).unwrap();
+    let (file, mut page) = (open(&path, RINGFILE_READ, route), vec![99; PAGE]);
+    // SAFETY: memory that is here.
+    assert_eq!(well(unsafe { ringfile_read(file, place(&mut page, 0), PAGE, 0) }), PAGE as i64);
+    assert!(is_page(&page, 0));
+    well(ringfile_close(file));
+}
+
+#[test]
+fn a_warning_is_told_with_its_level_in_one_line() {
+    let name = "tests::logs::a_warning_is_told_with_its_level_in_one_line";
+    if !apart(name, &[("RINGFILE_BACKEND", "no such")]) {
+        return;
+    }
+    let told = Told::default();
+    well(ringfile_set_log(Some(tell), (&raw const told).cast_mut().cast()));
+    read_a_page(RINGFILE_ROUTE_AUTO);
+    well(ringfile_set_log(None, ptr::null_mut()));
+    let lines = told.lines.into_inner().unwrap();
+    let warnings: Vec<_> = lines.iter().filter(|(level, _)| *level == RINGFILE_LOG_WARNING).collect();
+    assert_eq!(warnings.len(), 1, "{lines:?}");
+    assert!(warnings[0].1.starts_with("RINGFILE_BACKEND is neither"), "{lines:?}");
+    assert!(warnings[0].1.contains("; value: ") && warnings[0].1.contains("no such"), "{lines:?}");
+}
+
+#[test]
+fn nothing_is_told_without_a_function_or_after_it_went() {
+    let name = "tests::logs::nothing_is_told_without_a_function_or_after_it_went";
+    if !apart(name, &[("RINGFILE_BACKEND", "no such")]) {
+        return;
+    }
+    let told = Told::default();
+    well(ringfile_set_log(None, ptr::null_mut()));
+    well(ringfile_set_log(Some(tell), (&raw const told).cast_mut().cast()));
+    well(ringfile_set_log(None, ptr::null_mut()));
+    read_a_page(RINGFILE_ROUTE_AUTO);
+    assert_eq!(told.lines.into_inner().unwrap(), []);
+}
