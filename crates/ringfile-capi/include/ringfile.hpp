@@ -1,15 +1,25 @@
 // ringfile for C++17: owners over the C interface, header-only.
 //
-// Everything that ringfile.h says of threads, memory and blocking holds here. Owners can be moved, not copied, and close
-// what they own. Each operation comes twice: one that throws std::system_error, whose text is the library's own, and one
-// with `std::error_code&` that throws nothing. Operations take pointers and lengths, as in C: memory of a buffer, memory
-// that was registered, or any other.
+// Everything that ringfile.h says of threads, memory and blocking holds here. Owners can be moved, not copied, and
+// close what they own. Operations take pointers and lengths, as in C: memory of a buffer, registered memory, or any
+// other.
+//
+// Each operation comes twice: one that throws std::system_error, whose text is the library's own, and one with a last
+// `std::error_code&` that throws nothing. Of those that give a std::string or take a std::function, both throw
+// std::bad_alloc where there is no memory.
+//
+// Once comes what has no error to tell: the members of every owner (`close` gives its std::error_code), options, texts
+// (last_error, version, batch::error), and what looks at a handle and is zero, false or null for one that is not open
+// (buffer::data, capacity and size, memory::is_in_use, file::is_direct, async_read::is_done, reads::is_done).
 #ifndef RINGFILE_HPP
 #define RINGFILE_HPP
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -20,6 +30,9 @@ namespace ringfile {
 
 // The library's text of what went wrong last on this thread.
 inline std::string last_error() { return ringfile_last_error(); }
+
+// The library's version, such as "0.1.0".
+inline std::string version() { return ringfile_version(); }
 
 inline std::error_code code_of(std::int64_t result) noexcept {
     return result < 0 ? std::error_code(static_cast<int>(-result), std::system_category()) : std::error_code();
@@ -116,6 +129,9 @@ public:
     std::size_t capacity() const noexcept { return or_none(ringfile_buffer_capacity(get())); }
     std::size_t size() const noexcept { return or_none(ringfile_buffer_length(get())); }
     void resize(std::size_t length) { check(ringfile_buffer_set_length(get(), length)); }
+    void resize(std::size_t length, std::error_code& error) noexcept {
+        check(ringfile_buffer_set_length(get(), length), error);
+    }
 
 private:
     static std::size_t or_none(std::int64_t length) noexcept {
@@ -155,6 +171,12 @@ public:
         check(ringfile_pool_metrics(get(), &counts));
         return counts;
     }
+    ringfile_pool_counts metrics(std::error_code& error) const noexcept {
+        ringfile_pool_counts counts{};
+        counts.size = sizeof counts;
+        check(ringfile_pool_metrics(get(), &counts), error);
+        return counts;
+    }
 };
 
 // Memory of the program's own that is registered. Its operations must be over before this goes: where one is not, the
@@ -173,6 +195,9 @@ public:
         check(ringfile_memory_register(data, length, &handle), error);
         return memory(handle);
     }
+
+    // Whether an operation on some of it is not over.
+    bool is_in_use() const noexcept { return ringfile_memory_is_in_use(get()) == 1; }
 };
 
 // An open file. Reads give the bytes read, fewer than wanted only at the end of the file.
@@ -234,6 +259,22 @@ public:
         check(ringfile_buffer_write(get(), from.get(), offset), error);
     }
 
+    // As read and write, over several pieces of memory, one after another.
+    std::size_t readv(const ringfile_part* parts, std::size_t count, std::uint64_t offset) const {
+        return static_cast<std::size_t>(check(ringfile_readv(get(), parts, count, offset)));
+    }
+    std::size_t readv(const ringfile_part* parts, std::size_t count, std::uint64_t offset,
+                      std::error_code& error) const noexcept {
+        return static_cast<std::size_t>(check(ringfile_readv(get(), parts, count, offset), error));
+    }
+    void writev(const ringfile_part* parts, std::size_t count, std::uint64_t offset) const {
+        check(ringfile_writev(get(), parts, count, offset));
+    }
+    void writev(const ringfile_part* parts, std::size_t count, std::uint64_t offset,
+                std::error_code& error) const noexcept {
+        check(ringfile_writev(get(), parts, count, offset), error);
+    }
+
     // How many of the reads failed; each request tells of its own.
     std::size_t read_many(ringfile_read_request* requests, std::size_t count) const {
         return static_cast<std::size_t>(check(ringfile_read_many(get(), requests, count)));
@@ -246,6 +287,30 @@ public:
     void sync_data(std::error_code& error) const noexcept { check(ringfile_sync_data(get()), error); }
     void sync_all() const { check(ringfile_sync_all(get())); }
     void sync_all(std::error_code& error) const noexcept { check(ringfile_sync_all(get()), error); }
+    // RINGFILE_SYNC_RANGE_...; makes nothing durable.
+    void sync_range(std::uint64_t offset, std::uint64_t length, std::uint32_t flags) const {
+        check(ringfile_sync_range(get(), offset, length, flags));
+    }
+    void sync_range(std::uint64_t offset, std::uint64_t length, std::uint32_t flags,
+                    std::error_code& error) const noexcept {
+        check(ringfile_sync_range(get(), offset, length, flags), error);
+    }
+    // RINGFILE_ALLOCATE_...
+    void allocate(std::uint32_t mode, std::uint64_t offset, std::uint64_t length) const {
+        check(ringfile_allocate(get(), mode, offset, length));
+    }
+    void allocate(std::uint32_t mode, std::uint64_t offset, std::uint64_t length,
+                  std::error_code& error) const noexcept {
+        check(ringfile_allocate(get(), mode, offset, length), error);
+    }
+    // RINGFILE_ADVICE_...
+    void advise(std::uint64_t offset, std::uint64_t length, std::uint32_t advice) const {
+        check(ringfile_advise(get(), offset, length, advice));
+    }
+    void advise(std::uint64_t offset, std::uint64_t length, std::uint32_t advice,
+                std::error_code& error) const noexcept {
+        check(ringfile_advise(get(), offset, length, advice), error);
+    }
     void truncate(std::uint64_t length) const { check(ringfile_truncate(get(), length)); }
     void truncate(std::uint64_t length, std::error_code& error) const noexcept {
         check(ringfile_truncate(get(), length), error);
@@ -255,6 +320,65 @@ public:
         return static_cast<std::uint64_t>(check(ringfile_size(get()), error));
     }
     bool is_direct() const noexcept { return ringfile_is_direct(get()) == 1; }
+
+    // What direct I/O is to be multiples of: offsets and lengths, and addresses. 1 for buffered I/O.
+    struct multiples {
+        std::size_t bytes = 1;
+        std::size_t memory = 1;
+    };
+    multiples alignment() const {
+        multiples of;
+        check(ringfile_alignment(get(), &of.bytes, &of.memory));
+        return of;
+    }
+    multiples alignment(std::error_code& error) const noexcept {
+        multiples of;
+        check(ringfile_alignment(get(), &of.bytes, &of.memory), error);
+        return of;
+    }
+    // The library's own, to be neither closed nor replaced.
+    int descriptor() const { return static_cast<int>(check(ringfile_fd(get()))); }
+    // -1 where there is none.
+    int descriptor(std::error_code& error) const noexcept {
+        const int number = ringfile_fd(get());
+        error = code_of(number);
+        return number < 0 ? -1 : number;
+    }
+};
+
+namespace detail {
+
+// Whoever gives a read up waits for it, and never hears how it went.
+inline int wait_for(ringfile_async_read* read) noexcept {
+    ringfile_async_read_wait(read);
+    return 0;
+}
+
+}  // namespace detail
+
+// A read that any thread may wait for. Where nobody does, this waits when it goes: the memory must stay so long.
+class async_read : public detail::owner<ringfile_async_read, detail::wait_for> {
+public:
+    using owner::owner;
+
+    static async_read start(const file& from, void* data, std::size_t length, std::uint64_t offset) {
+        ringfile_async_read* handle = nullptr;
+        check(ringfile_async_read_start(from.get(), data, length, offset, &handle));
+        return async_read(handle);
+    }
+    static async_read start(const file& from, void* data, std::size_t length, std::uint64_t offset,
+                            std::error_code& error) noexcept {
+        ringfile_async_read* handle = nullptr;
+        check(ringfile_async_read_start(from.get(), data, length, offset, &handle), error);
+        return async_read(handle);
+    }
+
+    bool is_done() const noexcept { return ringfile_async_read_is_done(get()) == 1; }
+    // Takes the result, once; nothing is owned then.
+    std::size_t wait() { return static_cast<std::size_t>(check(ringfile_async_read_wait(release()))); }
+    std::size_t wait(std::error_code& error) noexcept {
+        return static_cast<std::size_t>(check(ringfile_async_read_wait(release()), error));
+    }
 };
 
 // Operations that are carried out together.
@@ -273,21 +397,39 @@ public:
         return batch(handle);
     }
 
-    void read(const file& from, void* data, std::size_t length, std::uint64_t offset, std::uint64_t user_data = 0) {
-        check(ringfile_batch_read(get(), from.get(), data, length, offset, user_data));
+    // Each gives the index of its result.
+    std::size_t read(const file& from, void* data, std::size_t length, std::uint64_t offset,
+                     std::uint64_t user_data = 0) {
+        return index(check(ringfile_batch_read(get(), from.get(), data, length, offset, user_data)));
     }
-    void write(const file& to, const void* data, std::size_t length, std::uint64_t offset,
-               std::uint64_t user_data = 0) {
-        check(ringfile_batch_write(get(), to.get(), data, length, offset, user_data));
+    std::size_t read(const file& from, void* data, std::size_t length, std::uint64_t offset, std::uint64_t user_data,
+                     std::error_code& error) noexcept {
+        return index(check(ringfile_batch_read(get(), from.get(), data, length, offset, user_data), error));
     }
-    void sync_data(const file& of, std::uint64_t user_data = 0) {
-        check(ringfile_batch_sync_data(get(), of.get(), user_data));
+    std::size_t write(const file& to, const void* data, std::size_t length, std::uint64_t offset,
+                      std::uint64_t user_data = 0) {
+        return index(check(ringfile_batch_write(get(), to.get(), data, length, offset, user_data)));
     }
-    void sync_all(const file& of, std::uint64_t user_data = 0) {
-        check(ringfile_batch_sync_all(get(), of.get(), user_data));
+    std::size_t write(const file& to, const void* data, std::size_t length, std::uint64_t offset,
+                      std::uint64_t user_data, std::error_code& error) noexcept {
+        return index(check(ringfile_batch_write(get(), to.get(), data, length, offset, user_data), error));
+    }
+    std::size_t sync_data(const file& of, std::uint64_t user_data = 0) {
+        return index(check(ringfile_batch_sync_data(get(), of.get(), user_data)));
+    }
+    std::size_t sync_data(const file& of, std::uint64_t user_data, std::error_code& error) noexcept {
+        return index(check(ringfile_batch_sync_data(get(), of.get(), user_data), error));
+    }
+    std::size_t sync_all(const file& of, std::uint64_t user_data = 0) {
+        return index(check(ringfile_batch_sync_all(get(), of.get(), user_data)));
+    }
+    std::size_t sync_all(const file& of, std::uint64_t user_data, std::error_code& error) noexcept {
+        return index(check(ringfile_batch_sync_all(get(), of.get(), user_data), error));
     }
     void barrier() { check(ringfile_batch_barrier(get())); }
+    void barrier(std::error_code& error) noexcept { check(ringfile_batch_barrier(get()), error); }
     void clear() { check(ringfile_batch_reset(get())); }
+    void clear(std::error_code& error) noexcept { check(ringfile_batch_reset(get()), error); }
 
     // How many operations failed.
     std::size_t run() { return static_cast<std::size_t>(check(ringfile_batch_run(get()))); }
@@ -309,7 +451,15 @@ public:
         view.count = static_cast<std::size_t>(check(ringfile_batch_results(get(), &view.first)));
         return view;
     }
+    results_view results(std::error_code& error) const noexcept {
+        results_view view;
+        view.count = static_cast<std::size_t>(check(ringfile_batch_results(get(), &view.first), error));
+        return view;
+    }
     std::string error(std::size_t index) const { return ringfile_batch_error(get(), index); }
+
+private:
+    static std::size_t index(std::int64_t result) noexcept { return static_cast<std::size_t>(result); }
 };
 
 // Reads with handles, of one thread.
@@ -343,12 +493,24 @@ public:
     std::size_t poll(std::size_t at_least = 0, bool wait = false) {
         return static_cast<std::size_t>(check(ringfile_reads_poll(get(), at_least, wait)));
     }
+    std::size_t poll(std::size_t at_least, bool wait, std::error_code& error) noexcept {
+        return static_cast<std::size_t>(check(ringfile_reads_poll(get(), at_least, wait), error));
+    }
     bool is_done(std::uint64_t read) const noexcept { return ringfile_reads_is_done(get(), read) == 1; }
     std::size_t wait(std::uint64_t read) { return static_cast<std::size_t>(check(ringfile_reads_wait(get(), read))); }
     std::size_t wait(std::uint64_t read, std::error_code& error) noexcept {
         return static_cast<std::size_t>(check(ringfile_reads_wait(get(), read), error));
     }
-    // The memory is free again when this returns. The bytes read, or none where the read was cancelled.
+    // Of a read that has ended; std::errc::resource_unavailable_try_again where it has not.
+    std::size_t take(std::uint64_t read) { return static_cast<std::size_t>(check(ringfile_reads_take(get(), read))); }
+    std::size_t take(std::uint64_t read, std::error_code& error) noexcept {
+        return static_cast<std::size_t>(check(ringfile_reads_take(get(), read), error));
+    }
+    // The memory is free again when this returns, or throws. The bytes read; std::errc::operation_canceled where it
+    // was in time.
+    std::size_t abort(std::uint64_t read) {
+        return static_cast<std::size_t>(check(ringfile_reads_abort(get(), read)));
+    }
     std::size_t abort(std::uint64_t read, std::error_code& error) noexcept {
         return static_cast<std::size_t>(check(ringfile_reads_abort(get(), read), error));
     }
@@ -373,33 +535,152 @@ public:
     void read(const file& from, void* data, std::size_t length, std::uint64_t offset, std::uint64_t user_data) {
         check(ringfile_queue_read(get(), from.get(), data, length, offset, user_data));
     }
+    void read(const file& from, void* data, std::size_t length, std::uint64_t offset, std::uint64_t user_data,
+              std::error_code& error) noexcept {
+        check(ringfile_queue_read(get(), from.get(), data, length, offset, user_data), error);
+    }
     void write(const file& to, const void* data, std::size_t length, std::uint64_t offset, std::uint64_t user_data) {
         check(ringfile_queue_write(get(), to.get(), data, length, offset, user_data));
+    }
+    void write(const file& to, const void* data, std::size_t length, std::uint64_t offset, std::uint64_t user_data,
+               std::error_code& error) noexcept {
+        check(ringfile_queue_write(get(), to.get(), data, length, offset, user_data), error);
     }
     void sync_data(const file& of, std::uint64_t user_data) {
         check(ringfile_queue_sync_data(get(), of.get(), user_data));
     }
+    void sync_data(const file& of, std::uint64_t user_data, std::error_code& error) noexcept {
+        check(ringfile_queue_sync_data(get(), of.get(), user_data), error);
+    }
     void sync_all(const file& of, std::uint64_t user_data) {
         check(ringfile_queue_sync_all(get(), of.get(), user_data));
     }
+    void sync_all(const file& of, std::uint64_t user_data, std::error_code& error) noexcept {
+        check(ringfile_queue_sync_all(get(), of.get(), user_data), error);
+    }
     void submit() { check(ringfile_queue_submit(get())); }
+    void submit(std::error_code& error) noexcept { check(ringfile_queue_submit(get()), error); }
     // Takes up to `room` results, and waits for `at_least` so many. How many were taken.
     std::size_t wait(ringfile_result* results, std::size_t room, std::size_t at_least = 1) {
         return static_cast<std::size_t>(check(ringfile_queue_wait(get(), results, room, at_least, -1)));
     }
     std::size_t wait(ringfile_result* results, std::size_t room, std::size_t at_least,
+                     std::error_code& error) noexcept {
+        return static_cast<std::size_t>(check(ringfile_queue_wait(get(), results, room, at_least, -1), error));
+    }
+    std::size_t wait(ringfile_result* results, std::size_t room, std::size_t at_least,
                      std::chrono::nanoseconds timeout) {
-        const std::int64_t time = timeout.count() < 0 ? 0 : timeout.count();
-        return static_cast<std::size_t>(check(ringfile_queue_wait(get(), results, room, at_least, time)));
+        return static_cast<std::size_t>(check(ringfile_queue_wait(get(), results, room, at_least, limit(timeout))));
+    }
+    std::size_t wait(ringfile_result* results, std::size_t room, std::size_t at_least,
+                     std::chrono::nanoseconds timeout, std::error_code& error) noexcept {
+        const std::int64_t taken = ringfile_queue_wait(get(), results, room, at_least, limit(timeout));
+        return static_cast<std::size_t>(check(taken, error));
     }
     std::size_t open() const { return static_cast<std::size_t>(check(ringfile_queue_open(get()))); }
+    std::size_t open(std::error_code& error) const noexcept {
+        return static_cast<std::size_t>(check(ringfile_queue_open(get()), error));
+    }
+
+private:
+    // Negative would be without end.
+    static std::int64_t limit(std::chrono::nanoseconds timeout) noexcept {
+        return timeout.count() < 0 ? 0 : timeout.count();
+    }
 };
 
+// Counts of the whole process, and of the calling thread.
 inline ringfile_counts metrics() {
     ringfile_counts counts{};
     counts.size = sizeof counts;
     check(ringfile_metrics(&counts));
     return counts;
+}
+inline ringfile_counts metrics(std::error_code& error) noexcept {
+    ringfile_counts counts{};
+    counts.size = sizeof counts;
+    check(ringfile_metrics(&counts), error);
+    return counts;
+}
+inline ringfile_counts thread_metrics() {
+    ringfile_counts counts{};
+    counts.size = sizeof counts;
+    check(ringfile_thread_metrics(&counts));
+    return counts;
+}
+inline ringfile_counts thread_metrics(std::error_code& error) noexcept {
+    ringfile_counts counts{};
+    counts.size = sizeof counts;
+    check(ringfile_thread_metrics(&counts), error);
+    return counts;
+}
+
+// What io_uring offers here, in words with spaces between them; an error where no ring can be made.
+inline std::string ring_features(std::error_code& error) {
+    std::string text(4096, '\0');
+    const auto length = static_cast<std::size_t>(check(ringfile_ring_features(text.data(), text.size()), error));
+    text.resize(length < text.size() ? length : text.size() - 1);
+    return text;
+}
+inline std::string ring_features() {
+    std::error_code error;
+    std::string text = ring_features(error);
+    if (error) {
+        throw std::system_error(error, ringfile_last_error());
+    }
+    return text;
+}
+
+// RINGFILE_ROUTE_..., of files that are opened from now on.
+inline void set_default_route(std::uint32_t route) { check(ringfile_set_default_route(route)); }
+inline void set_default_route(std::uint32_t route, std::error_code& error) noexcept {
+    check(ringfile_set_default_route(route), error);
+}
+inline void set_io_threads(std::size_t threads) { check(ringfile_set_io_threads(threads)); }
+inline void set_io_threads(std::size_t threads, std::error_code& error) noexcept {
+    check(ringfile_set_io_threads(threads), error);
+}
+inline void set_worker_threads(std::size_t threads) { check(ringfile_set_worker_threads(threads)); }
+inline void set_worker_threads(std::size_t threads, std::error_code& error) noexcept {
+    check(ringfile_set_worker_threads(threads), error);
+}
+// For a thread that will do no I/O for long.
+inline void thread_rest() { check(ringfile_thread_rest()); }
+inline void thread_rest(std::error_code& error) noexcept { check(ringfile_thread_rest(), error); }
+
+inline void sync_directory(const std::string& path) { check(ringfile_sync_directory(path.c_str())); }
+inline void sync_directory(const char* path, std::error_code& error) noexcept {
+    check(ringfile_sync_directory(path), error);
+}
+
+// Is told what the library warns of: RINGFILE_LOG_..., and one line. See ringfile_set_log for what it may do; an
+// exception of its own goes no further than here.
+using log_function = std::function<void(int level, const char* message)>;
+
+// Sets it for the whole process; an empty one switches it off. When this returns, the one before is gone.
+inline void set_log(log_function function, std::error_code& error) {
+    // Never freed: threads of the library's may tell something to the end.
+    static auto& lock = *new std::mutex;
+    static auto& current = *new std::unique_ptr<log_function>;
+    auto next = function ? std::make_unique<log_function>(std::move(function)) : nullptr;
+    const auto tell = [](void* context, int level, const char* message) noexcept {
+        try {
+            (*static_cast<log_function*>(context))(level, message);
+        } catch (...) {
+        }
+    };
+    const std::lock_guard<std::mutex> guard(lock);
+    check(ringfile_set_log(next ? static_cast<ringfile_log>(tell) : nullptr, next.get()), error);
+    if (!error) {
+        current = std::move(next);
+    }
+}
+inline void set_log(log_function function) {
+    std::error_code error;
+    set_log(std::move(function), error);
+    if (error) {
+        throw std::system_error(error, ringfile_last_error());
+    }
 }
 
 }  // namespace ringfile

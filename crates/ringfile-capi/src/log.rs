@@ -109,6 +109,10 @@ struct Line {
 }
 
 impl Visit for Line {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         // Writing to a text does not fail.
         let _ = match field.name() {

@@ -1,0 +1,318 @@
+// Every operation of the C++ header that moves no page of a database, or does it in a form that pages.cpp has not: in
+// both ways to hear of an error, on what is open and on what is not.
+//
+// Usage: control [FOLDER], where a file is made and removed; the current folder by default.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include "ringfile.hpp"
+
+namespace {
+
+constexpr std::size_t page_size = 4096;
+
+void expect(bool truth, const char* what) {
+    if (!truth) {
+        throw std::logic_error(std::string("not so: ") + what);
+    }
+}
+
+// What an operation gives; 0 where that is nothing.
+template <class Operation, class... Arguments>
+auto value_of(const Operation& operation, Arguments&... arguments) {
+    if constexpr (std::is_void_v<decltype(operation(arguments...))>) {
+        operation(arguments...);
+        return 0;
+    } else {
+        return operation(arguments...);
+    }
+}
+
+// Carries an operation out in the form that throws and in the one with a code, both of which give the same; then on an
+// owner of nothing, where both tell that.
+template <class Owner, class Throws, class Codes>
+auto twice(Owner& open, const char* what, const Throws& throws, const Codes& codes) {
+    const auto first = value_of(throws, open);
+    std::error_code error = std::make_error_code(std::errc::interrupted);
+    const auto second = value_of(codes, open, error);
+    expect(!error, what);
+    if constexpr (std::is_integral_v<decltype(first)>) {
+        expect(first == second, what);
+    }
+    std::remove_const_t<Owner> none;
+    value_of(codes, none, error);
+    expect(error == std::errc::bad_file_descriptor, what);
+    try {
+        throws(none);
+    } catch (const std::system_error& thrown) {
+        expect(thrown.code() == std::errc::bad_file_descriptor && *thrown.what() != 0, what);
+        return second;
+    }
+    throw std::logic_error(std::string("nothing was thrown: ") + what);
+}
+
+// The two forms of an operation, as functions of the owner.
+#define FORMS(operation, ...)                                                      \
+    "" #operation, [&](auto& owner) { return owner.operation(__VA_ARGS__); },      \
+        [&](auto& owner, std::error_code& error) { return owner.operation(__VA_ARGS__, error); }
+#define FORMS_OF_NONE(operation)                                                   \
+    "" #operation, [&](auto& owner) { return owner.operation(); },                 \
+        [&](auto& owner, std::error_code& error) { return owner.operation(error); }
+
+bool is_full_of(const std::vector<char>& data, char of) {
+    return std::all_of(data.begin(), data.end(), [&](char byte) { return byte == of; });
+}
+
+void change_a_file(ringfile::file& file) {
+    std::vector<char> first(page_size, 'a'), second(page_size, 'b');
+    const ringfile_part parts[] = {{first.data(), first.size()}, {second.data(), second.size()}};
+    twice(file, FORMS(writev, parts, 2, 0));
+    std::fill(first.begin(), first.end(), '\0');
+    std::fill(second.begin(), second.end(), '\0');
+    expect(twice(file, FORMS(readv, parts, 2, 0)) == 2 * page_size, "two pages were read");
+    expect(is_full_of(first, 'a') && is_full_of(second, 'b'), "the parts in their order");
+    twice(file, FORMS(write, first.data(), page_size, 0));
+    twice(file, FORMS(write_durable, first.data(), page_size, 0));
+    expect(twice(file, FORMS(read, second.data(), page_size, 0)) == page_size && is_full_of(second, 'a'), "a page");
+    ringfile_read_request request{0, second.data(), page_size, 0};
+    expect(twice(file, FORMS(read_many, &request, 1)) == 0, "no read failed");
+    twice(file, FORMS(allocate, RINGFILE_ALLOCATE_EXTEND, 0, 4 * page_size));
+    expect(twice(file, FORMS_OF_NONE(size)) == 4 * page_size, "the size after allocating");
+    twice(file, FORMS(truncate, 2 * page_size));
+    expect(file.size() == 2 * page_size, "the size after cutting");
+    twice(file, FORMS(advise, 0, 0, RINGFILE_ADVICE_RANDOM));
+    twice(file, FORMS(sync_range, 0, 0, RINGFILE_SYNC_RANGE_WRITE | RINGFILE_SYNC_RANGE_WAIT_AFTER));
+    twice(file, FORMS_OF_NONE(sync_data));
+    twice(file, FORMS_OF_NONE(sync_all));
+    expect(twice(file, FORMS_OF_NONE(alignment)).bytes == 1, "buffered I/O has no alignment");
+    expect(!file.is_direct() && file.alignment().memory == 1, "it is buffered");
+    expect(twice(file, FORMS_OF_NONE(descriptor)) >= 0, "a descriptor");
+    std::error_code error;
+    expect(ringfile::file().descriptor(error) == -1, "the descriptor of nothing");
+    const auto same = ringfile::file::of_descriptor(file.descriptor());
+    const auto once_more = ringfile::file::of_descriptor(file.descriptor(), nullptr, error);
+    expect(!error && same.size() == once_more.size(), "files of a descriptor");
+}
+
+void read_on_any_thread(const ringfile::file& file) {
+    std::vector<char> data(page_size), other(page_size);
+    auto read = ringfile::async_read::start(file, data.data(), page_size, 0);
+    std::size_t got = 0;
+    std::thread([&] { got = read.wait(); }).join();
+    expect(got == page_size && is_full_of(data, 'a') && !read, "a read that another thread waited for");
+    std::error_code error;
+    auto second = ringfile::async_read::start(file, other.data(), page_size, page_size, error);
+    while (!second.is_done()) {
+        std::this_thread::yield();
+    }
+    expect(!error && second.wait(error) == page_size && !error && is_full_of(other, 'b'), "a read with a code");
+    second.wait(error);
+    expect(error == std::errc::bad_file_descriptor, "a result is taken once");
+    ringfile::async_read::start(ringfile::file(), data.data(), page_size, 0, error);
+    expect(error == std::errc::bad_file_descriptor, "no file");
+    // Waited for where it goes.
+    ringfile::async_read::start(file, data.data(), page_size, 0);
+    expect(is_full_of(data, 'a') && !ringfile::async_read().is_done(), "a read that nobody waited for");
+}
+
+void read_with_handles(const ringfile::file& file) {
+    std::vector<char> data(page_size);
+    std::error_code failure;
+    auto reads = ringfile::reads::create();
+    expect(!reads.close() && !reads, "closed");
+    reads = ringfile::reads::create(failure);
+    expect(!failure, "reads with a code");
+    const auto begin = [&] { return reads.start(file, data.data(), page_size, 0); };
+    std::uint64_t read = begin();
+    expect(reads.poll(1, true) == 1 && reads.is_done(read) && reads.take(read) == page_size, "taken");
+    std::error_code error;
+    read = reads.start(file, data.data(), page_size, 0, error);
+    expect(reads.poll(1, true, error) == 1 && reads.take(read, error) == page_size && !error, "taken with a code");
+    reads.take(read, error);
+    expect(error == std::errc::resource_unavailable_try_again, "there is nothing to take");
+    expect(reads.wait(begin()) == page_size && reads.wait(begin(), error) == page_size && !error, "waited for");
+    try {
+        expect(reads.abort(begin()) == page_size, "it was too late");
+    } catch (const std::system_error& thrown) {
+        expect(thrown.code() == std::errc::operation_canceled, "or in time");
+    }
+    const std::size_t bytes = reads.abort(begin(), error);
+    expect(error ? error == std::errc::operation_canceled : bytes == page_size, "either");
+    twice(reads, FORMS(poll, 0, false));
+}
+
+void run_a_batch(const ringfile::file& file) {
+    std::vector<char> data(page_size), page(page_size, 'c');
+    auto batch = ringfile::batch::create();
+    std::error_code error;
+    const auto operations = [&](auto& to) {
+        to.write(file, page.data(), page_size, 0);
+        to.barrier();
+        to.sync_data(file);
+        to.sync_all(file);
+        return to.read(file, data.data(), page_size, 0, 7);
+    };
+    const auto with_code = [&](auto& to, std::error_code& code) {
+        to.write(file, page.data(), page_size, 0, 0, code);
+        to.barrier(code);
+        to.sync_data(file, 0, code);
+        to.sync_all(file, 0, code);
+        to.read(file, data.data(), page_size, 0, 7, code);
+    };
+    expect(operations(batch) == 3, "the index of a result");
+    expect(batch.run() == 0 && is_full_of(data, 'c'), "it ran");
+    with_code(batch, error);
+    expect(!error && batch.run(error) == 0 && !error, "it ran with a code");
+    expect(twice(batch, "results", [](auto& of) { return of.results().size(); },
+                 [](auto& of, std::error_code& code) { return of.results(code).size(); }) == 4, "four results");
+    expect(batch.results()[3].user_data == 7 && batch.error(3).empty(), "the read's");
+    twice(batch, FORMS_OF_NONE(clear));
+    twice(batch, FORMS_OF_NONE(barrier));
+    expect(batch.results(error).size() == 0 && !error, "none are left");
+    ringfile::batch none;
+    with_code(none, error);
+    expect(error == std::errc::bad_file_descriptor, "no batch");
+    const auto second = ringfile::batch::create(ringfile::batch_options(), error);
+    expect(second && !error, "a batch with a code");
+}
+
+void run_a_queue(const ringfile::file& file) {
+    using namespace std::chrono_literals;
+    std::vector<char> data(page_size), page(page_size, 'd');
+    std::error_code error;
+    auto queue = ringfile::queue::create(4, error);
+    ringfile_result results[4];
+    queue.write(file, page.data(), page_size, 0, 1);
+    queue.submit();
+    expect(queue.wait(results, 4) == 1 && results[0].result == page_size, "a write");
+    queue.write(file, page.data(), page_size, 0, 1, error);
+    queue.submit(error);
+    expect(!error && queue.wait(results, 4, 1, error) == 1 && !error, "a write with a code");
+    queue.sync_data(file, 2);
+    queue.sync_all(file, 3, error);
+    expect(queue.open() == 2 && queue.open(error) == 2 && queue.wait(results, 4, 2, 60s) == 2, "two syncs");
+    queue.sync_data(file, 2, error);
+    queue.sync_all(file, 3);
+    queue.read(file, data.data(), page_size, 0, 4, error);
+    expect(queue.wait(results, 4, 3, 60s, error) == 3 && !error && is_full_of(data, 'd'), "two syncs and a read");
+    twice(queue, FORMS_OF_NONE(submit));
+    expect(twice(queue, FORMS_OF_NONE(open)) == 0, "nothing is open");
+    expect(twice(queue, FORMS(wait, results, 4, 1, 0ns)) == 0, "nothing comes");
+    static_assert(noexcept(queue.wait(results, 4, 1, error)) && noexcept(queue.submit(error)), "as the header says");
+}
+
+void use_memory(ringfile::file& file) {
+    std::error_code error;
+    auto pool = ringfile::pool::create(ringfile::pool_options(1 << 20));
+    auto buffer = pool.buffer(page_size);
+    std::fill_n(buffer.data(), page_size, std::byte{'e'});
+    buffer.resize(page_size);
+    twice(file, FORMS(write, buffer, 0));
+    expect(twice(file, FORMS(read, buffer, 10)) == page_size && buffer.data()[0] == std::byte{'e'}, "by a buffer");
+    twice(buffer, FORMS(resize, 100));
+    expect(buffer.size() == 100 && buffer.capacity() == page_size, "its length");
+    expect(ringfile::buffer().data() == nullptr, "the memory of nothing");
+    buffer.resize(page_size + 1, error);
+    expect(error == std::errc::invalid_argument, "above its capacity");
+    expect(twice(pool, FORMS_OF_NONE(metrics)).in_use >= page_size, "what is in use");
+    const auto second = ringfile::pool::create(ringfile::pool_options(1 << 20), error);
+    expect(!error && second.buffer(page_size, error) && !error, "a pool and a buffer with codes");
+    std::vector<char> own(page_size);
+    auto memory = ringfile::memory::add(own.data(), own.size());
+    expect(!memory.is_in_use() && !ringfile::memory().is_in_use(), "nothing uses it");
+    ringfile::memory::add(own.data(), own.size(), error);
+    expect(error == std::errc::file_exists && !memory.close() && !memory, "registered once, and given up");
+}
+
+// An operation of the whole process or thread, in both forms.
+template <class Throws, class Codes>
+auto of_all(const char* what, const Throws& throws, const Codes& codes) {
+    std::error_code error = std::make_error_code(std::errc::interrupted);
+    value_of(throws);
+    const auto value = value_of(codes, error);
+    expect(!error, what);
+    return value;
+}
+#define OF_ALL(operation, ...)                                                     \
+    "" #operation, [&] { return ringfile::operation(__VA_ARGS__); },               \
+        [&](std::error_code& error) { return ringfile::operation(__VA_ARGS__, error); }
+#define OF_ALL_WITH_NONE(operation)                                                \
+    "" #operation, [&] { return ringfile::operation(); },                          \
+        [&](std::error_code& error) { return ringfile::operation(error); }
+
+void set_and_count(const std::string& folder) {
+    std::error_code error;
+    of_all(OF_ALL(set_default_route, RINGFILE_ROUTE_AUTO));
+    of_all(OF_ALL(set_io_threads, std::size_t{1}));
+    of_all(OF_ALL(set_worker_threads, std::size_t{0}));
+    of_all(OF_ALL_WITH_NONE(thread_rest));
+    of_all(OF_ALL(sync_directory, folder.c_str()));
+    ringfile::sync_directory("/does/not/exist", error);
+    expect(error == std::errc::no_such_file_or_directory, "no directory");
+    ringfile::set_default_route(99, error);
+    expect(error == std::errc::invalid_argument, "no route");
+    expect(of_all(OF_ALL_WITH_NONE(metrics)).ops >= of_all(OF_ALL_WITH_NONE(thread_metrics)).ops, "counts");
+    const std::string features = ringfile::ring_features(error);
+    expect(features.empty() == static_cast<bool>(error), "features, or why there are none");
+    try {
+        expect(ringfile::ring_features() == features, "the same again");
+    } catch (const std::system_error& thrown) {
+        expect(thrown.code() == error, "the same error again");
+    }
+    expect(ringfile::version() == ringfile_version() && !ringfile::version().empty(), "the version");
+}
+
+// The file's reads are few and cached, so that nothing may be told; what is told has a level and a line.
+void hear_warnings() {
+    std::error_code error;
+    ringfile::set_log([](int level, const char* message) {
+        std::cout << "level " << level << ": " << message << '\n';
+        throw std::logic_error("goes no further");
+    });
+    ringfile::set_log([](int level, const char* message) { std::cout << "level " << level << ": " << message << '\n'; },
+                      error);
+    expect(!error, "a log was set");
+}
+
+void run(const std::string& folder) {
+    hear_warnings();
+    std::error_code error;
+    expect(ringfile::file::open(folder.c_str(), ringfile::open_options(RINGFILE_READ), error) && !error, "a folder");
+    const std::string path = folder + "/ringfile-control-" + std::to_string(::getpid());
+    const std::uint32_t flags = RINGFILE_READ | RINGFILE_WRITE | RINGFILE_CREATE_NEW;
+    auto file = ringfile::file::open(path, ringfile::open_options(flags));
+    ::unlink(path.c_str());
+    change_a_file(file);
+    std::vector<char> pages(2 * page_size, 'a');
+    std::fill_n(pages.begin() + page_size, page_size, 'b');
+    file.write(pages.data(), pages.size(), 0);
+    read_on_any_thread(file);
+    read_with_handles(file);
+    run_a_batch(file);
+    run_a_queue(file);
+    use_memory(file);
+    set_and_count(folder);
+    ringfile::set_log(nullptr);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        run(argc > 1 ? argv[1] : ".");
+    } catch (const std::exception& error) {
+        std::cerr << "control: " << error.what() << '\n';
+        return EXIT_FAILURE;
+    }
+    std::cout << "ok\n";
+    return EXIT_SUCCESS;
+}
