@@ -29,13 +29,14 @@
  * FORK. Use the library only after the fork, or exec in the child. A child of a process that has used it before gets
  * the right bytes or -EOPNOTSUPP, and the parent's I/O goes on. Carried out is what needs no I/O (handles, sizes,
  * ringfile_sync_range) and what is a plain call on the calling thread: all reads, writes and syncs of files with
- * RINGFILE_ROUTE_INLINE; with RINGFILE_ROUTE_AUTO whatever is done so there, as reads of cached blocks, and reads and
- * writes on tmpfs. Refused, with -EOPNOTSUPP, is what needs a ring that the thread had at the fork, a thread of the
- * library's, or a queue or reads that were used before the fork and would have to wait. What was in flight at the fork
- * ends in the child with -ECANCELED (-EOPNOTSUPP where a thread waits for a ringfile_async_read). A thread that the
- * child starts has a ring of its own. No call waits for a lock that another thread had at the fork, but for that of a
- * pool which such a thread was getting memory from or giving it back to: a child makes its own pool. All of this holds
- * for fork(), not for a bare clone() or vfork(), after which there is exec and _exit alone.
+ * RINGFILE_ROUTE_INLINE; with RINGFILE_ROUTE_AUTO what is done so there, as reads of cached blocks, and reads and writes
+ * on tmpfs. (With RINGFILE_BACKEND=workers in the environment, neither is.) Refused, with -EOPNOTSUPP, is what needs a
+ * ring that the thread had at the fork, or a thread of the library's that the parent had, or would have to wait in a
+ * queue or reads that were used before the fork. What was in flight at the fork ends in the child with -ECANCELED, or
+ * -EOPNOTSUPP for a ringfile_async_read that a thread was waiting for. A thread that the child starts has a ring of its
+ * own. No call waits for a lock that another thread had at the fork, but for that of a pool which such a thread was just
+ * using: a child makes its own. A batch that such a thread was using is -EBUSY for good. All of this holds for fork(),
+ * not for a bare clone() or vfork(), after which there is exec and _exit alone.
  *
  * STRUCTS with a `size` field may grow in later versions: set it to sizeof, and all else that you do not use to 0,
  * which always stands for the default.
@@ -532,8 +533,8 @@ int ringfile_open_fd(int fd,
 // operation, with ringfile_thread_rest, or when the thread ends: until then a deleted file's blocks stay taken.
 //
 // As with any close(2) of a descriptor of the file, all record locks go that the process has on it (fcntl(F_SETLK), lockf),
-// whichever descriptor they were taken by, at once or when the last operation is over. Locks of F_OFD_SETLK and flock stay
-// with the caller's descriptors.
+// whichever descriptor they were taken by: at once, or with the thread that is the last to give the file up. Locks of
+// F_OFD_SETLK and flock stay with the caller's descriptors.
 int ringfile_close(struct ringfile_file *file);
 
 // The size in bytes. Any thread. Blocks as fstat(2).

@@ -211,8 +211,8 @@ pub unsafe extern "C" fn ringfile_open_fd(
 /// operation, with ringfile_thread_rest, or when the thread ends: until then a deleted file's blocks stay taken.
 ///
 /// As with any close(2) of a descriptor of the file, all record locks go that the process has on it (fcntl(F_SETLK), lockf),
-/// whichever descriptor they were taken by, at once or when the last operation is over. Locks of F_OFD_SETLK and flock stay
-/// with the caller's descriptors.
+/// whichever descriptor they were taken by: at once, or with the thread that is the last to give the file up. Locks of
+/// F_OFD_SETLK and flock stay with the caller's descriptors.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_close(file: *mut ringfile_file) -> c_int {
     done(|| FILES.remove(file).map(drop))

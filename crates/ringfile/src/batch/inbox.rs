@@ -4,7 +4,7 @@
 //! What always holds: what comes when nobody will come for it any more is dropped, outside of the lock.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 
 use crate::driver::{Finished, Sink};
@@ -37,10 +37,15 @@ impl Inbox {
         self.has_letters.load(Ordering::Acquire)
     }
 
-    /// Gives all that has come, each with the index of its operation.
+    /// Gives all that has come, each with the index of its operation. Nothing while another thread has the lock, as it may
+    /// for ever in a forked child: who waits asks again.
     #[cold]
     pub(super) fn empty(&self, mut take: impl FnMut(u32, Finished)) {
-        let mut letters = self.lock();
+        let mut letters = match self.letters.try_lock() {
+            Ok(letters) => letters,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
         let Letters { finished, aborted, .. } = &mut *letters;
         for (index, finished) in finished.drain(..) {
             aborted.retain(|&other| other != index);

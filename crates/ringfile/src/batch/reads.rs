@@ -180,6 +180,9 @@ impl AsyncReads {
     }
 
     fn ask_to_cancel(&mut self, handle: ReadHandle) {
+        if self.is_inherited() {
+            return;
+        }
         let Some(entry) = self.entries.get_mut().entry(handle) else { return };
         entry.aborted = true;
         if let Some(place) = entry.place {

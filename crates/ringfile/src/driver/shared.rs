@@ -107,6 +107,10 @@ impl Shared {
 
     /// Gets the orders of a sink cancelled. The sink lives at least until then, so that no other has its address.
     pub(crate) fn post_cancellation(&self, sink: Arc<dyn Sink>) {
+        if self.is_inherited() {
+            // The thread is not there, and may have had the lock.
+            return;
+        }
         let mut inner = self.lock();
         if inner.active {
             self.post(&mut inner, Mail::CancelOrders(sink));

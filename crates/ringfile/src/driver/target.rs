@@ -9,7 +9,7 @@ use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::route::Lanes;
 use crate::ring::{Ring, fork};
@@ -70,6 +70,7 @@ pub(crate) struct Target {
     closed: AtomicBool,
     /// The drivers that have it in use, by number.
     users: Mutex<Vec<u64>>,
+    process: fork::Mark,
 }
 
 /// Numbers that are free again, and the first that was never given.
@@ -120,6 +121,7 @@ impl Target {
             closed: AtomicBool::new(false),
             fd: fd.into(),
             users: Mutex::new(Vec::new()),
+            process: fork::Mark::current(),
         }
     }
 
@@ -209,7 +211,16 @@ impl Target {
 
     /// The drivers to tell when the last handle goes.
     pub(crate) fn users(&self) -> Vec<u64> {
-        self.users.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock_users().map(|users| users.clone()).unwrap_or_default()
+    }
+
+    /// In a forked child a thread that is not there may have them for ever: then there are none.
+    fn lock_users(&self) -> Option<MutexGuard<'_, Vec<u64>>> {
+        match self.users.try_lock() {
+            Ok(users) => Some(users),
+            Err(TryLockError::WouldBlock) if !self.process.is_current() => None,
+            Err(_) => Some(self.users.lock().unwrap_or_else(PoisonError::into_inner)),
+        }
     }
 }
 
@@ -250,7 +261,9 @@ impl Files {
         if self.0.len() <= index {
             self.0.resize_with(index + 1, || None);
         }
-        target.users.lock().unwrap_or_else(PoisonError::into_inner).push(driver);
+        if let Some(mut users) = target.lock_users() {
+            users.push(driver);
+        }
         self.0[index].insert(Entry {
             target: Arc::clone(target),
             in_flight: 0,
@@ -333,6 +346,8 @@ pub(crate) struct Given {
 impl Given {
     /// Takes the driver off the list of those to tell when the file is closed.
     pub(crate) fn forget_user(&self, driver: u64) {
-        self.target.users.lock().unwrap_or_else(PoisonError::into_inner).retain(|&user| user != driver);
+        if let Some(mut users) = self.target.lock_users() {
+            users.retain(|&user| user != driver);
+        }
     }
 }
