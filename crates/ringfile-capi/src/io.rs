@@ -66,7 +66,6 @@ fn one(file: *const ringfile_file, add: impl FnOnce(&mut Queue, &File) -> Result
     let file = file::get(file)?;
     local::blocking(|queue| {
         add(queue, &file)?;
-        queue.submit();
         if queue.wait(1, None) == 0 {
             return Err(lost());
         }

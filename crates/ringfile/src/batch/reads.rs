@@ -14,7 +14,7 @@ use super::entries::Entries;
 use super::inbox::Inbox;
 use super::op::Op;
 use super::{AnyBuffer, Done};
-use crate::driver::{self, Aftermath, Begun, Finished, LocalSink, Order, Sink, Stay};
+use crate::driver::{self, Aftermath, Begun, Company, Finished, LocalSink, Order, Sink, Stay};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::ring::fork;
@@ -217,7 +217,7 @@ impl AsyncReads {
         let Self { entries, inbox, local, after, starting, .. } = self;
         let local =
             *local.get_or_insert_with(|| driver::add_local(Arc::clone(inbox) as Arc<dyn Sink>, after));
-        let mut going = Going { entries: entries.get_mut(), inbox, local, starting };
+        let mut going = Going { entries: entries.get_mut(), inbox, local, waits: false, starting };
         going.go_on(after);
         visit.look(after);
         going.go_on(after);
@@ -232,7 +232,8 @@ impl AsyncReads {
         let Self { entries, inbox, local, after, starting, .. } = self;
         let local =
             *local.get_or_insert_with(|| driver::add_local(Arc::clone(inbox) as Arc<dyn Sink>, after));
-        let mut going = Going { entries: entries.get_mut(), inbox, local, starting };
+        let mut going =
+            Going { entries: entries.get_mut(), inbox, local, waits: deadline.is_none(), starting };
         visit.wait(after, deadline, |after| {
             loop {
                 going.go_on(after);
@@ -260,23 +261,30 @@ struct Going<'a> {
     entries: &'a mut Entries,
     inbox: &'a Arc<Inbox>,
     local: LocalSink,
+    /// The thread does nothing until some, or all, have ended.
+    waits: bool,
     starting: &'a mut Aftermath,
 }
 
 impl Going<'_> {
+    #[inline]
     fn go_on(&mut self, after: &mut Aftermath) {
-        for (index, finished) in after.own_results() {
-            self.entries.end(index, finished);
-        }
+        after.take_own_results(|index, finished| self.entries.end(index, finished));
         take_in(self.entries, self.inbox);
-        self.start();
+        if !self.entries.to_start.is_empty() {
+            self.start();
+        }
     }
 
     fn start(&mut self) {
-        let together = self.entries.to_start.len() >= MANY;
+        let company = match (self.entries.open, self.entries.to_start.len()) {
+            (1, _) if self.waits => Company::Alone,
+            (_, MANY..) => Company::Many,
+            _ => Company::Few,
+        };
         while let Some((index, request, mut held)) = self.entries.begin_next() {
             let Some(target) = self.entries.target(index) else { continue };
-            match driver::start_own(self.local, index, target, &request, &mut held, together) {
+            match driver::start_own(self.local, index, target, &request, &mut held, company) {
                 Begun::Here(place) => self.entries.is_at(index, Some(place)),
                 Begun::Over(ended) => self.entries.end(index, Finished { held, ended }),
                 Begun::Left(choice) => {
@@ -319,8 +327,7 @@ impl AsyncReads {
     /// Takes what has ended first.
     #[inline]
     pub(super) fn take_next(&mut self) -> Option<(u64, Done)> {
-        let (user_data, op) = self.entries.get_mut().take_first()?;
-        Some((user_data, op.into_done()))
+        self.entries.get_mut().take_first()
     }
 
     pub(super) fn all_are_started(&self) -> bool {

@@ -64,7 +64,16 @@ impl Driver {
             self.disown(after);
         }
         self.read_mail(after);
-        self.shared.counters.publish(&self.current_counts());
+        self.publish_counts();
+    }
+
+    /// Publishes the counts as of this turn. Turns of a visit may be many for each operation, and most end none.
+    #[inline]
+    pub(super) fn publish_counts(&mut self) {
+        if !self.visited || self.published_ops != self.counts.ops {
+            self.published_ops = self.counts.ops;
+            self.shared.counters.publish(&self.current_counts());
+        }
     }
 
     /// In a forked child, ends what the parent has in flight: its answers come to the parent, into the parent's memory,
@@ -477,7 +486,7 @@ impl Driver {
         let done: Vec<Key> = self.slots.done().collect();
         let results: Vec<(Key, Finished)> =
             done.into_iter().map(|key| (key, self.take_finished(key.slot))).collect();
-        self.active = false;
+        (self.active, self.known_as_active) = (false, false);
         let wakers = {
             let mut inner = self.shared.lock();
             inner.active = false;

@@ -46,7 +46,7 @@ use crate::ring::{Ring, RingOptions};
 pub(crate) use aftermath::Aftermath;
 pub(crate) use dispatch::{Place, cancel, cancel_all, dispatch, try_calls};
 pub(crate) use iothreads::set_wanted as set_io_threads;
-pub(crate) use local::{Begun, LocalSink, add_local, remove_local, start_own};
+pub(crate) use local::{Begun, Company, LocalSink, add_local, remove_local, start_own};
 pub(crate) use order::{Errand, Order, Sink};
 pub(crate) use prepare::MOST_AT_ONCE;
 pub(crate) use refused::{after_fork, why_refused};
@@ -109,8 +109,12 @@ struct Driver {
     counts: Metrics,
     /// Whether the thread is in its loop.
     active: bool,
+    /// Other threads were told that it is, or was and may be again.
+    known_as_active: bool,
     /// It is there only for as long as it waits for a batch or a read.
     visited: bool,
+    /// How many operations there were when counts were published last.
+    published_ops: u64,
     options: RingOptions,
     shared: Arc<Shared>,
 }
@@ -236,10 +240,22 @@ impl Driver {
             local_sinks: LocalSinks::default(),
             counts: Metrics::default(),
             active: false,
+            known_as_active: false,
             visited: false,
+            published_ops: 0,
             options,
             shared,
         })
+    }
+
+    /// Begins the loop of the thread, or a visit.
+    #[inline]
+    fn activate(&mut self) {
+        self.active = true;
+        if !self.known_as_active {
+            self.known_as_active = true;
+            self.shared.lock().active = true;
+        }
     }
 
     /// Makes sure that an operation on `target` can be submitted.
@@ -468,8 +484,7 @@ fn try_enter(options: RingOptions) -> Option<Arc<Shared>> {
     let entered = DRIVER.try_with(|cell| {
         let mut driver = cell.borrow_mut();
         let driver = driver.get_or_insert_with(|| Driver::new(options));
-        driver.active = true;
-        driver.shared.lock().active = true;
+        driver.activate();
         Arc::clone(&driver.shared)
     });
     entered.ok()
