@@ -272,7 +272,6 @@ fn read_many(queue: &mut Queue, file: &File, requests: &mut [ringfile_read_reque
         if open == 0 {
             continue;
         }
-        queue.submit();
         let at_least = if next == requests.len() { open } else { open.div_ceil(4) };
         if queue.wait(at_least, None) == 0 {
             return Err(lost());

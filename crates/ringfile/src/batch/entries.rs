@@ -121,6 +121,12 @@ impl Entries {
         }
     }
 
+    /// How many more must end until so many have that were not taken, or all.
+    #[inline]
+    pub(super) fn left_until(&self, at_least: usize) -> usize {
+        at_least.saturating_sub(self.done).min(self.open)
+    }
+
     /// The file of an operation that was begun.
     #[inline]
     pub(super) fn target(&self, index: u32) -> Option<&Arc<Target>> {

@@ -140,7 +140,7 @@ impl AsyncReads {
     pub fn poll(&mut self, at_least: usize, wait: bool) -> usize {
         self.look();
         if wait && !crate::runtime::is_in_loop() {
-            self.wait_until(None, |entries| entries.done >= at_least || entries.open == 0);
+            self.wait_until(None, |entries| entries.left_until(at_least));
         }
         self.counts().1
     }
@@ -198,7 +198,9 @@ impl AsyncReads {
                 return Err(Error::new(std::io::ErrorKind::WouldBlock, what).because(WAITS));
             }
             Some(false) if !self.process.is_current() => return Err(driver::after_fork()),
-            Some(false) => self.wait_until(None, |entries| entries.is_done(handle) != Some(false)),
+            Some(false) => {
+                self.wait_until(None, |entries| usize::from(entries.is_done(handle) == Some(false)))
+            }
             None => {}
         }
         self.take(handle).ok_or_else(|| {
@@ -223,7 +225,8 @@ impl AsyncReads {
         going.go_on(after);
     }
 
-    fn wait_until(&mut self, deadline: Option<Instant>, mut is_over: impl FnMut(&mut Entries) -> bool) {
+    /// Waits until the deadline, or until nothing is `wanted`: how many more operations are to end.
+    fn wait_until(&mut self, deadline: Option<Instant>, mut wanted: impl FnMut(&mut Entries) -> usize) {
         if !self.process.is_current() {
             // A forked child: what is open ends in the parent.
             return;
@@ -237,11 +240,15 @@ impl AsyncReads {
         visit.wait(after, deadline, |after| {
             loop {
                 going.go_on(after);
-                if is_over(going.entries) {
-                    return true;
+                let more = wanted(going.entries);
+                if more == 0 {
+                    return None;
                 }
-                if going.entries.elsewhere == 0 || inbox.wake(&visit.waker()) {
-                    return false;
+                if going.entries.elsewhere == 0 {
+                    return Some(more.try_into().unwrap_or(u32::MAX));
+                }
+                if inbox.wake(&visit.waker()) {
+                    return Some(1);
                 }
             }
         });
@@ -316,7 +323,7 @@ impl AsyncReads {
     /// Waits until so many have ended and were not taken, or all, or until the deadline. How many there are.
     pub(super) fn wait_for(&mut self, at_least: usize, deadline: Option<Instant>) -> usize {
         if self.process.is_current() {
-            self.wait_until(deadline, |entries| entries.done >= at_least || entries.open == 0);
+            self.wait_until(deadline, |entries| entries.left_until(at_least));
         } else {
             // A forked child: what is begun there, or was in the parent, ends at once with an error.
             self.look();
@@ -351,7 +358,7 @@ impl Drop for AsyncReads {
         open.into_iter().for_each(|handle| self.ask_to_cancel(handle));
         // In a loop of ringfile's, that waits for them when it ends.
         if !crate::runtime::is_in_loop() {
-            self.wait_until(None, |entries| entries.open == 0);
+            self.wait_until(None, |entries| entries.open);
         }
         self.inbox.close();
         if let Some(local) = self.local.take()

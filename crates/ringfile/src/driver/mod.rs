@@ -493,18 +493,18 @@ fn try_enter(options: RingOptions) -> Option<Arc<Shared>> {
 /// Hands over what was started and collects what has completed; with `may_sleep`, sleeps until there is something,
 /// or the thread is notified. Wakes tasks.
 pub(crate) fn turn(may_sleep: bool, after: &mut Aftermath) {
-    turn_with(may_sleep, None, after);
+    turn_with(may_sleep, None, 1, after);
 }
 
-/// A turn that may sleep, until the deadline at most.
-fn turn_until(deadline: Option<Instant>, after: &mut Aftermath) {
-    turn_with(true, deadline, after);
+/// A turn that may sleep, until the deadline at most, or until there are so many completions.
+fn turn_until(deadline: Option<Instant>, wanted: u32, after: &mut Aftermath) {
+    turn_with(true, deadline, wanted, after);
 }
 
 #[inline]
-fn turn_with(may_sleep: bool, deadline: Option<Instant>, after: &mut Aftermath) {
+fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, after: &mut Aftermath) {
     let need_not_park = with(|driver| {
-        driver.turn(may_sleep, deadline, after);
+        driver.turn(may_sleep, deadline, wanted, after);
         driver.can_sleep_in_ring() || after.may_wake_someone()
     });
     after.settle();
@@ -524,7 +524,7 @@ pub(crate) fn leave(after: &mut Aftermath) {
     {
         with(|driver| {
             driver.shared.sleep.take_notification();
-            driver.turn(true, None, after);
+            driver.turn(true, None, 1, after);
         });
         after.settle();
     }
@@ -599,7 +599,7 @@ impl Driver {
         open.into_iter().for_each(|key| self.cancel_order(key, &mut after));
         while self.must_drain() {
             self.shared.sleep.take_notification();
-            self.turn(true, None, &mut after);
+            self.turn(true, None, 1, &mut after);
             after.settle();
         }
         after.settle();

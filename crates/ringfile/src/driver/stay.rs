@@ -77,23 +77,23 @@ impl Visit<'_> {
         self.shared.waker()
     }
 
-    /// Turns the driver until `is_over` says so, asking before each turn, or until the deadline.
+    /// Turns the driver until the deadline, or until `wanted`, which is asked before each turn, wants nothing. What it wants is
+    /// how many completions the kernel is to collect before it wakes the thread, of those that this thread's ring alone will
+    /// give: another thread's word waits as long.
     pub(crate) fn wait(
         &self,
         after: &mut Aftermath,
         deadline: Option<Instant>,
-        mut is_over: impl FnMut(&mut Aftermath) -> bool,
+        mut wanted: impl FnMut(&mut Aftermath) -> Option<u32>,
     ) {
         loop {
             // Before the causes are looked at, so that none is missed.
             self.shared.sleep.take_notification();
-            if is_over(after) {
-                return;
-            }
+            let Some(wanted) = wanted(after) else { return };
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return;
             }
-            turn_until(deadline, after);
+            turn_until(deadline, wanted, after);
         }
     }
 
