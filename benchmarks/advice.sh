@@ -78,4 +78,5 @@ measure twice --file "$dir/noise.bin" --buffers normal,fixed
 "$ringfile" report "$results/once.json" "$results/twice.json" --out "$results/noise.html" > "$results/noise.txt"
 printf '\nThe same twice:\n'
 cat "$results/noise.txt"
+grep -q ': 0 of ' "$results/noise.txt" || { echo 'WRONG: the same twice has no difference to tell of'; wrong=1; }
 exit $wrong

@@ -70,7 +70,8 @@ build_theirs() {
     echo "$theirs/$name"
 }
 
-# Runs a test in a fresh folder on the file system of that URI. $1: the program; $2: URI; $3: log; the rest are its own.
+# Runs a test in a fresh folder on the file system of that URI, and ends it after an hour: one that hangs would keep the rest
+# from running. $1: the program; $2: URI; $3: log; the rest are its own.
 run_theirs() {
     local program=$1 uri=$2 log=$3 folder status=0
     shift 3
@@ -78,7 +79,8 @@ run_theirs() {
     # env_basic_test takes the one for the other.
     local variable=TEST_FS_URI
     test "$(basename "$program")" != env_basic_test || variable=TEST_ENV_URI
-    env "$variable=$uri" TEST_TMPDIR="$folder" LD_PRELOAD="$plugin" RINGFILE_ROCKSDB_STATISTICS="${statistics:-}" "$program" "$@" >"$log" 2>&1 || status=$?
+    timeout -k 10 3600 env "$variable=$uri" TEST_TMPDIR="$folder" LD_PRELOAD="$plugin" \
+        RINGFILE_ROCKSDB_STATISTICS="${statistics:-}" "$program" "$@" >"$log" 2>&1 || status=$?
     rm -rf "$folder"
     return "$status"
 }

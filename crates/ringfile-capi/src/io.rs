@@ -66,7 +66,6 @@ fn one(file: *const ringfile_file, add: impl FnOnce(&mut Queue, &File) -> Result
     let file = file::get(file)?;
     local::blocking(|queue| {
         add(queue, &file)?;
-        queue.submit();
         if queue.wait(1, None) == 0 {
             return Err(lost());
         }
@@ -276,7 +275,6 @@ fn read_many(queue: &mut Queue, file: &File, requests: &mut [ringfile_read_reque
         if open == 0 {
             continue;
         }
-        queue.submit();
         let at_least = if next == requests.len() { open } else { open.div_ceil(4) };
         if queue.wait(at_least, None) == 0 {
             return Err(lost());

@@ -7,9 +7,9 @@ mod support;
 use std::io::{ErrorKind, Write};
 use std::time::{Duration, Instant};
 
-use ringfile::{Buffer, File, OpenOptions, Pool, Queue, RegisteredMemory, Route};
+use ringfile::{Buffer, File, OpenOptions, Pool, Queue, RegisteredMemory, Route, thread_metrics};
 use support::forms::routes;
-use support::{Folder, assert_content, content, must_end, open_on_ring};
+use support::{Folder, assert_content, content, must_end, needs_ring, open_on_ring, skip};
 
 const PAGE: usize = 4096;
 
@@ -194,4 +194,46 @@ fn cached_reads_that_are_submitted_together_go_to_the_ring_and_single_ones_do_no
         (64, 64) => support::skip(name, "the file system of the target folder has no non-blocking reads"),
         other => panic!("{other:?}"),
     }
+}
+
+/// Nothing goes on beside it, so the ring would be a detour; one of two, or a submitted one, takes the ring.
+#[test]
+fn an_operation_that_is_waited_for_alone_is_a_plain_call_on_a_file_that_goes_to_the_ring() {
+    let name = "an_operation_that_is_waited_for_alone_is_a_plain_call_on_a_file_that_goes_to_the_ring";
+    if !needs_ring(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 64 * PAGE));
+    let file = match OpenOptions::new().read(true).direct(true).open(path) {
+        Ok(file) => file,
+        Err(error) => return skip(name, error),
+    };
+    let pool = Pool::new(1 << 20);
+    let mut queue = Queue::new();
+    let mut inline_and_enters = |pages: &[u64], submits: bool| {
+        let before = thread_metrics();
+        for &page in pages {
+            queue.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64, page);
+        }
+        if submits {
+            queue.submit();
+        }
+        assert_eq!(queue.wait(pages.len(), None), pages.len());
+        while let Some((page, done)) = queue.take() {
+            assert_eq!(done.result.unwrap(), PAGE);
+            assert_content(&done.buffer.unwrap(), page * PAGE as u64);
+        }
+        let counts = thread_metrics() - before;
+        (counts.inline_ops, counts.enters)
+    };
+    // What the first tells is that the file has a queue: not so everywhere.
+    inline_and_enters(&[0], false);
+    if inline_and_enters(&[1, 2], false).0 > 0 {
+        return skip(name, "direct reads are plain calls here");
+    }
+    assert_eq!(inline_and_enters(&[3], false), (1, 0));
+    assert_eq!(inline_and_enters(&[4], true).0, 0);
+    // One system call submits all and waits for all.
+    assert_eq!(inline_and_enters(&[5, 6, 7], false), (0, 1));
 }

@@ -19,6 +19,7 @@
 #include "rocksdb/convenience.h"
 #include "rocksdb/db.h"
 #include "rocksdb/env.h"
+#include "rocksdb/version.h"
 
 namespace {
 
@@ -69,9 +70,15 @@ std::unique_ptr<rocksdb::DB> Open(const std::string& folder, const std::string& 
         *env = rocksdb::NewCompositeEnv(files);
         options.env = env->get();
     }
+#if ROCKSDB_MAJOR >= 10
+    std::unique_ptr<rocksdb::DB> db;
+    Check(rocksdb::DB::Open(options, folder, &db), "opening " + folder);
+    return db;
+#else
     rocksdb::DB* db = nullptr;
     Check(rocksdb::DB::Open(options, folder, &db), "opening " + folder);
     return std::unique_ptr<rocksdb::DB>(db);
+#endif
 }
 
 // Each of several threads has its own numbers: their writes share syncs.

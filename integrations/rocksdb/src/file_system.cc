@@ -126,7 +126,13 @@ IOStatus FileSystem::AbortIO(std::vector<void*>& handles) {
 }
 
 #if RINGFILE_ROCKSDB_AT_LEAST(8, 4)
-void FileSystem::SupportedOps(int64_t& supported) { supported = int64_t{1} << rocksdb::FSSupportedOps::kAsyncIO; }
+void FileSystem::SupportedOps(int64_t& supported) {
+    supported = int64_t{1} << rocksdb::FSSupportedOps::kAsyncIO;
+#if RINGFILE_ROCKSDB_AT_LEAST(10, 8)
+    // Where this isn't set, RocksDB reads ahead into memory of its own instead.
+    supported |= int64_t{1} << rocksdb::FSSupportedOps::kFSPrefetch;
+#endif
+}
 #endif
 
 std::shared_ptr<rocksdb::FileSystem> NewRingfileFileSystem(const std::shared_ptr<rocksdb::FileSystem>& base,

@@ -29,15 +29,18 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route) -> (Option<Ad
     // What can't be told apart stays as the library has it.
     let kind = if deciding.better == Better::Base { Buffers::Normal } else { Buffers::Fixed };
     let mut said = Vec::new();
+    let whole_decides = whole.is_some_and(|whole| whole.sure == deciding.sure);
     if let Some(whole) = whole {
+        let of_whole = if whole_decides { "" } else { "for whole blocks " };
         let no_difference = whole.no_difference();
-        said.push(format!("{no_difference}fixed {}{elsewhere}", whole.figures("normal")));
+        said.push(format!("{of_whole}{no_difference}fixed {}{elsewhere}", whole.figures("normal")));
     }
     if let Some(cost) = contest(measured, Buffers::Vectored, Buffers::Normal) {
         said.push(format!("blocks in parts: vectored {}", cost.short("normal")));
     }
     if let Some(parts) = parts {
-        said.push(format!("vectored-fixed {}", parts.short("vectored")));
+        let decides = if whole_decides { "" } else { ", which decides" };
+        said.push(format!("vectored-fixed {}{decides}", parts.short("vectored")));
     }
     (Some(advice(kind, said.join("; "), deciding.sure)), kind)
 }

@@ -58,6 +58,29 @@ fn a_disk_is_read_directly_through_the_ring() {
     assert!(buffers.contains("blocks in parts: vectored") && buffers.contains("vectored-fixed"), "{buffers}");
 }
 
+/// Whole blocks of registered memory and of any are alike, and so are parts but for the registered ones.
+fn only_parts_gain(job: Job) -> Truth {
+    let Truth { iops, cpu_us } = disk(Job { buffers: Buffers::Normal, ..job });
+    if job.buffers == Buffers::VectoredFixed {
+        Truth { iops: iops * 1.3, cpu_us: cpu_us * 0.6 }
+    } else {
+        Truth { iops, cpu_us }
+    }
+}
+
+#[test]
+fn where_blocks_in_parts_decide_the_advice_says_so() {
+    for seed in 0..3 {
+        let advice = on(&World::new(only_parts_gain).session(seed), Setting::Buffers);
+        let said = &advice.because;
+        assert_eq!(advice.sure, OutsideNoise, "{said}");
+        assert!(
+            said.starts_with("for whole blocks no difference") && said.ends_with(", which decides"),
+            "{said}"
+        );
+    }
+}
+
 #[test]
 fn a_loop_device_gains_from_registered_memory() {
     let world = World::new(loop_device).quick();

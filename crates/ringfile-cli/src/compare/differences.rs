@@ -1,8 +1,8 @@
 //! Two sessions, cell by cell: which figures differ by more than both of them vary in themselves.
 //!
 //! Pure functions of results. Runs of different sessions are not paired, so what is compared is medians, and the ranges
-//! that the rounds and A/A runs of each reach: only where these lie apart, by more than the A/A noise of both sessions,
-//! and with three rounds or more on both sides, a difference is claimed.
+//! that the rounds and A/A runs of each reach: only where these lie apart, by more than the A/A noise of both sessions and
+//! than what each wandered from round to round, and with three rounds or more on both sides, a difference is claimed.
 
 use super::facts::{self, Fact};
 use super::load::Saved;
@@ -193,15 +193,31 @@ fn differences(one: &Results, two: &Results, both: &[(&Run, &Run)], names: &Name
     let mut differences = Vec::new();
     for (figure, &(_, metric, _)) in FIGURES.iter().enumerate() {
         let noise = (Noise::of(&one.runs, metric), Noise::of(&two.runs, metric));
+        let wandered = wandered(one, metric).max(wandered(two, metric)).exp_m1();
         for &(own, their) in both {
             let reaches = reach(&one.runs, own, metric).zip(reach(&two.runs, their, metric));
             let Some(((first, rounds), (other, others))) = reaches else { continue };
             let rounds = rounds.min(others);
             let noise = noise.0.in_cell(&own.key(), rounds).max(noise.1.in_cell(&their.key(), rounds));
+            let noise = noise.max(wandered);
             differences.push(Difference { cell: names.words(own), figure, first, other, rounds, noise });
         }
     }
     differences
+}
+
+/// How far a figure wandered over the rounds of a session, as a logarithm: nine of ten cells stayed within that of their
+/// median. A/A runs follow each other at once; sessions are as far apart as rounds, or farther, and a disk that others use
+/// is another one by then: the same grid twice had cells 1.33 times apart in every round.
+fn wandered(session: &Results, metric: Metric) -> f64 {
+    let of_cell = |cell: Group<'_>| {
+        let figures = cell.iter().filter_map(|run| metric.of(run));
+        let spread = Spread::of(figures.filter(|figure| figure.is_finite() && *figure > 0.0))?;
+        Some((spread.max / spread.median).max(spread.median / spread.min).ln())
+    };
+    let mut all: Vec<f64> = groups(&session.runs).into_iter().filter_map(of_cell).collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() * 9 / 10).copied().unwrap_or(0.0)
 }
 
 /// Whether all runs of one session have one value of a part, and all of the other another one.

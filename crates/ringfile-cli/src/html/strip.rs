@@ -133,7 +133,7 @@ impl Strip {
             .map(|(value, label)| {
                 let (x, half) = (self.across(*value), text_width(label) / 2.0);
                 let fits = x - half > free;
-                free = if fits { x + half + 6.0 } else { free };
+                free = if fits { x + half + 12.0 } else { free };
                 (x, label.as_str(), fits)
             })
             .collect();

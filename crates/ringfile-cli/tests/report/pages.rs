@@ -229,6 +229,37 @@ fn sessions_that_differ_in_one_choice_are_compared() {
     );
 }
 
+/// The A/A runs of a cell follow each other at once and agree; what other rounds of the session had is noise all the same.
+#[test]
+fn what_wanders_from_round_to_round_claims_nothing_between_sessions() {
+    let folder = folder();
+    let wandering = |mut sample: Value, by: f64| {
+        for run in sample["runs"].as_array_mut().expect("a list") {
+            let there = run["iodepth"] != json!(16) && run["round"].as_u64().expect("a number") % 2 == 0;
+            let factor = if there { by } else { 1.0 };
+            run["iops"] = json!(run["iops"].as_f64().expect("a number") * factor);
+        }
+        sample
+    };
+    let page = |before: &Value, after: &Value| {
+        page_of(folder.path(), &[("before", before), ("after", after)]).1.stdout
+    };
+    let slower = |mut sample: Value| {
+        for run in sample["runs"].as_array_mut().expect("a list") {
+            if run["iodepth"] == json!(16) {
+                run["iops"] = json!(run["iops"].as_f64().expect("a number") * 0.75);
+            }
+        }
+        sample
+    };
+    let named =
+        |text: &str| text.lines().filter(|line| line.contains("depth 16") && line.contains("IOPS")).count();
+    let quiet = page(&buffers(1, 1.0, 1.0), &slower(buffers(2, 1.0, 1.0)));
+    assert!(named(&quiet) > 0, "{quiet}");
+    let noisy = page(&wandering(buffers(1, 1.0, 1.0), 0.6), &slower(wandering(buffers(2, 1.0, 1.0), 0.6)));
+    assert_eq!(named(&noisy), 0, "{noisy}");
+}
+
 #[test]
 fn one_round_claims_nothing() {
     let folder = folder();

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::Done;
 use super::op::Op;
 use super::reads::ReadHandle;
 use crate::driver::{Ended, Finished, Place, Request, Target};
@@ -31,6 +32,7 @@ pub(super) struct Entries {
     pub(super) elsewhere: usize,
 }
 
+#[derive(Default)]
 pub(super) struct Entry {
     generation: u32,
     op: Option<Op>,
@@ -92,18 +94,13 @@ impl Entries {
     #[inline]
     pub(super) fn add(&mut self, op: Op, generation: u32, user_data: u64) -> u32 {
         let is_over = op.is_over();
-        let entry =
-            Entry { generation, op: Some(op), place: None, is_elsewhere: false, aborted: false, user_data };
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.list[index as usize] = entry;
-                index
-            }
-            None => {
-                self.list.push(entry);
-                (self.list.len() - 1) as u32
-            }
-        };
+        let index = self.free.pop().unwrap_or_else(|| self.grow());
+        // In place: an entry that is made elsewhere and copied, over one that must be dropped, takes as long as a lock.
+        let entry = &mut self.list[index as usize];
+        entry.generation = generation;
+        entry.op = Some(op);
+        entry.aborted = false;
+        entry.user_data = user_data;
         if is_over {
             self.has_ended(index);
         } else {
@@ -122,6 +119,12 @@ impl Entries {
             in_order: true,
             ..Self::default()
         }
+    }
+
+    /// How many more must end until so many have that were not taken, or all.
+    #[inline]
+    pub(super) fn left_until(&self, at_least: usize) -> usize {
+        at_least.saturating_sub(self.done).min(self.open)
     }
 
     /// The file of an operation that was begun.
@@ -156,15 +159,21 @@ impl Entries {
         self.list.iter().enumerate().map(handle).collect()
     }
 
-    /// Takes what has ended first, with its number.
+    /// Takes the result of what has ended first, with its number.
     #[inline]
-    pub(super) fn take_first(&mut self) -> Option<(u64, Op)> {
+    pub(super) fn take_first(&mut self) -> Option<(u64, Done)> {
         let index = self.ended.pop_front()?;
-        let entry = &mut self.list[index as usize];
-        let (user_data, op) = (entry.user_data, entry.op.take());
         self.done -= 1;
         self.free.push(index);
-        Some((user_data, op?))
+        let entry = &mut self.list[index as usize];
+        Some((entry.user_data, entry.op.take()?.into_done()))
+    }
+
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        let index = self.list.len() as u32;
+        self.list.push(Entry::default());
+        index
     }
 
     pub(super) fn entry(&mut self, handle: ReadHandle) -> Option<&mut Entry> {

@@ -315,7 +315,7 @@ impl Batch {
         let mut after = Aftermath::default();
         visit.wait(&mut after, None, |_| {
             running.start();
-            running.is_over()
+            (!running.is_over()).then_some(1)
         });
         running.take()
     }

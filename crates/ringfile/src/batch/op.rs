@@ -127,7 +127,18 @@ impl Op {
     }
 
     /// Takes what a driver gave. False where the operation must begin again, for the rest of it.
-    pub(super) fn end(&mut self, Finished { held, ended }: Finished) -> bool {
+    #[inline]
+    pub(super) fn end(&mut self, finished: Finished) -> bool {
+        if self.through_reserve || finished.ended.errno != 0 {
+            return self.end_otherwise(finished);
+        }
+        self.held = finished.held;
+        self.end_with(finished.ended);
+        true
+    }
+
+    #[cold]
+    fn end_otherwise(&mut self, Finished { held, ended }: Finished) -> bool {
         let scratch = if self.through_reserve {
             Some(held)
         } else {
@@ -165,6 +176,7 @@ impl Op {
         false
     }
 
+    #[inline]
     pub(super) fn end_with(&mut self, ended: Ended) {
         if ended.done == 0 {
             self.show_nothing();
@@ -210,10 +222,19 @@ impl Op {
         }
     }
 
+    #[inline]
     pub(super) fn into_done(self) -> Done {
-        let failed = self.has_failed();
+        if !self.has_failed()
+            && let Stage::Over(ended) = self.stage
+        {
+            return Done { result: Ok(ended.done), buffer: buffer_of(self.held) };
+        }
+        self.into_failure()
+    }
+
+    #[cold]
+    fn into_failure(self) -> Done {
         let result = match self.stage {
-            Stage::Over(ended) if !failed => Ok(ended.done),
             Stage::Over(ended) if self.request.kind.moves_data() => {
                 Err(check::failure(&self.file, &self.request, ended))
             }
@@ -226,12 +247,7 @@ impl Op {
             Stage::Cancelled(why) => Err(self.unbegun(libc::ECANCELED).because(why)),
             _ => Err(self.unbegun(libc::ECANCELED)),
         };
-        let buffer = match self.held {
-            Held::Pooled(buffer) => Some(AnyBuffer::Pooled(buffer)),
-            Held::Vec(vec) => Some(AnyBuffer::Vec(vec)),
-            _ => None,
-        };
-        Done { result, buffer }
+        Done { result, buffer: buffer_of(self.held) }
     }
 
     fn what(&self) -> &'static str {
@@ -251,5 +267,14 @@ impl Op {
     /// The error of an operation whose caller may not wait here.
     pub(super) fn would_block(&self, why: &'static str) -> Error {
         Error::new(std::io::ErrorKind::WouldBlock, self.what()).on(self.file.path()).because(why)
+    }
+}
+
+#[inline]
+fn buffer_of(held: Held) -> Option<AnyBuffer> {
+    match held {
+        Held::Pooled(buffer) => Some(AnyBuffer::Pooled(buffer)),
+        Held::Vec(vec) => Some(AnyBuffer::Vec(vec)),
+        _ => None,
     }
 }

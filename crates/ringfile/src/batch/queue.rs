@@ -109,6 +109,9 @@ impl Queue {
 
     /// Submits, and waits until `at_least` so many results are there to be taken, or all there will be, or the time is over;
     /// `None` waits without end. How many are there.
+    ///
+    /// A single operation that was not submitted before and is waited for without end may be a plain call, where the route
+    /// is [`Auto`](crate::Route::Auto): nothing goes on beside it, and it is cheaper.
     pub fn wait(&mut self, at_least: usize, timeout: Option<Duration>) -> usize {
         let (open, ended) = self.operations.counts();
         if open == 0 || crate::runtime::is_in_loop() {

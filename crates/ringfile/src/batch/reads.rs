@@ -14,7 +14,7 @@ use super::entries::Entries;
 use super::inbox::Inbox;
 use super::op::Op;
 use super::{AnyBuffer, Done};
-use crate::driver::{self, Aftermath, Begun, Finished, LocalSink, Order, Sink, Stay};
+use crate::driver::{self, Aftermath, Begun, Company, Finished, LocalSink, Order, Sink, Stay};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::ring::fork;
@@ -140,7 +140,7 @@ impl AsyncReads {
     pub fn poll(&mut self, at_least: usize, wait: bool) -> usize {
         self.look();
         if wait && !crate::runtime::is_in_loop() {
-            self.wait_until(None, |entries| entries.done >= at_least || entries.open == 0);
+            self.wait_until(None, |entries| entries.left_until(at_least));
         }
         self.counts().1
     }
@@ -201,7 +201,9 @@ impl AsyncReads {
                 return Err(Error::new(std::io::ErrorKind::WouldBlock, what).because(WAITS));
             }
             Some(false) if self.is_inherited() => self.look(),
-            Some(false) => self.wait_until(None, |entries| entries.is_done(handle) != Some(false)),
+            Some(false) => {
+                self.wait_until(None, |entries| usize::from(entries.is_done(handle) == Some(false)))
+            }
             None => {}
         }
         self.take(handle).ok_or_else(|| {
@@ -230,7 +232,7 @@ impl AsyncReads {
         let Self { entries, inbox, local, after, starting, .. } = self;
         let local =
             *local.get_or_insert_with(|| driver::add_local(Arc::clone(inbox) as Arc<dyn Sink>, after));
-        let mut going = Going { entries: entries.get_mut(), inbox, local, starting, inherited };
+        let mut going = Going { entries: entries.get_mut(), inbox, local, waits: false, starting, inherited };
         going.go_on(after);
         visit.look(after);
         going.go_on(after);
@@ -240,7 +242,8 @@ impl AsyncReads {
         }
     }
 
-    fn wait_until(&mut self, deadline: Option<Instant>, mut is_over: impl FnMut(&mut Entries) -> bool) {
+    /// Waits until the deadline, or until nothing is `wanted`: how many more operations are to end.
+    fn wait_until(&mut self, deadline: Option<Instant>, mut wanted: impl FnMut(&mut Entries) -> usize) {
         if self.is_inherited() {
             return;
         }
@@ -248,15 +251,20 @@ impl AsyncReads {
         let Self { entries, inbox, local, after, starting, .. } = self;
         let local =
             *local.get_or_insert_with(|| driver::add_local(Arc::clone(inbox) as Arc<dyn Sink>, after));
-        let mut going = Going { entries: entries.get_mut(), inbox, local, starting, inherited: false };
+        let (waits, inherited) = (deadline.is_none(), false);
+        let mut going = Going { entries: entries.get_mut(), inbox, local, waits, starting, inherited };
         visit.wait(after, deadline, |after| {
             loop {
                 going.go_on(after);
-                if is_over(going.entries) {
-                    return true;
+                let more = wanted(going.entries);
+                if more == 0 {
+                    return None;
                 }
-                if going.entries.elsewhere == 0 || inbox.wake(&visit.waker()) {
-                    return false;
+                if going.entries.elsewhere == 0 {
+                    return Some(more.try_into().unwrap_or(u32::MAX));
+                }
+                if inbox.wake(&visit.waker()) {
+                    return Some(1);
                 }
             }
         });
@@ -276,22 +284,29 @@ struct Going<'a> {
     entries: &'a mut Entries,
     inbox: &'a Arc<Inbox>,
     local: LocalSink,
+    /// The thread does nothing until some, or all, have ended.
+    waits: bool,
     starting: &'a mut Aftermath,
     /// A forked child, which could not wait for what it begins here.
     inherited: bool,
 }
 
 impl Going<'_> {
+    #[inline]
     fn go_on(&mut self, after: &mut Aftermath) {
-        for (index, finished) in after.own_results() {
-            self.entries.end(index, finished);
-        }
+        after.take_own_results(|index, finished| self.entries.end(index, finished));
         take_in(self.entries, self.inbox);
-        self.start();
+        if !self.entries.to_start.is_empty() {
+            self.start();
+        }
     }
 
     fn start(&mut self) {
-        let together = self.entries.to_start.len() >= MANY;
+        let company = match (self.entries.open, self.entries.to_start.len()) {
+            (1, _) if self.waits => Company::Alone,
+            (_, MANY..) => Company::Many,
+            _ => Company::Few,
+        };
         while let Some((index, request, mut held)) = self.entries.begin_next() {
             let Some(target) = self.entries.target(index) else { continue };
             if self.inherited {
@@ -299,7 +314,7 @@ impl Going<'_> {
                 self.entries.end(index, Finished { held, ended });
                 continue;
             }
-            match driver::start_own(self.local, index, target, &request, &mut held, together) {
+            match driver::start_own(self.local, index, target, &request, &mut held, company) {
                 Begun::Here(place) => self.entries.is_at(index, Some(place)),
                 Begun::Over(ended) => self.entries.end(index, Finished { held, ended }),
                 Begun::Left(choice) => {
@@ -334,7 +349,7 @@ impl AsyncReads {
             // What is begun here, or was in the parent, ends at once.
             self.look();
         } else {
-            self.wait_until(deadline, |entries| entries.done >= at_least || entries.open == 0);
+            self.wait_until(deadline, |entries| entries.left_until(at_least));
         }
         self.counts().1
     }
@@ -342,8 +357,7 @@ impl AsyncReads {
     /// Takes what has ended first.
     #[inline]
     pub(super) fn take_next(&mut self) -> Option<(u64, Done)> {
-        let (user_data, op) = self.entries.get_mut().take_first()?;
-        Some((user_data, op.into_done()))
+        self.entries.get_mut().take_first()
     }
 
     pub(super) fn all_are_started(&self) -> bool {
@@ -367,7 +381,7 @@ impl Drop for AsyncReads {
         open.into_iter().for_each(|handle| self.ask_to_cancel(handle));
         // In a loop of ringfile's, that waits for them when it ends.
         if !crate::runtime::is_in_loop() {
-            self.wait_until(None, |entries| entries.open == 0);
+            self.wait_until(None, |entries| entries.open);
         }
         self.inbox.close();
         if let Some(local) = self.local.take()

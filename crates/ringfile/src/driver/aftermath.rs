@@ -42,22 +42,37 @@ impl Aftermath {
     }
 
     /// Whether settling it may make a task ready: memory that goes back to its pool wakes who waits for it.
+    #[inline]
     pub(super) fn may_wake_someone(&self) -> bool {
+        self.has_something() || !self.own_results.is_empty()
+    }
+
+    #[inline]
+    fn has_something(&self) -> bool {
         !(self.tasks.is_empty()
             && self.wakers.is_empty()
             && self.buffers.is_empty()
             && self.ended.is_empty()
-            && self.own_results.is_empty()
             && self.orders.is_empty())
     }
 
-    /// What has ended of the sink for whom this is kept.
+    /// Gives what has ended of the sink for whom this is kept.
     #[inline]
-    pub(crate) fn own_results(&mut self) -> impl Iterator<Item = (u32, Finished)> {
-        self.own_results.drain(..)
+    pub(crate) fn take_own_results(&mut self, mut take: impl FnMut(u32, Finished)) {
+        if !self.own_results.is_empty() {
+            self.own_results.drain(..).for_each(|(index, finished)| take(index, finished));
+        }
     }
 
+    #[inline]
     pub(super) fn settle(&mut self) {
+        if self.has_something() || !self.files.is_empty() {
+            self.settle_all();
+        }
+    }
+
+    #[inline(never)]
+    fn settle_all(&mut self) {
         for_each(&mut self.wakers, Waker::wake);
         self.buffers.clear();
         self.files.clear();

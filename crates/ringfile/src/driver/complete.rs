@@ -52,19 +52,35 @@ impl Driver {
     }
 
     /// One turn: see [`super::turn`].
-    pub(super) fn turn(&mut self, may_sleep: bool, deadline: Option<Instant>, after: &mut Aftermath) {
+    pub(super) fn turn(
+        &mut self,
+        may_sleep: bool,
+        deadline: Option<Instant>,
+        wanted: u32,
+        after: &mut Aftermath,
+    ) {
         if self.rings.as_ref().is_some_and(|rings| rings.main.is_ours()) {
             self.submit_waiting();
             if self.can_sleep_in_ring() {
                 self.arm_bell();
             }
-            self.enter(may_sleep && self.can_sleep_in_ring(), deadline, after);
+            let wanted = if may_sleep && self.can_sleep_in_ring() { wanted } else { 0 };
+            self.enter(wanted, deadline, after);
             self.collect(after);
         } else {
             self.disown(after);
         }
         self.read_mail(after);
-        self.shared.counters.publish(&self.current_counts());
+        self.publish_counts();
+    }
+
+    /// Publishes the counts as of this turn. Turns of a visit may be many for each operation, and most end none.
+    #[inline]
+    pub(super) fn publish_counts(&mut self) {
+        if !self.visited || self.published_ops != self.counts.ops {
+            self.published_ops = self.counts.ops;
+            self.shared.counters.publish(&self.current_counts());
+        }
     }
 
     /// In a forked child, ends what the parent has in flight: its answers come to the parent, into the parent's memory,
@@ -83,7 +99,8 @@ impl Driver {
         }
     }
 
-    fn enter(&mut self, may_sleep: bool, deadline: Option<Instant>, after: &mut Aftermath) {
+    /// Sleeps until there are so many completions, where none is there; not at all for 0.
+    fn enter(&mut self, wanted: u32, deadline: Option<Instant>, after: &mut Aftermath) {
         let (answer, polled_answer) = {
             let Some(rings) = self.rings.as_mut() else { return };
             let spins = rings.polled_in_flight > 0;
@@ -94,9 +111,12 @@ impl Driver {
             let idle = !rings.main.has_completions() && self.waiting.is_empty();
             // Without the bell, where the queue was too full to arm it, nobody could wake us.
             let awaited = rings.bell_armed && !rings.have_released();
-            let sleeps = may_sleep && idle && !spins && awaited && self.shared.sleep.about_to_sleep_in_ring();
+            let sleeps =
+                wanted > 0 && idle && !spins && awaited && self.shared.sleep.about_to_sleep_in_ring();
             let until = if sleeps {
-                Until::Completed
+                // More than there will be would never come.
+                let to_come = (self.in_flight - rings.polled_in_flight) as u32;
+                Until::Completed(wanted.min(to_come).max(1))
             } else if rings.main.has_deferred() || rings.main.waiting() > 0 {
                 Until::Collected
             } else {
@@ -477,7 +497,7 @@ impl Driver {
         let done: Vec<Key> = self.slots.done().collect();
         let results: Vec<(Key, Finished)> =
             done.into_iter().map(|key| (key, self.take_finished(key.slot))).collect();
-        self.active = false;
+        (self.active, self.known_as_active) = (false, false);
         let wakers = {
             let mut inner = self.shared.lock();
             inner.active = false;

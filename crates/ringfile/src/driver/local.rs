@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::dispatch::Place;
 use super::order::Sink;
 use super::route::Choice;
-use super::ticket::{Called, call};
+use super::ticket::{Called, call, call_and_wait};
 use super::wake::Wake;
 use super::{Aftermath, Driver, Ended, Key, Request, Target, with};
 use crate::memory::Held;
@@ -27,6 +27,16 @@ pub(crate) enum Begun {
     Over(Ended),
     /// It goes this way, by other threads.
     Left(Choice),
+}
+
+/// With how many others an operation is started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Company {
+    /// None, and the thread does nothing until it has ended.
+    Alone,
+    Few,
+    /// So many that the ring may be cheaper than plain calls which don't wait.
+    Many,
 }
 
 /// The sinks that a driver knows.
@@ -54,8 +64,8 @@ pub(crate) fn remove_local(sink: LocalSink) {
     drop(sink);
 }
 
-/// Starts an operation: by plain calls, where its route is that, else on this thread's ring, where it has one. `together`
-/// with many others, the ring may be cheaper. Takes the buffer where that has it. Called with no driver borrowed.
+/// Starts an operation: by plain calls, where its route is that, else on this thread's ring, where it has one. Takes the
+/// buffer where that has it. Called with no driver borrowed.
 #[inline]
 pub(crate) fn start_own(
     sink: LocalSink,
@@ -63,15 +73,19 @@ pub(crate) fn start_own(
     target: &Arc<Target>,
     request: &Request,
     held: &mut Held,
-    together: bool,
+    company: Company,
 ) -> Begun {
     let lanes = &target.lanes;
     let here =
         |held: &mut Held| with(|driver| driver.start_local(sink, index, target, request, held)).flatten();
-    if (lanes.goes_to_ring(request.kind) || together && lanes.goes_together(request.kind))
-        && let Some(place) = here(held)
-    {
-        return Begun::Here(place);
+    let many = company == Company::Many && lanes.goes_together(request.kind);
+    if lanes.goes_to_ring(request.kind) || many {
+        if company == Company::Alone && lanes.may_wait_inline(target, request) && is_idle() {
+            return Begun::Over(call_and_wait(target, request, held));
+        }
+        if let Some(place) = here(held) {
+            return Begun::Here(place);
+        }
     }
     loop {
         match call(target, request, held) {
@@ -94,9 +108,17 @@ pub(crate) fn in_forked_child(target: &Target, request: &Request, held: &mut Hel
         match call(target, request, held) {
             Called::Over(ended) => return ended,
             Called::Later => {}
+            Called::Left(_) if target.lanes.may_wait_inline(target, request) => {
+                return call_and_wait(target, request, held);
+            }
             Called::Left(_) => return Ended { done: 0, errno: libc::EOPNOTSUPP },
         }
     }
+}
+
+/// Whether this thread's ring has nothing that would wait for the thread.
+fn is_idle() -> bool {
+    with(|driver| driver.in_flight == 0 && driver.waiting.is_empty()) == Some(true)
 }
 
 impl Driver {

@@ -47,7 +47,7 @@ use crate::ring::{Ring, RingOptions};
 pub(crate) use aftermath::Aftermath;
 pub(crate) use dispatch::{Place, cancel, cancel_all, dispatch, try_calls};
 pub(crate) use iothreads::set_wanted as set_io_threads;
-pub(crate) use local::{Begun, LocalSink, add_local, in_forked_child, remove_local, start_own};
+pub(crate) use local::{Begun, Company, LocalSink, add_local, in_forked_child, remove_local, start_own};
 pub(crate) use order::{Errand, Order, Sink};
 pub(crate) use prepare::MOST_AT_ONCE;
 pub(crate) use refused::{after_fork, why_refused};
@@ -110,8 +110,12 @@ struct Driver {
     counts: Metrics,
     /// Whether the thread is in its loop.
     active: bool,
+    /// Other threads were told that it is, or was and may be again.
+    known_as_active: bool,
     /// It is there only for as long as it waits for a batch or a read.
     visited: bool,
+    /// How many operations there were when counts were published last.
+    published_ops: u64,
     options: RingOptions,
     shared: Arc<Shared>,
 }
@@ -237,10 +241,22 @@ impl Driver {
             local_sinks: LocalSinks::default(),
             counts: Metrics::default(),
             active: false,
+            known_as_active: false,
             visited: false,
+            published_ops: 0,
             options,
             shared,
         })
+    }
+
+    /// Begins the loop of the thread, or a visit.
+    #[inline]
+    fn activate(&mut self) {
+        self.active = true;
+        if !self.known_as_active {
+            self.known_as_active = true;
+            self.shared.lock().active = true;
+        }
     }
 
     /// Makes sure that an operation on `target` can be submitted.
@@ -469,8 +485,7 @@ fn try_enter(options: RingOptions) -> Option<Arc<Shared>> {
     let entered = DRIVER.try_with(|cell| {
         let mut driver = cell.borrow_mut();
         let driver = driver.get_or_insert_with(|| Driver::new(options));
-        driver.active = true;
-        driver.shared.lock().active = true;
+        driver.activate();
         Arc::clone(&driver.shared)
     });
     entered.ok()
@@ -479,18 +494,18 @@ fn try_enter(options: RingOptions) -> Option<Arc<Shared>> {
 /// Hands over what was started and collects what has completed; with `may_sleep`, sleeps until there is something,
 /// or the thread is notified. Wakes tasks.
 pub(crate) fn turn(may_sleep: bool, after: &mut Aftermath) {
-    turn_with(may_sleep, None, after);
+    turn_with(may_sleep, None, 1, after);
 }
 
-/// A turn that may sleep, until the deadline at most.
-fn turn_until(deadline: Option<Instant>, after: &mut Aftermath) {
-    turn_with(true, deadline, after);
+/// A turn that may sleep, until the deadline at most, or until there are so many completions.
+fn turn_until(deadline: Option<Instant>, wanted: u32, after: &mut Aftermath) {
+    turn_with(true, deadline, wanted, after);
 }
 
 #[inline]
-fn turn_with(may_sleep: bool, deadline: Option<Instant>, after: &mut Aftermath) {
+fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, after: &mut Aftermath) {
     let need_not_park = with(|driver| {
-        driver.turn(may_sleep, deadline, after);
+        driver.turn(may_sleep, deadline, wanted, after);
         driver.can_sleep_in_ring() || after.may_wake_someone()
     });
     after.settle();
@@ -510,7 +525,7 @@ pub(crate) fn leave(after: &mut Aftermath) {
     {
         with(|driver| {
             driver.shared.sleep.take_notification();
-            driver.turn(true, None, after);
+            driver.turn(true, None, 1, after);
         });
         after.settle();
     }
@@ -592,7 +607,7 @@ impl Driver {
         open.into_iter().for_each(|key| self.cancel_order(key, &mut after));
         while self.must_drain() {
             self.shared.sleep.take_notification();
-            self.turn(true, None, &mut after);
+            self.turn(true, None, 1, &mut after);
             after.settle();
         }
         after.settle();

@@ -42,8 +42,9 @@ impl Driver {
             return false;
         }
         let (fd, registered) = file.descriptor(ring);
-        let vectored_fixed = ring.supports(op::IORING_OP_READV_FIXED as u8);
         let index = if slot.kind.moves_data() { fixed_index(&slot.held, ring) } else { None };
+        let usual = matches!(slot.kind, Kind::Read | Kind::Write);
+        let has_vectored_fixed = !usual && ring.supports(op::IORING_OP_READV_FIXED as u8);
         let Some(sqe) = ring.vacant() else { return false };
         // Filled in place: an entry made on the stack and copied costs a failed store forwarding.
         *sqe = Sqe {
@@ -62,10 +63,10 @@ impl Driver {
         if slot.linked {
             sqe.flags |= 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
         }
-        if matches!(slot.kind, Kind::Read | Kind::Write) {
+        if usual {
             plain(slot, began, index, sqe);
         } else {
-            let index = index.filter(|_| vectored_fixed);
+            let index = index.filter(|_| has_vectored_fixed);
             less_usual(slot, began, index, &mut self.spare_parts, sqe);
         }
         // SAFETY: the entry was filled above, and names memory of the slot's, see the module.

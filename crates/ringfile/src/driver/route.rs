@@ -261,6 +261,18 @@ impl Lanes {
         self.route == Route::Auto && self.lane(kind).state.load(Ordering::Relaxed) == OFFERED
     }
 
+    /// Whether an operation that goes to the ring may be a plain call where its thread does nothing but wait for it: one
+    /// direct read of 4 KiB took 17 to 18 µs of CPU time by the call, and 19 to 22 by the ring. A pipe is not waited for in
+    /// a call, which nobody could end.
+    pub(crate) fn may_wait_inline(&self, target: &Target, request: &Request) -> bool {
+        let plain = request.kind.moves_data() && request.op_flags == 0 && !request.linked;
+        self.route == Route::Auto
+            && plain
+            && target.kind != FileKind::Other
+            && !target.polled
+            && !workers_are_forced()
+    }
+
     /// Which way an operation goes.
     pub(crate) fn choose(&self, target: &Target, request: &Request) -> Choice {
         if workers_are_forced() && self.route != Route::Ring {

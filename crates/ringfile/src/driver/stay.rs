@@ -4,7 +4,7 @@
 //! start on the thread in between goes elsewhere, as they would wait for ever. The last [`Stay`] of a thread ends with
 //! the driver drained and given up.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::task::Waker;
@@ -23,21 +23,35 @@ pub(super) fn is_any() -> bool {
 }
 
 /// See the module.
-pub(crate) struct Stay(PhantomData<*const ()>);
+pub(crate) struct Stay {
+    /// The thread, once its driver is there.
+    shared: OnceCell<Arc<Shared>>,
+    thread: PhantomData<*const ()>,
+}
 
 impl Stay {
     pub(crate) fn new() -> Self {
         let _ = STAYS.try_with(|stays| stays.set(stays.get() + 1));
-        Self(PhantomData)
+        Self { shared: OnceCell::new(), thread: PhantomData }
     }
 
     /// Has the driver take operations for as long as the visit lasts. `None` where the thread ends, and its driver has
     /// drained and is gone.
+    #[inline]
     pub(crate) fn visit(&self) -> Option<Visit<'_>> {
+        if let Some(shared) = self.shared.get() {
+            let before = with(|driver| {
+                let before = driver.active;
+                driver.activate();
+                driver.visited = !before;
+                before
+            })?;
+            return Some(Visit { before, shared });
+        }
         let before = with(|driver| driver.active) == Some(true);
         let shared = try_enter(RingOptions::default())?;
         with(|driver| driver.visited = !before);
-        Some(Visit { before, shared, stay: PhantomData })
+        Some(Visit { before, shared: self.shared.get_or_init(|| shared) })
     }
 }
 
@@ -54,8 +68,7 @@ impl Drop for Stay {
 /// A time during which the thread waits for its ring.
 pub(crate) struct Visit<'a> {
     before: bool,
-    shared: Arc<Shared>,
-    stay: PhantomData<&'a Stay>,
+    shared: &'a Arc<Shared>,
 }
 
 impl Visit<'_> {
@@ -64,23 +77,23 @@ impl Visit<'_> {
         self.shared.waker()
     }
 
-    /// Turns the driver until `is_over` says so, asking before each turn, or until the deadline.
+    /// Turns the driver until the deadline, or until `wanted`, which is asked before each turn, wants nothing. What it wants is
+    /// how many completions the kernel is to collect before it wakes the thread, of those that this thread's ring alone will
+    /// give: another thread's word waits as long.
     pub(crate) fn wait(
         &self,
         after: &mut Aftermath,
         deadline: Option<Instant>,
-        mut is_over: impl FnMut(&mut Aftermath) -> bool,
+        mut wanted: impl FnMut(&mut Aftermath) -> Option<u32>,
     ) {
         loop {
             // Before the causes are looked at, so that none is missed.
             self.shared.sleep.take_notification();
-            if is_over(after) {
-                return;
-            }
+            let Some(wanted) = wanted(after) else { return };
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return;
             }
-            turn_until(deadline, after);
+            turn_until(deadline, wanted, after);
         }
     }
 
@@ -93,6 +106,10 @@ impl Visit<'_> {
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
         let before = self.before;
-        with(|driver| (driver.active, driver.visited) = (before, false));
+        with(|driver| {
+            // What plain calls did since the last turn.
+            driver.publish_counts();
+            (driver.active, driver.visited) = (before, false);
+        });
     }
 }

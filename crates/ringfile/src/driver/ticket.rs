@@ -160,6 +160,14 @@ pub(super) fn call(target: &Target, request: &Request, held: &mut Held) -> Calle
     Called::Left(choice)
 }
 
+/// Carries an operation out by a plain call, however long that takes.
+#[cold]
+pub(super) fn call_and_wait(target: &Target, request: &Request, held: &mut Held) -> Ended {
+    let ended = plain::run(target, request, held, || true);
+    super::count(Taken::Inline, request, ended);
+    ended
+}
+
 /// Carries an operation out on this thread, and notes what that tells of the file.
 fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -> Attempt {
     let lane = target.lanes.lane(request.kind);

@@ -67,8 +67,8 @@ pub(crate) enum Until {
     Submitted,
     /// Also collect what has completed.
     Collected,
-    /// Also wait for at least one completion.
-    Completed,
+    /// Also wait for at least so many completions.
+    Completed(u32),
 }
 
 impl Ring {
@@ -329,7 +329,10 @@ impl Ring {
                 return Ok(());
             }
         }
-        let wait = u32::from(until == Until::Completed && (all || self.sqpoll));
+        let wait = match until {
+            Until::Completed(wanted) if all || self.sqpoll => wanted,
+            _ => 0,
+        };
         if until != Until::Submitted {
             flags |= uapi::IORING_ENTER_GETEVENTS;
         } else if submit == 0 && flags & uapi::IORING_ENTER_SQ_WAKEUP == 0 {
@@ -339,13 +342,13 @@ impl Ring {
         match at_most.filter(|_| wait > 0) {
             // SAFETY: the entries were put there by `push`, whose contract is the one asked for.
             None => unsafe { abi::enter(self.enter_fd, submit, wait, flags) }.map(drop),
-            Some(at_most) => self.enter_for(at_most, submit, flags),
+            Some(at_most) => self.enter_for(at_most, submit, wait, flags),
         }
     }
 
-    /// [`enter`](Self::enter) that waits for a completion, but not longer than `at_most`.
+    /// [`enter`](Self::enter) that waits for completions, but not longer than `at_most`.
     #[cold]
-    fn enter_for(&mut self, at_most: Duration, submit: u32, flags: u32) -> io::Result<()> {
+    fn enter_for(&mut self, at_most: Duration, submit: u32, wait: u32, flags: u32) -> io::Result<()> {
         if self.mapping.params.features & uapi::IORING_FEAT_EXT_ARG == 0 {
             // Before Linux 5.11 the wait has no end: look, and pause a little where there is nothing.
             // SAFETY: as in `enter`.
@@ -356,7 +359,7 @@ impl Ring {
             return Ok(());
         }
         // SAFETY: as in `enter`.
-        unsafe { abi::enter_for(self.enter_fd, submit, 1, flags, at_most) }.map(drop)
+        unsafe { abi::enter_for(self.enter_fd, submit, wait, flags, at_most) }.map(drop)
     }
 
     /// Whether completions have to be asked for in a loop.
