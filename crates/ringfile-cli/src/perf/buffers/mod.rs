@@ -114,7 +114,7 @@ impl Files {
         let config = config.map(|path| OutputFile::check(path, output.force)).transpose()?;
         if let Some(config) = &config {
             measured.map_or(Ok(()), |measured| config.check_apart_from(measured))?;
-            outputs.check_apart(config, "another output: name another for --emit-config")?;
+            outputs.check_apart(config, "where other results go: name another for the configuration")?;
         }
         Ok(Files { outputs, config })
     }
