@@ -237,3 +237,47 @@ fn an_operation_that_is_waited_for_alone_is_a_plain_call_on_a_file_that_goes_to_
     // One system call submits all and waits for all.
     assert_eq!(inline_and_enters(&[5, 6, 7], false), (0, 1));
 }
+
+fn ends_of_a_pipe() -> (File, File) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let adopt = |end: std::os::fd::OwnedFd| File::from(std::fs::File::from(end));
+    (adopt(reader.into()), adopt(writer.into()))
+}
+
+#[test]
+fn a_write_that_a_pipe_takes_in_pieces_feeds_the_reads_that_are_waited_for_with_it() {
+    must_end("a wait for both ends of a pipe", || {
+        let (reader, writer) = ends_of_a_pipe();
+        let (mut one, mut other) = (Queue::new(), Queue::new());
+        // What a pipe holds at first is 64 KiB.
+        one.write(&writer, vec![7; 256 << 10], 0, 0);
+        (1..=4).for_each(|number| one.read(&reader, vec![0; 64 << 10], 0, number));
+        assert_eq!(one.wait(5, None), 5, "in one queue");
+        other.write(&writer, vec![7; 256 << 10], 0, 0);
+        other.submit();
+        (1..=4).for_each(|number| one.read(&reader, vec![0; 64 << 10], 0, number));
+        assert_eq!(one.wait(9, None), 9, "in two");
+        assert_eq!(other.wait(1, None), 1);
+    });
+}
+
+#[test]
+fn a_file_that_another_thread_closes_meanwhile_is_closed_though_several_results_are_waited_for() {
+    must_end("a wait for the end of a pipe", || {
+        let (reader, writer) = ends_of_a_pipe();
+        let mut queue = Queue::new();
+        queue.write(&writer, vec![7], 0, 0);
+        queue.read(&reader, vec![0], 0, 0);
+        assert_eq!(queue.wait(2, None), 2);
+        while queue.take().is_some() {}
+        queue.read(&reader, vec![0; 64], 0, 1);
+        queue.read(&reader, vec![0; 64], 0, 2);
+        let closes = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(writer);
+        });
+        assert_eq!(queue.wait(2, None), 2);
+        assert_eq!(queue.take().unwrap().1.result.unwrap(), 0);
+        closes.join().unwrap();
+    });
+}

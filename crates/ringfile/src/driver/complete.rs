@@ -101,6 +101,8 @@ impl Driver {
 
     /// Sleeps until there are so many completions, where none is there; not at all for 0.
     fn enter(&mut self, wanted: u32, deadline: Option<Instant>, after: &mut Aftermath) {
+        self.on_streams &= self.in_flight > 0;
+        let wanted = if self.on_streams { wanted.min(1) } else { wanted };
         let (answer, polled_answer) = {
             let Some(rings) = self.rings.as_mut() else { return };
             let spins = rings.polled_in_flight > 0;

@@ -79,7 +79,7 @@ impl Visit<'_> {
 
     /// Turns the driver until the deadline, or until `wanted`, which is asked before each turn, wants nothing. What it wants is
     /// how many completions the kernel is to collect before it wakes the thread, of those that this thread's ring alone will
-    /// give: another thread's word waits as long.
+    /// give: another thread's word waits as long, but where one of them is on a pipe or a socket.
     pub(crate) fn wait(
         &self,
         after: &mut Aftermath,
