@@ -281,3 +281,22 @@ fn a_file_that_another_thread_closes_meanwhile_is_closed_though_several_results_
         closes.join().unwrap();
     });
 }
+
+#[test]
+fn what_is_open_survives_a_loop_of_the_thread_though_not_all_was_handed_over() {
+    let folder = Folder::new();
+    let file = open_on_ring(&folder.file("data", &content(0, 64 * PAGE)));
+    let pool = Pool::new(4 << 20);
+    let mut queue = Queue::new();
+    // More than one turn hands over.
+    for number in 0..200 {
+        queue.read(&file, pool.get(PAGE).unwrap(), number % 64 * PAGE as u64, number);
+    }
+    queue.submit();
+    ringfile::block_on(async {});
+    assert_eq!(queue.wait(200, None), 200);
+    while let Some((number, done)) = queue.take() {
+        assert_eq!(done.result.unwrap(), PAGE);
+        assert_content(&done.buffer.unwrap(), number % 64 * PAGE as u64);
+    }
+}

@@ -515,7 +515,9 @@ impl Driver {
         let files = self.files.give_up_idle();
         files.iter().for_each(|given| self.unregister(given));
         after.files.extend(files);
-        if let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) {
+        // An entry that was not handed over yet names memory by its place among the registered.
+        let may_forget = self.in_flight == 0;
+        if let Some(rings) = self.rings.as_mut().filter(|rings| may_forget && rings.main.is_ours()) {
             rings.main.forget_buffers();
             if let Some(polled) = rings.polled.as_mut() {
                 polled.forget_buffers();
