@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
 use ringfile::{Buffer, File, OpenOptions, Pool, Queue, RegisteredMemory, Route, thread_metrics};
@@ -285,7 +285,7 @@ fn a_file_that_another_thread_closes_meanwhile_is_closed_though_several_results_
 #[test]
 fn what_is_open_survives_a_loop_of_the_thread_though_not_all_was_handed_over() {
     let folder = Folder::new();
-    let file = open_on_ring(&folder.file("data", &content(0, 64 * PAGE)));
+    let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
     let pool = Pool::new(4 << 20);
     let mut queue = Queue::new();
     // More than one turn hands over.
@@ -299,4 +299,33 @@ fn what_is_open_survives_a_loop_of_the_thread_though_not_all_was_handed_over() {
         assert_eq!(done.result.unwrap(), PAGE);
         assert_content(&done.buffer.unwrap(), number % 64 * PAGE as u64);
     }
+}
+
+#[test]
+fn waits_that_are_over_at_once_come_to_an_end_too() {
+    must_end("waits of a nanosecond", || {
+        let folder = Folder::new();
+        let file = open_on_ring(folder.file("data", &content(0, 4 * PAGE)));
+        let mut queue = Queue::new();
+        (0..4).for_each(|number| queue.read(&file, vec![0; PAGE], number * PAGE as u64, number));
+        while queue.wait(4, Some(Duration::from_nanos(1))) < 4 {}
+    });
+}
+
+#[test]
+fn a_wait_submits_though_results_are_there_already() {
+    must_end("what a queue wrote to a pipe", || {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let pipe = File::from(std::fs::File::from(std::os::fd::OwnedFd::from(writer)));
+        let folder = Folder::new();
+        let file = open_on_ring(folder.file("data", &content(0, PAGE)));
+        let mut queue = Queue::new();
+        (0..2).for_each(|number| queue.read(&file, vec![0; 10], 0, number));
+        assert_eq!(queue.wait(2, None), 2);
+        queue.write(&pipe, vec![7; 10], 0, 2);
+        assert!(queue.wait(1, None) >= 2);
+        let mut bytes = [0; 10];
+        reader.read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes, [7; 10]);
+    });
 }
