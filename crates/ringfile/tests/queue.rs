@@ -307,8 +307,10 @@ fn waits_that_are_over_at_once_come_to_an_end_too() {
         let folder = Folder::new();
         let file = open_on_ring(folder.file("data", &content(0, 4 * PAGE)));
         let mut queue = Queue::new();
-        (0..4).for_each(|number| queue.read(&file, vec![0; PAGE], number * PAGE as u64, number));
-        while queue.wait(4, Some(Duration::from_nanos(1))) < 4 {}
+        // More than one turn hands over.
+        (0..300).for_each(|number| queue.read(&file, vec![0; PAGE], number % 4 * PAGE as u64, number));
+        queue.submit();
+        while queue.wait(300, Some(Duration::from_nanos(1))) < 300 {}
     });
 }
 
