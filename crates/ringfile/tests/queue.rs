@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
 use ringfile::{Buffer, File, OpenOptions, Pool, Queue, RegisteredMemory, Route, thread_metrics};
@@ -236,4 +236,98 @@ fn an_operation_that_is_waited_for_alone_is_a_plain_call_on_a_file_that_goes_to_
     assert_eq!(inline_and_enters(&[4], true).0, 0);
     // One system call submits all and waits for all.
     assert_eq!(inline_and_enters(&[5, 6, 7], false), (0, 1));
+}
+
+fn ends_of_a_pipe() -> (File, File) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let adopt = |end: std::os::fd::OwnedFd| File::from(std::fs::File::from(end));
+    (adopt(reader.into()), adopt(writer.into()))
+}
+
+#[test]
+fn a_write_that_a_pipe_takes_in_pieces_feeds_the_reads_that_are_waited_for_with_it() {
+    must_end("a wait for both ends of a pipe", || {
+        let (reader, writer) = ends_of_a_pipe();
+        let (mut one, mut other) = (Queue::new(), Queue::new());
+        // What a pipe holds at first is 64 KiB.
+        one.write(&writer, vec![7; 256 << 10], 0, 0);
+        (1..=4).for_each(|number| one.read(&reader, vec![0; 64 << 10], 0, number));
+        assert_eq!(one.wait(5, None), 5, "in one queue");
+        other.write(&writer, vec![7; 256 << 10], 0, 0);
+        other.submit();
+        (1..=4).for_each(|number| one.read(&reader, vec![0; 64 << 10], 0, number));
+        assert_eq!(one.wait(9, None), 9, "in two");
+        assert_eq!(other.wait(1, None), 1);
+    });
+}
+
+#[test]
+fn a_file_that_another_thread_closes_meanwhile_is_closed_though_several_results_are_waited_for() {
+    must_end("a wait for the end of a pipe", || {
+        let (reader, writer) = ends_of_a_pipe();
+        let mut queue = Queue::new();
+        queue.write(&writer, vec![7], 0, 0);
+        queue.read(&reader, vec![0], 0, 0);
+        assert_eq!(queue.wait(2, None), 2);
+        while queue.take().is_some() {}
+        queue.read(&reader, vec![0; 64], 0, 1);
+        queue.read(&reader, vec![0; 64], 0, 2);
+        let closes = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(writer);
+        });
+        assert_eq!(queue.wait(2, None), 2);
+        assert_eq!(queue.take().unwrap().1.result.unwrap(), 0);
+        closes.join().unwrap();
+    });
+}
+
+#[test]
+fn what_is_open_survives_a_loop_of_the_thread_though_not_all_was_handed_over() {
+    let folder = Folder::new();
+    let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
+    let pool = Pool::new(4 << 20);
+    let mut queue = Queue::new();
+    // More than one turn hands over.
+    for number in 0..200 {
+        queue.read(&file, pool.get(PAGE).unwrap(), number % 64 * PAGE as u64, number);
+    }
+    queue.submit();
+    ringfile::block_on(async {});
+    assert_eq!(queue.wait(200, None), 200);
+    while let Some((number, done)) = queue.take() {
+        assert_eq!(done.result.unwrap(), PAGE);
+        assert_content(&done.buffer.unwrap(), number % 64 * PAGE as u64);
+    }
+}
+
+#[test]
+fn waits_that_are_over_at_once_come_to_an_end_too() {
+    must_end("waits of a nanosecond", || {
+        let folder = Folder::new();
+        let file = open_on_ring(folder.file("data", &content(0, 4 * PAGE)));
+        let mut queue = Queue::new();
+        // More than one turn hands over.
+        (0..300).for_each(|number| queue.read(&file, vec![0; PAGE], number % 4 * PAGE as u64, number));
+        queue.submit();
+        while queue.wait(300, Some(Duration::from_nanos(1))) < 300 {}
+    });
+}
+
+#[test]
+fn a_wait_submits_though_results_are_there_already() {
+    must_end("what a queue wrote to a pipe", || {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let pipe = File::from(std::fs::File::from(std::os::fd::OwnedFd::from(writer)));
+        let folder = Folder::new();
+        let file = open_on_ring(folder.file("data", &content(0, PAGE)));
+        let mut queue = Queue::new();
+        (0..2).for_each(|number| queue.read(&file, vec![0; 10], 0, number));
+        assert_eq!(queue.wait(2, None), 2);
+        queue.write(&pipe, vec![7; 10], 0, 2);
+        assert!(queue.wait(1, None) >= 2);
+        let mut bytes = [0; 10];
+        reader.read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes, [7; 10]);
+    });
 }

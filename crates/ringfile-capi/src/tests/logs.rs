@@ -62,3 +62,42 @@ fn nothing_is_told_without_a_function_or_after_it_went() {
     read_a_page(RINGFILE_ROUTE_AUTO);
     assert_eq!(told.lines.into_inner().unwrap(), []);
 }
+
+unsafe extern "C" fn tell_and_fork(context: *mut c_void, level: c_int, message: *const std::ffi::c_char) {
+    // SAFETY: the child ends at once.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit(0);
+        }
+        assert_eq!(libc::waitpid(child, ptr::null_mut(), 0), child);
+        tell(context, level, message);
+    }
+}
+
+#[test]
+fn the_function_may_fork() {
+    let name = "tests::logs::the_function_may_fork";
+    if !apart(name, &[("RINGFILE_BACKEND", "")]) {
+        return;
+    }
+    let told = Told::default();
+    well(ringfile_set_log(Some(tell_and_fork), (&raw const told).cast_mut().cast()));
+    let file = open(std::path::Path::new("/proc/self/exe"), RINGFILE_READ, RINGFILE_ROUTE_RING);
+    // SAFETY: these change this process alone, which has an alarm against hanging.
+    let taken: Vec<c_int> = unsafe {
+        libc::alarm(20);
+        let most = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &most), 0);
+        std::iter::repeat_with(|| libc::dup(0)).take_while(|&other| other >= 0).collect()
+    };
+    // For the bell and the ring of the thread: none is left for what holds registrations.
+    // SAFETY: these are the test's own.
+    taken.iter().rev().take(2).for_each(|&other| assert_eq!(unsafe { libc::close(other) }, 0));
+    let mut page = vec![0; PAGE];
+    // SAFETY: memory that is here.
+    assert_eq!(well(unsafe { ringfile_read(file, place(&mut page, 0), PAGE, 0) }), PAGE as i64);
+    well(ringfile_set_log(None, ptr::null_mut()));
+    let lines = told.lines.into_inner().unwrap();
+    assert!(lines.iter().any(|(_, line)| line.starts_with("no holder ring")), "{lines:?}");
+}

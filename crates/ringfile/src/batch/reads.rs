@@ -232,7 +232,15 @@ impl AsyncReads {
         let Self { entries, inbox, local, after, starting, .. } = self;
         let local =
             *local.get_or_insert_with(|| driver::add_local(Arc::clone(inbox) as Arc<dyn Sink>, after));
-        let mut going = Going { entries: entries.get_mut(), inbox, local, waits: false, starting, inherited };
+        let mut going = Going {
+            entries: entries.get_mut(),
+            inbox,
+            local,
+            waits: false,
+            starting,
+            inherited,
+            began: false,
+        };
         going.go_on(after);
         visit.look(after);
         going.go_on(after);
@@ -252,8 +260,10 @@ impl AsyncReads {
         let local =
             *local.get_or_insert_with(|| driver::add_local(Arc::clone(inbox) as Arc<dyn Sink>, after));
         let (waits, inherited) = (deadline.is_none(), false);
-        let mut going = Going { entries: entries.get_mut(), inbox, local, waits, starting, inherited };
+        let mut going =
+            Going { entries: entries.get_mut(), inbox, local, waits, starting, inherited, began: false };
         visit.wait(after, deadline, |after| {
+            going.began = false;
             loop {
                 going.go_on(after);
                 let more = wanted(going.entries);
@@ -268,6 +278,11 @@ impl AsyncReads {
                 }
             }
         });
+        // Where there was nothing to wait for, or no time, what was begun is handed over all the same.
+        if going.began {
+            visit.look(after);
+            going.go_on(after);
+        }
     }
 }
 
@@ -289,6 +304,8 @@ struct Going<'a> {
     starting: &'a mut Aftermath,
     /// A forked child, which could not wait for what it begins here.
     inherited: bool,
+    /// The ring has operations since the last turn.
+    began: bool,
 }
 
 impl Going<'_> {
@@ -315,7 +332,10 @@ impl Going<'_> {
                 continue;
             }
             match driver::start_own(self.local, index, target, &request, &mut held, company) {
-                Begun::Here(place) => self.entries.is_at(index, Some(place)),
+                Begun::Here(place) => {
+                    self.entries.is_at(index, Some(place));
+                    self.began = true;
+                }
                 Begun::Over(ended) => self.entries.end(index, Finished { held, ended }),
                 Begun::Left(choice) => {
                     let sink = Arc::clone(self.inbox) as Arc<dyn Sink>;

@@ -101,6 +101,8 @@ impl Driver {
 
     /// Sleeps until there are so many completions, where none is there; not at all for 0.
     fn enter(&mut self, wanted: u32, deadline: Option<Instant>, after: &mut Aftermath) {
+        self.on_streams &= self.in_flight > 0;
+        let wanted = if self.on_streams { wanted.min(1) } else { wanted };
         let (answer, polled_answer) = {
             let Some(rings) = self.rings.as_mut() else { return };
             let spins = rings.polled_in_flight > 0;
@@ -513,7 +515,9 @@ impl Driver {
         let files = self.files.give_up_idle();
         files.iter().for_each(|given| self.unregister(given));
         after.files.extend(files);
-        if let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) {
+        // An entry that was not handed over yet names memory by its place among the registered.
+        let may_forget = self.in_flight == 0;
+        if let Some(rings) = self.rings.as_mut().filter(|rings| may_forget && rings.main.is_ours()) {
             rings.main.forget_buffers();
             if let Some(polled) = rings.polled.as_mut() {
                 polled.forget_buffers();

@@ -104,6 +104,9 @@ struct Driver {
     files: Files,
     waiting: VecDeque<Waiting>,
     in_flight: usize,
+    /// Some of what is in flight is on a pipe or a socket, where the end of one operation may wait for the next submission of
+    /// another, or for another thread's word.
+    on_streams: bool,
     spare_parts: Vec<Parts>,
     spare_orders: Vec<Order>,
     local_sinks: LocalSinks,
@@ -236,6 +239,7 @@ impl Driver {
             files: Files::default(),
             waiting: VecDeque::new(),
             in_flight: 0,
+            on_streams: false,
             spare_parts: Vec::new(),
             spare_orders: Vec::new(),
             local_sinks: LocalSinks::default(),

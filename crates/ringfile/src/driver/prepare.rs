@@ -10,6 +10,7 @@ use uapi::io_uring_op as op;
 
 use super::Driver;
 use super::slot::{Key, Kind, Parts, Slot, State};
+use super::target::FileKind;
 use crate::memory::{Held, Part};
 use crate::ring::{Ring, Sqe};
 
@@ -73,6 +74,7 @@ impl Driver {
         slot.position = unsafe { ring.commit() };
         slot.state = State::InFlight;
         self.in_flight += 1;
+        self.on_streams |= file.target.kind == FileKind::Other;
         rings.polled_in_flight += usize::from(polled);
         true
     }

@@ -79,21 +79,28 @@ impl Visit<'_> {
 
     /// Turns the driver until the deadline, or until `wanted`, which is asked before each turn, wants nothing. What it wants is
     /// how many completions the kernel is to collect before it wakes the thread, of those that this thread's ring alone will
-    /// give: another thread's word waits as long.
+    /// give: another thread's word waits as long, but where one of them is on a pipe or a socket.
     pub(crate) fn wait(
         &self,
         after: &mut Aftermath,
         deadline: Option<Instant>,
         mut wanted: impl FnMut(&mut Aftermath) -> Option<u32>,
     ) {
+        let mut turned = false;
         loop {
             // Before the causes are looked at, so that none is missed.
             self.shared.sleep.take_notification();
-            let Some(wanted) = wanted(after) else { return };
+            let Some(to_end) = wanted(after) else { return };
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                if !turned {
+                    // What waits to be handed over or collected is, even where there is no time to wait for more.
+                    turn(false, after);
+                    wanted(after);
+                }
                 return;
             }
-            turn_until(deadline, wanted, after);
+            turn_until(deadline, to_end, after);
+            turned = true;
         }
     }
 

@@ -37,6 +37,8 @@ static RELEASES: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Holder {
     ring: Option<(setup::Mapping, Mark)>,
     tried: bool,
+    /// Why there is no ring, for [`tell`].
+    untold: Option<io::Error>,
     free: Vec<u32>,
     next: u32,
     serial: u64,
@@ -54,6 +56,7 @@ impl Holder {
         Self {
             ring: None,
             tried: false,
+            untold: None,
             free: Vec::new(),
             next: 0,
             serial: 0,
@@ -68,7 +71,7 @@ impl Holder {
             self.tried = true;
             match make_holder() {
                 Ok(mapping) => self.ring = Some((mapping, Mark::current())),
-                Err(error) => tracing::debug!(%error, "no holder ring: each ring registers for itself"),
+                Err(error) => self.untold = Some(error),
             }
         }
         self.ring.as_ref().filter(|(_, mark)| mark.is_current()).map(|(mapping, _)| &mapping.fd)
@@ -165,7 +168,17 @@ pub(crate) fn register(start: *mut u8, len: usize) -> Option<Registration> {
     holder.serial += 1;
     let serial = holder.serial;
     holder.pinned[index as usize] = if pinned { serial } else { 0 };
+    tell(holder);
     Some(Registration { index, serial, on_release: release })
+}
+
+/// Says why there is no holder ring, once. Not with it locked: whoever listens may do I/O, or fork.
+fn tell(mut holder: MutexGuard<'_, Holder>) {
+    let untold = holder.untold.take();
+    drop(holder);
+    if let Some(error) = untold {
+        tracing::debug!(%error, "no holder ring: each ring registers for itself");
+    }
 }
 
 /// Warns, once. Not with the holder locked: whoever listens may do I/O.
@@ -258,6 +271,7 @@ impl ClonedBuffers {
             CAN_CLONE
                 .store(clone_place(from, ring, SLOTS - 1).is_ok() && !without_clone(), Ordering::Relaxed);
         }
+        tell(holder);
         Self {
             serials: vec![0; SLOTS as usize].into(),
             inbox: Some(inbox),
