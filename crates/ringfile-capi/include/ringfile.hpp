@@ -5,7 +5,7 @@
 // other.
 //
 // Each operation comes twice: one that throws std::system_error, whose text is the library's own, and one with a last
-// `std::error_code&` that throws nothing. Of those that give a std::string or take a std::function, both throw
+// `std::error_code&` that throws nothing. Of those that give a std::string, both throw
 // std::bad_alloc where there is no memory.
 //
 // Once comes what has no error to tell: the members of every owner (`close` gives its std::error_code), options, texts
@@ -17,9 +17,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -654,30 +651,25 @@ inline void sync_directory(const char* path, std::error_code& error) noexcept {
 }
 
 // Is told what the library warns of: RINGFILE_LOG_..., and one line. See ringfile_set_log for what it may do; an
-// exception of its own goes no further than here.
-using log_function = std::function<void(int level, const char* message)>;
+// exception of its own goes no further than here. A function without state: none would be there for sure in a forked child,
+// or be freed in time.
+using log_function = void (*)(int level, const char* message);
 
-// Sets it for the whole process; an empty one switches it off. When this returns, the one before is gone.
-inline void set_log(log_function function, std::error_code& error) {
-    // Never freed: threads of the library's may tell something to the end.
-    static auto& lock = *new std::mutex;
-    static auto& current = *new std::unique_ptr<log_function>;
-    auto next = function ? std::make_unique<log_function>(std::move(function)) : nullptr;
+// Sets it for the whole process; nullptr switches it off. When this returns, the one before is not running.
+inline void set_log(log_function function, std::error_code& error) noexcept {
     const auto tell = [](void* context, int level, const char* message) noexcept {
         try {
-            (*static_cast<log_function*>(context))(level, message);
+            reinterpret_cast<log_function>(context)(level, message);
         } catch (...) {
         }
     };
-    const std::lock_guard<std::mutex> guard(lock);
-    check(ringfile_set_log(next ? static_cast<ringfile_log>(tell) : nullptr, next.get()), error);
-    if (!error) {
-        current = std::move(next);
-    }
+    check(ringfile_set_log(function != nullptr ? static_cast<ringfile_log>(tell) : nullptr,
+                           reinterpret_cast<void*>(function)),
+          error);
 }
 inline void set_log(log_function function) {
     std::error_code error;
-    set_log(std::move(function), error);
+    set_log(function, error);
     if (error) {
         throw std::system_error(error, ringfile_last_error());
     }

@@ -19,6 +19,9 @@ use crate::file::File;
 /// once as many were open together as ever are. Blocking batches and other queues of the thread may be under way beside it.
 /// Dropping it cancels what the kernel still can, and waits until the kernel is done with the memory.
 ///
+/// A file that is closed elsewhere while the queue is idle stays open, with its blocks, until the thread's next turn: the
+/// ring may have it registered.
+///
 /// Operations start in the order they were added and end in any; a sync covers the writes that have ended when it is
 /// submitted. What a plain call does at once ([`Route`](crate::Route)) is done in [`submit`](Self::submit).
 ///
