@@ -1,0 +1,88 @@
+//! Cancelling: what is not handed over is withdrawn, of the rest the kernel is asked; most operations simply finish.
+//!
+//! What always holds: a slot that the kernel may still write for keeps its buffer, whoever gave the operation up.
+
+use std::sync::Arc;
+
+use super::order::Sink;
+use super::slot::{self, Key, Owner, State};
+use super::wake::Wake;
+use super::{Aftermath, Driver, Rest, Waiting, prepare};
+use crate::memory::Held;
+
+impl Driver {
+    /// Withdraws an operation, or asks the kernel to cancel it. `None` where it is not ours to cancel.
+    pub(super) fn cancel(&mut self, key: Key) -> Option<Rest> {
+        let slot = self.slots.get(key)?;
+        if slot.owner == Owner::Afar {
+            return None;
+        }
+        if slot.state == State::Done {
+            return Some((self.take_finished(key.slot).held, Wake::Nobody, None));
+        }
+        self.counts.cancelled += 1;
+        let (state, position, file) = (slot.state, slot.position, slot.file);
+        let polled = self.is_polled(key);
+        let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) else {
+            // A forked child: the operation is the parent's.
+            return Some((Held::None, Wake::Nobody, None));
+        };
+        let ring = if polled { rings.polled.as_mut()? } else { &mut rings.main };
+        let withdrawn = match state {
+            State::Waiting => true,
+            _ => ring.withdraw(position, prepare::IGNORED),
+        };
+        if withdrawn {
+            if state == State::InFlight {
+                self.no_longer_in_flight(polled);
+            }
+            let wake = std::mem::take(&mut self.slots.at(key.slot).wake);
+            let held = self.take_finished(key.slot).held;
+            return Some((held, wake, self.leave_file(file)));
+        }
+        let slot = self.slots.at(key.slot);
+        slot.owner = Owner::Nobody;
+        let wake = std::mem::take(&mut slot.wake);
+        self.waiting.push_back(Waiting::Cancellation(key));
+        self.submit_waiting();
+        Some((Held::None, wake, None))
+    }
+
+    /// Withdraws an order, or asks the kernel to cancel it; either way it ends by its sink.
+    pub(super) fn cancel_order(&mut self, key: Key, after: &mut Aftermath) {
+        let Some(slot) = self.slots.get(key) else { return };
+        let (state, position) = (slot.state, slot.position);
+        let polled = self.is_polled(key);
+        let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) else { return };
+        let ring = match rings.polled.as_mut() {
+            Some(ring) if polled => ring,
+            _ => &mut rings.main,
+        };
+        self.counts.cancelled += 1;
+        self.slots.at(key.slot).attempts = slot::CANCELLED;
+        match state {
+            State::InFlight if !ring.withdraw(position, prepare::IGNORED) => {
+                self.waiting.push_back(Waiting::Cancellation(key));
+                return self.submit_waiting();
+            }
+            // What waits for room is not counted as in flight.
+            State::Waiting => {
+                self.in_flight += 1;
+                if let Some(rings) = self.rings.as_mut() {
+                    rings.polled_in_flight += usize::from(polled);
+                }
+            }
+            State::InFlight => {}
+            State::Free | State::Done => return,
+        }
+        self.slots.at(key.slot).errno = libc::ECANCELED as u16;
+        self.end(key, polled, after);
+    }
+
+    /// [`cancel_order`](Self::cancel_order) for each order whose result goes to `sink`.
+    pub(super) fn cancel_orders(&mut self, sink: &Arc<dyn Sink>, after: &mut Aftermath) {
+        for key in self.slots.of_sink(sink) {
+            self.cancel_order(key, after);
+        }
+    }
+}
