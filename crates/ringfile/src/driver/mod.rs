@@ -407,18 +407,17 @@ impl Driver {
 /// # Panics
 /// In a destructor of the thread's locals, when its driver is gone.
 pub(crate) fn enter(options: RingOptions) -> Arc<Shared> {
-    try_enter(options).expect("the thread ends, and its driver is gone")
+    let shared = own_shared(options).filter(|_| with(Driver::activate).is_some());
+    shared.expect("the thread ends, and its driver is gone")
 }
 
-/// [`enter`], and `None` where the thread ends and its driver is gone.
-fn try_enter(options: RingOptions) -> Option<Arc<Shared>> {
-    let entered = DRIVER.try_with(|cell| {
+/// The calling thread, which gets a driver where it has none yet; `None` where it ends and its driver is gone.
+fn own_shared(options: RingOptions) -> Option<Arc<Shared>> {
+    let shared = DRIVER.try_with(|cell| {
         let mut driver = cell.borrow_mut();
-        let driver = driver.get_or_insert_with(|| Driver::new(options));
-        driver.activate();
-        Arc::clone(&driver.shared)
+        Arc::clone(&driver.get_or_insert_with(|| Driver::new(options)).shared)
     });
-    entered.ok()
+    shared.ok()
 }
 
 /// Hands over what was started and collects what has completed; with `may_sleep`, sleeps until there is something,

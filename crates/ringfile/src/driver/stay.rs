@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use super::{Aftermath, Shared, leave, try_enter, turn, turn_until, with};
+use super::{Aftermath, Shared, leave, own_shared, turn, turn_until, with};
 use crate::ring::RingOptions;
 
 thread_local! {
@@ -39,19 +39,20 @@ impl Stay {
     /// drained and is gone.
     #[inline]
     pub(crate) fn visit(&self) -> Option<Visit<'_>> {
-        if let Some(shared) = self.shared.get() {
-            let before = with(|driver| {
-                let before = driver.active;
-                driver.activate();
-                driver.visited = !before;
-                before
-            })?;
-            return Some(Visit { before, shared });
-        }
-        let before = with(|driver| driver.active) == Some(true);
-        let shared = try_enter(RingOptions::default())?;
-        with(|driver| driver.visited = !before);
-        Some(Visit { before, shared: self.shared.get_or_init(|| shared) })
+        let shared = match self.shared.get() {
+            Some(shared) => shared,
+            None => {
+                let shared = own_shared(RingOptions::default())?;
+                self.shared.get_or_init(|| shared)
+            }
+        };
+        let before = with(|driver| {
+            let before = driver.active;
+            driver.activate();
+            driver.visited = !before;
+            before
+        })?;
+        Some(Visit { before, shared })
     }
 }
 
