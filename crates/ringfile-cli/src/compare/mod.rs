@@ -6,7 +6,7 @@
 pub mod differences;
 pub mod facts;
 pub mod load;
-mod text;
+pub mod text;
 
 use crate::cli::ReportArgs;
 use crate::error::{Failure, usage};

@@ -60,11 +60,18 @@ pub fn of(comparison: &Comparison<'_>, width: Option<usize>) -> String {
 }
 
 fn row(difference: &Difference) -> Vec<String> {
+    let mut row = figures(difference).to_vec();
+    row.push(per_cent(difference.noise));
+    row
+}
+
+/// The cell, the figure, both medians, and the change with its least and most.
+pub fn figures(difference: &Difference) -> [String; 7] {
     let (title, ..) = FIGURES[difference.figure];
     let text = if title == "IOPS" { rate } else { figure };
     let ratio = difference.ratio();
     let change = |ratio: f64| change((ratio - 1.0) * 100.0);
-    vec![
+    [
         difference.cell.clone(),
         title.into(),
         text(difference.first.median),
@@ -72,7 +79,6 @@ fn row(difference: &Difference) -> Vec<String> {
         change(ratio.median),
         change(ratio.min),
         change(ratio.max),
-        per_cent(difference.noise),
     ]
 }
 

@@ -9,9 +9,10 @@ use super::strip::{Dot, Row, Strip};
 use super::tables::{self, Column};
 use crate::compare::differences::{Comparison, Difference, FIGURES};
 use crate::compare::load::Saved;
+use crate::compare::text;
 use crate::error::one_line;
 use crate::report::judge::per_cent;
-use crate::report::table::{change, figure, rate};
+use crate::report::table::change;
 
 /// So many of the largest differences of each figure are drawn, and as many of all are in the first table.
 const DRAWN: usize = 16;
@@ -145,21 +146,10 @@ fn table(comparison: &Comparison<'_>, differences: &[Difference]) -> Markup {
     let rows: Vec<Vec<String>> = differences
         .iter()
         .map(|difference| {
-            let (title, ..) = FIGURES[difference.figure];
-            let text = if title == "IOPS" { rate } else { figure };
-            let ratio = difference.ratio();
-            let change = |ratio: f64| change((ratio - 1.0) * 100.0);
+            let [cell, title, first, other, median, least, most] = text::figures(difference);
             let noise =
                 if difference.noise.is_finite() { per_cent(difference.noise) } else { "unknown".into() };
-            vec![
-                difference.cell.clone(),
-                title.into(),
-                text(difference.first.median),
-                text(difference.other.median),
-                change(ratio.median),
-                format!("{} to {}", change(ratio.min), change(ratio.max)),
-                noise,
-            ]
+            vec![cell, title, first, other, median, format!("{least} to {most}"), noise]
         })
         .collect();
     tables::table(&columns, &rows)

@@ -19,6 +19,7 @@ use crate::progress::Progress;
 use crate::report::output;
 use crate::report::outputs::Outputs;
 use crate::report::results::{Kind, Machine, Params, Results, Run, RunLabel, SCHEMA};
+use crate::report::table::Table;
 use crate::report::{batches, change, summary};
 use crate::terminal;
 use crate::testfile::{DefaultPlace, Intent, TestFile};
@@ -304,14 +305,23 @@ impl<'a> Session<'a> {
 }
 
 fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
+    let in_batches = results.runs.iter().any(|run| run.batch.is_some());
+    let table = if in_batches { batches::table(&results.runs) } else { summary::table(&results.runs) };
+    print_tables(output, results, &table, &change::table(&results.runs))
+}
+
+/// Prints the tables and the notes of a session that has runs.
+pub fn print_tables(
+    output: &OutputArgs,
+    results: &Results,
+    table: &Table,
+    changes: &Table,
+) -> Result<(), Failure> {
     if results.runs.is_empty() {
         return Ok(());
     }
-    let in_batches = results.runs.iter().any(|run| run.batch.is_some());
-    let table = if in_batches { batches::table(&results.runs) } else { summary::table(&results.runs) };
     let width = terminal::width();
     let mut text = table.text_of_width(width);
-    let changes = change::table(&results.runs);
     if !changes.is_empty() {
         text += &format!("\n{}", changes.text_of_width(width));
     }

@@ -18,17 +18,15 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use super::session::{command_line, distinct};
-use crate::cli::{Cache, Executor, OutputArgs, PoolArgs, Route, Rw};
+use super::session::{command_line, distinct, print_tables};
+use crate::cli::{Cache, Executor, PoolArgs, Route, Rw};
 use crate::error::{Failure, io_on, usage};
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::progress::Progress;
-use crate::report::output;
 use crate::report::outputs::Outputs;
 use crate::report::pool;
 use crate::report::results::{Kind, Machine, Memory, Params, Results, Role, Run, SCHEMA};
-use crate::terminal;
 use crate::testfile::{self, DefaultPlace};
 use crate::values::{self, Bytes};
 use run::Job;
@@ -56,7 +54,8 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     let ended = command.measure(&steps);
     command.progress.finish();
     let results = command.into_results(args, matches!(ended, Err(Failure::Interrupted)));
-    let printed = print(output, &results);
+    let runs = &results.runs;
+    let printed = print_tables(output, &results, &pool::table(runs), &pool::changes(runs));
     let saved = outputs.write(&results);
     ended.and(printed).and(saved)
 }
@@ -258,21 +257,4 @@ impl Command {
             profile: Vec::new(),
         }
     }
-}
-
-fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
-    if results.runs.is_empty() {
-        return Ok(());
-    }
-    let width = terminal::width();
-    let mut text = pool::table(&results.runs).text_of_width(width);
-    let changes = pool::changes(&results.runs);
-    if !changes.is_empty() {
-        text += &format!("\n{}", changes.text_of_width(width));
-    }
-    if !output.quiet {
-        text.push('\n');
-        text += &terminal::notes(&results.notes, width);
-    }
-    output::print(&text)
 }
