@@ -7,7 +7,7 @@
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::FileExt;
 
-use ringfile::{AsyncReads, Batch, Buffer, File, OpenOptions, Pool, Queue, RegisteredMemory};
+use ringfile::{Batch, Buffer, File, OpenOptions, Pool, Queue, RegisteredMemory};
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 256;
@@ -41,16 +41,16 @@ fn whole(done: ringfile::Done) -> Result<Buffer> {
 
 /// Step 3: a scan that has the next blocks read while it uses this one.
 fn scan(file: &File, pool: &Pool, ahead: u64, mut consume: impl FnMut(u64, &[u8])) -> Result<()> {
-    let mut reads = AsyncReads::new();
+    let mut queue = Queue::new();
     let mut under_way = std::collections::VecDeque::new();
     let mut next = 0;
     for number in 0..BLOCKS {
         while next < BLOCKS.min(number + ahead) {
-            under_way.push_back(reads.start(file, pool.get(BLOCK)?, next * BLOCK as u64));
+            under_way.push_back(queue.read(file, pool.get(BLOCK)?, next * BLOCK as u64, next));
             next += 1;
         }
-        let Some(handle) = under_way.pop_front() else { break };
-        consume(number, &whole(reads.wait(handle)?)?);
+        let Some(token) = under_way.pop_front() else { break };
+        consume(number, &whole(queue.wait_by(token)?)?);
     }
     Ok(())
 }

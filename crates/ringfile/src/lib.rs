@@ -85,18 +85,17 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("ringfile needs Linux: it is a layer over io_uring, which other systems do not have");
 
-mod batch;
 #[cfg(feature = "config")]
 mod config;
 mod driver;
 mod error;
 mod file;
+mod many;
 mod memory;
 mod metrics;
 mod ring;
 mod runtime;
 
-pub use batch::{AnyBuffer, AsyncReads, Batch, BatchRun, Done, Queue, ReadHandle};
 #[cfg(feature = "config")]
 pub use config::{Buffers, Config};
 pub use driver::{Route, set_default_route};
@@ -105,6 +104,7 @@ pub use file::{
     Advice, Alignment, AllocateMode, Control, Durability, File, Io, IoVectored, Next, OpenOptions, Reader,
     WriteDurable, sync_dir,
 };
+pub use many::{AnyBuffer, Batch, BatchRun, Done, Queue, Token};
 pub use memory::{
     Buffer, ClassMetrics, GetBuffer, HugePages, IoBuf, IoBufMut, Pool, PoolBuilder, PoolError, PoolMetrics,
     RegisteredMemory, StableMemory, WhenFull,

@@ -8,8 +8,9 @@ use std::io::{ErrorKind, Write};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use ringfile::{AsyncReads, Batch, File, OpenOptions, Pool, ReadHandle, Route};
+use ringfile::{Batch, File, OpenOptions, Pool, Queue, Route, Token};
 use support::fuse::{Act, Op, Server};
+use support::handles::Handles as _;
 use support::{Folder, Random, assert_content, content, must_end};
 
 const PAGE: usize = 4096;
@@ -30,8 +31,8 @@ fn each_read_gives_its_bytes_however_it_is_waited_for() {
     let folder = Folder::new();
     let file = File::open(folder.file("data", &content(0, 100 * PAGE))).unwrap();
     let pool = Pool::new(1 << 20);
-    let mut reads = AsyncReads::new();
-    let handles: Vec<(ReadHandle, u64)> = (0..60)
+    let mut reads = Queue::new();
+    let handles: Vec<(Token, u64)> = (0..60)
         .map(|i| {
             let offset = (i * 37 % 100) * PAGE as u64;
             let handle = match i % 2 {
@@ -41,36 +42,36 @@ fn each_read_gives_its_bytes_however_it_is_waited_for() {
             (handle, offset)
         })
         .collect();
-    assert!(reads.poll(5, true) >= 5);
-    assert_eq!(reads.poll(1000, true), 60, "no more than there are");
+    assert!(reads.wait(5, None) >= 5);
+    assert_eq!(reads.wait(1000, None), 60, "no more than there are");
     for (i, (handle, offset)) in handles.into_iter().enumerate() {
         assert!(reads.is_done(handle));
         let done = match i % 3 {
-            0 => reads.wait(handle).unwrap(),
-            1 => reads.take(handle).unwrap(),
+            0 => reads.wait_by(handle).unwrap(),
+            1 => reads.take_by(handle).unwrap(),
             _ => reads.abort(handle).unwrap(),
         };
         assert_eq!(done.result.unwrap(), PAGE);
         assert_content(&done.buffer.unwrap(), offset);
-        assert_eq!(reads.wait(handle).unwrap_err().kind(), ErrorKind::InvalidInput, "taken");
+        assert_eq!(reads.wait_by(handle).unwrap_err().kind(), ErrorKind::InvalidInput, "taken");
         assert_eq!(reads.abort(handle).unwrap_err().kind(), ErrorKind::InvalidInput, "taken");
-        assert!(!reads.is_done(handle) && reads.take(handle).is_none());
+        assert!(!reads.is_done(handle) && reads.take_by(handle).is_none());
     }
-    assert_eq!(reads.poll(1, true), 0);
+    assert_eq!(reads.wait(1, None), 0);
 }
 
 #[test]
 fn abort_returns_with_the_memory_though_nothing_ever_comes() {
     must_end("abort", || {
         let (pipe, _other, _folder) = silent_pipe();
-        let mut reads = AsyncReads::new();
+        let mut reads = Queue::new();
         let handle = reads.start(&pipe, Vec::with_capacity(100), 0);
-        assert_eq!(reads.poll(1, false), 0);
+        assert_eq!(reads.wait(0, None), 0);
         assert!(!reads.is_done(handle));
         let done = reads.abort(handle).unwrap();
         let error = done.result.unwrap_err();
         assert_eq!(error.errno(), Some(libc::ECANCELED));
-        assert!(error.to_string().contains("aborted"), "{error}");
+        assert!(error.to_string().contains("cancelled"), "{error}");
         let buffer = done.buffer.unwrap().into_vec().unwrap();
         assert_eq!((buffer.len(), buffer.capacity()), (0, 100));
         // What is not aborted is, when they are dropped.
@@ -94,7 +95,7 @@ fn abort_waits_for_a_kernel_that_is_not_done() {
             let route = if forced { Route::Workers } else { Route::Ring };
             let file = OpenOptions::new().read(true).direct(true).route(route).open(server.path()).unwrap();
             let pool = Pool::new(1 << 20);
-            let mut reads = AsyncReads::new();
+            let mut reads = Queue::new();
             let handle = reads.start(&file, pool.get(PAGE).unwrap(), 0);
             server.wait_held(1);
             assert!(!reads.is_done(handle));
@@ -120,8 +121,8 @@ fn f08_batches_and_reads_in_turn_on_one_thread_each_get_their_own() {
     let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(path).unwrap();
     let pool = Pool::new(4 << 20);
     let mut random = Random::new();
-    let mut reads = AsyncReads::new();
-    let mut open: Vec<(ReadHandle, u64)> = Vec::new();
+    let mut reads = Queue::new();
+    let mut open: Vec<(Token, u64)> = Vec::new();
     for round in 0..300 {
         for _ in 0..random.below(6) {
             let offset = random.below(256) * PAGE as u64;
@@ -145,7 +146,8 @@ fn f08_batches_and_reads_in_turn_on_one_thread_each_get_their_own() {
         }
         while !open.is_empty() && random.below(3) > 0 {
             let (handle, offset) = open.swap_remove(random.below(open.len() as u64) as usize);
-            let done = if random.below(4) == 0 { reads.abort(handle) } else { reads.wait(handle) }.unwrap();
+            let done =
+                if random.below(4) == 0 { reads.abort(handle) } else { reads.wait_by(handle) }.unwrap();
             match done.result {
                 Ok(len) => {
                     assert_eq!(len, PAGE);
@@ -165,11 +167,11 @@ fn an_executor_on_the_thread_is_not_kept_waiting_by_open_reads() {
     let folder = Folder::new();
     let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
     must_end("a read awaited beside open ones", move || {
-        let mut reads = AsyncReads::new();
+        let mut reads = Queue::new();
         let handle = reads.start(&file, Vec::with_capacity(PAGE), 0);
         let direct = futures::executor::block_on(file.read_at(Vec::with_capacity(PAGE), 0)).unwrap();
         assert_content(&direct, 0);
-        assert_eq!(reads.wait(handle).unwrap().result.unwrap(), PAGE);
+        assert_eq!(reads.wait_by(handle).unwrap().result.unwrap(), PAGE);
     });
 }
 
@@ -179,34 +181,36 @@ fn each_route_gives_the_same_and_errors_are_the_read_s_own() {
     let path = folder.file("data", &content(0, 3 * PAGE));
     for route in [Route::Auto, Route::Inline, Route::Workers] {
         let file = OpenOptions::new().read(true).route(route).open(&path).unwrap();
-        let mut reads = AsyncReads::new();
+        let mut reads = Queue::new();
         let whole = reads.start(&file, Vec::with_capacity(PAGE), 100);
         let tail = reads.start(&file, Vec::with_capacity(PAGE), 3 * PAGE as u64 - 10);
         let empty = reads.start(&file, Vec::new(), 0);
         let beyond = reads.start(&file, Vec::with_capacity(10), u64::MAX);
-        assert_content(&reads.wait(whole).unwrap().buffer.unwrap(), 100);
-        assert_eq!(reads.wait(tail).unwrap().result.unwrap(), 10);
-        assert_eq!(reads.wait(empty).unwrap().result.unwrap(), 0);
-        assert_eq!(reads.wait(beyond).unwrap().result.unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_content(&reads.wait_by(whole).unwrap().buffer.unwrap(), 100);
+        assert_eq!(reads.wait_by(tail).unwrap().result.unwrap(), 10);
+        assert_eq!(reads.wait_by(empty).unwrap().result.unwrap(), 0);
+        assert_eq!(reads.wait_by(beyond).unwrap().result.unwrap_err().kind(), ErrorKind::InvalidInput);
     }
     let write_only = OpenOptions::new().write(true).open(&path).unwrap();
-    let mut reads = AsyncReads::new();
+    let mut reads = Queue::new();
     let handle = reads.start(&write_only, Vec::with_capacity(10), 0);
-    let error = reads.wait(handle).unwrap().result.unwrap_err();
+    let error = reads.wait_by(handle).unwrap().result.unwrap_err();
     assert_eq!(error.errno(), Some(libc::EBADF));
     assert!(error.to_string().contains("not opened for reading"), "{error}");
 }
 
 #[test]
-fn on_a_ringfile_thread_reads_say_what_to_do_instead() {
-    let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+fn on_a_ringfile_thread_waiting_says_what_to_do_instead() {
+    let (pipe, mut other, _folder) = silent_pipe();
     ringfile::block_on(async {
-        let mut reads = AsyncReads::new();
-        let handle = reads.start(&file, Vec::with_capacity(10), 0);
-        let error = reads.wait(handle).unwrap().result.unwrap_err();
+        let mut reads = Queue::new();
+        let handle = reads.start(&pipe, Vec::with_capacity(10), 0);
+        let error = reads.wait_by(handle).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
         assert!(error.to_string().contains("await"), "{error}");
+        other.write_all(b"four").unwrap();
+        assert_eq!(reads.ready().await, 1);
+        assert_eq!(&reads.wait_by(handle).unwrap().buffer.unwrap()[..], b"four");
     });
 }
 
@@ -216,39 +220,39 @@ fn a_handle_names_no_read_of_another_thread_or_of_other_reads() {
     let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
     let theirs = file.clone();
     let other_thread = std::thread::spawn(move || {
-        let mut reads = AsyncReads::new();
+        let mut reads = Queue::new();
         let handle = reads.start(&theirs, Vec::with_capacity(10), 0);
-        reads.wait(handle).unwrap();
+        reads.wait_by(handle).unwrap();
         handle
     });
-    let mut others = AsyncReads::new();
+    let mut others = Queue::new();
     let foreign = [other_thread.join().unwrap(), others.start(&file, Vec::with_capacity(10), 0)];
-    let mut reads = AsyncReads::new();
+    let mut reads = Queue::new();
     let own = reads.start(&file, Vec::with_capacity(20), 0);
     for handle in foreign {
         assert_ne!(handle, own);
-        assert_eq!(reads.wait(handle).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(reads.wait_by(handle).unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_eq!(reads.abort(handle).unwrap_err().kind(), ErrorKind::InvalidInput);
-        assert!(!reads.is_done(handle) && reads.take(handle).is_none());
+        assert!(!reads.is_done(handle) && reads.take_by(handle).is_none());
     }
-    assert_eq!(reads.wait(own).unwrap().result.unwrap(), 20);
-    assert_eq!(others.wait(foreign[1]).unwrap().result.unwrap(), 10);
+    assert_eq!(reads.wait_by(own).unwrap().result.unwrap(), 20);
+    assert_eq!(others.wait_by(foreign[1]).unwrap().result.unwrap(), 10);
 }
 
 #[test]
 fn what_a_pipe_gives_is_a_result() {
     let (pipe, mut other, _folder) = silent_pipe();
-    let mut reads = AsyncReads::new();
+    let mut reads = Queue::new();
     let handle = reads.start(&pipe, Vec::with_capacity(100), 0);
     other.write_all(b"seven b").unwrap();
-    let done = reads.wait(handle).unwrap();
+    let done = reads.wait_by(handle).unwrap();
     assert_eq!((done.result.unwrap(), &done.buffer.unwrap()[..]), (7, &b"seven b"[..]));
     drop(OwnedFd::from(other));
 }
 
 thread_local! {
-    static READS: std::cell::RefCell<Option<AsyncReads>> = const { std::cell::RefCell::new(None) };
-    static AFTER: std::cell::RefCell<Option<AsyncReads>> = const { std::cell::RefCell::new(None) };
+    static READS: std::cell::RefCell<Option<Queue>> = const { std::cell::RefCell::new(None) };
+    static AFTER: std::cell::RefCell<Option<Queue>> = const { std::cell::RefCell::new(None) };
 }
 
 #[test]
@@ -256,13 +260,13 @@ fn a_thread_ends_with_reads_open_that_it_keeps_for_itself_or_forgot() {
     must_end("a thread's end", || {
         let (pipe, _other, _folder) = silent_pipe();
         let pool = Pool::new(1 << 20);
-        let run = |keep: fn(AsyncReads)| {
+        let run = |keep: fn(Queue)| {
             let (pipe, pool) = (&pipe, &pool);
             std::thread::scope(|scope| {
                 let thread = scope.spawn(move || {
                     // Locals go in an order that nobody should rely on: here before and after the driver's.
                     READS.with_borrow(|reads| assert!(reads.is_none()));
-                    let mut reads = AsyncReads::new();
+                    let mut reads = Queue::new();
                     reads.start(pipe, pool.get(PAGE).unwrap(), 0);
                     AFTER.with_borrow(|reads| assert!(reads.is_none()));
                     keep(reads);
@@ -277,7 +281,7 @@ fn a_thread_ends_with_reads_open_that_it_keeps_for_itself_or_forgot() {
         // What was forgotten keeps its memory; the thread's end does not wait for ever, and leaves no operation behind.
         run(|reads| {
             // Where a leak checker finds it.
-            static FORGOTTEN: AtomicPtr<AsyncReads> = AtomicPtr::new(std::ptr::null_mut());
+            static FORGOTTEN: AtomicPtr<Queue> = AtomicPtr::new(std::ptr::null_mut());
             FORGOTTEN.store(Box::into_raw(Box::new(reads)), Ordering::Relaxed);
         });
         assert_eq!(pool.metrics().in_use, PAGE);

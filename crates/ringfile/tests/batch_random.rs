@@ -12,8 +12,9 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use ringfile::{AsyncReads, Batch, BatchRun, Done, File, OpenOptions, Pool, block_on, metrics};
+use ringfile::{Batch, BatchRun, Done, File, OpenOptions, Pool, Queue, block_on, metrics};
 use support::forms::routes;
+use support::handles::Handles as _;
 use support::{Folder, Random, assert_content, byte_at, content, must_end, poll_once, wait_for};
 
 const PAGE: usize = 4096;
@@ -165,7 +166,7 @@ fn end(batch: Batch, random: &mut Random) -> Vec<Done> {
 
 /// Batches and reads of one thread, until `is_over`.
 fn disturb(files: &[File], pool: &Pool, random: &mut Random, mut is_over: impl FnMut() -> bool) {
-    let mut open = AsyncReads::new();
+    let mut open = Queue::new();
     while !is_over() {
         let mut batch = Batch::new().in_flight(1 + random.below(20) as usize);
         if random.below(2) == 0 {
@@ -195,13 +196,13 @@ fn disturb(files: &[File], pool: &Pool, random: &mut Random, mut is_over: impl F
             .collect();
         for (handle, offset) in handles {
             match random.below(3) {
-                0 => assert_own(open.wait(handle).unwrap(), offset),
+                0 => assert_own(open.wait_by(handle).unwrap(), offset),
                 1 => assert_own(open.abort(handle).unwrap(), offset),
                 _ => {}
             }
         }
         if random.below(4) == 0 {
-            open = AsyncReads::new();
+            open = Queue::new();
         }
     }
 }

@@ -11,9 +11,10 @@ use std::sync::mpsc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use ringfile::{AsyncReads, Batch, BatchRun, File, OpenOptions, Pool, Route, Runtime, block_on, metrics};
+use ringfile::{Batch, BatchRun, File, OpenOptions, Pool, Queue, Route, Runtime, block_on, metrics};
 use support::forms::{READING, routes};
 use support::fuse::{Act, Op, Server};
+use support::handles::Handles as _;
 use support::{
     Folder, Random, assert_content, content, in_child, is_without_ring, must_end, needs_ring, wait_for,
 };
@@ -101,11 +102,11 @@ fn f01_a_thread_that_ends_with_open_reads_waits_for_them() {
         let (file, pool) = (open(&server, route), Pool::new(1 << 20));
         let (ends, theirs) = (mpsc::channel::<()>(), pool.clone());
         let thread = std::thread::spawn(move || {
-            let mut reads = AsyncReads::new();
+            let mut reads = Queue::new();
             for page in 0..8 {
                 reads.start(&file, theirs.get(PAGE).unwrap(), page * PAGE as u64);
             }
-            reads.poll(0, false);
+            reads.wait(0, None);
             let _ = ends.1.recv();
         });
         server.wait_held(8);
@@ -278,7 +279,7 @@ fn f22_forked_children_get_clear_errors_from_batches_and_handles() {
         }
     };
     all_are_right();
-    let mut open = AsyncReads::new();
+    let mut open = Queue::new();
     let handle = open.start(&files[0], pool.get(PAGE).unwrap(), 0);
     // SAFETY: the child has this thread alone, and the C library's allocator is made for that; it ends with `_exit`.
     let child = unsafe { libc::fork() };
@@ -308,7 +309,7 @@ fn f22_forked_children_get_clear_errors_from_batches_and_handles() {
     // SAFETY: one valid number to write to.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "the forked child failed (1 << 8), or hung (14)");
-    assert_eq!(open.wait(handle).unwrap().result.unwrap(), PAGE);
+    assert_eq!(open.wait_by(handle).unwrap().result.unwrap(), PAGE);
     drop(open);
     assert_eq!((metrics().stray, pool.metrics().in_use), (0, 0));
 }
@@ -326,7 +327,7 @@ fn f24_no_operation_is_slept_over_between_threads() {
             let file = file.clone();
             support::must_end("a round trip between threads", move || {
                 let mut buffer = Vec::with_capacity(8);
-                let mut reads = AsyncReads::new();
+                let mut reads = Queue::new();
                 for round in 0..rounds {
                     // Now before the other thread sleeps, now after, now at the same moment.
                     for _ in 0..round % 97 * (round % 3) * 20 {
@@ -342,7 +343,7 @@ fn f24_no_operation_is_slept_over_between_threads() {
                         }
                         _ => {
                             let handle = reads.start(&file, buffer, offset);
-                            let done = reads.wait(handle).unwrap();
+                            let done = reads.wait_by(handle).unwrap();
                             done.buffer.unwrap().into_vec().unwrap()
                         }
                     };

@@ -10,8 +10,9 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use ringfile::{AsyncReads, File, OpenOptions, Pool, Queue, Route, block_on, metrics, thread_metrics};
+use ringfile::{File, OpenOptions, Pool, Queue, Route, block_on, metrics, thread_metrics};
 use support::fuse::{Act, Op, Server};
+use support::handles::Handles as _;
 use support::{
     Folder, all, assert_content, content, in_child, is_without_ring, needs_ring, open_on_ring, poll_once,
     yield_now,
@@ -289,20 +290,20 @@ fn f22_a_child_lets_go_of_open_reads_without_waiting_for_them() {
         let Some(server) = Server::or_skip(name, content(0, PAGE)) else { return };
         server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
         let file = OpenOptions::new().read(true).route(route).open(server.path()).unwrap();
-        let mut reads = Some(AsyncReads::new());
+        let mut reads = Some(Queue::new());
         let handles = [0, 1].map(|i| reads.as_mut().unwrap().start(&file, Vec::with_capacity(10), i));
-        reads.as_mut().unwrap().poll(0, false);
+        reads.as_mut().unwrap().wait(0, None);
         server.wait_held(2);
         let child = fork(|| {
             let mut theirs = reads.take().unwrap();
-            let error = theirs.wait(handles[0]).and_then(|done| done.result).unwrap_err();
+            let error = theirs.wait_by(handles[0]).and_then(|done| done.result).unwrap_err();
             assert!(error.to_string().contains("fork"), "{error}");
             drop(theirs);
         });
         assert_passed(child);
         server.release();
         for (offset, handle) in handles.into_iter().enumerate() {
-            let done = reads.as_mut().unwrap().wait(handle).unwrap();
+            let done = reads.as_mut().unwrap().wait_by(handle).unwrap();
             assert_eq!(done.result.unwrap(), 10, "{route:?}: the parent's read");
             assert_content(&done.buffer.unwrap(), offset as u64);
         }

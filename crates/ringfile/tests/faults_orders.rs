@@ -12,8 +12,9 @@ use std::sync::mpsc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use ringfile::{AsyncReads, Batch, File, Pool, block_on};
+use ringfile::{Batch, File, Pool, Queue, block_on};
 use support::fuse::{Act, Op, Server};
+use support::handles::Handles as _;
 use support::{
     Folder, assert_content, content, in_child, must_end, needs_ring, open_on_ring, poll_once, ring_options,
     wait_for, yield_now,
@@ -51,7 +52,7 @@ fn f04_a_read_that_is_aborted_is_not_begun_again_when_it_is_interrupted() {
         let (begun, has_begun) = mpsc::channel();
         let server = &server;
         let aborting = scope.spawn(move || {
-            let mut reads = AsyncReads::new();
+            let mut reads = Queue::new();
             let handle = reads.start(&file, pool.get(PAGE).unwrap(), 0);
             server.wait_held(1);
             begun.send(()).unwrap();

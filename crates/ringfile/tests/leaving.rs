@@ -8,8 +8,9 @@ use std::future::IntoFuture;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
-use ringfile::{AsyncReads, Batch, File, OpenOptions, Pool, Route, block_on};
+use ringfile::{Batch, File, OpenOptions, Pool, Queue, Route, block_on};
 use support::fuse::{Act, Op, Server};
+use support::handles::Handles as _;
 use support::{Folder, assert_content, content, is_without_ring, must_end, poll_once, wait_for, yield_now};
 
 const PAGE: usize = 4096;
@@ -48,7 +49,7 @@ fn reads_that_the_thread_holds_open_itself_are_not_waited_for() {
         let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
         // Not one pipe for both: a worker that was told of what the other took would wait in its call.
         let ((first, mut writer), (second, _silent)) = (pipe(), pipe());
-        let mut reads = AsyncReads::new();
+        let mut reads = Queue::new();
         let first = reads.start(&first, Vec::with_capacity(4), 0);
         let second = reads.start(&second, Vec::with_capacity(4), 0);
         assert_content(&block_on(file.read_exact_at(vec![0; PAGE], 0)).unwrap(), 0);
@@ -58,7 +59,7 @@ fn reads_that_the_thread_holds_open_itself_are_not_waited_for() {
         block_on(async {});
         assert!(!reads.is_done(first) && !reads.is_done(second));
         writer.write_all(b"four").unwrap();
-        assert_eq!(&reads.wait(first).unwrap().buffer.unwrap()[..], b"four");
+        assert_eq!(&reads.wait_by(first).unwrap().buffer.unwrap()[..], b"four");
         let aborted = reads.abort(second).unwrap();
         assert_eq!(aborted.result.unwrap_err().errno(), Some(libc::ECANCELED));
     });

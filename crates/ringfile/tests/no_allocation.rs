@@ -11,8 +11,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringfile::{AsyncReads, Batch, Done, File, OpenOptions, Pool, Queue, Route, block_on};
+use ringfile::{Batch, Done, File, OpenOptions, Pool, Queue, Route, block_on};
 use support::forms::routes;
+use support::handles::Handles as _;
 use support::{Folder, assert_content, content};
 
 struct Counting;
@@ -208,21 +209,21 @@ fn reads_with_handles_allocate_nothing_once_there_is_room_for_them() {
     let pool = Pool::new(64 << 20);
     for (name, route, file) in files(&path) {
         let growth = growth(route);
-        let mut reads = AsyncReads::new();
+        let mut reads = Queue::new();
         let (few, many) = few_and_many(MANY, |count| {
             let mut handles = std::collections::VecDeque::with_capacity(64);
             allocations(|| {
                 for i in 0..count {
                     if handles.len() == 32 {
                         let (handle, offset) = handles.pop_front().unwrap();
-                        let done = reads.wait(handle).unwrap();
+                        let done = reads.wait_by(handle).unwrap();
                         assert_content(&done.buffer.unwrap()[..16], offset);
                     }
                     let offset = i % PAGES * PAGE as u64;
                     handles.push_back((reads.start(&file, pool.get(PAGE).unwrap(), offset), offset));
                 }
                 for (handle, _) in handles.drain(..) {
-                    assert_eq!(reads.wait(handle).unwrap().result.unwrap(), PAGE);
+                    assert_eq!(reads.wait_by(handle).unwrap().result.unwrap(), PAGE);
                 }
             })
             .0

@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use ringfile::{Buffer, File, OpenOptions, Pool, Queue, RegisteredMemory, Route, thread_metrics};
@@ -119,16 +119,31 @@ fn dropping_it_waits_for_the_kernel_and_gives_the_memory_back() {
 }
 
 #[test]
-fn on_a_ringfile_thread_every_result_says_that_it_would_block() {
-    let folder = Folder::new();
-    let file = File::open(folder.file("data", b"content")).unwrap();
-    ringfile::block_on(async {
-        let mut queue = Queue::new();
-        queue.read(&file, vec![0; 7], 0, 1);
-        assert_eq!(queue.wait(1, None), 1);
-        let (_, done) = queue.take().unwrap();
-        assert_eq!(done.result.unwrap_err().kind(), ErrorKind::WouldBlock);
-    });
+fn in_a_loop_of_ringfiles_operations_are_added_and_awaited() {
+    for route in routes() {
+        let folder = Folder::new();
+        let path = folder.file("data", &content(0, 64 * PAGE));
+        let file = OpenOptions::new().read(true).route(route).open(path).unwrap();
+        ringfile::block_on(async {
+            let mut queue = Queue::new();
+            for page in 0..64 {
+                queue.read(&file, Vec::with_capacity(PAGE), page * PAGE as u64, page);
+            }
+            let beside = file.read_at(Vec::with_capacity(PAGE), 0);
+            let mut seen = 0;
+            while queue.ready().await > 0 {
+                while let Some((page, done)) = queue.take() {
+                    assert_content(&done.buffer.unwrap(), page * PAGE as u64);
+                    seen += 1;
+                }
+            }
+            assert_eq!((seen, queue.len()), (64, 0), "{route:?}");
+            assert_content(&beside.await.unwrap(), 0);
+            // What is dropped in flight is the loop's to wait for.
+            queue.read(&file, Vec::with_capacity(PAGE), 0, 0);
+            queue.submit();
+        });
+    }
 }
 
 #[test]
@@ -251,11 +266,11 @@ fn a_write_that_a_pipe_takes_in_pieces_feeds_the_reads_that_are_waited_for_with_
         let (mut one, mut other) = (Queue::new(), Queue::new());
         // What a pipe holds at first is 64 KiB.
         one.write(&writer, vec![7; 256 << 10], 0, 0);
-        (1..=4).for_each(|number| one.read(&reader, vec![0; 64 << 10], 0, number));
+        (1..=4).for_each(|number| _ = one.read(&reader, vec![0; 64 << 10], 0, number));
         assert_eq!(one.wait(5, None), 5, "in one queue");
         other.write(&writer, vec![7; 256 << 10], 0, 0);
         other.submit();
-        (1..=4).for_each(|number| one.read(&reader, vec![0; 64 << 10], 0, number));
+        (1..=4).for_each(|number| _ = one.read(&reader, vec![0; 64 << 10], 0, number));
         assert_eq!(one.wait(9, None), 9, "in two");
         assert_eq!(other.wait(1, None), 1);
     });
@@ -308,7 +323,7 @@ fn waits_that_are_over_at_once_come_to_an_end_too() {
         let file = open_on_ring(folder.file("data", &content(0, 4 * PAGE)));
         let mut queue = Queue::new();
         // More than one turn hands over.
-        (0..300).for_each(|number| queue.read(&file, vec![0; PAGE], number % 4 * PAGE as u64, number));
+        (0..300).for_each(|number| _ = queue.read(&file, vec![0; PAGE], number % 4 * PAGE as u64, number));
         queue.submit();
         while queue.wait(300, Some(Duration::from_nanos(1))) < 300 {}
     });
@@ -322,7 +337,7 @@ fn a_wait_submits_though_results_are_there_already() {
         let folder = Folder::new();
         let file = open_on_ring(folder.file("data", &content(0, PAGE)));
         let mut queue = Queue::new();
-        (0..2).for_each(|number| queue.read(&file, vec![0; 10], 0, number));
+        (0..2).for_each(|number| _ = queue.read(&file, vec![0; 10], 0, number));
         assert_eq!(queue.wait(2, None), 2);
         queue.write(&pipe, vec![7; 10], 0, 2);
         assert!(queue.wait(1, None) >= 2);

@@ -9,7 +9,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use ringfile::{AsyncReads, Batch, File, Pool, Route, block_on};
+use ringfile::{Batch, File, Pool, Queue, Route, block_on};
+use support::handles::Handles as _;
 use support::{
     Folder, assert_content, content, in_child, is_without_ring, must_end, poll_once, skip, wait_for,
 };
@@ -142,10 +143,10 @@ fn reads_of_a_terminal_that_gets_no_more_lines_are_aborted() {
     }
     must_end("the abort", || {
         let (mut typed_at, file) = terminal();
-        let mut reads = AsyncReads::new();
+        let mut reads = Queue::new();
         typed_at.write_all(ONE_LINE).unwrap();
         let handles = [(); READERS].map(|()| reads.start(&file, Vec::with_capacity(100), 0));
-        assert_eq!(reads.poll(1, true), 1);
+        assert_eq!(reads.wait(1, None), 1);
         for handle in handles {
             let has_it = reads.is_done(handle);
             let done = reads.abort(handle).unwrap();

@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 
 use super::{Buffers, Config};
-use crate::batch::MOST_IN_FLIGHT;
+use crate::many::MOST_IN_FLIGHT;
 use crate::memory::LARGEST;
 use crate::{HugePages, Route};
 

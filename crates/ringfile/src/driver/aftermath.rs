@@ -10,7 +10,7 @@ use std::task::Waker;
 use super::order::{Order, Sink};
 use super::target::Given;
 use super::wake::{TaskNumber, Wake};
-use super::{Finished, send_to_workers};
+use super::{Finished, LocalSink, send_to_workers};
 use crate::memory::Held;
 
 /// See the module. Kept by the loop, so that it is filled without allocating.
@@ -24,7 +24,7 @@ pub(crate) struct Aftermath {
     /// Results of orders, and who gets them.
     pub(super) ended: Vec<(Arc<dyn Sink>, u32, Finished)>,
     /// The sink for whom this is kept, by its number; and its results, which it takes in by itself.
-    pub(super) own: Option<u32>,
+    pub(crate) own: Option<LocalSink>,
     pub(super) own_results: Vec<(u32, Finished)>,
     /// Orders that this thread could not carry out: why, or none where the workers are to.
     pub(super) orders: Vec<(Order, Option<i32>)>,

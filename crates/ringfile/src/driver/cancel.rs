@@ -6,9 +6,35 @@ use std::sync::Arc;
 
 use super::order::Sink;
 use super::slot::{self, Key, Owner, State};
+use super::start::Place;
 use super::wake::Wake;
-use super::{Aftermath, Driver, Rest, Waiting, prepare};
+use super::{Aftermath, Driver, Rest, Waiting, prepare, shared, with};
 use crate::memory::Held;
+
+/// Gets the kernel to cancel an operation that this thread's ring has, where it still can. It ends by its handler in any
+/// case.
+pub(crate) fn cancel(place: Place) {
+    let mut after = Aftermath::default();
+    with(|driver| {
+        if driver.shared.id == place.driver {
+            driver.cancel_order(place.key, &mut after);
+        }
+    });
+    after.settle();
+}
+
+/// Gets the kernel to cancel the operations of a handler on the rings of `drivers`, where it still can. Each ends by its
+/// handler in any case. Called with no lock held.
+pub(crate) fn cancel_all(sink: &Arc<dyn Sink>, drivers: &[u64]) {
+    let mut after = Aftermath::default();
+    let own = with(|driver| {
+        driver.cancel_orders(sink, &mut after);
+        driver.shared.id
+    });
+    after.settle();
+    let others = drivers.iter().filter(|&&id| Some(id) != own).filter_map(|&id| shared::find(id));
+    others.for_each(|shared| shared.post_cancellation(Arc::clone(sink)));
+}
 
 impl Driver {
     /// Withdraws an operation, or asks the kernel to cancel it. `None` where it is not ours to cancel.

@@ -14,7 +14,7 @@ use super::shared::Mail;
 use super::slot::{CANCELLED, Key, Kind, Owner, State};
 use super::target::FileKind;
 use super::wake::Wake;
-use super::{ATTEMPTS, Aftermath, Driver, Finished, Metrics, Order, Rings, Route, Sink, Waiting};
+use super::{ATTEMPTS, Aftermath, Driver, Finished, LocalSink, Metrics, Order, Rings, Route, Sink, Waiting};
 use crate::ring::{Cqe, Until};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -124,6 +124,7 @@ impl Driver {
             } else {
                 Until::Submitted
             };
+            rings.main.reset_completion_signal();
             let before = rings.main.enters();
             let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let answer = rings.main.enter(until, at_most);
@@ -364,32 +365,43 @@ impl Driver {
         }
     }
 
+    /// Ends an operation whose handler the driver knows by number. Where the thread turns its driver for that handler, the
+    /// results lie in what the turn leaves; where for another, they are handed over.
+    #[inline]
+    fn end_local(&mut self, key: Key, sink: u32, index: u32, after: &mut Aftermath) {
+        let finished = self.take_finished(key.slot);
+        if after.own == Some(LocalSink(sink)) {
+            after.own_results.push((index, finished));
+        } else if let Some(sink) = self.local_sinks.get(sink) {
+            after.ended.push((Arc::clone(sink), index, finished));
+        } else {
+            after.buffers.push(finished.held);
+        }
+    }
+
     fn end_order(&mut self, key: Key, sink: Arc<dyn Sink>, index: u32, after: &mut Aftermath) {
         let finished = self.take_finished(key.slot);
         after.ended.push((sink, index, finished));
     }
 
     /// Starts an order on this thread's ring; where it has none, the order goes to the workers.
-    pub(super) fn start_order(&mut self, mut order: Order, after: &mut Aftermath) -> Option<Key> {
+    pub(super) fn start_order(&mut self, mut order: Order, after: &mut Aftermath) {
         if !order.is_wanted() {
-            after.orders.push((order, Some(libc::ECANCELED)));
-            return None;
+            return after.orders.push((order, Some(libc::ECANCELED)));
         }
         match self.may_start(&order.target) {
             Ok(()) => {
-                self.files.enter(&order.target, self.shared.id);
-                if order.target.is_closed() {
-                    // Nobody will tell us any more: the file is given up with this operation.
-                    self.files.close(order.target.number);
-                }
                 let sink = match order.hold.take() {
                     Some(hold) => Holding::in_front_of(order.sink, hold),
                     None => order.sink,
                 };
                 let wake = Wake::Sink(sink, order.index);
-                let key = self.slots.insert(&order.request, &mut order.held, order.target.number, wake);
-                self.submit(key);
-                return Some(key);
+                self.queue(&order.target, &order.request, &mut order.held, wake);
+                if order.target.is_closed() {
+                    // Nobody will tell us any more: the file is given up with this operation.
+                    self.files.close(order.target.number);
+                }
+                return;
             }
             Err(Refused::NoRing(error)) if order.target.lanes.route() != Route::Ring => {
                 warn_of_no_ring(&error);
@@ -405,7 +417,6 @@ impl Driver {
                 after.orders.push((order, Some(errno)));
             }
         }
-        None
     }
 
     #[cold]
@@ -512,9 +523,7 @@ impl Driver {
             }
             inner.wakers.drain().map(|(_, waker)| waker).collect()
         };
-        let files = self.files.give_up_idle();
-        files.iter().for_each(|given| self.unregister(given));
-        after.files.extend(files);
+        self.give_up_files(after);
         // An entry that was not handed over yet names memory by its place among the registered.
         let may_forget = self.in_flight == 0;
         if let Some(rings) = self.rings.as_mut().filter(|rings| may_forget && rings.main.is_ours()) {
@@ -525,6 +534,13 @@ impl Driver {
         }
         self.shared.counters.publish(&self.current_counts());
         wakers
+    }
+
+    /// Gives up every file that no operation uses.
+    pub(super) fn give_up_files(&mut self, after: &mut Aftermath) {
+        let files = self.files.give_up_idle();
+        files.iter().for_each(|given| self.unregister(given));
+        after.files.extend(files);
     }
 
     pub(super) fn current_counts(&self) -> Metrics {

@@ -12,9 +12,7 @@
 mod aftermath;
 mod cancel;
 mod complete;
-mod dispatch;
 mod iothreads;
-mod local;
 mod order;
 mod plain;
 mod prepare;
@@ -23,6 +21,7 @@ mod route;
 mod shared;
 mod sleep;
 mod slot;
+mod start;
 mod stay;
 mod sync;
 mod target;
@@ -35,6 +34,7 @@ mod workers;
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -46,27 +46,29 @@ use crate::metrics::{Counters, Metrics};
 use crate::ring::{Ring, RingOptions};
 
 pub(crate) use aftermath::Aftermath;
-pub(crate) use dispatch::{Place, cancel, cancel_all, dispatch, try_calls};
+pub(crate) use cancel::{cancel, cancel_all};
 pub(crate) use iothreads::set_wanted as set_io_threads;
-pub(crate) use local::{Begun, Company, LocalSink, add_local, in_forked_child, remove_local, start_own};
 pub(crate) use order::{Errand, Order, Sink};
 pub(crate) use prepare::MOST_AT_ONCE;
-pub(crate) use refused::{after_fork, why_refused};
+pub(crate) use refused::why_refused;
 pub(crate) use route::{Lanes, default_route};
 pub use route::{Route, set_default_route};
 pub(crate) use shared::Shared;
 pub(crate) use slot::{Key, Kind, Request};
+pub(crate) use start::{
+    HandlerOf, Hint, LocalSink, Place, Started, add_local, can_link, remove_local, start,
+};
 pub(crate) use stay::Stay;
 pub(crate) use target::{FileKind, Multiples, Target};
-pub(crate) use ticket::{Called, Started, Ticket, can_link, start};
+pub(crate) use ticket::Ticket;
 pub(crate) use wake::{TaskNumber, polled, polling};
 pub(crate) use workers::set_most as set_worker_threads;
 
-use local::LocalSinks;
 use order::Hold;
 use refused::{Refused, set_up_errno, set_up_failed};
 use shared::Mail;
 use slot::{Owner, Parts, Slots, State};
+use start::LocalSinks;
 use target::{Files, Given};
 use wake::Wake;
 
@@ -285,13 +287,13 @@ impl Driver {
         if route::workers_are_forced() {
             return Err(Refused::NoRing(refused::workers_are_forced()));
         }
+        if self.shared.is_inherited() {
+            return Err(Refused::Forked);
+        }
         if self.rings.is_none() {
             self.rings = Some(self.make_rings().map_err(Refused::NoRing)?);
         }
         let Some(rings) = self.rings.as_mut() else { return Err(Refused::Outside) };
-        if !rings.main.is_ours() {
-            return Err(Refused::Finally(after_fork()));
-        }
         if target.polled && rings.polled.is_none() {
             let options = RingOptions { iopoll: true, sqpoll_idle: None, ..self.options };
             let ring = Ring::new(&options, self.shared.waker())
@@ -471,6 +473,31 @@ pub(crate) fn leave(after: &mut Aftermath) {
     let wakers = with(|driver| driver.deactivate(after)).unwrap_or_default();
     after.settle();
     wakers.into_iter().for_each(Waker::wake);
+}
+
+/// Gives up the files of this thread's driver that no operation uses, unless the thread is in a loop.
+pub(crate) fn give_up_files(after: &mut Aftermath) {
+    with(|driver| {
+        if !driver.active {
+            driver.give_up_files(after);
+        }
+    });
+    after.settle();
+}
+
+/// The descriptor that is readable when this thread's ring may have completions, made when first asked for. `None` where no
+/// ring can be had. The thread is in its loop, or visited.
+///
+/// # Errors
+/// As `eventfd(2)`, or what registering it says.
+pub(crate) fn completion_signal() -> std::io::Result<Option<Arc<OwnedFd>>> {
+    with(|driver| {
+        if driver.rings.is_none() && !route::workers_are_forced() {
+            driver.rings = driver.make_rings().ok();
+        }
+        driver.rings.as_mut().map(|rings| rings.main.completion_signal()).transpose()
+    })
+    .unwrap_or(Ok(None))
 }
 
 /// The last handle of a file is gone: gets every driver that uses it to give it up.

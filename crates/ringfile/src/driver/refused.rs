@@ -13,6 +13,8 @@ use crate::error::Error;
 pub(super) enum Refused {
     /// The thread is in no loop of ringfile's.
     Outside,
+    /// The thread's driver is that of the process which forked this one.
+    Forked,
     /// There is no ring to be had.
     NoRing(Error),
     /// Nothing else will do either.
@@ -26,6 +28,7 @@ impl Refused {
             Self::Outside => {
                 Error::new(io::ErrorKind::Unsupported, "file operation outside a ringfile thread")
             }
+            Self::Forked => after_fork(),
             Self::NoRing(error) | Self::Finally(error) => error,
         }
     }

@@ -210,10 +210,6 @@ pub(crate) fn find(id: u64) -> Option<Arc<Shared>> {
     all(|map| map.get(&id).cloned())
 }
 
-pub(crate) fn everyone() -> Vec<Arc<Shared>> {
-    all(|map| map.values().cloned().collect())
-}
-
 /// Looks at every driver, then does `last`; none comes or is retired meanwhile.
 pub(crate) fn for_each(look: &mut dyn FnMut(&Shared), last: impl FnOnce()) {
     all(|map| {

@@ -105,6 +105,11 @@ impl Visit<'_> {
         }
     }
 
+    /// Whether the thread is in a loop, which turns the driver by itself.
+    pub(crate) fn is_in_loop(&self) -> bool {
+        self.before
+    }
+
     /// Turns the driver once, without waiting.
     pub(crate) fn look(&self, after: &mut Aftermath) {
         turn(false, after);

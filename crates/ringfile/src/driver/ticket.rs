@@ -3,18 +3,12 @@
 //! What always holds: a result is taken once, by whoever polls; a ticket that is dropped before has its operation
 //! cancelled, wherever that is.
 
-use std::cell::Cell;
-use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
 
-use super::plain::{self, Attempt};
-use super::refused::Refused;
-use super::route::{self, Choice, Taken};
 use super::shared::{self, Mail};
+use super::start::Place;
 use super::wake::Wake;
-use super::{Ended, Errand, Finished, Key, Request, Route, Target, with};
-use crate::error::Error;
+use super::{Ended, Finished, Key, with};
 use crate::memory::Held;
 
 /// An operation that was started. Dropping it cancels the operation; its buffer is dropped when the kernel is done.
@@ -23,182 +17,11 @@ pub(crate) struct Ticket {
     key: Key,
 }
 
-/// What became of an operation that was started.
-pub(crate) enum Started {
-    /// It is on this thread's ring.
-    Here(Ticket),
-    /// Another thread has it.
-    Elsewhere(Errand),
-    /// It is over.
-    Over(Ended),
-    /// It was not begun: the task yields to others first, and was woken.
-    Later,
-}
-
-/// Starts an operation on its route, and takes the buffer unless it is over or put off.
-///
-/// # Errors
-/// Leaves the buffer where the operation can't be carried out: in a forked child, or where a ring was asked for and can't
-/// be had.
-#[inline]
-pub(crate) fn start(
-    target: &Arc<Target>,
-    request: &Request,
-    held: &mut Held,
-    context: &Context<'_>,
-) -> Result<Started, Error> {
-    if target.lanes.goes_to_ring(request.kind) || request.linked {
-        match start_here(target, request, held, context) {
-            Ok(ticket) => return Ok(Started::Here(ticket)),
-            Err(Refused::Finally(error)) => return Err(error),
-            Err(Refused::NoRing(error)) if target.lanes.route() == Route::Ring => return Err(error),
-            Err(_) => {}
-        }
-    }
-    start_by_route(target, request, held, context)
-}
-
-#[inline]
-fn start_here(
-    target: &Arc<Target>,
-    request: &Request,
-    held: &mut Held,
-    context: &Context<'_>,
-) -> Result<Ticket, Refused> {
-    let started = with(|driver| {
-        driver.may_start(target)?;
-        driver.files.enter(target, driver.shared.id);
-        let key = driver.slots.insert(request, held, target.number, Wake::new(context.waker()));
-        driver.submit(key);
-        Ok(Ticket { driver: driver.shared.id, key })
-    });
-    started.unwrap_or(Err(Refused::Outside))
-}
-
-/// Whether an operation that is linked to the next can be started on this thread: both go to one ring.
-pub(crate) fn can_link(target: &Target) -> bool {
-    matches!(target.lanes.route(), Route::Auto | Route::Ring)
-        && with(|driver| driver.may_start(target).is_ok()) == Some(true)
-}
-
-/// So many short inline operations in a row, a task yields to others once. To yield costs 0.2 µs, a quarter of a small
-/// cached read; and so rarely that of 100 operations, at most one waits for the other tasks' turns.
-const INLINE_IN_A_ROW: u32 = 128;
-/// Against an operation this long a yield is little, and other tasks have their turn after each.
-const LONG: Duration = Duration::from_micros(8);
-/// What is copied in about that time.
-const LONG_COPY: usize = 32 << 10;
-
-thread_local! {
-    static INLINE: Cell<u32> = const { Cell::new(0) };
-}
-
-#[inline(never)]
-fn start_by_route(
-    target: &Arc<Target>,
-    request: &Request,
-    held: &mut Held,
-    context: &Context<'_>,
-) -> Result<Started, Error> {
-    let choice = match call(target, request, held) {
-        Called::Over(ended) => return Ok(Started::Over(ended)),
-        Called::Later => {
-            context.waker().wake_by_ref();
-            return Ok(Started::Later);
-        }
-        Called::Left(choice) => choice,
-    };
-    let mut here = with(|driver| driver.active && driver.failed.is_none()) == Some(true);
-    if choice == Choice::Ring && here {
-        match start_here(target, request, held, context) {
-            Ok(ticket) => return Ok(Started::Here(ticket)),
-            Err(Refused::NoRing(error)) if target.lanes.route() != Route::Ring => {
-                super::refused::warn_of_no_ring(&error);
-                here = false;
-            }
-            Err(Refused::Outside) => here = false,
-            Err(refused) => return Err(refused.into_error()),
-        }
-    }
-    debug_assert!(!here || choice == Choice::Workers);
-    let (mut errand, order) = Errand::new(target, request, held, context.waker());
-    errand.carried_by(super::send(order, choice));
-    Ok(Started::Elsewhere(errand))
-}
-
-/// What plain calls on this thread came to.
-pub(crate) enum Called {
-    Over(Ended),
-    /// None was made: there were many in a row.
-    Later,
-    /// None is to be made, or it would have waited: the operation goes this way.
-    Left(Choice),
-}
-
-/// Carries an operation out by plain calls, where its route is that.
-pub(super) fn call(target: &Target, request: &Request, held: &mut Held) -> Called {
-    let mut choice = target.lanes.choose(target, request);
-    while matches!(choice, Choice::Attempt | Choice::Inline) {
-        let row = INLINE.get() + 1;
-        INLINE.set(row % INLINE_IN_A_ROW);
-        if row == INLINE_IN_A_ROW {
-            return Called::Later;
-        }
-        match inline(target, request, held, choice) {
-            Attempt::Over(ended) => {
-                if ended.done >= LONG_COPY {
-                    yield_next();
-                }
-                super::count(Taken::Inline, request, ended);
-                return Called::Over(ended);
-            }
-            Attempt::WouldWait => choice = Choice::Ring,
-            // Now it is known what the file is.
-            Attempt::NotOffered => choice = target.lanes.choose(target, request),
-        }
-    }
-    Called::Left(choice)
-}
-
-/// Carries an operation out by a plain call, however long that takes.
-#[cold]
-pub(super) fn call_and_wait(target: &Target, request: &Request, held: &mut Held) -> Ended {
-    let ended = plain::run(target, request, held, || true);
-    super::count(Taken::Inline, request, ended);
-    ended
-}
-
-/// Carries an operation out on this thread, and notes what that tells of the file.
-fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -> Attempt {
-    let lane = target.lanes.lane(request.kind);
-    if choice == Choice::Attempt {
-        let attempt = plain::attempt(target, request, held);
-        match attempt {
-            Attempt::NotOffered => lane.is_not_offered(target.lanes.in_memory()),
-            Attempt::Over(ended) if ended.errno != 0 => {}
-            _ => lane.is_offered(target.direct().is_some()),
-        }
-        return attempt;
-    }
-    if target.lanes.route() != Route::Auto || !lane.is_timed() {
-        return Attempt::Over(plain::run(target, request, held, || true));
-    }
-    let began = Instant::now();
-    let ended = plain::run(target, request, held, || true);
-    let took = began.elapsed();
-    lane.note(took, ended.done, route::quick(request.kind, target.direct().is_some()));
-    if took >= LONG {
-        yield_next();
-    }
-    Attempt::Over(ended)
-}
-
-/// Has the thread's next inline operation wait for the other tasks.
-fn yield_next() {
-    INLINE.set(INLINE_IN_A_ROW - 1);
-}
-
 impl Ticket {
+    pub(crate) fn new(place: Place) -> Self {
+        Self { driver: place.driver, key: place.key }
+    }
+
     /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
     #[inline]
     pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Held) -> Poll<Ended> {

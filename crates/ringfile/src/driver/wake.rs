@@ -33,7 +33,7 @@ pub(crate) fn polled() {
 }
 
 #[derive(Default)]
-pub(super) enum Wake {
+pub(crate) enum Wake {
     #[default]
     Nobody,
     Task(TaskNumber),

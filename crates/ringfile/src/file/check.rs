@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::io::ErrorKind;
 
 use super::{File, unaligned};
-use crate::driver::{self, Ended, Multiples, Request};
+use crate::driver::{self, Ended, Kind, Multiples, Request};
 use crate::error::Error;
 use crate::memory::Held;
 
@@ -44,10 +44,22 @@ fn advice(request: &Request, Multiples { block, memory }: Multiples) -> String {
     }
 }
 
+/// What an operation does, in words.
+pub(crate) fn verb(request: &Request) -> &'static str {
+    match request.kind {
+        Kind::Read | Kind::ReadVectored => "read",
+        Kind::Write | Kind::WriteVectored => "write",
+        Kind::Sync if request.op_flags == 0 => "syncing",
+        Kind::Sync => "syncing the data",
+        Kind::Allocate => "allocating",
+        Kind::Truncate => "setting the size",
+        Kind::Advise => "advising",
+    }
+}
+
 fn what(file: &File, request: &Request) -> String {
-    let verb = if request.kind.is_read() { "read" } else { "write" };
     let direct = if file.is_direct() { "direct " } else { "" };
-    format!("{direct}{verb} of {} bytes", request.want)
+    format!("{direct}{} of {} bytes", verb(request), request.want)
 }
 
 #[cold]

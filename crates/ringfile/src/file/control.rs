@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use super::{File, OpenOptions, check};
-use crate::driver::{self, Ended, Errand, Kind, Request, Started, Ticket};
+use crate::driver::{self, Ended, Errand, Hint, Kind, Request, Started, Ticket};
 use crate::error::{Error, Result};
 use crate::memory::Held;
 
@@ -26,6 +26,18 @@ pub enum AllocateMode {
     ZeroRange,
 }
 
+impl AllocateMode {
+    pub(crate) fn flags(self) -> u32 {
+        let flags = match self {
+            Self::Extend => 0,
+            Self::KeepSize => libc::FALLOC_FL_KEEP_SIZE,
+            Self::PunchHole => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+            Self::ZeroRange => libc::FALLOC_FL_ZERO_RANGE,
+        };
+        flags.cast_unsigned()
+    }
+}
+
 /// What [`File::advise`] tells the page cache of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -40,6 +52,19 @@ pub enum Advice {
     WillNeed,
     /// It will not be wanted: clean pages of it go.
     DontNeed,
+}
+
+impl Advice {
+    pub(crate) fn number(self) -> u32 {
+        let advice = match self {
+            Self::Normal => libc::POSIX_FADV_NORMAL,
+            Self::Sequential => libc::POSIX_FADV_SEQUENTIAL,
+            Self::Random => libc::POSIX_FADV_RANDOM,
+            Self::WillNeed => libc::POSIX_FADV_WILLNEED,
+            Self::DontNeed => libc::POSIX_FADV_DONTNEED,
+        };
+        advice.cast_unsigned()
+    }
 }
 
 /// The future of an operation that moves no data.
@@ -113,17 +138,20 @@ impl Future for Control<'_> {
         let control = &mut *self;
         match &mut control.stage {
             Stage::Start(request) => {
-                match driver::start(&control.file.0.target, request, &mut Held::None, context) {
-                    Ok(Started::Here(ticket)) => {
-                        control.stage = Stage::Running(ticket);
+                match driver::start(&control.file.0.target, request, &mut Held::None, context, Hint::ONE) {
+                    Ok(Started::Queued(place)) => {
+                        control.stage = Stage::Running(Ticket::new(place));
                         Poll::Pending
                     }
                     Ok(Started::Elsewhere(errand)) => {
                         control.stage = Stage::Elsewhere(errand);
                         Poll::Pending
                     }
-                    Ok(Started::Over(ended)) => control.end(ended),
-                    Ok(Started::Later) => Poll::Pending,
+                    Ok(Started::Done(ended)) => control.end(ended),
+                    Ok(Started::Yield) => {
+                        context.waker().wake_by_ref();
+                        Poll::Pending
+                    }
                     Err(error) => {
                         control.stage = Stage::Ended;
                         Poll::Ready(Err(control.failed(error)))
@@ -170,13 +198,7 @@ impl File {
     /// # Errors
     /// As `fallocate(2)`: `ENOSPC`, or `EOPNOTSUPP` where the file system has no such mode.
     pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Control<'_> {
-        let flags = match mode {
-            AllocateMode::Extend => 0,
-            AllocateMode::KeepSize => libc::FALLOC_FL_KEEP_SIZE,
-            AllocateMode::PunchHole => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
-            AllocateMode::ZeroRange => libc::FALLOC_FL_ZERO_RANGE,
-        };
-        Control::new(self, "allocating", Kind::Allocate, flags as u32, offset, len)
+        Control::new(self, "allocating", Kind::Allocate, mode.flags(), offset, len)
     }
 
     /// Sets the file's size in bytes: cuts it, or extends it with zeros (`ftruncate`). Before Linux 6.9, where the ring
@@ -193,14 +215,7 @@ impl File {
     /// # Errors
     /// As `posix_fadvise(2)`.
     pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Control<'_> {
-        let advice = match advice {
-            Advice::Normal => libc::POSIX_FADV_NORMAL,
-            Advice::Sequential => libc::POSIX_FADV_SEQUENTIAL,
-            Advice::Random => libc::POSIX_FADV_RANDOM,
-            Advice::WillNeed => libc::POSIX_FADV_WILLNEED,
-            Advice::DontNeed => libc::POSIX_FADV_DONTNEED,
-        };
-        Control::new(self, "advising", Kind::Advise, advice as u32, offset, len)
+        Control::new(self, "advising", Kind::Advise, advice.number(), offset, len)
     }
 }
 

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::{File, check, unaligned};
-use crate::driver::{self, Ended, Errand, Kind, Request, Started, Ticket};
+use crate::driver::{self, Ended, Errand, Hint, Kind, Request, Started, Ticket};
 use crate::error::{BufError, BufResult, Error};
 use crate::memory::{Held, IoBuf, IoBufMut};
 
@@ -277,13 +277,13 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             Ok(false) => return self.begin_unaligned(context),
             Err(error) => return self.fail(error),
         }
-        match driver::start(&self.file.0.target, &self.request, &mut self.held, context) {
-            Ok(Started::Here(ticket)) => {
+        match driver::start(&self.file.0.target, &self.request, &mut self.held, context, Hint::ONE) {
+            Ok(Started::Queued(place)) => {
                 // Before, the operation had not begun or was over: there is nothing to drop.
-                std::mem::forget(std::mem::replace(&mut self.stage, Stage::Running(ticket)));
+                std::mem::forget(std::mem::replace(&mut self.stage, Stage::Running(Ticket::new(place))));
                 Poll::Pending
             }
-            Ok(Started::Over(ended)) => {
+            Ok(Started::Done(ended)) => {
                 self.stage = Stage::Over(ended);
                 if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) }
             }
@@ -291,8 +291,9 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
                 self.stage = Stage::Elsewhere(errand);
                 Poll::Pending
             }
-            Ok(Started::Later) => {
+            Ok(Started::Yield) => {
                 self.stage = Stage::Start;
+                context.waker().wake_by_ref();
                 Poll::Pending
             }
             Err(error) => self.fail(error.at(self.request.offset).on(self.file.path())),

@@ -13,8 +13,9 @@ pub(crate) mod registry;
 mod setup;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 use std::time::Duration;
@@ -57,6 +58,7 @@ pub(crate) struct Ring {
     file_table: bool,
     supported: [bool; 256],
     fork_mark: fork::Mark,
+    completion_signal: Option<Arc<OwnedFd>>,
     mapping: setup::Mapping,
 }
 
@@ -102,6 +104,7 @@ impl Ring {
             file_table: false,
             supported,
             fork_mark: fork::Mark::current(),
+            completion_signal: None,
             mapping,
         };
         if options.no_iowait && params.features & uapi::IORING_FEAT_NO_IOWAIT != 0 {
@@ -415,6 +418,35 @@ impl Ring {
     /// Gives up this ring's share of every registration.
     pub(crate) fn forget_buffers(&mut self) {
         self.buffers.forget_all(&self.mapping.fd);
+    }
+
+    /// The descriptor that the kernel makes readable when it posts a completion, or has something that the next `enter`
+    /// turns into one; made and registered when first asked for. Reset by [`reset_completion_signal`](Self::reset_completion_signal).
+    ///
+    /// # Errors
+    /// As `eventfd(2)` and `io_uring_register(2)`.
+    pub(crate) fn completion_signal(&mut self) -> io::Result<Arc<OwnedFd>> {
+        if let Some(signal) = &self.completion_signal {
+            return Ok(Arc::clone(signal));
+        }
+        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        let signal = Arc::new(rustix::event::eventfd(0, flags)?);
+        let mut fd = signal.as_raw_fd();
+        let opcode = uapi::io_uring_register_op::IORING_REGISTER_EVENTFD as u32;
+        // SAFETY: one descriptor, read during the call.
+        unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut fd, 1) }?;
+        // What was posted before tells nobody any more.
+        rustix::io::write(&*signal, &1_u64.to_ne_bytes())?;
+        Ok(Arc::clone(self.completion_signal.insert(signal)))
+    }
+
+    /// Makes the descriptor of [`completion_signal`](Self::completion_signal), where there is one, not readable. To be
+    /// called before completions are collected, so that one that comes meanwhile is told of again.
+    #[inline]
+    pub(crate) fn reset_completion_signal(&self) {
+        if let Some(signal) = &self.completion_signal {
+            let _ = rustix::io::read(&**signal, &mut [0; 8]);
+        }
     }
 
     /// Registers a file at `slot`, or empties the slot with `None`.

@@ -246,6 +246,8 @@ pub(super) struct Loop {
     remote: Arc<Remote>,
     /// The tasks of one round; kept, so that a round allocates nothing.
     batch: Vec<TaskNumber>,
+    /// What other threads woke; empty between calls.
+    woken: Vec<TaskNumber>,
     after: Aftermath,
 }
 
@@ -262,7 +264,7 @@ impl Loop {
         let remote = Arc::new(Remote { shared, inbox: Mutex::default(), orders });
         REMOTE.with(|slot| *slot.borrow_mut() = Some(Arc::clone(&remote)));
         with_tasks(|tasks| *tasks = Tasks { places: vec![Place::default()], ..Tasks::new() });
-        Some(Self { remote, batch: Vec::new(), after: Aftermath::default() })
+        Some(Self { remote, batch: Vec::new(), woken: Vec::new(), after: Aftermath::default() })
     }
 
     pub(super) fn remote(&self) -> Arc<Remote> {
@@ -341,12 +343,14 @@ impl Loop {
     }
 
     /// Fetches what other threads woke, and does what they asked for.
-    fn fetch(&self) {
-        let (woken, calls) = {
+    fn fetch(&mut self) {
+        let woken = &mut self.woken;
+        let calls = {
             let mut inbox = self.remote.inbox();
-            (std::mem::take(&mut inbox.woken), std::mem::take(&mut inbox.calls))
+            std::mem::swap(&mut inbox.woken, woken);
+            std::mem::take(&mut inbox.calls)
         };
-        with_tasks(|tasks| woken.into_iter().for_each(|number| tasks.make_ready(number)));
+        with_tasks(|tasks| woken.drain(..).for_each(|number| tasks.make_ready(number)));
         calls.into_iter().for_each(|call| call());
     }
 

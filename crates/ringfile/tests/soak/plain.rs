@@ -2,15 +2,16 @@
 
 use std::sync::atomic::Ordering;
 
-use ringfile::{AnyBuffer, AsyncReads, Batch, Done, ReadHandle};
+use ringfile::{AnyBuffer, Batch, Done, Queue, Token};
 
 use crate::actor::{Actor, run_of_pages};
 use crate::model::{OWNED, PAGE, Region};
+use crate::support::handles::Handles as _;
 
 impl Actor {
     /// Until it is over, on the calling thread.
     pub fn run_plain(mut self) {
-        let mut reads = AsyncReads::new();
+        let mut reads = Queue::new();
         while !self.shared.over.load(Ordering::Relaxed) {
             let number = self.random.below(self.regions.len() as u64) as usize;
             let mut region = self.regions.swap_remove(number);
@@ -18,11 +19,11 @@ impl Actor {
                 0 => self.blocking_batch(&mut region),
                 1 => self.handles(&mut region, &mut reads),
                 _ => {
-                    let mut others = AsyncReads::new();
+                    let mut others = Queue::new();
                     self.handles(&mut region, &mut others);
                     // Now and then the thread has none, and gives its ring up.
                     if self.random.below(8) == 0 {
-                        reads = AsyncReads::new();
+                        reads = Queue::new();
                     }
                 }
             }
@@ -73,15 +74,15 @@ impl Actor {
         assert_read(region, results[again].take().unwrap(), offset, "a read after a write");
     }
 
-    fn handles(&mut self, region: &mut Region, reads: &mut AsyncReads) {
-        let mut open: Vec<(ReadHandle, u64)> = Vec::new();
+    fn handles(&mut self, region: &mut Region, reads: &mut Queue) {
+        let mut open: Vec<(Token, u64)> = Vec::new();
         for _ in 0..1 + self.random.below(30) {
             let offset = region.at(self.random.below(OWNED as u64) as usize);
             open.push((reads.start(&region.file, self.shared.pool.get(PAGE).unwrap(), offset), offset));
         }
         let wait = self.random.below(2) == 0;
         let at_least = self.random.below(open.len() as u64 + 1) as usize;
-        let done = reads.poll(at_least, wait);
+        let done = reads.wait(if wait { at_least } else { 0 }, None);
         assert!(!wait || done >= at_least, "{done} of {at_least}");
         // A batch in between, which takes the others' completions in.
         if self.random.below(3) == 0 {
@@ -90,11 +91,11 @@ impl Actor {
         for (handle, offset) in open {
             let done = match self.random.below(3) {
                 0 => reads.abort(handle).unwrap(),
-                1 => match reads.take(handle) {
+                1 => match reads.take_by(handle) {
                     Some(done) => done,
-                    None => reads.wait(handle).unwrap(),
+                    None => reads.wait_by(handle).unwrap(),
                 },
-                _ => reads.wait(handle).unwrap(),
+                _ => reads.wait_by(handle).unwrap(),
             };
             match done.result {
                 Err(error) if error.errno() == Some(libc::ECANCELED) => {
@@ -105,7 +106,7 @@ impl Actor {
         }
         // What is left open is aborted when they are dropped.
         if self.random.below(4) == 0 {
-            let mut others = AsyncReads::new();
+            let mut others = Queue::new();
             for page in 0..8 {
                 others.start(&region.file, self.shared.pool.get(PAGE).unwrap(), region.at(page));
             }

@@ -2,7 +2,8 @@
 
 use std::future::IntoFuture;
 
-use ringfile::{AnyBuffer, AsyncReads, Batch, Buffer, Done, Error, File, Route, block_on};
+use super::handles::Handles as _;
+use ringfile::{AnyBuffer, Batch, Buffer, Done, Error, File, Queue, Route, block_on};
 
 use super::{all, is_without_ring};
 
@@ -74,11 +75,11 @@ impl Form {
             Self::AwaitedInLoop => of_batch(block_on(batch(reads).into_future())),
             Self::Awaited => of_batch(futures::executor::block_on(batch(reads).into_future())),
             Self::Handles => {
-                let mut open = AsyncReads::new();
+                let mut open = Queue::new();
                 let handles: Vec<_> =
                     reads.into_iter().map(|(buffer, offset)| open.start(file, buffer, offset)).collect();
-                open.poll(handles.len() / 2, true);
-                of_batch(handles.into_iter().map(|handle| open.wait(handle).unwrap()).collect())
+                open.wait(handles.len() / 2, None);
+                of_batch(handles.into_iter().map(|handle| open.wait_by(handle).unwrap()).collect())
             }
         }
     }

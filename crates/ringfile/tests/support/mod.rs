@@ -6,6 +6,7 @@
 
 pub mod forms;
 pub mod fuse;
+pub mod handles;
 pub mod mounts;
 
 use std::future::Future;

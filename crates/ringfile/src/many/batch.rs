@@ -1,107 +1,33 @@
-//! Many operations at once, from any thread and in any executor.
-//!
-//! [`Batch`] gathers operations and carries them out together; [`AsyncReads`] starts reads one by one and hands out plain
-//! handles to them; a [`Queue`] gives results in the order in which they come. Knows files, and orders of the driver; a single future of a file does not come here. What always
-//! holds: every operation has its own result, in the order given; one that fails disturbs no other unless that was asked
-//! for.
+//! Batches: operations that are added, then carried out together.
 
-mod entries;
-mod inbox;
-mod merge;
-mod op;
-mod queue;
-mod reads;
-mod run;
-
+use std::cell::Cell;
 use std::future::{Future, IntoFuture};
-use std::ops::Deref;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
-
-pub use queue::Queue;
-pub use reads::{AsyncReads, ReadHandle};
-
-use crate::driver::{Aftermath, Stay};
-use crate::error::{Error, Result};
-use crate::file::File;
+use super::engine::{Engine, Source, ThreadEngine};
+use super::files::Files;
+use super::op::{Asked, Op};
+use super::plan::Plan;
+use super::{AnyBuffer, Done};
+use crate::driver;
+use crate::error::Error;
+use crate::file::{Advice, AllocateMode, File};
 use crate::memory::Buffer;
-use op::Op;
-use run::Running;
+
+const NO_RING: &str = "the thread ends, and has no ring any more";
+
+thread_local! {
+    /// The engine of this thread's blocking batches, kept so that the ring is told of memory once. Where it is taken or
+    /// gone, a batch makes another.
+    static OWN: Cell<Option<ThreadEngine>> = const { Cell::new(None) };
+}
 
 const USUALLY_IN_FLIGHT: usize = 128;
 /// More fill no device's queue, and what waits before the device makes the operations of others wait too.
 pub(crate) const MOST_IN_FLIGHT: usize = 4096;
 /// An operation is found again by 32 bits, of which one value means none.
 const MOST_OPERATIONS: usize = u32::MAX as usize;
-
-/// The memory of one operation of a batch: a pooled buffer or a vector.
-///
-/// ```
-/// use ringfile::AnyBuffer;
-/// let buffer = AnyBuffer::from(b"content".to_vec());
-/// assert_eq!(&buffer[..3], b"con");
-/// assert_eq!(buffer.into_vec().unwrap(), b"content");
-/// ```
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum AnyBuffer {
-    /// From a [`Pool`](crate::Pool), or lent by [`RegisteredMemory`](crate::RegisteredMemory).
-    Pooled(Buffer),
-    /// A vector: a read fills its capacity, a write takes its length.
-    Vec(Vec<u8>),
-}
-
-impl AnyBuffer {
-    /// The pooled buffer, where it is one.
-    #[must_use]
-    pub fn into_pooled(self) -> Option<Buffer> {
-        if let Self::Pooled(buffer) = self { Some(buffer) } else { None }
-    }
-
-    /// The vector, where it is one.
-    #[must_use]
-    pub fn into_vec(self) -> Option<Vec<u8>> {
-        if let Self::Vec(vec) = self { Some(vec) } else { None }
-    }
-}
-
-impl From<Buffer> for AnyBuffer {
-    fn from(buffer: Buffer) -> Self {
-        Self::Pooled(buffer)
-    }
-}
-
-impl From<Vec<u8>> for AnyBuffer {
-    fn from(vec: Vec<u8>) -> Self {
-        Self::Vec(vec)
-    }
-}
-
-impl Deref for AnyBuffer {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Pooled(buffer) => buffer,
-            Self::Vec(vec) => vec,
-        }
-    }
-}
-
-/// How one operation of a batch ended.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Done {
-    /// The bytes read or written; 0 for a sync. A read that is shorter than its buffer has met the end of the file.
-    ///
-    /// An error is as that of the same operation of [`File`]: it keeps the errno, the path and the offset.
-    pub result: Result<usize>,
-    /// The buffer, its length set to what was read; `None` for a sync.
-    pub buffer: Option<AnyBuffer>,
-}
 
 /// Reads, writes and syncs of any files, carried out together.
 ///
@@ -169,15 +95,16 @@ pub struct Done {
 /// (`OutOfMemory`), and its buffer is dropped.
 #[must_use = "nothing is read or written until the batch is run or awaited"]
 pub struct Batch {
-    ops: Vec<Op>,
+    pub(super) ops: Vec<Op>,
+    pub(super) files: Files,
     /// Empty, with room for the results, so that none is lost for want of memory.
-    results: Vec<Done>,
+    pub(super) results: Vec<Done>,
     /// Operations beyond those, for which there was no memory.
-    refused: usize,
-    barriers: Vec<u32>,
-    most: usize,
-    stop_on_error: bool,
-    merge: Option<usize>,
+    pub(super) refused: usize,
+    pub(super) barriers: Vec<u32>,
+    pub(super) most: usize,
+    pub(super) stop_on_error: bool,
+    pub(super) merge: Option<usize>,
 }
 
 impl Default for Batch {
@@ -196,6 +123,7 @@ impl Batch {
     pub fn with_capacity(operations: usize) -> Self {
         Self {
             ops: Vec::with_capacity(operations),
+            files: Files::default(),
             results: Vec::with_capacity(operations),
             refused: 0,
             barriers: Vec::new(),
@@ -207,31 +135,65 @@ impl Batch {
 
     /// Adds a read from `offset`, as [`File::read_at`]. Gives the index of its result.
     pub fn read(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
-        self.add(Op::read(file, buffer.into(), offset))
+        self.add(file, Asked::read(buffer.into(), offset))
     }
 
     /// Adds a write at `offset`, as [`File::write_at`]. Gives the index of its result.
     pub fn write(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
-        self.add(Op::write(file, buffer.into(), offset))
+        self.add(file, Asked::write(buffer.into(), offset))
     }
 
     /// Adds an `fdatasync`, as [`File::sync_data`]. It covers what has ended when it starts: put a
     /// [`barrier`](Self::barrier) before it to have it cover the batch's writes. Gives the index of its result.
     pub fn sync_data(&mut self, file: &File) -> usize {
-        self.add(Op::sync(file, IORING_FSYNC_DATASYNC))
+        self.add(file, Asked::sync_data())
     }
 
     /// Adds an `fsync`, as [`File::sync_all`]; in all else as [`sync_data`](Self::sync_data).
     pub fn sync_all(&mut self, file: &File) -> usize {
-        self.add(Op::sync(file, 0))
+        self.add(file, Asked::sync_all())
     }
 
-    fn add(&mut self, op: Op) -> usize {
+    /// Adds a read into several buffers in turn, as [`File::read_vectored_at`]. They come back as [`Done::buffers`]. Gives the
+    /// index of its result.
+    pub fn read_vectored(&mut self, file: &File, buffers: Vec<Buffer>, offset: u64) -> usize {
+        self.add(file, Asked::read_vectored(buffers, offset))
+    }
+
+    /// Adds a write of several buffers in turn, as [`File::write_vectored_at`]. They come back as [`Done::buffers`]. Gives the
+    /// index of its result.
+    pub fn write_vectored(&mut self, file: &File, buffers: Vec<Buffer>, offset: u64) -> usize {
+        self.add(file, Asked::write_vectored(buffers, offset))
+    }
+
+    /// Adds a write at `offset` that is durable when it ends (`RWF_DSYNC`). Gives the index of its result.
+    pub fn write_durable(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
+        self.add(file, Asked::write_durable(buffer.into(), offset))
+    }
+
+    /// Adds an allocation of blocks, or a hole, as [`File::allocate`]. Gives the index of its result.
+    pub fn allocate(&mut self, file: &File, mode: AllocateMode, offset: u64, len: u64) -> usize {
+        self.add(file, Asked::allocate(mode, offset, len))
+    }
+
+    /// Adds a change of the file's size, as [`File::set_len`]. Gives the index of its result.
+    pub fn set_len(&mut self, file: &File, len: u64) -> usize {
+        self.add(file, Asked::set_len(len))
+    }
+
+    /// Adds advice for the page cache, as [`File::advise`]. Gives the index of its result.
+    pub fn advise(&mut self, file: &File, offset: u64, len: u64, advice: Advice) -> usize {
+        self.add(file, Asked::advise(offset, len, advice))
+    }
+
+    #[inline]
+    fn add(&mut self, file: &File, asked: Asked) -> usize {
         // Once one was refused all are, so that results stay in the order of their operations.
         let has_room = self.refused == 0 && self.ops.len() < MOST_OPERATIONS;
         let wanted = self.ops.len() + 1;
         if has_room && self.ops.try_reserve(1).is_ok() && self.results.try_reserve(wanted).is_ok() {
-            self.ops.push(op);
+            let file = self.files.enter(file);
+            self.ops.push(Op::new(file, asked));
         } else {
             self.refused += 1;
         }
@@ -305,46 +267,40 @@ impl Batch {
         if crate::runtime::is_in_loop() {
             return self.refuse("Batch::run would block a ringfile thread: await the batch instead");
         }
-        let stay = Stay::new();
-        let Some(visit) = stay.visit() else {
-            return self.refuse("the thread ends, and has no ring any more");
-        };
-        let running = Running::new(self, visit.waker());
-        // A waker or a buffer of others may panic in a turn.
-        let _closing = Closing(&running);
-        let mut after = Aftermath::default();
-        visit.wait(&mut after, None, |_| {
-            running.start();
-            (!running.is_over()).then_some(1)
-        });
-        running.take()
+        let mut engine = OWN.try_with(|own| own.take()).ok().flatten().unwrap_or_else(ThreadEngine::new);
+        let mut plan = Plan::new(self);
+        // Where that panics, in a buffer or a waker of others, the engine goes, which cancels and drops what is in flight.
+        engine.wait(&mut plan, None, |plan| plan.open());
+        if plan.is_over() {
+            engine.rest();
+            let _ = OWN.try_with(|own| own.set(Some(engine)));
+        } else {
+            // The thread ends, and its driver is gone; or this is a forked child.
+            drop(engine);
+            plan.end_all(NO_RING);
+        }
+        plan.into_results()
     }
 
     #[cold]
     fn refuse(self, why: &'static str) -> Vec<Done> {
-        let refuse = |mut op: Op| {
-            let error = op.would_block(why);
+        let Self { ops, files, mut results, refused, .. } = self;
+        results.extend(ops.into_iter().map(|mut op| {
+            let error = op.would_block(&files, why);
             op.refuse(error);
-            op.into_done()
-        };
-        let mut results = self.results;
-        results.extend(self.ops.into_iter().map(refuse));
-        with_refused(results, self.refused)
-    }
-}
-
-/// Starts nothing more of a batch that nobody waits for any more.
-struct Closing<'a>(&'a Arc<Running>);
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        self.0.close();
+            op.into_done(&files)
+        }));
+        with_refused(results, refused)
     }
 }
 
 /// Adds the results of operations for which there was no memory.
-fn with_refused(mut results: Vec<Done>, refused: usize) -> Vec<Done> {
-    results.extend((0..refused).map(|_| Done { result: Err(Error::no_memory()), buffer: None }));
+pub(super) fn with_refused(mut results: Vec<Done>, refused: usize) -> Vec<Done> {
+    results.extend((0..refused).map(|_| Done {
+        result: Err(Error::no_memory()),
+        buffer: None,
+        buffers: Vec::new(),
+    }));
     results
 }
 
@@ -376,7 +332,8 @@ pub struct BatchRun(State);
 
 enum State {
     Start(Batch),
-    Running(Arc<Running>),
+    // Boxed, so that the future stays small.
+    Running(Box<(Plan, Engine)>),
     Taken,
 }
 
@@ -384,25 +341,40 @@ impl Future for BatchRun {
     type Output = Vec<Done>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Done>> {
-        let running = match std::mem::replace(&mut self.0, State::Taken) {
-            State::Start(batch) => Running::new(batch, context.waker().clone()),
-            State::Running(running) => running,
-            State::Taken => return Poll::Pending,
-        };
-        running.set_waker(context.waker());
-        running.start();
-        if running.is_over() {
-            return Poll::Ready(running.take());
+        let this = &mut *self;
+        if let State::Start(_) = &this.0
+            && let State::Start(batch) = std::mem::replace(&mut this.0, State::Taken)
+        {
+            this.0 = State::Running(Box::new((Plan::new(batch), Engine::new(false))));
         }
-        self.0 = State::Running(running);
-        Poll::Pending
+        // A future that is polled after it was ready may do as it likes; this one does nothing.
+        let State::Running(running) = &mut this.0 else { return Poll::Pending };
+        let (plan, engine) = &mut **running;
+        loop {
+            let went_on = engine.go_on(plan);
+            if plan.is_over() {
+                break;
+            }
+            if !went_on {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if engine.wake(plan, context.waker()) {
+                return Poll::Pending;
+            }
+        }
+        driver::publish_counts();
+        match std::mem::replace(&mut this.0, State::Taken) {
+            State::Running(running) => Poll::Ready(running.0.into_results()),
+            State::Start(_) | State::Taken => Poll::Pending,
+        }
     }
 }
 
 impl Drop for BatchRun {
     fn drop(&mut self) {
         if let State::Running(running) = &self.0 {
-            running.close();
+            running.1.close();
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use super::files::Files;
 use super::op::{NONE, Op, Stage};
 use crate::driver::{Ended, FileKind, Finished, Kind, Request};
 use crate::file::check;
@@ -20,28 +21,29 @@ fn end_of(op: &Op) -> u64 {
 }
 
 /// Whether a read may be part of a group: anything else goes by itself, and gets its error by itself.
-fn may_merge(op: &Op) -> bool {
+fn may_merge(op: &Op, files: &Files) -> bool {
+    let file = files.get(op.file);
     op.request.kind == Kind::Read
         && op.request.want > 0
         && matches!(op.held, Held::Pooled(_))
-        && matches!(op.file.target().kind, FileKind::Regular | FileKind::Block)
-        && !op.file.target().polled
-        && matches!(check::fits(&op.file, &op.request, &op.held), Ok(true))
+        && matches!(file.target().kind, FileKind::Regular | FileKind::Block)
+        && !file.target().polled
+        && matches!(check::fits(file, &op.request, &op.held), Ok(true))
 }
 
 /// Puts the reads of a range into groups.
-pub(super) fn plan(ops: &mut [Op], range: Range<u32>, gap: usize) {
-    let mut reads: Vec<u32> = range.filter(|&index| may_merge(&ops[index as usize])).collect();
+pub(super) fn plan(ops: &mut [Op], files: &Files, range: Range<u32>, gap: usize) {
+    let mut reads: Vec<u32> = range.filter(|&index| may_merge(&ops[index as usize], files)).collect();
     reads.sort_unstable_by_key(|&index| {
         let op = &ops[index as usize];
-        (op.file.target().number, op.request.offset)
+        (op.file, op.request.offset)
     });
     let mut at = 0;
     while at < reads.len() {
         let mut behind = at + 1;
         while behind < reads.len() && behind - at < MOST_READS {
             let [first, last, next] = [at, behind - 1, behind].map(|at| &ops[reads[at] as usize]);
-            let same = first.file.target().number == next.file.target().number;
+            let same = first.file == next.file;
             let distance = next.request.offset.checked_sub(end_of(last));
             let near = distance.is_some_and(|distance| distance <= gap as u64);
             if !same || !near || end_of(next) - first.request.offset > MOST_BYTES {
@@ -108,12 +110,16 @@ fn take_apart(ops: &mut [Op], first: u32, again: &mut Vec<u32>) {
     });
 }
 
-/// Gives the reads of a group what is theirs. How many that ended; after an error they go one by one instead.
-pub(super) fn end(ops: &mut [Op], first: u32, finished: Finished, again: &mut Vec<u32>) -> usize {
-    let Finished { held, ended: Ended { done, errno } } = finished;
-    let Held::Buffers(parts) = held else { return 0 };
-    let start = ops[first as usize].request.offset;
-    let (mut parts, mut at, mut count) = (parts.into_iter(), start, 0);
+/// Gives the reads of a group their buffers again, to begin one by one.
+pub(super) fn take_back(ops: &mut [Op], first: u32, held: Held, again: &mut Vec<u32>) {
+    give_parts(ops, first, held);
+    take_apart(ops, first, again);
+}
+
+/// Gives the reads of a group their buffers again, without those of the gaps.
+fn give_parts(ops: &mut [Op], first: u32, held: Held) {
+    let parts = if let Held::Buffers(parts) = held { parts } else { Vec::new() };
+    let (mut parts, mut at) = (parts.into_iter(), ops[first as usize].request.offset);
     for_each(ops, first, |op, _| {
         if op.request.offset > at {
             drop(parts.next());
@@ -121,10 +127,17 @@ pub(super) fn end(ops: &mut [Op], first: u32, finished: Finished, again: &mut Ve
         op.held = parts.next().map_or(Held::None, Held::Pooled);
         at = end_of(op);
     });
+}
+
+/// Gives the reads of a group what is theirs. How many that ended; after an error they go one by one instead.
+pub(super) fn end(ops: &mut [Op], first: u32, finished: Finished, again: &mut Vec<u32>) -> usize {
+    let Finished { held, ended: Ended { done, errno } } = finished;
     if errno != 0 {
-        take_apart(ops, first, again);
+        take_back(ops, first, held, again);
         return 0;
     }
+    give_parts(ops, first, held);
+    let (start, mut count) = (ops[first as usize].request.offset, 0);
     for_each(ops, first, |op, _| {
         op.next = NONE;
         // All but the end of the file was continued by the driver.

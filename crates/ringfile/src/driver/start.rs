@@ -1,0 +1,387 @@
+//! The one place that decides how an operation starts, and starts it: for futures, batches, queues and forked children.
+//!
+//! What always holds: an operation that was started either is over, or ends exactly once by its receiver; its buffer was
+//! taken unless it is over or was put off. Called with no driver borrowed and no lock held, since an operation may end,
+//! and wake somebody, before its start returns.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::task::Context;
+use std::time::{Duration, Instant};
+
+use super::order::{Errand, Order, Sink};
+use super::plain::{self, Attempt};
+use super::refused::{self, Refused};
+use super::route::{self, Choice, Route, Taken};
+use super::wake::Wake;
+use super::{Driver, Ended, Key, Request, Shared, Target, count, send, with, workers};
+use crate::error::Error;
+use crate::memory::Held;
+
+/// An operation on some thread's ring, to find it again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub(crate) driver: u64,
+    pub(super) key: Key,
+}
+
+/// What became of an operation. `R` is what its receiver keeps of one that another thread has.
+pub(crate) enum Started<R> {
+    /// A plain call has done it.
+    Done(Ended),
+    /// This thread's ring has it, and its buffer.
+    Queued(Place),
+    /// Another thread has it, and its buffer.
+    Elsewhere(R),
+    /// It was not begun: this thread's other tasks are to run first.
+    Yield,
+}
+
+/// Who receives the result of an operation.
+pub(crate) trait Receiver {
+    /// What stands for an operation that another thread has.
+    type Remote;
+
+    /// Whether the thread has other tasks, which must not wait for a long row of plain calls.
+    fn yields(&self) -> bool;
+
+    /// What this thread's driver is to do when the operation ends.
+    fn wake(&self) -> Wake;
+
+    /// Makes the operation one that another thread can carry out.
+    fn send(
+        &self,
+        target: &Arc<Target>,
+        request: &Request,
+        held: &mut Held,
+        send: impl FnOnce(Order) -> Option<Arc<Shared>>,
+    ) -> Self::Remote;
+}
+
+/// The task that is polled with this context.
+impl Receiver for Context<'_> {
+    type Remote = Errand;
+
+    fn yields(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn wake(&self) -> Wake {
+        Wake::new(self.waker())
+    }
+
+    fn send(
+        &self,
+        target: &Arc<Target>,
+        request: &Request,
+        held: &mut Held,
+        send: impl FnOnce(Order) -> Option<Arc<Shared>>,
+    ) -> Errand {
+        let (mut errand, order) = Errand::new(target, request, held, self.waker());
+        errand.carried_by(send(order));
+        errand
+    }
+}
+
+/// A completion handler, which tells its operations apart by an index.
+pub(crate) struct HandlerOf<'a> {
+    pub handler: &'a Arc<dyn Sink>,
+    pub index: u32,
+    /// By which this thread's driver knows the handler: then no count is touched that threads share.
+    pub local: Option<LocalSink>,
+}
+
+impl Receiver for HandlerOf<'_> {
+    /// The driver of the I/O thread that has the operation.
+    type Remote = Option<u64>;
+
+    /// A handler that this thread's driver knows belongs to a caller who does nothing but wait.
+    fn yields(&self) -> bool {
+        self.local.is_none()
+    }
+
+    #[inline]
+    fn wake(&self) -> Wake {
+        match self.local {
+            Some(local) => Wake::Local(local.0, self.index),
+            None => Wake::Sink(Arc::clone(self.handler), self.index),
+        }
+    }
+
+    fn send(
+        &self,
+        target: &Arc<Target>,
+        request: &Request,
+        held: &mut Held,
+        send: impl FnOnce(Order) -> Option<Arc<Shared>>,
+    ) -> Self::Remote {
+        let held = std::mem::take(held);
+        let order = Order::new(Arc::clone(target), *request, held, Arc::clone(self.handler), self.index);
+        send(order).map(|carrier| carrier.id)
+    }
+}
+
+/// A completion handler that the driver of this thread knows by a number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LocalSink(pub(super) u32);
+
+/// What a caller knows of an operation's company.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hint {
+    /// Operations that are started together, this one among them.
+    pub together: usize,
+    /// The thread has no other operation, and does nothing until this one has ended.
+    pub waits_for_one: bool,
+}
+
+impl Hint {
+    /// One operation of a task.
+    pub(crate) const ONE: Self = Self { together: 1, waits_for_one: false };
+}
+
+/// So many operations submitted together go to the ring where each alone would be a plain call that does not wait: with 2
+/// to 4 the two took the same time.
+const MANY: usize = 8;
+
+/// Starts an operation on its route.
+///
+/// # Errors
+/// Leaves the buffer where the operation can't be carried out: where a ring was asked for and can't be had, or where a
+/// forked child would need its parent's ring or threads.
+#[inline]
+pub(crate) fn start<R: Receiver>(
+    target: &Arc<Target>,
+    request: &Request,
+    held: &mut Held,
+    receiver: &R,
+    hint: Hint,
+) -> Result<Started<R::Remote>, Error> {
+    let lanes = &target.lanes;
+    let many = hint.together >= MANY && lanes.goes_together(request.kind);
+    if lanes.goes_to_ring(request.kind) || many || request.linked {
+        if hint.waits_for_one && lanes.may_wait_inline(target, request) && is_idle() {
+            return Ok(Started::Done(call_and_wait(target, request, held)));
+        }
+        match queue(target, request, held, receiver) {
+            Ok(place) => return Ok(Started::Queued(place)),
+            Err(Refused::Finally(error)) => return Err(error),
+            Err(Refused::NoRing(error)) if lanes.route() == Route::Ring => return Err(error),
+            Err(_) => {}
+        }
+    }
+    start_otherwise(target, request, held, receiver)
+}
+
+/// Puts an operation on this thread's ring.
+#[inline]
+fn queue<R: Receiver>(
+    target: &Arc<Target>,
+    request: &Request,
+    held: &mut Held,
+    receiver: &R,
+) -> Result<Place, Refused> {
+    // Made before the driver is borrowed: to clone a waker may run anybody's code.
+    let wake = receiver.wake();
+    with(|driver| {
+        driver.may_start(target)?;
+        Ok(Place { driver: driver.shared.id, key: driver.queue(target, request, held, wake) })
+    })
+    .unwrap_or(Err(Refused::Outside))
+}
+
+#[inline(never)]
+fn start_otherwise<R: Receiver>(
+    target: &Arc<Target>,
+    request: &Request,
+    held: &mut Held,
+    receiver: &R,
+) -> Result<Started<R::Remote>, Error> {
+    let choice = loop {
+        match call(target, request, held) {
+            Called::Over(ended) => return Ok(Started::Done(ended)),
+            Called::Later if receiver.yields() => return Ok(Started::Yield),
+            Called::Later => {}
+            Called::Left(choice) => break choice,
+        }
+    };
+    if is_forked_child() {
+        return in_forked_child(target, request, held).map(Started::Done);
+    }
+    if choice == Choice::Ring && is_here() {
+        match queue(target, request, held, receiver) {
+            Ok(place) => return Ok(Started::Queued(place)),
+            Err(Refused::NoRing(error)) if target.lanes.route() != Route::Ring => {
+                refused::warn_of_no_ring(&error);
+            }
+            Err(Refused::Outside) => {}
+            Err(refused) => return Err(refused.into_error()),
+        }
+    }
+    Ok(Started::Elsewhere(receiver.send(target, request, held, |order| send(order, choice))))
+}
+
+/// The gate for forks: a child has neither its parent's rings nor its threads. What a plain call does without waiting for
+/// another process works, the rest is an error.
+#[cold]
+fn in_forked_child(target: &Target, request: &Request, held: &mut Held) -> Result<Ended, Error> {
+    if target.lanes.may_wait_inline(target, request) {
+        Ok(call_and_wait(target, request, held))
+    } else {
+        Err(refused::after_fork())
+    }
+}
+
+/// Whether this thread's driver, or the threads that carry operations out for others, are of another process.
+fn is_forked_child() -> bool {
+    with(|driver| driver.shared.is_inherited()) == Some(true) || workers::are_of_another_process()
+}
+
+/// Whether this thread has a ring that may be used now, or may get one.
+fn is_here() -> bool {
+    with(|driver| driver.active && driver.failed.is_none()) == Some(true)
+}
+
+/// Whether this thread's ring has nothing that would wait for the thread.
+fn is_idle() -> bool {
+    with(|driver| driver.in_flight == 0 && driver.waiting.is_empty()) == Some(true)
+}
+
+/// Whether an operation that is linked to the next can be started on this thread: both go to one ring.
+pub(crate) fn can_link(target: &Target) -> bool {
+    matches!(target.lanes.route(), Route::Auto | Route::Ring)
+        && with(|driver| driver.may_start(target).is_ok()) == Some(true)
+}
+
+impl Driver {
+    /// Gives an operation a slot, which owns its buffer from here on, and submits it. [`may_start`](Self::may_start) said
+    /// yes.
+    #[inline]
+    pub(super) fn queue(
+        &mut self,
+        target: &Arc<Target>,
+        request: &Request,
+        held: &mut Held,
+        wake: Wake,
+    ) -> Key {
+        self.files.enter(target, self.shared.id);
+        let key = self.slots.insert(request, held, target.number, wake);
+        self.submit(key);
+        key
+    }
+}
+
+/// So many short inline operations in a row, a task yields to others once. To yield costs 0.2 µs, a quarter of a small
+/// cached read; and so rarely that of 100 operations, at most one waits for the other tasks' turns.
+const INLINE_IN_A_ROW: u32 = 128;
+/// Against an operation this long a yield is little, and other tasks have their turn after each.
+const LONG: Duration = Duration::from_micros(8);
+/// What is copied in about that time.
+const LONG_COPY: usize = 32 << 10;
+
+thread_local! {
+    static INLINE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// What plain calls on this thread came to.
+enum Called {
+    Over(Ended),
+    /// None was made: there were many in a row.
+    Later,
+    /// None is to be made, or it would have waited: the operation goes this way.
+    Left(Choice),
+}
+
+/// Carries an operation out by plain calls, where its route is that.
+fn call(target: &Target, request: &Request, held: &mut Held) -> Called {
+    let mut choice = target.lanes.choose(target, request);
+    while matches!(choice, Choice::Attempt | Choice::Inline) {
+        let row = INLINE.get() + 1;
+        INLINE.set(row % INLINE_IN_A_ROW);
+        if row == INLINE_IN_A_ROW {
+            return Called::Later;
+        }
+        match inline(target, request, held, choice) {
+            Attempt::Over(ended) => {
+                if ended.done >= LONG_COPY {
+                    yield_next();
+                }
+                count(Taken::Inline, request, ended);
+                return Called::Over(ended);
+            }
+            Attempt::WouldWait => choice = Choice::Ring,
+            // Now it is known what the file is.
+            Attempt::NotOffered => choice = target.lanes.choose(target, request),
+        }
+    }
+    Called::Left(choice)
+}
+
+/// Carries an operation out by a plain call, however long that takes.
+#[cold]
+fn call_and_wait(target: &Target, request: &Request, held: &mut Held) -> Ended {
+    let ended = plain::run(target, request, held, || true);
+    count(Taken::Inline, request, ended);
+    ended
+}
+
+/// Carries an operation out on this thread, and notes what that tells of the file.
+fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -> Attempt {
+    let lane = target.lanes.lane(request.kind);
+    if choice == Choice::Attempt {
+        let attempt = plain::attempt(target, request, held);
+        match attempt {
+            Attempt::NotOffered => lane.is_not_offered(target.lanes.in_memory()),
+            Attempt::Over(ended) if ended.errno != 0 => {}
+            _ => lane.is_offered(target.direct().is_some()),
+        }
+        return attempt;
+    }
+    if target.lanes.route() != Route::Auto || !lane.is_timed() {
+        return Attempt::Over(plain::run(target, request, held, || true));
+    }
+    let began = Instant::now();
+    let ended = plain::run(target, request, held, || true);
+    let took = began.elapsed();
+    lane.note(took, ended.done, route::quick(request.kind, target.direct().is_some()));
+    if took >= LONG {
+        yield_next();
+    }
+    Attempt::Over(ended)
+}
+
+/// Makes the thread's next inline operation wait for the other tasks.
+fn yield_next() {
+    INLINE.set(INLINE_IN_A_ROW - 1);
+}
+
+/// The completion handlers that a driver knows by number. A number stands for its handler until all operations with it
+/// have ended.
+#[derive(Default)]
+pub(super) struct LocalSinks(Vec<Option<Arc<dyn Sink>>>);
+
+impl LocalSinks {
+    pub(super) fn get(&self, number: u32) -> Option<&Arc<dyn Sink>> {
+        self.0.get(number as usize)?.as_ref()
+    }
+}
+
+/// Makes a handler known to this thread's driver; `None` where the thread has none.
+pub(crate) fn add_local(sink: Arc<dyn Sink>) -> Option<LocalSink> {
+    with(|driver| {
+        let sinks = &mut driver.local_sinks.0;
+        let number = sinks.iter().position(Option::is_none).unwrap_or_else(|| {
+            sinks.push(None);
+            sinks.len() - 1
+        });
+        sinks[number] = Some(sink);
+        LocalSink(number as u32)
+    })
+}
+
+/// Forgets a handler whose operations are over.
+pub(crate) fn remove_local(sink: LocalSink) {
+    let sink = with(|driver| driver.local_sinks.0.get_mut(sink.0 as usize)?.take());
+    // Outside of the driver.
+    drop(sink);
+}

@@ -1,0 +1,317 @@
+//! The engine of batches and queues: starts what a plan gives, and hands the results back to it.
+//!
+//! Knows the driver, and plans by the trait [`Source`]; no limits, barriers or tokens. [`Engine`] does not wait, and serves
+//! a batch that is awaited, wherever it is polled. [`ThreadEngine`] turns the calling thread's own driver: there, no lock is
+//! taken for an operation and no count touched that threads share. What always holds: an operation that was started gives
+//! one result to its source; a buffer is given up only when the kernel is done with it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use super::op::{At, Op};
+use super::remote::RemoteResults;
+use crate::driver::{
+    self, Aftermath, Ended, Finished, HandlerOf, Hint, LocalSink, Request, Sink, Started, Stay, Target,
+};
+use crate::error::Error;
+use crate::memory::Held;
+use crate::ring::fork;
+
+/// Operations to be started, and who gets their results.
+pub(super) trait Source {
+    /// The next operation that may start now. Ends those that need no start.
+    fn next(&mut self) -> Option<(u32, Request, Held)>;
+
+    fn op(&mut self, index: u32) -> &mut Op;
+
+    /// The file of an operation.
+    fn target(&self, index: u32) -> &Arc<Target>;
+
+    /// Takes a result.
+    fn end(&mut self, index: u32, finished: Finished);
+
+    /// Takes back an operation that can't be carried out, with the reason.
+    fn refuse(&mut self, index: u32, held: Held, error: Error);
+
+    /// Takes back an operation that was not begun, to give it again.
+    fn give_back(&mut self, index: u32, request: Request, held: Held);
+
+    /// About how many operations may start now.
+    fn startable(&self) -> usize;
+
+    /// Whether a result may let more operations start.
+    fn has_more(&self) -> bool;
+
+    /// How many operations have not ended.
+    fn open(&self) -> usize;
+
+    /// All operations have indices below this.
+    fn indices(&self) -> u32;
+
+    /// Whether there is an operation of that index, which is not over.
+    fn is_open(&self, index: u32) -> bool;
+}
+
+/// See the module.
+pub(super) struct Engine {
+    pub(super) remote: Arc<RemoteResults>,
+    handler: Arc<dyn Sink>,
+    /// By which this thread's driver knows the handler.
+    local: Option<LocalSink>,
+    /// Operations that other threads have, and those that a ring has.
+    elsewhere: usize,
+    on_ring: usize,
+    /// The drivers that have, or had, operations of an awaited batch.
+    drivers: Vec<u64>,
+    /// The ring has operations since the last turn.
+    began: bool,
+}
+
+impl Engine {
+    pub(super) fn new(outlives_loops: bool) -> Self {
+        let remote = RemoteResults::new(outlives_loops);
+        let handler = Arc::clone(&remote) as Arc<dyn Sink>;
+        Self { remote, handler, local: None, elsewhere: 0, on_ring: 0, drivers: Vec::new(), began: false }
+    }
+
+    /// Takes results in, and starts what may start then. False where the thread's other tasks are to run first.
+    pub(super) fn go_on(&mut self, source: &mut impl Source) -> bool {
+        self.take_in(source);
+        source.startable() == 0 || self.start(source, false)
+    }
+
+    /// Takes in what came from elsewhere.
+    #[inline]
+    pub(super) fn take_in(&mut self, source: &mut impl Source) {
+        if self.remote.are_there() {
+            let remote = Arc::clone(&self.remote);
+            remote.take_each(|index, finished| self.end(source, index, finished));
+        }
+    }
+
+    #[inline]
+    fn end(&mut self, source: &mut impl Source, index: u32, finished: Finished) {
+        match std::mem::take(&mut source.op(index).at) {
+            At::Nowhere => {}
+            At::Ring(_) => self.on_ring -= 1,
+            At::Elsewhere => self.elsewhere -= 1,
+        }
+        source.end(index, finished);
+    }
+
+    /// Starts what may start. False where the thread's other tasks are to run first.
+    fn start(&mut self, source: &mut impl Source, waits: bool) -> bool {
+        let together = source.startable();
+        let hint = Hint { together, waits_for_one: waits && source.open() == 1 };
+        while let Some((index, request, mut held)) = source.next() {
+            let receiver = HandlerOf { handler: &self.handler, index, local: self.local };
+            match driver::start(source.target(index), &request, &mut held, &receiver, hint) {
+                Ok(Started::Queued(place)) => {
+                    source.op(index).at = At::Ring(place);
+                    (self.began, self.on_ring) = (true, self.on_ring + 1);
+                    if self.local.is_none() {
+                        self.note_driver(place.driver);
+                    }
+                }
+                Ok(Started::Done(ended)) => source.end(index, Finished { held, ended }),
+                Ok(Started::Elsewhere(driver)) => {
+                    source.op(index).at = At::Elsewhere;
+                    self.elsewhere += 1;
+                    driver.into_iter().for_each(|driver| self.note_driver(driver));
+                }
+                Ok(Started::Yield) => {
+                    source.give_back(index, request, held);
+                    return false;
+                }
+                Err(error) => source.refuse(index, held, error),
+            }
+        }
+        true
+    }
+
+    /// Wakes the task that awaits a batch when it has something to do: when all in flight have ended, or, where `source` has
+    /// more to start then, an eighth of them. False where it has something to do now.
+    pub(super) fn wake(&self, source: &impl Source, waker: &Waker) -> bool {
+        let in_flight = self.on_ring + self.elsewhere;
+        let at_least = if source.has_more() { in_flight / 8 } else { in_flight };
+        self.remote.wake(waker, at_least.max(1))
+    }
+
+    fn note_driver(&mut self, driver: u64) {
+        if !self.drivers.contains(&driver) {
+            self.drivers.push(driver);
+        }
+    }
+
+    /// Asks for the cancellation of everything in flight, and drops what comes from now on.
+    pub(super) fn close(&self) {
+        self.remote.close();
+        driver::cancel_all(&self.handler, &self.drivers);
+    }
+
+    /// Asks for the cancellation of one operation, which gives its result in any case.
+    fn cancel(&self, source: &mut impl Source, index: u32) {
+        match source.op(index).at {
+            At::Ring(place) => driver::cancel(place),
+            At::Elsewhere => {
+                self.remote.cancel(index);
+            }
+            At::Nowhere => {}
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct ThreadEngine {
+    pub(super) engine: Engine,
+    after: Aftermath,
+    ring: Stay,
+    process: fork::Mark,
+}
+
+impl ThreadEngine {
+    pub(super) fn new() -> Self {
+        Self {
+            engine: Engine::new(true),
+            after: Aftermath::default(),
+            ring: Stay::new(),
+            process: fork::Mark::current(),
+        }
+    }
+
+    /// Whether this is a forked child, and what is open here, or the driver that it is known to, the parent's. Where
+    /// nothing was begun before the fork, all is the child's own.
+    pub(super) fn is_inherited(&mut self) -> bool {
+        if !self.process.is_current() && self.engine.local.is_none() {
+            self.process = fork::Mark::current();
+        }
+        !self.process.is_current()
+    }
+
+    /// Starts and submits what there is, and takes in what has ended. Does not wait.
+    pub(super) fn look(&mut self, source: &mut impl Source) {
+        let inherited = self.is_inherited();
+        // Where the thread ends and its driver is gone, that has waited for what was in flight.
+        let Some(visit) = self.ring.visit() else { return self.engine.take_in(source) };
+        let Self { engine, after, .. } = self;
+        if visit.is_in_loop() {
+            // The loop submits and collects, and leaves results in `remote`: it knows its own tasks.
+            engine.go_on(source);
+            return;
+        }
+        engine.know(after);
+        engine.advance(source, after, false);
+        visit.look(after);
+        engine.advance(source, after, false);
+        if inherited {
+            // It ends in the parent, which has the threads.
+            engine.give_up_elsewhere(source);
+        }
+        engine.began = false;
+    }
+
+    /// Waits until the deadline, or until nothing is `wanted`: how many more operations are to end.
+    pub(super) fn wait<S: Source>(
+        &mut self,
+        source: &mut S,
+        deadline: Option<Instant>,
+        mut wanted: impl FnMut(&mut S) -> usize,
+    ) {
+        if self.is_inherited() {
+            return self.look(source);
+        }
+        let Some(visit) = self.ring.visit() else { return self.engine.take_in(source) };
+        let Self { engine, after, .. } = self;
+        engine.know(after);
+        visit.wait(after, deadline, |after| {
+            engine.began = false;
+            loop {
+                engine.advance(source, after, deadline.is_none());
+                let more = wanted(source);
+                if more == 0 {
+                    return None;
+                }
+                if engine.elsewhere == 0 {
+                    return Some(more.try_into().unwrap_or(u32::MAX));
+                }
+                if engine.remote.wake(&visit.waker(), 1) {
+                    return Some(1);
+                }
+            }
+        });
+        // Where there was nothing to wait for, or no time, what was begun is submitted all the same.
+        if engine.began {
+            visit.look(after);
+            engine.advance(source, after, false);
+            engine.began = false;
+        }
+    }
+
+    /// The descriptor that is readable while this thread's ring may have completions; `None` without a ring.
+    ///
+    /// # Errors
+    /// As `eventfd(2)`, or what registering it says.
+    pub(super) fn completion_signal(&mut self) -> std::io::Result<Option<Arc<OwnedFd>>> {
+        match self.ring.visit() {
+            Some(_visit) => driver::completion_signal(),
+            None => Ok(None),
+        }
+    }
+
+    /// Gives up what the thread need not keep while nothing is in flight: files, which would stay open.
+    pub(super) fn rest(&mut self) {
+        driver::give_up_files(&mut self.after);
+    }
+
+    pub(super) fn cancel(&mut self, source: &mut impl Source, index: u32) {
+        if !self.is_inherited() {
+            self.engine.cancel(source, index);
+        }
+    }
+}
+
+impl Engine {
+    /// Makes this thread's driver know the handler, which takes its results from `after` in its own turns.
+    #[inline]
+    fn know(&mut self, after: &mut Aftermath) {
+        if self.local.is_none() {
+            self.local = driver::add_local(Arc::clone(&self.handler));
+            after.own = self.local;
+        }
+    }
+
+    #[inline]
+    fn advance(&mut self, source: &mut impl Source, after: &mut Aftermath, waits: bool) {
+        after.take_own_results(|index, finished| self.end(source, index, finished));
+        self.take_in(source);
+        if source.startable() > 0 {
+            self.start(source, waits);
+        }
+    }
+
+    /// Ends what other threads have, in a forked child: it has none of them, and its result comes in the parent.
+    #[cold]
+    fn give_up_elsewhere(&mut self, source: &mut impl Source) {
+        for index in 0..source.indices() {
+            if source.is_open(index) && source.op(index).at == At::Elsewhere {
+                let ended = Ended { done: 0, errno: libc::ECANCELED };
+                self.end(source, index, Finished { held: Held::None, ended });
+            }
+        }
+    }
+}
+
+impl Drop for ThreadEngine {
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            return;
+        }
+        self.engine.remote.close();
+        // What is in flight yet, where nothing could wait for it, is known to the driver by that number.
+        if let Some(local) = self.engine.local.take().filter(|_| self.engine.on_ring == 0) {
+            driver::remove_local(local);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! The operations that a queue has: what was asked for, how far each is, and in which order they ended.
+//!
+//! Starts none. What always holds: an operation is to be started, begun, or over, and is counted as that; a token names one
+//! operation, and none once its result was taken.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::Done;
+use super::engine::Source;
+use super::files::Files;
+use super::op::{Asked, Op};
+use crate::driver::{Finished, Request, Target};
+use crate::error::Error;
+use crate::file::File;
+use crate::memory::Held;
+
+const CANCELLED: &str = "it was cancelled";
+
+/// Names one operation of a [`Queue`](super::Queue), until its result was taken.
+///
+/// ```
+/// # let file = ringfile::File::open("/proc/self/exe").unwrap();
+/// let mut queue = ringfile::Queue::new();
+/// let token = queue.read(&file, Vec::with_capacity(4), 0, 0);
+/// assert_eq!(ringfile::Token::from_u64(token.to_u64()), token);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Token(u64);
+
+impl Token {
+    fn new(index: u32, generation: u32) -> Self {
+        Self(u64::from(generation) << 32 | u64::from(index))
+    }
+
+    /// Returns the number that stands for it, never 0, for a token that must pass through another language.
+    #[must_use]
+    pub fn to_u64(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the token that a number stands for. One that names no operation is an error where it is used.
+    #[must_use]
+    pub fn from_u64(number: u64) -> Self {
+        Self(number)
+    }
+
+    fn index(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// Where the generations of a queue begin: those of another queue are unlikely to be the same.
+fn first_generation() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    NEXT.fetch_add(0x9e37_79b9, Ordering::Relaxed) | 1
+}
+
+/// See the module.
+pub(super) struct Entries {
+    list: Vec<Entry>,
+    files: Files,
+    free: Vec<u32>,
+    next_generation: u32,
+    /// To be started, or started once more.
+    to_start: VecDeque<u32>,
+    given_back: Option<(u32, Request, Held)>,
+    /// What has ended, in that order, with generations: some was taken by its token meanwhile.
+    ended: VecDeque<(u32, u32)>,
+    /// Ended and not taken.
+    pub(super) done: usize,
+    /// Not ended.
+    pub(super) open: usize,
+    /// Of the open ones, those whose completions somebody must poll for.
+    pub(super) polled: usize,
+}
+
+#[derive(Default)]
+struct Entry {
+    generation: u32,
+    op: Option<Op>,
+    cancelled: bool,
+    user_data: u64,
+}
+
+impl Entries {
+    pub(super) fn with_capacity(operations: usize) -> Self {
+        Self {
+            list: Vec::with_capacity(operations),
+            files: Files::default(),
+            free: Vec::with_capacity(operations),
+            next_generation: first_generation(),
+            to_start: VecDeque::with_capacity(operations),
+            given_back: None,
+            ended: VecDeque::with_capacity(operations),
+            done: 0,
+            open: 0,
+            polled: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn add(&mut self, file: &File, asked: Asked, user_data: u64) -> Token {
+        let number = self.files.enter(file);
+        let index = self.free.pop().unwrap_or_else(|| self.grow());
+        let generation = self.next_generation;
+        self.next_generation = generation.wrapping_add(1).max(1);
+        // In place: an entry that is made elsewhere and copied, over one that must be dropped, takes as long as a lock.
+        let entry = &mut self.list[index as usize];
+        entry.generation = generation;
+        entry.op = Some(Op::new(number, asked));
+        entry.cancelled = false;
+        entry.user_data = user_data;
+        self.open += 1;
+        self.polled += usize::from(file.target().polled);
+        self.to_start.push_back(index);
+        Token::new(index, generation)
+    }
+
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        let index = self.list.len() as u32;
+        self.list.push(Entry::default());
+        index
+    }
+
+    /// Notes that an operation which was open is over.
+    #[inline]
+    fn is_over(&mut self, index: u32) {
+        let entry = &self.list[index as usize];
+        self.open -= 1;
+        self.done += 1;
+        if self.polled > 0
+            && let Some(op) = &entry.op
+        {
+            self.polled -= usize::from(self.files.get(op.file).target().polled);
+        }
+        self.ended.push_back((index, entry.generation));
+    }
+
+    /// How many more must end until so many have that were not taken, or all.
+    #[inline]
+    pub(super) fn left_until(&self, at_least: usize) -> usize {
+        at_least.saturating_sub(self.done).min(self.open)
+    }
+
+    pub(super) fn all_are_started(&self) -> bool {
+        self.to_start.is_empty() && self.given_back.is_none()
+    }
+
+    /// Names the operation of a token.
+    pub(super) fn find(&self, token: Token) -> Option<u32> {
+        let entry = self.list.get(token.index())?;
+        (entry.generation == token.generation() && entry.op.is_some()).then_some(token.index() as u32)
+    }
+
+    /// Whether the operation of a token is over; `None` where it names none.
+    pub(super) fn is_done(&self, token: Token) -> Option<bool> {
+        let index = self.find(token)?;
+        self.list[index as usize].op.as_ref().map(Op::is_over)
+    }
+
+    /// Notes that an operation is to be cancelled. False where there is none, or it is over.
+    pub(super) fn mark_cancelled(&mut self, index: u32) -> bool {
+        let entry = &mut self.list[index as usize];
+        let is_open = entry.op.as_ref().is_some_and(|op| !op.is_over());
+        entry.cancelled |= is_open;
+        is_open
+    }
+
+    /// The operations that are open.
+    pub(super) fn open_indices(&self) -> Vec<u32> {
+        let is_open = |entry: &Entry| entry.op.as_ref().is_some_and(|op| !op.is_over());
+        let numbered = self.list.iter().enumerate().filter(|(_, entry)| is_open(entry));
+        numbered.map(|(index, _)| index as u32).collect()
+    }
+
+    /// Takes the result of what has ended first.
+    #[inline]
+    pub(super) fn take_first(&mut self) -> Option<(u64, Done)> {
+        while let Some((index, generation)) = self.ended.pop_front() {
+            let entry = &self.list[index as usize];
+            if entry.generation == generation && entry.op.is_some() {
+                return self.take(index);
+            }
+        }
+        None
+    }
+
+    /// Takes the result of an operation that is over.
+    #[inline]
+    pub(super) fn take(&mut self, index: u32) -> Option<(u64, Done)> {
+        let entry = &mut self.list[index as usize];
+        let op = entry.op.take_if(|op| op.is_over())?;
+        let user_data = entry.user_data;
+        self.done -= 1;
+        if self.done == 0 {
+            // All that is left in there was taken by its token.
+            self.ended.clear();
+        }
+        self.free.push(index);
+        let number = op.file;
+        let done = op.into_done(&self.files);
+        self.files.leave(number);
+        Some((user_data, done))
+    }
+}
+
+impl Source for Entries {
+    #[inline]
+    fn next(&mut self) -> Option<(u32, Request, Held)> {
+        if let Some(given_back) = self.given_back.take() {
+            return Some(given_back);
+        }
+        while let Some(index) = self.to_start.pop_front() {
+            let entry = &mut self.list[index as usize];
+            let Some(op) = entry.op.as_mut().filter(|op| !op.is_over()) else { continue };
+            if entry.cancelled {
+                op.cancel(CANCELLED);
+            } else if let Some((request, held)) = op.begin(&self.files) {
+                return Some((index, request, held));
+            }
+            self.is_over(index);
+        }
+        None
+    }
+
+    /// # Panics
+    /// If it was taken.
+    #[inline]
+    fn op(&mut self, index: u32) -> &mut Op {
+        match &mut self.list[index as usize].op {
+            Some(op) => op,
+            None => unreachable!("an operation is kept until its result was taken"),
+        }
+    }
+
+    #[inline]
+    fn target(&self, index: u32) -> &Arc<Target> {
+        match &self.list[index as usize].op {
+            Some(op) => self.files.get(op.file).target(),
+            None => unreachable!("an operation is kept until its result was taken"),
+        }
+    }
+
+    #[inline]
+    fn end(&mut self, index: u32, finished: Finished) {
+        let entry = &mut self.list[index as usize];
+        let cancelled = entry.cancelled;
+        let Some(op) = entry.op.as_mut() else { return };
+        let mut over = op.end(&self.files, finished);
+        if cancelled && (!over || op.was_cancelled()) {
+            op.cancel(CANCELLED);
+            over = true;
+        }
+        if over {
+            self.is_over(index);
+        } else {
+            self.to_start.push_back(index);
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, index: u32, held: Held, error: Error) {
+        if let Some(op) = self.list[index as usize].op.as_mut() {
+            op.refuse_with(held, error, &self.files);
+            self.is_over(index);
+        }
+    }
+
+    #[cold]
+    fn give_back(&mut self, index: u32, request: Request, held: Held) {
+        self.given_back = Some((index, request, held));
+    }
+
+    #[inline]
+    fn startable(&self) -> usize {
+        self.to_start.len() + usize::from(self.given_back.is_some())
+    }
+
+    fn has_more(&self) -> bool {
+        self.startable() > 0
+    }
+
+    #[inline]
+    fn open(&self) -> usize {
+        self.open
+    }
+
+    fn indices(&self) -> u32 {
+        self.list.len() as u32
+    }
+
+    fn is_open(&self, index: u32) -> bool {
+        self.list[index as usize].op.as_ref().is_some_and(|op| !op.is_over())
+    }
+}

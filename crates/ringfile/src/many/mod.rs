@@ -1,0 +1,94 @@
+//! Many operations at once, from any thread and in any executor.
+//!
+//! [`Batch`] gathers operations and carries them out together; a [`Queue`] gives results in the order in which they come.
+//! Both are a plan on top of one engine. Knows files and the driver; a single future of a file does not come here. What
+//! always holds: every operation has its own result; one that fails disturbs no other unless that was asked for.
+
+mod batch;
+mod engine;
+mod entries;
+mod files;
+mod merge;
+mod op;
+mod plan;
+mod queue;
+mod remote;
+
+use std::ops::Deref;
+
+pub use batch::{Batch, BatchRun};
+pub use entries::Token;
+pub use queue::Queue;
+
+pub(crate) use batch::MOST_IN_FLIGHT;
+
+use crate::error::Result;
+use crate::memory::Buffer;
+
+/// The memory of one operation of a batch or a queue: a pooled buffer or a vector.
+///
+/// ```
+/// use ringfile::AnyBuffer;
+/// let buffer = AnyBuffer::from(b"content".to_vec());
+/// assert_eq!(&buffer[..3], b"con");
+/// assert_eq!(buffer.into_vec().unwrap(), b"content");
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AnyBuffer {
+    /// From a [`Pool`](crate::Pool), or lent by [`RegisteredMemory`](crate::RegisteredMemory).
+    Pooled(Buffer),
+    /// A vector: a read fills its capacity, a write takes its length.
+    Vec(Vec<u8>),
+}
+
+impl AnyBuffer {
+    /// The pooled buffer, where it is one.
+    #[must_use]
+    pub fn into_pooled(self) -> Option<Buffer> {
+        if let Self::Pooled(buffer) = self { Some(buffer) } else { None }
+    }
+
+    /// The vector, where it is one.
+    #[must_use]
+    pub fn into_vec(self) -> Option<Vec<u8>> {
+        if let Self::Vec(vec) = self { Some(vec) } else { None }
+    }
+}
+
+impl From<Buffer> for AnyBuffer {
+    fn from(buffer: Buffer) -> Self {
+        Self::Pooled(buffer)
+    }
+}
+
+impl From<Vec<u8>> for AnyBuffer {
+    fn from(vec: Vec<u8>) -> Self {
+        Self::Vec(vec)
+    }
+}
+
+impl Deref for AnyBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Pooled(buffer) => buffer,
+            Self::Vec(vec) => vec,
+        }
+    }
+}
+
+/// How one operation of a batch or a queue ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Done {
+    /// The bytes read or written; 0 for a sync. A read that is shorter than its buffer has met the end of the file.
+    ///
+    /// An error is as that of the same operation of [`File`]: it keeps the errno, the path and the offset.
+    pub result: Result<usize>,
+    /// The buffer, its length set to what was read; `None` for what has none or several.
+    pub buffer: Option<AnyBuffer>,
+    /// The buffers of a vectored operation, their lengths set to what was read; else empty.
+    pub buffers: Vec<Buffer>,
+}

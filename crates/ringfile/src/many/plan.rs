@@ -1,0 +1,237 @@
+//! The plan of a batch: which operation may start when, and how each ended. Limits, barriers, merging, stop-on-error.
+//!
+//! Pure: starts nothing, and knows no thread. What always holds: an operation waits, is begun, or is over, and is counted
+//! as that once.
+
+use super::batch::with_refused;
+use super::engine::Source;
+use super::files::Files;
+use super::op::{NONE, Op, Stage};
+use super::{Batch, Done, merge};
+use crate::driver::{Finished, Request, Target};
+use crate::error::Error;
+use crate::memory::Held;
+use std::sync::Arc;
+
+const STOPPED: &str = "an operation of the batch failed, and the batch stops on errors";
+const BARRIER: &str = "an operation before the barrier failed";
+
+/// See the module.
+pub(super) struct Plan {
+    ops: Vec<Op>,
+    files: Files,
+    results: Vec<Done>,
+    refused: usize,
+    /// Before which operations all earlier ones must have ended, the next first.
+    barriers: std::vec::IntoIter<u32>,
+    /// Where the next barrier is, or the end.
+    border: u32,
+    /// The first operation that was not looked at yet.
+    next: u32,
+    /// Operations to begin once more.
+    again: Vec<u32>,
+    /// Begun, and given back to be started later.
+    given_back: Option<(u32, Request, Held)>,
+    in_flight: usize,
+    most: usize,
+    ended: usize,
+    failed: bool,
+    stop_on_error: bool,
+    stopped: Option<&'static str>,
+    merge: Option<usize>,
+}
+
+impl Plan {
+    pub(super) fn new(batch: Batch) -> Self {
+        let mut plan = Self {
+            results: batch.results,
+            refused: batch.refused,
+            barriers: batch.barriers.into_iter(),
+            border: 0,
+            next: 0,
+            again: Vec::new(),
+            given_back: None,
+            in_flight: 0,
+            most: batch.most,
+            ended: 0,
+            failed: false,
+            stop_on_error: batch.stop_on_error,
+            stopped: None,
+            merge: batch.merge,
+            ops: batch.ops,
+            files: batch.files,
+        };
+        plan.pass_border();
+        plan
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.ended == self.ops.len()
+    }
+
+    /// Ends what is left, which can't be carried out.
+    #[cold]
+    pub(super) fn end_all(&mut self, why: &'static str) {
+        for op in self.ops.iter_mut().filter(|op| !op.is_over()) {
+            let error = op.would_block(&self.files, why);
+            op.refuse(error);
+        }
+        self.ended = self.ops.len();
+    }
+
+    /// The results, of a plan that is over.
+    pub(super) fn into_results(mut self) -> Vec<Done> {
+        let files = &self.files;
+        self.results.extend(self.ops.into_iter().map(|op| op.into_done(files)));
+        with_refused(self.results, self.refused)
+    }
+
+    /// Goes on to the operations behind a barrier.
+    fn pass_border(&mut self) {
+        let end = self.ops.len() as u32;
+        self.border = self.barriers.find(|&barrier| barrier > self.next).unwrap_or(end);
+        if let Some(gap) = self.merge {
+            merge::plan(&mut self.ops, &self.files, self.next..self.border, gap);
+        }
+    }
+
+    fn next_index(&mut self) -> Option<u32> {
+        if let Some(index) = self.again.pop() {
+            return Some(index);
+        }
+        if let Some(why) = self.stopped {
+            self.cancel_rest(why);
+            return None;
+        }
+        if self.next == self.border {
+            if self.next as usize >= self.ops.len() || self.ended < self.next as usize {
+                return None;
+            }
+            if self.failed {
+                self.cancel_rest(BARRIER);
+                return None;
+            }
+            self.pass_border();
+        }
+        self.next += 1;
+        Some(self.next - 1)
+    }
+
+    fn begin(&mut self, index: u32) -> Option<(Request, Held)> {
+        let op = &mut self.ops[index as usize];
+        match op.stage {
+            Stage::Waiting if op.next != NONE => merge::begin(&mut self.ops, index, &mut self.again),
+            Stage::Waiting => {
+                let begun = op.begin(&self.files);
+                if begun.is_none() {
+                    self.count(index);
+                }
+                begun
+            }
+            // It was begun, or is over, with its group; or it is twice among those to begin once more.
+            Stage::Merged | Stage::Begun | Stage::Over(_) | Stage::Refused(_) | Stage::Cancelled(_) => None,
+        }
+    }
+
+    /// Counts an operation that is over.
+    fn count(&mut self, index: u32) {
+        self.ended += 1;
+        if self.ops[index as usize].has_failed() {
+            self.failed = true;
+            if self.stop_on_error {
+                self.stopped = Some(STOPPED);
+            }
+        }
+    }
+
+    /// Cancels what was not begun. What is merged with an operation that was ends with it.
+    fn cancel_rest(&mut self, why: &'static str) {
+        let from = std::mem::replace(&mut self.next, self.ops.len() as u32);
+        self.border = self.next;
+        for index in from..self.next {
+            self.ended += merge::cancel(&mut self.ops, index, why);
+        }
+    }
+}
+
+impl Source for Plan {
+    fn next(&mut self) -> Option<(u32, Request, Held)> {
+        if let Some(begun) = self.given_back.take() {
+            self.in_flight += 1;
+            return Some(begun);
+        }
+        while self.in_flight < self.most {
+            let index = self.next_index()?;
+            if let Some((request, held)) = self.begin(index) {
+                self.in_flight += 1;
+                return Some((index, request, held));
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn op(&mut self, index: u32) -> &mut Op {
+        &mut self.ops[index as usize]
+    }
+
+    #[inline]
+    fn target(&self, index: u32) -> &Arc<Target> {
+        self.files.get(self.ops[index as usize].file).target()
+    }
+
+    #[inline]
+    fn end(&mut self, index: u32, finished: Finished) {
+        self.in_flight -= 1;
+        if self.ops[index as usize].next != NONE {
+            self.ended += merge::end(&mut self.ops, index, finished, &mut self.again);
+        } else if self.ops[index as usize].end(&self.files, finished) {
+            self.count(index);
+        } else {
+            self.again.push(index);
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, index: u32, held: Held, error: Error) {
+        self.in_flight -= 1;
+        if self.ops[index as usize].next != NONE {
+            // Each finds out for itself.
+            merge::take_back(&mut self.ops, index, held, &mut self.again);
+        } else {
+            self.ops[index as usize].refuse_with(held, error, &self.files);
+            self.count(index);
+        }
+    }
+
+    #[cold]
+    fn give_back(&mut self, index: u32, request: Request, held: Held) {
+        self.in_flight -= 1;
+        self.given_back = Some((index, request, held));
+    }
+
+    fn startable(&self) -> usize {
+        let left = self.border - self.next;
+        let known = left as usize + self.again.len() + usize::from(self.given_back.is_some());
+        let room = self.most - self.in_flight;
+        // Behind a barrier, or after an error, the next call of `next` finds out.
+        let at_border = self.next == self.border && !self.is_over();
+        known.max(usize::from(at_border || self.stopped.is_some())).min(room)
+    }
+
+    fn has_more(&self) -> bool {
+        self.next < self.border || !self.again.is_empty() || self.given_back.is_some()
+    }
+
+    fn open(&self) -> usize {
+        self.ops.len() - self.ended
+    }
+
+    fn indices(&self) -> u32 {
+        self.ops.len() as u32
+    }
+
+    fn is_open(&self, index: u32) -> bool {
+        !self.ops[index as usize].is_over()
+    }
+}

@@ -1,0 +1,377 @@
+//! Submissions and completions apart: for a program with a loop of its own, such as a benchmark's or a storage engine's.
+//!
+//! What always holds: each operation that was added gives one result, whatever was cancelled.
+
+use std::future::poll_fn;
+use std::os::fd::{AsFd, OwnedFd};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+
+use super::engine::ThreadEngine;
+use super::entries::{Entries, Token};
+use super::op::Asked;
+use super::{AnyBuffer, Done};
+use crate::error::{Error, Result};
+use crate::file::{Advice, AllocateMode, File};
+use crate::memory::Buffer;
+
+/// Operations that are added, submitted together, and collected as they end.
+///
+/// Each carries a number of the caller's, `user_data`, and is named by the [`Token`] that adding it gives.
+///
+/// A queue belongs to one thread, and uses that thread's ring: no operation passes through another thread, and none
+/// allocates once as many were open together as ever are. Batches that are run, and other queues of the thread, may be under
+/// way beside it; each gets its own results. Dropping a queue cancels what the kernel still can, and waits until the kernel
+/// is done with the memory.
+///
+/// Operations start in the order they were added and end in any; a sync covers the writes that have ended when it is
+/// submitted. What a plain call does at once ([`Route`](crate::Route)) is done in [`submit`](Self::submit).
+///
+/// A file that is closed elsewhere while the queue is idle stays open, with its blocks, until the thread's next turn: the
+/// ring may have it registered.
+///
+/// **Beside sockets and timers**: [`descriptor`](Self::descriptor) gives a descriptor to wait on. **Inside a loop of
+/// ringfile's** ([`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)) operations are added and submitted as
+/// anywhere, and [`ready`](Self::ready) is awaited; [`wait`](Self::wait) returns at once there, since the thread has other
+/// tasks. A queue that is dropped there leaves the waiting for the kernel to the loop's end.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("data.bin");
+/// # std::fs::write(&path, vec![7; 1 << 20])?;
+/// use ringfile::{File, Pool, Queue};
+/// let (pool, file) = (Pool::new(1 << 20), File::open(&path)?);
+/// let mut queue = Queue::new();
+/// for page in [3, 1, 8] {
+///     queue.read(&file, pool.get(4096)?, page * 4096, page);
+/// }
+/// queue.submit();
+/// let mut pages = Vec::new();
+/// while queue.wait(1, None) > 0 {
+///     while let Some((page, done)) = queue.take() {
+///         assert_eq!(done.result?, 4096);
+///         pages.push(page);
+///     }
+/// }
+/// pages.sort();
+/// assert_eq!(pages, [1, 3, 8]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Queue {
+    entries: Entries,
+    engine: ThreadEngine,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Queue {
+    /// Creates an empty queue.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_capacity(0)
+    }
+
+    /// Creates an empty queue with room for so many open operations; more make it grow.
+    #[must_use]
+    pub fn with_capacity(operations: usize) -> Self {
+        Self { entries: Entries::with_capacity(operations), engine: ThreadEngine::new() }
+    }
+
+    /// Adds a read from `offset`, as [`File::read_at`].
+    pub fn read(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64, user_data: u64) -> Token {
+        self.add(file, Asked::read(buffer.into(), offset), user_data)
+    }
+
+    /// Adds a write at `offset`, as [`File::write_at`].
+    pub fn write(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64, user_data: u64) -> Token {
+        self.add(file, Asked::write(buffer.into(), offset), user_data)
+    }
+
+    /// Adds a read into several buffers in turn, as [`File::read_vectored_at`]. They come back as [`Done::buffers`].
+    pub fn read_vectored(&mut self, file: &File, buffers: Vec<Buffer>, offset: u64, user_data: u64) -> Token {
+        self.add(file, Asked::read_vectored(buffers, offset), user_data)
+    }
+
+    /// Adds a write of several buffers in turn, as [`File::write_vectored_at`]. They come back as [`Done::buffers`].
+    pub fn write_vectored(
+        &mut self,
+        file: &File,
+        buffers: Vec<Buffer>,
+        offset: u64,
+        user_data: u64,
+    ) -> Token {
+        self.add(file, Asked::write_vectored(buffers, offset), user_data)
+    }
+
+    /// Adds a write at `offset` that is durable when it ends (`RWF_DSYNC`).
+    pub fn write_durable(
+        &mut self,
+        file: &File,
+        buffer: impl Into<AnyBuffer>,
+        offset: u64,
+        user_data: u64,
+    ) -> Token {
+        self.add(file, Asked::write_durable(buffer.into(), offset), user_data)
+    }
+
+    /// Adds an `fdatasync`, as [`File::sync_data`].
+    pub fn sync_data(&mut self, file: &File, user_data: u64) -> Token {
+        self.add(file, Asked::sync_data(), user_data)
+    }
+
+    /// Adds an `fsync`, as [`File::sync_all`].
+    pub fn sync_all(&mut self, file: &File, user_data: u64) -> Token {
+        self.add(file, Asked::sync_all(), user_data)
+    }
+
+    /// Adds an allocation of blocks, or a hole, as [`File::allocate`].
+    pub fn allocate(
+        &mut self,
+        file: &File,
+        mode: AllocateMode,
+        offset: u64,
+        len: u64,
+        user_data: u64,
+    ) -> Token {
+        self.add(file, Asked::allocate(mode, offset, len), user_data)
+    }
+
+    /// Adds a change of the file's size, as [`File::set_len`].
+    pub fn set_len(&mut self, file: &File, len: u64, user_data: u64) -> Token {
+        self.add(file, Asked::set_len(len), user_data)
+    }
+
+    /// Adds advice for the page cache, as [`File::advise`].
+    pub fn advise(&mut self, file: &File, offset: u64, len: u64, advice: Advice, user_data: u64) -> Token {
+        self.add(file, Asked::advise(offset, len, advice), user_data)
+    }
+
+    #[inline]
+    fn add(&mut self, file: &File, asked: Asked, user_data: u64) -> Token {
+        self.entries.add(file, asked, user_data)
+    }
+
+    /// Submits what was added, with one system call where that is many, and takes in what has ended. Does not wait.
+    pub fn submit(&mut self) {
+        self.engine.look(&mut self.entries);
+        self.tell();
+    }
+
+    /// Submits what was added, and waits until `at_least` so many results can be taken, or all there will be, or the time is
+    /// over; `None` waits without end. Returns how many can be taken.
+    ///
+    /// A single operation that was not submitted before and is waited for without end may be a plain call, where the route
+    /// is [`Auto`](crate::Route::Auto): nothing goes on beside it, and it is cheaper. Inside a loop of ringfile's it does
+    /// not wait.
+    pub fn wait(&mut self, at_least: usize, timeout: Option<Duration>) -> usize {
+        let in_loop = crate::runtime::is_in_loop();
+        let (open, done) = self.counts();
+        if open == 0 || (at_least > 0 && done >= at_least && self.entries.all_are_started()) {
+            return done;
+        }
+        if timeout == Some(Duration::ZERO) || at_least == 0 || in_loop {
+            self.submit();
+            return self.counts().1;
+        }
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let entries = &mut self.entries;
+        self.engine.wait(entries, deadline, |entries| entries.left_until(at_least));
+        self.tell();
+        self.counts().1
+    }
+
+    /// Submits what was added, and returns once a result can be taken, or none is open. For tasks of a loop of ringfile's,
+    /// where the thread's other tasks run meanwhile. Dropping the future changes nothing.
+    pub async fn ready(&mut self) -> usize {
+        poll_fn(|context| {
+            self.submit();
+            let (open, done) = self.counts();
+            if done > 0 || open == 0 {
+                return Poll::Ready(done);
+            }
+            if self.engine.engine.remote.wake(context.waker(), 1) {
+                return Poll::Pending;
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Takes the result of the operation that ended first, with its `user_data`; `None` where no result is there.
+    #[inline]
+    pub fn take(&mut self) -> Option<(u64, Done)> {
+        let entries = &mut self.entries;
+        let taken = entries.take_first();
+        if entries.done == 0 {
+            self.tell();
+        }
+        taken
+    }
+
+    /// Takes the result of one operation, if it has ended.
+    pub fn take_by(&mut self, token: Token) -> Option<Done> {
+        let entries = &mut self.entries;
+        self.engine.engine.take_in(entries);
+        let taken = entries.find(token).and_then(|index| entries.take(index));
+        self.tell();
+        taken.map(|(_, done)| done)
+    }
+
+    /// Whether an operation has ended. False where the token names none.
+    #[must_use]
+    pub fn is_done(&mut self, token: Token) -> bool {
+        self.engine.engine.take_in(&mut self.entries);
+        self.entries.is_done(token) == Some(true)
+    }
+
+    /// Submits what was added, waits for one operation, and takes its result.
+    ///
+    /// # Errors
+    /// `InvalidInput` where the token names no operation of this queue, or its result was taken. `WouldBlock` inside a loop
+    /// of ringfile's, where it has not ended. What went wrong with the operation itself is in its [`Done`].
+    pub fn wait_by(&mut self, token: Token) -> Result<Done> {
+        let what = "waiting for an operation of a queue";
+        if self.entries.is_done(token) == Some(false) {
+            self.submit();
+        }
+        if self.entries.is_done(token) == Some(false) {
+            if crate::runtime::is_in_loop() {
+                let why = "waiting would block a ringfile thread: await the queue's `ready` there";
+                return Err(Error::new(std::io::ErrorKind::WouldBlock, what).because(why));
+            }
+            let entries = &mut self.entries;
+            self.engine.wait(entries, None, |entries| usize::from(entries.is_done(token) == Some(false)));
+        }
+        self.take_by(token).ok_or_else(|| {
+            let why = "the token names no operation of this queue, its result was taken, or the thread ends";
+            Error::new(std::io::ErrorKind::InvalidInput, what).because(why)
+        })
+    }
+
+    /// Asks for the cancellation of an operation. Its result still comes, exactly once: what was done by then, or an error
+    /// with `ECANCELED`. Returns false where it has ended, or the token names none.
+    ///
+    /// What was not submitted is never carried out. The kernel cancels what waits for a pipe, a socket or a worker of its
+    /// own; what a disk has begun runs to its end. Does not wait: [`wait_by`](Self::wait_by) returns when the kernel is done
+    /// with the memory.
+    pub fn cancel(&mut self, token: Token) -> bool {
+        let entries = &mut self.entries;
+        self.engine.engine.take_in(entries);
+        let Some(index) = entries.find(token).filter(|&index| entries.mark_cancelled(index)) else {
+            return false;
+        };
+        self.engine.cancel(entries, index);
+        true
+    }
+
+    /// Returns a descriptor that is readable whenever a call would give a result without waiting. Wait on it with epoll, in
+    /// another io_uring, in tokio's `AsyncFd` or in libuv; then call [`submit`](Self::submit) and [`take`](Self::take).
+    ///
+    /// It is level-triggered, and may be readable for nothing, never the other way round, also where other queues or batches
+    /// of the thread collect the completion. Operations must have been submitted. Each call gives a descriptor of its own;
+    /// close it when it is not needed any more. Reading from it is of no use.
+    ///
+    /// # Errors
+    /// As `epoll_create(2)` and `eventfd(2)`: too many open files, or no memory.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// use std::os::fd::AsFd;
+    /// # let file = ringfile::File::open("/proc/self/exe")?;
+    /// let mut queue = ringfile::Queue::new();
+    /// let descriptor = queue.descriptor()?;
+    /// queue.read(&file, Vec::with_capacity(4), 0, 0);
+    /// queue.submit();
+    /// loop {
+    ///     let mut sources = [libc::pollfd { fd: std::os::fd::AsRawFd::as_raw_fd(&descriptor), events: libc::POLLIN, revents: 0 }];
+    ///     // SAFETY: one valid record.
+    ///     unsafe { libc::poll(sources.as_mut_ptr(), 1, -1) };
+    ///     queue.submit();
+    ///     if let Some((_, done)) = queue.take() {
+    ///         assert_eq!(done.result?, 4);
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn descriptor(&mut self) -> Result<OwnedFd> {
+        let made = self.make_descriptor();
+        self.tell();
+        made.map_err(|error| Error::from_io(&error, "making a descriptor for a queue"))
+    }
+
+    fn make_descriptor(&mut self) -> std::io::Result<OwnedFd> {
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let add = |source: std::os::fd::BorrowedFd<'_>| {
+            epoll::add(&set, source, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+        };
+        add(self.engine.engine.remote.signal()?)?;
+        // Completions of the ring itself, which this thread must collect.
+        if let Some(ring) = self.engine.completion_signal()? {
+            add(ring.as_fd())?;
+        }
+        Ok(set)
+    }
+
+    /// Keeps the descriptor, where there is one, readable for as long as there are results.
+    #[inline]
+    fn tell(&mut self) {
+        let entries = &mut self.entries;
+        // Nothing tells of completions that have to be polled for.
+        self.engine.engine.remote.set_signal(entries.done > 0 || entries.polled > 0);
+    }
+
+    /// How many operations are open, and how many have ended and were not taken.
+    fn counts(&mut self) -> (usize, usize) {
+        let entries = &mut self.entries;
+        self.engine.engine.take_in(entries);
+        (entries.open, entries.done)
+    }
+
+    /// Returns how many operations were added whose results were not taken.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let entries = &self.entries;
+        entries.open + entries.done
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if self.engine.is_inherited() {
+            return;
+        }
+        let entries = &mut self.entries;
+        for index in entries.open_indices() {
+            entries.mark_cancelled(index);
+            self.engine.cancel(entries, index);
+        }
+        // A loop of ringfile's waits for them when it ends.
+        if !crate::runtime::is_in_loop() {
+            self.engine.wait(entries, None, |entries| entries.open);
+        }
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let entries = &self.entries;
+        f.debug_struct("Queue").field("open", &entries.open).field("done", &entries.done).finish()
+    }
+}
