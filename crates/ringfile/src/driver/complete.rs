@@ -401,7 +401,6 @@ impl Driver {
                     // Nobody will tell us any more: the file is given up with this operation.
                     self.files.close(order.target.number);
                 }
-                return;
             }
             Err(Refused::NoRing(error)) if order.target.lanes.route() != Route::Ring => {
                 warn_of_no_ring(&error);

@@ -1,0 +1,313 @@
+//! Queues beside other sources: a descriptor to wait on, cancelling by token, and every kind of operation.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+mod support;
+
+use std::collections::HashMap;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use ringfile::{Advice, AllocateMode, Batch, Buffer, File, OpenOptions, Pool, Queue, Token};
+use rustix::event::epoll;
+use support::forms::routes;
+use support::{Folder, Random, assert_content, content, must_end};
+
+const PAGE: usize = 4096;
+
+/// A pipe that nothing comes out of, and its other end.
+fn silent_pipe() -> (File, std::io::PipeWriter) {
+    let (theirs, ours) = std::io::pipe().unwrap();
+    (File::from(std::fs::File::from(OwnedFd::from(theirs))), ours)
+}
+
+fn is_readable(descriptor: &impl AsFd, patience: Duration) -> bool {
+    let mut polled = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&patience.try_into().unwrap())).unwrap() > 0
+}
+
+#[test]
+fn cancelling_gives_each_result_exactly_once() {
+    for route in routes() {
+        let folder = Folder::new();
+        let path = folder.file("data", &content(0, 64 * PAGE));
+        let file = OpenOptions::new().read(true).route(route).open(path).unwrap();
+        let pool = Pool::new(4 << 20);
+        let mut random = Random::new();
+        let mut queue = Queue::new();
+        let mut open: HashMap<u64, Token> = HashMap::new();
+        let (mut added, mut seen, mut cancelled) = (0_u64, 0_u64, 0_u64);
+        while seen < 2000 {
+            for _ in 0..random.below(20) {
+                let token = queue.read(&file, pool.get(PAGE).unwrap(), added % 64 * PAGE as u64, added);
+                assert!(open.insert(added, token).is_none());
+                added += 1;
+            }
+            if random.below(2) == 0 {
+                queue.submit();
+            }
+            let some: Vec<Token> = open.values().copied().filter(|_| random.below(4) == 0).collect();
+            for token in some {
+                queue.cancel(token);
+            }
+            queue.wait(random.below(8) as usize, None);
+            while let Some((number, done)) = queue.take() {
+                let token = open.remove(&number).expect("a result twice");
+                assert!(!queue.cancel(token) && !queue.is_done(token) && queue.take_by(token).is_none());
+                seen += 1;
+                match done.result {
+                    Ok(len) => {
+                        assert_eq!(len, PAGE);
+                        assert_content(&done.buffer.unwrap(), number % 64 * PAGE as u64);
+                    }
+                    Err(error) => {
+                        assert_eq!(error.errno(), Some(libc::ECANCELED), "{error}");
+                        assert_eq!(done.buffer.unwrap().len(), 0);
+                        cancelled += 1;
+                    }
+                }
+            }
+        }
+        assert_eq!(queue.len(), open.len());
+        assert!(cancelled > 0, "{route:?}");
+        drop(queue);
+        assert_eq!(pool.metrics().in_use, 0, "{route:?}");
+    }
+}
+
+#[test]
+fn what_was_not_submitted_is_never_carried_out() {
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    for route in routes() {
+        let file = OpenOptions::new().read(true).write(true).route(route).open(&path).unwrap();
+        let mut queue = Queue::new();
+        let token = queue.write(&file, vec![0; PAGE], 0, 1);
+        assert!(queue.cancel(token));
+        assert!(queue.cancel(token), "it is open until its result was made");
+        let error = queue.wait_by(token).unwrap().result.unwrap_err();
+        assert_eq!(error.errno(), Some(libc::ECANCELED), "{error}");
+        assert_eq!(queue.wait_by(token).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_content(&std::fs::read(&path).unwrap(), 0);
+    }
+}
+
+#[test]
+fn a_read_of_a_silent_pipe_is_cancelled_and_others_of_the_queue_go_on() {
+    must_end("cancelling a pipe's read", || {
+        let (pipe, mut writer) = silent_pipe();
+        let (other, mut other_writer) = silent_pipe();
+        let mut queue = Queue::new();
+        let silent = queue.read(&pipe, Vec::with_capacity(10), 0, 1);
+        let second = queue.read(&other, Vec::with_capacity(10), 0, 2);
+        queue.submit();
+        assert!(queue.cancel(silent));
+        let done = queue.wait_by(silent).unwrap();
+        assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED));
+        other_writer.write_all(b"here").unwrap();
+        assert_eq!(&queue.wait_by(second).unwrap().buffer.unwrap()[..], b"here");
+        writer.write_all(b"kept").unwrap();
+        let third = queue.read(&pipe, Vec::with_capacity(10), 0, 3);
+        assert_eq!(&queue.wait_by(third).unwrap().buffer.unwrap()[..], b"kept", "nothing was lost");
+    });
+}
+
+#[test]
+fn a_queue_is_one_source_of_an_epoll_beside_a_socket() {
+    for route in routes() {
+        let folder = Folder::new();
+        let path = folder.file("data", &content(0, 64 * PAGE));
+        let file = OpenOptions::new().read(true).route(route).open(path).unwrap();
+        must_end("an epoll loop", move || {
+            let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+            let mut queue = Queue::new();
+            let descriptor = queue.descriptor().unwrap();
+            let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+            let add = |source: &dyn AsFdOnly, number| {
+                let data = epoll::EventData::new_u64(number);
+                epoll::add(&set, source.fd(), data, epoll::EventFlags::IN).unwrap();
+            };
+            add(&descriptor, 1);
+            add(&ours, 2);
+            assert!(!is_readable(&descriptor, Duration::ZERO) || queue.take().is_none());
+            let (mut asked, mut answered, mut messages) = (0_u64, 0, 0);
+            while answered < 400 || messages < 100 {
+                while asked < 400 && asked - answered < 16 {
+                    queue.read(&file, Vec::with_capacity(PAGE), asked % 64 * PAGE as u64, asked);
+                    asked += 1;
+                }
+                queue.submit();
+                if messages < 100 {
+                    theirs.write_all(b"x").unwrap();
+                }
+                let mut events =
+                    [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+                        4];
+                let count = epoll::wait(&set, events.as_mut_slice(), None).unwrap();
+                for event in &events[..count] {
+                    match event.data.u64() {
+                        1 => {
+                            queue.submit();
+                            while let Some((number, done)) = queue.take() {
+                                assert_content(&done.buffer.unwrap(), number % 64 * PAGE as u64);
+                                answered += 1;
+                            }
+                        }
+                        _ => {
+                            ours.read_exact(&mut [0]).unwrap();
+                            messages += 1;
+                        }
+                    }
+                }
+            }
+            queue.submit();
+            assert!(!is_readable(&descriptor, Duration::ZERO), "nothing is left to be had");
+        });
+    }
+}
+
+trait AsFdOnly {
+    fn fd(&self) -> std::os::fd::BorrowedFd<'_>;
+}
+
+impl<T: AsFd> AsFdOnly for T {
+    fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.as_fd()
+    }
+}
+
+#[test]
+fn the_descriptor_stays_right_when_others_of_the_thread_collect_the_completion() {
+    for route in routes() {
+        let folder = Folder::new();
+        let path = folder.file("data", &content(0, 64 * PAGE));
+        let file = OpenOptions::new().read(true).route(route).open(path).unwrap();
+        must_end("queues of one thread", move || {
+            let mut first = Queue::new();
+            let mut second = Queue::new();
+            let descriptor = first.descriptor().unwrap();
+            for round in 0..200_u64 {
+                first.read(&file, Vec::with_capacity(PAGE), round % 64 * PAGE as u64, round);
+                first.submit();
+                match round % 3 {
+                    0 => {
+                        second.read(&file, Vec::with_capacity(PAGE), 0, 0);
+                        assert_eq!(second.wait(1, None), 1);
+                        second.take().unwrap();
+                    }
+                    1 => {
+                        let mut batch = Batch::new();
+                        (0..20).for_each(|page| {
+                            _ = batch.read(&file, Vec::with_capacity(PAGE), page * PAGE as u64)
+                        });
+                        assert!(batch.run().into_iter().all(|done| done.result.unwrap() == PAGE));
+                    }
+                    _ => {
+                        let read = ringfile::block_on(file.read_at(Vec::with_capacity(PAGE), 0)).unwrap();
+                        assert_content(&read, 0);
+                    }
+                }
+                // Whoever collected the completion: the descriptor says so until the result was taken.
+                loop {
+                    assert!(is_readable(&descriptor, support::PATIENCE), "round {round}: lost");
+                    assert!(is_readable(&descriptor, Duration::ZERO) || first.len() == 1);
+                    first.submit();
+                    if let Some((number, done)) = first.take() {
+                        assert_eq!(number, round);
+                        assert_content(&done.buffer.unwrap(), round % 64 * PAGE as u64);
+                        break;
+                    }
+                }
+                first.submit();
+                assert!(
+                    !is_readable(&descriptor, Duration::ZERO),
+                    "round {round}: readable for nothing, for ever"
+                );
+            }
+        });
+    }
+}
+
+#[test]
+fn a_result_that_was_not_taken_keeps_the_descriptor_readable() {
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, 2 * PAGE))).unwrap();
+    let mut queue = Queue::new();
+    let descriptor = queue.descriptor().unwrap();
+    let later = queue.descriptor().unwrap();
+    let [first, second] =
+        [0, 1].map(|page| queue.read(&file, Vec::with_capacity(PAGE), page * PAGE as u64, page));
+    assert_eq!(queue.wait(2, None), 2);
+    for _ in 0..3 {
+        assert!(is_readable(&descriptor, Duration::ZERO) && is_readable(&later, Duration::ZERO));
+    }
+    assert!(queue.take_by(second).is_some());
+    assert!(is_readable(&descriptor, Duration::ZERO));
+    assert!(queue.take_by(first).is_some());
+    queue.submit();
+    assert!(!is_readable(&descriptor, Duration::ZERO) && !is_readable(&later, Duration::ZERO));
+    assert!(queue.take().is_none());
+    // One that is made while there is a result knows of it.
+    queue.read(&file, Vec::with_capacity(PAGE), 0, 0);
+    assert_eq!(queue.wait(1, None), 1);
+    assert!(is_readable(&queue.descriptor().unwrap(), Duration::ZERO));
+}
+
+#[test]
+fn vectored_and_other_operations_go_through_batches_and_queues() {
+    for route in routes() {
+        let folder = Folder::new();
+        let path = folder.path().join("data");
+        let file = OpenOptions::new().read(true).write(true).create(true).route(route).open(&path).unwrap();
+        let pool = Pool::new(1 << 20);
+        let filled = |parts: u64| -> Vec<Buffer> {
+            (0..parts)
+                .map(|part| {
+                    let mut buffer = pool.get(PAGE).unwrap();
+                    buffer.extend_from_slice(&content(part * PAGE as u64, PAGE));
+                    buffer
+                })
+                .collect()
+        };
+        let empty = |parts| (0..parts).map(|_| pool.get(PAGE).unwrap()).collect::<Vec<_>>();
+        let mut batch = Batch::new();
+        batch.allocate(&file, AllocateMode::Extend, 0, 8 * PAGE as u64);
+        batch.barrier();
+        batch.write_vectored(&file, filled(4), 0);
+        batch.barrier();
+        batch.set_len(&file, 3 * PAGE as u64 + 5);
+        batch.barrier();
+        batch.advise(&file, 0, 0, Advice::WillNeed);
+        batch.write_durable(&file, b"tail".to_vec(), 3 * PAGE as u64 + 5);
+        let results = batch.run();
+        let numbers: Vec<usize> = results.into_iter().map(|done| done.result.unwrap()).collect();
+        assert_eq!(numbers, [0, 4 * PAGE, 0, 0, 4], "{route:?}");
+        let mut queue = Queue::new();
+        let token = queue.read_vectored(&file, empty(5), 0, 7);
+        let done = queue.wait_by(token).unwrap();
+        assert_eq!((done.result.unwrap(), done.buffer.is_none()), (3 * PAGE + 9, true), "{route:?}");
+        let lens: Vec<usize> = done.buffers.iter().map(|buffer| buffer.len()).collect();
+        assert_eq!(lens, [PAGE, PAGE, PAGE, 9, 0], "{route:?}");
+        (0..3).for_each(|part| assert_content(&done.buffers[part], (part * PAGE) as u64));
+        assert_eq!(&done.buffers[3][5..], b"tail", "{route:?}");
+        queue.write_vectored(&file, filled(2), 0, 1);
+        queue.sync_all(&file, 2);
+        queue.allocate(&file, AllocateMode::KeepSize, 0, 64 << 10, 3);
+        queue.advise(&file, 0, 0, Advice::DontNeed, 4);
+        queue.write_durable(&file, filled(1).pop().unwrap(), 0, 5);
+        assert_eq!(queue.wait(5, None), 5);
+        while let Some((number, done)) = queue.take() {
+            let expected = [0, 2 * PAGE, 0, 0, 0, PAGE][number as usize];
+            assert_eq!(done.result.unwrap(), expected, "{number}, {route:?}");
+        }
+        let token = queue.set_len(&file, 10, 0);
+        assert_eq!(queue.wait_by(token).unwrap().result.unwrap(), 0);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 10);
+        let refused = queue.set_len(&file, u64::MAX, 0);
+        assert_eq!(queue.wait_by(refused).unwrap().result.unwrap_err().errno(), Some(libc::EINVAL));
+        drop(done.buffers);
+        assert_eq!(pool.metrics().in_use, 0, "{route:?}");
+    }
+}
