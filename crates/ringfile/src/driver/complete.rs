@@ -25,6 +25,10 @@ use std::time::{Duration, Instant};
 const REFUSED_PATIENCE: Duration = Duration::from_secs(1);
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
+/// Entries that one `enter` hands over at most on a thread that has other tasks: a device takes about 3 µs for each, and
+/// the tasks wait meanwhile. A thread that waits for these operations alone hands all over at once.
+pub(super) const SLICE: u32 = 128;
+
 impl Driver {
     /// Puts an operation into the submission queue, or at the end of those that wait for room.
     #[inline]
@@ -107,7 +111,7 @@ impl Driver {
             let Some(rings) = self.rings.as_mut() else { return };
             let spins = rings.polled_in_flight > 0;
             let polled_answer = match rings.polled.as_mut() {
-                Some(polled) if spins => polled.enter(Until::Collected, None),
+                Some(polled) if spins => polled.enter(Until::Collected, SLICE, None),
                 _ => Ok(()),
             };
             let idle = !rings.main.has_completions() && self.waiting.is_empty();
@@ -125,9 +129,10 @@ impl Driver {
                 Until::Submitted
             };
             rings.main.reset_completion_signal();
+            let most = if self.visited { u32::MAX } else { SLICE };
             let before = rings.main.enters();
             let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let answer = rings.main.enter(until, at_most);
+            let answer = rings.main.enter(until, most, at_most);
             rings.shut &= answer.is_err() || rings.main.enters() == before;
             if sleeps {
                 self.shared.sleep.woke();

@@ -8,6 +8,7 @@ use std::task::Poll;
 
 use linux_raw_sys::io_uring as uapi;
 
+use super::complete::SLICE;
 use super::slot::State;
 use super::{Driver, Key, with};
 use crate::ring::{RingOptions, Sqe, Until};
@@ -144,11 +145,11 @@ fn f04_cancellations_and_answers_in_either_order() {
             let mut read = file.read_at(Vec::with_capacity(4096), 0);
             assert!(poll_once(&mut read).await.is_pending());
             // With the kernel, and not collected: a cached read is answered as it is submitted.
-            with(|driver| driver.rings.as_mut().unwrap().main.enter(Until::Submitted, None))
+            with(|driver| driver.rings.as_mut().unwrap().main.enter(Until::Submitted, SLICE, None))
                 .unwrap()
                 .unwrap();
             if early {
-                with(|driver| driver.rings.as_mut().unwrap().main.enter(Until::Collected, None))
+                with(|driver| driver.rings.as_mut().unwrap().main.enter(Until::Collected, SLICE, None))
                     .unwrap()
                     .unwrap();
             }
@@ -179,7 +180,7 @@ fn f06_a_completion_queue_that_overflows_loses_nothing() {
                 // Handed over without a look at what has completed, as a submission that fills the queue does.
                 with(|driver| {
                     driver.submit_waiting();
-                    driver.rings.as_mut().unwrap().main.enter(Until::Submitted, None).unwrap();
+                    driver.rings.as_mut().unwrap().main.enter(Until::Submitted, SLICE, None).unwrap();
                 });
             }
             let overflowed = with(|driver| driver.rings.as_ref().unwrap().main.has_deferred()).unwrap();

@@ -27,9 +27,6 @@ pub(crate) use setup::RingOptions;
 
 use registry::ClonedBuffers;
 
-/// Entries that one `enter` hands over at most: a device takes about 3 µs for each, and a thread's tasks wait meanwhile.
-const SLICE: u32 = 128;
-
 /// Registered files a ring has room for; a file whose number is higher goes by its descriptor.
 const FILE_SLOTS: u32 = 1024;
 
@@ -294,11 +291,11 @@ impl Ring {
         self.has_flag(uapi::IORING_SQ_TASKRUN | uapi::IORING_SQ_CQ_OVERFLOW)
     }
 
-    /// How many entries the next `enter` hands over: no more than [`SLICE`], but never half of a chain of links, which
+    /// How many entries the next `enter` hands over: no more than `most`, but never half of a chain of links, which
     /// the kernel would cut there.
-    fn slice(&self) -> u32 {
+    fn slice(&self, most: u32) -> u32 {
         let waiting = self.waiting();
-        let mut slice = waiting.min(SLICE);
+        let mut slice = waiting.min(most);
         while slice < waiting {
             let last = self.next.wrapping_sub(waiting).wrapping_add(slice - 1) & self.mask;
             // SAFETY: the position is one that the kernel has not been given, and was written by `push`.
@@ -311,14 +308,19 @@ impl Ring {
         slice
     }
 
-    /// Hands over what was pushed, or the first slice of it, and waits as `until` says, but not where more is to be handed
+    /// Hands over what was pushed, but no more than `most` entries, and waits as `until` says, but not where more is to be handed
     /// over, and for `at_most` so long. One system call, or none where nothing is to be done.
     ///
     /// # Errors
     /// `ETIME` (waited long enough), `EINTR` (a signal; nothing is lost, call again), `EBUSY`, `EAGAIN`, `ENOMEM` (collect completions first), or
     /// what else the kernel says; entries that were not taken are still there.
-    pub(crate) fn enter(&mut self, until: Until, at_most: Option<Duration>) -> io::Result<()> {
-        let mut submit = self.slice();
+    pub(crate) fn enter(
+        &mut self,
+        until: Until,
+        most: u32,
+        at_most: Option<Duration>,
+    ) -> io::Result<()> {
+        let mut submit = self.slice(most);
         let all = submit == self.waiting();
         self.publish();
         let mut flags = self.enter_flags;
