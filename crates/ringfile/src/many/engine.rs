@@ -67,13 +67,16 @@ pub(super) struct Engine {
     drivers: Vec<u64>,
     /// The ring has operations since the last turn.
     began: bool,
+    /// Room for what comes from elsewhere; empty between calls.
+    fetched: Vec<(u32, Finished)>,
 }
 
 impl Engine {
     pub(super) fn new(outlives_loops: bool) -> Self {
         let remote = RemoteResults::new(outlives_loops);
         let handler = Arc::clone(&remote) as Arc<dyn Sink>;
-        Self { remote, handler, local: None, elsewhere: 0, on_ring: 0, drivers: Vec::new(), began: false }
+        let (drivers, fetched) = (Vec::new(), Vec::new());
+        Self { remote, handler, local: None, elsewhere: 0, on_ring: 0, drivers, began: false, fetched }
     }
 
     /// Takes results in, and starts what may start then. False where the thread's other tasks are to run first.
@@ -86,8 +89,10 @@ impl Engine {
     #[inline]
     pub(super) fn take_in(&mut self, source: &mut impl Source) {
         if self.remote.are_there() {
-            let remote = Arc::clone(&self.remote);
-            remote.take_each(|index, finished| self.end(source, index, finished));
+            let mut fetched = std::mem::take(&mut self.fetched);
+            self.remote.fetch(&mut fetched);
+            fetched.drain(..).for_each(|(index, finished)| self.end(source, index, finished));
+            self.fetched = fetched;
         }
     }
 
@@ -96,7 +101,10 @@ impl Engine {
         match std::mem::take(&mut source.op(index).at) {
             At::Nowhere => {}
             At::Ring(_) => self.on_ring -= 1,
-            At::Elsewhere => self.elsewhere -= 1,
+            At::Elsewhere => {
+                self.elsewhere -= 1;
+                self.remote.is_over(index);
+            }
         }
         source.end(index, finished);
     }

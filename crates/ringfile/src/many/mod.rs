@@ -8,11 +8,13 @@ mod batch;
 mod engine;
 mod entries;
 mod files;
+mod mailbox;
 mod merge;
 mod op;
 mod plan;
 mod queue;
 mod remote;
+mod sync;
 
 use std::ops::Deref;
 

@@ -1,24 +1,23 @@
 //! Results that come to an engine from elsewhere: from other threads, and from this thread's driver while it is turned for
 //! somebody else.
 //!
-//! What always holds: a result that comes when nobody will fetch it any more is dropped, outside of the lock; a waker or a
-//! descriptor that was left here before a result came is told of it.
+//! What always holds: the descriptor, where one was asked for, is readable while there are results.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::Waker;
 
 use rustix::event::EventfdFlags;
 
+use super::mailbox::Mailbox;
 use crate::driver::{Finished, Sink};
 
 /// See the module.
-#[derive(Default)]
 pub(super) struct RemoteResults {
-    letters: Mutex<Letters>,
-    /// There are some.
-    has_letters: AtomicBool,
+    mailbox: Mailbox<(u32, Finished)>,
+    /// What other threads have and need not begin.
+    cancelled: Mutex<Vec<u32>>,
     /// Readable where a result can be had without waiting; made when first asked for.
     signal: OnceLock<OwnedFd>,
     /// It was made readable, and not reset since.
@@ -27,75 +26,46 @@ pub(super) struct RemoteResults {
     outlive_loops: bool,
 }
 
-#[derive(Default)]
-struct Letters {
-    finished: Vec<(u32, Finished)>,
-    /// What other threads have and need not begin.
-    cancelled: Vec<u32>,
-    waker: Option<Waker>,
-    /// So many results wake it.
-    wake_at: usize,
-    closed: bool,
-}
-
 impl RemoteResults {
     pub(super) fn new(outlive_loops: bool) -> Arc<Self> {
-        Arc::new(Self { outlive_loops, ..Self::default() })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Letters> {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+        Arc::new(Self {
+            mailbox: Mailbox::new(),
+            cancelled: Mutex::default(),
+            signal: OnceLock::new(),
+            signalled: AtomicBool::new(false),
+            outlive_loops,
+        })
     }
 
     #[inline]
     pub(super) fn are_there(&self) -> bool {
-        self.has_letters.load(Ordering::Acquire)
+        self.mailbox.has_some()
     }
 
-    /// Gives all that has come, each with the index of its operation. Nothing while another thread has the lock, as it may
-    /// for ever in a forked child: who waits asks again.
+    /// Moves all that has come into `fetched`, which is empty, each with the index of its operation.
     #[cold]
-    pub(super) fn take_each(&self, mut take: impl FnMut(u32, Finished)) {
-        let mut letters = match self.letters.try_lock() {
-            Ok(letters) => letters,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        let Letters { finished, cancelled, .. } = &mut *letters;
-        for (index, finished) in finished.drain(..) {
-            cancelled.retain(|&other| other != index);
-            take(index, finished);
-        }
-        self.has_letters.store(false, Ordering::Relaxed);
+    pub(super) fn fetch(&self, fetched: &mut Vec<(u32, Finished)>) {
+        self.mailbox.fetch(fetched);
     }
 
     /// Wakes `waker` once there are `at_least` so many results. False where there are already.
     pub(super) fn wake(&self, waker: &Waker, at_least: usize) -> bool {
-        // Cloning and dropping a waker may run anybody's code: neither is done under the lock.
-        let mut waker = Some(waker.clone());
-        let mut letters = self.lock();
-        let must_wait = letters.finished.len() < at_least;
-        if must_wait {
-            std::mem::swap(&mut letters.waker, &mut waker);
-            letters.wake_at = at_least;
-        }
-        drop(letters);
-        drop(waker);
-        must_wait
+        self.mailbox.wake(waker, at_least)
     }
 
     /// Notes that an operation which another thread has need not be begun.
     pub(super) fn cancel(&self, index: u32) {
-        self.lock().cancelled.push(index);
+        self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).push(index);
+    }
+
+    /// Notes that the result of such an operation has come.
+    pub(super) fn is_over(&self, index: u32) {
+        self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).retain(|&other| other != index);
     }
 
     /// Drops what comes from now on.
     pub(super) fn close(&self) {
-        let mut letters = self.lock();
-        letters.closed = true;
-        let rest = (std::mem::take(&mut letters.finished), letters.waker.take());
-        drop(letters);
-        drop(rest);
+        self.mailbox.close();
     }
 
     /// The descriptor that is readable while there are results.
@@ -145,24 +115,15 @@ impl RemoteResults {
 
 impl Sink for RemoteResults {
     fn done(self: Arc<Self>, index: u32, finished: Finished) {
-        let mut letters = self.lock();
-        if letters.closed {
-            drop(letters);
-            return drop(finished);
-        }
-        letters.finished.push((index, finished));
-        self.has_letters.store(true, Ordering::SeqCst);
-        let enough = letters.finished.len() >= letters.wake_at;
-        let waker = if enough { letters.waker.take() } else { None };
         // Under the lock: a descriptor that became readable after the result was taken would stay so.
-        self.raise_signal();
-        drop(letters);
-        waker.into_iter().for_each(Waker::wake);
+        let refused = self.mailbox.put((index, finished), || self.raise_signal());
+        // A buffer's destructor may be anybody's: it is dropped here, where nothing is locked.
+        drop(refused);
     }
 
     fn is_wanted(&self, index: u32) -> bool {
-        let letters = self.lock();
-        !letters.closed && !letters.cancelled.contains(&index)
+        let is_cancelled = || self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).contains(&index);
+        !self.mailbox.is_closed() && !is_cancelled()
     }
 
     fn outlives_loops(&self) -> bool {

@@ -314,12 +314,7 @@ impl Ring {
     /// # Errors
     /// `ETIME` (waited long enough), `EINTR` (a signal; nothing is lost, call again), `EBUSY`, `EAGAIN`, `ENOMEM` (collect completions first), or
     /// what else the kernel says; entries that were not taken are still there.
-    pub(crate) fn enter(
-        &mut self,
-        until: Until,
-        most: u32,
-        at_most: Option<Duration>,
-    ) -> io::Result<()> {
+    pub(crate) fn enter(&mut self, until: Until, most: u32, at_most: Option<Duration>) -> io::Result<()> {
         let mut submit = self.slice(most);
         let all = submit == self.waiting();
         self.publish();

@@ -1,0 +1,101 @@
+//! Where results wait for the thread or task that fetches them, and who is told that they are there.
+//!
+//! Knows a lock and a flag (through `sync.rs`) and wakers, so that loom can run all of it. What always holds:
+//!
+//! - a waker that was left before enough results came is woken after they have; one that comes later is refused;
+//! - what comes after the mailbox was closed is given back, and what was there is dropped: both outside the lock;
+//! - wakers are cloned, woken and dropped outside the lock.
+//!
+//! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_mailbox`.
+
+use std::sync::{PoisonError, TryLockError};
+use std::task::Waker;
+
+use super::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
+
+/// See the module.
+pub(super) struct Mailbox<T> {
+    inner: Mutex<Inner<T>>,
+    /// There are results.
+    has_some: AtomicBool,
+}
+
+struct Inner<T> {
+    results: Vec<T>,
+    waker: Option<Waker>,
+    /// So many results wake it.
+    wake_at: usize,
+    closed: bool,
+}
+
+impl<T> Mailbox<T> {
+    pub(super) fn new() -> Self {
+        let inner = Inner { results: Vec::new(), waker: None, wake_at: 0, closed: false };
+        Self { inner: Mutex::new(inner), has_some: AtomicBool::new(false) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<T>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    pub(super) fn has_some(&self) -> bool {
+        self.has_some.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// Leaves a result, calls `under_lock`, then wakes whoever waits for it. Gives it back if the mailbox was closed.
+    pub(super) fn put(&self, result: T, under_lock: impl FnOnce()) -> Result<(), T> {
+        let mut inner = self.lock();
+        if inner.closed {
+            return Err(result);
+        }
+        inner.results.push(result);
+        self.has_some.store(true, Ordering::SeqCst);
+        let enough = inner.results.len() >= inner.wake_at;
+        let waker = if enough { inner.waker.take() } else { None };
+        under_lock();
+        drop(inner);
+        waker.into_iter().for_each(Waker::wake);
+        Ok(())
+    }
+
+    /// Moves every result that has come into `fetched`, which is empty. None while another thread has the lock, as it may
+    /// for ever in a forked child: who waits asks again.
+    #[cold]
+    pub(super) fn fetch(&self, fetched: &mut Vec<T>) {
+        let mut inner = match self.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        std::mem::swap(&mut inner.results, fetched);
+        self.has_some.store(false, Ordering::Relaxed);
+    }
+
+    /// Wakes `waker` once there are `at_least` so many results. False where there are already.
+    pub(super) fn wake(&self, waker: &Waker, at_least: usize) -> bool {
+        let mut waker = Some(waker.clone());
+        let mut inner = self.lock();
+        let must_wait = inner.results.len() < at_least;
+        if must_wait {
+            std::mem::swap(&mut inner.waker, &mut waker);
+            inner.wake_at = at_least;
+        }
+        drop(inner);
+        drop(waker);
+        must_wait
+    }
+
+    /// Drops what is there, and gives back what comes from now on.
+    pub(super) fn close(&self) {
+        let mut inner = self.lock();
+        inner.closed = true;
+        let rest = (std::mem::take(&mut inner.results), inner.waker.take());
+        drop(inner);
+        drop(rest);
+    }
+}
