@@ -114,7 +114,7 @@ impl Op {
         let skipped = (at % block as u64) as usize;
         self.skipped = skipped;
         let want = (skipped + self.request.want - self.done).next_multiple_of(block).min(CHUNK.max(block));
-        match reserve().get(want) {
+        match reserve().try_get(want) {
             Ok(scratch) => {
                 let request = Request { offset: at - skipped as u64, want, ..self.request };
                 Some((request, Held::Pooled(scratch)))

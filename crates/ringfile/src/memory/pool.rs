@@ -107,6 +107,18 @@ impl Pool {
         Ok(unsafe { Buffer::first(block, n) })
     }
 
+    /// As [`Pool::get`], but never waits, whatever [`WhenFull`] says: [`PoolError::Full`] instead. For every `poll` of the
+    /// library, which must not block the executor's thread: the task that has the memory may run on it.
+    pub(crate) fn try_get(&self, n: usize) -> Result<Buffer, PoolError> {
+        let core = self.core();
+        let block = match core.get_cached(n) {
+            Some(block) => block,
+            None => core.try_get_slow(n)?,
+        };
+        // SAFETY: a free block for `n` bytes, which is ours.
+        Ok(unsafe { Buffer::first(block, n) })
+    }
+
     /// As [`Pool::get`], but when the pool is full, and the memory outside of it that [`WhenFull`] allows is used up,
     /// waits until memory comes back.
     ///

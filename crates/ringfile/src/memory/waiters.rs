@@ -57,6 +57,24 @@ impl Core {
     // Not a buffer: 32 bytes handed from one place in memory to another cost more than the rest of a get.
     #[cold]
     pub(super) fn get_slow(&self, pool: &Pool, n: usize) -> Result<NonNull<Block>, PoolError> {
+        let full = match self.try_get_slow(n) {
+            Err(full @ PoolError::Full { .. }) => full,
+            answer => return answer,
+        };
+        if self.options.when_full != WhenFull::Wait {
+            self.counters.failures.fetch_add(1, Ordering::Relaxed);
+            return Err(full);
+        }
+        if MUST_NOT_BLOCK.get() {
+            self.counters.failures.fetch_add(1, Ordering::Relaxed);
+            return Err(PoolError::WouldDeadlock { requested: n });
+        }
+        block_on(GetBuffer { pool, n, ticket: None }).map(Buffer::into_block)
+    }
+
+    /// Returns a free block when nothing is cached, without waiting for one: [`PoolError::Full`] where there is none.
+    #[cold]
+    pub(super) fn try_get_slow(&self, n: usize) -> Result<NonNull<Block>, PoolError> {
         self.check_size(n)?;
         self.counters.misses.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.lock();
@@ -65,16 +83,7 @@ impl Core {
         {
             return Ok(block);
         }
-        if self.options.when_full != WhenFull::Wait {
-            self.counters.failures.fetch_add(1, Ordering::Relaxed);
-            return Err(self.full(&inner, n));
-        }
-        drop(inner);
-        if MUST_NOT_BLOCK.get() {
-            self.counters.failures.fetch_add(1, Ordering::Relaxed);
-            return Err(PoolError::WouldDeadlock { requested: n });
-        }
-        block_on(GetBuffer { pool, n, ticket: None }).map(Buffer::into_block)
+        Err(self.full(&inner, n))
     }
 
     fn full(&self, inner: &Inner, n: usize) -> PoolError {
