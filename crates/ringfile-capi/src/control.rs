@@ -62,8 +62,11 @@ fn sync(file: *const ringfile_file, all: bool) -> Result<()> {
 /// Waits until all data of the file that were written, and what is needed to read them back, are on stable storage
 /// (fdatasync).
 ///
-/// Any thread. Blocks. Writes that are still in flight are not waited for. Errors are those of fdatasync(2); after one, the
-/// state of what was not synced is unknown.
+/// Any thread. Blocks. Writes that are still in flight are not waited for. Errors are those of fdatasync(2). A failure is
+/// remembered: what was not synced may be lost, and the kernel would let the next sync succeed all the same. So each later
+/// sync and ringfile_write_durable of this file, by whatever function or thread, fails with the same errno, and nothing is
+/// tried; other reads and writes go on. Close the file and open it again to sync again, and check or write again what was
+/// written since the last good sync.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_sync_data(file: *const ringfile_file) -> c_int {
     done(|| sync(file, false))

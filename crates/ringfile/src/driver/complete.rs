@@ -11,8 +11,7 @@ use super::order::Holding;
 use super::prepare::{BELL, IGNORED};
 use super::refused::{REFUSED_ORDERS, Refused, warn_of_no_ring};
 use super::shared::Mail;
-use super::slot::{CANCELLED, Key, Kind, Owner, State};
-use super::target::FileKind;
+use super::slot::{CANCELLED, Key, Kind, Owner, State, is_durable};
 use super::wake::Wake;
 use super::{ATTEMPTS, Aftermath, Driver, Finished, Metrics, Order, Rings, Route, Sink, Waiting};
 use crate::ring::{Cqe, Until};
@@ -220,7 +219,20 @@ impl Driver {
         } else if !self.is_over(key, cqe.result, polled) {
             return;
         }
+        let slot = self.slots.at(key.slot);
+        if is_durable(slot.kind, slot.op_flags) {
+            self.settle_sync(key);
+        }
         self.end(key, polled, after);
+    }
+
+    /// Has the file remember a sync that failed.
+    #[cold]
+    fn settle_sync(&mut self, key: Key) {
+        let slot = self.slots.at(key.slot);
+        if let Some(target) = self.files.target(slot.file) {
+            slot.errno = target.settle_sync(slot.errno.into()) as u16;
+        }
     }
 
     #[cold]
@@ -287,36 +299,25 @@ impl Driver {
         false
     }
 
-    /// Where in the operation the next submission begins, or the one began that was just answered. A direct read that
-    /// stopped between two blocks goes on from the block it stopped in, since the kernel would refuse the rest.
+    /// Where in the operation the next submission begins, or the one began that was just answered.
     #[inline]
     pub(super) fn began_at(&mut self, key: Key) -> usize {
         let slot = self.slots.at(key.slot);
-        if slot.done == 0 || !slot.kind.is_read() {
-            return slot.done;
+        if slot.done == 0 {
+            return 0;
         }
         match self.files.target(slot.file) {
-            Some(target) => target.block_before(slot.done),
+            Some(target) => target.goes_on_at(slot.kind, slot.done),
             None => slot.done,
         }
     }
 
-    /// Whether a short read is the end of what there is. For buffered reads a read of 0 bytes will tell.
     #[cold]
     fn is_at_end(&mut self, key: Key) -> bool {
         let slot = self.slots.at(key.slot);
-        let Some(target) = self.files.target(slot.file) else { return true };
-        if !slot.kind.is_read() {
-            return false;
-        }
-        if target.kind == FileKind::Other {
-            return true;
-        }
-        match target.direct() {
-            Some(direct) if !slot.done.is_multiple_of(direct.block as usize) => {
-                target.size().is_ok_and(|size| slot.offset + slot.done as u64 >= size)
-            }
-            _ => false,
+        match self.files.target(slot.file) {
+            Some(target) => target.is_at_end(slot.kind, slot.offset, slot.done),
+            None => true,
         }
     }
 

@@ -55,7 +55,7 @@ pub(crate) use refused::{after_fork, why_refused};
 pub(crate) use route::{Lanes, default_route};
 pub use route::{Route, set_default_route};
 pub(crate) use shared::Shared;
-pub(crate) use slot::{Key, Kind, Request};
+pub(crate) use slot::{Key, Kind, Request, is_durable};
 pub(crate) use stay::Stay;
 pub(crate) use target::{FileKind, Multiples, Target};
 pub(crate) use ticket::{Called, Started, Ticket, can_link, start};
