@@ -102,7 +102,7 @@ impl Driver {
     fn enter(&mut self, wanted: u32, deadline: Option<Instant>, after: &mut Aftermath) {
         self.on_streams &= self.in_flight > 0;
         let wanted = if self.on_streams { wanted.min(1) } else { wanted };
-        let (answer, polled_answer) = {
+        let (answer, polled_answer, cut_off) = {
             let Some(rings) = self.rings.as_mut() else { return };
             let spins = rings.polled_in_flight > 0;
             let polled_answer = match rings.polled.as_mut() {
@@ -130,14 +130,29 @@ impl Driver {
             if sleeps {
                 self.shared.sleep.woke();
             }
-            (answer, polled_answer)
+            (answer, polled_answer, rings.main.take_cut_off(IGNORED))
         };
+        if let Some(user_data) = cut_off {
+            self.end_cut_off(Key::from_user_data(user_data), after);
+        }
         if answer.is_ok() && polled_answer.is_ok() {
             self.refused_since = None;
             return;
         }
         self.deal_with(answer, false, after);
         self.deal_with(polled_answer, true, after);
+    }
+
+    /// Ends an operation that was to wait for another one, where the kernel took that and not this: begun now it would not
+    /// wait, and a sync would succeed without the write that it is for. It is as if the other had cancelled it, upon which
+    /// a durable write syncs once more when the write has ended. The kernel takes entries in order, so it never takes the
+    /// second without the first.
+    #[cold]
+    fn end_cut_off(&mut self, key: Key, after: &mut Aftermath) {
+        if let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) {
+            slot.errno = libc::ECANCELED as u16;
+            self.end(key, false, after);
+        }
     }
 
     /// EINTR needs nothing but the next turn, and so does, for a while, a kernel that is short of something. Anything

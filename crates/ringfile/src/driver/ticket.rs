@@ -75,10 +75,14 @@ fn start_here(
     started.unwrap_or(Err(Refused::Outside))
 }
 
-/// Whether an operation that is linked to the next can be started on this thread: both go to one ring.
+/// Whether an operation that is linked to the next can be started on this thread: both go to one ring, which can tell
+/// where the kernel cuts a link ([`Ring::take_cut_off`](crate::ring::Ring::take_cut_off)).
 pub(crate) fn can_link(target: &Target) -> bool {
     matches!(target.lanes.route(), Route::Auto | Route::Ring)
-        && with(|driver| driver.may_start(target).is_ok()) == Some(true)
+        && with(|driver| {
+            driver.may_start(target).is_ok()
+                && driver.rings.as_ref().is_some_and(|rings| !rings.main.is_sqpoll())
+        }) == Some(true)
 }
 
 /// So many short inline operations in a row, a task yields to others once. To yield costs 0.2 µs, a quarter of a small
