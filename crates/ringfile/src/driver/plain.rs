@@ -128,10 +128,13 @@ fn once(target: &Target, request: &Request, held: &Held, began: usize, nowait: u
         let part = [libc::iovec { iov_base: start.cast(), iov_len: len }];
         return call(target, request, began, nowait, is_read, &part);
     }
-    PARTS.with_borrow_mut(|parts| {
+    let gather_and_call = |parts: &mut Vec<libc::iovec>| {
         gather(held, is_read, request.start + began, parts);
         call(target, request, began, nowait, is_read, parts)
-    })
+    };
+    // A thread that ends has no list that it keeps.
+    let kept = PARTS.try_with(|parts| gather_and_call(&mut parts.borrow_mut()));
+    kept.unwrap_or_else(|_| gather_and_call(&mut Vec::new()))
 }
 
 fn call(

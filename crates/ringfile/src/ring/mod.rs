@@ -11,6 +11,7 @@ mod abi;
 pub(crate) mod fork;
 pub(crate) mod registry;
 mod setup;
+pub(crate) mod thread_end;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
