@@ -465,7 +465,7 @@ int ringfile_sync_all(const struct ringfile_file *file);
 // Starts writing a range's dirty pages to the disk, or waits for them, by `flags` (RINGFILE_SYNC_RANGE_...); `length` 0
 // means to the end (sync_file_range). Makes nothing durable: it has no metadata written, and no disk's cache.
 //
-// Any thread. Blocks as sync_file_range(2), whose errors it has.
+// Any thread. Blocks as sync_file_range(2), whose errors it has. A failure is remembered, see ringfile_sync_data.
 int ringfile_sync_range(const struct ringfile_file *file,
                         uint64_t offset,
                         uint64_t length,

@@ -304,3 +304,19 @@ fn f43_a_direct_write_that_stops_inside_a_block_goes_on_from_that_block() {
         }
     }
 }
+
+#[test]
+fn f51_a_sync_that_failed_outside_of_the_library_can_be_told() {
+    let folder = support::Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    for route in routes() {
+        let file = open(&path, route, Way::Loop);
+        file.note_failed_sync(libc::EINTR);
+        block_on(file.sync_all()).unwrap();
+        file.note_failed_sync(libc::EIO);
+        file.note_failed_sync(libc::ENOSPC);
+        for way in WAYS {
+            assert_eq!(way.sync(&file).unwrap_err().errno(), Some(libc::EIO), "the first, {way:?}");
+        }
+    }
+}

@@ -186,7 +186,8 @@ impl Target {
             | libc::EINVAL
             | libc::EBADF
             | libc::EOPNOTSUPP
-            | libc::ENOSYS => errno,
+            | libc::ENOSYS
+            | libc::ESPIPE => errno,
             _ => {
                 let first = self.failed_sync.compare_exchange(0, errno, Ordering::AcqRel, Ordering::Acquire);
                 first.map_or_else(|first| first, |_| errno)

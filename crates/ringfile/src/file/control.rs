@@ -160,7 +160,7 @@ impl File {
     /// of this `File`, its clones included, fails with the same errno, in batches and queues too, and nothing is tried.
     /// Reads and plain writes go on. To sync again, open the file again, and check or write again what was written since
     /// the last good sync. A sync that was cancelled, or that the file does not offer (`EINVAL`), is not remembered, nor
-    /// are failures that calls on other descriptors have met.
+    /// are failures that calls on other descriptors have met ([`note_failed_sync`](Self::note_failed_sync)).
     pub fn sync_all(&self) -> Control<'_> {
         Control::new(self, "syncing", Kind::Sync, 0, 0, 0)
     }
@@ -171,6 +171,12 @@ impl File {
     /// As `fdatasync(2)`; a failure is remembered, see [`sync_all`](Self::sync_all).
     pub fn sync_data(&self) -> Control<'_> {
         Control::sync_data(self)
+    }
+
+    /// Remembers a failed sync that the library did not make, by a call on [`as_fd`](std::os::fd::AsFd::as_fd): Linux has told
+    /// of the failure there, and would let the next sync of this open file succeed. See [`sync_all`](Self::sync_all).
+    pub fn note_failed_sync(&self, errno: i32) {
+        self.0.target.settle_sync(errno);
     }
 
     /// Allocates, or gives back, the blocks of a range of bytes (`fallocate`).
