@@ -215,7 +215,10 @@ impl Core {
     }
 
     pub(super) fn add_handle(&self) {
-        self.handles.fetch_add(1, Ordering::Relaxed);
+        if self.handles.fetch_add(1, Ordering::Relaxed) > isize::MAX as usize {
+            // As `Arc` does: handles that were forgotten must not add up to none.
+            std::process::abort();
+        }
     }
 
     /// Drops a handle; with the last one the pool is closed, and freed when its last buffer is gone.

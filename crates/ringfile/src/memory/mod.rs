@@ -26,6 +26,7 @@ mod block;
 mod buffer;
 mod class;
 mod core;
+mod count;
 mod error;
 mod extents;
 mod frozen;

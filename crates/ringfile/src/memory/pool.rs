@@ -136,15 +136,18 @@ impl Pool {
         GetBuffer::new(self, n)
     }
 
-    /// Makes a buffer again of `bytes` that came from [`Buffer::freeze`], or of a part of them, without copying.
+    /// Makes `bytes` that came from [`Buffer::freeze`], or a part of them, a buffer again, without copying.
     ///
-    /// The buffer has the bytes' content and length, and the capacity behind them that the frozen buffer had. Takes
-    /// the pool's lock for a moment.
+    /// The buffer has the bytes' content and length, and the capacity behind them that the frozen buffer had. Takes the
+    /// pool's lock for a moment. Parts of one buffer that were split and frozen apart are thawed apart.
     ///
     /// # Errors
-    /// Gives bytes with the same content back, in the same place, if they are not from this pool, empty, or if other
-    /// clones or parts of them are still there. In the last case such `Bytes` can be thawed when nothing else refers
-    /// to the buffer that [`Pool::get`] gave; before, bytes of its other parts don't matter.
+    /// Returns the bytes, at the same address and of the same length, if other clones or parts of them still exist; they
+    /// can be thawed once those are dropped. Returns them untouched, with their owner, if they are empty or not frozen
+    /// memory of this pool: `Bytes` of another owner too, even if that owner has a buffer of this pool.
+    ///
+    /// `Bytes` of an owner that itself holds frozen bytes of this pool count as these: the owner is dropped to see whether
+    /// it had the last of them.
     ///
     /// ```
     /// let pool = ringfile::Pool::new(1 << 20);

@@ -16,6 +16,7 @@ use super::class::{self, CLASSES, LARGEST, SLAB};
 use super::core::{Core, WhenFull};
 use super::error::PoolError;
 use super::extents::Extents;
+use super::frozen::FrozenParts;
 use super::kernel::Cell;
 use super::mapping::{HugePages, Mapping, page_size};
 use super::region::{REGION_MAX, Region};
@@ -49,6 +50,7 @@ pub(crate) struct Inner {
     /// All blocks that exist, by address: in use, cached or outside.
     blocks: BTreeMap<usize, u32>,
     numbers: Numbers,
+    pub(super) frozen: FrozenParts,
     pub(super) classes: [ClassBook; CLASSES],
     pub(super) waiters: Waiters,
     /// The last handle is gone, and all blocks that were out then are anchors.
@@ -77,6 +79,7 @@ impl Inner {
             tracts: Vec::new(),
             blocks: BTreeMap::new(),
             numbers: Numbers::default(),
+            frozen: FrozenParts::default(),
             classes: std::array::from_fn(|_| ClassBook::default()),
             waiters: Waiters::default(),
             closed: false,
