@@ -2,8 +2,8 @@
 //!
 //! Knows the core and what lies under its lock. What always holds: only the first in the queue is served; while
 //! there is one, all gets and returns take the lock, so nobody overtakes and no return is missed; a buffer that was
-//! meant for a future that is dropped goes to the next. No waker is called or dropped, and no buffer dropped, under
-//! the lock.
+//! meant for a future that is dropped goes to the next. No waker is cloned, called or dropped, and no
+//! buffer dropped, under the lock.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -124,6 +124,8 @@ impl Core {
         }
         self.check_size(n)?;
         self.counters.misses.fetch_add(1, Ordering::Relaxed);
+        // Before the lock, and dropped after it: a waker is anybody's code.
+        let own = waker.clone();
         let mut inner = self.lock();
         if !inner.waiters.any()
             && let Some(block) = self.try_get(&mut inner, n)?
@@ -137,7 +139,7 @@ impl Core {
         if !inner.waiters.any() {
             self.mark_all_waiting(&inner);
         }
-        inner.waiters.queue.push_back(Waiter { ticket: mine, n, waker: waker.clone() });
+        inner.waiters.queue.push_back(Waiter { ticket: mine, n, waker: own });
         // What came back without the lock before the marks were set is found now; what comes after takes the lock.
         let wakers = self.serve_queue(&mut inner);
         let answer = inner.waiters.served.remove(&mine);
@@ -153,20 +155,27 @@ impl Core {
     }
 
     fn poll_again(&self, ticket: u64, waker: &Waker) -> Poll<Result<Buffer, PoolError>> {
-        let mut inner = self.lock();
-        if let Some(answer) = inner.waiters.served.remove(&ticket) {
-            return Poll::Ready(answer);
+        let mut own = None;
+        loop {
+            // Dropped before `own`.
+            let mut inner = self.lock();
+            if let Some(answer) = inner.waiters.served.remove(&ticket) {
+                return Poll::Ready(answer);
+            }
+            let queue = &mut inner.waiters.queue;
+            let place = queue.binary_search_by_key(&ticket, |waiter| waiter.ticket);
+            let kept = place.ok().map(|at| &mut queue[at].waker);
+            match (kept.filter(|kept| !kept.will_wake(waker)), &mut own) {
+                (None, _) => return Poll::Pending,
+                (Some(kept), Some(own)) => {
+                    std::mem::swap(kept, own);
+                    return Poll::Pending;
+                }
+                (Some(_), None) => {}
+            }
+            drop(inner);
+            own = Some(waker.clone());
         }
-        let queue = &mut inner.waiters.queue;
-        let mut before = None;
-        if let Ok(at) = queue.binary_search_by_key(&ticket, |waiter| waiter.ticket)
-            && !queue[at].waker.will_wake(waker)
-        {
-            before = Some(std::mem::replace(&mut queue[at].waker, waker.clone()));
-        }
-        drop(inner);
-        drop(before);
-        Poll::Pending
     }
 
     fn give_up(&self, ticket: u64) {
