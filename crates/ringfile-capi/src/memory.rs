@@ -76,24 +76,36 @@ pub(crate) unsafe fn at(data: *mut c_void, len: usize) -> Result<Buffer> {
     if len > isize::MAX as usize {
         return Err(Fault::invalid(format!("no memory has {len} bytes")));
     }
-    if len > 0
-        && COUNT.load(Ordering::Acquire) > 0
+    if len > 0 && COUNT.load(Ordering::Acquire) > 0 {
         // SAFETY: as the caller says.
-        && let Some(buffer) = unsafe { share(&KNOWN.read().unwrap_or_else(PoisonError::into_inner), data.cast(), len) }
-    {
-        return Ok(buffer);
+        match unsafe { shares(data.cast(), len) } {
+            Shares::None => {}
+            Shares::Whole(buffer) => return Ok(buffer),
+            // SAFETY: as the caller says.
+            Shares::Parts(parts) => {
+                return Ok(unsafe { Buffer::from_raw_with_owner(data.cast(), len, parts) });
+            }
+        }
     }
     let data = if data.is_null() { std::ptr::dangling_mut() } else { data.cast() };
     // SAFETY: as the caller says. Memory that comes from C is initialised, whatever is in it.
     Ok(unsafe { Buffer::from_raw(data, len) })
 }
 
-/// The memory of an operation, with shares of all known memory that it overlaps, so that none of it is unregistered or
-/// released meanwhile; none if it overlaps no known memory.
+/// What an operation's memory has of known memory.
+enum Shares {
+    None,
+    /// All of it lies in one buffer.
+    Whole(Buffer),
+    /// It lies partly outside, or in several.
+    Parts(Vec<Buffer>),
+}
+
+/// Shares of all known memory that an operation's overlaps, so that none of it is unregistered or released meanwhile.
 ///
 /// # Safety
 /// As [`at`].
-unsafe fn share(known: &BTreeMap<usize, Buffer>, data: *mut u8, len: usize) -> Option<Buffer> {
+unsafe fn shares(data: *mut u8, len: usize) -> Shares {
     let start = data.addr();
     let end = start.saturating_add(len);
     let overlapped = |(first, buffer): (&usize, &Buffer)| {
@@ -101,16 +113,14 @@ unsafe fn share(known: &BTreeMap<usize, Buffer>, data: *mut u8, len: usize) -> O
         // SAFETY: the bytes are the operation's alone, says the caller, and within the buffer.
         (low < high).then(|| unsafe { buffer.share(low - first, high - low) })
     };
-    // Known memory does not overlap, so the first that begins and ends before the operation's is followed by none.
+    let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
+    // Known memory does not overlap: what begins before a piece that ends before the operation's ends there too.
     let mut shares = known.range(..end).rev().map_while(overlapped);
-    let last = shares.next()?;
-    if last.as_ptr() == data && last.capacity() == len {
-        return Some(last);
+    match shares.next() {
+        None => Shares::None,
+        Some(last) if last.capacity() == len => Shares::Whole(last),
+        Some(last) => Shares::Parts(std::iter::once(last).chain(shares).collect()),
     }
-    // A part lies outside of known memory, or it lies in several: seldom, so it may allocate.
-    let shares: Vec<Buffer> = std::iter::once(last).chain(shares).collect();
-    // SAFETY: the bytes are there and the operation's alone, says the caller.
-    Some(unsafe { Buffer::from_raw_with_owner(data, len, shares) })
 }
 
 /// Keeps nothing: who registered the memory does.
