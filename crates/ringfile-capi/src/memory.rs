@@ -81,8 +81,8 @@ pub(crate) unsafe fn at(data: *mut c_void, len: usize) -> Result<Buffer> {
         match unsafe { shares(data.cast(), len) } {
             Shares::None => {}
             Shares::Whole(buffer) => return Ok(buffer),
-            // SAFETY: as the caller says.
             Shares::Parts(parts) => {
+                // SAFETY: as the caller says.
                 return Ok(unsafe { Buffer::from_raw_with_owner(data.cast(), len, parts) });
             }
         }
