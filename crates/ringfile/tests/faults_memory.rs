@@ -1,12 +1,23 @@
-//! Pool memory that safe code tries to get hold of twice: `Bytes` of other owners (F33). F34 needs the inside of a block:
-//! `src/memory/block.rs`.
+//! Pool memory that safe code tries to get hold of twice, and callbacks that come back to the library: `Bytes` of other
+//! owners (F33), subscribers of `tracing` (F40), wakers (F44). F34 needs the inside of a block: `src/memory/block.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
-use std::sync::Arc;
+mod support;
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use bytes::Bytes;
-use ringfile::{Buffer, Pool};
+use ringfile::{Batch, Buffer, File, GetBuffer, Pool, Route, block_on, thread_metrics};
+use support::{
+    Folder, assert_content, content, in_child_with, is_child, is_without_ring, must_end, needs_ring,
+    open_on_ring, ring_options,
+};
 
 const PAGE: usize = 4096;
 
@@ -82,4 +93,205 @@ fn f33_frozen_bytes_behind_a_foreign_owner_are_never_writable_beside_it() {
     drop(frozen);
     assert_eq!(pool.thaw(view).unwrap()[..], [5; PAGE]);
     assert_eq!(pool.metrics().in_use, 0);
+}
+
+/// Does what a subscriber of `tracing` may do with each event: reads a file, on every route that this thread has, and takes
+/// memory of the pool.
+struct Meddler;
+
+static MEDDLES_WITH: OnceLock<(Pool, Vec<File>)> = OnceLock::new();
+static EVENTS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static MEDDLING: Cell<bool> = const { Cell::new(false) };
+}
+
+fn meddle() {
+    let Some((pool, files)) = MEDDLES_WITH.get() else { return };
+    // A thread that runs tasks may not block. What it starts here is polled once and dropped in flight.
+    for file in files {
+        let mut read = pin!(file.read_at(pool.get(PAGE).unwrap(), 0).into_future());
+        let _ = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+    let whole = || {
+        for file in files {
+            let mut batch = Batch::new();
+            batch.read(file, pool.get(PAGE).unwrap(), 0);
+            for done in batch.run() {
+                assert_eq!(done.result.unwrap(), PAGE);
+            }
+        }
+    };
+    std::thread::scope(|scope| scope.spawn(whole).join().unwrap());
+    drop((pool.get(3 * PAGE).unwrap(), pool.metrics(), thread_metrics(), ringfile::ring_features()));
+    drop(ringfile::OpenOptions::new().read(true).direct(true).buffered_fallback(true).open("/proc/self/exe"));
+}
+
+impl tracing::Subscriber for Meddler {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target().starts_with("ringfile")
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        EVENTS.fetch_add(1, Ordering::SeqCst);
+        if !MEDDLING.replace(true) {
+            meddle();
+            MEDDLING.set(false);
+        }
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Reads a file while a [`Meddler`] listens; gives how many events there were.
+fn read_while_a_subscriber_meddles(folder: &Folder) -> usize {
+    let path = folder.path().join("data");
+    let pool = Pool::new(16 << 20);
+    let files = [Route::Auto, Route::Inline, Route::Workers, Route::Ring].map(|route| {
+        ring_options()
+            .read(true)
+            .route(if is_without_ring() { Route::Auto } else { route })
+            .open(&path)
+            .unwrap()
+    });
+    assert!(MEDDLES_WITH.set((pool.clone(), files.into())).is_ok());
+    tracing::subscriber::set_global_default(Meddler).unwrap();
+    must_end("reading while a subscriber does I/O", move || {
+        let file = open_on_ring(&path);
+        let plain = File::open(&path).unwrap();
+        block_on(async {
+            for file in [&file, &plain] {
+                assert_content(&file.read_exact_at(pool.get(2 * PAGE).unwrap(), 0).await.unwrap(), 0);
+            }
+        });
+        // From a thread without a loop: an I/O thread or a worker carries it out.
+        let mut read = pin!(file.read_exact_at(pool.get(PAGE).unwrap(), 0).into_future());
+        futures::executor::block_on(async { assert_content(&read.as_mut().await.unwrap(), 0) });
+        meddle();
+    });
+    EVENTS.load(Ordering::SeqCst)
+}
+
+#[test]
+fn f40_a_subscriber_does_io_and_takes_memory_when_registration_is_refused() {
+    use std::os::unix::process::CommandExt;
+    let name = "f40_a_subscriber_does_io_and_takes_memory_when_registration_is_refused";
+    if !needs_ring(name) {
+        return;
+    }
+    let unprivileged = |command: &mut std::process::Command| {
+        if support::is_root() {
+            // A user that nobody is: what it has locked is counted over all its processes.
+            command.uid(170_000 + std::process::id()).gid(65_534);
+        }
+    };
+    if !in_child_with(name, unprivileged) {
+        return;
+    }
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let limit = Some(512 << 10);
+    setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit }).unwrap();
+    let folder = Folder::new();
+    folder.file("data", &content(0, 16 * PAGE));
+    assert!(read_while_a_subscriber_meddles(&folder) > 0);
+}
+
+#[test]
+fn f40_a_subscriber_does_io_when_the_environment_makes_no_sense() {
+    let name = "f40_a_subscriber_does_io_when_the_environment_makes_no_sense";
+    if !is_child(name) && is_without_ring() {
+        return support::skip(name, "it sets RINGFILE_BACKEND to something else");
+    }
+    if in_child_with(name, |command| {
+        command.env("RINGFILE_BACKEND", "nonsense");
+    }) {
+        let folder = Folder::new();
+        folder.file("data", &content(0, 16 * PAGE));
+        assert!(read_while_a_subscriber_meddles(&folder) > 0);
+    }
+}
+
+/// A waker all of whose parts come back to the pool.
+struct Callback {
+    pool: Pool,
+    calls: AtomicUsize,
+}
+
+impl Callback {
+    fn waker(self: &Arc<Self>) -> Waker {
+        // SAFETY: the pointer is that of an `Arc`, counted by the functions.
+        unsafe { Waker::from_raw(Self::raw(Arc::clone(self))) }
+    }
+
+    fn raw(this: Arc<Self>) -> RawWaker {
+        static TABLE: RawWakerVTable =
+            RawWakerVTable::new(Callback::clone, Callback::wake, Callback::wake_by_ref, Callback::gone);
+        RawWaker::new(Arc::into_raw(this).cast(), &TABLE)
+    }
+
+    fn call(&self) {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        drop(self.pool.metrics());
+        // A place in the queue, and out of it again.
+        let mut get = pin!(self.pool.get_async(PAGE));
+        let _ = get.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+
+    unsafe fn clone(this: *const ()) -> RawWaker {
+        // SAFETY: of `raw`; the reference is not given up.
+        let this = std::mem::ManuallyDrop::new(unsafe { Arc::from_raw(this.cast::<Self>()) });
+        this.call();
+        Self::raw(Arc::clone(&this))
+    }
+
+    unsafe fn wake(this: *const ()) {
+        // SAFETY: of `raw`.
+        unsafe { Arc::from_raw(this.cast::<Self>()) }.call();
+    }
+
+    unsafe fn wake_by_ref(this: *const ()) {
+        // SAFETY: of `raw`; the reference is not given up.
+        std::mem::ManuallyDrop::new(unsafe { Arc::from_raw(this.cast::<Self>()) }).call();
+    }
+
+    unsafe fn gone(this: *const ()) {
+        // SAFETY: of `raw`.
+        unsafe { Arc::from_raw(this.cast::<Self>()) }.call();
+    }
+}
+
+#[test]
+fn f44_wakers_of_those_who_wait_for_memory_come_back_to_the_pool() {
+    must_end("waiting for memory with wakers that use the pool", || {
+        let pool = Pool::new(PAGE);
+        let callback = |calls| Arc::new(Callback { pool: pool.clone(), calls: AtomicUsize::new(calls) });
+        let (first, second) = (callback(0), callback(0));
+        let poll = |get: &mut Pin<&mut GetBuffer<'_>>, callback: &Arc<Callback>| {
+            get.as_mut().poll(&mut Context::from_waker(&callback.waker()))
+        };
+        let only = pool.get(PAGE).unwrap();
+        {
+            let (mut one, mut two) = (pin!(pool.get_async(PAGE)), pin!(pool.get_async(PAGE)));
+            assert!(poll(&mut one, &first).is_pending());
+            assert!(poll(&mut two, &first).is_pending());
+            // Another waker takes the place of the one before.
+            assert!(poll(&mut one, &second).is_pending());
+            drop(only);
+            let Poll::Ready(Ok(buffer)) = poll(&mut one, &second) else { panic!("the first is served") };
+            assert!(poll(&mut two, &second).is_pending());
+            drop(buffer);
+        }
+        assert!(pool.get(PAGE).is_ok(), "what was meant for a future that is gone is there again");
+        assert!(first.calls.load(Ordering::SeqCst) > 0 && second.calls.load(Ordering::SeqCst) > 0);
+    });
 }

@@ -15,6 +15,7 @@ use super::shared::{self, Mail};
 use super::wake::Wake;
 use super::{Ended, Errand, Finished, Key, Request, Route, Target, with};
 use crate::error::Error;
+use crate::event;
 use crate::memory::Held;
 
 /// An operation that was started. Dropping it cancels the operation; its buffer is dropped when the kernel is done.
@@ -72,6 +73,7 @@ fn start_here(
         driver.submit(key);
         Ok(Ticket { driver: driver.shared.id, key })
     });
+    event::emit_deferred();
     started.unwrap_or(Err(Refused::Outside))
 }
 
@@ -100,7 +102,9 @@ fn start_by_route(
     held: &mut Held,
     context: &Context<'_>,
 ) -> Result<Started, Error> {
-    let choice = match call(target, request, held) {
+    let called = call(target, request, held);
+    event::emit_deferred();
+    let choice = match called {
         Called::Over(ended) => return Ok(Started::Over(ended)),
         Called::Later => {
             context.waker().wake_by_ref();
@@ -114,6 +118,7 @@ fn start_by_route(
             Ok(ticket) => return Ok(Started::Here(ticket)),
             Err(Refused::NoRing(error)) if target.lanes.route() != Route::Ring => {
                 super::refused::warn_of_no_ring(&error);
+                event::emit_deferred();
                 here = false;
             }
             Err(Refused::Outside) => here = false,
@@ -123,6 +128,7 @@ fn start_by_route(
     debug_assert!(!here || choice == Choice::Workers);
     let (mut errand, order) = Errand::new(target, request, held, context.waker());
     errand.carried_by(super::send(order, choice));
+    event::emit_deferred();
     Ok(Started::Elsewhere(errand))
 }
 

@@ -153,9 +153,10 @@ pub(super) fn freeze(buffer: Buffer) -> Bytes {
         // `thaw` does not find memory of others.
         Kind::Cached | Kind::Exact | Kind::Outside | Kind::Lent | Kind::Nobodys => None,
     };
-    // SAFETY: the buffer's reference keeps the core.
     let counted_by = counted_by.filter(|core| {
-        unsafe { core.as_ref() }.lock().frozen.add(start.addr().get(), capacity, at + capacity)
+        // SAFETY: the buffer's reference keeps the core.
+        let core = unsafe { core.as_ref() };
+        core.lock().frozen.add(start.addr().get(), capacity, at + capacity)
     });
     Bytes::from_owner(Owner { start, len, block: buffer.into_block(), counted_by })
 }

@@ -359,9 +359,9 @@ mod tests {
             let start = region.base().as_ptr() as usize;
             assert!(start <= at && at + buffer.capacity() <= start + region.len());
         }
-        assert!(small.region().unwrap().registration(register(1)).is_some());
-        assert!(large.region().unwrap().registration(register(10)).is_some());
-        assert!(last.region().unwrap().registration(|_, _| None).is_none());
+        assert!(small.region().unwrap().register(register(1)).is_some());
+        assert!(large.region().unwrap().register(register(10)).is_some());
+        assert!(last.region().unwrap().register(|_, _| None).is_none());
         let metrics = pool.metrics();
         assert_eq!((metrics.regions, metrics.registered_regions, metrics.refused_registrations), (3, 2, 1));
         assert_eq!(metrics.registered_bytes, 6 << 20);
@@ -370,7 +370,7 @@ mod tests {
         let whole = pool.get(8 << 20).unwrap();
         assert_eq!(RELEASED.load(Ordering::SeqCst), 11, "all regions made room for one");
         assert_eq!(pool.metrics().refused_registrations, 1, "is not forgotten");
-        assert!(whole.region().unwrap().registration(register(100)).is_some());
+        assert!(whole.region().unwrap().register(register(100)).is_some());
         drop(pool);
         assert_eq!(RELEASED.load(Ordering::SeqCst), 11);
         drop(whole);
@@ -381,7 +381,7 @@ mod tests {
     fn what_is_never_registered_is_not_asked() {
         let pool = Pool::builder().registered(false).build().unwrap();
         let buffer = pool.get(4096).unwrap();
-        assert!(buffer.region().unwrap().registration(|_, _| unreachable!()).is_none());
+        assert!(buffer.region().unwrap().register(|_, _| unreachable!()).is_none());
         let outside =
             Pool::builder().capacity(4096).when_full(WhenFull::Outside { limit: 8192 }).build().unwrap();
         assert!(outside.get(8192).unwrap().region().is_none());
