@@ -1,5 +1,5 @@
 //! Pool memory that safe code tries to get hold of twice, and callbacks that come back to the library: `Bytes` of other
-//! owners (F33), subscribers of `tracing` (F40), wakers (F44). F34 needs the inside of a block: `src/memory/block.rs`.
+//! owners (F33), forks (F38), subscribers of `tracing` (F40), wakers (F44). F34 needs the inside of a block: `src/memory/block.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
@@ -8,12 +8,12 @@ mod support;
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use bytes::Bytes;
-use ringfile::{Batch, Buffer, File, GetBuffer, Pool, Route, block_on, thread_metrics};
+use ringfile::{Batch, Buffer, File, GetBuffer, Pool, RegisteredMemory, Route, block_on, thread_metrics};
 use support::{
     Folder, assert_content, content, in_child_with, is_child, is_without_ring, must_end, needs_ring,
     open_on_ring, ring_options,
@@ -93,6 +93,62 @@ fn f33_frozen_bytes_behind_a_foreign_owner_are_never_writable_beside_it() {
     drop(frozen);
     assert_eq!(pool.thaw(view).unwrap()[..], [5; PAGE]);
     assert_eq!(pool.metrics().in_use, 0);
+}
+
+/// What a thread, or a child, may do with memory: on the slow path, where there is a lock.
+fn use_memory(pool: &Pool, lent: &RegisteredMemory) {
+    let mut buffer = pool.get(PAGE).unwrap();
+    buffer.resize(PAGE, 1);
+    let rest = buffer.split_off(100);
+    let bytes = buffer.freeze();
+    drop((pool.metrics(), rest));
+    drop(pool.thaw(bytes).unwrap());
+    // Another class each time: nothing is cached for it.
+    drop(pool.get(64 << 10).unwrap());
+    if let Ok(part) = lent.lend(..PAGE) {
+        drop((lent.lent(), part));
+    }
+    drop((Pool::new(PAGE).get(PAGE).unwrap(), RegisteredMemory::new(vec![0; PAGE]).lend(..).unwrap()));
+}
+
+#[test]
+fn f38_a_child_finds_no_lock_of_memory_taken() {
+    let name = "f38_a_child_finds_no_lock_of_memory_taken";
+    if !in_child_with(name, |_| ()) {
+        return;
+    }
+    let pool = Pool::new(1 << 20);
+    let lent = RegisteredMemory::new(vec![0; 1 << 20]);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    use_memory(&pool, &lent);
+                }
+            });
+        }
+        for round in 0..200 {
+            // SAFETY: the child has this thread alone, and the C library's allocator is made for that; it ends with
+            // `_exit`, so that nothing of the parent's is run twice.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends the child if it hangs.
+                unsafe { libc::alarm(15) };
+                use_memory(&pool, &lent);
+                // SAFETY: as above.
+                unsafe { libc::_exit(0) };
+            }
+            let mut status = 0;
+            // SAFETY: one valid number to write to.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            if status != 0 {
+                over.store(true, Ordering::Relaxed);
+                panic!("the child of round {round} failed, or hung (14): {status}");
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Does what a subscriber of `tracing` may do with each event: reads a file, on every route that this thread has, and takes

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::block::{Block, Kind};
 use super::buffer::Buffer;
 use super::error::PoolError;
+use super::locks::{self, Locked};
 use super::region::{REGION_MAX, Region};
 
 /// Headers kept for the next lending; one costs 64 bytes.
@@ -94,9 +95,15 @@ unsafe impl Send for Lender {}
 // SAFETY: as above; the owner is not reachable.
 unsafe impl Sync for Lender {}
 
+impl Drop for Lender {
+    fn drop(&mut self) {
+        locks::remove(Locked::Lender(NonNull::from(&*self)));
+    }
+}
+
 /// Which ranges are lent.
 #[derive(Default)]
-struct Lent {
+pub(super) struct Lent {
     /// (start, end) in order; they don't overlap. Few, so a vector does, and allocates only when it grows.
     ranges: Vec<(usize, usize)>,
     /// Headers of ranges that came back.
@@ -212,7 +219,9 @@ impl Lender {
         regions: Box<[Region]>,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Arc<Lender> {
-        Arc::new(Lender { regions, base, len, lent: Mutex::default(), _owner: owner })
+        let lender = Arc::new(Lender { regions, base, len, lent: Mutex::default(), _owner: owner });
+        locks::add(Locked::Lender(NonNull::from(&*lender)));
+        lender
     }
 
     /// The first buffer over a range, with a header that came back if there is one.
@@ -232,7 +241,7 @@ impl Lender {
         unsafe { Buffer::new(base, end - start, end - start, NonNull::from(Box::leak(header))) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lent> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Lent> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -34,6 +34,7 @@ mod held;
 mod iobuf;
 mod kernel;
 mod lend;
+mod locks;
 mod mapping;
 mod metrics;
 mod pool;
