@@ -29,9 +29,7 @@ pub(crate) fn try_calls(target: &Target, request: &Request, held: &mut Held) -> 
     if target.lanes.goes_to_ring(request.kind) && is_here() {
         return Called::Left(Choice::Ring);
     }
-    let called = call(target, request, held);
-    event::emit_deferred();
-    called
+    call(target, request, held)
 }
 
 /// Starts an order that plain calls left, and gives where this thread's ring has it; `None` where it has ended, or another

@@ -102,9 +102,7 @@ fn start_by_route(
     held: &mut Held,
     context: &Context<'_>,
 ) -> Result<Started, Error> {
-    let called = call(target, request, held);
-    event::emit_deferred();
-    let choice = match called {
+    let choice = match call(target, request, held) {
         Called::Over(ended) => return Ok(Started::Over(ended)),
         Called::Later => {
             context.waker().wake_by_ref();
@@ -141,8 +139,15 @@ pub(crate) enum Called {
     Left(Choice),
 }
 
-/// Carries an operation out by plain calls, where its route is that.
+/// Carries an operation out by plain calls, where its route is that. Called with no driver borrowed and no lock held.
 pub(super) fn call(target: &Target, request: &Request, held: &mut Held) -> Called {
+    let called = call_in_a_row(target, request, held);
+    event::emit_deferred();
+    called
+}
+
+#[inline]
+fn call_in_a_row(target: &Target, request: &Request, held: &mut Held) -> Called {
     let mut choice = target.lanes.choose(target, request);
     while matches!(choice, Choice::Attempt | Choice::Inline) {
         let row = INLINE.get() + 1;
