@@ -351,3 +351,28 @@ fn f44_wakers_of_those_who_wait_for_memory_come_back_to_the_pool() {
         assert!(first.calls.load(Ordering::SeqCst) > 0 && second.calls.load(Ordering::SeqCst) > 0);
     });
 }
+
+#[test]
+fn f44_a_waker_that_panics_does_not_keep_others_from_being_woken() {
+    struct Panics;
+    impl std::task::Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+    struct Counts(AtomicUsize);
+    impl std::task::Wake for Counts {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let (pool, counts) = (Pool::new(2 * PAGE), Arc::new(Counts(AtomicUsize::new(0))));
+    let whole = pool.get(2 * PAGE).unwrap();
+    let (mut one, mut two) = (pin!(pool.get_async(PAGE)), pin!(pool.get_async(PAGE)));
+    let (panics, wakes) = (Waker::from(Arc::new(Panics)), Waker::from(Arc::clone(&counts)));
+    assert!(one.as_mut().poll(&mut Context::from_waker(&panics)).is_pending());
+    assert!(two.as_mut().poll(&mut Context::from_waker(&wakes)).is_pending());
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(whole))).is_err());
+    assert_eq!(counts.0.load(Ordering::SeqCst), 1, "the second was served too");
+    assert!(two.as_mut().poll(&mut Context::from_waker(&wakes)).is_ready());
+}

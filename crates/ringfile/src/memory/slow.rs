@@ -9,7 +9,6 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Waker;
 
 use super::block::{Block, Kind, Numbers};
 use super::class::{self, CLASSES, LARGEST, SLAB};
@@ -20,7 +19,7 @@ use super::frozen::FrozenParts;
 use super::kernel::Cell;
 use super::mapping::{HugePages, Mapping, page_size};
 use super::region::{REGION_MAX, Region};
-use super::waiters::Waiters;
+use super::waiters::{Waiters, wake_all};
 
 /// The first region's size; each further one is twice as large, so that a low limit on locked memory still lets
 /// the first ones, which are searched first, be registered.
@@ -376,7 +375,7 @@ impl Core {
         let closed = inner.closed;
         drop(inner);
         drop(mapping);
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers.into_iter());
         closed
     }
 

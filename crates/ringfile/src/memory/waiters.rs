@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -50,6 +51,20 @@ thread_local! {
 /// Says whether this thread runs tasks, so that a blocking get must fail instead of sleeping. Gives what was before.
 pub(crate) fn set_thread_must_not_block(runs_tasks: bool) -> bool {
     MUST_NOT_BLOCK.replace(runs_tasks)
+}
+
+/// Wakes all, also if a waker panics: who was served is not told twice. Called with no lock held.
+pub(super) fn wake_all(wakers: impl Iterator<Item = Waker>) {
+    struct Rest<I: Iterator<Item = Waker>>(I);
+    impl<I: Iterator<Item = Waker>> Drop for Rest<I> {
+        fn drop(&mut self) {
+            for waker in self.0.by_ref() {
+                // The first panic goes on.
+                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            }
+        }
+    }
+    Rest(wakers).0.by_ref().for_each(Waker::wake);
 }
 
 impl Core {
@@ -144,7 +159,7 @@ impl Core {
         let wakers = self.serve_queue(&mut inner);
         let answer = inner.waiters.served.remove(&mine);
         drop(inner);
-        wakers.into_iter().filter(|other| !other.will_wake(waker)).for_each(Waker::wake);
+        wake_all(wakers.into_iter().filter(|other| !other.will_wake(waker)));
         match answer {
             Some(answer) => Poll::Ready(answer),
             None => {
@@ -193,7 +208,7 @@ impl Core {
             wakers = self.serve_queue(&mut inner);
         }
         drop(inner);
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers.into_iter());
         // If it was served already, the buffer's way back serves the next.
         drop((answer, waiter));
     }
