@@ -14,6 +14,7 @@ use super::shared::Mail;
 use super::slot::{CANCELLED, Key, Kind, Owner, State, is_durable};
 use super::wake::Wake;
 use super::{ATTEMPTS, Aftermath, Driver, Finished, Metrics, Order, Rings, Route, Sink, Waiting};
+use crate::event;
 use crate::ring::{Cqe, Until};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -169,7 +170,9 @@ impl Driver {
         let shut =
             self.rings.as_mut().is_some_and(|rings| !polled && std::mem::replace(&mut rings.shut, true));
         if !shut {
-            tracing::warn!(%error, "io_uring_enter failed, so do the operations that it did not take");
+            event::defer(move || {
+                tracing::warn!(%error, "io_uring_enter failed, so do the operations that it did not take");
+            });
         }
         self.refused_since = None;
         let mut refused = Vec::new();
@@ -264,7 +267,13 @@ impl Driver {
             }
             user_data => {
                 self.counts.stray += 1;
-                tracing::error!(user_data, result = cqe.result, "a completion that belongs to no operation");
+                event::defer(move || {
+                    tracing::error!(
+                        user_data,
+                        result = cqe.result,
+                        "a completion that belongs to no operation"
+                    );
+                });
             }
         }
     }

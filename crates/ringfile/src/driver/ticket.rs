@@ -15,6 +15,7 @@ use super::shared::{self, Mail};
 use super::wake::Wake;
 use super::{Ended, Errand, Finished, Key, Request, Route, Target, with};
 use crate::error::Error;
+use crate::event;
 use crate::memory::Held;
 
 /// An operation that was started. Dropping it cancels the operation; its buffer is dropped when the kernel is done.
@@ -72,6 +73,7 @@ fn start_here(
         driver.submit(key);
         Ok(Ticket { driver: driver.shared.id, key })
     });
+    event::emit_deferred();
     started.unwrap_or(Err(Refused::Outside))
 }
 
@@ -118,6 +120,7 @@ fn start_by_route(
             Ok(ticket) => return Ok(Started::Here(ticket)),
             Err(Refused::NoRing(error)) if target.lanes.route() != Route::Ring => {
                 super::refused::warn_of_no_ring(&error);
+                event::emit_deferred();
                 here = false;
             }
             Err(Refused::Outside) => here = false,
@@ -127,6 +130,7 @@ fn start_by_route(
     debug_assert!(!here || choice == Choice::Workers);
     let (mut errand, order) = Errand::new(target, request, held, context.waker());
     errand.carried_by(super::send(order, choice));
+    event::emit_deferred();
     Ok(Started::Elsewhere(errand))
 }
 
@@ -139,8 +143,15 @@ pub(crate) enum Called {
     Left(Choice),
 }
 
-/// Carries an operation out by plain calls, where its route is that.
+/// Carries an operation out by plain calls, where its route is that. Called with no driver borrowed and no lock held.
 pub(super) fn call(target: &Target, request: &Request, held: &mut Held) -> Called {
+    let called = call_in_a_row(target, request, held);
+    event::emit_deferred();
+    called
+}
+
+#[inline]
+fn call_in_a_row(target: &Target, request: &Request, held: &mut Held) -> Called {
     let mut choice = target.lanes.choose(target, request);
     while matches!(choice, Choice::Attempt | Choice::Inline) {
         let row = INLINE.get() + 1;
