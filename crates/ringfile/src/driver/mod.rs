@@ -54,7 +54,7 @@ pub(crate) use prepare::MOST_AT_ONCE;
 pub(crate) use refused::{after_fork, why_refused};
 pub(crate) use route::{Lanes, default_route};
 pub use route::{Route, set_default_route};
-pub(crate) use shared::Shared;
+pub(crate) use shared::{Call, Shared};
 pub(crate) use slot::{Key, Kind, Request};
 pub(crate) use stay::Stay;
 pub(crate) use target::{FileKind, Multiples, Target};
@@ -230,6 +230,7 @@ type Rest = (Held, Wake, Option<Given>);
 impl Driver {
     fn new(options: RingOptions) -> Box<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
+        crate::ring::fork::hold_over_forks(hold_locks);
         let shared = Arc::new(Shared::new(NEXT.fetch_add(1, Ordering::Relaxed)));
         shared::register(&shared);
         Box::new(Self {
@@ -500,8 +501,12 @@ pub(crate) fn close(target: &Arc<Target>) {
 }
 
 /// The locks of the whole process, for [`crate::ring::fork`]. A driver that retires may drop files, so theirs comes after.
+/// What is made once, by whoever comes first, is made before: a child would wait for ever for the thread that was at it.
 fn hold_locks() -> Box<dyn Any> {
-    Box::new((shared::lock_all(), target::numbers(), crate::ring::registry::holder()))
+    route::prepare_clock();
+    let (workers, making) = (workers::hold(), iothreads::hold());
+    let (all, drivers) = shared::hold();
+    Box::new((workers, making, drivers, all, target::numbers(), crate::ring::registry::holder()))
 }
 
 /// Looks at the counts of every thread, then does `last`; no thread's counts are retired meanwhile.

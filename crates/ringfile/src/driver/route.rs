@@ -128,6 +128,11 @@ fn now() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
 }
 
+/// Sets what [`now`] counts from, so that no thread is at it in a fork.
+pub(super) fn prepare_clock() {
+    now();
+}
+
 impl Lane {
     pub(crate) const fn new() -> Self {
         Self {

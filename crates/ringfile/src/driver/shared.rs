@@ -3,9 +3,11 @@
 //!
 //! An operation that stays on its thread never comes here. What always holds:
 //!
+//! - whoever forks holds every lock here, so that a child finds them free;
 //! - a thread that was notified before it slept does not sleep, and one that sleeps is woken ([`Sleep`]);
 //! - once a driver is inactive, every result that nobody took is in `finished`.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +19,7 @@ use std::time::Instant;
 use rustix::event::EventfdFlags;
 
 use super::sleep::{Asleep, Sleep};
-use super::{Finished, Key, Order, Sink};
+use super::{Finished, Key, Order, Sink, TaskNumber};
 use crate::metrics::Counters;
 use crate::ring::fork;
 
@@ -46,6 +48,18 @@ pub(crate) struct Inner {
     pub closed: bool,
 }
 
+/// What other threads ask of the loop of a driver's thread.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    pub woken: Vec<TaskNumber>,
+    pub calls: Vec<Call>,
+    /// There is no loop.
+    pub closed: bool,
+}
+
+/// Something to do on the thread.
+pub(crate) type Call = Box<dyn FnOnce() + Send>;
+
 /// See the module.
 pub(crate) struct Shared {
     pub id: u64,
@@ -56,6 +70,7 @@ pub(crate) struct Shared {
     errands: AtomicUsize,
     process: fork::Mark,
     inner: Mutex<Inner>,
+    tasks: Mutex<Tasks>,
     pub counters: Counters,
 }
 
@@ -69,12 +84,18 @@ impl Shared {
             errands: AtomicUsize::new(0),
             process: fork::Mark::current(),
             inner: Mutex::new(Inner::default()),
+            tasks: Mutex::default(),
             counters: Counters::default(),
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What concerns the thread's loop.
+    pub(crate) fn tasks(&self) -> MutexGuard<'_, Tasks> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Leaves something for the thread to do, and wakes it. With `inner` locked by the caller, who saw it active.
@@ -194,7 +215,17 @@ static ALL: Mutex<All> = Mutex::new(None);
 
 type All = Option<HashMap<u64, Arc<Shared>>>;
 
-pub(super) fn lock_all() -> MutexGuard<'static, All> {
+/// Takes the list of all drivers, and what others may touch of each, for a fork.
+pub(super) fn hold() -> (MutexGuard<'static, All>, Vec<Box<dyn Any>>) {
+    let all = lock_all();
+    let held = all.iter().flat_map(HashMap::values).flat_map(|shared| {
+        [fork::hold(Arc::clone(shared), Shared::lock), fork::hold(Arc::clone(shared), Shared::tasks)]
+    });
+    let held = held.collect();
+    (all, held)
+}
+
+fn lock_all() -> MutexGuard<'static, All> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
