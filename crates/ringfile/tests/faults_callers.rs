@@ -1,17 +1,31 @@
-//! Callers that do what the library did not ask for: they poll without having been woken, drop what is in flight by the ten
-//! thousand, and call back from their wakers.
+//! Callers that do what the library did not ask for: they poll without having been woken, and
+//! call back from their wakers (F35, F44).
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 mod support;
 
+use std::cell::Cell;
 use std::future::{Future, IntoFuture};
+use std::io::Write;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
-use ringfile::{Batch, OpenOptions, Pool, Route};
-use support::{Folder, assert_content, content, in_child, is_without_ring, wait_for};
+use ringfile::{Batch, File, OpenOptions, Pool, Route, Runtime, block_on, thread_metrics};
+use support::{
+    Folder, assert_content, content, in_child, is_without_ring, must_end, needs_ring, open_on_ring,
+    poll_once, wait_for, yield_now,
+};
+
+const PAGE: usize = 4096;
+
+/// A pipe that nothing comes out of yet.
+fn pipe() -> (File, std::io::PipeWriter) {
+    let (theirs, ours) = std::io::pipe().unwrap();
+    (File::from(std::fs::File::from(std::os::fd::OwnedFd::from(theirs))), ours)
+}
 
 #[test]
 fn f35_a_batch_with_merged_reads_may_be_polled_without_having_been_woken() {
@@ -55,4 +69,207 @@ fn f35_a_batch_with_merged_reads_may_be_polled_without_having_been_woken() {
     }
     wait_for("the memory", || pool.metrics().in_use == 0);
     assert_eq!(PANICS.load(Ordering::Relaxed), 0, "a thread of the library panicked");
+}
+
+/// A waker whose clone, wake and drop each call `act`.
+struct CallsBack<F>(F);
+
+impl<F: Fn() + Send + Sync + 'static> CallsBack<F> {
+    const TABLE: RawWakerVTable = RawWakerVTable::new(Self::clone, Self::wake, Self::wake_by_ref, Self::drop);
+
+    fn waker(act: F) -> Waker {
+        // SAFETY: the table's functions take what `Arc::into_raw` gave, and count its references.
+        unsafe { Waker::from_raw(RawWaker::new(Arc::into_raw(Arc::new(Self(act))).cast(), &Self::TABLE)) }
+    }
+
+    unsafe fn clone(data: *const ()) -> RawWaker {
+        // SAFETY: the caller's reference keeps it alive.
+        let it = unsafe { &*data.cast::<Self>() };
+        (it.0)();
+        // SAFETY: as above; the new waker gets a reference of its own.
+        unsafe { Arc::increment_strong_count(data.cast::<Self>()) };
+        RawWaker::new(data, &Self::TABLE)
+    }
+
+    unsafe fn wake(data: *const ()) {
+        // SAFETY: the caller gives its reference away.
+        unsafe {
+            Self::wake_by_ref(data);
+            Self::drop(data);
+        }
+    }
+
+    unsafe fn wake_by_ref(data: *const ()) {
+        // SAFETY: the caller's reference keeps it alive.
+        unsafe { ((*data.cast::<Self>()).0)() };
+    }
+
+    unsafe fn drop(data: *const ()) {
+        // SAFETY: the caller gives its reference away.
+        let it = unsafe { Arc::from_raw(data.cast::<Self>()) };
+        (it.0)();
+    }
+}
+
+thread_local! {
+    /// A waker's call back is under way: what that does calls no further.
+    static CALLS: Cell<bool> = const { Cell::new(false) };
+}
+
+fn once_at_a_time(act: impl FnOnce()) {
+    if !CALLS.replace(true) {
+        act();
+        CALLS.set(false);
+    }
+}
+
+#[test]
+fn f44_a_waker_may_wait_for_the_threads_that_carry_its_operation_out() {
+    must_end("a waker that reads files by itself", || {
+        let folder = Folder::new();
+        let path = folder.file("data", &content(0, PAGE));
+        let routes = [Route::Workers, Route::Ring];
+        for route in routes.into_iter().filter(|&route| route == Route::Workers || !is_without_ring()) {
+            let file = OpenOptions::new().read(true).route(route).open(&path).unwrap();
+            for of_batch in [false, true] {
+                let (theirs, ours) = std::io::pipe().unwrap();
+                let theirs = std::fs::File::from(std::os::fd::OwnedFd::from(theirs));
+                let pipe = OpenOptions::new().route(route).adopt(theirs).unwrap();
+                let file = file.clone();
+                // Ends the operation itself, then waits for a thread that may be ending it.
+                let waker = CallsBack::waker(move || {
+                    once_at_a_time(|| {
+                        (&ours).write_all(b"x").unwrap();
+                        for _ in 0..20 {
+                            let got = futures::executor::block_on(file.read_at(vec![0; PAGE], 0)).unwrap();
+                            assert_content(&got, 0);
+                        }
+                    });
+                });
+                let mut batch = Batch::new();
+                batch.read(&pipe, Vec::with_capacity(1), 0);
+                let mut run = batch.into_future();
+                let mut read = pipe.read_at(Vec::with_capacity(1), 0);
+                let mut poll = |context: &mut Context<'_>| match of_batch {
+                    true => Pin::new(&mut run).poll(context).map(|mut results| {
+                        assert_eq!(results.remove(0).result.unwrap(), 1);
+                    }),
+                    false => Pin::new(&mut read).poll(context).map(|got| assert_eq!(got.unwrap().len(), 1)),
+                };
+                assert!(poll(&mut Context::from_waker(Waker::noop())).is_pending());
+                wait_for("the operation", || poll(&mut Context::from_waker(&waker)).is_ready());
+            }
+        }
+    });
+}
+
+#[test]
+fn f44_a_waker_may_use_its_own_thread_s_driver() {
+    let name = "f44_a_waker_may_use_its_own_thread_s_driver";
+    if !needs_ring(name) {
+        return;
+    }
+    must_end("a waker that uses the driver", || {
+        let folder = Folder::new();
+        let file = open_on_ring(folder.file("data", &content(0, PAGE)));
+        let (pipe, mut writer) = pipe();
+        let other: &'static File = Box::leak(Box::new(file.clone()));
+        block_on(async {
+            file.read_at(vec![0; PAGE], 0).await.unwrap();
+            let calls = Arc::new(AtomicUsize::new(0));
+            let count = Arc::clone(&calls);
+            let waker = CallsBack::waker(move || {
+                once_at_a_time(|| {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    // A driver that is borrowed further up the stack shows no counts.
+                    let before = thread_metrics();
+                    assert_ne!(before.ops, 0, "the driver is borrowed");
+                    let mut read = other.read_at(vec![0; PAGE], 0);
+                    assert!(Pin::new(&mut read).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+                    drop(read);
+                    assert_eq!((thread_metrics() - before).cancelled, 1, "it was not on this thread's ring");
+                });
+            });
+            let mut read = pipe.read_at(Vec::with_capacity(8), 0);
+            let context = &mut Context::from_waker(&waker);
+            assert!(Pin::new(&mut read).poll(context).is_pending());
+            assert!(poll_once(&mut read).await.is_pending());
+            assert!(Pin::new(&mut read).poll(context).is_pending());
+            writer.write_all(b"x").unwrap();
+            while Pin::new(&mut read).poll(context).is_pending() {
+                yield_now().await;
+            }
+            assert!(calls.load(Ordering::Relaxed) >= 4);
+        });
+    });
+}
+
+#[test]
+fn f44_a_waker_of_a_future_that_moved_may_poll_another_of_that_thread() {
+    let name = "f44_a_waker_of_a_future_that_moved_may_poll_another_of_that_thread";
+    if !needs_ring(name) {
+        return;
+    }
+    must_end("a waker that polls another future", || {
+        let ((sender, futures), (end, ends)) = (mpsc::channel(), mpsc::channel::<()>());
+        let (pipe, mut writer) = pipe();
+        let pipe: &'static File = Box::leak(Box::new(pipe));
+        let owner = std::thread::spawn(move || {
+            block_on(async {
+                for _ in 0..2 {
+                    let mut read = pipe.read_at(Vec::with_capacity(1), 0);
+                    assert!(poll_once(&mut read).await.is_pending());
+                    sender.send(read).unwrap();
+                }
+                while ends.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
+                    yield_now().await;
+                }
+            });
+        });
+        let (mut read, other) = (futures.recv().unwrap(), futures.recv().unwrap());
+        let other = std::sync::Mutex::new(other);
+        let waker = CallsBack::waker(move || {
+            once_at_a_time(|| {
+                let context = &mut Context::from_waker(Waker::noop());
+                let _ = Pin::new(&mut *other.lock().unwrap()).poll(context).is_pending();
+            });
+        });
+        let context = &mut Context::from_waker(&waker);
+        assert!(Pin::new(&mut read).poll(context).is_pending());
+        writer.write_all(b"xx").unwrap();
+        wait_for("the read", || Pin::new(&mut read).poll(context).is_ready());
+        drop(waker);
+        drop(end);
+        owner.join().unwrap();
+    });
+}
+
+#[test]
+fn f44_a_waker_of_a_task_s_handle_may_wait_for_that_task_s_thread() {
+    must_end("a waker that waits for a task", || {
+        let runtime = Arc::new(Runtime::builder().threads(1).build().unwrap());
+        let (end, ends) = task();
+        let mut handle = runtime.spawn(ends);
+        assert!(Pin::new(&mut handle).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let (spawner, end) = (Arc::clone(&runtime), std::sync::Mutex::new(Some(end)));
+        let waker = CallsBack::waker(move || {
+            once_at_a_time(|| {
+                if let Some(end) = end.lock().unwrap().take() {
+                    drop(end);
+                    // The first task ends before this one begins.
+                    spawner.spawn(async { yield_now().await }).join().unwrap();
+                    spawner.spawn(async {}).join().unwrap();
+                }
+            });
+        });
+        wait_for("the task", || Pin::new(&mut handle).poll(&mut Context::from_waker(&waker)).is_ready());
+    });
+}
+
+/// A future that is ready once the sender was dropped.
+fn task() -> (futures::channel::oneshot::Sender<()>, impl Future<Output = ()> + Send) {
+    let (sender, receiver) = futures::channel::oneshot::channel();
+    (sender, async move {
+        let _ = receiver.await;
+    })
 }

@@ -273,7 +273,7 @@ impl AsyncReads {
                 if going.entries.elsewhere == 0 {
                     return Some(more.try_into().unwrap_or(u32::MAX));
                 }
-                if inbox.wake(&visit.waker()) {
+                if inbox.wake(visit.waker()) {
                     return Some(1);
                 }
             }

@@ -1,17 +1,42 @@
-//! What a turn of the driver leaves to do once it is not borrowed any more: wake tasks, drop buffers and files, hand over
-//! results.
+//! What a turn of the driver leaves to do once it is not borrowed any more: wake tasks, drop buffers and files, tell
+//! subscribers, hand over results.
 //!
 //! Knows tasks, buffers and orders, and no ring. What always holds: what is done here may run anybody's code, which may
 //! come back to the driver; where that panics, the rest is done the next time.
 
+use std::io;
 use std::sync::Arc;
 use std::task::Waker;
 
 use super::order::{Order, Sink};
+use super::refused::warn_of_no_ring;
 use super::target::Given;
 use super::wake::{TaskNumber, Wake};
 use super::{Finished, send_to_workers};
+use crate::error::Error;
 use crate::memory::Held;
+
+/// What is told through `tracing`, whose subscriber may come back to the driver.
+pub(super) enum Event {
+    EnterFailed(io::Error),
+    Stray { user_data: u64, result: i32 },
+    NoRing(Error),
+}
+
+impl Event {
+    #[cold]
+    fn tell(self) {
+        match self {
+            Self::EnterFailed(error) => {
+                tracing::warn!(%error, "io_uring_enter failed, so do the operations that it did not take");
+            }
+            Self::Stray { user_data, result } => {
+                tracing::error!(user_data, result, "a completion that belongs to no operation");
+            }
+            Self::NoRing(error) => warn_of_no_ring(&error),
+        }
+    }
+}
 
 /// See the module. Kept by the loop, so that it is filled without allocating.
 #[derive(Default)]
@@ -19,8 +44,11 @@ pub(crate) struct Aftermath {
     /// Tasks of this thread's loop to put back into its queue.
     pub tasks: Vec<TaskNumber>,
     pub(super) wakers: Vec<Waker>,
+    pub(super) events: Vec<Event>,
     pub(super) buffers: Vec<Held>,
     pub(super) files: Vec<Given>,
+    /// Sinks that others named: a batch's may be the last trace of it.
+    pub(super) sinks: Vec<Arc<dyn Sink>>,
     /// Results of orders, and who gets them.
     pub(super) ended: Vec<(Arc<dyn Sink>, u32, Finished)>,
     /// The sink for whom this is kept, by its number; and its results, which it takes in by itself.
@@ -66,7 +94,8 @@ impl Aftermath {
 
     #[inline]
     pub(super) fn settle(&mut self) {
-        if self.has_something() || !self.files.is_empty() {
+        if self.has_something() || !(self.files.is_empty() && self.sinks.is_empty() && self.events.is_empty())
+        {
             self.settle_all();
         }
     }
@@ -74,8 +103,10 @@ impl Aftermath {
     #[inline(never)]
     fn settle_all(&mut self) {
         for_each(&mut self.wakers, Waker::wake);
+        for_each(&mut self.events, Event::tell);
         self.buffers.clear();
         self.files.clear();
+        self.sinks.clear();
         for_each(&mut self.ended, |(sink, index, finished)| sink.done(index, finished));
         for_each(&mut self.orders, |(order, errno)| match errno {
             Some(errno) => order.refuse(errno),

@@ -7,9 +7,10 @@ use std::io;
 
 use linux_raw_sys::io_uring as uapi;
 
+use super::aftermath::Event;
 use super::order::Holding;
 use super::prepare::{BELL, IGNORED};
-use super::refused::{REFUSED_ORDERS, Refused, warn_of_no_ring};
+use super::refused::{REFUSED_ORDERS, Refused};
 use super::shared::Mail;
 use super::slot::{CANCELLED, Key, Kind, Owner, State};
 use super::target::FileKind;
@@ -155,7 +156,7 @@ impl Driver {
         let shut =
             self.rings.as_mut().is_some_and(|rings| !polled && std::mem::replace(&mut rings.shut, true));
         if !shut {
-            tracing::warn!(%error, "io_uring_enter failed, so do the operations that it did not take");
+            after.events.push(Event::EnterFailed(error));
         }
         self.refused_since = None;
         let mut refused = Vec::new();
@@ -212,7 +213,7 @@ impl Driver {
     fn completed(&mut self, cqe: Cqe, polled: bool, after: &mut Aftermath) {
         let key = Key::from_user_data(cqe.user_data);
         let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) else {
-            return self.not_an_operation(cqe);
+            return self.not_an_operation(cqe, after);
         };
         let all_at_once = slot.done == 0 && cqe.result > 0 && cqe.result as usize == slot.want;
         if all_at_once && slot.kind.moves_data() {
@@ -224,7 +225,7 @@ impl Driver {
     }
 
     #[cold]
-    fn not_an_operation(&mut self, cqe: Cqe) {
+    fn not_an_operation(&mut self, cqe: Cqe, after: &mut Aftermath) {
         match cqe.user_data {
             IGNORED => {}
             BELL => {
@@ -237,7 +238,7 @@ impl Driver {
             }
             user_data => {
                 self.counts.stray += 1;
-                tracing::error!(user_data, result = cqe.result, "a completion that belongs to no operation");
+                after.events.push(Event::Stray { user_data, result: cqe.result });
             }
         }
     }
@@ -392,7 +393,7 @@ impl Driver {
                 return Some(key);
             }
             Err(Refused::NoRing(error)) if order.target.lanes.route() != Route::Ring => {
-                warn_of_no_ring(&error);
+                after.events.push(Event::NoRing(error));
                 after.orders.push((order, None));
             }
             Err(refused) => {

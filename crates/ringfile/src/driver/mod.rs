@@ -37,7 +37,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
@@ -86,6 +86,15 @@ pub(crate) struct Ended {
 pub(crate) struct Finished {
     pub held: Held,
     pub ended: Ended,
+}
+
+/// What the poll of an operation found.
+enum Polled {
+    Over(Ended),
+    /// The task is woken when it is over.
+    Pending,
+    /// The waker is to be cloned, which is not done while the driver is borrowed: it may run anybody's code.
+    NeedsWaker,
 }
 
 /// What waits for room in the submission queue.
@@ -336,23 +345,25 @@ impl Driver {
         self.rings.as_ref().is_some_and(|rings| rings.main.is_ours() && !(rings.shut && idle))
     }
 
+    /// Takes the result if it is there; else makes sure that `waker`'s task is woken. `wake` is made of `waker` if an
+    /// earlier call said that it is needed, and is what was there before after the call.
     #[inline]
-    fn poll(
-        &mut self,
-        key: Key,
-        context: &Context<'_>,
-        held: &mut Held,
-        before: &mut Wake,
-    ) -> Option<Poll<Ended>> {
+    fn poll(&mut self, key: Key, waker: &Waker, held: &mut Held, wake: &mut Wake) -> Option<Polled> {
         let slot = self.slots.get(key)?;
         if slot.owner == Owner::Afar {
             return None;
         }
-        if slot.state != State::Done {
-            *before = slot.wake.update(context.waker());
-            return Some(Poll::Pending);
+        if slot.state == State::Done {
+            return Some(Polled::Over(self.take(key.slot, held)));
         }
-        Some(Poll::Ready(self.take(key.slot, held)))
+        if slot.wake.wakes(waker) {
+            return Some(Polled::Pending);
+        }
+        if matches!(wake, Wake::Nobody) {
+            return Some(Polled::NeedsWaker);
+        }
+        std::mem::swap(&mut slot.wake, wake);
+        Some(Polled::Pending)
     }
 
     /// Frees the slot of an operation that is done, or never began.

@@ -203,21 +203,24 @@ impl Errand {
         if !self.outcome.process.is_current() {
             return Poll::Ready(self.give_up_inherited(held));
         }
+        if matches!(&*self.outcome.lock(), State::Open(waker) if waker.will_wake(context.waker())) {
+            return Poll::Pending;
+        }
+        // Wakers may run anybody's code and own anything, so none is cloned or dropped under the lock.
+        let waker = context.waker().clone();
         let mut state = self.outcome.lock();
-        match std::mem::replace(&mut *state, State::Closed) {
-            State::Open(waker) => {
-                let same = waker.will_wake(context.waker());
-                *state = State::Open(if same { waker.clone() } else { context.waker().clone() });
-                drop(state);
-                // Wakers may own anything, so none is dropped under the lock.
-                drop(waker);
-                Poll::Pending
-            }
+        let before = if matches!(*state, State::Open(_)) {
+            std::mem::replace(&mut *state, State::Open(waker))
+        } else {
+            std::mem::replace(&mut *state, State::Closed)
+        };
+        drop(state);
+        match before {
             State::Ended(finished) => {
                 *held = finished.held;
                 Poll::Ready(finished.ended)
             }
-            State::Closed => Poll::Pending,
+            State::Open(_) | State::Closed => Poll::Pending,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Knows what the routes and the workers are, and starts nothing.
 
 use std::io;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use super::route::{self, Route};
 use super::{Target, with, workers};
@@ -40,10 +40,11 @@ pub(crate) fn after_fork() -> Error {
 /// Says once what is in the way of a ring.
 #[cold]
 pub(super) fn warn_of_no_ring(error: &Error) {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| {
+    // No `Once`: the warning may run code that comes back here.
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !DONE.swap(true, Ordering::Relaxed) {
         tracing::warn!(%error, "workers carry operations out, as no ring can be had");
-    });
+    }
 }
 
 /// With which errno an I/O thread refused an order last, for want of a ring. An errno is all that an order's end tells.
