@@ -1,5 +1,5 @@
-//! Callers that do what the library did not ask for: they poll without having been woken, and
-//! call back from their wakers (F35, F44).
+//! Callers that do what the library did not ask for: they poll without having been woken, drop what is in flight by the ten
+//! thousand, and call back from their wakers (F35, F37, F44).
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
-use ringfile::{Batch, File, OpenOptions, Pool, Route, Runtime, block_on, thread_metrics};
+use ringfile::{AsyncReads, Batch, File, OpenOptions, Pool, Queue, Route, Runtime, block_on, thread_metrics};
 use support::{
     Folder, assert_content, content, in_child, is_without_ring, must_end, needs_ring, open_on_ring,
     poll_once, wait_for, yield_now,
@@ -69,6 +69,60 @@ fn f35_a_batch_with_merged_reads_may_be_polled_without_having_been_woken() {
     }
     wait_for("the memory", || pool.metrics().in_use == 0);
     assert_eq!(PANICS.load(Ordering::Relaxed), 0, "a thread of the library panicked");
+}
+
+/// The process's memory, in KiB.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn f37_what_is_dropped_in_flight_leaves_nothing_with_a_thread_that_idles() {
+    let name = "f37_what_is_dropped_in_flight_leaves_nothing_with_a_thread_that_idles";
+    if !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    let ((used, is_used), (end, ends)) = (mpsc::channel(), mpsc::channel::<()>());
+    let idle = std::thread::spawn(move || {
+        let (mut queue, file) = (Queue::new(), open_on_ring(&path));
+        let read = |queue: &mut Queue| {
+            queue.read(&file, Vec::with_capacity(PAGE), 0, 0);
+            assert_eq!(queue.wait(1, None), 1);
+            assert_content(&queue.take().unwrap().1.buffer.unwrap(), 0);
+        };
+        read(&mut queue);
+        used.send(()).unwrap();
+        ends.recv().unwrap_err();
+        read(&mut queue);
+    });
+    is_used.recv().unwrap();
+    let (pipe, _silent) = pipe();
+    let context = &mut Context::from_waker(Waker::noop());
+    let pool = Pool::new(1 << 20);
+    let mut drop_many = |count: usize| {
+        for i in 0..count {
+            let mut batch = Batch::new();
+            batch.read(&pipe, pool.get(16).unwrap(), 0);
+            let (mut run, mut read) = (batch.into_future(), pipe.read_at(pool.get(16).unwrap(), 0));
+            assert!(Pin::new(&mut run).poll(context).is_pending());
+            assert!(Pin::new(&mut read).poll(context).is_pending());
+            drop((run, read));
+            if i % 100 == 0 {
+                wait_for("the thread that carries them out", || pool.metrics().in_use == 0);
+            }
+        }
+    };
+    drop_many(5_000);
+    let before = resident();
+    drop_many(55_000);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 8 << 10, "{grown} KiB more for 55,000 batches and as many futures");
+    drop(end);
+    idle.join().unwrap();
 }
 
 /// A waker whose clone, wake and drop each call `act`.
@@ -272,4 +326,80 @@ fn task() -> (futures::channel::oneshot::Sender<()>, impl Future<Output = ()> + 
     (sender, async move {
         let _ = receiver.await;
     })
+}
+
+#[test]
+fn a_file_that_is_closed_elsewhere_while_its_thread_idles_is_given_up_with_the_next_turn() {
+    let name = "a_file_that_is_closed_elsewhere_while_its_thread_idles_is_given_up_with_the_next_turn";
+    if !needs_ring(name) {
+        return;
+    }
+    must_end("files that are closed elsewhere", || {
+        let (waiting, _silent) = pipe();
+        let (mut reads, mut queue) = (AsyncReads::new(), Queue::new());
+        // Through all of it a read is in flight, so that the thread leaves its loops without having drained.
+        reads.start(&waiting, Vec::with_capacity(1), 0);
+        for through_a_loop in [false, true] {
+            let (pipe, mut writer) = pipe();
+            // Often enough that the file is registered.
+            for _ in 0..32 {
+                writer.write_all(b"x").unwrap();
+                queue.read(&pipe, Vec::with_capacity(1), 0, 0);
+                assert_eq!(queue.wait(1, None), 1);
+                assert_eq!(queue.take().unwrap().1.result.unwrap(), 1);
+            }
+            std::thread::spawn(move || drop(pipe)).join().unwrap();
+            if through_a_loop {
+                block_on(async {});
+            } else {
+                queue.submit();
+            }
+            wait_for("the end of the pipe", || {
+                queue.submit();
+                let written = writer.write_all(b"x");
+                written.is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+            });
+        }
+    });
+}
+
+#[test]
+fn a_future_that_a_waker_polls_while_its_thread_waits_for_reads_is_carried_out() {
+    let name = "a_future_that_a_waker_polls_while_its_thread_waits_for_reads_is_carried_out";
+    if !needs_ring(name) {
+        return;
+    }
+    must_end("a future polled inside of a wait", || {
+        let folder = Folder::new();
+        let file = open_on_ring(folder.file("data", &content(0, PAGE)));
+        let file: &'static File = Box::leak(Box::new(file));
+        let pool = Pool::new(PAGE);
+        let ((first, _silent), (second, _silent_too)) = (pipe(), pipe());
+        let (mut queue, mut reads) = (Queue::new(), AsyncReads::new());
+        reads.start(&first, Vec::with_capacity(1), 0);
+        queue.read(&second, pool.get(PAGE).unwrap(), 0, 0);
+        queue.submit();
+        // In a loop nothing is waited for: the memory comes back in the turn of the next wait, and wakes this one.
+        block_on(async { drop(queue) });
+        let begun = Arc::new(std::sync::Mutex::new(None));
+        let slot = Arc::clone(&begun);
+        let waker = CallsBack::waker(move || {
+            once_at_a_time(|| {
+                let mut read = file.read_at(vec![0; PAGE], 0);
+                assert!(Pin::new(&mut read).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+                *slot.lock().unwrap() = Some(read);
+            });
+        });
+        let mut get = Box::pin(pool.get_async(PAGE));
+        CALLS.set(true);
+        assert!(get.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        CALLS.set(false);
+        wait_for("the memory", || {
+            reads.poll(0, false);
+            begun.lock().unwrap().is_some()
+        });
+        CALLS.set(true);
+        let read = begun.lock().unwrap().take().unwrap();
+        assert_content(&futures::executor::block_on(read).unwrap(), 0);
+    });
 }

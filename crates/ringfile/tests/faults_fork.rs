@@ -436,20 +436,36 @@ fn f38_no_child_waits_for_a_lock_that_another_thread_had() {
 }
 
 #[test]
-fn f38_a_child_gets_an_error_for_a_task_of_the_parent_s_threads() {
-    let name = "f38_a_child_gets_an_error_for_a_task_of_the_parent_s_threads";
+fn f38_a_child_gets_an_error_for_a_batch_and_a_task_of_the_parent_s_threads() {
+    let name = "f38_a_child_gets_an_error_for_a_batch_and_a_task_of_the_parent_s_threads";
     if !in_child(name) {
         return;
     }
+    let (theirs, mut ours) = std::io::pipe().unwrap();
+    let pipe = File::from(std::fs::File::from(OwnedFd::from(theirs)));
+    let mut batch = ringfile::Batch::new();
+    batch.read(&pipe, Vec::with_capacity(10), 0);
+    let mut run = Some(batch.into_future());
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(Pin::new(run.as_mut().unwrap()).poll(context).is_pending());
     let runtime = ringfile::Runtime::builder().threads(1).build().unwrap();
     let (end, ends) = futures::channel::oneshot::channel::<u8>();
     let mut handle = Some(runtime.spawn(ends));
     assert_passed(fork(|| {
+        let Poll::Ready(results) = Pin::new(run.as_mut().unwrap()).poll(context) else {
+            panic!("no results")
+        };
+        assert_eq!(results.len(), 1);
+        assert_is_the_parents(results[0].result.as_ref().unwrap_err());
+        drop(run.take());
         let handle = handle.take().unwrap();
         assert!(handle.is_finished());
         assert!(matches!(handle.join(), Err(ringfile::JoinError::Cancelled)));
     }));
-    assert_passed(fork(|| drop(handle.take())));
+    assert_passed(fork(|| drop((run.take(), handle.take()))));
+    ours.write_all(b"parent").unwrap();
+    let results = futures::executor::block_on(run.unwrap());
+    assert_eq!(*results[0].result.as_ref().unwrap(), 6);
     end.send(7).unwrap();
     assert_eq!(handle.unwrap().join().unwrap(), Ok(7));
 }

@@ -311,7 +311,7 @@ impl Batch {
         let Some(visit) = stay.visit() else {
             return self.refuse("the thread ends, and has no ring any more");
         };
-        let running = Running::new(self);
+        let running = Running::new(self, true);
         // A waker or a buffer of others may panic in a turn.
         let _closing = Closing(&running);
         let (mut after, mut results) = (Aftermath::default(), None);
@@ -388,7 +388,7 @@ impl Future for BatchRun {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Done>> {
         let running = match std::mem::replace(&mut self.0, State::Taken) {
-            State::Start(batch) => Running::new(batch),
+            State::Start(batch) => Running::new(batch, false),
             State::Running(running) => running,
             State::Taken => return Poll::Pending,
         };

@@ -340,7 +340,7 @@ impl Going<'_> {
                 Begun::Left(choice) => {
                     let sink = Arc::clone(self.inbox) as Arc<dyn Sink>;
                     let order = Order::new(Arc::clone(target), request, held, sink, index);
-                    let place = driver::dispatch(order, choice, self.starting);
+                    let place = driver::dispatch(order, choice, true, self.starting);
                     self.entries.is_at(index, place);
                 }
             }

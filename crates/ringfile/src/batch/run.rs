@@ -12,6 +12,7 @@ use super::progress::{Progress, Work};
 use super::{Batch, Done, merge, with_refused};
 use crate::driver::{self, Aftermath, Called, Finished, Order, Request, Sink, Target, dispatch, try_calls};
 use crate::memory::Held;
+use crate::ring::fork;
 
 const STOPPED: &str = "an operation of the batch failed, and the batch stops on errors";
 const BARRIER: &str = "an operation before the barrier failed";
@@ -21,6 +22,11 @@ pub(super) struct Running {
     progress: Progress<Plan>,
     /// Nobody wants the results any more.
     closed: AtomicBool,
+    /// The thread that made it waits for it, and turns its driver meanwhile.
+    blocking: bool,
+    /// How many results there will be.
+    len: usize,
+    process: fork::Mark,
 }
 
 /// The operations, and how far they are.
@@ -55,7 +61,8 @@ struct Begun {
 }
 
 impl Running {
-    pub(super) fn new(batch: Batch) -> Arc<Self> {
+    pub(super) fn new(batch: Batch, blocking: bool) -> Arc<Self> {
+        let len = batch.len();
         let mut plan = Plan {
             results: batch.results,
             refused: batch.refused,
@@ -75,11 +82,14 @@ impl Running {
         };
         plan.pass_border();
         let (progress, closed) = (Progress::new(plan), AtomicBool::new(false));
-        Arc::new(Self { progress, closed })
+        Arc::new(Self { progress, closed, blocking, len, process: fork::Mark::current() })
     }
 
     /// Starts what may be started, and returns the results if the batch is over; else `waker` is woken when it is.
     pub(super) fn poll(self: &Arc<Self>, waker: &Waker) -> Option<Vec<Done>> {
+        if !self.process.is_current() {
+            return Some(self.give_up_inherited());
+        }
         self.progress.register(waker);
         self.start();
         let Plan { ops, mut results, refused, .. } = self.progress.take()?;
@@ -87,9 +97,20 @@ impl Running {
         Some(with_refused(results, refused))
     }
 
+    /// In a forked child: the operations, and what they hold, are the parent's, and so may the lock be.
+    #[cold]
+    fn give_up_inherited(&self) -> Vec<Done> {
+        (0..self.len).map(|_| Done { result: Err(driver::after_fork()), buffer: None }).collect()
+    }
+
     /// Starts nothing more, and cancels what is in flight where the kernel still can; that keeps its buffers until it has
     /// ended.
     pub(super) fn close(self: &Arc<Self>) {
+        if !self.process.is_current() {
+            // A thread of the parent may have been changing it; leaked.
+            std::mem::forget(Arc::clone(self));
+            return;
+        }
         self.closed.store(true, Ordering::Release);
         let Some(plan) = self.progress.close() else { return };
         let in_flight = plan.in_flight - usize::from(plan.given_back.is_some());
@@ -109,13 +130,13 @@ impl Running {
         let mut after = Aftermath::default();
         while let Some(mut begun) = self.progress.next(|plan| plan.next_of(&mut target)) {
             let Some(target) = &target else { return };
-            match try_calls(target, &begun.request, &mut begun.held) {
+            match try_calls(target, &begun.request, &mut begun.held, self.blocking) {
                 Called::Over(ended) => self.progress.end(|plan| {
                     plan.end(begun.index, Finished { held: begun.held, ended });
                 }),
                 Called::Later => return self.progress.pause(|plan| plan.given_back = Some(begun)),
                 Called::Left(choice) => {
-                    dispatch(self.order(begun, target), choice, &mut after);
+                    dispatch(self.order(begun, target), choice, self.blocking, &mut after);
                 }
             }
         }
@@ -130,12 +151,18 @@ impl Running {
 
 impl Sink for Running {
     fn done(self: Arc<Self>, index: u32, finished: Finished) {
-        self.progress.end(|plan| plan.end(index, finished));
-        self.start();
+        if self.process.is_current() {
+            self.progress.end(|plan| plan.end(index, finished));
+            self.start();
+        }
     }
 
     fn is_wanted(&self, _: u32) -> bool {
         !self.closed.load(Ordering::Acquire)
+    }
+
+    fn outlives_loops(&self) -> bool {
+        self.blocking
     }
 
     fn address(&self) -> *const () {

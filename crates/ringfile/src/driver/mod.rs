@@ -122,11 +122,9 @@ struct Driver {
     local_sinks: LocalSinks,
     counts: Metrics,
     /// Whether the thread is in its loop.
-    active: bool,
-    /// Other threads were told that it is, or was and may be again.
-    known_as_active: bool,
-    /// It is there only for as long as it waits for a batch or a read.
-    visited: bool,
+    in_loop: bool,
+    /// How many times, one inside the other, the thread waits for operations of its own: see [`stay`].
+    visits: u32,
     /// How many operations there were when counts were published last.
     published_ops: u64,
     options: RingOptions,
@@ -186,7 +184,7 @@ fn send(mut order: Order, choice: route::Choice) -> Option<Arc<Shared>> {
 
 /// The calling thread, where it is in its loop.
 fn owner() -> Option<Arc<Shared>> {
-    with(|driver| (driver.active && !driver.visited).then(|| Arc::clone(&driver.shared))).flatten()
+    with(|driver| driver.in_loop.then(|| Arc::clone(&driver.shared))).flatten()
 }
 
 /// Counts an operation that this thread carried out by itself.
@@ -227,7 +225,7 @@ fn add_to_counts(add: impl FnOnce(&mut Metrics)) {
         let Ok(mut driver) = cell.try_borrow_mut() else { return };
         let driver = driver.get_or_insert_with(|| Driver::new(RingOptions::default()));
         add(&mut driver.counts);
-        if !driver.active {
+        if !driver.in_loop && driver.visits == 0 {
             driver.shared.counters.publish(&driver.current_counts());
         }
     });
@@ -255,41 +253,44 @@ impl Driver {
             spare_orders: Vec::new(),
             local_sinks: LocalSinks::default(),
             counts: Metrics::default(),
-            active: false,
-            known_as_active: false,
-            visited: false,
+            in_loop: false,
+            visits: 0,
             published_ops: 0,
             options,
             shared,
         })
     }
 
-    /// Begins the loop of the thread, or a visit.
-    #[inline]
+    /// Begins the loop of the thread.
     fn activate(&mut self) {
-        self.active = true;
-        if !self.known_as_active {
-            self.known_as_active = true;
-            self.shared.lock().active = true;
-        }
+        self.in_loop = true;
+        self.shared.lock().in_loop = true;
     }
 
-    /// Makes sure that an operation on `target` can be submitted.
+    /// Whether an operation can be started here that somebody will submit and collect: the thread's loop, or, for an
+    /// operation that the thread itself waits for (`own`), its visit. A future that a waker polls during a visit is no
+    /// business of the visit's, which may end at once: its operations go elsewhere.
     #[inline]
-    fn may_start(&mut self, target: &Target) -> Result<(), Refused> {
+    fn takes(&self, own: bool) -> bool {
+        self.in_loop || own && self.visits > 0
+    }
+
+    /// Makes sure that an operation on `target` can be submitted; `own` as for [`takes`](Self::takes).
+    #[inline]
+    fn may_start(&mut self, target: &Target, own: bool) -> Result<(), Refused> {
         match &self.rings {
             Some(rings)
-                if self.active && rings.main.is_ours() && (!target.polled || rings.polled.is_some()) =>
+                if self.takes(own) && rings.main.is_ours() && (!target.polled || rings.polled.is_some()) =>
             {
                 Ok(())
             }
-            _ => self.prepare_rings(target),
+            _ => self.prepare_rings(target, own),
         }
     }
 
     #[cold]
-    fn prepare_rings(&mut self, target: &Target) -> Result<(), Refused> {
-        if !self.active {
+    fn prepare_rings(&mut self, target: &Target, own: bool) -> Result<(), Refused> {
+        if !self.takes(own) {
             return Err(Refused::Outside);
         }
         if route::workers_are_forced() {
@@ -503,10 +504,7 @@ pub(crate) fn close(target: &Arc<Target>) {
             // A forked child has not the thread, which may hold its lock.
             && !shared.is_inherited()
         {
-            let mut inner = shared.lock();
-            if inner.active {
-                shared.post(&mut inner, Mail::Close(target.number));
-            }
+            shared.post(Mail::Close(target.number));
         }
     }
 }

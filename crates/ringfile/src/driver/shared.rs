@@ -5,7 +5,7 @@
 //!
 //! - whoever forks holds every lock here, so that a child finds them free;
 //! - a thread that was notified before it slept does not sleep, and one that sleeps is woken ([`Sleep`]);
-//! - once a driver is inactive, every result that nobody took is in `finished`.
+//! - once a thread has left its loop, every result that nobody took is in `finished`.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -23,7 +23,9 @@ use super::{Finished, Key, Order, Sink, TaskNumber};
 use crate::metrics::Counters;
 use crate::ring::fork;
 
-/// What another thread asks of a driver.
+/// What another thread asks of a driver. [`Close`](Self::Close) is kept whether the thread is in its loop or not: there is
+/// at most one for each file that the driver has in use. All else concerns operations that are in flight, which only a
+/// thread in its loop has, so none is kept for another: it might never read it.
 pub(crate) enum Mail {
     /// A future is now polled elsewhere: its result goes to `finished`.
     Watch(Key),
@@ -38,7 +40,7 @@ pub(crate) enum Mail {
 #[derive(Default)]
 pub(crate) struct Inner {
     /// Whether the thread is in its loop, so that mail gets read.
-    pub active: bool,
+    pub in_loop: bool,
     pub mail: Vec<Mail>,
     /// Operations that other threads have this one carry out.
     pub orders: Vec<Order>,
@@ -98,11 +100,19 @@ impl Shared {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves something for the thread to do, and wakes it. With `inner` locked by the caller, who saw it active.
-    pub(crate) fn post(&self, inner: &mut Inner, mail: Mail) {
-        inner.mail.push(mail);
-        self.sleep.mail_came();
-        self.notify();
+    /// Leaves something for the thread to do, and wakes it.
+    pub(crate) fn post(&self, mail: Mail) {
+        let mut inner = self.lock();
+        self.post_locked(&mut inner, mail);
+    }
+
+    /// As [`post`](Self::post), with `inner` locked by the caller.
+    pub(crate) fn post_locked(&self, inner: &mut Inner, mail: Mail) {
+        if inner.in_loop || matches!(mail, Mail::Close(_)) {
+            inner.mail.push(mail);
+            self.sleep.mail_came();
+            self.notify();
+        }
     }
 
     /// Notes an operation that the thread must not leave its loop before the end of.
@@ -128,13 +138,9 @@ impl Shared {
 
     /// Gets the orders of a sink cancelled. The sink lives at least until then, so that no other has its address.
     pub(crate) fn post_cancellation(&self, sink: Arc<dyn Sink>) {
-        if self.is_inherited() {
-            // The thread is not there, and may have had the lock.
-            return;
-        }
-        let mut inner = self.lock();
-        if inner.active {
-            self.post(&mut inner, Mail::CancelOrders(sink));
+        // In a forked child the thread is not there.
+        if !self.is_inherited() {
+            self.post(Mail::CancelOrders(sink));
         }
     }
 

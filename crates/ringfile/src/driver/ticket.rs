@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use super::dispatch::is_here;
 use super::plain::{self, Attempt};
 use super::refused::Refused;
 use super::route::{self, Choice, Taken};
@@ -67,7 +68,7 @@ fn start_here(
 ) -> Result<Ticket, Refused> {
     let mut wake = Wake::new(context.waker());
     let started = with(|driver| {
-        driver.may_start(target)?;
+        driver.may_start(target, false)?;
         driver.files.enter(target, driver.shared.id);
         let key = driver.slots.insert(request, held, target.number, std::mem::take(&mut wake));
         driver.submit(key);
@@ -79,7 +80,7 @@ fn start_here(
 /// Whether an operation that is linked to the next can be started on this thread: both go to one ring.
 pub(crate) fn can_link(target: &Target) -> bool {
     matches!(target.lanes.route(), Route::Auto | Route::Ring)
-        && with(|driver| driver.may_start(target).is_ok()) == Some(true)
+        && with(|driver| driver.may_start(target, false).is_ok()) == Some(true)
 }
 
 /// So many short inline operations in a row, a task yields to others once. To yield costs 0.2 µs, a quarter of a small
@@ -109,7 +110,7 @@ fn start_by_route(
         }
         Called::Left(choice) => choice,
     };
-    let mut here = with(|driver| driver.active && driver.failed.is_none()) == Some(true);
+    let mut here = is_here(false);
     if choice == Choice::Ring && here {
         match start_here(target, request, held, context) {
             Ok(ticket) => return Ok(Started::Here(ticket)),
@@ -243,12 +244,12 @@ impl Ticket {
             shared::retire(&shared);
             return Poll::Ready(finished);
         }
-        if !inner.active {
+        if !inner.in_loop {
             return Poll::Ready(lost());
         }
         let before = clone.take().and_then(|waker| inner.wakers.insert(self.key, waker));
         if before.is_none() {
-            shared.post(&mut inner, Mail::Watch(self.key));
+            shared.post_locked(&mut inner, Mail::Watch(self.key));
         }
         drop(inner);
         drop(before);
@@ -261,8 +262,8 @@ impl Ticket {
         let mut inner = shared.lock();
         let waker = inner.wakers.remove(&self.key);
         let finished = inner.finished.remove(&self.key);
-        if finished.is_none() && inner.active {
-            shared.post(&mut inner, Mail::Cancel(self.key));
+        if finished.is_none() {
+            shared.post_locked(&mut inner, Mail::Cancel(self.key));
         }
         drop(inner);
         drop((finished, waker));
