@@ -452,6 +452,7 @@ impl Driver {
                 self.cancel_orders(&sink, after);
                 after.sinks.push(sink);
             }
+            Mail::CancelHeld(driver) => self.cancel_held_on_streams(driver, after),
             Mail::Close(number) => {
                 // Another file may have the number by now, if this driver gave the file up on the way of the letter.
                 let is_closed = self.files.target(number).is_some_and(Target::is_closed);
@@ -497,7 +498,7 @@ impl Driver {
 
     /// Whether all that must be waited for are reads which the thread itself holds open.
     pub(super) fn only_lasting(&mut self) -> bool {
-        self.slots.all_outlive_loops()
+        self.slots.of_loop().next().is_none()
     }
 
     /// Gives everything up that the thread need not keep until its next loop. The wakers of futures on other threads,

@@ -459,20 +459,25 @@ fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, after: &mu
     }
 }
 
-/// Ends the loop of this thread: every operation is waited for, results that nobody took are kept for their futures,
-/// files and registrations are given up.
+/// Ends the loop of this thread: every operation is waited for, those on pipes, sockets and terminals, which may wait for
+/// ever, are cancelled, results that nobody took are kept for their futures, files and registrations are given up.
 pub(crate) fn leave(after: &mut Aftermath) {
     while with(Driver::must_drain) == Some(true)
         && !(stay::is_any() && with(Driver::only_lasting) == Some(true))
     {
         with(|driver| {
             driver.shared.sleep.take_notification();
+            driver.cancel_on_streams(after);
             driver.turn(true, None, 1, after);
         });
         after.settle();
     }
     // What other threads carry out for this one has its buffers too.
     if let Some(shared) = with(|driver| Arc::clone(&driver.shared)) {
+        shared.set_leaving(true);
+        if shared.has_errands() {
+            shared::everyone().iter().for_each(|other| other.post(Mail::CancelHeld(shared.id)));
+        }
         loop {
             shared.sleep.take_notification();
             if !shared.has_errands() {
@@ -480,6 +485,7 @@ pub(crate) fn leave(after: &mut Aftermath) {
             }
             turn(true, after);
         }
+        shared.set_leaving(false);
     }
     let wakers = with(|driver| driver.deactivate(after)).unwrap_or_default();
     after.settle();

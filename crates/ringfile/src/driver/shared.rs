@@ -10,7 +10,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
 use std::thread::Thread;
@@ -33,6 +33,8 @@ pub(crate) enum Mail {
     Cancel(Key),
     /// Nobody wants the results of this sink's orders any more.
     CancelOrders(Arc<dyn Sink>),
+    /// The driver with this number leaves its loop: what is carried out for it and may wait for ever is cancelled.
+    CancelHeld(u64),
     /// The last handle of the file with this number was dropped elsewhere.
     Close(u32),
 }
@@ -70,6 +72,8 @@ pub(crate) struct Shared {
     thread: Thread,
     /// Operations of this thread's loop that other threads carry out.
     errands: AtomicUsize,
+    /// The thread leaves its loop, and waits for those.
+    leaving: AtomicBool,
     process: fork::Mark,
     inner: Mutex<Inner>,
     tasks: Mutex<Tasks>,
@@ -84,6 +88,7 @@ impl Shared {
             eventfd: OnceLock::new(),
             thread: std::thread::current(),
             errands: AtomicUsize::new(0),
+            leaving: AtomicBool::new(false),
             process: fork::Mark::current(),
             inner: Mutex::new(Inner::default()),
             tasks: Mutex::default(),
@@ -113,6 +118,15 @@ impl Shared {
             self.sleep.mail_came();
             self.notify();
         }
+    }
+
+    /// Says that the thread leaves its loop, and waits for what others carry out for it; or that it has.
+    pub(crate) fn set_leaving(&self, leaving: bool) {
+        self.leaving.store(leaving, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     /// Notes an operation that the thread must not leave its loop before the end of.
