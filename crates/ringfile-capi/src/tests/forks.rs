@@ -311,7 +311,7 @@ fn f38_a_child_rests_its_thread_while_others_closed_its_files() {
     let path = folder.path().join("data");
     std::fs::write(&path, content(1)).unwrap();
     let queue = a_queue();
-    let (files, closers) = std::sync::mpsc::sync_channel::<usize>(4);
+    let (files, closers) = std::sync::mpsc::channel::<usize>();
     std::thread::scope(|scope| {
         // Each leaves word with the thread that forks, which has used the file.
         scope.spawn(|| {
@@ -321,11 +321,12 @@ fn f38_a_child_rests_its_thread_while_others_closed_its_files() {
         });
         let forks = std::panic::catch_unwind(|| {
             for _ in 0..300 {
-                for _ in 0..4 {
+                let used = [(); 48].map(|()| {
                     let (file, mut page) = (open(&path, RINGFILE_READ, ring()), vec![99; PAGE]);
                     assert_eq!(by_queue(queue, file, &mut page), PAGE as i64);
-                    files.send(file.addr()).unwrap();
-                }
+                    file.addr()
+                });
+                used.into_iter().for_each(|file| files.send(file).unwrap());
                 in_a_child(|| {
                     well(ringfile_thread_rest());
                 });
