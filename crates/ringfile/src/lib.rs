@@ -89,6 +89,7 @@ compile_error!("ringfile needs Linux: it is a layer over io_uring, which other s
 mod config;
 mod driver;
 mod error;
+mod event;
 mod file;
 mod many;
 mod memory;

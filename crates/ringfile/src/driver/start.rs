@@ -14,8 +14,9 @@ use super::plain::{self, Attempt};
 use super::refused::{self, Refused};
 use super::route::{self, Choice, Route, Taken};
 use super::wake::Wake;
-use super::{Driver, Ended, Key, Request, Shared, Target, count, send, with, workers};
+use super::{Driver, Ended, Key, Request, Shared, Target, count, is_durable, send, with, workers};
 use crate::error::Error;
+use crate::event;
 use crate::memory::Held;
 
 /// An operation on some thread's ring, to find it again.
@@ -45,6 +46,9 @@ pub(crate) trait Receiver {
     /// Whether the thread has other tasks, which must not wait for a long row of plain calls.
     fn yields(&self) -> bool;
 
+    /// Whether the thread that starts the operation waits for it, and turns its driver meanwhile.
+    fn is_own(&self) -> bool;
+
     /// What this thread's driver is to do when the operation ends.
     fn wake(&self) -> Wake;
 
@@ -64,6 +68,10 @@ impl Receiver for Context<'_> {
 
     fn yields(&self) -> bool {
         true
+    }
+
+    fn is_own(&self) -> bool {
+        false
     }
 
     #[inline]
@@ -99,6 +107,10 @@ impl Receiver for HandlerOf<'_> {
     /// A handler that this thread's driver knows belongs to a caller who does nothing but wait.
     fn yields(&self) -> bool {
         self.local.is_none()
+    }
+
+    fn is_own(&self) -> bool {
+        self.local.is_some()
     }
 
     #[inline]
@@ -157,6 +169,10 @@ pub(crate) fn start<R: Receiver>(
     receiver: &R,
     hint: Hint,
 ) -> Result<Started<R::Remote>, Error> {
+    if is_durable(request.kind, request.op_flags) && target.failed_sync() != 0 {
+        // It would succeed now, although what the failed one was to write may be gone.
+        return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
+    }
     let lanes = &target.lanes;
     let many = hint.together >= MANY && lanes.goes_together(request.kind);
     if lanes.goes_to_ring(request.kind) || many || request.linked {
@@ -182,12 +198,14 @@ fn queue<R: Receiver>(
     receiver: &R,
 ) -> Result<Place, Refused> {
     // Made before the driver is borrowed: to clone a waker may run anybody's code.
-    let wake = receiver.wake();
-    with(|driver| {
-        driver.may_start(target)?;
+    let mut wake = receiver.wake();
+    let queued = with(|driver| {
+        driver.may_start(target, receiver.is_own())?;
+        let wake = std::mem::take(&mut wake);
         Ok(Place { driver: driver.shared.id, key: driver.queue(target, request, held, wake) })
-    })
-    .unwrap_or(Err(Refused::Outside))
+    });
+    event::emit_deferred();
+    queued.unwrap_or(Err(Refused::Outside))
 }
 
 #[inline(never)]
@@ -208,17 +226,20 @@ fn start_otherwise<R: Receiver>(
     if is_forked_child() {
         return in_forked_child(target, request, held).map(Started::Done);
     }
-    if choice == Choice::Ring && is_here() {
+    if choice == Choice::Ring && is_here(receiver.is_own()) {
         match queue(target, request, held, receiver) {
             Ok(place) => return Ok(Started::Queued(place)),
             Err(Refused::NoRing(error)) if target.lanes.route() != Route::Ring => {
                 refused::warn_of_no_ring(&error);
+                event::emit_deferred();
             }
             Err(Refused::Outside) => {}
             Err(refused) => return Err(refused.into_error()),
         }
     }
-    Ok(Started::Elsewhere(receiver.send(target, request, held, |order| send(order, choice))))
+    let remote = receiver.send(target, request, held, |order| send(order, choice));
+    event::emit_deferred();
+    Ok(Started::Elsewhere(remote))
 }
 
 /// The gate for forks: a child has neither its parent's rings nor its threads. What a plain call does without waiting for
@@ -238,8 +259,8 @@ fn is_forked_child() -> bool {
 }
 
 /// Whether this thread has a ring that may be used now, or may get one.
-fn is_here() -> bool {
-    with(|driver| driver.active && driver.failed.is_none()) == Some(true)
+fn is_here(own: bool) -> bool {
+    with(|driver| driver.takes(own) && driver.failed.is_none()) == Some(true)
 }
 
 /// Whether this thread's ring has nothing that would wait for the thread.
@@ -247,10 +268,14 @@ fn is_idle() -> bool {
     with(|driver| driver.in_flight == 0 && driver.waiting.is_empty()) == Some(true)
 }
 
-/// Whether an operation that is linked to the next can be started on this thread: both go to one ring.
+/// Whether an operation that is linked to the next can be started on this thread: both go to one ring, which can tell
+/// where the kernel cuts a link ([`Ring::take_cut_off`](crate::ring::Ring::take_cut_off)).
 pub(crate) fn can_link(target: &Target) -> bool {
     matches!(target.lanes.route(), Route::Auto | Route::Ring)
-        && with(|driver| driver.may_start(target).is_ok()) == Some(true)
+        && with(|driver| {
+            driver.may_start(target, false).is_ok()
+                && driver.rings.as_ref().is_some_and(|rings| !rings.main.is_sqpoll())
+        }) == Some(true)
 }
 
 impl Driver {
@@ -294,6 +319,13 @@ enum Called {
 
 /// Carries an operation out by plain calls, where its route is that.
 fn call(target: &Target, request: &Request, held: &mut Held) -> Called {
+    let called = call_in_a_row(target, request, held);
+    event::emit_deferred();
+    called
+}
+
+#[inline]
+fn call_in_a_row(target: &Target, request: &Request, held: &mut Held) -> Called {
     let mut choice = target.lanes.choose(target, request);
     while matches!(choice, Choice::Attempt | Choice::Inline) {
         let row = INLINE.get() + 1;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use super::shared::{self, Mail};
 use super::start::Place;
 use super::wake::Wake;
-use super::{Ended, Finished, Key, with};
+use super::{Ended, Finished, Key, Polled, with};
 use crate::memory::Held;
 
 /// An operation that was started. Dropping it cancels the operation; its buffer is dropped when the kernel is done.
@@ -25,30 +25,37 @@ impl Ticket {
     /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
     #[inline]
     pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Held) -> Poll<Ended> {
-        let mut before = Wake::Nobody;
-        let polled = with(|driver| {
-            if driver.shared.id != self.driver {
-                return None;
+        // What was to be woken before is in it after, and dropped while the driver is not borrowed.
+        let mut wake = Wake::Nobody;
+        loop {
+            let polled = with(|driver| {
+                if driver.shared.id != self.driver {
+                    return None;
+                }
+                driver.poll(self.key, context.waker(), held, &mut wake)
+            });
+            match polled.flatten() {
+                Some(Polled::Over(ended)) => {
+                    self.key.generation = 0;
+                    return Poll::Ready(ended);
+                }
+                Some(Polled::Pending) => return Poll::Pending,
+                // It may be over once that is cloned: the clone may have turned the driver.
+                Some(Polled::NeedsWaker) => wake = Wake::new(context.waker()),
+                None => break,
             }
-            driver.poll(self.key, context, held, &mut before)
-        });
-        drop(before);
-        match polled.flatten() {
-            Some(Poll::Ready(ended)) => {
-                self.key.generation = 0;
-                Poll::Ready(ended)
-            }
-            Some(Poll::Pending) => Poll::Pending,
-            None => self.poll_from_afar(context).map(|finished| {
-                *held = finished.held;
-                finished.ended
-            }),
         }
+        self.poll_from_afar(context).map(|finished| {
+            *held = finished.held;
+            finished.ended
+        })
     }
 
     #[cold]
     fn poll_from_afar(&mut self, context: &Context<'_>) -> Poll<Finished> {
         let Some(shared) = shared::find(self.driver) else { return Poll::Ready(lost()) };
+        // Wakers may run anybody's code and own anything, so none is cloned or dropped under the lock.
+        let mut clone = Some(context.waker().clone());
         let mut inner = shared.lock();
         if let Some(finished) = inner.finished.remove(&self.key) {
             let waker = inner.wakers.remove(&self.key);
@@ -58,14 +65,13 @@ impl Ticket {
             shared::retire(&shared);
             return Poll::Ready(finished);
         }
-        if !inner.active {
+        if !inner.in_loop {
             return Poll::Ready(lost());
         }
-        let before = inner.wakers.insert(self.key, context.waker().clone());
+        let before = clone.take().and_then(|waker| inner.wakers.insert(self.key, waker));
         if before.is_none() {
-            shared.post(&mut inner, Mail::Watch(self.key));
+            shared.post_locked(&mut inner, Mail::Watch(self.key));
         }
-        // Wakers may own anything, so none is dropped under the lock.
         drop(inner);
         drop(before);
         Poll::Pending
@@ -77,8 +83,8 @@ impl Ticket {
         let mut inner = shared.lock();
         let waker = inner.wakers.remove(&self.key);
         let finished = inner.finished.remove(&self.key);
-        if finished.is_none() && inner.active {
-            shared.post(&mut inner, Mail::Cancel(self.key));
+        if finished.is_none() {
+            shared.post_locked(&mut inner, Mail::Cancel(self.key));
         }
         drop(inner);
         drop((finished, waker));

@@ -179,7 +179,7 @@ impl Op {
         let skipped = (at % block as u64) as usize;
         self.skipped = skipped;
         let want = (skipped + self.request.want - self.done).next_multiple_of(block).min(CHUNK.max(block));
-        match reserve().get(want) {
+        match reserve().try_get(want) {
             Ok(scratch) => {
                 let request = Request { offset: at - skipped as u64, want, ..self.request };
                 Some((request, Held::Pooled(scratch)))
@@ -317,6 +317,7 @@ impl Op {
             Stage::Over(ended) => {
                 let refused = driver::why_refused(file.target(), ended.errno);
                 let error = refused.unwrap_or_else(|| Error::from_errno(ended.errno, self.what()));
+                let error = check::explain_sync(file, &self.request, ended.errno, error);
                 Err(error.on(file.path()))
             }
             Stage::Refused(error) => Err(error),
