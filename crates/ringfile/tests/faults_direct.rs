@@ -98,6 +98,31 @@ fn f16_unaligned_reads_turn_buffered_where_allowed() {
 }
 
 #[test]
+fn a_reader_takes_any_number_of_bytes_for_a_block() {
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 3 * PAGE));
+    for direct in [false, true] {
+        let mut options = ring_options();
+        let file = options.read(true).direct(direct).buffered_fallback(true).open(&path).unwrap();
+        let pool = Pool::new(8 << 20);
+        for block in [usize::MAX, usize::MAX / 2, (8 << 20) + 1, 0] {
+            block_on(async {
+                let mut reader = file.reader(&pool).block(block).depth(1).range(1..u64::MAX);
+                let mut got = Vec::new();
+                while let Some(piece) = reader.next().await {
+                    got.extend_from_slice(&piece.unwrap());
+                    if block == 0 && got.len() > 100 {
+                        return;
+                    }
+                }
+                assert_eq!(got.len(), 3 * PAGE - 1, "{block}");
+                assert_content(&got, 1);
+            });
+        }
+    }
+}
+
+#[test]
 fn f17_direct_on_tmpfs_is_found_out() {
     let name = "f17_direct_on_tmpfs_is_found_out";
     let Some(disk) = Mount::tmpfs(name, 1 << 20) else { return };
