@@ -43,11 +43,25 @@ pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, 
     if unaligned::fits(request, held, direct) || request.want == 0 {
         return Ok(true);
     }
-    if request.kind.is_read() {
-        Ok(false)
-    } else {
-        Err(error(file, request, ErrorKind::InvalidInput, advice(request, direct)))
+    does_not_fit(file, request, direct)
+}
+
+#[cold]
+fn does_not_fit(file: &File, request: &Request, direct: Multiples) -> Result<bool, Error> {
+    if !request.kind.is_read() {
+        return Err(error(file, request, ErrorKind::InvalidInput, advice(request, direct)));
     }
+    // The kernel refuses the blocks with the errno of a file without direct I/O.
+    let blocks_end = (request.offset + request.want as u64).next_multiple_of(direct.block.into());
+    if blocks_end > i64::MAX as u64 {
+        return Err(error(
+            file,
+            request,
+            ErrorKind::InvalidInput,
+            "the last block would end beyond 2^63 bytes",
+        ));
+    }
+    Ok(false)
 }
 
 #[cold]
