@@ -77,8 +77,8 @@ impl<'a> Transfer<'a> {
 
     /// Whether the operation, which is over, gave what was asked for.
     #[inline]
-    fn is_good(&self) -> bool {
-        match &self.operation.stage {
+    fn is_good(&mut self) -> bool {
+        match self.operation.stage {
             Stage::Over(ended) => {
                 ended.errno == 0 && (ended.done == self.operation.request.want || self.may_be_short())
             }
@@ -88,7 +88,7 @@ impl<'a> Transfer<'a> {
 
     /// Whether less will do; not for a buffer that can't show how much it is.
     #[cold]
-    fn may_be_short(&self) -> bool {
+    fn may_be_short(&mut self) -> bool {
         !self.exact && !self.operation.held.hides_length()
     }
 
