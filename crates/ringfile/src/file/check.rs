@@ -9,9 +9,19 @@ use super::{File, unaligned};
 use crate::driver::{self, Ended, Kind, Multiples, Request};
 use crate::error::Error;
 use crate::memory::Held;
+use crate::ring::fork;
 
-/// Why what nobody cancelled was.
-pub(super) const FORKED: &str = "it was in flight before a fork, and belongs to the parent";
+/// Says of an operation that its caller did not cancel why it was.
+#[cold]
+pub(crate) fn cancelled(error: Error) -> Error {
+    if fork::is_child() {
+        return error
+            .of_kind(ErrorKind::Unsupported)
+            .because("it was in flight before a fork, and belongs to the parent");
+    }
+    error.because("the thread that had it left its loop")
+}
+
 /// What a failed sync means.
 const LOST: &str = "a sync of this file has failed, and what it was to write may be lost, though a later sync would \
                     succeed; open the file again, and check or write again what was written since the last good sync";
@@ -128,7 +138,7 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
         libc::EOPNOTSUPP if file.0.target.polled => {
             error.because("the file system can't poll for completions; open without poll")
         }
-        libc::ECANCELED => error.because(FORKED),
+        libc::ECANCELED => cancelled(error),
         _ => explain_sync(file, request, errno, error),
     }
 }

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::{File, check, unaligned};
-use crate::driver::{self, Ended, Errand, Hint, Kind, Request, Started, Ticket};
+use crate::driver::{self, Ended, Errand, Hint, Kind, Request, Started, Ticket, Unstarted};
 use crate::error::{BufError, BufResult, Error};
 use crate::memory::{Held, IoBuf, IoBufMut};
 
@@ -285,10 +285,12 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             Ok(false) => return self.begin_unaligned(context),
             Err(error) => return self.fail(error),
         }
+        let unstarted = Unstarted::new(&self.request, &self.held);
         match driver::start(&self.file.0.target, &self.request, &mut self.held, context, Hint::ONE) {
             Ok(Started::Queued(place)) => {
                 // Before, the operation had not begun or was over: there is nothing to drop.
-                std::mem::forget(std::mem::replace(&mut self.stage, Stage::Running(Ticket::new(place))));
+                let ticket = Ticket::new(place, unstarted);
+                std::mem::forget(std::mem::replace(&mut self.stage, Stage::Running(ticket)));
                 Poll::Pending
             }
             Ok(Started::Done(ended)) => {
