@@ -102,8 +102,8 @@ pub use config::{Buffers, Config};
 pub use driver::{Route, set_default_route};
 pub use error::{BufError, BufResult, Error, IntoParts, Result};
 pub use file::{
-    Advice, Alignment, AllocateMode, Control, Durability, File, Io, IoVectored, Next, OpenOptions, Reader,
-    WriteDurable, sync_dir,
+    Advice, Alignment, AllocateMode, Control, Durability, File, Io, IoVectored, Next, OpenOptions, RangeSync,
+    Reader, WriteDurable, sync_dir,
 };
 pub use many::{AnyBuffer, Batch, BatchRun, Done, Queue, Token};
 pub use memory::{
