@@ -16,6 +16,8 @@ pub mod text;
 #[cfg(test)]
 mod recorded;
 #[cfg(test)]
+mod simulated;
+#[cfg(test)]
 mod tests;
 
 use std::fmt;

@@ -248,7 +248,7 @@ fn notes(grid: &Grid, test_file: &TestFile, runs: &[Run]) -> Vec<String> {
             values::name(&grid.route)
         ),
         super::notes::machine(),
-        "ratios are paired within rounds, with the least and the most; a star: outside the noise, which A/A runs measure"
+        "ratios are paired within rounds, with the least and the most; a star: every round is outside the noise, which A/A runs measure"
             .into(),
         "latencies in µs from hand-in to completion; user and sys: CPU time in per cent of a core, kernel workers included; \
          CPU µs, sw (context switches) and calls (system calls) for one operation"
