@@ -182,6 +182,7 @@ impl World {
             runs,
             notes: Vec::new(),
             advice: Vec::new(),
+            behind: Vec::new(),
         }
     }
 }

@@ -88,6 +88,7 @@ pub fn header(results: &Results) -> Markup {
             h1 { (command_name(results)) ": " bdi { (file(results)) } }
             p.lead { (lead) }
             @if results.interrupted { p.warn { "Interrupted: only a part of what was asked for was measured." } }
+            @for behind in results.behind.iter().filter(|behind| behind.is_sure()) { p.warn { (one_line(&behind.note)) } }
             (page::facts(&facts))
             pre { "$ " (one_line(&results.command)) }
         }

@@ -16,6 +16,7 @@ use crate::interrupt::Interrupt;
 use crate::job::{Batching, Job};
 use crate::machine;
 use crate::progress::Progress;
+use crate::report::behind::cells_behind;
 use crate::report::output;
 use crate::report::outputs::Outputs;
 use crate::report::results::{Kind, Machine, Params, Results, Run, RunLabel, SCHEMA};
@@ -252,7 +253,9 @@ impl<'a> Session<'a> {
 
     /// What was measured. The file is gone after this, if it was made here.
     fn into_results(self, interrupted: bool) -> Results {
-        let notes = notes::of(&self.test_file, &self.request, self.fio.as_ref(), &self.runs);
+        let behind = cells_behind(&self.runs);
+        let mut notes: Vec<String> = behind.iter().map(|behind| behind.note.clone()).collect();
+        notes.extend(notes::of(&self.test_file, &self.request, self.fio.as_ref(), &self.runs));
         let (request, test_file) = (self.request, &self.test_file);
         let (timing, grid) = (request.timing, request.grid);
         let batches = || grid.depths.iter().filter_map(|depth| depth.batching);
@@ -296,6 +299,7 @@ impl<'a> Session<'a> {
             interrupted,
             machine,
             params,
+            behind,
             runs: self.runs,
             notes,
             advice: Vec::new(),

@@ -1,6 +1,7 @@
 //! What comes out of a command: results as data (JSON), and as tables to read.
 
 pub mod batches;
+pub mod behind;
 pub mod buffers;
 pub mod change;
 mod columns;

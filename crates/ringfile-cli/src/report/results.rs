@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::behind::Behind;
 use super::profile::Profile;
 use crate::advice::Advice;
 use crate::cli::{Buffers, Cache, Executor, Route, Rw};
@@ -43,6 +44,9 @@ pub struct Results {
     /// What to set for this file on this machine (`perf buffers`).
     #[serde(default)]
     pub advice: Vec<Advice>,
+    /// Cells in which route `auto` is behind the best single route.
+    #[serde(default)]
+    pub behind: Vec<Behind>,
     /// Where CPU time went (`perf buffers --profile`).
     #[serde(default)]
     pub profile: Vec<Profile>,

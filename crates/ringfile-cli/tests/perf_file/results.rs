@@ -102,6 +102,7 @@ fn json_has_every_key_and_every_cell() {
         "params",
         "runs",
         "notes",
+        "behind",
         "advice",
         "profile",
     ];

@@ -25,6 +25,7 @@ use crate::counters;
 use crate::error::{Failure, usage};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
+use crate::report::behind::cells_behind;
 use crate::report::buffers as tables;
 use crate::report::output::{self, OutputFile};
 use crate::report::outputs::Outputs;
@@ -213,6 +214,8 @@ fn results(grid: &Grid, test_file: &TestFile, runs: &[Run], interrupted: bool) -
         rounds: grid.rounds,
         verify: false,
     };
+    let behind = cells_behind(runs);
+    let said = behind.iter().map(|behind| behind.note.clone());
     Results {
         schema: SCHEMA,
         kind: Some(Kind::Buffers),
@@ -220,7 +223,8 @@ fn results(grid: &Grid, test_file: &TestFile, runs: &[Run], interrupted: bool) -
         interrupted,
         machine: Machine::here(test_file.filesystem.clone(), ringfile::ring_features().ok()),
         params,
-        notes: notes(grid, test_file, runs),
+        notes: said.chain(notes(grid, test_file, runs)).collect(),
+        behind,
         runs: runs.to_vec(),
         advice: Vec::new(),
         profile: Vec::new(),

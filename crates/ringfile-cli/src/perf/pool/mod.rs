@@ -254,6 +254,7 @@ impl Command {
             runs: self.runs,
             notes,
             advice: Vec::new(),
+            behind: Vec::new(),
             profile: Vec::new(),
         }
     }
