@@ -1,6 +1,6 @@
 //! `ringfile perf batch`: random reads in batches, several batches in flight for each thread.
 
-use super::plan::{Depth, Grid};
+use super::plan::{Depth, Grid, every_way};
 use super::session::{self, Request};
 use super::{default_numjobs, engines};
 use crate::cli::{BatchArgs, Cache, Executor, Rw};
@@ -30,9 +30,8 @@ pub fn run(args: &BatchArgs) -> Result<(), Failure> {
             numjobs: args.numjobs.as_ref().map_or_else(default_numjobs, |list| list.values().to_vec()),
             depths: depths.collect(),
             rw: vec![Rw::RandRead],
-            buffers: args.reads.buffers.values().to_vec(),
             cache: args.reads.cache.as_ref().map_or(vec![default_cache], |list| list.values().to_vec()),
-            route: args.reads.route.values().to_vec(),
+            ways: every_way(args.reads.route.values(), args.reads.buffers.values()),
             executor: vec![Executor::Ringfile],
             engines: engines(args.reads.engines.as_ref(), &ENGINES)?,
             rounds: args.timing.rounds,

@@ -87,7 +87,8 @@ fn units(runs: &[Run]) -> String {
             text += &format!(", of {others} those of one read; {per_cent}: reads a second beside theirs");
         }
     } else {
-        text += "; changes: fixed/fio is ringfile with fixed buffers over fio with fixed ones, and so on";
+        text += "; changes: fixed/fio is ringfile with fixed buffers over fio with fixed ones, and so on; before → after are \
+                 IOPS";
     }
     if runs.iter().any(|run| run.role == Role::Aa) {
         text += "; A/A is ringfile over itself: smaller changes than that say nothing";

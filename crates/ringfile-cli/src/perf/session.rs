@@ -279,10 +279,10 @@ impl<'a> Session<'a> {
             batch: distinct(batches().map(|batch| batch.size)),
             inflight: distinct(batches().map(|batch| batch.inflight)),
             rw: grid.rw,
-            buffers: grid.buffers,
+            buffers: distinct(grid.ways.iter().map(|&(_, buffers)| buffers)),
             direct: request.direct,
             cache: grid.cache,
-            route: grid.route,
+            route: distinct(grid.ways.iter().map(|&(route, _)| route)),
             executor: grid.executor,
             against: grid
                 .engines
@@ -336,12 +336,12 @@ pub fn print_tables(
     output::print(&text)
 }
 
-/// Each count once, in their order.
-pub fn distinct(counts: impl Iterator<Item = usize>) -> Vec<usize> {
+/// Each value once, in their order.
+pub fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
     let mut distinct = Vec::new();
-    counts.for_each(|count| {
-        if !distinct.contains(&count) {
-            distinct.push(count);
+    values.for_each(|value| {
+        if !distinct.contains(&value) {
+            distinct.push(value);
         }
     });
     distinct

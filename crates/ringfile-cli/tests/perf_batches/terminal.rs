@@ -145,8 +145,7 @@ fn nothing_wraps_or_is_cut_off() {
             // A path is one word, however long.
             let wrapped = screen.wrapped.iter().find(|line| !line.contains("/dev/shm/"));
             assert_eq!(wrapped, None, "{width} columns: {text}");
-            for title in ["engine", "jobs", "route", "IOPS", "mean µs", "p50", "p99", "max", "CPU µs", "A/A"]
-            {
+            for title in ["engine", "jobs", "route", "IOPS", "mean", "p50", "p99", "max", "CPU µs", "A/A"] {
                 assert!(text.contains(title), "{title}, {width} columns: {text}");
             }
             let longest = text.lines().map(|line| line.chars().count()).max();
