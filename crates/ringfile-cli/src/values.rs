@@ -3,6 +3,7 @@
 //! k, m and g are powers of 1024 in both directions. A list is separated by commas, never empty, and names
 //! nothing twice.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::time::Duration;
 
@@ -125,6 +126,17 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         short if short < Duration::from_millis(1) => Err("too short to measure; give at least 1ms".into()),
         long => Ok(long),
+    }
+}
+
+/// A word as a shell takes it.
+pub fn shell_word(word: &OsStr) -> String {
+    let text = word.to_string_lossy();
+    let plain = |c: char| c.is_alphanumeric() || "-_./,=:+@%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.into_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
     }
 }
 

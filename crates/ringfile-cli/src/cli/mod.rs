@@ -262,7 +262,7 @@ pub struct BatchReadArgs {
 #[command(next_help_heading = "File")]
 pub struct TestFileArgs {
     /// File or block device [default: /dev/shm/ringfile-perf-PID.bin]; what does not exist is created, and
-    /// removed at the end
+    /// removed at the end. What a killed run leaves behind is named at the next start
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// How much of it is used

@@ -23,7 +23,7 @@ use crate::report::results::{Kind, Machine, Params, Results, Run, RunLabel, SCHE
 use crate::report::table::Table;
 use crate::report::{batches, change, summary};
 use crate::terminal;
-use crate::testfile::{DefaultPlace, Intent, TestFile};
+use crate::testfile::{DefaultPlace, Intent, TestFile, leftover};
 use crate::values::{self, Bytes};
 use crate::verify::{self, Verifier};
 
@@ -52,6 +52,7 @@ pub struct Request<'a> {
 
 /// Carries a command out.
 pub fn run(request: Request<'_>) -> Result<(), Failure> {
+    leftover::tell(request.output.quiet);
     let intent = intent(&request)?;
     let output = request.output;
     let outputs = Outputs::check(output, request.test_file.file.as_deref())?;
@@ -366,15 +367,7 @@ fn label(step: Step) -> Vec<String> {
 
 /// The command line, as a shell would take it.
 pub fn command_line() -> String {
-    let quoted = |argument: std::ffi::OsString| {
-        let text = argument.to_string_lossy().into_owned();
-        let plain = |c: char| c.is_alphanumeric() || "-_./,=:+@%".contains(c);
-        if !text.is_empty() && text.chars().all(plain) {
-            text
-        } else {
-            format!("'{}'", text.replace('\'', "'\\''"))
-        }
-    };
-    let arguments: Vec<String> = std::env::args_os().skip(1).map(quoted).collect();
+    let arguments: Vec<String> =
+        std::env::args_os().skip(1).map(|argument| values::shell_word(&argument)).collect();
     format!("ringfile {}", arguments.join(" "))
 }

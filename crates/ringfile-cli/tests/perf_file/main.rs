@@ -6,6 +6,7 @@ mod bad_input;
 mod devices;
 mod failing;
 mod interrupted;
+mod killed;
 mod results;
 mod support;
 mod unprivileged;

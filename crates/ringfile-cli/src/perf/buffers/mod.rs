@@ -32,12 +32,13 @@ use crate::report::outputs::Outputs;
 use crate::report::profile as profiles;
 use crate::report::results::{Kind, Machine, Params, Results, Run, SCHEMA};
 use crate::terminal;
-use crate::testfile::{DefaultPlace, Intent, TestFile};
+use crate::testfile::{DefaultPlace, Intent, TestFile, leftover};
 use crate::values::{self, Bytes};
 
 /// Carries out the command.
 pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     let began = Instant::now();
+    leftover::tell(args.output.quiet);
     let files = Files::check(args)?;
     let asked = Asked::of(args)?;
     let interrupt = Interrupt::catch_signals()?;

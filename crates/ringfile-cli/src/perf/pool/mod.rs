@@ -27,7 +27,7 @@ use crate::progress::Progress;
 use crate::report::outputs::Outputs;
 use crate::report::pool;
 use crate::report::results::{Kind, Machine, Memory, Params, Results, Role, Run, SCHEMA};
-use crate::testfile::{self, DefaultPlace};
+use crate::testfile::{self, DefaultPlace, leftover};
 use crate::values::{self, Bytes};
 use run::Job;
 
@@ -41,6 +41,7 @@ const SECTOR: u64 = 512;
 
 /// Carries out the command.
 pub fn run(args: &PoolArgs) -> Result<(), Failure> {
+    leftover::tell(args.output.quiet);
     let folder = args.folder.clone().unwrap_or_else(|| DefaultPlace::Disk.folder());
     let job = job(args, &folder)?;
     check_folder(args, &job)?;
