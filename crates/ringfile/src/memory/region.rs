@@ -82,6 +82,11 @@ impl Region {
         self.len
     }
 
+    /// Whether it may be registered at all.
+    pub(crate) fn is_registrable(&self) -> bool {
+        self.registrable
+    }
+
     /// The region's registration, made with `register` (base and length in bytes) by the first who asks.
     ///
     /// A refusal is kept too: nobody asks again. Others that ask meanwhile wait.

@@ -9,6 +9,7 @@
 
 mod abi;
 pub(crate) mod fork;
+mod refusal;
 pub(crate) mod registry;
 mod setup;
 
@@ -24,6 +25,7 @@ use linux_raw_sys::io_uring as uapi;
 pub(crate) use abi::{Cqe, Sqe};
 pub(crate) use setup::RingOptions;
 
+pub use refusal::{RegistrationRefused, refused_registration};
 use registry::ClonedBuffers;
 
 /// Entries that one `enter` hands over at most: a device takes about 3 µs for each, and a thread's tasks wait meanwhile.

@@ -19,6 +19,7 @@ use linux_raw_sys::io_uring as uapi;
 
 use super::abi;
 use super::fork::Mark;
+use super::refusal::{RegistrationRefused, What};
 use super::setup;
 use crate::memory::{Region, Registration};
 
@@ -152,14 +153,14 @@ pub(crate) fn register(start: *mut u8, len: usize) -> Option<Registration> {
     let mut holder = holder();
     let Some(index) = holder.take_index() else {
         drop(holder);
-        refused(len, "all places of the table are taken");
+        refused(len, RegistrationRefused::no_place());
         return None;
     };
     let pinned = match holder.fd().filter(|_| can_clone()).map(|ring| set_place(ring, index, start, len)) {
         Some(Err(error)) => {
             holder.free.push(index);
             drop(holder);
-            refused(len, &error.to_string());
+            refused(len, RegistrationRefused::new(What::Memory, &error));
             return None;
         }
         Some(Ok(())) => true,
@@ -181,16 +182,12 @@ fn tell(mut holder: MutexGuard<'_, Holder>) {
     }
 }
 
-/// Warns, once. Not with the holder locked: whoever listens may do I/O.
-fn refused(len: usize, why: &str) {
+/// Keeps why memory is not registered, and warns, once. Not with the holder locked: whoever listens may do I/O.
+fn refused(len: usize, why: RegistrationRefused) {
+    why.note();
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.swap(true, Ordering::Relaxed) {
-        tracing::warn!(
-            bytes = len,
-            why,
-            "memory could not be registered with io_uring, I/O goes on unregistered; raise RLIMIT_MEMLOCK \
-             (ulimit -l) to allow it"
-        );
+        tracing::warn!(bytes = len, %why, "memory could not be registered with io_uring, I/O goes on unregistered");
     }
 }
 
@@ -242,6 +239,8 @@ pub(crate) struct ClonedBuffers {
     inbox: Option<Arc<Inbox>>,
     recent: Recent,
     refusals: u64,
+    /// Why there is no table, until memory was to be registered.
+    without: Option<RegistrationRefused>,
 }
 
 /// The region of the last operation: found again by address, without touching the buffer's own record, which the
@@ -259,7 +258,9 @@ impl ClonedBuffers {
     pub(crate) fn prepare(ring: &OwnedFd, waker: Waker) -> Self {
         if let Err(error) = make_table(ring) {
             tracing::debug!(%error, "no table for registered buffers");
-            return Self::none();
+            let without = RegistrationRefused::new(What::Table, &error);
+            without.note();
+            return Self { without: Some(without), ..Self::none() };
         }
         let inbox =
             Arc::new(Inbox { released: Mutex::new(Vec::new()), pending: AtomicBool::new(false), waker });
@@ -277,12 +278,13 @@ impl ClonedBuffers {
             inbox: Some(inbox),
             recent: Recent::default(),
             refusals: 0,
+            without: None,
         }
     }
 
     /// No table at all: nothing is fixed on this ring.
     pub(crate) fn none() -> Self {
-        Self { serials: Box::default(), inbox: None, recent: Recent::default(), refusals: 0 }
+        Self { serials: Box::default(), inbox: None, recent: Recent::default(), refusals: 0, without: None }
     }
 
     /// As [`index_of`](Self::index_of), for memory that the last operation's region covers.
@@ -306,6 +308,9 @@ impl ClonedBuffers {
     /// The index under which `ring` may do fixed I/O on `region`.
     #[inline]
     pub(crate) fn index_of(&mut self, ring: &OwnedFd, region: &Region) -> Option<u16> {
+        if self.serials.is_empty() {
+            return self.refuse(region);
+        }
         let refusals = &mut self.refusals;
         let registration = region.registration(|start, len| {
             let registration = register(start, len);
@@ -326,6 +331,15 @@ impl ClonedBuffers {
             self.recent = Recent { base, len, index, releases: RELEASES.load(Ordering::Relaxed) };
             index
         })
+    }
+
+    /// Without a table nothing is registered; said for the first memory that was to be.
+    fn refuse(&mut self, region: &Region) -> Option<u16> {
+        if let Some(why) = self.without.take_if(|_| region.is_registrable()) {
+            self.refusals += 1;
+            refused(region.len(), why);
+        }
+        None
     }
 
     /// Whether something was released since the last call of [`Self::forget_released`].
@@ -383,7 +397,7 @@ fn share(ring: &OwnedFd, registration: &Registration, region: &Region) -> u64 {
     match cloned.unwrap_or_else(|| set_place(ring, index, region.base().as_ptr(), region.len())) {
         Ok(()) => registration.serial,
         Err(error) => {
-            refused(region.len(), &error.to_string());
+            refused(region.len(), RegistrationRefused::new(What::Memory, &error));
             registration.serial | REFUSED
         }
     }
