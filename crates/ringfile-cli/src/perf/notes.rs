@@ -123,14 +123,32 @@ pub fn routes(runs: &[Run]) -> Option<String> {
 pub fn registered(runs: &[Run]) -> Option<String> {
     let asked = || runs.iter().filter(|run| run.engine.is_ours() && run.buffers.registered());
     let ops: u64 = asked().filter_map(|run| run.route_ops).map(|routes| routes.ring).sum();
-    let fixed: u64 = asked().filter_map(|run| run.fixed_ops).sum();
+    let fixed = ops - asked().map(Run::not_fixed).sum::<u64>();
     (fixed < ops).then(|| {
         format!(
-            "fixed: only {:.1} % of the operations on the ring used registered memory, so these rows say little; raise \
-             RLIMIT_MEMLOCK (ulimit -l)",
-            fixed as f64 * 100.0 / ops as f64
+            "fixed: only {:.1} % of the operations on the ring used registered memory, so these rows say little: {}",
+            fixed as f64 * 100.0 / ops as f64,
+            why_not_fixed(&asked().collect::<Vec<_>>())
         )
     })
+}
+
+/// Why a run's memory was not registered, as far as the library tells.
+pub fn refused(run: &Run, refused: Option<ringfile::RegistrationRefused>) -> Option<String> {
+    refused.filter(|_| run.not_fixed() > 0).map(|refused| refused.to_string())
+}
+
+/// Why operations on memory that was to be registered were not fixed.
+pub fn why_not_fixed(runs: &[&Run]) -> String {
+    let plain = || runs.iter().filter(|run| run.not_fixed() > 0);
+    if let Some(refused) = plain().find_map(|run| run.refused.clone()) {
+        refused
+    } else if plain().all(|run| run.buffers.vectored()) {
+        // Whole blocks were, of the same memory.
+        "this kernel has no fixed form of vectored I/O (READV_FIXED, since Linux 6.15)".into()
+    } else {
+        "`ringfile doctor` may find out why".into()
+    }
 }
 
 fn cache(test_file: &TestFile, runs: &[Run]) -> Option<String> {
@@ -149,4 +167,35 @@ fn cache(test_file: &TestFile, runs: &[Run]) -> Option<String> {
         note += &format!("; {} does not let go of it, so nothing was cold", test_file.filesystem);
     }
     Some(note)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::advice::recorded::{World, disk};
+    use crate::cli::Buffers;
+
+    /// Runs of which those with such buffers were not fixed.
+    fn plain(buffers: &[Buffers], refused: Option<&str>) -> Vec<Run> {
+        let mut runs = World::new(disk).quick().session(1).runs;
+        for run in runs.iter_mut().filter(|run| buffers.contains(&run.buffers)) {
+            run.fixed_ops = Some(0);
+            run.refused = refused.map(str::to_string);
+        }
+        runs
+    }
+
+    #[test]
+    fn why_memory_was_not_registered_is_what_the_library_says() {
+        let fixed = [Buffers::Fixed, Buffers::VectoredFixed];
+        for cause in ["this kernel has no sparse tables", "RLIMIT_MEMLOCK leaves no room"] {
+            let note = registered(&plain(&fixed, Some(cause))).expect("a note");
+            assert!(note.starts_with("fixed: only 0.0 %") && note.ends_with(&format!(": {cause}")), "{note}");
+        }
+        let unknown = registered(&plain(&fixed, None)).expect("a note");
+        assert!(unknown.contains("doctor") && !unknown.contains("MEMLOCK"), "{unknown}");
+        let vectored = registered(&plain(&[Buffers::VectoredFixed], None)).expect("a note");
+        assert!(vectored.contains("READV_FIXED") && !vectored.contains("MEMLOCK"), "{vectored}");
+        assert_eq!(registered(&plain(&[], None)), None);
+    }
 }

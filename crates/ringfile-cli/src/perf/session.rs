@@ -226,7 +226,9 @@ impl<'a> Session<'a> {
             let cached_after = self.test_file.cached();
             let Step { engine, round, role, cache, .. } = step;
             let label = RunLabel { engine, round, role, cache, cached_before, cached_after };
-            self.runs.push(Run::new(label, &job, &outcome));
+            let mut run = Run::new(label, &job, &outcome);
+            run.refused = notes::refused(&run, ringfile::refused_registration());
+            self.runs.push(run);
         }
         outcome.failure.map_or(Ok(()), Err)
     }

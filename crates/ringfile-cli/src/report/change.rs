@@ -304,6 +304,7 @@ mod tests {
             instructions: None,
             enters: None,
             fixed_ops: None,
+            refused: None,
             route_ops: None,
             cached_before: None,
             cached_after: None,

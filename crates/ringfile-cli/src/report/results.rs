@@ -274,6 +274,9 @@ pub struct Run {
     pub enters: Option<u64>,
     /// Operations whose every submission was fixed (ringfile).
     pub fixed_ops: Option<u64>,
+    /// Why memory that was to be registered was not (ringfile); null where it was, or nothing tells.
+    #[serde(default)]
+    pub refused: Option<String>,
     /// Which way the operations went (ringfile); they add up to `ops` and `errors`.
     pub route_ops: Option<RouteOps>,
     /// Fraction of the file in the page cache before the run.
@@ -407,6 +410,13 @@ impl Run {
         self.batch.is_some() && !self.engine.is_fio() && self.engine != Engine::Pread
     }
 
+    /// Operations on the ring that were not fixed though registered memory was asked for.
+    pub fn not_fixed(&self) -> u64 {
+        let on_ring = self.route_ops.map_or(0, |routes| routes.ring);
+        let asked = self.engine.is_ours() && self.buffers.registered();
+        if asked { on_ring.saturating_sub(self.fixed_ops.unwrap_or(on_ring)) } else { 0 }
+    }
+
     /// The figures of one outcome.
     pub fn new(label: RunLabel, job: &crate::job::Job, outcome: &Outcome) -> Run {
         let seconds = outcome.duration.as_secs_f64();
@@ -455,6 +465,7 @@ impl Run {
             instructions: usage.and_then(|usage| usage.instructions),
             enters: outcome.enters,
             fixed_ops: outcome.fixed_ops,
+            refused: None,
             route_ops: outcome.route_ops,
             cached_before: label.cached_before,
             cached_after: label.cached_after,

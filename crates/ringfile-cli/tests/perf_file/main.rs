@@ -7,6 +7,7 @@ mod devices;
 mod failing;
 mod interrupted;
 mod killed;
+mod old_kernel;
 mod results;
 mod support;
 mod unprivileged;

@@ -132,8 +132,9 @@ impl Session<'_> {
         let orders = orders.map(|(number, &core)| (processes::command(), self.order(step, number, core)));
         let label = label(step);
         let progress = &self.progress;
-        let outcome = processes::run(orders.collect(), self.interrupt, &mut || progress.tick(&label))?;
-        self.take(step, outcome, cached_before)
+        let (outcome, refused) =
+            processes::run(orders.collect(), self.interrupt, &mut || progress.tick(&label))?;
+        self.take(step, outcome, refused, cached_before)
     }
 
     /// Brings the page cache into the state that the step wants. Direct I/O finds no page of the file there, of whatever
@@ -145,7 +146,13 @@ impl Session<'_> {
         self.test_file.settle(cache)
     }
 
-    fn take(&mut self, step: &Step, outcome: Outcome, cached_before: Option<f64>) -> Result<(), Failure> {
+    fn take(
+        &mut self,
+        step: &Step,
+        outcome: Outcome,
+        refused: Option<String>,
+        cached_before: Option<f64>,
+    ) -> Result<(), Failure> {
         // A run that was cut short is none: it would be made again when the measurement is resumed.
         if outcome.failure.is_none() && !self.interrupt.asked() {
             let label = RunLabel {
@@ -158,6 +165,7 @@ impl Session<'_> {
             };
             let mut run = Run::new(label, &self.job(step), &outcome);
             run.processes = Some(step.processes);
+            run.refused = refused.filter(|_| run.not_fixed() > 0);
             self.runs.push(run);
         }
         outcome.failure.map_or(Ok(()), Err)
