@@ -11,6 +11,7 @@ use super::order::{Order, Sink};
 use super::target::Given;
 use super::wake::{TaskNumber, Wake};
 use super::{Finished, send_to_workers};
+use crate::event;
 use crate::memory::Held;
 
 /// See the module. Kept by the loop, so that it is filled without allocating.
@@ -69,6 +70,7 @@ impl Aftermath {
         if self.has_something() || !self.files.is_empty() {
             self.settle_all();
         }
+        event::emit_deferred();
     }
 
     #[inline(never)]

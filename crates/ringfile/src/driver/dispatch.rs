@@ -9,6 +9,7 @@ use super::order::{Order, Sink};
 use super::route::Choice;
 use super::ticket::{Called, call};
 use super::{Aftermath, Key, Request, Target, shared, with};
+use crate::event;
 use crate::memory::Held;
 
 /// Where an order is, to cancel it.
@@ -39,6 +40,7 @@ pub(crate) fn dispatch(order: Order, choice: Choice, after: &mut Aftermath) -> O
         return start_here(order, after);
     }
     super::send(order, choice);
+    event::emit_deferred();
     None
 }
 
@@ -51,6 +53,7 @@ fn start_here(order: Order, after: &mut Aftermath) -> Option<Place> {
     if after.may_wake_someone() {
         after.settle();
     }
+    event::emit_deferred();
     if let Some(order) = order {
         // The driver is borrowed further up, which it never is here; any other thread will do.
         super::send(order, Choice::Ring);

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 
 use super::order::Order;
 use super::{Aftermath, Shared};
+use crate::event;
 use crate::ring::{RingOptions, fork};
 
 /// How many there are to be; 0 is for the usual number.
@@ -55,7 +56,7 @@ fn start(index: usize) -> Option<Arc<Shared>> {
     };
     let spawned = std::thread::Builder::new().name(format!("ringfile-io-{index}")).spawn(run);
     if let Err(error) = spawned {
-        tracing::warn!(%error, "an I/O thread could not be started");
+        event::defer(move || tracing::warn!(%error, "an I/O thread could not be started"));
         return None;
     }
     starts.recv().ok()

@@ -35,6 +35,7 @@ mod workers;
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -43,7 +44,7 @@ use std::time::{Duration, Instant};
 use crate::error::Error;
 use crate::memory::Held;
 use crate::metrics::{Counters, Metrics};
-use crate::ring::{Ring, RingOptions};
+use crate::ring::{Ring, RingOptions, thread_end};
 
 pub(crate) use aftermath::Aftermath;
 pub(crate) use dispatch::{Place, cancel, cancel_all, dispatch, try_calls};
@@ -55,7 +56,7 @@ pub(crate) use refused::{after_fork, why_refused};
 pub(crate) use route::{Lanes, default_route};
 pub use route::{Route, set_default_route};
 pub(crate) use shared::Shared;
-pub(crate) use slot::{Key, Kind, Request};
+pub(crate) use slot::{Key, Kind, Request, is_durable};
 pub(crate) use stay::Stay;
 pub(crate) use target::{FileKind, Multiples, Target};
 pub(crate) use ticket::{Called, Started, Ticket, can_link, start};
@@ -147,7 +148,35 @@ impl Rings {
 }
 
 thread_local! {
-    static DRIVER: RefCell<Option<Box<Driver>>> = const { RefCell::new(None) };
+    /// Never destroyed, so that it can be used by the destructors of other locals, and of pthread keys.
+    static DRIVER: ManuallyDrop<RefCell<Option<Box<Driver>>>> =
+        const { ManuallyDrop::new(RefCell::new(None)) };
+    /// Drops the driver when the thread ends.
+    static AT_THE_END: AtTheEnd = const { AtTheEnd };
+}
+
+struct AtTheEnd;
+
+impl Drop for AtTheEnd {
+    fn drop(&mut self) {
+        drop_driver();
+        thread_end::cancel();
+    }
+}
+
+fn drop_driver() {
+    drop(take_driver());
+}
+
+/// Whether the thread ends, and has dropped its driver: who makes another gives it up when done, see [`leave`]. Where not,
+/// the driver is dropped when the thread ends.
+fn is_ending() -> bool {
+    AT_THE_END.try_with(|_| ()).is_err()
+}
+
+/// To be dropped while the cell is not borrowed: what is in flight ends in callbacks, which may come back here.
+fn take_driver() -> Option<Box<Driver>> {
+    DRIVER.with(|cell| cell.try_borrow_mut().ok()?.take())
 }
 
 /// A failed set-up is not tried again at once: on `ENOMEM` a try takes 200 ms.
@@ -156,7 +185,7 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Runs `f` on this thread's driver; `None` where there is none, or where it is borrowed further up the stack.
 #[inline]
 fn with<T>(f: impl FnOnce(&mut Driver) -> T) -> Option<T> {
-    DRIVER.try_with(|cell| cell.try_borrow_mut().ok()?.as_deref_mut().map(f)).ok().flatten()
+    DRIVER.with(|cell| cell.try_borrow_mut().ok()?.as_deref_mut().map(f))
 }
 
 fn send_to_workers(order: Order) {
@@ -205,7 +234,7 @@ fn count_cancelled() {
 /// Makes this thread's counts everybody's now: a loop does so with each turn only, and what its plain calls gave may be in
 /// other hands before.
 pub(crate) fn publish_counts() {
-    let _ = DRIVER.try_with(|cell| {
+    DRIVER.with(|cell| {
         if let Ok(Some(driver)) = cell.try_borrow().as_deref().map(Option::as_deref) {
             driver.shared.counters.publish(&driver.current_counts());
         }
@@ -214,14 +243,17 @@ pub(crate) fn publish_counts() {
 
 #[inline]
 fn add_to_counts(add: impl FnOnce(&mut Metrics)) {
-    let _ = DRIVER.try_with(|cell| {
-        let Ok(mut driver) = cell.try_borrow_mut() else { return };
-        let driver = driver.get_or_insert_with(|| Driver::new(RingOptions::default()));
-        add(&mut driver.counts);
-        if !driver.active {
-            driver.shared.counters.publish(&driver.current_counts());
+    let late = DRIVER.with(|cell| {
+        let mut driver = cell.try_borrow_mut().ok()?;
+        let is_late = driver.is_none() && is_ending();
+        let own = driver.get_or_insert_with(|| Driver::new(RingOptions::default()));
+        add(&mut own.counts);
+        if !own.active {
+            own.shared.counters.publish(&own.current_counts());
         }
+        if is_late { driver.take() } else { None }
     });
+    drop(late);
 }
 
 /// What a cancelled operation leaves to drop while the driver is not borrowed.
@@ -230,6 +262,10 @@ type Rest = (Held, Wake, Option<Given>);
 impl Driver {
     fn new(options: RingOptions) -> Box<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
+        // The first call for a thread sees to it that the driver is dropped when it ends, if it still will.
+        if !is_ending() {
+            thread_end::ask(drop_driver);
+        }
         let shared = Arc::new(Shared::new(NEXT.fetch_add(1, Ordering::Relaxed)));
         shared::register(&shared);
         Box::new(Self {
@@ -403,21 +439,18 @@ impl Driver {
 }
 
 /// Begins the loop of this thread. `options` count where the thread has no ring yet.
-///
-/// # Panics
-/// In a destructor of the thread's locals, when its driver is gone.
 pub(crate) fn enter(options: RingOptions) -> Arc<Shared> {
-    let shared = own_shared(options).filter(|_| with(Driver::activate).is_some());
-    shared.expect("the thread ends, and its driver is gone")
+    let shared = own_shared(options);
+    with(Driver::activate);
+    shared
 }
 
-/// The calling thread, which gets a driver where it has none yet; `None` where it ends and its driver is gone.
-fn own_shared(options: RingOptions) -> Option<Arc<Shared>> {
-    let shared = DRIVER.try_with(|cell| {
+/// The calling thread, which gets a driver where it has none. One that ends gets it until it [leaves](leave).
+fn own_shared(options: RingOptions) -> Arc<Shared> {
+    DRIVER.with(|cell| {
         let mut driver = cell.borrow_mut();
         Arc::clone(&driver.get_or_insert_with(|| Driver::new(options)).shared)
-    });
-    shared.ok()
+    })
 }
 
 /// Hands over what was started and collects what has completed; with `may_sleep`, sleeps until there is something,
@@ -447,7 +480,7 @@ fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, after: &mu
 }
 
 /// Ends the loop of this thread: every operation is waited for, results that nobody took are kept for their futures,
-/// files and registrations are given up.
+/// files and registrations are given up. A thread that ends gives its driver up with them.
 pub(crate) fn leave(after: &mut Aftermath) {
     while with(Driver::must_drain) == Some(true)
         && !(stay::is_any() && with(Driver::only_lasting) == Some(true))
@@ -470,6 +503,9 @@ pub(crate) fn leave(after: &mut Aftermath) {
     }
     let wakers = with(|driver| driver.deactivate(after)).unwrap_or_default();
     after.settle();
+    if is_ending() {
+        drop_driver();
+    }
     wakers.into_iter().for_each(Waker::wake);
 }
 

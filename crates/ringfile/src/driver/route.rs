@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::slot::{Kind, Request};
 use super::target::{FileKind, Target};
+use crate::event;
 
 /// Which way a file's operations go.
 ///
@@ -208,7 +209,13 @@ impl Lane {
     fn leave(&self, took: Duration) {
         let times = self.times_away.fetch_add(1, Ordering::Relaxed).min(9);
         let away = AWAY.max(took.saturating_mul(100)).saturating_mul(1 << times).min(LONGEST_AWAY);
-        tracing::debug!(?took, ?away, "inline calls are slow here, operations go to the ring for a while");
+        event::defer(move || {
+            tracing::debug!(
+                ?took,
+                ?away,
+                "inline calls are slow here, operations go to the ring for a while"
+            );
+        });
         self.away_until.store(now() + away.as_nanos() as u64, Ordering::Relaxed);
     }
 }
@@ -317,7 +324,9 @@ pub(crate) fn workers_are_forced() -> bool {
     *FORCED.get_or_init(|| match std::env::var("RINGFILE_BACKEND") {
         Ok(value) if value == "workers" => true,
         Ok(value) if !value.is_empty() => {
-            tracing::warn!(value, "RINGFILE_BACKEND is neither empty nor `workers`, and ignored");
+            event::defer(move || {
+                tracing::warn!(value, "RINGFILE_BACKEND is neither empty nor `workers`, and ignored");
+            });
             false
         }
         _ => false,

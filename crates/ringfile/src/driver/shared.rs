@@ -8,13 +8,13 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
-use std::thread::Thread;
 use std::time::Instant;
 
 use rustix::event::EventfdFlags;
+use rustix::thread::futex;
 
 use super::sleep::{Asleep, Sleep};
 use super::{Finished, Key, Order, Sink};
@@ -51,7 +51,9 @@ pub(crate) struct Shared {
     pub id: u64,
     pub sleep: Sleep,
     eventfd: OnceLock<OwnedFd>,
-    thread: Thread,
+    /// How often the thread was woken that sleeps without a ring. Not `thread::park`: a thread that ends has no handle of
+    /// its own in the destructors of pthread keys, where asking for it panics.
+    unparks: AtomicU32,
     /// Operations of this thread's loop that other threads carry out.
     errands: AtomicUsize,
     process: fork::Mark,
@@ -65,7 +67,7 @@ impl Shared {
             id,
             sleep: Sleep::new(),
             eventfd: OnceLock::new(),
-            thread: std::thread::current(),
+            unparks: AtomicU32::new(0),
             errands: AtomicUsize::new(0),
             process: fork::Mark::current(),
             inner: Mutex::new(Inner::default()),
@@ -137,7 +139,11 @@ impl Shared {
     pub(crate) fn notify(&self) {
         match self.sleep.notify() {
             Asleep::InRing => self.ring_the_bell(),
-            Asleep::Parked => self.thread.unpark(),
+            Asleep::Parked => {
+                self.unparks.fetch_add(1, Ordering::SeqCst);
+                // It fails for no address that exists.
+                let _ = futex::wake(&self.unparks, futex::Flags::PRIVATE, 1);
+            }
             Asleep::Nobody => {}
         }
     }
@@ -158,18 +164,21 @@ impl Shared {
 
     /// Sleeps without a ring until notified, or until the deadline.
     pub(crate) fn park(&self, deadline: Option<Instant>) {
-        if self.sleep.about_to_park() {
-            while self.sleep.is_parked() {
-                let Some(deadline) = deadline else {
-                    std::thread::park();
-                    continue;
-                };
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return self.sleep.gave_up_parking();
-                }
-                std::thread::park_timeout(left);
+        if !self.sleep.about_to_park() {
+            return;
+        }
+        loop {
+            let unparks = self.unparks.load(Ordering::SeqCst);
+            if !self.sleep.is_parked() {
+                return;
             }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return self.sleep.gave_up_parking();
+            }
+            let left = left.and_then(|left| futex::Timespec::try_from(left).ok());
+            // Woken, out of time, interrupted, or woken before: what it was shows above.
+            let _ = futex::wait(&self.unparks, futex::Flags::PRIVATE, unparks, left.as_ref());
         }
     }
 

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use linux_raw_sys::general::RWF_DSYNC;
+
 use super::order::Sink;
 use super::wake::Wake;
 use crate::memory::Held;
@@ -56,6 +58,16 @@ impl Kind {
     #[inline]
     pub(crate) fn moves_data(self) -> bool {
         self.is_read() || self.is_write()
+    }
+}
+
+/// Whether success means that data is on stable storage: a sync, or a write that carries one.
+#[inline]
+pub(crate) fn is_durable(kind: Kind, op_flags: u32) -> bool {
+    match kind {
+        Kind::Sync => true,
+        Kind::Write | Kind::WriteVectored => op_flags & RWF_DSYNC != 0,
+        Kind::Read | Kind::ReadVectored | Kind::Allocate | Kind::Truncate | Kind::Advise => false,
     }
 }
 

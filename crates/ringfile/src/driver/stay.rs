@@ -42,16 +42,21 @@ impl Stay {
         let shared = match self.shared.get() {
             Some(shared) => shared,
             None => {
-                let shared = own_shared(RingOptions::default())?;
+                let shared = own_shared(RingOptions::default());
                 self.shared.get_or_init(|| shared)
             }
         };
         let before = with(|driver| {
+            // A thread that ends may have got another one since.
+            if driver.shared.id != shared.id {
+                return None;
+            }
             let before = driver.active;
             driver.activate();
             driver.visited = !before;
-            before
-        })?;
+            Some(before)
+        })
+        .flatten()?;
         Some(Visit { before, shared })
     }
 }

@@ -15,6 +15,7 @@ use super::shared::{self, Mail};
 use super::wake::Wake;
 use super::{Ended, Errand, Finished, Key, Request, Route, Target, with};
 use crate::error::Error;
+use crate::event;
 use crate::memory::Held;
 
 /// An operation that was started. Dropping it cancels the operation; its buffer is dropped when the kernel is done.
@@ -72,13 +73,18 @@ fn start_here(
         driver.submit(key);
         Ok(Ticket { driver: driver.shared.id, key })
     });
+    event::emit_deferred();
     started.unwrap_or(Err(Refused::Outside))
 }
 
-/// Whether an operation that is linked to the next can be started on this thread: both go to one ring.
+/// Whether an operation that is linked to the next can be started on this thread: both go to one ring, which can tell
+/// where the kernel cuts a link ([`Ring::take_cut_off`](crate::ring::Ring::take_cut_off)).
 pub(crate) fn can_link(target: &Target) -> bool {
     matches!(target.lanes.route(), Route::Auto | Route::Ring)
-        && with(|driver| driver.may_start(target).is_ok()) == Some(true)
+        && with(|driver| {
+            driver.may_start(target).is_ok()
+                && driver.rings.as_ref().is_some_and(|rings| !rings.main.is_sqpoll())
+        }) == Some(true)
 }
 
 /// So many short inline operations in a row, a task yields to others once. To yield costs 0.2 µs, a quarter of a small
@@ -114,6 +120,7 @@ fn start_by_route(
             Ok(ticket) => return Ok(Started::Here(ticket)),
             Err(Refused::NoRing(error)) if target.lanes.route() != Route::Ring => {
                 super::refused::warn_of_no_ring(&error);
+                event::emit_deferred();
                 here = false;
             }
             Err(Refused::Outside) => here = false,
@@ -123,6 +130,7 @@ fn start_by_route(
     debug_assert!(!here || choice == Choice::Workers);
     let (mut errand, order) = Errand::new(target, request, held, context.waker());
     errand.carried_by(super::send(order, choice));
+    event::emit_deferred();
     Ok(Started::Elsewhere(errand))
 }
 
@@ -135,8 +143,15 @@ pub(crate) enum Called {
     Left(Choice),
 }
 
-/// Carries an operation out by plain calls, where its route is that.
+/// Carries an operation out by plain calls, where its route is that. Called with no driver borrowed and no lock held.
 pub(super) fn call(target: &Target, request: &Request, held: &mut Held) -> Called {
+    let called = call_in_a_row(target, request, held);
+    event::emit_deferred();
+    called
+}
+
+#[inline]
+fn call_in_a_row(target: &Target, request: &Request, held: &mut Held) -> Called {
     let mut choice = target.lanes.choose(target, request);
     while matches!(choice, Choice::Attempt | Choice::Inline) {
         let row = INLINE.get() + 1;

@@ -74,10 +74,12 @@ impl Mark {
 /// Takes locks, in the order in which they are nested elsewhere, and gives their guards.
 pub(crate) type Hold = fn() -> Box<dyn Any>;
 
+/// Those of pools and lent memory, whose holders may take those of the driver.
+static HOLD_MEMORY: OnceLock<Hold> = OnceLock::new();
 static HOLD: OnceLock<Hold> = OnceLock::new();
 
 thread_local! {
-    static HELD: RefCell<Option<Box<dyn Any>>> = const { RefCell::new(None) };
+    static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// From now on whoever forks holds these locks, so that the child finds them free and what they guard whole. The same for
@@ -85,9 +87,25 @@ thread_local! {
 #[inline]
 pub(crate) fn hold_over_forks(hold: Hold) {
     static DONE: AtomicBool = AtomicBool::new(false);
-    // No `Once`: a child of a fork in the middle of one would wait for it for ever.
     if !DONE.load(Ordering::Relaxed) && !DONE.swap(true, Ordering::Relaxed) {
         let _ = HOLD.set(hold);
+        heed_forks();
+    }
+}
+
+/// As [`hold_over_forks`], for the locks of memory.
+pub(crate) fn hold_memory_over_forks(hold: Hold) {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !DONE.load(Ordering::Relaxed) && !DONE.swap(true, Ordering::Relaxed) {
+        let _ = HOLD_MEMORY.set(hold);
+        heed_forks();
+    }
+}
+
+fn heed_forks() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    // No `Once`: a child of a fork in the middle of one would wait for it for ever.
+    if !DONE.swap(true, Ordering::Relaxed) {
         // SAFETY: the functions are there for as long as the process, or the library, whose unloading takes them out.
         // Where there is no memory for the entry, forks go on as without.
         let _ = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
@@ -95,10 +113,11 @@ pub(crate) fn hold_over_forks(hold: Hold) {
 }
 
 extern "C" fn before() {
-    if let Some(hold) = HOLD.get() {
-        // A thread that ends has no place for the guards, and takes no lock.
-        let _ = HELD.try_with(|held| held.replace(Some(hold())));
-    }
+    // A thread that ends has no place for the guards, and takes no lock.
+    let _ = HELD.try_with(|held| {
+        let holds = [&HOLD_MEMORY, &HOLD].into_iter().filter_map(OnceLock::get);
+        held.replace(holds.map(|hold| hold()).collect());
+    });
 }
 
 extern "C" fn after() {

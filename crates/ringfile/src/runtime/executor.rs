@@ -9,6 +9,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -26,8 +27,10 @@ const MAIN: TaskNumber = 0;
 thread_local! {
     /// The driver of the loop that this thread is in; 0 outside.
     static CURRENT: Cell<u64> = const { Cell::new(0) };
-    static TASKS: RefCell<Tasks> = const { RefCell::new(Tasks::new()) };
-    static REMOTE: RefCell<Option<Arc<Remote>>> = const { RefCell::new(None) };
+    /// This and the next are never destroyed, so that a thread that ends can have a loop; a loop leaves both empty.
+    static TASKS: ManuallyDrop<RefCell<Tasks>> = const { ManuallyDrop::new(RefCell::new(Tasks::new())) };
+    static REMOTE: ManuallyDrop<RefCell<Option<Arc<Remote>>>> =
+        const { ManuallyDrop::new(RefCell::new(None)) };
 }
 
 /// The tasks of a thread, by number; number 0 stands for the future of `block_on`.
@@ -113,8 +116,8 @@ impl Tasks {
     }
 }
 
-fn with_tasks<T>(look: impl FnOnce(&mut Tasks) -> T) -> Option<T> {
-    TASKS.try_with(|tasks| look(&mut tasks.borrow_mut())).ok()
+fn with_tasks<T>(look: impl FnOnce(&mut Tasks) -> T) -> T {
+    TASKS.with(|tasks| look(&mut tasks.borrow_mut()))
 }
 
 /// What a runtime asks of a loop.
@@ -178,7 +181,7 @@ impl Remote {
     }
 
     fn wake(&self, number: TaskNumber) {
-        if CURRENT.try_with(Cell::get) == Ok(self.shared.id) {
+        if CURRENT.get() == self.shared.id {
             with_tasks(|tasks| tasks.make_ready(number));
             return;
         }
@@ -222,7 +225,7 @@ pub(super) fn current() -> Option<Arc<Remote>> {
 
 /// Whether this thread is in a loop.
 pub(crate) fn is_in_loop() -> bool {
-    CURRENT.try_with(Cell::get).is_ok_and(|id| id != 0)
+    CURRENT.get() != 0
 }
 
 /// Starts a task on this thread, whose loop `remote` is.
@@ -233,7 +236,6 @@ pub(super) fn add_task(future: impl Future<Output = ()> + 'static, remote: Arc<R
             (tasks.places.len() - 1) as TaskNumber
         })
     });
-    let Some(number) = number else { return };
     let waker = Handle::waker(remote, number);
     with_tasks(|tasks| {
         tasks.places[number as usize].task = Some(Box::pin(TaskCell { waker, future }));
@@ -256,7 +258,7 @@ impl Loop {
             return None;
         }
         let shared = driver::enter(options);
-        CURRENT.with(|current| current.set(shared.id));
+        CURRENT.set(shared.id);
         crate::memory::set_thread_must_not_block(true);
         let orders = AtomicU8::new(Orders::Run as u8);
         let remote = Arc::new(Remote { shared, inbox: Mutex::default(), orders });
@@ -310,7 +312,7 @@ impl Loop {
     /// Whether there is no task, nor one to come.
     fn is_idle(&self) -> bool {
         let inbox = self.remote.inbox();
-        inbox.calls.is_empty() && with_tasks(|tasks| tasks.count()).unwrap_or(0) == 0
+        inbox.calls.is_empty() && with_tasks(|tasks| tasks.count()) == 0
     }
 
     /// Runs what is ready now, once: what gets ready meanwhile comes after the I/O. Whether the main future is ready.
@@ -323,7 +325,7 @@ impl Loop {
         with_tasks(|tasks| std::mem::swap(&mut batch, &mut tasks.ready));
         let mut ran = None;
         for number in batch.drain(..) {
-            match with_tasks(|tasks| tasks.exchange(ran.take(), number)).flatten() {
+            match with_tasks(|tasks| tasks.exchange(ran.take(), number)) {
                 Some(mut task) => {
                     if task.as_mut().run(number) {
                         ran = Some((number, task));
@@ -351,7 +353,7 @@ impl Loop {
     }
 
     fn turn(&mut self, may_sleep: bool) {
-        let idle = with_tasks(|tasks| tasks.ready.is_empty()).unwrap_or(true);
+        let idle = with_tasks(|tasks| tasks.ready.is_empty());
         driver::turn(may_sleep && idle, &mut self.after);
         let woken = &mut self.after.tasks;
         with_tasks(|tasks| woken.drain(..).for_each(|number| tasks.make_ready(number)));
@@ -366,7 +368,7 @@ impl Loop {
                 tasks.free.clear();
                 std::mem::replace(&mut tasks.places, vec![Place::default()])
             });
-            let tasks: Vec<Task> = places.into_iter().flatten().filter_map(|place| place.task).collect();
+            let tasks: Vec<Task> = places.into_iter().filter_map(|place| place.task).collect();
             if tasks.is_empty() {
                 return;
             }
@@ -396,8 +398,10 @@ impl Drop for Loop {
         self.after.tasks.clear();
         self.remote.inbox().closed = true;
         self.drop_tasks();
+        with_tasks(|tasks| *tasks = Tasks::new());
         crate::memory::set_thread_must_not_block(false);
-        REMOTE.with(|slot| slot.borrow_mut().take());
-        CURRENT.with(|current| current.set(0));
+        let remote = REMOTE.with(|slot| slot.borrow_mut().take());
+        drop(remote);
+        CURRENT.set(0);
     }
 }
