@@ -12,6 +12,7 @@ use super::prepare::{BELL, IGNORED};
 use super::refused::{REFUSED_ORDERS, Refused, warn_of_no_ring};
 use super::shared::Mail;
 use super::slot::{CANCELLED, Key, Kind, Owner, State, is_durable};
+use super::target::Target;
 use super::wake::Wake;
 use super::{ATTEMPTS, Aftermath, Driver, Finished, Metrics, Order, Rings, Route, Sink, Waiting};
 use crate::event;
@@ -77,7 +78,7 @@ impl Driver {
     /// Publishes the counts as of this turn. Turns of a visit may be many for each operation, and most end none.
     #[inline]
     pub(super) fn publish_counts(&mut self) {
-        if !self.visited || self.published_ops != self.counts.ops {
+        if self.in_loop || self.published_ops != self.counts.ops {
             self.published_ops = self.counts.ops;
             self.shared.counters.publish(&self.current_counts());
         }
@@ -395,12 +396,12 @@ impl Driver {
     }
 
     /// Starts an order on this thread's ring; where it has none, the order goes to the workers.
-    pub(super) fn start_order(&mut self, mut order: Order, after: &mut Aftermath) -> Option<Key> {
+    pub(super) fn start_order(&mut self, mut order: Order, own: bool, after: &mut Aftermath) -> Option<Key> {
         if !order.is_wanted() {
             after.orders.push((order, Some(libc::ECANCELED)));
             return None;
         }
-        match self.may_start(&order.target) {
+        match self.may_start(&order.target, own) {
             Ok(()) => {
                 self.files.enter(&order.target, self.shared.id);
                 if order.target.is_closed() {
@@ -462,19 +463,27 @@ impl Driver {
             std::mem::take(&mut inner.mail)
         };
         for order in orders.drain(..) {
-            self.start_order(order, after);
+            self.start_order(order, false, after);
         }
         self.spare_orders = orders;
-        for letter in mail {
-            match letter {
-                Mail::Watch(key) => self.watch(key, after),
-                Mail::Cancel(key) => self.cancel_for_afar(key, after),
-                Mail::CancelOrders(sink) => self.cancel_orders(&sink, after),
-                Mail::Close(number) => {
-                    if let Some(given) = self.files.close(number) {
-                        self.unregister(&given);
-                        after.files.push(given);
-                    }
+        mail.into_iter().for_each(|letter| self.read_letter(letter, after));
+    }
+
+    fn read_letter(&mut self, letter: Mail, after: &mut Aftermath) {
+        match letter {
+            Mail::Watch(key) => self.watch(key, after),
+            Mail::Cancel(key) => self.cancel_for_afar(key, after),
+            Mail::CancelOrders(sink) => {
+                self.cancel_orders(&sink, after);
+                after.sinks.push(sink);
+            }
+            Mail::CancelHeld(driver) => self.cancel_held_on_streams(driver, after),
+            Mail::Close(number) => {
+                // Another file may have the number by now, if this driver gave the file up on the way of the letter.
+                let is_closed = self.files.target(number).is_some_and(Target::is_closed);
+                if let Some(given) = is_closed.then(|| self.files.close(number)).flatten() {
+                    self.unregister(&given);
+                    after.files.push(given);
                 }
             }
         }
@@ -514,7 +523,7 @@ impl Driver {
 
     /// Whether all that must be waited for are reads which the thread itself holds open.
     pub(super) fn only_lasting(&mut self) -> bool {
-        self.slots.all_outlive_loops()
+        self.slots.of_loop().next().is_none()
     }
 
     /// Gives everything up that the thread need not keep until its next loop. The wakers of futures on other threads,
@@ -524,19 +533,16 @@ impl Driver {
         let done: Vec<Key> = self.slots.done().collect();
         let results: Vec<(Key, Finished)> =
             done.into_iter().map(|key| (key, self.take_finished(key.slot))).collect();
-        (self.active, self.known_as_active) = (false, false);
-        let wakers = {
+        self.in_loop = false;
+        let (mail, wakers) = {
             let mut inner = self.shared.lock();
-            inner.active = false;
+            inner.in_loop = false;
             inner.finished.extend(results);
-            // What was posted since: all of it concerns results that are in `finished` now, or idle files.
-            for letter in std::mem::take(&mut inner.mail) {
-                if let Mail::Cancel(key) = letter {
-                    after.buffers.extend(inner.finished.remove(&key).map(|finished| finished.held));
-                }
-            }
-            inner.wakers.drain().map(|(_, waker)| waker).collect()
+            let wakers = inner.wakers.drain().map(|(_, waker)| waker).collect();
+            (std::mem::take(&mut inner.mail), wakers)
         };
+        // What was posted since: a dropped future's result is in `finished` now, and an open read may keep a closed file.
+        mail.into_iter().for_each(|letter| self.read_letter(letter, after));
         let files = self.files.give_up_idle();
         files.iter().for_each(|given| self.unregister(given));
         after.files.extend(files);

@@ -139,7 +139,7 @@ impl Driver {
             return None;
         }
         let sink = sink.0?;
-        self.may_start(target).ok()?;
+        self.may_start(target, true).ok()?;
         self.files.enter(target, self.shared.id);
         let key = self.slots.insert(request, held, target.number, Wake::Local(sink, index));
         self.submit(key);

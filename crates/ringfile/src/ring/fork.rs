@@ -7,8 +7,8 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, OnceLock};
 
 struct Page(NonNull<AtomicU64>);
 
@@ -110,6 +110,24 @@ fn heed_forks() {
         // Where there is no memory for the entry, forks go on as without.
         let _ = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
     }
+}
+
+/// A lock that is held together with what it is in.
+struct Held<T: 'static, U: 'static> {
+    // Dropped first.
+    _guard: MutexGuard<'static, U>,
+    _owner: Arc<T>,
+}
+
+/// Takes a lock that is in `owner`, for a [`Hold`].
+pub(crate) fn hold<T: 'static, U: 'static>(
+    owner: Arc<T>,
+    lock: for<'a> fn(&'a T) -> MutexGuard<'a, U>,
+) -> Box<dyn Any> {
+    // SAFETY: the guard borrows from what `owner` keeps alive, and at one address; it is dropped before that, and nobody can
+    // take it out of the box.
+    let guard = unsafe { std::mem::transmute::<MutexGuard<'_, U>, MutexGuard<'static, U>>(lock(&owner)) };
+    Box::new(Held { _guard: guard, _owner: owner })
 }
 
 extern "C" fn before() {

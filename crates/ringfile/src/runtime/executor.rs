@@ -12,13 +12,13 @@ use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use pin_project_lite::pin_project;
 
-use crate::driver::{self, Aftermath, Shared, TaskNumber};
+use crate::driver::{self, Aftermath, Call, Shared, TaskNumber};
 use crate::ring::RingOptions;
 
 /// The number of the future of `block_on`.
@@ -134,29 +134,14 @@ pub(super) enum Orders {
 /// The part of a loop that other threads may touch.
 pub(super) struct Remote {
     shared: Arc<Shared>,
-    inbox: Mutex<Inbox>,
     orders: AtomicU8,
 }
 
-#[derive(Default)]
-struct Inbox {
-    woken: Vec<TaskNumber>,
-    calls: Vec<Call>,
-    closed: bool,
-}
-
-/// Something to do on the loop's thread.
-type Call = Box<dyn FnOnce() + Send>;
-
 impl Remote {
-    fn inbox(&self) -> MutexGuard<'_, Inbox> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Has the loop's thread do something soon; it is dropped where the loop has ended.
     pub(super) fn call(&self, call: Call) {
         {
-            let mut inbox = self.inbox();
+            let mut inbox = self.shared.tasks();
             if inbox.closed {
                 drop(inbox);
                 drop(call);
@@ -186,7 +171,7 @@ impl Remote {
             return;
         }
         {
-            let mut inbox = self.inbox();
+            let mut inbox = self.shared.tasks();
             if inbox.closed {
                 return;
             }
@@ -261,7 +246,9 @@ impl Loop {
         CURRENT.set(shared.id);
         crate::memory::set_thread_must_not_block(true);
         let orders = AtomicU8::new(Orders::Run as u8);
-        let remote = Arc::new(Remote { shared, inbox: Mutex::default(), orders });
+        // A waker of an earlier loop's task may have left something, which wakes for nothing.
+        shared.tasks().closed = false;
+        let remote = Arc::new(Remote { shared, orders });
         REMOTE.with(|slot| *slot.borrow_mut() = Some(Arc::clone(&remote)));
         with_tasks(|tasks| *tasks = Tasks { places: vec![Place::default()], ..Tasks::new() });
         Some(Self { remote, batch: Vec::new(), after: Aftermath::default() })
@@ -311,7 +298,7 @@ impl Loop {
 
     /// Whether there is no task, nor one to come.
     fn is_idle(&self) -> bool {
-        let inbox = self.remote.inbox();
+        let inbox = self.remote.shared.tasks();
         inbox.calls.is_empty() && with_tasks(|tasks| tasks.count()) == 0
     }
 
@@ -345,7 +332,7 @@ impl Loop {
     /// Fetches what other threads woke, and does what they asked for.
     fn fetch(&self) {
         let (woken, calls) = {
-            let mut inbox = self.remote.inbox();
+            let mut inbox = self.remote.shared.tasks();
             (std::mem::take(&mut inbox.woken), std::mem::take(&mut inbox.calls))
         };
         with_tasks(|tasks| woken.into_iter().for_each(|number| tasks.make_ready(number)));
@@ -396,7 +383,7 @@ impl Drop for Loop {
         }
         // What was woken while draining has no task any more; what was spawned meanwhile goes too.
         self.after.tasks.clear();
-        self.remote.inbox().closed = true;
+        self.remote.shared.tasks().closed = true;
         self.drop_tasks();
         with_tasks(|tasks| *tasks = Tasks::new());
         crate::memory::set_thread_must_not_block(false);
