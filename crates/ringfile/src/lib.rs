@@ -109,7 +109,7 @@ pub use memory::{
     Buffer, ClassMetrics, GetBuffer, HugePages, IoBuf, IoBufMut, Pool, PoolBuilder, PoolError, PoolMetrics,
     RegisteredMemory, StableMemory, WhenFull,
 };
-pub use metrics::{Metrics, metrics, thread_metrics};
+pub use metrics::{ENTER_BUCKETS, Metrics, metrics, thread_metrics};
 pub use runtime::{JoinError, JoinHandle, Panic, Runtime, RuntimeBuilder, block_on, spawn};
 
 /// Sets how many threads carry out operations that threads without a ring of their own await: those of other executors.

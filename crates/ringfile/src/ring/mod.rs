@@ -53,6 +53,10 @@ pub(crate) struct Ring {
     sqpoll: bool,
     iopoll: bool,
     enters: u64,
+    /// Entries that the last `enter` submitted.
+    submitted: u32,
+    /// Completions that were taken since `enter_sizes` was asked last.
+    collected: u32,
     buffers: ClonedBuffers,
     file_table: bool,
     supported: [bool; 256],
@@ -98,6 +102,8 @@ impl Ring {
             sqpoll: params.flags & uapi::IORING_SETUP_SQPOLL != 0,
             iopoll: params.flags & uapi::IORING_SETUP_IOPOLL != 0,
             enters: 0,
+            submitted: 0,
+            collected: 0,
             buffers: ClonedBuffers::none(),
             file_table: false,
             supported,
@@ -167,6 +173,11 @@ impl Ring {
     /// How often `io_uring_enter` was called.
     pub(crate) fn enters(&self) -> u64 {
         self.enters
+    }
+
+    /// How many entries the last `enter` submitted, and how many completions were taken since this was asked last.
+    pub(crate) fn enter_sizes(&mut self) -> (u32, u32) {
+        (self.submitted, std::mem::take(&mut self.collected))
     }
 
     /// How often registering memory was refused.
@@ -339,27 +350,29 @@ impl Ring {
             return Ok(());
         }
         self.enters += 1;
-        match at_most.filter(|_| wait > 0) {
+        let answer = match at_most.filter(|_| wait > 0) {
             // SAFETY: the entries were put there by `push`, whose contract is the one asked for.
-            None => unsafe { abi::enter(self.enter_fd, submit, wait, flags) }.map(drop),
+            None => unsafe { abi::enter(self.enter_fd, submit, wait, flags) },
             Some(at_most) => self.enter_for(at_most, submit, wait, flags),
-        }
+        };
+        self.submitted = *answer.as_ref().unwrap_or(&0);
+        answer.map(drop)
     }
 
     /// [`enter`](Self::enter) that waits for completions, but not longer than `at_most`.
     #[cold]
-    fn enter_for(&mut self, at_most: Duration, submit: u32, wait: u32, flags: u32) -> io::Result<()> {
+    fn enter_for(&mut self, at_most: Duration, submit: u32, wait: u32, flags: u32) -> io::Result<u32> {
         if self.mapping.params.features & uapi::IORING_FEAT_EXT_ARG == 0 {
             // Before Linux 5.11 the wait has no end: look, and pause a little where there is nothing.
             // SAFETY: as in `enter`.
-            unsafe { abi::enter(self.enter_fd, submit, 0, flags) }?;
+            let submitted = unsafe { abi::enter(self.enter_fd, submit, 0, flags) }?;
             if !self.has_completions() {
                 std::thread::sleep(at_most.min(Duration::from_micros(200)));
             }
-            return Ok(());
+            return Ok(submitted);
         }
         // SAFETY: as in `enter`.
-        unsafe { abi::enter_for(self.enter_fd, submit, wait, flags, at_most) }.map(drop)
+        unsafe { abi::enter_for(self.enter_fd, submit, wait, flags, at_most) }
     }
 
     /// Whether completions have to be asked for in a loop.
@@ -383,6 +396,7 @@ impl Ring {
         // head has passed it.
         let cqe = unsafe { self.cqes.add((self.cq_next & self.cq_mask) as usize).read() };
         self.cq_next = self.cq_next.wrapping_add(1);
+        self.collected = self.collected.wrapping_add(1);
         // SAFETY: as in `space`; release: the entry was read before the kernel may overwrite it.
         unsafe { self.cq_head.as_ref() }.store(self.cq_next, Ordering::Release);
         Some(cqe)
