@@ -95,8 +95,8 @@ pub enum PerfCommand {
     /// does it: one half of the batch submitted read by read on a ring for asynchronous reads, the other half
     /// submitted and waited for on a second ring, then the first half polled), submit-only (by hand: submitted
     /// without waiting, then waited for one by one), pread (a loop of plain calls), fio (io_uring, its depth the
-    /// batch). In the table each is shown in per cent of pread and of fio. Rings by hand have 256 entries; larger
-    /// batches go in parts.
+    /// batch). In the table each is shown in per cent of pread and of fio. Rings by hand have 256 entries and
+    /// RocksDB's flags (SINGLE_ISSUER, DEFER_TASKRUN); larger batches go in parts.
     #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 10,250,1000]")))]
     #[command(mut_arg("cache", |arg| arg.help(cache_help("warm"))))]
     Multiread(MultireadArgs),

@@ -1,7 +1,8 @@
 //! What batches are compared with: rings driven by hand, as a database would that has no library for it.
 //!
 //! The two ways are RocksDB's: a blocking read of many blocks that submits and waits in one call, and reads that are
-//! submitted one by one without waiting and polled later, each on a ring of its own with 256 entries. What must hold:
+//! submitted one by one without waiting and polled later, each on a ring of its own with 256 entries and RocksDB's flags.
+//! What must hold:
 //! memory that the kernel may write to is not freed, whatever fails (see [`HandRing`]).
 
 use std::fs::File;
@@ -149,6 +150,35 @@ impl<'a> Worker<'a> {
     }
 }
 
+/// Makes a ring with RocksDB's flags, or with those of them that this kernel knows: `SINGLE_ISSUER` (Linux 6.0) and
+/// `DEFER_TASKRUN` (6.1). Only the thread that makes the ring uses it.
+fn make_ring() -> io::Result<IoUring> {
+    step_down(|single_issuer, defer_taskrun| {
+        let mut builder = IoUring::builder();
+        if single_issuer {
+            builder.setup_single_issuer();
+        }
+        if defer_taskrun {
+            builder.setup_defer_taskrun();
+        }
+        builder.build(ENTRIES)
+    })
+}
+
+/// Calls `make` with both flags, and gives up one flag after each EINVAL.
+fn step_down<T>(mut make: impl FnMut(bool, bool) -> io::Result<T>) -> io::Result<T> {
+    let mut made = make(true, true);
+    for (single_issuer, defer_taskrun) in [(true, false), (false, false)] {
+        match made {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                made = make(single_issuer, defer_taskrun)
+            }
+            other => return other,
+        }
+    }
+    made
+}
+
 /// A ring, and the memory that its reads go to, a block for each read in flight.
 ///
 /// What always holds: entries name blocks of `memory` alone, which neither moves nor is freed while `queued` is not 0:
@@ -169,7 +199,7 @@ struct HandRing<'a> {
 
 impl<'a> HandRing<'a> {
     fn new(file: &'a File, path: &'a Path, block: usize, most: usize) -> Result<HandRing<'a>, Failure> {
-        let ring = IoUring::new(ENTRIES).map_err(|error| failed("setting up", &error))?;
+        let ring = make_ring().map_err(|error| failed("setting up", &error))?;
         let memory = AlignedBytes::zeroed(block * most);
         Ok(HandRing { ring, memory, offsets: vec![0; most], queued: 0, done: 0, file, path, block })
     }
@@ -291,6 +321,29 @@ mod tests {
         let text = ring.wait_one_by_one().expect_err("beyond the end").to_string();
         assert!(text.contains("offset 4608 of data.bin") && text.contains("moved 0 of 512"), "{text}");
         assert_eq!((ring.queued, ring.done), (0, 0), "usable again");
+    }
+
+    #[test]
+    fn flags_that_the_kernel_does_not_know_are_given_up_one_by_one() {
+        let kernel = |single: bool, defer: bool| {
+            move |single_issuer, defer_taskrun| match (single_issuer && !single, defer_taskrun && !defer) {
+                (false, false) => Ok((single_issuer, defer_taskrun)),
+                _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+            }
+        };
+        assert_eq!(step_down(kernel(true, true)).expect("made"), (true, true));
+        assert_eq!(step_down(kernel(true, false)).expect("made"), (true, false));
+        assert_eq!(step_down(kernel(false, false)).expect("made"), (false, false));
+        let mut tries = 0;
+        let refused = step_down(|_, _| -> io::Result<()> {
+            tries += 1;
+            Err(io::Error::from_raw_os_error(libc::EPERM))
+        });
+        assert_eq!((refused.map_err(|error| error.raw_os_error()), tries), (Err(Some(libc::EPERM)), 1));
+        if let (Ok(ring), Ok(features)) = (make_ring(), ringfile::ring_features()) {
+            let knows = features.iter().any(|name| name == "single_issuer");
+            assert_eq!(ring.params().is_setup_single_issuer(), knows);
+        }
     }
 
     #[test]
