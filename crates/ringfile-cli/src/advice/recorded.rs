@@ -158,6 +158,7 @@ impl World {
                 processes: self.processes.clone(),
                 rate_limit_bytes: None,
                 duration_s: 1.0,
+                io_size_bytes: None,
                 warmup_s: 0.2,
                 numjobs: vec![1],
                 iodepth: self.depths.clone(),
@@ -229,6 +230,9 @@ fn run(job: Job, role: Role, round: u32, iops: f64, cpu_us: f64) -> Run {
         route_ops: Some(RouteOps { ring: ops, inline: 0, workers: 0 }),
         cached_before: (!job.direct).then_some(if job.cache == Cache::Cold { 0.0 } else { 1.0 }),
         cached_after: (!job.direct).then_some(if job.cache == Cache::Cold { 0.01 } else { 1.0 }),
+        access: None,
+        io_size_bytes: None,
+        cache_hits: None,
     }
 }
 

@@ -8,6 +8,7 @@ mod doctor;
 mod examples;
 mod pool;
 mod report;
+mod work;
 
 pub use report::ReportArgs;
 
@@ -23,6 +24,7 @@ use crate::engine::Engine;
 use crate::values::{self, List};
 pub use buffers::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS};
 pub use pool::PoolArgs;
+pub use work::{Access, IoSize, WorkArgs};
 
 /// Disk I/O over Linux io_uring: measure on this machine what each choice is worth.
 #[derive(Debug, Parser)]
@@ -82,10 +84,11 @@ pub enum PerfCommand {
     /// Random reads in batches, several batches in flight for each thread, page cache dropped before each run.
     ///
     /// Measures blocking batches from plain threads (ringfile-blocking), the same batches awaited in tokio
-    /// (ringfile-tokio), and fio's plain io_uring job at the depth that --batch and --inflight make together.
-    /// In the table each is shown in per cent of fio, with the number of cores that it kept busy. The threads of
-    /// one job may run on all cores; `taskset -c 0 ringfile perf batch` keeps everything on one. Name a --file on
-    /// a disk: what lies in memory can't be dropped from it.
+    /// (ringfile-tokio), and fio's plain io_uring job at the depth that --batch and --inflight make together. In the table
+    /// each is shown in per cent of fio, with the number of cores that it kept busy. With a cold page cache each engine
+    /// reads each block at most once. The threads of one job may run on all cores; `taskset -c 0 ringfile perf batch`
+    /// keeps everything on one. Without --file it reads a file on the disk of $TMPDIR or /var/tmp: what lies in memory
+    /// can't be dropped from it.
     #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 64]")))]
     #[command(mut_arg("cache", |arg| arg.help(cache_help("cold"))))]
     Batch(BatchArgs),
@@ -169,6 +172,9 @@ pub struct FileArgs {
     /// Fill the file first; writes carry offset and checksum, reads check them
     #[arg(long)]
     pub verify: bool,
+    /// Blocks and amount.
+    #[command(flatten)]
+    pub work: WorkArgs,
     /// What is measured, and how long.
     #[command(flatten)]
     pub test_file: TestFileArgs,
@@ -254,14 +260,17 @@ pub struct BatchReadArgs {
     /// Measure these alone, one of ringfile's at least [default: all that the command has, as told above]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Engine>)]
     pub engines: Option<List<Engine>>,
+    /// Blocks and amount.
+    #[command(flatten)]
+    pub work: WorkArgs,
 }
 
 /// The file or device that a command measures.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "File")]
 pub struct TestFileArgs {
-    /// File or block device [default: /dev/shm/ringfile-perf-PID.bin]; what does not exist is created, and
-    /// removed at the end
+    /// File or block device [default: ringfile-perf-PID.bin in /dev/shm, with --cache cold in $TMPDIR or /var/tmp]; what
+    /// does not exist is created, and removed at the end
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// How much of it is used
@@ -420,7 +429,7 @@ pub enum Cache {
 pub enum Against {
     /// fio's io_uring engine, plain and registered.
     Fio,
-    /// The same, submitting and reaping in batches, without a random map.
+    /// The same, submitting and reaping in batches.
     FioBatch,
     /// fio's psync engine.
     FioPsync,

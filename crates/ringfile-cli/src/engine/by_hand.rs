@@ -37,10 +37,10 @@ pub enum Way {
 /// Carries out a job, each thread one batch after the other.
 pub fn run(way: Way, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let file = &pread::open(job, bench.path)?;
-    let window = &Window::new(job.numjobs);
+    let window = &Window::new(job, job.numjobs);
     let conducted = (job, bench.interrupt, tick);
     let (measured, threads) = window.run_threads("by-hand", job.numjobs, conducted, |thread, member| {
-        match Worker::new(way, job, thread, file, bench.path) {
+        match Worker::new(way, job, (thread, window), file, bench.path) {
             Ok(worker) => worker.run(window, &member),
             Err(failure) => {
                 window.fail(failure);
@@ -61,6 +61,8 @@ pub fn run(way: Way, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Re
 struct Worker<'a> {
     batch: usize,
     offsets: Offsets,
+    /// Those of the batch that is under way.
+    asked: Vec<u64>,
     way: Way,
     blocking: HandRing<'a>,
     /// There with two rings.
@@ -72,7 +74,7 @@ impl<'a> Worker<'a> {
     fn new(
         way: Way,
         job: &Job,
-        thread: usize,
+        (thread, window): (usize, &Window),
         file: &'a File,
         path: &'a Path,
     ) -> Result<Worker<'a>, Failure> {
@@ -82,7 +84,8 @@ impl<'a> Worker<'a> {
         };
         Ok(Worker {
             batch: job.batch_size(),
-            offsets: job.offsets(thread),
+            offsets: job.offsets(thread, window.share(thread)),
+            asked: Vec::with_capacity(job.batch_size()),
             way,
             blocking: ring()?,
             asynchronous: (way == Way::TwoRings).then(ring).transpose()?,
@@ -103,10 +106,14 @@ impl<'a> Worker<'a> {
         let mut now = Instant::now();
         let mut over = until.stopped();
         while !over {
+            self.offsets.take(self.batch, &mut self.asked);
+            if self.asked.is_empty() {
+                break;
+            }
             let done = self.read_batch();
             let end = Instant::now();
             match done {
-                Ok(()) => self.recorder.record_many(end - now, self.batch as u64),
+                Ok(()) => self.recorder.record_many(end - now, self.asked.len() as u64),
                 Err(failure) => window.fail(failure),
             }
             now = end;
@@ -116,38 +123,39 @@ impl<'a> Worker<'a> {
     }
 
     fn read_batch(&mut self) -> Result<(), Failure> {
-        let mut left = self.batch;
-        while left > 0 {
-            left -= match self.way {
-                Way::SubmitOnly => self.submit_then_wait(left)?,
-                Way::TwoRings => self.both(left)?,
-            };
+        match (self.way, &mut self.asynchronous) {
+            (Way::TwoRings, Some(asynchronous)) => {
+                let mut parts = self.asked.chunks(2 * ENTRIES as usize);
+                parts.try_for_each(|part| both(asynchronous, &mut self.blocking, part))
+            }
+            (Way::SubmitOnly | Way::TwoRings, _) => {
+                let mut parts = self.asked.chunks(ENTRIES as usize);
+                parts.try_for_each(|part| submit_then_wait(&mut self.blocking, part))
+            }
         }
-        Ok(())
     }
+}
 
-    fn submit_then_wait(&mut self, left: usize) -> Result<usize, Failure> {
-        let part = left.min(ENTRIES as usize);
-        (0..part).try_for_each(|_| self.blocking.queue(self.offsets.next()))?;
-        self.blocking.submit(0)?;
-        self.blocking.wait_one_by_one()?;
-        Ok(part)
-    }
+fn submit_then_wait(ring: &mut HandRing<'_>, offsets: &[u64]) -> Result<(), Failure> {
+    offsets.iter().try_for_each(|&offset| ring.queue(offset))?;
+    ring.submit(0)?;
+    ring.wait_one_by_one()
+}
 
-    fn both(&mut self, left: usize) -> Result<usize, Failure> {
-        let part = left.min(2 * ENTRIES as usize);
-        let Some(asynchronous) = &mut self.asynchronous else { return Ok(part) };
-        for _ in 0..part / 2 {
-            asynchronous.queue(self.offsets.next())?;
-            asynchronous.submit(0)?;
-        }
-        let blocking = part - part / 2;
-        (0..blocking).try_for_each(|_| self.blocking.queue(self.offsets.next()))?;
-        self.blocking.submit(blocking)?;
-        self.blocking.wait_one_by_one()?;
-        asynchronous.wait_one_by_one()?;
-        Ok(part)
+fn both(
+    asynchronous: &mut HandRing<'_>,
+    blocking: &mut HandRing<'_>,
+    offsets: &[u64],
+) -> Result<(), Failure> {
+    let (early, late) = offsets.split_at(offsets.len() / 2);
+    for &offset in early {
+        asynchronous.queue(offset)?;
+        asynchronous.submit(0)?;
     }
+    late.iter().try_for_each(|&offset| blocking.queue(offset))?;
+    blocking.submit(late.len())?;
+    blocking.wait_one_by_one()?;
+    asynchronous.wait_one_by_one()
 }
 
 /// Makes a ring with RocksDB's flags, or with those of them that this kernel knows: `SINGLE_ISSUER` (Linux 6.0) and

@@ -38,7 +38,7 @@ pub enum Engine {
     RingfileTokio,
     /// fio's io_uring engine.
     Fio,
-    /// The same, submitting and reaping in batches, without a random map.
+    /// The same, submitting and reaping in batches.
     FioBatch,
     /// fio's psync engine.
     FioPsync,
@@ -53,7 +53,11 @@ pub enum Engine {
 impl Engine {
     /// Whether it is this library.
     pub fn is_ours(self) -> bool {
-        matches!(self, Engine::Ringfile | Engine::RingfileBlocking | Engine::RingfileTokio)
+        match self {
+            Engine::Ringfile | Engine::RingfileBlocking | Engine::RingfileTokio => true,
+            Engine::Fio | Engine::FioBatch | Engine::FioPsync => false,
+            Engine::Pread | Engine::SubmitOnly | Engine::TwoRings => false,
+        }
     }
 
     /// Whether it measures something else than this library, so that the rest goes on where it can't run.

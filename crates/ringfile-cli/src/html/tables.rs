@@ -62,7 +62,9 @@ fn of_terminal(results: &Results) -> Vec<Table> {
     match results.kind {
         Some(Kind::Buffers) => buffers::tables(results),
         Some(Kind::Pool) => vec![pool::table(runs), pool::changes(runs)],
-        Some(Kind::Batch | Kind::Multiread) => vec![batches::table(runs), change::table(runs)],
+        Some(Kind::Batch | Kind::Multiread) => {
+            vec![batches::table(runs), change::table(runs)]
+        }
         Some(Kind::File) | None => vec![summary::table(runs), change::table(runs)],
     }
 }

@@ -22,6 +22,7 @@ pub fn run(args: &BatchArgs) -> Result<(), Failure> {
         kind: Kind::Batch,
         test_file: &args.test_file,
         timing: &args.timing,
+        work: args.reads.work,
         output: &args.output,
         block: args.bs,
         direct: args.reads.direct,

@@ -14,6 +14,7 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
         kind: Kind::File,
         test_file: &args.test_file,
         timing: &args.timing,
+        work: args.work,
         output: &args.output,
         block: args.bs,
         direct: args.direct,

@@ -19,6 +19,7 @@ pub fn run(args: &MultireadArgs) -> Result<(), Failure> {
         kind: Kind::Multiread,
         test_file: &args.test_file,
         timing: &args.timing,
+        work: args.reads.work,
         output: &args.output,
         block: args.bs,
         direct: args.reads.direct,

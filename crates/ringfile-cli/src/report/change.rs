@@ -4,6 +4,7 @@
 //! median of the rounds' changes, with the least and the most. A/A is a run against the same once more: a
 //! change that is not larger says nothing.
 
+use super::cold;
 use super::columns::{Columns, Extra};
 use super::results::{Role, Run};
 use super::statistics::{Metric, Spread};
@@ -241,6 +242,7 @@ fn pairs(runs: &[Run], subject: impl Fn(&Run) -> bool, base: impl Fn(&Run) -> bo
         .filter_map(|subject| {
             runs.iter().find(|run| run.round == subject.round && base(run)).map(|base| (subject, base))
         })
+        .filter(|(subject, base)| cold::are_comparable(subject, base))
         .collect()
 }
 
@@ -290,6 +292,9 @@ mod tests {
             route_ops: None,
             cached_before: None,
             cached_after: None,
+            access: None,
+            io_size_bytes: None,
+            cache_hits: None,
         }
     }
 

@@ -3,6 +3,7 @@
 pub mod batches;
 pub mod buffers;
 pub mod change;
+pub mod cold;
 mod columns;
 pub mod judge;
 pub mod output;

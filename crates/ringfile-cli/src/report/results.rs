@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::profile::Profile;
 use crate::advice::Advice;
-use crate::cli::{Buffers, Cache, Executor, Route, Rw};
+use crate::cli::{Access, Buffers, Cache, Executor, Route, Rw};
 use crate::engine::{Engine, Outcome, RouteOps};
 use crate::latency::Latency;
 use crate::machine;
@@ -118,8 +118,11 @@ pub struct Params {
     /// Parts of vectored buffers that were asked for.
     #[serde(default)]
     pub parts: Option<usize>,
-    /// Length asked for each run.
+    /// Length asked for each run; 0 if `io_size_bytes` fixes the amount instead.
     pub duration_s: f64,
+    /// Bytes that all threads of a run move together (`--io-size`).
+    #[serde(default)]
+    pub io_size_bytes: Option<u64>,
     /// Time before each run that is not counted.
     pub warmup_s: f64,
     /// Threads.
@@ -272,10 +275,19 @@ pub struct Run {
     pub fixed_ops: Option<u64>,
     /// Which way the operations went (ringfile); they add up to `ops` and `errors`.
     pub route_ops: Option<RouteOps>,
+    /// Which blocks random operations visited.
+    #[serde(default)]
+    pub access: Option<Access>,
+    /// Bytes that all threads of the run move together (`--io-size`).
+    #[serde(default)]
+    pub io_size_bytes: Option<u64>,
     /// Fraction of the file in the page cache before the run.
     pub cached_before: Option<f64>,
     /// The same after it.
     pub cached_after: Option<f64>,
+    /// Fraction of a cold run's reads that came from the page cache.
+    #[serde(default)]
+    pub cache_hits: Option<f64>,
 }
 
 /// What only `perf pool` tells of a run.
@@ -339,6 +351,8 @@ pub struct RunLabel {
     pub cached_before: Option<f64>,
     /// See [`Run`].
     pub cached_after: Option<f64>,
+    /// See [`Run`].
+    pub cache_hits: Option<f64>,
 }
 
 /// What tells runs apart that are not repetitions of each other.
@@ -403,6 +417,11 @@ impl Run {
         self.batch.is_some() && !self.engine.is_fio() && self.engine != Engine::Pread
     }
 
+    /// Whether its work is fixed, rather than its length.
+    pub fn is_of_fixed_work(&self) -> bool {
+        self.io_size_bytes.is_some() || self.access == Some(Access::Once)
+    }
+
     /// The figures of one outcome.
     pub fn new(label: RunLabel, job: &crate::job::Job, outcome: &Outcome) -> Run {
         let seconds = outcome.duration.as_secs_f64();
@@ -452,8 +471,11 @@ impl Run {
             enters: outcome.enters,
             fixed_ops: outcome.fixed_ops,
             route_ops: outcome.route_ops,
+            access: Some(job.access),
+            io_size_bytes: job.amount.map(|amount| amount * job.block),
             cached_before: label.cached_before,
             cached_after: label.cached_after,
+            cache_hits: label.cache_hits,
         }
     }
 }

@@ -198,6 +198,7 @@ fn results(grid: &Grid, test_file: &TestFile, runs: &[Run], interrupted: bool) -
         rate_limit_bytes: None,
         parts: Some(grid.parts),
         duration_s: grid.duration.as_secs_f64(),
+        io_size_bytes: None,
         warmup_s: grid.warmup.as_secs_f64(),
         numjobs: vec![1],
         iodepth: grid.depths.clone(),

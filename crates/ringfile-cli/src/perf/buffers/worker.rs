@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{Buffers, Executor, Route, Rw};
+use crate::cli::{Access, Buffers, Executor, Route, Rw};
 use crate::counters;
 use crate::engine::{self, Bench, Outcome, RouteOps};
 use crate::error::{Failure, errno_text};
@@ -130,6 +130,8 @@ fn job(order: &Order) -> Job {
         buffers: order.buffers,
         parts: order.parts,
         batching: None,
+        access: Access::Any,
+        amount: None,
         route: order.route,
         executor: Executor::Ringfile,
         direct: order.direct,

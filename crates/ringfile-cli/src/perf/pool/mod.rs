@@ -236,6 +236,7 @@ impl Command {
                 parts: None,
                 rate_limit_bytes: job.rate,
                 duration_s: job.duration.as_secs_f64(),
+                io_size_bytes: None,
                 warmup_s: job.warmup.as_secs_f64(),
                 numjobs: distinct([job.producers as usize, job.consumers as usize].into_iter()),
                 iodepth: vec![job.batch as usize],

@@ -90,6 +90,9 @@ fn run(job: &Job, memory: Memory, side: Side, outcome: &Outcome) -> Run {
         }),
         cached_before: None,
         cached_after: None,
+        access: None,
+        io_size_bytes: None,
+        cache_hits: None,
     }
 }
 
