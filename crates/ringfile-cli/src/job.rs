@@ -23,6 +23,18 @@ pub struct Batching {
     pub inflight: usize,
 }
 
+/// When the loop of `ringfile-queue` and fio's own loop submit and collect, by fio's job options of the same names. `None`
+/// keeps the engine's default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BatchSettings {
+    /// Operations submitted together.
+    pub submit: Option<usize>,
+    /// Completions to wait for.
+    pub complete: Option<usize>,
+    /// The loop adds operations again when at most this many are in flight.
+    pub low: Option<usize>,
+}
+
 /// One measurement: what to do, how much in parallel, how long.
 #[derive(Debug, Clone)]
 pub struct Job {
@@ -42,6 +54,8 @@ pub struct Job {
     pub parts: usize,
     /// Reads go in batches of this shape.
     pub batching: Option<Batching>,
+    /// When an engine with a queue submits and collects.
+    pub settings: BatchSettings,
     /// Which way the library's operations go.
     pub route: Route,
     /// Who runs the library's tasks.
@@ -172,6 +186,12 @@ impl Offsets {
         }
     }
 
+    /// Returns the next offset in bytes; `None` at the end of the work.
+    pub fn next(&mut self) -> Option<u64> {
+        let number = self.share.take(1).next()?;
+        Some(self.of(number))
+    }
+
     /// The offset of the operation with that number in the share.
     fn of(&mut self, number: u64) -> u64 {
         let block = match self.access {
@@ -278,6 +298,7 @@ pub mod tests {
             parts: 1,
             seed: 0,
             batching: None,
+            settings: BatchSettings::default(),
             access: Access::Any,
             amount: None,
             route: Route::Auto,
@@ -358,8 +379,7 @@ pub mod tests {
             for _ in 0..101 {
                 one.take(7, &mut taken);
                 blocks.append(&mut taken);
-                other.take(1, &mut taken);
-                blocks.append(&mut taken);
+                blocks.extend(other.next());
             }
         }
         blocks.sort_unstable();

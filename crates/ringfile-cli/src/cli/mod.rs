@@ -24,7 +24,7 @@ use crate::engine::Engine;
 use crate::values::{self, List};
 pub use buffers::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS};
 pub use pool::PoolArgs;
-pub use work::{Access, IoSize, WorkArgs};
+pub use work::{Access, IoSize, QueueArgs, WorkArgs};
 
 /// Disk I/O over Linux io_uring: measure on this machine what each choice is worth.
 #[derive(Debug, Parser)]
@@ -84,8 +84,9 @@ pub enum PerfCommand {
     /// Random reads in batches, several batches in flight for each thread, page cache dropped before each run.
     ///
     /// Measures blocking batches from plain threads (ringfile-blocking), the same batches awaited in tokio
-    /// (ringfile-tokio), and fio's plain io_uring job at the depth that --batch and --inflight make together. In the table
-    /// each is shown in per cent of fio, with the number of cores that it kept busy. With a cold page cache each engine
+    /// (ringfile-tokio), a loop over a queue (ringfile-queue), and fio's plain io_uring job, the last two at the depth that
+    /// --batch and --inflight make together. In the table each is shown in per cent of fio, with the number of cores that it
+    /// kept busy; a second table shows how much each system call submitted and collected. With a cold page cache each engine
     /// reads each block at most once. The threads of one job may run on all cores; `taskset -c 0 ringfile perf batch`
     /// keeps everything on one. Without --file it reads a file on the disk of $TMPDIR or /var/tmp: what lies in memory
     /// can't be dropped from it.
@@ -202,6 +203,9 @@ pub struct BatchArgs {
     /// How it is read.
     #[command(flatten)]
     pub reads: BatchReadArgs,
+    /// When ringfile-queue and fio submit and collect.
+    #[command(flatten)]
+    pub queue: QueueArgs,
     /// What is measured, and how long.
     #[command(flatten)]
     pub test_file: TestFileArgs,

@@ -37,3 +37,18 @@ pub enum IoSize {
     /// So many bytes.
     Bytes(u64),
 }
+
+/// When ringfile-queue and fio submit and collect; the options have fio's names.
+#[derive(Clone, Copy, Debug, Default, Args)]
+#[command(next_help_heading = "Queue")]
+pub struct QueueArgs {
+    /// Reads that ringfile-queue and fio submit together [default: as many as the depth has room for; fio: 1]
+    #[arg(long, alias = "iodepth_batch_submit", value_name = "N", value_parser = values::count::<32768>)]
+    pub iodepth_batch_submit: Option<u32>,
+    /// Completions that ringfile-queue and fio wait for [default: 1]
+    #[arg(long, alias = "iodepth_batch_complete", value_name = "N", value_parser = values::count::<32768>)]
+    pub iodepth_batch_complete: Option<u32>,
+    /// ringfile-queue and fio add reads again when at most this many are in flight [default: the depth]
+    #[arg(long, alias = "iodepth_low", value_name = "N", value_parser = values::count::<32768>)]
+    pub iodepth_low: Option<u32>,
+}

@@ -11,7 +11,7 @@ use ringfile::{AnyBuffer, Batch, Buffer, Done, File, Pool};
 
 use super::ringfile::{open, pool};
 use super::window::{self, Measured, Until, Window};
-use super::{Bench, Outcome, RouteOps};
+use super::{Bench, EnterSizes, Outcome, RouteOps};
 use crate::error::{Failure, library, short};
 use crate::job::{Job, Offsets};
 use crate::latency::Recorder;
@@ -68,12 +68,14 @@ async fn await_all(readers: Vec<Reader>, until: &Until) -> Vec<Reader> {
     readers
 }
 
-fn outcome(measured: Measured, threads: Vec<(Recorder, Instant)>) -> Outcome {
+/// The outcome of threads whose operations the library counted for the process.
+pub fn outcome(measured: Measured, threads: Vec<(Recorder, Instant)>) -> Outcome {
     let counted = measured.counted;
     Outcome {
         enters: Some(counted.enters),
         fixed_ops: Some(counted.fixed_ops),
         route_ops: Some(RouteOps::of(&counted)),
+        enter_sizes: Some(EnterSizes::of(&counted)),
         ..Outcome::of_threads(measured, threads)
     }
 }

@@ -92,6 +92,7 @@ impl Fio {
             enters: None,
             fixed_ops: None,
             route_ops: None,
+            enter_sizes: None,
             failure: None,
         })
     }
@@ -170,6 +171,12 @@ fn job_arguments(engine: Engine, job: &Job) -> Vec<String> {
             "--iodepth_batch_complete_min=1".into(),
             format!("--iodepth_batch_complete_max={}", job.iodepth),
         ]);
+    } else {
+        let settings = job.settings;
+        let set = |name, figure: Option<usize>| figure.map(|figure| format!("--{name}={figure}"));
+        arguments.extend(set("iodepth_batch_submit", settings.submit));
+        arguments.extend(set("iodepth_batch_complete_min", settings.complete));
+        arguments.extend(set("iodepth_low", settings.low));
     }
     if job.buffers == Buffers::Fixed {
         arguments.extend(["--fixedbufs=1".into(), "--registerfiles=1".into()]);
@@ -315,6 +322,7 @@ fn parse(text: &str, status: ExitStatus) -> Result<Stats, String> {
 mod tests {
     use super::*;
     use crate::cli::{Executor, Route, Rw};
+    use crate::job::BatchSettings;
     use std::os::unix::process::ExitStatusExt;
 
     fn job(rw: Rw, numjobs: usize, buffers: Buffers) -> Job {
@@ -328,6 +336,7 @@ mod tests {
             parts: 1,
             seed: 0,
             batching: None,
+            settings: BatchSettings::default(),
             access: Access::Any,
             amount: None,
             route: Route::Auto,
@@ -413,6 +422,16 @@ mod tests {
             "--name=ringfile-0 --numjobs=1 --size=413696 --io_size=12288 \
              --name=ringfile-1 --numjobs=2 --size=413696 --io_size=8192"
         );
+    }
+
+    #[test]
+    fn the_settings_of_batches_are_passed_on() {
+        let plain = job(Rw::RandRead, 1, Buffers::Normal);
+        let settings = BatchSettings { submit: Some(4), complete: Some(3), low: Some(8) };
+        let set = arguments(Engine::Fio, &Job { settings, ..plain.clone() });
+        assert_has(&set, &["--iodepth_batch_submit=4", "--iodepth_batch_complete_min=3", "--iodepth_low=8"]);
+        let plain = arguments(Engine::Fio, &plain);
+        assert!(!plain.iter().any(|argument| argument.contains("iodepth_")), "{plain:?}");
     }
 
     #[test]

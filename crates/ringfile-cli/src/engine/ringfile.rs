@@ -153,6 +153,7 @@ impl Counts {
             enters: Some(self.enters),
             fixed_ops: Some(self.fixed_ops),
             route_ops: Some(self.routes),
+            enter_sizes: None,
             failure: measured.failure,
         };
         (outcome, self.recorder)

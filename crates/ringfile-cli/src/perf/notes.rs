@@ -28,11 +28,25 @@ pub fn of(test_file: &TestFile, request: &Request<'_>, fio: Option<&Fio>, runs: 
         ));
         for engine in [Engine::Fio, Engine::FioBatch, Engine::FioPsync] {
             if runs.iter().any(|run| run.engine == engine) {
-                notes.push(format!("{}: {}", values::name(&engine), fio::describe(engine)));
+                let settings = if engine == Engine::Fio { settings(request) } else { String::new() };
+                notes.push(format!("{}: {}{settings}", values::name(&engine), fio::describe(engine)));
             }
         }
     }
     notes
+}
+
+/// Lists fio's batch settings that were given.
+fn settings(request: &Request<'_>) -> String {
+    let settings = request.settings;
+    [
+        ("iodepth_batch_submit", settings.submit),
+        ("iodepth_batch_complete_min", settings.complete),
+        ("iodepth_low", settings.low),
+    ]
+    .into_iter()
+    .filter_map(|(name, figure)| Some(format!("; {name}={}", figure?)))
+    .collect()
 }
 
 fn file(test_file: &TestFile, args: &Request<'_>) -> String {

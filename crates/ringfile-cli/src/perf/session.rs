@@ -13,14 +13,14 @@ use crate::engine::fio::{self, Fio};
 use crate::engine::{Bench, Engine, Outcome};
 use crate::error::{Failure, usage};
 use crate::interrupt::Interrupt;
-use crate::job::{Batching, Job};
+use crate::job::{BatchSettings, Batching, Job};
 use crate::machine;
 use crate::progress::Progress;
 use crate::report::output;
 use crate::report::outputs::Outputs;
 use crate::report::results::{Kind, Machine, Params, Results, Run, RunLabel, SCHEMA};
 use crate::report::table::Table;
-use crate::report::{batches, change, cold, summary};
+use crate::report::{batches, change, cold, enters, summary};
 use crate::sys;
 use crate::terminal;
 use crate::testfile::{DefaultPlace, Intent, TestFile};
@@ -40,6 +40,8 @@ pub struct Request<'a> {
     pub timing: &'a TimingArgs,
     /// Which blocks, and how much.
     pub work: WorkArgs,
+    /// When a queue's loop submits and collects.
+    pub settings: BatchSettings,
     /// Where results go.
     pub output: &'a OutputArgs,
     /// Bytes of each operation.
@@ -320,6 +322,7 @@ impl<'a> Session<'a> {
             parts: 1,
             seed: 0,
             batching: step.batching,
+            settings: self.request.settings,
             access: access(&self.request, step.cache),
             amount: amount(&self.request, &self.test_file),
             route: step.route,
@@ -359,6 +362,9 @@ impl<'a> Session<'a> {
             parts: None,
             duration_s: if io_size_bytes.is_some() { 0.0 } else { timing.duration.as_secs_f64() },
             io_size_bytes,
+            iodepth_batch_submit: request.settings.submit,
+            iodepth_batch_complete: request.settings.complete,
+            iodepth_low: request.settings.low,
             warmup_s: timing.warmup.as_secs_f64(),
             numjobs: grid.numjobs,
             iodepth: distinct(grid.depths.iter().map(|depth| depth.iodepth)),
@@ -396,7 +402,7 @@ impl<'a> Session<'a> {
 fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
     let in_batches = results.runs.iter().any(|run| run.batch.is_some());
     let table = if in_batches { batches::table(&results.runs) } else { summary::table(&results.runs) };
-    print_tables(output, results, &table, &change::table(&results.runs))
+    print_tables(output, results, &table, &[change::table(&results.runs), enters::table(&results.runs)])
 }
 
 /// Prints the tables and the notes of a session that has runs.
@@ -404,15 +410,15 @@ pub fn print_tables(
     output: &OutputArgs,
     results: &Results,
     table: &Table,
-    changes: &Table,
+    others: &[Table],
 ) -> Result<(), Failure> {
     if results.runs.is_empty() {
         return Ok(());
     }
     let width = terminal::width();
     let mut text = table.text_of_width(width);
-    if !changes.is_empty() {
-        text += &format!("\n{}", changes.text_of_width(width));
+    for other in others.iter().filter(|other| !other.is_empty()) {
+        text += &format!("\n{}", other.text_of_width(width));
     }
     if !output.quiet {
         text.push('\n');

@@ -177,7 +177,7 @@ fn compare_noise(runs: &[Run], cell: Cell, add: &mut Add<'_>) {
 /// Each of ringfile's forms over each of the others, which have plain buffers.
 fn compare_batches(runs: &[Run], cell: Cell, add: &mut Add<'_>) {
     let others = [Engine::Fio, Engine::TwoRings, Engine::SubmitOnly, Engine::Pread];
-    for ours in [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::Ringfile] {
+    for ours in [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::RingfileQueue, Engine::Ringfile] {
         let measured = |buffers| move |run: &Run| is(run, ours, buffers) && run.role == Role::Measure;
         add(format!("{} fixed/normal", values::name(&ours)), &measured(Buffers::Fixed), &|run| {
             Cell::of(run) == cell && measured(Buffers::Normal)(run)
@@ -292,6 +292,7 @@ mod tests {
             route_ops: None,
             cached_before: None,
             cached_after: None,
+            enter_sizes: None,
             access: None,
             io_size_bytes: None,
             cache_hits: None,

@@ -5,6 +5,7 @@ pub mod buffers;
 pub mod change;
 pub mod cold;
 mod columns;
+pub mod enters;
 pub mod judge;
 pub mod output;
 pub mod outputs;

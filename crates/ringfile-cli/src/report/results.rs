@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::profile::Profile;
 use crate::advice::Advice;
 use crate::cli::{Access, Buffers, Cache, Executor, Route, Rw};
-use crate::engine::{Engine, Outcome, RouteOps};
+use crate::engine::{Engine, EnterSizes, Outcome, RouteOps};
 use crate::latency::Latency;
 use crate::machine;
 
@@ -123,6 +123,15 @@ pub struct Params {
     /// Bytes that all threads of a run move together (`--io-size`).
     #[serde(default)]
     pub io_size_bytes: Option<u64>,
+    /// `--iodepth-batch-submit`.
+    #[serde(default)]
+    pub iodepth_batch_submit: Option<usize>,
+    /// `--iodepth-batch-complete`.
+    #[serde(default)]
+    pub iodepth_batch_complete: Option<usize>,
+    /// `--iodepth-low`.
+    #[serde(default)]
+    pub iodepth_low: Option<usize>,
     /// Time before each run that is not counted.
     pub warmup_s: f64,
     /// Threads.
@@ -275,6 +284,9 @@ pub struct Run {
     pub fixed_ops: Option<u64>,
     /// Which way the operations went (ringfile); they add up to `ops` and `errors`.
     pub route_ops: Option<RouteOps>,
+    /// Histograms of `io_uring_enter` (ringfile in batches).
+    #[serde(default)]
+    pub enter_sizes: Option<EnterSizes>,
     /// Which blocks random operations visited.
     #[serde(default)]
     pub access: Option<Access>,
@@ -414,7 +426,8 @@ impl Run {
 
     /// Whether what it handed in, and took the latency of, were whole batches.
     pub fn is_of_batches(&self) -> bool {
-        self.batch.is_some() && !self.engine.is_fio() && self.engine != Engine::Pread
+        let one_by_one = self.engine.is_fio() || matches!(self.engine, Engine::Pread | Engine::RingfileQueue);
+        self.batch.is_some() && !one_by_one
     }
 
     /// Whether its work is fixed, rather than its length.
@@ -471,6 +484,7 @@ impl Run {
             enters: outcome.enters,
             fixed_ops: outcome.fixed_ops,
             route_ops: outcome.route_ops,
+            enter_sizes: outcome.enter_sizes.clone(),
             access: Some(job.access),
             io_size_bytes: job.amount.map(|amount| amount * job.block),
             cached_before: label.cached_before,

@@ -129,7 +129,10 @@ fn nothing_wraps_or_is_cut_off() {
                 "2",
             ],
         ),
-        ("batch", vec!["--engines", "ringfile-blocking,ringfile-tokio", "--buffers", "normal,fixed"]),
+        (
+            "batch",
+            vec!["--engines", "ringfile-blocking,ringfile-tokio,ringfile-queue", "--buffers", "normal,fixed"],
+        ),
         ("multiread", vec!["--engines", "ringfile,pread", "--batch", "10,1000"]),
     ];
     for (command, arguments) in commands {

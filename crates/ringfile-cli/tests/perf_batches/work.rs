@@ -6,12 +6,12 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::perf;
-use crate::support::{disk_folder, folder, installed, json as read, run, runs, skip};
+use crate::support::{disk_folder, folder, installed, json as read, ring_is_forbidden, run, runs, skip};
 
 /// The commands, with all engines but fio.
 const ALL: [(&str, &str); 3] = [
     ("file", "--rw randread --iodepth 5 --buffers normal,fixed --executor ringfile,tokio --against pread"),
-    ("batch", "--batch 7 --inflight 3 --engines ringfile-blocking,ringfile-tokio"),
+    ("batch", "--batch 7 --inflight 3 --engines ringfile-blocking,ringfile-tokio,ringfile-queue"),
     ("multiread", "--bs 4k --batch 7,600 --engines ringfile,two-rings,submit-only,pread"),
 ];
 
@@ -158,10 +158,12 @@ fn fio_is_asked_to_do_the_same() {
     let asked = |command, options| asked_of_fio(folder.path(), command, options);
     let batch = asked(
         "batch",
-        "--size 404k --numjobs 2 --batch 4 --inflight 2 --io-size all --engines ringfile-blocking,fio",
+        "--size 404k --numjobs 2 --batch 4 --inflight 2 --io-size all --engines ringfile-queue,fio \
+         --iodepth-batch-submit 4 --iodepth_batch_complete 3 --iodepth-low 5",
     );
     for part in [
-        " --rw=randread --bs=4096 --direct=0 --ioengine=io_uring --iodepth=8 ",
+        " --rw=randread --bs=4096 --direct=0 --ioengine=io_uring --iodepth=8 --iodepth_batch_submit=4 \
+         --iodepth_batch_complete_min=3 --iodepth_low=5 ",
         " --name=ringfile-0 --numjobs=1 --size=208896 --offset=0 --offset_increment=208896 --io_size=208896 \
          --name=ringfile-1 --numjobs=1 --size=204800 --offset=208896 --offset_increment=204800 --io_size=204800 ",
     ] {
@@ -184,6 +186,42 @@ fn fio_is_asked_to_do_the_same() {
 }
 
 #[test]
+fn settings_of_the_queue_are_kept_and_each_call_is_counted() {
+    if ring_is_forbidden() {
+        skip("settings_of_the_queue_are_kept_and_each_call_is_counted", "there is no ring");
+        return;
+    }
+    let folder = disk_folder();
+    let (path, out) = (folder.path().join("queue.bin"), folder.path().join("out.json"));
+    let mut program = perf("batch");
+    program
+        .args("--size 2m --numjobs 1 --batch 8 --inflight 4 --route ring --io-size all --force".split(' '));
+    program.args("--iodepth-batch-submit 4 --iodepth-batch-complete 2 --iodepth-low 16".split(' '));
+    program.args("--engines ringfile-queue,ringfile-blocking --file".split(' ')).arg(&path);
+    let finished = run(program.arg("--json").arg(&out)).ok();
+    assert!(finished.stdout.contains("|io_uring_enter"), "{}", finished.stdout);
+    let results = read(&out);
+    let params = &results["params"];
+    for (setting, figure) in [("submit", 4), ("complete", 2)] {
+        assert_eq!(params[format!("iodepth_batch_{setting}")], figure);
+    }
+    assert_eq!(params["iodepth_low"], 16);
+    for run in runs(&results) {
+        let sum = |what: &str| {
+            let counts = run["enter_sizes"][what].as_array().expect("a list");
+            (counts.iter().filter_map(Value::as_u64).sum::<u64>(), counts.clone())
+        };
+        let enters = run["enters"].as_u64().expect("a count");
+        assert_eq!((sum("submitted").0, sum("collected").0), (enters, enters), "{run}");
+        if run["engine"] == "ringfile-queue" {
+            // Four together, and what wakes the ring, but never eight.
+            assert!(sum("submitted").1[4..].iter().all(|count| *count == 0), "{run}");
+            assert!(sum("submitted").1[3].as_u64() > Some(512 / 4 / 2), "{run}");
+        }
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_refused() {
     for (command, options, part) in [
         ("file", "--io-size 10000", "no whole number of blocks"),
@@ -193,6 +231,7 @@ fn what_does_not_fit_is_refused() {
         ("file", "--verify --access once", "leave out --access once"),
         ("file", "--io-size 1m --duration 1s", "cannot be used with"),
         ("batch", "--io-size none", "not a size"),
+        ("batch", "--iodepth-low 0", "1 to 32768"),
     ] {
         let mut program = perf(command);
         program.args("--size 1m --rounds 1".split(' ')).args(options.split(' '));

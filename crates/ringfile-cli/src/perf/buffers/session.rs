@@ -10,7 +10,7 @@ use crate::cli::{Access, Buffers, Cache, Executor};
 use crate::engine::{Engine, Outcome};
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
-use crate::job::Job;
+use crate::job::{BatchSettings, Job};
 use crate::progress::Progress;
 use crate::report::output::OutputFile;
 use crate::report::profile::Profile;
@@ -194,6 +194,7 @@ impl Session<'_> {
             buffers: step.kind.buffers,
             parts: step.kind.parts,
             batching: None,
+            settings: BatchSettings::default(),
             access: Access::Any,
             amount: None,
             route: step.kind.route,

@@ -14,7 +14,7 @@ use crate::counters;
 use crate::engine::{self, Bench, Outcome, RouteOps};
 use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
-use crate::job::Job;
+use crate::job::{BatchSettings, Job};
 use crate::latency::Recorder;
 use crate::sys::Usage;
 
@@ -130,6 +130,7 @@ fn job(order: &Order) -> Job {
         buffers: order.buffers,
         parts: order.parts,
         batching: None,
+        settings: BatchSettings::default(),
         access: Access::Any,
         amount: None,
         route: order.route,
