@@ -452,8 +452,11 @@ int ringfile_batch_free(struct ringfile_batch *batch);
 // Waits until all data of the file that were written, and what is needed to read them back, are on stable storage
 // (fdatasync).
 //
-// Any thread. Blocks. Writes that are still in flight are not waited for. Errors are those of fdatasync(2); after one, the
-// state of what was not synced is unknown.
+// Any thread. Blocks. Writes that are still in flight are not waited for. Errors are those of fdatasync(2). A failure is
+// remembered: what was not synced may be lost, and the kernel would let the next sync succeed all the same. So each later
+// sync and ringfile_write_durable of this file, by whatever function or thread, fails with the same errno, and nothing is
+// tried; other reads and writes go on. Close the file and open it again to sync again, and check or write again what was
+// written since the last good sync.
 int ringfile_sync_data(const struct ringfile_file *file);
 
 // As ringfile_sync_data, with all metadata (fsync).
@@ -462,7 +465,7 @@ int ringfile_sync_all(const struct ringfile_file *file);
 // Starts writing a range's dirty pages to the disk, or waits for them, by `flags` (RINGFILE_SYNC_RANGE_...); `length` 0
 // means to the end (sync_file_range). Makes nothing durable: it has no metadata written, and no disk's cache.
 //
-// Any thread. Blocks as sync_file_range(2), whose errors it has.
+// Any thread. Blocks as sync_file_range(2), whose errors it has. A failure is remembered, see ringfile_sync_data.
 int ringfile_sync_range(const struct ringfile_file *file,
                         uint64_t offset,
                         uint64_t length,
@@ -497,7 +500,8 @@ int ringfile_sync_directory(const char *path);
 // where nothing has. Never NULL. Belongs to the library: valid until the next call of the same thread that fails.
 //
 // Where one operation of many has failed (batches, reads, queues, ringfile_read_many), the text is that of the last
-// failed one whose result was taken. Never blocks, never fails.
+// failed one whose result was taken. While a thread ends, in destructors of its locals and of pthread keys, there may be no
+// text but one that says so. Never blocks, never fails.
 const char *ringfile_last_error(void);
 
 // Opens a file. `*file` gets the handle, to be closed with ringfile_close.
@@ -625,7 +629,7 @@ int64_t ringfile_buffer_write(const struct ringfile_file *file,
 
 // Writes all of `length` bytes from `data` at `offset`, and makes them durable (see RINGFILE_DURABILITY_AUTO). How many.
 //
-// Any thread. Blocks. Errors are those of pwrite(2) and fdatasync(2).
+// Any thread. Blocks. Errors are those of pwrite(2) and fdatasync(2). A failure is remembered, see ringfile_sync_data.
 //
 // Pointers: `length` bytes at `data`, as at the top of this file.
 int64_t ringfile_write_durable(const struct ringfile_file *file,

@@ -62,8 +62,11 @@ fn sync(file: *const ringfile_file, all: bool) -> Result<()> {
 /// Waits until all data of the file that were written, and what is needed to read them back, are on stable storage
 /// (fdatasync).
 ///
-/// Any thread. Blocks. Writes that are still in flight are not waited for. Errors are those of fdatasync(2); after one, the
-/// state of what was not synced is unknown.
+/// Any thread. Blocks. Writes that are still in flight are not waited for. Errors are those of fdatasync(2). A failure is
+/// remembered: what was not synced may be lost, and the kernel would let the next sync succeed all the same. So each later
+/// sync and ringfile_write_durable of this file, by whatever function or thread, fails with the same errno, and nothing is
+/// tried; other reads and writes go on. Close the file and open it again to sync again, and check or write again what was
+/// written since the last good sync.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_sync_data(file: *const ringfile_file) -> c_int {
     done(|| sync(file, false))
@@ -78,7 +81,7 @@ pub extern "C" fn ringfile_sync_all(file: *const ringfile_file) -> c_int {
 /// Starts writing a range's dirty pages to the disk, or waits for them, by `flags` (RINGFILE_SYNC_RANGE_...); `length` 0
 /// means to the end (sync_file_range). Makes nothing durable: it has no metadata written, and no disk's cache.
 ///
-/// Any thread. Blocks as sync_file_range(2), whose errors it has.
+/// Any thread. Blocks as sync_file_range(2), whose errors it has. A failure is remembered, see ringfile_sync_data.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_sync_range(
     file: *const ringfile_file,
@@ -98,6 +101,8 @@ pub extern "C" fn ringfile_sync_range(
         let error = std::io::Error::last_os_error();
         let path = file.path().map(|path| format!(" of {}", path.display())).unwrap_or_default();
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        // The kernel has told of what it could not write, and would not tell the next sync.
+        file.note_failed_sync(errno);
         Err(Fault::new(errno, format!("syncing {length} bytes at offset {offset}{path}: {error}")))
     })
 }

@@ -116,10 +116,13 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Fault {
 /// where nothing has. Never NULL. Belongs to the library: valid until the next call of the same thread that fails.
 ///
 /// Where one operation of many has failed (batches, reads, queues, ringfile_read_many), the text is that of the last
-/// failed one whose result was taken. Never blocks, never fails.
+/// failed one whose result was taken. While a thread ends, in destructors of its locals and of pthread keys, there may be no
+/// text but one that says so. Never blocks, never fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_last_error() -> *const c_char {
     const NOTHING: &CStr = c"";
+    const ENDS: &CStr =
+        c"the thread ends, and keeps no texts any more: strerror(-result) says what the result means";
     LAST.try_with(|last| last.try_borrow().map_or(NOTHING.as_ptr(), |last| last.as_ptr()))
-        .unwrap_or(NOTHING.as_ptr())
+        .unwrap_or(ENDS.as_ptr())
 }

@@ -157,7 +157,7 @@ pub extern "C" fn ringfile_buffer_write(
 
 /// Writes all of `length` bytes from `data` at `offset`, and makes them durable (see RINGFILE_DURABILITY_AUTO). How many.
 ///
-/// Any thread. Blocks. Errors are those of pwrite(2) and fdatasync(2).
+/// Any thread. Blocks. Errors are those of pwrite(2) and fdatasync(2). A failure is remembered, see ringfile_sync_data.
 ///
 /// Pointers: `length` bytes at `data`, as at the top of this file.
 #[unsafe(no_mangle)]

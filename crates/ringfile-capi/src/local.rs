@@ -4,7 +4,6 @@
 //! what a thread leaves open is closed with it, which waits for the kernel.
 
 use std::cell::RefCell;
-use std::thread::ThreadId;
 
 use ringfile::{AsyncReads, Queue};
 
@@ -12,10 +11,10 @@ use crate::error::{Fault, Result};
 use crate::fork::Guard;
 use crate::table::Table;
 
-static READS: Table<ThreadId> = Table::new("ringfile_reads", 9);
-static QUEUES: Table<ThreadId> = Table::new("ringfile_queue", 11);
+static READS: Table<()> = Table::new("ringfile_reads", 9);
+static QUEUES: Table<()> = Table::new("ringfile_queue", 11);
 
-/// Locks what says which thread has which, while the process forks.
+/// Locks the handles, while the process forks.
 pub(crate) fn hold() -> [Guard; 2] {
     [READS.hold(), QUEUES.hold()]
 }
@@ -42,15 +41,15 @@ thread_local! {
 
 /// A type whose values belong to a thread.
 pub(crate) trait Local: Sized + 'static {
-    /// Which thread has which.
-    fn owners() -> &'static Table<ThreadId>;
+    /// The handles of all threads.
+    fn owners() -> &'static Table<()>;
 
     /// Those of this thread. `None` while the thread ends.
     fn own<R>(look: impl FnOnce(&List<Self>) -> R) -> Option<R>;
 }
 
 impl Local for AsyncReads {
-    fn owners() -> &'static Table<ThreadId> {
+    fn owners() -> &'static Table<()> {
         &READS
     }
 
@@ -60,7 +59,7 @@ impl Local for AsyncReads {
 }
 
 impl Local for Queue {
-    fn owners() -> &'static Table<ThreadId> {
+    fn owners() -> &'static Table<()> {
         &QUEUES
     }
 
@@ -79,7 +78,7 @@ fn inside() -> Fault {
 
 /// Makes a value this thread's own.
 pub(crate) fn add<T: Local, H>(value: T) -> Result<*mut H> {
-    let handle: *mut H = T::owners().add(std::thread::current().id())?;
+    let handle: *mut H = T::owners().add(())?;
     let own = Own { handle: handle.cast_const().cast(), value };
     let added = T::own(|list| list.try_borrow_mut().map(|mut list| list.push(own)).map_err(|_| inside()));
     added.unwrap_or_else(|| Err(ends())).map(|()| handle)
@@ -122,8 +121,10 @@ pub(crate) fn remove<T: Local, H>(handle: *const H) -> Result<Own<T>> {
 }
 
 /// The queue that blocking operations of this thread pass through: empty before and after. Its ring stays, so that it is
-/// made and told of memory and files once.
+/// made and told of memory and files once. A thread that ends has one for each operation.
 pub(crate) fn blocking<R>(act: impl FnOnce(&mut Queue) -> Result<R>) -> Result<R> {
+    let mut act = Some(act);
+    let mut act = |queue: &mut Queue| act.take().map_or_else(|| Err(ends()), |act| act(queue));
     let used = BLOCKING.try_with(|queue| {
         let mut queue = queue.try_borrow_mut().map_err(|_| inside())?;
         let mut whole = queue.take().unwrap_or_default();
@@ -135,13 +136,14 @@ pub(crate) fn blocking<R>(act: impl FnOnce(&mut Queue) -> Result<R>) -> Result<R
         }
         result
     });
-    used.unwrap_or_else(|_| Err(ends()))
+    used.unwrap_or_else(|_| act(&mut Queue::new()))
 }
 
 /// Gives up the queue of blocking operations, and with it what the thread's ring keeps.
 pub(crate) fn rest() -> Result<()> {
     let queue =
         BLOCKING.try_with(|queue| queue.try_borrow_mut().map(|mut queue| queue.take()).map_err(|_| inside()));
-    drop(queue.unwrap_or_else(|_| Err(ends()))?);
+    // A thread that ends has given it up already.
+    drop(queue.unwrap_or(Ok(None))?);
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! Memory for I/O, found by its address: that of pools' buffers, the caller's own that was registered, and any other.
 //!
 //! What always holds: memory that is known here has an owner that keeps it; an operation on it has a share of the owner's
-//! buffer, so that it goes back, or may be unregistered, only when the operation is over.
+//! buffer, so that it goes back, or may be unregistered, only when the operation is over. An operation that lies partly
+//! outside of such memory, or in several, has shares of all that it overlaps.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -14,9 +15,6 @@ use crate::error::{Fault, Result, call, done};
 use crate::fork::{self, Guard};
 use crate::raw;
 use crate::table::Table;
-
-/// One registered buffer of io_uring may be so long; what crosses a multiple goes unregistered.
-const REGION: usize = 1 << 30;
 
 /// Memory of the caller's own that is registered.
 pub struct ringfile_memory {
@@ -33,7 +31,6 @@ static REGISTERED: Table<Registered> = Table::new("ringfile_memory", 3);
 #[derive(Clone, Copy)]
 struct Registered {
     start: usize,
-    len: usize,
 }
 
 /// Locks the known memory while the process forks, then what of it is registered.
@@ -79,20 +76,51 @@ pub(crate) unsafe fn at(data: *mut c_void, len: usize) -> Result<Buffer> {
     if len > isize::MAX as usize {
         return Err(Fault::invalid(format!("no memory has {len} bytes")));
     }
-    let start = data.addr();
     if len > 0 && COUNT.load(Ordering::Acquire) > 0 {
-        let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some((&first, buffer)) = known.range(..=start).next_back()
-            && start - first < buffer.capacity()
-            && len <= buffer.capacity() - (start - first)
-        {
-            // SAFETY: the bytes are the operation's alone, says the caller, and within the buffer.
-            return Ok(unsafe { buffer.share(start - first, len) });
+        // SAFETY: as the caller says.
+        match unsafe { shares(data.cast(), len) } {
+            Shares::None => {}
+            Shares::Whole(buffer) => return Ok(buffer),
+            Shares::Parts(parts) => {
+                // SAFETY: as the caller says.
+                return Ok(unsafe { Buffer::from_raw_with_owner(data.cast(), len, parts) });
+            }
         }
     }
     let data = if data.is_null() { std::ptr::dangling_mut() } else { data.cast() };
     // SAFETY: as the caller says. Memory that comes from C is initialised, whatever is in it.
     Ok(unsafe { Buffer::from_raw(data, len) })
+}
+
+/// What an operation's memory has of known memory.
+enum Shares {
+    None,
+    /// All of it lies in one buffer.
+    Whole(Buffer),
+    /// It lies partly outside, or in several.
+    Parts(Vec<Buffer>),
+}
+
+/// Shares of all known memory that an operation's overlaps, so that none of it is unregistered or released meanwhile.
+///
+/// # Safety
+/// As [`at`].
+unsafe fn shares(data: *mut u8, len: usize) -> Shares {
+    let start = data.addr();
+    let end = start.saturating_add(len);
+    let overlapped = |(first, buffer): (&usize, &Buffer)| {
+        let (low, high) = (start.max(*first), end.min(first + buffer.capacity()));
+        // SAFETY: the bytes are the operation's alone, says the caller, and within the buffer.
+        (low < high).then(|| unsafe { buffer.share(low - first, high - low) })
+    };
+    let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
+    // Known memory does not overlap: what begins before a piece that ends before the operation's ends there too.
+    let mut shares = known.range(..end).rev().map_while(overlapped);
+    match shares.next() {
+        None => Shares::None,
+        Some(last) if last.capacity() == len => Shares::Whole(last),
+        Some(last) => Shares::Parts(std::iter::once(last).chain(shares).collect()),
+    }
 }
 
 /// Keeps nothing: who registered the memory does.
@@ -129,17 +157,13 @@ pub unsafe extern "C" fn ringfile_memory_register(
         // SAFETY: the caller keeps the memory until it is unregistered, and an operation has its part alone.
         let whole = unsafe { RegisteredMemory::from_raw(data.cast(), length, Callers) };
         let start = data.addr();
-        for at in (0..length).step_by(REGION) {
-            let buffer = whole.lend(at..length.min(at + REGION))?;
-            if add(buffer).is_err() {
-                (0..at).step_by(REGION).for_each(|at| drop(remove(start + at)));
-                return Err(Fault::new(
-                    libc::EEXIST,
-                    "some of this memory is registered already, or a ringfile_buffer's",
-                ));
-            }
+        if add(whole.lend(..)?).is_err() {
+            return Err(Fault::new(
+                libc::EEXIST,
+                "some of this memory is registered already, or a ringfile_buffer's",
+            ));
         }
-        let handle = REGISTERED.add(Registered { start, len: length })?;
+        let handle = REGISTERED.add(Registered { start }).inspect_err(|_| drop(remove(start)))?;
         // SAFETY: not null, and to be written to, says the header.
         unsafe { raw::put(memory, handle, "where the handle is to go") }
     })
@@ -152,10 +176,9 @@ pub unsafe extern "C" fn ringfile_memory_register(
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_memory_unregister(memory: *mut ringfile_memory) -> c_int {
     done(|| {
-        let Registered { start, len } = REGISTERED.get(memory)?;
+        let Registered { start } = REGISTERED.get(memory)?;
         let mut known = known();
-        let in_use =
-            (0..len).step_by(REGION).any(|at| known.get(&(start + at)).is_some_and(Buffer::is_shared));
+        let in_use = known.get(&start).is_some_and(Buffer::is_shared);
         if in_use {
             return Err(Fault::new(
                 libc::EBUSY,
@@ -163,7 +186,7 @@ pub extern "C" fn ringfile_memory_unregister(memory: *mut ringfile_memory) -> c_
             ));
         }
         REGISTERED.remove(memory)?;
-        let gone: Vec<_> = (0..len).step_by(REGION).filter_map(|at| known.remove(&(start + at))).collect();
+        let gone = known.remove(&start);
         COUNT.store(known.len(), Ordering::Release);
         drop(known);
         // Unregistering is a system call: outside of the lock.
@@ -176,10 +199,9 @@ pub extern "C" fn ringfile_memory_unregister(memory: *mut ringfile_memory) -> c_
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_memory_is_in_use(memory: *const ringfile_memory) -> c_int {
     call(|| {
-        let Registered { start, len } = REGISTERED.get(memory)?;
+        let Registered { start } = REGISTERED.get(memory)?;
         let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
-        let in_use =
-            (0..len).step_by(REGION).any(|at| known.get(&(start + at)).is_some_and(Buffer::is_shared));
+        let in_use = known.get(&start).is_some_and(Buffer::is_shared);
         Ok(i64::from(in_use))
     }) as c_int
 }

@@ -90,6 +90,7 @@ mod batch;
 mod config;
 mod driver;
 mod error;
+mod event;
 mod file;
 mod memory;
 mod metrics;

@@ -363,3 +363,109 @@ fn f22_a_queue_that_made_plain_calls_begins_nothing_in_the_child_that_it_would_n
         assert!(used.is_empty());
     }));
 }
+
+#[test]
+fn f38_no_child_waits_for_a_lock_that_another_thread_had() {
+    let name = "f38_no_child_waits_for_a_lock_that_another_thread_had";
+    if !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
+    let (files, closer) = std::sync::mpsc::channel::<File>();
+    // From here on the workers are the parent's.
+    let by_workers = OpenOptions::new().read(true).route(Route::Workers).open(&path).unwrap();
+    assert_content(&block_on(by_workers.read_at(vec![0; PAGE], 0)).unwrap(), 0);
+    std::thread::scope(|scope| {
+        let (path, is_over) = (&path, &is_over);
+        // Leaves word with the forking thread, which has used each of these files.
+        scope.spawn(move || closer.into_iter().for_each(drop));
+        // Threads come and go, and so do their drivers, loops and tasks.
+        scope.spawn(move || {
+            let file = open_on_ring(path);
+            while !is_over() {
+                let read = || block_on(file.read_at(vec![0; PAGE], 0)).unwrap();
+                std::thread::spawn({
+                    let file = file.clone();
+                    move || block_on(file.read_at(vec![0; PAGE], 0)).unwrap()
+                });
+                assert_content(&read(), 0);
+            }
+        });
+        // The I/O thread and the workers are busy.
+        for route in routes() {
+            scope.spawn(move || {
+                let file = OpenOptions::new().read(true).route(route).open(path).unwrap();
+                while !is_over() {
+                    futures::executor::block_on(file.read_at(vec![0; PAGE], 0)).unwrap();
+                }
+            });
+        }
+        let mut queue = Queue::new();
+        let forks = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..400 {
+                let used = [(); 48].map(|()| {
+                    let file = open_on_ring(path);
+                    queue.read(&file, vec![0; PAGE], 0, 0);
+                    assert_eq!(queue.wait(1, None), 1);
+                    assert_eq!(queue.take().unwrap().1.result.unwrap(), PAGE);
+                    file
+                });
+                used.into_iter().for_each(|file| files.send(file).unwrap());
+                let child = fork(|| {
+                    block_on(async { yield_now().await });
+                    drop(OpenOptions::new().read(true).route(Route::Inline).open(path).unwrap());
+                    let _ = metrics();
+                    let plain = OpenOptions::new().read(true).route(Route::Inline).open(path).unwrap();
+                    assert_eq!(block_on(plain.read_at(vec![0; PAGE], 0)).unwrap().len(), PAGE);
+                    assert_is_the_parents(
+                        block_on(by_workers.read_at(vec![0; PAGE], 0)).unwrap_err().error(),
+                    );
+                });
+                assert_passed(child);
+            }
+        }));
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(files);
+        if let Err(panic) = forks {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+#[test]
+fn f38_a_child_gets_an_error_for_a_batch_and_a_task_of_the_parent_s_threads() {
+    let name = "f38_a_child_gets_an_error_for_a_batch_and_a_task_of_the_parent_s_threads";
+    if !in_child(name) {
+        return;
+    }
+    let (theirs, mut ours) = std::io::pipe().unwrap();
+    let pipe = File::from(std::fs::File::from(OwnedFd::from(theirs)));
+    let mut batch = ringfile::Batch::new();
+    batch.read(&pipe, Vec::with_capacity(10), 0);
+    let mut run = Some(batch.into_future());
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(Pin::new(run.as_mut().unwrap()).poll(context).is_pending());
+    let runtime = ringfile::Runtime::builder().threads(1).build().unwrap();
+    let (end, ends) = futures::channel::oneshot::channel::<u8>();
+    let mut handle = Some(runtime.spawn(ends));
+    assert_passed(fork(|| {
+        let Poll::Ready(results) = Pin::new(run.as_mut().unwrap()).poll(context) else {
+            panic!("no results")
+        };
+        assert_eq!(results.len(), 1);
+        assert_is_the_parents(results[0].result.as_ref().unwrap_err());
+        drop(run.take());
+        let handle = handle.take().unwrap();
+        assert!(handle.is_finished());
+        assert!(matches!(handle.join(), Err(ringfile::JoinError::Cancelled)));
+    }));
+    assert_passed(fork(|| drop((run.take(), handle.take()))));
+    ours.write_all(b"parent").unwrap();
+    let results = futures::executor::block_on(run.unwrap());
+    assert_eq!(*results[0].result.as_ref().unwrap(), 6);
+    end.send(7).unwrap();
+    assert_eq!(handle.unwrap().join().unwrap(), Ok(7));
+}

@@ -10,7 +10,9 @@ use std::os::fd::OwnedFd;
 
 use ringfile::{AsyncReads, Batch, File, OpenOptions, Pool, Route, block_on};
 use support::fuse::{Act, Op, Server};
-use support::{Folder, assert_content, content, is_without_ring, must_end, poll_once, wait_for, yield_now};
+use support::{
+    Folder, assert_content, content, is_without_ring, must_end, open_on_ring, poll_once, wait_for, yield_now,
+};
 
 const PAGE: usize = 4096;
 
@@ -98,4 +100,42 @@ fn what_a_dropped_batch_has_in_flight_is_waited_for() {
         });
         assert_eq!(server.data(), content(0, PAGE), "{route:?}");
     }
+}
+
+#[test]
+fn what_waits_for_a_pipe_and_outlives_the_loop_is_cancelled() {
+    must_end("a loop that futures of a pipe outlive", || {
+        let (pipe, mut writer) = pipe();
+        // What a worker starts when another operation of the batch has ended is not the loop's any more.
+        for (route, in_flight) in [(Route::Auto, 1), (Route::Workers, 3)] {
+            let pipe = std::fs::File::from(std::os::fd::AsFd::as_fd(&pipe).try_clone_to_owned().unwrap());
+            let pipe = OpenOptions::new().route(route).adopt(pipe).unwrap();
+            let mut batch = Batch::new().in_flight(in_flight);
+            for _ in 0..3 {
+                batch.read(&pipe, Vec::with_capacity(100), 0);
+            }
+            let (mut run, mut read) = (batch.into_future(), pipe.read_at(Vec::with_capacity(100), 0));
+            block_on(async {
+                assert!(poll_once(&mut run).await.is_pending() && poll_once(&mut read).await.is_pending());
+                yield_now().await;
+            });
+            let failed = futures::executor::block_on(read).unwrap_err();
+            assert_eq!(failed.errno(), Some(libc::ECANCELED), "{route:?}: {failed}");
+            assert_eq!(failed.into_buffer().capacity(), 100, "{route:?}");
+            for done in futures::executor::block_on(run) {
+                assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED), "{route:?}");
+            }
+        }
+        writer.write_all(b"for who comes now").unwrap();
+        assert_eq!(block_on(pipe.read_at(Vec::with_capacity(100), 0)).unwrap(), b"for who comes now");
+    });
+}
+
+#[test]
+fn what_a_disk_will_answer_and_outlives_the_loop_is_waited_for() {
+    let folder = Folder::new();
+    let file = open_on_ring(folder.file("data", &content(0, PAGE)));
+    let mut read = file.read_at(Vec::with_capacity(PAGE), 0);
+    block_on(async { assert!(poll_once(&mut read).await.is_pending()) });
+    assert_content(&futures::executor::block_on(read).unwrap(), 0);
 }

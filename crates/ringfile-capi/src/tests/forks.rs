@@ -302,6 +302,42 @@ fn no_child_waits_for_a_lock_that_a_thread_of_the_parent_s_has() {
 }
 
 #[test]
+fn f38_a_child_rests_its_thread_while_others_closed_its_files() {
+    let name = "tests::forks::f38_a_child_rests_its_thread_while_others_closed_its_files";
+    if !apart(name, &[]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, content(1)).unwrap();
+    let queue = a_queue();
+    let (files, closers) = std::sync::mpsc::channel::<usize>();
+    std::thread::scope(|scope| {
+        // Each leaves word with the thread that forks, which has used the file.
+        scope.spawn(|| {
+            closers.into_iter().for_each(|file| {
+                well(ringfile_close(ptr::without_provenance_mut(file)));
+            });
+        });
+        let forks = std::panic::catch_unwind(|| {
+            for _ in 0..300 {
+                let used = [(); 48].map(|()| {
+                    let (file, mut page) = (open(&path, RINGFILE_READ, ring()), vec![99; PAGE]);
+                    assert_eq!(by_queue(queue, file, &mut page), PAGE as i64);
+                    file.addr()
+                });
+                used.into_iter().for_each(|file| files.send(file).unwrap());
+                in_a_child(|| {
+                    well(ringfile_thread_rest());
+                });
+            }
+        });
+        drop(files);
+        forks.unwrap();
+    });
+}
+
+#[test]
 fn a_read_that_a_thread_of_the_parent_s_waits_for_is_refused_to_the_child() {
     let name = "tests::forks::a_read_that_a_thread_of_the_parent_s_waits_for_is_refused_to_the_child";
     if !apart(name, &[]) {

@@ -335,6 +335,60 @@ fn registered_memory_is_found_by_its_address_and_given_up_only_when_nothing_uses
     well(ringfile_close(file));
 }
 
+/// A pipe's read into these bytes of `memory` is in flight: then none of what is registered is unregistered.
+fn keeps_registered(memory: &mut [u8], bytes: std::ops::Range<usize>, registered: &[std::ops::Range<usize>]) {
+    let (ours, mut theirs) = std::io::pipe().unwrap();
+    let (mut pipe, mut queue) = (ptr::null_mut(), ptr::null_mut());
+    let mut result = ringfile_result { user_data: 0, result: 0 };
+    let register = |range: &std::ops::Range<usize>| {
+        let mut handle = ptr::null_mut();
+        // SAFETY: memory that outlives its registration.
+        well(unsafe {
+            ringfile_memory_register(memory.as_ptr().add(range.start) as _, range.len(), &mut handle)
+        });
+        handle
+    };
+    let handles: Vec<_> = registered.iter().map(register).collect();
+    // SAFETY: memory that outlives the operation, which alone has it.
+    unsafe {
+        well(ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &mut pipe));
+        well(ringfile_queue_create(1, &mut queue));
+        well(ringfile_queue_read(queue, pipe, place(memory, bytes.start), bytes.len(), 0, 5));
+        well(ringfile_queue_submit(queue));
+        for &handle in &handles {
+            assert_eq!(ringfile_memory_is_in_use(handle), 1, "{bytes:?} of {registered:?}");
+            fails(ringfile_memory_unregister(handle), libc::EBUSY, "is not over");
+        }
+        theirs.write_all(&vec![7; bytes.len()]).unwrap();
+        assert_eq!(well(ringfile_queue_wait(queue, &mut result, 1, 1, -1)), 1);
+    }
+    assert_eq!(result.result, bytes.len() as i64);
+    assert!(memory[bytes].iter().all(|&byte| byte == 7));
+    for handle in handles {
+        well(ringfile_memory_unregister(handle));
+    }
+    well(ringfile_queue_free(queue));
+    well(ringfile_close(pipe));
+}
+
+#[test]
+fn f39_memory_is_not_unregistered_while_any_byte_of_it_is_in_flight() {
+    let mut memory = vec![0; 8 * PAGE];
+    let registered = 2 * PAGE..4 * PAGE;
+    for bytes in [PAGE..3 * PAGE, 3 * PAGE..5 * PAGE, PAGE..5 * PAGE, 4 * PAGE - 1..4 * PAGE + 1] {
+        keeps_registered(&mut memory, bytes, std::slice::from_ref(&registered));
+    }
+    // Over two registrations, and what is between them.
+    keeps_registered(&mut memory, 3 * PAGE..5 * PAGE, &[2 * PAGE..4 * PAGE, 4 * PAGE..6 * PAGE]);
+    keeps_registered(&mut memory, 0..7 * PAGE, &[PAGE..2 * PAGE, 2 * PAGE..3 * PAGE, 4 * PAGE..5 * PAGE]);
+    drop(memory);
+    // Zeroed and hardly touched, so it takes no memory.
+    const GIB: usize = 1 << 30;
+    let mut memory = vec![0; GIB + 4 * PAGE];
+    let registered = 0..memory.len();
+    keeps_registered(&mut memory, GIB - PAGE..GIB + PAGE, std::slice::from_ref(&registered));
+}
+
 #[test]
 fn file_takes_one_descriptor() {
     let folder = tempfile::tempdir().unwrap();

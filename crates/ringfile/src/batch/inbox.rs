@@ -55,10 +55,10 @@ impl Inbox {
     }
 
     /// Has the next result wake the thread. False where there is one already.
-    pub(super) fn wake(&self, waker: &Waker) -> bool {
+    pub(super) fn wake(&self, waker: Waker) -> bool {
         let mut letters = self.lock();
         if letters.finished.is_empty() && letters.waker.is_none() {
-            letters.waker = Some(waker.clone());
+            letters.waker = Some(waker);
         }
         letters.finished.is_empty()
     }

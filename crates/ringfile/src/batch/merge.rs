@@ -76,7 +76,7 @@ pub(super) fn begin(ops: &mut [Op], first: u32, again: &mut Vec<u32>) -> Option<
     for_each(ops, first, |op, _| {
         let gap = (op.request.offset - at) as usize;
         if gap > 0 {
-            reserve().get(gap).map_or_else(|_| fits = false, |buffer| scratch.push(buffer));
+            reserve().try_get(gap).map_or_else(|_| fits = false, |buffer| scratch.push(buffer));
         }
         at = end_of(op);
     });

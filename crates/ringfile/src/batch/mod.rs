@@ -9,9 +9,11 @@ mod entries;
 mod inbox;
 mod merge;
 mod op;
+mod progress;
 mod queue;
 mod reads;
 mod run;
+mod sync;
 
 use std::future::{Future, IntoFuture};
 use std::ops::Deref;
@@ -309,15 +311,16 @@ impl Batch {
         let Some(visit) = stay.visit() else {
             return self.refuse("the thread ends, and has no ring any more");
         };
-        let running = Running::new(self, visit.waker());
+        let running = Running::new(self, true);
         // A waker or a buffer of others may panic in a turn.
         let _closing = Closing(&running);
-        let mut after = Aftermath::default();
+        let (mut after, mut results) = (Aftermath::default(), None);
+        let waker = visit.waker();
         visit.wait(&mut after, None, |_| {
-            running.start();
-            (!running.is_over()).then_some(1)
+            results = running.poll(&waker);
+            results.is_none().then_some(1)
         });
-        running.take()
+        results.unwrap_or_default()
     }
 
     #[cold]
@@ -385,14 +388,12 @@ impl Future for BatchRun {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Done>> {
         let running = match std::mem::replace(&mut self.0, State::Taken) {
-            State::Start(batch) => Running::new(batch, context.waker().clone()),
+            State::Start(batch) => Running::new(batch, false),
             State::Running(running) => running,
             State::Taken => return Poll::Pending,
         };
-        running.set_waker(context.waker());
-        running.start();
-        if running.is_over() {
-            return Poll::Ready(running.take());
+        if let Some(results) = running.poll(context.waker()) {
+            return Poll::Ready(results);
         }
         self.0 = State::Running(running);
         Poll::Pending

@@ -86,6 +86,10 @@ impl Op {
     /// What to hand to a driver; nothing where the operation is over without one.
     pub(super) fn begin(&mut self) -> Option<(Request, Held)> {
         self.stage = Stage::Begun;
+        if let Some(ended) = check::failed_before(&self.file, &self.request) {
+            self.end_with(ended);
+            return None;
+        }
         if !self.request.kind.moves_data() {
             return Some((self.request, Held::None));
         }
@@ -114,7 +118,7 @@ impl Op {
         let skipped = (at % block as u64) as usize;
         self.skipped = skipped;
         let want = (skipped + self.request.want - self.done).next_multiple_of(block).min(CHUNK.max(block));
-        match reserve().get(want) {
+        match reserve().try_get(want) {
             Ok(scratch) => {
                 let request = Request { offset: at - skipped as u64, want, ..self.request };
                 Some((request, Held::Pooled(scratch)))
@@ -241,6 +245,7 @@ impl Op {
             Stage::Over(ended) => {
                 let refused = driver::why_refused(self.file.target(), ended.errno);
                 let error = refused.unwrap_or_else(|| Error::from_errno(ended.errno, self.what()));
+                let error = check::explain_sync(&self.file, &self.request, ended.errno, error);
                 Err(error.on(self.file.path()))
             }
             Stage::Refused(error) => Err(error),

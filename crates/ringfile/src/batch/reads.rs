@@ -273,7 +273,7 @@ impl AsyncReads {
                 if going.entries.elsewhere == 0 {
                     return Some(more.try_into().unwrap_or(u32::MAX));
                 }
-                if inbox.wake(&visit.waker()) {
+                if inbox.wake(visit.waker()) {
                     return Some(1);
                 }
             }
@@ -340,7 +340,7 @@ impl Going<'_> {
                 Begun::Left(choice) => {
                     let sink = Arc::clone(self.inbox) as Arc<dyn Sink>;
                     let order = Order::new(Arc::clone(target), request, held, sink, index);
-                    let place = driver::dispatch(order, choice, self.starting);
+                    let place = driver::dispatch(order, choice, true, self.starting);
                     self.entries.is_at(index, place);
                 }
             }

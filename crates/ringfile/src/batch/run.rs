@@ -1,29 +1,36 @@
-//! A batch that runs: which operation starts when, and who is told that all have ended.
+//! A batch that runs: which operation starts when, and how each ends.
 //!
-//! What always holds: one thread at a time starts operations, and never under the lock, as an operation may end before
-//! its start returns; whoever ends one starts the next. So there is no recursion, and nothing waits for a thread that
-//! does not know it.
+//! Knows drivers as where operations are dispatched to. What always holds: whoever ends an operation starts the next, so
+//! that nothing waits for a thread that does not know it, and there is no recursion ([`super::progress`]).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use super::op::{NONE, Op, Stage};
+use super::progress::{Progress, Work};
 use super::{Batch, Done, merge, with_refused};
 use crate::driver::{self, Aftermath, Called, Finished, Order, Request, Sink, Target, dispatch, try_calls};
 use crate::memory::Held;
+use crate::ring::fork;
 
 const STOPPED: &str = "an operation of the batch failed, and the batch stops on errors";
 const BARRIER: &str = "an operation before the barrier failed";
 
 /// See the module.
 pub(super) struct Running {
-    inner: Mutex<Inner>,
+    progress: Progress<Plan>,
     /// Nobody wants the results any more.
     closed: AtomicBool,
+    /// The thread that made it waits for it, and turns its driver meanwhile.
+    blocking: bool,
+    /// How many results there will be.
+    len: usize,
+    process: fork::Mark,
 }
 
-struct Inner {
+/// The operations, and how far they are.
+struct Plan {
     ops: Vec<Op>,
     results: Vec<Done>,
     refused: usize,
@@ -44,9 +51,6 @@ struct Inner {
     stop_on_error: bool,
     stopped: Option<&'static str>,
     merge: Option<usize>,
-    /// A thread starts operations.
-    starting: bool,
-    waker: Option<Waker>,
 }
 
 /// An operation on its way to a driver.
@@ -57,8 +61,9 @@ struct Begun {
 }
 
 impl Running {
-    pub(super) fn new(batch: Batch, waker: Waker) -> Arc<Self> {
-        let mut inner = Inner {
+    pub(super) fn new(batch: Batch, blocking: bool) -> Arc<Self> {
+        let len = batch.len();
+        let mut plan = Plan {
             results: batch.results,
             refused: batch.refused,
             barriers: batch.barriers.into_iter(),
@@ -73,103 +78,65 @@ impl Running {
             stop_on_error: batch.stop_on_error,
             stopped: None,
             merge: batch.merge,
-            starting: false,
-            waker: Some(waker),
             ops: batch.ops,
         };
-        inner.pass_border();
-        Arc::new(Self { inner: Mutex::new(inner), closed: AtomicBool::new(false) })
+        plan.pass_border();
+        let (progress, closed) = (Progress::new(plan), AtomicBool::new(false));
+        Arc::new(Self { progress, closed, blocking, len, process: fork::Mark::current() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.lock().is_over()
-    }
-
-    /// Says whom to wake from now on. Nobody, where all is over.
-    pub(super) fn set_waker(&self, waker: &Waker) {
-        let mut inner = self.lock();
-        if inner.is_over() || inner.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            return;
+    /// Starts what may be started, and returns the results if the batch is over; else `waker` is woken when it is.
+    pub(super) fn poll(self: &Arc<Self>, waker: &Waker) -> Option<Vec<Done>> {
+        if !self.process.is_current() {
+            return Some(self.give_up_inherited());
         }
-        let before = inner.waker.replace(waker.clone());
-        // Wakers may own anything, so none is dropped under the lock.
-        drop(inner);
-        drop(before);
+        self.progress.register(waker);
+        self.start();
+        let Plan { ops, mut results, refused, .. } = self.progress.take()?;
+        results.extend(ops.into_iter().map(Op::into_done));
+        Some(with_refused(results, refused))
     }
 
-    /// The results, of a batch that is over.
-    pub(super) fn take(&self) -> Vec<Done> {
-        let (ops, mut results, refused) = {
-            let mut inner = self.lock();
-            (std::mem::take(&mut inner.ops), std::mem::take(&mut inner.results), inner.refused)
-        };
-        results.extend(ops.into_iter().map(Op::into_done));
-        with_refused(results, refused)
+    /// In a forked child: the operations, and what they hold, are the parent's, and so may the lock be.
+    #[cold]
+    fn give_up_inherited(&self) -> Vec<Done> {
+        (0..self.len).map(|_| Done { result: Err(driver::after_fork()), buffer: None }).collect()
     }
 
     /// Starts nothing more, and cancels what is in flight where the kernel still can; that keeps its buffers until it has
     /// ended.
     pub(super) fn close(self: &Arc<Self>) {
+        if !self.process.is_current() {
+            // A thread of the parent may have been changing it; leaked.
+            std::mem::forget(Arc::clone(self));
+            return;
+        }
         self.closed.store(true, Ordering::Release);
-        let mut inner = self.lock();
-        let rest = (std::mem::take(&mut inner.ops), inner.given_back.take(), inner.waker.take());
-        let in_flight = inner.in_flight - usize::from(rest.1.is_some());
-        drop(inner);
-        drop(rest);
+        let Some(plan) = self.progress.close() else { return };
+        let in_flight = plan.in_flight - usize::from(plan.given_back.is_some());
+        drop(plan);
         if in_flight > 0 {
             driver::cancel_all(&(Arc::clone(self) as Arc<dyn Sink>));
         }
     }
 
-    fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
     /// Starts what may be started, unless another thread, or this one further up, does so already.
-    pub(super) fn start(self: &Arc<Self>) {
-        let mut inner = self.lock();
-        if inner.starting {
+    fn start(self: &Arc<Self>) {
+        if !self.progress.begin_starting() {
             return;
         }
-        inner.starting = true;
         // That of the operation before; most batches read one file.
         let mut target: Option<Arc<Target>> = None;
         let mut after = Aftermath::default();
-        loop {
-            let begun = if self.is_closed() { None } else { inner.next() };
-            let Some(mut begun) = begun else {
-                inner.starting = false;
-                let over = inner.is_over();
-                let waker = if over { inner.waker.take() } else { None };
-                if over {
-                    driver::publish_counts();
-                }
-                drop(inner);
-                return waker.into_iter().for_each(Waker::wake);
-            };
-            let wanted = inner.ops[begun.index as usize].file.target();
-            let target = match &mut target {
-                Some(target) if Arc::ptr_eq(target, wanted) => target,
-                other => other.insert(Arc::clone(wanted)),
-            };
-            drop(inner);
-            match try_calls(target, &begun.request, &mut begun.held) {
-                Called::Over(ended) => {
-                    inner = self.lock();
-                    inner.in_flight -= 1;
-                    if self.is_closed() {
-                        return self.drop_late(inner, begun.held);
-                    }
-                    inner.end(begun.index, Finished { held: begun.held, ended });
-                }
-                Called::Later => return self.give_back(begun),
+        while let Some(mut begun) = self.progress.next(|plan| plan.next_of(&mut target)) {
+            let Some(target) = &target else { return };
+            match try_calls(target, &begun.request, &mut begun.held, self.blocking) {
+                Called::Over(ended) => self.progress.end(|plan| {
+                    plan.end(begun.index, Finished { held: begun.held, ended });
+                }),
+                Called::Later => return self.progress.pause(|plan| plan.given_back = Some(begun)),
                 Called::Left(choice) => {
-                    dispatch(self.order(begun, target), choice, &mut after);
-                    inner = self.lock();
+                    dispatch(self.order(begun, target), choice, self.blocking, &mut after);
                 }
             }
         }
@@ -180,44 +147,22 @@ impl Running {
         let sink = Arc::clone(self) as Arc<dyn Sink>;
         Order::new(Arc::clone(target), request, held, sink, index)
     }
-
-    /// What came for a batch that nobody waits for any more. A buffer's destructor may be anybody's.
-    fn drop_late(&self, mut inner: MutexGuard<'_, Inner>, held: Held) {
-        inner.starting = false;
-        drop(inner);
-        drop(held);
-    }
-
-    /// Leaves the rest to whoever waits for the batch, so that what else this thread does has its turn.
-    fn give_back(&self, begun: Begun) {
-        let mut inner = self.lock();
-        if self.is_closed() {
-            inner.in_flight -= 1;
-            return self.drop_late(inner, begun.held);
-        }
-        inner.starting = false;
-        inner.given_back = Some(begun);
-        let waker = inner.waker.clone();
-        drop(inner);
-        waker.into_iter().for_each(Waker::wake);
-    }
 }
 
 impl Sink for Running {
     fn done(self: Arc<Self>, index: u32, finished: Finished) {
-        let mut inner = self.lock();
-        inner.in_flight -= 1;
-        if self.is_closed() || inner.ops.is_empty() {
-            drop(inner);
-            return drop(finished);
+        if self.process.is_current() {
+            self.progress.end(|plan| plan.end(index, finished));
+            self.start();
         }
-        inner.end(index, finished);
-        drop(inner);
-        self.start();
     }
 
     fn is_wanted(&self, _: u32) -> bool {
-        !self.is_closed()
+        !self.closed.load(Ordering::Acquire)
+    }
+
+    fn outlives_loops(&self) -> bool {
+        self.blocking
     }
 
     fn address(&self) -> *const () {
@@ -225,11 +170,13 @@ impl Sink for Running {
     }
 }
 
-impl Inner {
+impl Work for Plan {
     fn is_over(&self) -> bool {
         self.ended == self.ops.len()
     }
+}
 
+impl Plan {
     /// Goes on to the operations behind a barrier.
     fn pass_border(&mut self) {
         let end = self.ops.len() as u32;
@@ -237,6 +184,16 @@ impl Inner {
         if let Some(gap) = self.merge {
             merge::plan(&mut self.ops, self.next..self.border, gap);
         }
+    }
+
+    /// As [`next`](Self::next), with the operation's file in `target`.
+    fn next_of(&mut self, target: &mut Option<Arc<Target>>) -> Option<Begun> {
+        let begun = self.next()?;
+        let wanted = self.ops[begun.index as usize].file.target();
+        if !target.as_ref().is_some_and(|target| Arc::ptr_eq(target, wanted)) {
+            *target = Some(Arc::clone(wanted));
+        }
+        Some(begun)
     }
 
     /// The next operation that may start; ends those that need no start.
@@ -292,9 +249,12 @@ impl Inner {
         }
     }
 
+    /// Takes the result of an operation that was begun.
     fn end(&mut self, index: u32, finished: Finished) {
+        self.in_flight -= 1;
         if self.ops[index as usize].next != NONE {
-            self.ended += merge::end(&mut self.ops, index, finished, &mut self.again);
+            let ended = merge::end(&mut self.ops, index, finished, &mut self.again);
+            self.have_ended(ended);
             return;
         }
         if self.ops[index as usize].end(finished) {
@@ -304,9 +264,17 @@ impl Inner {
         }
     }
 
+    fn have_ended(&mut self, count: usize) {
+        self.ended += count;
+        if self.is_over() {
+            // Who takes the results finds them counted.
+            driver::publish_counts();
+        }
+    }
+
     /// Counts an operation that is over.
     fn count(&mut self, index: u32) {
-        self.ended += 1;
+        self.have_ended(1);
         if self.ops[index as usize].has_failed() {
             self.failed = true;
             if self.stop_on_error {
@@ -320,7 +288,8 @@ impl Inner {
         let from = std::mem::replace(&mut self.next, self.ops.len() as u32);
         self.border = self.next;
         for index in from..self.next {
-            self.ended += merge::cancel(&mut self.ops, index, why);
+            let ended = merge::cancel(&mut self.ops, index, why);
+            self.have_ended(ended);
         }
     }
 }

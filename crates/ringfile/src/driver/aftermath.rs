@@ -1,5 +1,5 @@
-//! What a turn of the driver leaves to do once it is not borrowed any more: wake tasks, drop buffers and files, hand over
-//! results.
+//! What a turn of the driver leaves to do once it is not borrowed any more: wake tasks, drop buffers and files, emit
+//! events, hand over results.
 //!
 //! Knows tasks, buffers and orders, and no ring. What always holds: what is done here may run anybody's code, which may
 //! come back to the driver; where that panics, the rest is done the next time.
@@ -11,6 +11,7 @@ use super::order::{Order, Sink};
 use super::target::Given;
 use super::wake::{TaskNumber, Wake};
 use super::{Finished, send_to_workers};
+use crate::event;
 use crate::memory::Held;
 
 /// See the module. Kept by the loop, so that it is filled without allocating.
@@ -21,6 +22,8 @@ pub(crate) struct Aftermath {
     pub(super) wakers: Vec<Waker>,
     pub(super) buffers: Vec<Held>,
     pub(super) files: Vec<Given>,
+    /// Sinks that others named: a batch's may be the last trace of it.
+    pub(super) sinks: Vec<Arc<dyn Sink>>,
     /// Results of orders, and who gets them.
     pub(super) ended: Vec<(Arc<dyn Sink>, u32, Finished)>,
     /// The sink for whom this is kept, by its number; and its results, which it takes in by itself.
@@ -66,9 +69,10 @@ impl Aftermath {
 
     #[inline]
     pub(super) fn settle(&mut self) {
-        if self.has_something() || !self.files.is_empty() {
+        if self.has_something() || !(self.files.is_empty() && self.sinks.is_empty()) {
             self.settle_all();
         }
+        event::emit_deferred();
     }
 
     #[inline(never)]
@@ -76,6 +80,7 @@ impl Aftermath {
         for_each(&mut self.wakers, Waker::wake);
         self.buffers.clear();
         self.files.clear();
+        self.sinks.clear();
         for_each(&mut self.ended, |(sink, index, finished)| sink.done(index, finished));
         for_each(&mut self.orders, |(order, errno)| match errno {
             Some(errno) => order.refuse(errno),

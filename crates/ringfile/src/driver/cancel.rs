@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::order::Sink;
 use super::slot::{self, Key, Owner, State};
+use super::target::FileKind;
 use super::wake::Wake;
 use super::{Aftermath, Driver, Rest, Waiting, prepare};
 use crate::memory::Held;
@@ -77,6 +78,30 @@ impl Driver {
         }
         self.slots.at(key.slot).errno = libc::ECANCELED as u16;
         self.end(key, polled, after);
+    }
+
+    /// Cancels what would keep the thread from leaving its loop for as long as another process or a person likes: each ends
+    /// as if the kernel had cancelled it. What those that end start is for the next call.
+    pub(super) fn cancel_on_streams(&mut self, after: &mut Aftermath) {
+        if !self.on_streams && self.waiting.is_empty() {
+            return;
+        }
+        let open: Vec<Key> = self.slots.of_loop().collect();
+        open.into_iter().for_each(|key| self.cancel_on_stream(key, after));
+    }
+
+    /// The same for what this thread carries out for a driver.
+    pub(super) fn cancel_held_on_streams(&mut self, driver: u64, after: &mut Aftermath) {
+        let held = self.slots.held_by(driver);
+        held.into_iter().for_each(|key| self.cancel_on_stream(key, after));
+    }
+
+    fn cancel_on_stream(&mut self, key: Key, after: &mut Aftermath) {
+        let slot = self.slots.at(key.slot);
+        let is_new = slot.attempts != slot::CANCELLED && slot.owner != Owner::Nobody;
+        if is_new && self.files.target(slot.file).is_some_and(|target| target.kind == FileKind::Other) {
+            self.cancel_order(key, after);
+        }
     }
 
     /// [`cancel_order`](Self::cancel_order) for each order whose result goes to `sink`.

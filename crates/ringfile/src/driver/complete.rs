@@ -11,10 +11,11 @@ use super::order::Holding;
 use super::prepare::{BELL, IGNORED};
 use super::refused::{REFUSED_ORDERS, Refused, warn_of_no_ring};
 use super::shared::Mail;
-use super::slot::{CANCELLED, Key, Kind, Owner, State};
-use super::target::FileKind;
+use super::slot::{CANCELLED, Key, Kind, Owner, State, is_durable};
+use super::target::Target;
 use super::wake::Wake;
 use super::{ATTEMPTS, Aftermath, Driver, Finished, Metrics, Order, Rings, Route, Sink, Waiting};
+use crate::event;
 use crate::ring::{Cqe, Until};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -77,7 +78,7 @@ impl Driver {
     /// Publishes the counts as of this turn. Turns of a visit may be many for each operation, and most end none.
     #[inline]
     pub(super) fn publish_counts(&mut self) {
-        if !self.visited || self.published_ops != self.counts.ops {
+        if self.in_loop || self.published_ops != self.counts.ops {
             self.published_ops = self.counts.ops;
             self.shared.counters.publish(&self.current_counts());
         }
@@ -103,7 +104,7 @@ impl Driver {
     fn enter(&mut self, wanted: u32, deadline: Option<Instant>, after: &mut Aftermath) {
         self.on_streams &= self.in_flight > 0;
         let wanted = if self.on_streams { wanted.min(1) } else { wanted };
-        let (answer, polled_answer) = {
+        let (answer, polled_answer, cut_off) = {
             let Some(rings) = self.rings.as_mut() else { return };
             let spins = rings.polled_in_flight > 0;
             let polled_answer = match rings.polled.as_mut() {
@@ -136,14 +137,29 @@ impl Driver {
             if sleeps {
                 self.shared.sleep.woke();
             }
-            (answer, polled_answer)
+            (answer, polled_answer, rings.main.take_cut_off(IGNORED))
         };
+        if let Some(user_data) = cut_off {
+            self.end_cut_off(Key::from_user_data(user_data), after);
+        }
         if answer.is_ok() && polled_answer.is_ok() {
             self.refused_since = None;
             return;
         }
         self.deal_with(answer, false, after);
         self.deal_with(polled_answer, true, after);
+    }
+
+    /// Ends an operation that was to wait for another one, where the kernel took that and not this: begun now it would not
+    /// wait, and a sync would succeed without the write that it is for. It is as if the other had cancelled it, upon which
+    /// a durable write syncs once more when the write has ended. The kernel takes entries in order, so it never takes the
+    /// second without the first.
+    #[cold]
+    fn end_cut_off(&mut self, key: Key, after: &mut Aftermath) {
+        if let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) {
+            slot.errno = libc::ECANCELED as u16;
+            self.end(key, false, after);
+        }
     }
 
     /// EINTR needs nothing but the next turn, and so does, for a while, a kernel that is short of something. Anything
@@ -160,7 +176,9 @@ impl Driver {
         let shut =
             self.rings.as_mut().is_some_and(|rings| !polled && std::mem::replace(&mut rings.shut, true));
         if !shut {
-            tracing::warn!(%error, "io_uring_enter failed, so do the operations that it did not take");
+            event::defer(move || {
+                tracing::warn!(%error, "io_uring_enter failed, so do the operations that it did not take");
+            });
         }
         self.refused_since = None;
         let mut refused = Vec::new();
@@ -225,7 +243,20 @@ impl Driver {
         } else if !self.is_over(key, cqe.result, polled) {
             return;
         }
+        let slot = self.slots.at(key.slot);
+        if is_durable(slot.kind, slot.op_flags) {
+            self.settle_sync(key);
+        }
         self.end(key, polled, after);
+    }
+
+    /// Has the file remember a sync that failed.
+    #[cold]
+    fn settle_sync(&mut self, key: Key) {
+        let slot = self.slots.at(key.slot);
+        if let Some(target) = self.files.target(slot.file) {
+            slot.errno = target.settle_sync(slot.errno.into()) as u16;
+        }
     }
 
     #[cold]
@@ -242,7 +273,13 @@ impl Driver {
             }
             user_data => {
                 self.counts.stray += 1;
-                tracing::error!(user_data, result = cqe.result, "a completion that belongs to no operation");
+                event::defer(move || {
+                    tracing::error!(
+                        user_data,
+                        result = cqe.result,
+                        "a completion that belongs to no operation"
+                    );
+                });
             }
         }
     }
@@ -292,36 +329,25 @@ impl Driver {
         false
     }
 
-    /// Where in the operation the next submission begins, or the one began that was just answered. A direct read that
-    /// stopped between two blocks goes on from the block it stopped in, since the kernel would refuse the rest.
+    /// Where in the operation the next submission begins, or the one began that was just answered.
     #[inline]
     pub(super) fn began_at(&mut self, key: Key) -> usize {
         let slot = self.slots.at(key.slot);
-        if slot.done == 0 || !slot.kind.is_read() {
-            return slot.done;
+        if slot.done == 0 {
+            return 0;
         }
         match self.files.target(slot.file) {
-            Some(target) => target.block_before(slot.done),
+            Some(target) => target.goes_on_at(slot.kind, slot.done),
             None => slot.done,
         }
     }
 
-    /// Whether a short read is the end of what there is. For buffered reads a read of 0 bytes will tell.
     #[cold]
     fn is_at_end(&mut self, key: Key) -> bool {
         let slot = self.slots.at(key.slot);
-        let Some(target) = self.files.target(slot.file) else { return true };
-        if !slot.kind.is_read() {
-            return false;
-        }
-        if target.kind == FileKind::Other {
-            return true;
-        }
-        match target.direct() {
-            Some(direct) if !slot.done.is_multiple_of(direct.block as usize) => {
-                target.size().is_ok_and(|size| slot.offset + slot.done as u64 >= size)
-            }
-            _ => false,
+        match self.files.target(slot.file) {
+            Some(target) => target.is_at_end(slot.kind, slot.offset, slot.done),
+            None => true,
         }
     }
 
@@ -375,12 +401,12 @@ impl Driver {
     }
 
     /// Starts an order on this thread's ring; where it has none, the order goes to the workers.
-    pub(super) fn start_order(&mut self, mut order: Order, after: &mut Aftermath) -> Option<Key> {
+    pub(super) fn start_order(&mut self, mut order: Order, own: bool, after: &mut Aftermath) -> Option<Key> {
         if !order.is_wanted() {
             after.orders.push((order, Some(libc::ECANCELED)));
             return None;
         }
-        match self.may_start(&order.target) {
+        match self.may_start(&order.target, own) {
             Ok(()) => {
                 self.files.enter(&order.target, self.shared.id);
                 if order.target.is_closed() {
@@ -442,19 +468,27 @@ impl Driver {
             std::mem::take(&mut inner.mail)
         };
         for order in orders.drain(..) {
-            self.start_order(order, after);
+            self.start_order(order, false, after);
         }
         self.spare_orders = orders;
-        for letter in mail {
-            match letter {
-                Mail::Watch(key) => self.watch(key, after),
-                Mail::Cancel(key) => self.cancel_for_afar(key, after),
-                Mail::CancelOrders(sink) => self.cancel_orders(&sink, after),
-                Mail::Close(number) => {
-                    if let Some(given) = self.files.close(number) {
-                        self.unregister(&given);
-                        after.files.push(given);
-                    }
+        mail.into_iter().for_each(|letter| self.read_letter(letter, after));
+    }
+
+    fn read_letter(&mut self, letter: Mail, after: &mut Aftermath) {
+        match letter {
+            Mail::Watch(key) => self.watch(key, after),
+            Mail::Cancel(key) => self.cancel_for_afar(key, after),
+            Mail::CancelOrders(sink) => {
+                self.cancel_orders(&sink, after);
+                after.sinks.push(sink);
+            }
+            Mail::CancelHeld(driver) => self.cancel_held_on_streams(driver, after),
+            Mail::Close(number) => {
+                // Another file may have the number by now, if this driver gave the file up on the way of the letter.
+                let is_closed = self.files.target(number).is_some_and(Target::is_closed);
+                if let Some(given) = is_closed.then(|| self.files.close(number)).flatten() {
+                    self.unregister(&given);
+                    after.files.push(given);
                 }
             }
         }
@@ -494,7 +528,7 @@ impl Driver {
 
     /// Whether all that must be waited for are reads which the thread itself holds open.
     pub(super) fn only_lasting(&mut self) -> bool {
-        self.slots.all_outlive_loops()
+        self.slots.of_loop().next().is_none()
     }
 
     /// Gives everything up that the thread need not keep until its next loop. The wakers of futures on other threads,
@@ -504,19 +538,16 @@ impl Driver {
         let done: Vec<Key> = self.slots.done().collect();
         let results: Vec<(Key, Finished)> =
             done.into_iter().map(|key| (key, self.take_finished(key.slot))).collect();
-        (self.active, self.known_as_active) = (false, false);
-        let wakers = {
+        self.in_loop = false;
+        let (mail, wakers) = {
             let mut inner = self.shared.lock();
-            inner.active = false;
+            inner.in_loop = false;
             inner.finished.extend(results);
-            // What was posted since: all of it concerns results that are in `finished` now, or idle files.
-            for letter in std::mem::take(&mut inner.mail) {
-                if let Mail::Cancel(key) = letter {
-                    after.buffers.extend(inner.finished.remove(&key).map(|finished| finished.held));
-                }
-            }
-            inner.wakers.drain().map(|(_, waker)| waker).collect()
+            let wakers = inner.wakers.drain().map(|(_, waker)| waker).collect();
+            (std::mem::take(&mut inner.mail), wakers)
         };
+        // What was posted since: a dropped future's result is in `finished` now, and an open read may keep a closed file.
+        mail.into_iter().for_each(|letter| self.read_letter(letter, after));
         let files = self.files.give_up_idle();
         files.iter().for_each(|given| self.unregister(given));
         after.files.extend(files);

@@ -2,8 +2,10 @@
 //!
 //! Made with the first such operation, and there until the process ends. Knows drivers and orders.
 
+use std::any::Any;
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 
 use super::order::Order;
 use super::{Aftermath, Shared};
@@ -23,19 +25,40 @@ pub(crate) fn set_wanted(threads: usize) {
     WANTED.store(threads, Ordering::Relaxed);
 }
 
+static THREADS: OnceLock<IoThreads> = OnceLock::new();
+/// Held while the threads are made: forks can wait for a lock to be free, and not for a `OnceLock`.
+static MAKING: Mutex<()> = Mutex::new(());
+
+/// Takes the lock of who makes the threads, for a fork.
+pub(super) fn hold() -> Box<dyn Any> {
+    Box::new(MAKING.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
 fn io_threads() -> &'static IoThreads {
-    static THREADS: OnceLock<IoThreads> = OnceLock::new();
-    THREADS.get_or_init(|| {
+    THREADS.get().unwrap_or_else(make)
+}
+
+#[cold]
+fn make() -> &'static IoThreads {
+    let making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut failed = None;
+    let threads = THREADS.get_or_init(|| {
         let wanted = match WANTED.load(Ordering::Relaxed) {
             0 => 1,
             wanted => wanted,
         };
-        let threads = (0..wanted).map_while(start).collect();
+        let started = (0..wanted).map_while(|index| start(index).map_err(|error| failed = Some(error)).ok());
+        let threads = started.collect();
         IoThreads { threads, next: AtomicUsize::new(0), process: fork::Mark::current() }
-    })
+    });
+    drop(making);
+    if let Some(error) = failed {
+        tracing::warn!(%error, "an I/O thread could not be started");
+    }
+    threads
 }
 
-fn start(index: usize) -> Option<Arc<Shared>> {
+fn start(index: usize) -> io::Result<Arc<Shared>> {
     let (started, starts) = mpsc::sync_channel(1);
     let run = move || {
         let shared = super::enter(RingOptions::default());
@@ -53,12 +76,8 @@ fn start(index: usize) -> Option<Arc<Shared>> {
             }
         }
     };
-    let spawned = std::thread::Builder::new().name(format!("ringfile-io-{index}")).spawn(run);
-    if let Err(error) = spawned {
-        tracing::warn!(%error, "an I/O thread could not be started");
-        return None;
-    }
-    starts.recv().ok()
+    std::thread::Builder::new().name(format!("ringfile-io-{index}")).spawn(run)?;
+    starts.recv().map_err(io::Error::other)
 }
 
 /// Has an I/O thread carry out an order, and says which. Gives it back where there is none, as in a forked child.

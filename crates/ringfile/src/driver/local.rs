@@ -13,6 +13,7 @@ use super::route::Choice;
 use super::ticket::{Called, call, call_and_wait};
 use super::wake::Wake;
 use super::{Aftermath, Driver, Ended, Key, Request, Target, with};
+use crate::event;
 use crate::memory::Held;
 
 /// A sink that the driver of this thread knows.
@@ -76,8 +77,11 @@ pub(crate) fn start_own(
     company: Company,
 ) -> Begun {
     let lanes = &target.lanes;
-    let here =
-        |held: &mut Held| with(|driver| driver.start_local(sink, index, target, request, held)).flatten();
+    let here = |held: &mut Held| {
+        let place = with(|driver| driver.start_local(sink, index, target, request, held)).flatten();
+        event::emit_deferred();
+        place
+    };
     let many = company == Company::Many && lanes.goes_together(request.kind);
     if lanes.goes_to_ring(request.kind) || many {
         if company == Company::Alone && lanes.may_wait_inline(target, request) && is_idle() {
@@ -135,7 +139,7 @@ impl Driver {
             return None;
         }
         let sink = sink.0?;
-        self.may_start(target).ok()?;
+        self.may_start(target, true).ok()?;
         self.files.enter(target, self.shared.id);
         let key = self.slots.insert(request, held, target.number, Wake::Local(sink, index));
         self.submit(key);

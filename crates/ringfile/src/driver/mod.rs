@@ -35,15 +35,16 @@ mod workers;
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::memory::Held;
 use crate::metrics::{Counters, Metrics};
-use crate::ring::{Ring, RingOptions};
+use crate::ring::{Ring, RingOptions, thread_end};
 
 pub(crate) use aftermath::Aftermath;
 pub(crate) use dispatch::{Place, cancel, cancel_all, dispatch, try_calls};
@@ -54,8 +55,8 @@ pub(crate) use prepare::MOST_AT_ONCE;
 pub(crate) use refused::{after_fork, why_refused};
 pub(crate) use route::{Lanes, default_route};
 pub use route::{Route, set_default_route};
-pub(crate) use shared::Shared;
-pub(crate) use slot::{Key, Kind, Request};
+pub(crate) use shared::{Call, Shared};
+pub(crate) use slot::{Key, Kind, Request, is_durable};
 pub(crate) use stay::Stay;
 pub(crate) use target::{FileKind, Multiples, Target};
 pub(crate) use ticket::{Called, Started, Ticket, can_link, start};
@@ -88,6 +89,15 @@ pub(crate) struct Finished {
     pub ended: Ended,
 }
 
+/// What the poll of an operation found.
+enum Polled {
+    Over(Ended),
+    /// The task is woken when it is over.
+    Pending,
+    /// The waker is to be cloned, which is not done while the driver is borrowed: it may run anybody's code.
+    NeedsWaker,
+}
+
 /// What waits for room in the submission queue.
 enum Waiting {
     Operation(Key),
@@ -113,11 +123,9 @@ struct Driver {
     local_sinks: LocalSinks,
     counts: Metrics,
     /// Whether the thread is in its loop.
-    active: bool,
-    /// Other threads were told that it is, or was and may be again.
-    known_as_active: bool,
-    /// It is there only for as long as it waits for a batch or a read.
-    visited: bool,
+    in_loop: bool,
+    /// How many times, one inside the other, the thread waits for operations of its own: see [`stay`].
+    visits: u32,
     /// How many operations there were when counts were published last.
     published_ops: u64,
     options: RingOptions,
@@ -147,7 +155,35 @@ impl Rings {
 }
 
 thread_local! {
-    static DRIVER: RefCell<Option<Box<Driver>>> = const { RefCell::new(None) };
+    /// Never destroyed, so that it can be used by the destructors of other locals, and of pthread keys.
+    static DRIVER: ManuallyDrop<RefCell<Option<Box<Driver>>>> =
+        const { ManuallyDrop::new(RefCell::new(None)) };
+    /// Drops the driver when the thread ends.
+    static AT_THE_END: AtTheEnd = const { AtTheEnd };
+}
+
+struct AtTheEnd;
+
+impl Drop for AtTheEnd {
+    fn drop(&mut self) {
+        drop_driver();
+        thread_end::cancel();
+    }
+}
+
+fn drop_driver() {
+    drop(take_driver());
+}
+
+/// Whether the thread ends, and has dropped its driver: who makes another gives it up when done, see [`leave`]. Where not,
+/// the driver is dropped when the thread ends.
+fn is_ending() -> bool {
+    AT_THE_END.try_with(|_| ()).is_err()
+}
+
+/// To be dropped while the cell is not borrowed: what is in flight ends in callbacks, which may come back here.
+fn take_driver() -> Option<Box<Driver>> {
+    DRIVER.with(|cell| cell.try_borrow_mut().ok()?.take())
 }
 
 /// A failed set-up is not tried again at once: on `ENOMEM` a try takes 200 ms.
@@ -156,7 +192,7 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Runs `f` on this thread's driver; `None` where there is none, or where it is borrowed further up the stack.
 #[inline]
 fn with<T>(f: impl FnOnce(&mut Driver) -> T) -> Option<T> {
-    DRIVER.try_with(|cell| cell.try_borrow_mut().ok()?.as_deref_mut().map(f)).ok().flatten()
+    DRIVER.with(|cell| cell.try_borrow_mut().ok()?.as_deref_mut().map(f))
 }
 
 fn send_to_workers(order: Order) {
@@ -177,7 +213,7 @@ fn send(mut order: Order, choice: route::Choice) -> Option<Arc<Shared>> {
 
 /// The calling thread, where it is in its loop.
 fn owner() -> Option<Arc<Shared>> {
-    with(|driver| (driver.active && !driver.visited).then(|| Arc::clone(&driver.shared))).flatten()
+    with(|driver| driver.in_loop.then(|| Arc::clone(&driver.shared))).flatten()
 }
 
 /// Counts an operation that this thread carried out by itself.
@@ -205,7 +241,7 @@ fn count_cancelled() {
 /// Makes this thread's counts everybody's now: a loop does so with each turn only, and what its plain calls gave may be in
 /// other hands before.
 pub(crate) fn publish_counts() {
-    let _ = DRIVER.try_with(|cell| {
+    DRIVER.with(|cell| {
         if let Ok(Some(driver)) = cell.try_borrow().as_deref().map(Option::as_deref) {
             driver.shared.counters.publish(&driver.current_counts());
         }
@@ -214,14 +250,17 @@ pub(crate) fn publish_counts() {
 
 #[inline]
 fn add_to_counts(add: impl FnOnce(&mut Metrics)) {
-    let _ = DRIVER.try_with(|cell| {
-        let Ok(mut driver) = cell.try_borrow_mut() else { return };
-        let driver = driver.get_or_insert_with(|| Driver::new(RingOptions::default()));
-        add(&mut driver.counts);
-        if !driver.active {
-            driver.shared.counters.publish(&driver.current_counts());
+    let late = DRIVER.with(|cell| {
+        let mut driver = cell.try_borrow_mut().ok()?;
+        let is_late = driver.is_none() && is_ending();
+        let own = driver.get_or_insert_with(|| Driver::new(RingOptions::default()));
+        add(&mut own.counts);
+        if !own.in_loop && own.visits == 0 {
+            own.shared.counters.publish(&own.current_counts());
         }
+        if is_late { driver.take() } else { None }
     });
+    drop(late);
 }
 
 /// What a cancelled operation leaves to drop while the driver is not borrowed.
@@ -230,6 +269,11 @@ type Rest = (Held, Wake, Option<Given>);
 impl Driver {
     fn new(options: RingOptions) -> Box<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
+        crate::ring::fork::hold_over_forks(hold_locks);
+        // The first call for a thread sees to it that the driver is dropped when it ends, if it still will.
+        if !is_ending() {
+            thread_end::ask(drop_driver);
+        }
         let shared = Arc::new(Shared::new(NEXT.fetch_add(1, Ordering::Relaxed)));
         shared::register(&shared);
         Box::new(Self {
@@ -245,41 +289,44 @@ impl Driver {
             spare_orders: Vec::new(),
             local_sinks: LocalSinks::default(),
             counts: Metrics::default(),
-            active: false,
-            known_as_active: false,
-            visited: false,
+            in_loop: false,
+            visits: 0,
             published_ops: 0,
             options,
             shared,
         })
     }
 
-    /// Begins the loop of the thread, or a visit.
-    #[inline]
+    /// Begins the loop of the thread.
     fn activate(&mut self) {
-        self.active = true;
-        if !self.known_as_active {
-            self.known_as_active = true;
-            self.shared.lock().active = true;
-        }
+        self.in_loop = true;
+        self.shared.lock().in_loop = true;
     }
 
-    /// Makes sure that an operation on `target` can be submitted.
+    /// Whether an operation can be started here that somebody will submit and collect: the thread's loop, or, for an
+    /// operation that the thread itself waits for (`own`), its visit. A future that a waker polls during a visit is no
+    /// business of the visit's, which may end at once: its operations go elsewhere.
     #[inline]
-    fn may_start(&mut self, target: &Target) -> Result<(), Refused> {
+    fn takes(&self, own: bool) -> bool {
+        self.in_loop || own && self.visits > 0
+    }
+
+    /// Makes sure that an operation on `target` can be submitted; `own` as for [`takes`](Self::takes).
+    #[inline]
+    fn may_start(&mut self, target: &Target, own: bool) -> Result<(), Refused> {
         match &self.rings {
             Some(rings)
-                if self.active && rings.main.is_ours() && (!target.polled || rings.polled.is_some()) =>
+                if self.takes(own) && rings.main.is_ours() && (!target.polled || rings.polled.is_some()) =>
             {
                 Ok(())
             }
-            _ => self.prepare_rings(target),
+            _ => self.prepare_rings(target, own),
         }
     }
 
     #[cold]
-    fn prepare_rings(&mut self, target: &Target) -> Result<(), Refused> {
-        if !self.active {
+    fn prepare_rings(&mut self, target: &Target, own: bool) -> Result<(), Refused> {
+        if !self.takes(own) {
             return Err(Refused::Outside);
         }
         if route::workers_are_forced() {
@@ -335,23 +382,25 @@ impl Driver {
         self.rings.as_ref().is_some_and(|rings| rings.main.is_ours() && !(rings.shut && idle))
     }
 
+    /// Takes the result if it is there; else makes sure that `waker`'s task is woken. `wake` is made of `waker` if an
+    /// earlier call said that it is needed, and is what was there before after the call.
     #[inline]
-    fn poll(
-        &mut self,
-        key: Key,
-        context: &Context<'_>,
-        held: &mut Held,
-        before: &mut Wake,
-    ) -> Option<Poll<Ended>> {
+    fn poll(&mut self, key: Key, waker: &Waker, held: &mut Held, wake: &mut Wake) -> Option<Polled> {
         let slot = self.slots.get(key)?;
         if slot.owner == Owner::Afar {
             return None;
         }
-        if slot.state != State::Done {
-            *before = slot.wake.update(context.waker());
-            return Some(Poll::Pending);
+        if slot.state == State::Done {
+            return Some(Polled::Over(self.take(key.slot, held)));
         }
-        Some(Poll::Ready(self.take(key.slot, held)))
+        if slot.wake.wakes(waker) {
+            return Some(Polled::Pending);
+        }
+        if matches!(wake, Wake::Nobody) {
+            return Some(Polled::NeedsWaker);
+        }
+        std::mem::swap(&mut slot.wake, wake);
+        Some(Polled::Pending)
     }
 
     /// Frees the slot of an operation that is done, or never began.
@@ -403,21 +452,18 @@ impl Driver {
 }
 
 /// Begins the loop of this thread. `options` count where the thread has no ring yet.
-///
-/// # Panics
-/// In a destructor of the thread's locals, when its driver is gone.
 pub(crate) fn enter(options: RingOptions) -> Arc<Shared> {
-    let shared = own_shared(options).filter(|_| with(Driver::activate).is_some());
-    shared.expect("the thread ends, and its driver is gone")
+    let shared = own_shared(options);
+    with(Driver::activate);
+    shared
 }
 
-/// The calling thread, which gets a driver where it has none yet; `None` where it ends and its driver is gone.
-fn own_shared(options: RingOptions) -> Option<Arc<Shared>> {
-    let shared = DRIVER.try_with(|cell| {
+/// The calling thread, which gets a driver where it has none. One that ends gets it until it [leaves](leave).
+fn own_shared(options: RingOptions) -> Arc<Shared> {
+    DRIVER.with(|cell| {
         let mut driver = cell.borrow_mut();
         Arc::clone(&driver.get_or_insert_with(|| Driver::new(options)).shared)
-    });
-    shared.ok()
+    })
 }
 
 /// Hands over what was started and collects what has completed; with `may_sleep`, sleeps until there is something,
@@ -446,20 +492,26 @@ fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, after: &mu
     }
 }
 
-/// Ends the loop of this thread: every operation is waited for, results that nobody took are kept for their futures,
-/// files and registrations are given up.
+/// Ends the loop of this thread: every operation is waited for, those on pipes, sockets and terminals, which may wait for
+/// ever, are cancelled, results that nobody took are kept for their futures, files and registrations are given up. A thread
+/// that ends gives its driver up with them.
 pub(crate) fn leave(after: &mut Aftermath) {
     while with(Driver::must_drain) == Some(true)
         && !(stay::is_any() && with(Driver::only_lasting) == Some(true))
     {
         with(|driver| {
             driver.shared.sleep.take_notification();
+            driver.cancel_on_streams(after);
             driver.turn(true, None, 1, after);
         });
         after.settle();
     }
     // What other threads carry out for this one has its buffers too.
     if let Some(shared) = with(|driver| Arc::clone(&driver.shared)) {
+        shared.set_leaving(true);
+        if shared.has_errands() {
+            shared::everyone().iter().for_each(|other| other.post(Mail::CancelHeld(shared.id)));
+        }
         loop {
             shared.sleep.take_notification();
             if !shared.has_errands() {
@@ -467,9 +519,13 @@ pub(crate) fn leave(after: &mut Aftermath) {
             }
             turn(true, after);
         }
+        shared.set_leaving(false);
     }
     let wakers = with(|driver| driver.deactivate(after)).unwrap_or_default();
     after.settle();
+    if is_ending() {
+        drop_driver();
+    }
     wakers.into_iter().for_each(Waker::wake);
 }
 
@@ -491,17 +547,18 @@ pub(crate) fn close(target: &Arc<Target>) {
             // A forked child has not the thread, which may hold its lock.
             && !shared.is_inherited()
         {
-            let mut inner = shared.lock();
-            if inner.active {
-                shared.post(&mut inner, Mail::Close(target.number));
-            }
+            shared.post(Mail::Close(target.number));
         }
     }
 }
 
 /// The locks of the whole process, for [`crate::ring::fork`]. A driver that retires may drop files, so theirs comes after.
+/// What is made once, by whoever comes first, is made before: a child would wait for ever for the thread that was at it.
 fn hold_locks() -> Box<dyn Any> {
-    Box::new((shared::lock_all(), target::numbers(), crate::ring::registry::holder()))
+    route::prepare_clock();
+    let (workers, making) = (workers::hold(), iothreads::hold());
+    let (all, drivers) = shared::hold();
+    Box::new((workers, making, drivers, all, target::numbers(), crate::ring::registry::holder()))
 }
 
 /// Looks at the counts of every thread, then does `last`; no thread's counts are retired meanwhile.

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::{Ended, Finished, Request, Shared, Target};
+use super::{Ended, FileKind, Finished, Request, Shared, Target};
 use crate::memory::Held;
 use crate::ring::fork;
 
@@ -21,6 +21,11 @@ pub(crate) trait Sink: Send + Sync {
 
     /// Whether a thread may leave its loop while its ring has such orders.
     fn outlives_loops(&self) -> bool {
+        false
+    }
+
+    /// Whether the thread with this driver does not leave its loop before the result is there.
+    fn holds(&self, _driver: u64) -> bool {
         false
     }
 
@@ -47,12 +52,12 @@ impl Drop for Hold {
 /// Stands in front of a sink, and keeps a hold until its one order has ended.
 pub(super) struct Holding {
     sink: Arc<dyn Sink>,
-    _hold: Hold,
+    hold: Hold,
 }
 
 impl Holding {
     pub(super) fn in_front_of(sink: Arc<dyn Sink>, hold: Hold) -> Arc<dyn Sink> {
-        Arc::new(Self { sink, _hold: hold })
+        Arc::new(Self { sink, hold })
     }
 }
 
@@ -64,6 +69,10 @@ impl Sink for Holding {
 
     fn is_wanted(&self, index: u32) -> bool {
         self.sink.is_wanted(index)
+    }
+
+    fn holds(&self, driver: u64) -> bool {
+        self.hold.0.id == driver
     }
 
     fn address(&self) -> *const () {
@@ -94,7 +103,10 @@ impl Order {
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
-        self.sink.is_wanted(self.index)
+        // What may wait for ever must not keep a thread from leaving its loop.
+        let waits_in_vain =
+            self.target.kind == FileKind::Other && self.hold.as_ref().is_some_and(|hold| hold.0.is_leaving());
+        self.sink.is_wanted(self.index) && !waits_in_vain
     }
 
     pub(crate) fn end(self, ended: Ended) {
@@ -203,21 +215,24 @@ impl Errand {
         if !self.outcome.process.is_current() {
             return Poll::Ready(self.give_up_inherited(held));
         }
+        if matches!(&*self.outcome.lock(), State::Open(waker) if waker.will_wake(context.waker())) {
+            return Poll::Pending;
+        }
+        // Wakers may run anybody's code and own anything, so none is cloned or dropped under the lock.
+        let waker = context.waker().clone();
         let mut state = self.outcome.lock();
-        match std::mem::replace(&mut *state, State::Closed) {
-            State::Open(waker) => {
-                let same = waker.will_wake(context.waker());
-                *state = State::Open(if same { waker.clone() } else { context.waker().clone() });
-                drop(state);
-                // Wakers may own anything, so none is dropped under the lock.
-                drop(waker);
-                Poll::Pending
-            }
+        let before = if matches!(*state, State::Open(_)) {
+            std::mem::replace(&mut *state, State::Open(waker))
+        } else {
+            std::mem::replace(&mut *state, State::Closed)
+        };
+        drop(state);
+        match before {
             State::Ended(finished) => {
                 *held = finished.held;
                 Poll::Ready(finished.ended)
             }
-            State::Closed => Poll::Pending,
+            State::Open(_) | State::Closed => Poll::Pending,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Operations by plain system calls, on the calling thread: what an inline call and a worker do.
 //!
 //! What always holds: the same semantics as on the ring ([`super::complete`]). Short counts are continued, EINTR and
-//! EAGAIN tried again with a bound, direct reads go on from a whole block, and the end of a file is a short result. The
+//! EAGAIN tried again with a bound, direct I/O goes on from a whole block, and the end of a file is a short result. The
 //! calls name memory of `held` alone, which the caller owns throughout.
 
 use std::cell::RefCell;
@@ -9,8 +9,8 @@ use std::cell::RefCell;
 use linux_raw_sys::general::RWF_NOWAIT;
 
 use super::prepare::{MOST_AT_ONCE, gather};
-use super::slot::{Kind, Request};
-use super::target::{FileKind, Target};
+use super::slot::{Kind, Request, is_durable};
+use super::target::Target;
 use super::{ATTEMPTS, Ended};
 use crate::memory::Held;
 
@@ -55,13 +55,30 @@ fn go(
     nowait: u32,
     is_wanted: impl Fn() -> bool,
 ) -> Attempt {
-    if !request.kind.moves_data() {
-        return Attempt::Over(control(target, request));
+    let attempt = if request.kind.moves_data() {
+        transfer(target, request, held, nowait, is_wanted)
+    } else {
+        Attempt::Over(control(target, request))
+    };
+    match attempt {
+        Attempt::Over(ended) if is_durable(request.kind, request.op_flags) => {
+            Attempt::Over(Ended { errno: target.settle_sync(ended.errno), ..ended })
+        }
+        attempt => attempt,
     }
+}
+
+fn transfer(
+    target: &Target,
+    request: &Request,
+    held: &mut Held,
+    nowait: u32,
+    is_wanted: impl Fn() -> bool,
+) -> Attempt {
     let is_read = request.kind.is_read();
     let (mut done, mut attempts, mut errno) = (0, 0, 0);
     loop {
-        let began = began_at(target, is_read, done);
+        let began = target.goes_on_at(request.kind, done);
         match once(target, request, held, began, nowait) {
             Ok(moved) => {
                 let before = done;
@@ -70,7 +87,10 @@ fn go(
                     break;
                 }
                 attempts = if done > before { 0 } else { attempts + 1 };
-                if attempts >= ATTEMPTS || is_at_end(target, request, done) || !is_wanted() {
+                if attempts >= ATTEMPTS
+                    || target.is_at_end(request.kind, request.offset, done)
+                    || !is_wanted()
+                {
                     break;
                 }
             }
@@ -99,27 +119,6 @@ fn go(
     Attempt::Over(Ended { done, errno })
 }
 
-/// Where the next call begins: a direct read that stopped between two blocks goes on from the block it stopped in.
-fn began_at(target: &Target, is_read: bool, done: usize) -> usize {
-    if is_read { target.block_before(done) } else { done }
-}
-
-/// Whether a short read is the end of what there is.
-fn is_at_end(target: &Target, request: &Request, done: usize) -> bool {
-    if !request.kind.is_read() {
-        return false;
-    }
-    if target.kind == FileKind::Other {
-        return true;
-    }
-    match target.direct() {
-        Some(direct) if !done.is_multiple_of(direct.block as usize) => {
-            target.size().is_ok_and(|size| request.offset + done as u64 >= size)
-        }
-        _ => false,
-    }
-}
-
 /// One call; the bytes it moved, or the errno.
 fn once(target: &Target, request: &Request, held: &Held, began: usize, nowait: u32) -> Result<usize, i32> {
     let is_read = request.kind.is_read();
@@ -129,10 +128,13 @@ fn once(target: &Target, request: &Request, held: &Held, began: usize, nowait: u
         let part = [libc::iovec { iov_base: start.cast(), iov_len: len }];
         return call(target, request, began, nowait, is_read, &part);
     }
-    PARTS.with_borrow_mut(|parts| {
+    let gather_and_call = |parts: &mut Vec<libc::iovec>| {
         gather(held, is_read, request.start + began, parts);
         call(target, request, began, nowait, is_read, parts)
-    })
+    };
+    // A thread that ends has no list that it keeps.
+    let kept = PARTS.try_with(|parts| gather_and_call(&mut parts.borrow_mut()));
+    kept.unwrap_or_else(|_| gather_and_call(&mut Vec::new()))
 }
 
 fn call(

@@ -3,11 +3,12 @@
 //! Knows what the routes and the workers are, and starts nothing.
 
 use std::io;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use super::route::{self, Route};
 use super::{Target, with, workers};
 use crate::error::Error;
+use crate::event;
 
 /// Why an operation can't be started on a thread's own ring.
 pub(super) enum Refused {
@@ -40,10 +41,11 @@ pub(crate) fn after_fork() -> Error {
 /// Says once what is in the way of a ring.
 #[cold]
 pub(super) fn warn_of_no_ring(error: &Error) {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| {
-        tracing::warn!(%error, "workers carry operations out, as no ring can be had");
-    });
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !WARNED.swap(true, Ordering::Relaxed) {
+        let error = error.to_string();
+        event::defer(move || tracing::warn!(%error, "workers carry operations out, as no ring can be had"));
+    }
 }
 
 /// With which errno an I/O thread refused an order last, for want of a ring. An errno is all that an order's end tells.

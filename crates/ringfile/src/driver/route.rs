@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::slot::{Kind, Request};
 use super::target::{FileKind, Target};
+use crate::event;
 
 /// Which way a file's operations go.
 ///
@@ -128,6 +129,11 @@ fn now() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
 }
 
+/// Sets what [`now`] counts from, so that no thread is at it in a fork.
+pub(super) fn prepare_clock() {
+    now();
+}
+
 impl Lane {
     pub(crate) const fn new() -> Self {
         Self {
@@ -208,7 +214,13 @@ impl Lane {
     fn leave(&self, took: Duration) {
         let times = self.times_away.fetch_add(1, Ordering::Relaxed).min(9);
         let away = AWAY.max(took.saturating_mul(100)).saturating_mul(1 << times).min(LONGEST_AWAY);
-        tracing::debug!(?took, ?away, "inline calls are slow here, operations go to the ring for a while");
+        event::defer(move || {
+            tracing::debug!(
+                ?took,
+                ?away,
+                "inline calls are slow here, operations go to the ring for a while"
+            );
+        });
         self.away_until.store(now() + away.as_nanos() as u64, Ordering::Relaxed);
     }
 }
@@ -312,16 +324,26 @@ impl Lanes {
 }
 
 /// Whether `RINGFILE_BACKEND=workers` is set. Read once.
+#[inline]
 pub(crate) fn workers_are_forced() -> bool {
-    static FORCED: OnceLock<bool> = OnceLock::new();
-    *FORCED.get_or_init(|| match std::env::var("RINGFILE_BACKEND") {
-        Ok(value) if value == "workers" => true,
-        Ok(value) if !value.is_empty() => {
+    /// 0: not read yet; 1: not set; 2: set. No `OnceLock`: a forked child might find it half done.
+    static FORCED: AtomicU8 = AtomicU8::new(0);
+    match FORCED.load(Ordering::Relaxed) {
+        0 => read_backend(&FORCED),
+        forced => forced == 2,
+    }
+}
+
+#[cold]
+fn read_backend(forced: &AtomicU8) -> bool {
+    let value = std::env::var("RINGFILE_BACKEND").unwrap_or_default();
+    let is_workers = value == "workers";
+    if forced.swap(1 + u8::from(is_workers), Ordering::Relaxed) == 0 && !is_workers && !value.is_empty() {
+        event::defer(move || {
             tracing::warn!(value, "RINGFILE_BACKEND is neither empty nor `workers`, and ignored");
-            false
-        }
-        _ => false,
-    })
+        });
+    }
+    is_workers
 }
 
 static DEFAULT: AtomicU8 = AtomicU8::new(Route::Auto as u8);

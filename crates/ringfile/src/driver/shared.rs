@@ -3,25 +3,29 @@
 //!
 //! An operation that stays on its thread never comes here. What always holds:
 //!
+//! - whoever forks holds every lock here, so that a child finds them free;
 //! - a thread that was notified before it slept does not sleep, and one that sleeps is woken ([`Sleep`]);
-//! - once a driver is inactive, every result that nobody took is in `finished`.
+//! - once a thread has left its loop, every result that nobody took is in `finished`.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
-use std::thread::Thread;
 use std::time::Instant;
 
 use rustix::event::EventfdFlags;
+use rustix::thread::futex;
 
 use super::sleep::{Asleep, Sleep};
-use super::{Finished, Key, Order, Sink};
+use super::{Finished, Key, Order, Sink, TaskNumber};
 use crate::metrics::Counters;
 use crate::ring::fork;
 
-/// What another thread asks of a driver.
+/// What another thread asks of a driver. [`Close`](Self::Close) is kept whether the thread is in its loop or not: there is
+/// at most one for each file that the driver has in use. All else concerns operations that are in flight, which only a
+/// thread in its loop has, so none is kept for another: it might never read it.
 pub(crate) enum Mail {
     /// A future is now polled elsewhere: its result goes to `finished`.
     Watch(Key),
@@ -29,6 +33,8 @@ pub(crate) enum Mail {
     Cancel(Key),
     /// Nobody wants the results of this sink's orders any more.
     CancelOrders(Arc<dyn Sink>),
+    /// The driver with this number leaves its loop: what is carried out for it and may wait for ever is cancelled.
+    CancelHeld(u64),
     /// The last handle of the file with this number was dropped elsewhere.
     Close(u32),
 }
@@ -36,7 +42,7 @@ pub(crate) enum Mail {
 #[derive(Default)]
 pub(crate) struct Inner {
     /// Whether the thread is in its loop, so that mail gets read.
-    pub active: bool,
+    pub in_loop: bool,
     pub mail: Vec<Mail>,
     /// Operations that other threads have this one carry out.
     pub orders: Vec<Order>,
@@ -46,16 +52,33 @@ pub(crate) struct Inner {
     pub closed: bool,
 }
 
+/// What other threads ask of the loop of a driver's thread.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    pub woken: Vec<TaskNumber>,
+    pub calls: Vec<Call>,
+    /// There is no loop.
+    pub closed: bool,
+}
+
+/// Something to do on the thread.
+pub(crate) type Call = Box<dyn FnOnce() + Send>;
+
 /// See the module.
 pub(crate) struct Shared {
     pub id: u64,
     pub sleep: Sleep,
     eventfd: OnceLock<OwnedFd>,
-    thread: Thread,
+    /// How often the thread was woken that sleeps without a ring. Not `thread::park`: a thread that ends has no handle of
+    /// its own in the destructors of pthread keys, where asking for it panics.
+    unparks: AtomicU32,
     /// Operations of this thread's loop that other threads carry out.
     errands: AtomicUsize,
+    /// The thread leaves its loop, and waits for those.
+    leaving: AtomicBool,
     process: fork::Mark,
     inner: Mutex<Inner>,
+    tasks: Mutex<Tasks>,
     pub counters: Counters,
 }
 
@@ -65,10 +88,12 @@ impl Shared {
             id,
             sleep: Sleep::new(),
             eventfd: OnceLock::new(),
-            thread: std::thread::current(),
+            unparks: AtomicU32::new(0),
             errands: AtomicUsize::new(0),
+            leaving: AtomicBool::new(false),
             process: fork::Mark::current(),
             inner: Mutex::new(Inner::default()),
+            tasks: Mutex::default(),
             counters: Counters::default(),
         }
     }
@@ -77,11 +102,33 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves something for the thread to do, and wakes it. With `inner` locked by the caller, who saw it active.
-    pub(crate) fn post(&self, inner: &mut Inner, mail: Mail) {
-        inner.mail.push(mail);
-        self.sleep.mail_came();
-        self.notify();
+    /// What concerns the thread's loop.
+    pub(crate) fn tasks(&self) -> MutexGuard<'_, Tasks> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves something for the thread to do, and wakes it.
+    pub(crate) fn post(&self, mail: Mail) {
+        let mut inner = self.lock();
+        self.post_locked(&mut inner, mail);
+    }
+
+    /// As [`post`](Self::post), with `inner` locked by the caller.
+    pub(crate) fn post_locked(&self, inner: &mut Inner, mail: Mail) {
+        if inner.in_loop || matches!(mail, Mail::Close(_)) {
+            inner.mail.push(mail);
+            self.sleep.mail_came();
+            self.notify();
+        }
+    }
+
+    /// Says that the thread leaves its loop, and waits for what others carry out for it; or that it has.
+    pub(crate) fn set_leaving(&self, leaving: bool) {
+        self.leaving.store(leaving, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     /// Notes an operation that the thread must not leave its loop before the end of.
@@ -107,13 +154,9 @@ impl Shared {
 
     /// Gets the orders of a sink cancelled. The sink lives at least until then, so that no other has its address.
     pub(crate) fn post_cancellation(&self, sink: Arc<dyn Sink>) {
-        if self.is_inherited() {
-            // The thread is not there, and may have had the lock.
-            return;
-        }
-        let mut inner = self.lock();
-        if inner.active {
-            self.post(&mut inner, Mail::CancelOrders(sink));
+        // In a forked child the thread is not there.
+        if !self.is_inherited() {
+            self.post(Mail::CancelOrders(sink));
         }
     }
 
@@ -137,7 +180,11 @@ impl Shared {
     pub(crate) fn notify(&self) {
         match self.sleep.notify() {
             Asleep::InRing => self.ring_the_bell(),
-            Asleep::Parked => self.thread.unpark(),
+            Asleep::Parked => {
+                self.unparks.fetch_add(1, Ordering::SeqCst);
+                // It fails for no address that exists.
+                let _ = futex::wake(&self.unparks, futex::Flags::PRIVATE, 1);
+            }
             Asleep::Nobody => {}
         }
     }
@@ -158,18 +205,21 @@ impl Shared {
 
     /// Sleeps without a ring until notified, or until the deadline.
     pub(crate) fn park(&self, deadline: Option<Instant>) {
-        if self.sleep.about_to_park() {
-            while self.sleep.is_parked() {
-                let Some(deadline) = deadline else {
-                    std::thread::park();
-                    continue;
-                };
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return self.sleep.gave_up_parking();
-                }
-                std::thread::park_timeout(left);
+        if !self.sleep.about_to_park() {
+            return;
+        }
+        loop {
+            let unparks = self.unparks.load(Ordering::SeqCst);
+            if !self.sleep.is_parked() {
+                return;
             }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return self.sleep.gave_up_parking();
+            }
+            let left = left.and_then(|left| futex::Timespec::try_from(left).ok());
+            // Woken, out of time, interrupted, or woken before: what it was shows above.
+            let _ = futex::wait(&self.unparks, futex::Flags::PRIVATE, unparks, left.as_ref());
         }
     }
 
@@ -194,7 +244,17 @@ static ALL: Mutex<All> = Mutex::new(None);
 
 type All = Option<HashMap<u64, Arc<Shared>>>;
 
-pub(super) fn lock_all() -> MutexGuard<'static, All> {
+/// Takes the list of all drivers, and what others may touch of each, for a fork.
+pub(super) fn hold() -> (MutexGuard<'static, All>, Vec<Box<dyn Any>>) {
+    let all = lock_all();
+    let held = all.iter().flat_map(HashMap::values).flat_map(|shared| {
+        [fork::hold(Arc::clone(shared), Shared::lock), fork::hold(Arc::clone(shared), Shared::tasks)]
+    });
+    let held = held.collect();
+    (all, held)
+}
+
+fn lock_all() -> MutexGuard<'static, All> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use linux_raw_sys::general::RWF_DSYNC;
+
 use super::order::Sink;
 use super::wake::Wake;
 use crate::memory::Held;
@@ -56,6 +58,16 @@ impl Kind {
     #[inline]
     pub(crate) fn moves_data(self) -> bool {
         self.is_read() || self.is_write()
+    }
+}
+
+/// Whether success means that data is on stable storage: a sync, or a write that carries one.
+#[inline]
+pub(crate) fn is_durable(kind: Kind, op_flags: u32) -> bool {
+    match kind {
+        Kind::Sync => true,
+        Kind::Write | Kind::WriteVectored => op_flags & RWF_DSYNC != 0,
+        Kind::Read | Kind::ReadVectored | Kind::Allocate | Kind::Truncate | Kind::Advise => false,
     }
 }
 
@@ -255,12 +267,21 @@ impl Slots {
         self.unanswered().filter(wanted).collect()
     }
 
-    /// Whether every unanswered operation may be left open.
-    pub(crate) fn all_outlive_loops(&self) -> bool {
-        self.unanswered().all(|key| match &self.slots[key.slot as usize].wake {
-            Wake::Sink(sink, _) => sink.outlives_loops(),
-            Wake::Local(..) => true,
-            _ => false,
+    /// The unanswered operations which the thread with this driver waits for before it leaves its loop.
+    pub(crate) fn held_by(&self, driver: u64) -> Vec<Key> {
+        let wanted = |key: &Key| match &self.slots[key.slot as usize].wake {
+            Wake::Sink(sink, _) => sink.holds(driver),
+            Wake::Nobody | Wake::Task(_) | Wake::Waker(_) | Wake::Local(..) => false,
+        };
+        self.unanswered().filter(wanted).collect()
+    }
+
+    /// The unanswered operations that must not be left open when the loop ends.
+    pub(crate) fn of_loop(&self) -> impl Iterator<Item = Key> {
+        self.unanswered().filter(|key| match &self.slots[key.slot as usize].wake {
+            Wake::Sink(sink, _) => !sink.outlives_loops(),
+            Wake::Local(..) => false,
+            Wake::Nobody | Wake::Task(_) | Wake::Waker(_) => true,
         })
     }
 

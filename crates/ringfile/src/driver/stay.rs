@@ -1,7 +1,8 @@
 //! A thread outside of every loop that uses a ring of its own: blocking batches, and reads with handles.
 //!
-//! What always holds: the driver takes operations only during a [`Visit`], when somebody waits for it; what other futures
-//! start on the thread in between goes elsewhere, as they would wait for ever. The last [`Stay`] of a thread ends with
+//! What always holds: the driver takes operations only during a [`Visit`], and only those that the thread itself waits for
+//! there. What other futures start on the thread, between visits or polled by a waker inside of one, goes elsewhere: nobody
+//! might submit it. The last [`Stay`] of a thread ends with
 //! the driver drained and given up.
 
 use std::cell::{Cell, OnceCell};
@@ -42,17 +43,18 @@ impl Stay {
         let shared = match self.shared.get() {
             Some(shared) => shared,
             None => {
-                let shared = own_shared(RingOptions::default())?;
+                let shared = own_shared(RingOptions::default());
                 self.shared.get_or_init(|| shared)
             }
         };
-        let before = with(|driver| {
-            let before = driver.active;
-            driver.activate();
-            driver.visited = !before;
-            before
-        })?;
-        Some(Visit { before, shared })
+        with(|driver| {
+            // A thread that ends may have got another one since.
+            let is_same = driver.shared.id == shared.id;
+            driver.visits += u32::from(is_same);
+            is_same
+        })
+        .filter(|&is_same| is_same)?;
+        Some(Visit { shared })
     }
 }
 
@@ -60,7 +62,7 @@ impl Drop for Stay {
     fn drop(&mut self) {
         let last = STAYS.try_with(|stays| stays.replace(stays.get() - 1) == 1) == Ok(true);
         // Where the thread has gone into a loop meanwhile, that leaves.
-        if last && with(|driver| driver.active) == Some(false) {
+        if last && with(|driver| driver.in_loop) == Some(false) {
             leave(&mut Aftermath::default());
         }
     }
@@ -68,7 +70,6 @@ impl Drop for Stay {
 
 /// A time during which the thread waits for its ring.
 pub(crate) struct Visit<'a> {
-    before: bool,
     shared: &'a Arc<Shared>,
 }
 
@@ -113,11 +114,10 @@ impl Visit<'_> {
 
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
-        let before = self.before;
         with(|driver| {
             // What plain calls did since the last turn.
             driver.publish_counts();
-            (driver.active, driver.visited) = (before, false);
+            driver.visits -= 1;
         });
     }
 }

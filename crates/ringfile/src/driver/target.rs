@@ -8,10 +8,11 @@ use std::fs;
 use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::route::Lanes;
+use super::slot::Kind;
 use crate::ring::{Ring, fork};
 use rustix::fs::OFlags;
 
@@ -66,6 +67,8 @@ pub(crate) struct Target {
     pub appends: bool,
     pub path: Option<PathBuf>,
     pub lanes: Lanes,
+    /// The errno of the first sync or durable write that failed; 0 for none. Never forgotten, see [`Self::settle_sync`].
+    failed_sync: AtomicI32,
     /// The last handle is gone.
     closed: AtomicBool,
     /// The drivers that have it in use, by number.
@@ -118,6 +121,7 @@ impl Target {
             appends: rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(OFlags::APPEND)),
             path,
             lanes,
+            failed_sync: AtomicI32::new(0),
             closed: AtomicBool::new(false),
             fd: fd.into(),
             users: Mutex::new(Vec::new()),
@@ -137,6 +141,64 @@ impl Target {
     #[inline]
     pub(crate) fn block_before(&self, done: usize) -> usize {
         done - done % self.first_block.max(1) as usize
+    }
+
+    /// Where an operation goes on of which `done` bytes are done. Direct I/O that stopped between two blocks goes on from
+    /// the block it stopped in, since the kernel would refuse the rest with `EINVAL`, whatever the reason for which it
+    /// stopped: a full disk says `ENOSPC` only to a request that fits. A read gets the same bytes again, and a write
+    /// puts them where they are; an append would put them behind themselves.
+    #[inline]
+    pub(crate) fn goes_on_at(&self, kind: Kind, done: usize) -> usize {
+        if kind.is_write() && self.appends { done } else { self.block_before(done) }
+    }
+
+    /// Whether an operation that stopped short after `done` bytes is over: a read at the end of what there is (for
+    /// buffered reads a read of 0 bytes will tell), or a direct append between two blocks, which can't go on.
+    #[cold]
+    pub(crate) fn is_at_end(&self, kind: Kind, offset: u64, done: usize) -> bool {
+        if !kind.is_read() {
+            return self.appends && self.block_before(done) != done;
+        }
+        if self.kind == FileKind::Other {
+            return true;
+        }
+        match self.direct() {
+            Some(direct) if !done.is_multiple_of(direct.block as usize) => {
+                self.size().is_ok_and(|size| offset + done as u64 >= size)
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes how the kernel has ended a sync or a durable write, and returns how it ended for its caller.
+    ///
+    /// After a failed `fsync` Linux may mark the lost pages clean, and it tells of the failure once for each open file:
+    /// the next `fsync` succeeds although data is gone (PostgreSQL's fsyncgate). So the first failure is kept, and is the
+    /// answer to whatever of this open file ends later. Errnos with which the kernel says that it has tried nothing
+    /// (cancelled, interrupted, not possible with this file) are only passed on.
+    #[cold]
+    pub(crate) fn settle_sync(&self, errno: i32) -> i32 {
+        match errno {
+            0 => self.failed_sync(),
+            libc::ECANCELED
+            | libc::EINTR
+            | libc::EAGAIN
+            | libc::EINVAL
+            | libc::EBADF
+            | libc::EOPNOTSUPP
+            | libc::ENOSYS
+            | libc::ESPIPE => errno,
+            _ => {
+                let first = self.failed_sync.compare_exchange(0, errno, Ordering::AcqRel, Ordering::Acquire);
+                first.map_or_else(|first| first, |_| errno)
+            }
+        }
+    }
+
+    /// The errno of a sync or a durable write that failed before; 0 for none.
+    #[inline]
+    pub(crate) fn failed_sync(&self) -> i32 {
+        self.failed_sync.load(Ordering::Acquire)
     }
 
     /// From now on I/O is buffered.

@@ -12,7 +12,7 @@ use super::slot::State;
 use super::{Driver, Key, with};
 use crate::ring::{RingOptions, Sqe, Until};
 use crate::runtime::block_on_with;
-use crate::{File, OpenOptions, Route, block_on, thread_metrics};
+use crate::{Durability, File, OpenOptions, Route, block_on, thread_metrics};
 
 struct TempFile(PathBuf);
 
@@ -193,4 +193,62 @@ fn f06_a_completion_queue_that_overflows_loses_nothing() {
     })
     .join()
     .unwrap();
+}
+
+/// The kernel may stop between a write and the sync that is linked to it (`io_submit_sqes` without memory for the second):
+/// then it would begin the sync by itself, which could end before the write has.
+#[test]
+fn f42_a_sync_that_is_cut_off_from_its_write_is_begun_again_after_it() {
+    if !needs_ring("f42_a_sync_that_is_cut_off_from_its_write_is_begun_again_after_it") {
+        return;
+    }
+    let data = TempFile::new(&[7; 4096]);
+    let mut options = OpenOptions::new();
+    options.write(true).route(Route::Ring).durability(Durability::Fsync);
+    let file = options.open(&data.0).unwrap();
+    // 0: nothing is taken at first. 1: the write alone. 2: both.
+    for (taken, syncs, cancelled) in [(0, 1, 0), (1, 2, 1), (2, 1, 0)] {
+        block_on(async {
+            // The ring is there.
+            file.sync_data().await.unwrap();
+            let before = thread_metrics();
+            let mut write = file.write_durable_at(vec![taken as u8; 4096], 0);
+            assert!(poll_once(&mut write).await.is_pending());
+            with(|driver| driver.rings.as_mut().unwrap().main.hand_over_at_most = Some(taken)).unwrap();
+            write.await.unwrap();
+            let counts = thread_metrics() - before;
+            assert_eq!((counts.ops, counts.failed), (1 + syncs, cancelled), "{taken} taken");
+            assert_eq!(counts.stray, 0);
+        });
+        assert_eq!(std::fs::read(&data.0).unwrap(), [taken as u8; 4096]);
+    }
+}
+
+/// Where the kernel takes entries by a thread of its own, nobody learns where it stopped: the sync follows the write.
+#[test]
+fn f42_a_ring_that_can_not_tell_of_a_cut_link_has_none() {
+    if !needs_ring("f42_a_ring_that_can_not_tell_of_a_cut_link_has_none") {
+        return;
+    }
+    let data = TempFile::new(&[7; 4096]);
+    let mut options = OpenOptions::new();
+    options.write(true).route(Route::Ring).durability(Durability::Fsync);
+    let file = options.open(&data.0).unwrap();
+    let options = RingOptions { sqpoll_idle: Some(10), ..RingOptions::default() };
+    std::thread::spawn(move || {
+        block_on_with(options, async {
+            file.sync_data().await.unwrap();
+            let sqpoll = with(|driver| driver.rings.as_ref().unwrap().main.is_sqpoll()).unwrap();
+            let before = thread_metrics();
+            let mut write = file.write_durable_at(vec![1; 4096], 0);
+            assert!(poll_once(&mut write).await.is_pending());
+            let open = with(|driver| live_keys(driver).len());
+            assert_eq!(open, Some(if sqpoll { 1 } else { 2 }));
+            write.await.unwrap();
+            assert_eq!((thread_metrics() - before).ops, 2);
+        });
+    })
+    .join()
+    .unwrap();
+    assert_eq!(std::fs::read(&data.0).unwrap(), [1; 4096]);
 }

@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use super::dispatch::is_here;
 use super::plain::{self, Attempt};
 use super::refused::Refused;
 use super::route::{self, Choice, Taken};
 use super::shared::{self, Mail};
 use super::wake::Wake;
-use super::{Ended, Errand, Finished, Key, Request, Route, Target, with};
+use super::{Ended, Errand, Finished, Key, Polled, Request, Route, Target, with};
 use crate::error::Error;
+use crate::event;
 use crate::memory::Held;
 
 /// An operation that was started. Dropping it cancels the operation; its buffer is dropped when the kernel is done.
@@ -65,20 +67,26 @@ fn start_here(
     held: &mut Held,
     context: &Context<'_>,
 ) -> Result<Ticket, Refused> {
+    let mut wake = Wake::new(context.waker());
     let started = with(|driver| {
-        driver.may_start(target)?;
+        driver.may_start(target, false)?;
         driver.files.enter(target, driver.shared.id);
-        let key = driver.slots.insert(request, held, target.number, Wake::new(context.waker()));
+        let key = driver.slots.insert(request, held, target.number, std::mem::take(&mut wake));
         driver.submit(key);
         Ok(Ticket { driver: driver.shared.id, key })
     });
+    event::emit_deferred();
     started.unwrap_or(Err(Refused::Outside))
 }
 
-/// Whether an operation that is linked to the next can be started on this thread: both go to one ring.
+/// Whether an operation that is linked to the next can be started on this thread: both go to one ring, which can tell
+/// where the kernel cuts a link ([`Ring::take_cut_off`](crate::ring::Ring::take_cut_off)).
 pub(crate) fn can_link(target: &Target) -> bool {
     matches!(target.lanes.route(), Route::Auto | Route::Ring)
-        && with(|driver| driver.may_start(target).is_ok()) == Some(true)
+        && with(|driver| {
+            driver.may_start(target, false).is_ok()
+                && driver.rings.as_ref().is_some_and(|rings| !rings.main.is_sqpoll())
+        }) == Some(true)
 }
 
 /// So many short inline operations in a row, a task yields to others once. To yield costs 0.2 µs, a quarter of a small
@@ -108,12 +116,13 @@ fn start_by_route(
         }
         Called::Left(choice) => choice,
     };
-    let mut here = with(|driver| driver.active && driver.failed.is_none()) == Some(true);
+    let mut here = is_here(false);
     if choice == Choice::Ring && here {
         match start_here(target, request, held, context) {
             Ok(ticket) => return Ok(Started::Here(ticket)),
             Err(Refused::NoRing(error)) if target.lanes.route() != Route::Ring => {
                 super::refused::warn_of_no_ring(&error);
+                event::emit_deferred();
                 here = false;
             }
             Err(Refused::Outside) => here = false,
@@ -123,6 +132,7 @@ fn start_by_route(
     debug_assert!(!here || choice == Choice::Workers);
     let (mut errand, order) = Errand::new(target, request, held, context.waker());
     errand.carried_by(super::send(order, choice));
+    event::emit_deferred();
     Ok(Started::Elsewhere(errand))
 }
 
@@ -135,8 +145,15 @@ pub(crate) enum Called {
     Left(Choice),
 }
 
-/// Carries an operation out by plain calls, where its route is that.
+/// Carries an operation out by plain calls, where its route is that. Called with no driver borrowed and no lock held.
 pub(super) fn call(target: &Target, request: &Request, held: &mut Held) -> Called {
+    let called = call_in_a_row(target, request, held);
+    event::emit_deferred();
+    called
+}
+
+#[inline]
+fn call_in_a_row(target: &Target, request: &Request, held: &mut Held) -> Called {
     let mut choice = target.lanes.choose(target, request);
     while matches!(choice, Choice::Attempt | Choice::Inline) {
         let row = INLINE.get() + 1;
@@ -202,30 +219,37 @@ impl Ticket {
     /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
     #[inline]
     pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Held) -> Poll<Ended> {
-        let mut before = Wake::Nobody;
-        let polled = with(|driver| {
-            if driver.shared.id != self.driver {
-                return None;
+        // What was to be woken before is in it after, and dropped while the driver is not borrowed.
+        let mut wake = Wake::Nobody;
+        loop {
+            let polled = with(|driver| {
+                if driver.shared.id != self.driver {
+                    return None;
+                }
+                driver.poll(self.key, context.waker(), held, &mut wake)
+            });
+            match polled.flatten() {
+                Some(Polled::Over(ended)) => {
+                    self.key.generation = 0;
+                    return Poll::Ready(ended);
+                }
+                Some(Polled::Pending) => return Poll::Pending,
+                // It may be over once that is cloned: the clone may have turned the driver.
+                Some(Polled::NeedsWaker) => wake = Wake::new(context.waker()),
+                None => break,
             }
-            driver.poll(self.key, context, held, &mut before)
-        });
-        drop(before);
-        match polled.flatten() {
-            Some(Poll::Ready(ended)) => {
-                self.key.generation = 0;
-                Poll::Ready(ended)
-            }
-            Some(Poll::Pending) => Poll::Pending,
-            None => self.poll_from_afar(context).map(|finished| {
-                *held = finished.held;
-                finished.ended
-            }),
         }
+        self.poll_from_afar(context).map(|finished| {
+            *held = finished.held;
+            finished.ended
+        })
     }
 
     #[cold]
     fn poll_from_afar(&mut self, context: &Context<'_>) -> Poll<Finished> {
         let Some(shared) = shared::find(self.driver) else { return Poll::Ready(lost()) };
+        // Wakers may run anybody's code and own anything, so none is cloned or dropped under the lock.
+        let mut clone = Some(context.waker().clone());
         let mut inner = shared.lock();
         if let Some(finished) = inner.finished.remove(&self.key) {
             let waker = inner.wakers.remove(&self.key);
@@ -235,14 +259,13 @@ impl Ticket {
             shared::retire(&shared);
             return Poll::Ready(finished);
         }
-        if !inner.active {
+        if !inner.in_loop {
             return Poll::Ready(lost());
         }
-        let before = inner.wakers.insert(self.key, context.waker().clone());
+        let before = clone.take().and_then(|waker| inner.wakers.insert(self.key, waker));
         if before.is_none() {
-            shared.post(&mut inner, Mail::Watch(self.key));
+            shared.post_locked(&mut inner, Mail::Watch(self.key));
         }
-        // Wakers may own anything, so none is dropped under the lock.
         drop(inner);
         drop(before);
         Poll::Pending
@@ -254,8 +277,8 @@ impl Ticket {
         let mut inner = shared.lock();
         let waker = inner.wakers.remove(&self.key);
         let finished = inner.finished.remove(&self.key);
-        if finished.is_none() && inner.active {
-            shared.post(&mut inner, Mail::Cancel(self.key));
+        if finished.is_none() {
+            shared.post_locked(&mut inner, Mail::Cancel(self.key));
         }
         drop(inner);
         drop((finished, waker));

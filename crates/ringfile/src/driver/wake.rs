@@ -32,6 +32,13 @@ pub(crate) fn polled() {
     POLLED.set((0, 0, std::ptr::null()));
 }
 
+/// The task that is polled, if `waker` is its waker.
+#[inline]
+fn task_of(waker: &Waker) -> Option<TaskNumber> {
+    let (task, address, functions) = POLLED.get();
+    (address == waker.data().addr() && std::ptr::eq(functions, waker.vtable())).then_some(task)
+}
+
 #[derive(Default)]
 pub(super) enum Wake {
     #[default]
@@ -45,22 +52,19 @@ pub(super) enum Wake {
 }
 
 impl Wake {
+    /// Called with no driver borrowed and no lock held: cloning a waker may run anybody's code.
     #[inline]
     pub(super) fn new(waker: &Waker) -> Self {
-        let (task, address, functions) = POLLED.get();
-        if address == waker.data().addr() && std::ptr::eq(functions, waker.vtable()) {
-            Self::Task(task)
-        } else {
-            Self::Waker(waker.clone())
-        }
+        task_of(waker).map_or_else(|| Self::Waker(waker.clone()), Self::Task)
     }
 
-    /// Makes sure that `waker`'s task is the one that is woken. What was there before, to be dropped elsewhere.
+    /// Whether `waker`'s task is the one that is woken.
     #[inline]
-    pub(super) fn update(&mut self, waker: &Waker) -> Self {
+    pub(super) fn wakes(&self, waker: &Waker) -> bool {
         match self {
-            Self::Waker(known) if known.will_wake(waker) => Self::Nobody,
-            _ => std::mem::replace(self, Self::new(waker)),
+            Self::Task(task) => task_of(waker) == Some(*task),
+            Self::Waker(known) => known.will_wake(waker),
+            Self::Nobody | Self::Sink(..) | Self::Local(..) => false,
         }
     }
 }

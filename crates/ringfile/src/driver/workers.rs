@@ -4,6 +4,7 @@
 //! Threads are started when there is more to do than idle threads, up to a limit, and end after they were idle for a
 //! while. What always holds: an order that was taken ends; where no thread can be started, the caller's carries it out.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -25,23 +26,24 @@ static MOST: AtomicUsize = AtomicUsize::new(0);
 struct Workers {
     queue: Mutex<Queue>,
     came: Condvar,
-    process: fork::Mark,
 }
 
-#[derive(Default)]
 struct Queue {
     orders: VecDeque<Order>,
     idle: usize,
     threads: usize,
+    /// That had the first order.
+    process: Option<fork::Mark>,
 }
 
-fn workers() -> &'static Workers {
-    static WORKERS: OnceLock<Workers> = OnceLock::new();
-    WORKERS.get_or_init(|| Workers {
-        queue: Mutex::default(),
-        came: Condvar::new(),
-        process: fork::Mark::current(),
-    })
+static WORKERS: Workers = Workers {
+    queue: Mutex::new(Queue { orders: VecDeque::new(), idle: 0, threads: 0, process: None }),
+    came: Condvar::new(),
+};
+
+/// Takes the lock of the queue, for a fork.
+pub(super) fn hold() -> Box<dyn Any> {
+    Box::new(WORKERS.lock())
 }
 
 /// Sets how many threads there may be at most; 0 for the usual number.
@@ -62,25 +64,25 @@ fn most() -> usize {
 
 /// Whether this is a forked child.
 pub(crate) fn are_of_another_process() -> bool {
-    !workers().process.is_current()
+    WORKERS.lock().process.is_some_and(|process| !process.is_current())
 }
 
 /// Has a worker carry out an order. Gives it back in a forked child, which has none of its parent's threads.
 pub(crate) fn send(order: Order) -> Result<(), Order> {
-    let workers = workers();
-    if !workers.process.is_current() {
+    let mut queue = WORKERS.lock();
+    if !queue.process.get_or_insert_with(fork::Mark::current).is_current() {
+        drop(queue);
         return Err(order);
     }
-    let mut queue = workers.lock();
     queue.orders.push_back(order);
     if queue.idle >= queue.orders.len() {
         drop(queue);
-        workers.came.notify_one();
+        WORKERS.came.notify_one();
         return Ok(());
     }
     if queue.threads < most() {
         queue.threads += 1;
-        let started = std::thread::Builder::new().name("ringfile-worker".into()).spawn(|| workers.run());
+        let started = std::thread::Builder::new().name("ringfile-worker".into()).spawn(|| WORKERS.run());
         if started.is_err() {
             queue.threads -= 1;
             if queue.threads == 0 {

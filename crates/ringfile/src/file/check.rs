@@ -12,6 +12,35 @@ use crate::memory::Held;
 
 /// Why what nobody cancelled was.
 pub(super) const FORKED: &str = "it was in flight before a fork, and belongs to the parent";
+/// What a failed sync means.
+const LOST: &str = "a sync of this file has failed, and what it was to write may be lost, though a later sync would \
+                    succeed; open the file again, and check or write again what was written since the last good sync";
+
+/// How an operation ends that is not begun: one that is to make data durable, on a file that has failed to do that. A sync
+/// would succeed now, although what the failed one was to write may be gone.
+#[inline]
+pub(crate) fn failed_before(file: &File, request: &Request) -> Option<Ended> {
+    if !driver::is_durable(request.kind, request.op_flags) {
+        return None;
+    }
+    let errno = file.0.target.failed_sync();
+    (errno != 0).then_some(Ended { done: 0, errno })
+}
+
+/// The error of a durable write that is not begun since a sync of the file has failed.
+#[cold]
+pub(super) fn lost(file: &File, request: &Request, errno: i32) -> Error {
+    Error::from_errno(errno, what(file, request)).at(request.offset).on(file.path()).because(LOST)
+}
+
+/// Says of a sync or a durable write that has failed what the failure means.
+#[cold]
+pub(crate) fn explain_sync(file: &File, request: &Request, errno: i32, error: Error) -> Error {
+    if driver::is_durable(request.kind, request.op_flags) && file.0.target.failed_sync() == errno {
+        return error.because(LOST);
+    }
+    error
+}
 
 /// Whether an operation can go to the kernel as it is; false for a direct read that must go through aligned memory. An
 /// error for what would be refused without a reason.
@@ -85,7 +114,7 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
             error.because("the file system can't poll for completions; open without poll")
         }
         libc::ECANCELED => error.because(FORKED),
-        _ => error,
+        _ => explain_sync(file, request, errno, error),
     }
 }
 

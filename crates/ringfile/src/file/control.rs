@@ -49,13 +49,12 @@ pub enum Advice {
 pub struct Control<'a> {
     file: &'a File,
     what: &'static str,
-    /// The size that a truncation sets.
-    truncate_to: Option<u64>,
+    request: Request,
     stage: Stage,
 }
 
 enum Stage {
-    Start(Request),
+    Start,
     Running(Ticket),
     Elsewhere(Errand),
     /// The result is there and was not taken.
@@ -67,24 +66,22 @@ impl<'a> Control<'a> {
     fn new(file: &'a File, what: &'static str, kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
         let want = want as usize;
         let request = Request { kind, op_flags, offset, start: 0, want, linked: false };
-        let truncate_to = (kind == Kind::Truncate).then_some(offset);
-        Self { file, what, truncate_to, stage: Stage::Start(request) }
+        Self { file, what, request, stage: Stage::Start }
     }
 
     pub(super) fn sync_data(file: &'a File) -> Self {
         Self::new(file, "syncing the data", Kind::Sync, IORING_FSYNC_DATASYNC, 0, 0)
     }
 
-    /// One that has ended with `result`.
-    pub(super) fn ended(file: &'a File, result: Result<()>) -> Self {
-        Self { file, what: "", truncate_to: None, stage: Stage::Kept(result) }
+    /// Keeps the result of an operation that has ended, for who polls next.
+    pub(super) fn keep(&mut self, result: Result<()>) {
+        self.stage = Stage::Kept(result);
     }
 
     /// Kernels before 6.9 have no such operation (`EINVAL`, as for what can't be truncated): the plain call decides.
     #[cold]
     fn truncate_here(&self) -> Result<()> {
-        let len = self.truncate_to.unwrap_or(0);
-        rustix::fs::ftruncate(self.file.0.target.as_fd(), len)
+        rustix::fs::ftruncate(self.file.0.target.as_fd(), self.request.offset)
             .map_err(|errno| self.failed(Error::from_errno(errno.raw_os_error(), self.what)))
     }
 
@@ -92,11 +89,14 @@ impl<'a> Control<'a> {
         self.stage = Stage::Ended;
         Poll::Ready(match ended.errno {
             0 => Ok(()),
-            libc::EINVAL if self.truncate_to.is_some() => self.truncate_here(),
+            libc::EINVAL if self.request.kind == Kind::Truncate => self.truncate_here(),
             errno => {
                 let refused = driver::why_refused(&self.file.0.target, errno);
                 let error = refused.unwrap_or_else(|| Error::from_errno(errno, self.what));
-                Err(self.failed(if errno == libc::ECANCELED { error.because(check::FORKED) } else { error }))
+                Err(self.failed(match errno {
+                    libc::ECANCELED => error.because(check::FORKED),
+                    _ => check::explain_sync(self.file, &self.request, errno, error),
+                }))
             }
         })
     }
@@ -112,8 +112,11 @@ impl Future for Control<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let control = &mut *self;
         match &mut control.stage {
-            Stage::Start(request) => {
-                match driver::start(&control.file.0.target, request, &mut Held::None, context) {
+            Stage::Start => {
+                if let Some(ended) = check::failed_before(control.file, &control.request) {
+                    return control.end(ended);
+                }
+                match driver::start(&control.file.0.target, &control.request, &mut Held::None, context) {
                     Ok(Started::Here(ticket)) => {
                         control.stage = Stage::Running(ticket);
                         Poll::Pending
@@ -152,7 +155,12 @@ impl File {
     /// Covers what was written before this was polled for the first time; writes still in flight are not waited for.
     ///
     /// # Errors
-    /// As `fsync(2)`. After an error the state of what was not yet synced is unknown.
+    /// As `fsync(2)`. **A failed sync is remembered**: what was not yet synced may be lost, and Linux would let the next
+    /// `fsync` succeed all the same. So after a sync or a [durable write](Self::write_durable_at) has failed, each later one
+    /// of this `File`, its clones included, fails with the same errno, in batches and queues too, and nothing is tried.
+    /// Reads and plain writes go on. To sync again, open the file again, and check or write again what was written since
+    /// the last good sync. A sync that was cancelled, or that the file does not offer (`EINVAL`), is not remembered, nor
+    /// are failures that calls on other descriptors have met ([`note_failed_sync`](Self::note_failed_sync)).
     pub fn sync_all(&self) -> Control<'_> {
         Control::new(self, "syncing", Kind::Sync, 0, 0, 0)
     }
@@ -160,9 +168,15 @@ impl File {
     /// As [`sync_all`](Self::sync_all), but only the metadata needed to read the data back (`fdatasync`).
     ///
     /// # Errors
-    /// As `fdatasync(2)`.
+    /// As `fdatasync(2)`; a failure is remembered, see [`sync_all`](Self::sync_all).
     pub fn sync_data(&self) -> Control<'_> {
         Control::sync_data(self)
+    }
+
+    /// Remembers a failed sync that the library did not make, by a call on [`as_fd`](std::os::fd::AsFd::as_fd): Linux has told
+    /// of the failure there, and would let the next sync of this open file succeed. See [`sync_all`](Self::sync_all).
+    pub fn note_failed_sync(&self, errno: i32) {
+        self.0.target.settle_sync(errno);
     }
 
     /// Allocates, or gives back, the blocks of a range of bytes (`fallocate`).

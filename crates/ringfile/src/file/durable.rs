@@ -107,6 +107,15 @@ impl<'a, B: IoBuf> WriteDurable<'a, B> {
         Self { file, kind, measured_from, measured, write, written, sync, linked, synced_again }
     }
 
+    /// Has the file remember that the write has failed, also where the kernel was to sync in a call of its own: the two
+    /// forms of a durable write are to mean the same.
+    #[cold]
+    fn note_failure(&self, error: &BufError<B>) {
+        if let Some(errno) = error.errno() {
+            self.file.0.target.settle_sync(errno);
+        }
+    }
+
     fn finish(&self, buffer: B) -> Poll<BufResult<B>> {
         if self.measured
             && let Some(began) = self.measured_from
@@ -123,6 +132,11 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         if this.measured_from.is_none() {
+            let errno = this.file.0.target.failed_sync();
+            if errno != 0 {
+                // Checked here for the write that a sync of its own follows; the kernel would take it.
+                return Poll::Ready(Err(this.write.refuse(errno)));
+            }
             this.measured_from = Some(Instant::now());
             if this.linked && !driver::can_link(&this.file.0.target) {
                 // The write does not go to this thread's ring: the sync follows when it has ended.
@@ -133,14 +147,17 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
         if this.written.is_none() {
             match Pin::new(&mut this.write).poll(context) {
                 Poll::Ready(Ok(buffer)) => this.written = Some(buffer),
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(error)) => {
+                    this.note_failure(&error);
+                    return Poll::Ready(Err(error));
+                }
                 Poll::Pending => {
                     // Submitted right behind the write, and so linked to it.
                     if let Some(sync) = this.sync.as_mut().filter(|_| this.linked)
-                        && let Poll::Ready(result) = Pin::new(sync).poll(context)
+                        && let Poll::Ready(result) = Pin::new(&mut *sync).poll(context)
                     {
                         // Done before the write was seen to be: kept for when it is.
-                        this.sync = Some(Control::ended(this.file, result));
+                        sync.keep(result);
                     }
                     return Poll::Pending;
                 }

@@ -122,6 +122,14 @@ impl<'a, B: IoBuf> Io<'a, B> {
         self.transfer.operation.request.linked = false;
     }
 
+    /// Fails, before it was begun, since a sync of the file has failed with this errno.
+    #[cold]
+    pub(super) fn refuse(&mut self, errno: i32) -> BufError<B> {
+        let operation = &mut self.transfer.operation;
+        let error = check::lost(operation.file, &operation.request, errno);
+        BufError::new(error, B::release(operation.take_held()))
+    }
+
     /// Whether the kernel takes all of it at once.
     pub(super) fn is_one_submission(&self) -> bool {
         self.transfer.operation.request.want <= driver::MOST_AT_ONCE
@@ -276,6 +284,10 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             }
             Ok(false) => return self.begin_unaligned(context),
             Err(error) => return self.fail(error),
+        }
+        if let Some(ended) = check::failed_before(&self.file, &self.request) {
+            self.stage = Stage::Over(ended);
+            return Poll::Ready(());
         }
         match driver::start(&self.file.0.target, &self.request, &mut self.held, context) {
             Ok(Started::Here(ticket)) => {

@@ -176,7 +176,9 @@ impl File {
     /// [`OpenOptions::durability`] chose.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at) and [`sync_data`](Self::sync_data).
+    /// As [`write_at`](Self::write_at) and [`sync_data`](Self::sync_data). **A failure is remembered**, of the write as of
+    /// the sync: each later sync and durable write of this `File`, its clones included, fails with the same errno until
+    /// the file is opened again, see [`sync_all`](Self::sync_all).
     pub fn write_durable_at<B: IoBuf>(&self, buffer: B, offset: u64) -> WriteDurable<'_, B> {
         WriteDurable::new(self, buffer, offset)
     }

@@ -18,7 +18,8 @@ use crate::memory::{Buffer, Held, Pool, PoolError};
 /// A stream of a file's content as [`Bytes`], with reads in flight ahead of what was taken.
 ///
 /// Each piece is a buffer of the pool, without a copy; its memory goes back to the pool when the last clone of the
-/// piece is dropped. Where the pool is full, the reader waits for memory, so a pool of `depth` + 1 blocks is the least
+/// piece is dropped. Where the pool is full, the reader is pending until memory comes back, whatever
+/// [`WhenFull`](crate::WhenFull) says; it never blocks the thread that polls it. A pool of `depth` + 1 blocks is the least
 /// that keeps it going. `Send` and `'static`; polled in any executor. Dropping it cancels its reads.
 ///
 /// ```
@@ -137,14 +138,11 @@ impl Reader {
     /// Memory for a read; `None` where the pool has none now and something will wake us.
     fn take_memory(&mut self, len: usize, context: &mut Context<'_>) -> Result<Option<Buffer>> {
         if self.memory.is_none() {
-            match self.pool.get(len) {
+            match self.pool.try_get(len) {
                 Ok(buffer) => return Ok(Some(buffer)),
-                Err(PoolError::Full { .. } | PoolError::WouldDeadlock { .. })
-                    if !self.in_flight.is_empty() =>
-                {
-                    return Ok(None);
-                }
-                Err(PoolError::Full { .. } | PoolError::WouldDeadlock { .. }) => {
+                // The reads in flight wake the task; their pieces are what it waits for.
+                Err(PoolError::Full { .. }) if !self.in_flight.is_empty() => return Ok(None),
+                Err(PoolError::Full { .. }) => {
                     let pool = self.pool.clone();
                     self.memory = Some(Box::pin(async move { pool.get_async(len).await }));
                 }

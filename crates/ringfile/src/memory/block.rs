@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use super::core::Core;
+use super::count::Count;
 use super::kernel::{Blocks, Linked, NUMBERS};
 use super::lend::Lender;
 use super::region::Region;
@@ -33,10 +34,8 @@ pub(crate) enum Kind {
 /// A header. One cache line, so that neighbours in use by different threads don't slow each other.
 #[repr(C, align(64))]
 pub(crate) struct Block {
-    /// Buffers, `Bytes` owners and pins that refer to it.
-    pub(super) refs: AtomicU32,
-    /// Owners of `Bytes` that were made anew by a failed thaw, and thaws under way (see `frozen.rs`).
-    pub(super) pins: AtomicU32,
+    /// Buffers and owners of `Bytes` that refer to it.
+    pub(super) refs: Count,
     link: AtomicU64,
     index: AtomicU32,
     kind: AtomicU8,
@@ -45,6 +44,8 @@ pub(crate) struct Block {
     size: AtomicUsize,
     region: AtomicPtr<Region>,
     home: AtomicPtr<()>,
+    /// While `refs` is frozen: where the frozen buffer's capacity ends, in bytes from `base`.
+    frozen_end: AtomicUsize,
 }
 
 const _: () = assert!(size_of::<Block>() == 64);
@@ -52,8 +53,7 @@ const _: () = assert!(size_of::<Block>() == 64);
 impl Block {
     pub(super) fn new(home: *mut (), index: u32) -> Self {
         Block {
-            refs: AtomicU32::new(0),
-            pins: AtomicU32::new(0),
+            refs: Count::new(),
             link: AtomicU64::new(0),
             index: AtomicU32::new(index),
             kind: AtomicU8::new(Kind::Cached as u8),
@@ -62,6 +62,7 @@ impl Block {
             size: AtomicUsize::new(0),
             region: AtomicPtr::new(ptr::null_mut()),
             home: AtomicPtr::new(home),
+            frozen_end: AtomicUsize::new(0),
         }
     }
 
@@ -129,9 +130,43 @@ impl Block {
         self.home.store(home, Ordering::Relaxed);
     }
 
-    /// One more reference. The caller has one.
+    /// Adds a reference. The caller has one.
     pub(super) fn add_ref(&self) {
-        self.refs.fetch_add(1, Ordering::Relaxed);
+        // Memory of others is not counted: see `of_nobody`.
+        if self.kind() != Kind::Nobodys {
+            self.refs.add();
+        }
+    }
+
+    /// Whether others than the caller, who owns a reference, have one too. If not, what they did to the memory is seen.
+    pub(super) fn is_shared(&self) -> bool {
+        !self.refs.is_one()
+    }
+
+    /// Marks the block as frozen if the caller's reference is the only one: until it is thawed, all references are owners
+    /// of `Bytes`. `end` is where the frozen buffer's capacity ends, in bytes from the block's base.
+    pub(super) fn freeze(&self, end: usize) -> bool {
+        let alone = self.refs.is_one();
+        if alone {
+            self.frozen_end.store(end, Ordering::Relaxed);
+            self.refs.freeze();
+        }
+        alone
+    }
+
+    /// Whether the block was frozen whole. The caller keeps a reference from being dropped.
+    pub(super) fn is_frozen(&self) -> bool {
+        self.refs.is_frozen()
+    }
+
+    /// Adds a reference to a block that was frozen whole, if it has only one. The caller keeps that from being dropped.
+    pub(super) fn join(&self) -> bool {
+        self.refs.join()
+    }
+
+    /// Takes the mark away if the caller's reference is the only one, and gives the `end` it was frozen with.
+    pub(super) fn thaw(&self) -> Option<usize> {
+        self.refs.thaw().then(|| self.frozen_end.load(Ordering::Relaxed))
     }
 }
 
@@ -143,8 +178,7 @@ impl Block {
 pub(super) unsafe fn release(block: NonNull<Block>) {
     // SAFETY: the reference that is given up has kept the header and its home alive.
     let header = unsafe { block.as_ref() };
-    // The usual case, a buffer that was never split, without a locked instruction.
-    if header.refs.load(Ordering::Acquire) != 1 && header.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
+    if header.kind() == Kind::Nobodys || !header.refs.drop_one() {
         return;
     }
     match header.kind() {
@@ -156,13 +190,13 @@ pub(super) unsafe fn release(block: NonNull<Block>) {
     }
 }
 
-/// The header of all memory that somebody else keeps. Its count means nothing: it stays at 1 unless such a buffer is
-/// split, so that threads that use such memory write to nothing they share.
+/// The header of all memory that somebody else keeps. References to it are not counted: threads that use such memory write
+/// to nothing they share, and forgotten parts add up to nothing.
 pub(super) fn of_nobody() -> NonNull<Block> {
     static BLOCK: LazyLock<Block> = LazyLock::new(|| {
         let block = Block::new(ptr::null_mut(), 0);
         block.describe(Kind::Nobodys, 0, ptr::null_mut(), 0, ptr::null());
-        block.refs.store(1, Ordering::Relaxed);
+        block.refs.set_one();
         block
     });
     NonNull::from(&*BLOCK)
@@ -274,7 +308,43 @@ impl Drop for Arena {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
     use super::*;
+    use crate::Pool;
+
+    /// Adds the last references that fit into a count, and forgets them, in a process of its own that is to abort.
+    #[test]
+    fn f34_leaked_references_abort_before_their_count_wraps() {
+        const IN_CHILD: &str = "RINGFILE_TEST_LEAKED_REFERENCES";
+        if std::env::var_os(IN_CHILD).is_some() {
+            let pool = Pool::new(4096);
+            let mut buffer = pool.get(4096).unwrap();
+            // As if so many parts had been split off and forgotten.
+            buffer.header().refs.set(u32::MAX >> 2);
+            for _ in 0..3 {
+                std::mem::forget(buffer.split_to(0));
+            }
+            return;
+        }
+        let name = "memory::block::tests::f34_leaked_references_abort_before_their_count_wraps";
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", name, "--nocapture"]).env(IN_CHILD, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{}: {text}", output.status);
+    }
+
+    #[test]
+    fn references_to_memory_of_others_are_not_counted() {
+        let mut memory = [7_u8; 8];
+        // SAFETY: the memory outlives the buffers, which alone touch it.
+        let mut buffer = unsafe { crate::Buffer::from_raw(memory.as_mut_ptr(), 8) };
+        std::mem::forget(buffer.split_to(4));
+        assert!(!buffer.is_shared());
+        drop(buffer.split_to(2));
+        assert_eq!(buffer[..], [7; 2]);
+    }
 
     #[test]
     fn headers_are_found_by_number_and_numbers_are_used_again() {

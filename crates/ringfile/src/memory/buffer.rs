@@ -5,18 +5,19 @@
 //! its user), and used memory holds what this process wrote there. That is why it may hand out `&mut [u8]` over any
 //! of it, and set its length freely.
 
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::block::{self, Block};
+use super::block::{self, Block, Kind};
 use super::frozen;
+use super::lend::{self, Lender};
 use super::region::Region;
 
 /// Owned, aligned memory for I/O, from [`Pool::get`](crate::Pool::get) or
@@ -70,7 +71,7 @@ impl Buffer {
         // SAFETY: a block with a home keeps its header.
         let header = unsafe { block.as_ref() };
         debug_assert!(cap <= header.size());
-        header.refs.store(1, Ordering::Relaxed);
+        header.refs.set_one();
         // SAFETY: the caller's block, so its memory is ours; memory of the system's is initialised.
         unsafe { Buffer::new(NonNull::new_unchecked(header.base()), 0, cap, block) }
     }
@@ -270,6 +271,30 @@ impl Buffer {
         unsafe { Buffer::new(start, len, len, block::of_nobody()) }
     }
 
+    /// Returns memory that `owner` keeps, as a buffer of that capacity and length. `owner` is dropped when the buffer, all
+    /// parts of it and all `Bytes` made of it are gone. I/O on it is unregistered. Allocates; memory that is used again and
+    /// again is better registered ([`RegisteredMemory`](crate::RegisteredMemory)).
+    ///
+    /// # Safety
+    /// Until `owner` is dropped, the `len` bytes at `start` are there and initialised, and nothing else touches them; where
+    /// the buffer is only written to files, others may read them too.
+    ///
+    /// ```
+    /// let mut memory = vec![7_u8; 512];
+    /// let start = memory.as_mut_ptr();
+    /// // SAFETY: the vector keeps the memory, and is not touched any more.
+    /// let buffer = unsafe { ringfile::Buffer::from_raw_with_owner(start, 512, memory) };
+    /// assert_eq!((buffer.len(), buffer[511]), (512, 7));
+    /// ```
+    ///
+    /// # Panics
+    /// If `start` is null.
+    pub unsafe fn from_raw_with_owner(start: *mut u8, len: usize, owner: impl Any + Send + Sync) -> Buffer {
+        let start = NonNull::new(start).expect("memory for I/O is not at address 0");
+        // SAFETY: as the caller says.
+        unsafe { lend::unregistered(start, len, Box::new(owner)) }
+    }
+
     /// A second buffer over `len` bytes of this one's capacity, `at` bytes in, of that capacity and length. The memory
     /// goes back when all are dropped. Copies nothing.
     ///
@@ -298,17 +323,23 @@ impl Buffer {
         unsafe { Buffer::new(self.ptr.add(at), len, len, self.block) }
     }
 
-    /// Whether other buffers, or `Bytes`, are there over this memory: parts of it, or shares.
+    /// Returns whether other buffers, or `Bytes`, refer to the same memory: parts of it, or shares. Always false for memory
+    /// from [`from_raw`](Self::from_raw), whose parts are not counted.
     pub fn is_shared(&self) -> bool {
-        // Acquire: what they did to the memory is seen by whoever goes on from here.
-        self.header().refs.load(Ordering::Acquire) != 1
+        self.header().is_shared()
     }
 
     /// The region it lies in; none for memory outside of a pool, or over a border of lent memory's regions.
     #[inline]
     pub(crate) fn region(&self) -> Option<&Region> {
+        let header = self.header();
         // SAFETY: a block's region outlives all references of the block, of which `self` has one.
-        unsafe { self.header().region().as_ref() }
+        let region = unsafe { header.region().as_ref() };
+        if region.is_none() && header.kind() == Kind::Lent {
+            // SAFETY: the kind says so, and our reference is there.
+            return unsafe { Lender::region_of_part(header, self.ptr, self.cap) };
+        }
+        region
     }
 
     #[inline]
@@ -322,6 +353,7 @@ impl Buffer {
         ManuallyDrop::new(self).block
     }
 
+    #[cfg(test)]
     pub(super) fn block(&self) -> NonNull<Block> {
         self.block
     }
@@ -329,14 +361,6 @@ impl Buffer {
     /// The buffer's start in its block, and what it owns from there.
     pub(super) fn span(&self) -> (NonNull<u8>, usize) {
         (self.ptr, self.cap)
-    }
-
-    /// Gives up all but the `len` bytes that start `at` bytes in, and the capacity behind them.
-    pub(super) fn narrow(self, at: usize, len: usize) -> Buffer {
-        let whole = ManuallyDrop::new(self);
-        assert!(at + len <= whole.cap, "a part lies within the whole");
-        // SAFETY: the new buffer takes over the reference and a part of the bytes of one that is not dropped.
-        unsafe { Buffer::new(whole.ptr.add(at), len, whole.cap - at, whole.block) }
     }
 
     fn parts(&mut self) -> (&mut [u8], usize) {

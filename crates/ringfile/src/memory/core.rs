@@ -13,6 +13,7 @@ use std::thread;
 use super::block::{Arena, Block, Kind};
 use super::class::{self, CLASSES};
 use super::kernel::{Anchors, Cell};
+use super::locks::{self, Locked};
 use super::mapping::MapOptions;
 use super::slow::Inner;
 
@@ -105,7 +106,9 @@ impl Core {
             counters: Counters::default(),
             inner: Mutex::new(Inner::new()),
         };
-        NonNull::from(Box::leak(Box::new(core)))
+        let core = NonNull::from(Box::leak(Box::new(core)));
+        locks::add(Locked::Core(core));
+        core
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -209,13 +212,20 @@ impl Core {
     unsafe fn release(core: *mut Core, anchors: i64) {
         // SAFETY: until then they keep the core.
         if unsafe { Anchors::release(&raw const (*core).anchors, anchors) } {
-            // SAFETY: no handle, no block and no other thread is left, and the core came from a leaked box.
-            drop(unsafe { Box::from_raw(core) });
+            // SAFETY: no handle, no block and no other thread is left, and the core came from a leaked box. A thread that
+            // forks is in it only as long as `remove` waits.
+            unsafe {
+                locks::remove(Locked::Core(NonNull::new_unchecked(core)));
+                drop(Box::from_raw(core));
+            }
         }
     }
 
     pub(super) fn add_handle(&self) {
-        self.handles.fetch_add(1, Ordering::Relaxed);
+        if self.handles.fetch_add(1, Ordering::Relaxed) > isize::MAX as usize {
+            // As `Arc` does: handles that were forgotten must not add up to none.
+            std::process::abort();
+        }
     }
 
     /// Drops a handle; with the last one the pool is closed, and freed when its last buffer is gone.

@@ -1,144 +1,226 @@
 //! Between `Buffer` and `bytes::Bytes`, both ways, without copying.
 //!
-//! Knows buffers and block headers. `Bytes::from_owner` never reports itself unique, so to thaw we find the block by
-//! its address, pin it, drop the `Bytes`, and see whether their owner went with them. What always holds: the bytes
-//! of a frozen buffer are not written to while its owner, or a pinned view of it, is there.
+//! `Bytes::from_owner` never reports itself unique, and says nothing of its owner. So the pool itself knows what is frozen,
+//! and how many owners of `Bytes` there are over it: a block that was frozen whole says so in its header, whose references
+//! are the owners; a part of a block is noted under the pool's lock (`slow.rs`). To thaw, we become one more owner, drop the
+//! `Bytes`, and see whether we are the only one left. What always holds: the bytes of a frozen buffer are not written to
+//! while one of its owners is there.
 
-use std::cell::Cell;
-use std::mem::ManuallyDrop;
-use std::ptr::{self, NonNull};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
 use std::slice;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::block::{self, Block};
+use super::block::{self, Block, Kind};
 use super::buffer::Buffer;
 use super::core::Core;
 
-/// The owner behind the `Bytes` of a frozen buffer: the only one of these bytes, apart from pinned views.
-struct Frozen(ManuallyDrop<Buffer>);
-
-/// The owner behind `Bytes` that could not be thawed: a view of bytes that others may see too.
-struct Pinned {
+/// An owner behind `Bytes`: made by a freeze, or by a thaw that found others.
+struct Owner {
     start: NonNull<u8>,
     len: usize,
     block: NonNull<Block>,
+    /// The core that counts the owners of this part of the block; where there is none, the block's references are they.
+    counted_by: Option<NonNull<Core>>,
 }
 
-// SAFETY: bytes that nobody writes to, and a counted reference of their block.
-unsafe impl Send for Pinned {}
+// SAFETY: bytes that nobody writes to, and a counted reference of their block, which keeps its core.
+unsafe impl Send for Owner {}
 // SAFETY: as above.
-unsafe impl Sync for Pinned {}
+unsafe impl Sync for Owner {}
 
-thread_local! {
-    /// The net that a thaw on this thread holds under the `Bytes` it drops; null when there is none.
-    static NET: Cell<*const Net> = const { Cell::new(ptr::null()) };
-}
-
-/// Catches the owner of `Bytes` that go: then it was the last of them.
-struct Net {
-    block: NonNull<Block>,
-    caught: Cell<Option<Buffer>>,
-    outer: *const Net,
-}
-
-pub(super) fn freeze(buffer: Buffer) -> Bytes {
-    if buffer.is_empty() {
-        return Bytes::new();
+impl Owner {
+    fn header(&self) -> &Block {
+        // SAFETY: our reference keeps the header.
+        unsafe { self.block.as_ref() }
     }
-    Bytes::from_owner(Frozen(ManuallyDrop::new(buffer)))
+
+    /// The buffer again, if this is the only owner: from our first byte to the end of what was frozen.
+    fn into_buffer(self) -> Result<Buffer, Owner> {
+        let at = self.start.addr().get() - self.header().base().addr();
+        let end = match self.counted_by {
+            // SAFETY: our reference keeps the core.
+            Some(core) => unsafe { core.as_ref() }.lock().frozen.take(self.start.addr().get()),
+            None => self.header().thaw(),
+        };
+        let (Some(end), Some(start)) = (end, NonNull::new(self.header().base().wrapping_add(at))) else {
+            return Err(self);
+        };
+        let (len, block) = (self.len, self.block);
+        std::mem::forget(self);
+        // SAFETY: ours was the only owner of bytes up to `end`, which are initialised; its reference is the buffer's now.
+        Ok(unsafe { Buffer::new(start, len, end - at, block) })
+    }
 }
 
-impl AsRef<[u8]> for Frozen {
+impl AsRef<[u8]> for Owner {
     fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        // SAFETY: taken once, as the owner is dropped once.
-        let buffer = unsafe { ManuallyDrop::take(&mut self.0) };
-        // SAFETY: a net in the thread-local lies on this thread's stack, below us.
-        if let Some(net) = unsafe { NET.get().as_ref() }
-            && net.block == buffer.block()
-        {
-            // It may have held another part of the block before: then that one goes its way.
-            drop(net.caught.replace(Some(buffer)));
-        }
-    }
-}
-
-impl AsRef<[u8]> for Pinned {
-    fn as_ref(&self) -> &[u8] {
-        // SAFETY: the pin keeps the memory, and nobody writes to bytes that a pinned view may see.
+        // SAFETY: the owner keeps the memory, and nobody writes to bytes that have an owner.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
-impl Drop for Pinned {
+impl Drop for Owner {
     fn drop(&mut self) {
-        // SAFETY: our reference keeps the header until it is released, once.
-        unsafe {
-            // Release: our reads happen before what a later thaw does to the bytes.
-            self.block.as_ref().pins.fetch_sub(1, Ordering::Release);
-            block::release(self.block);
+        if let Some(core) = self.counted_by {
+            // SAFETY: our reference keeps the core.
+            unsafe { core.as_ref() }.lock().frozen.drop_owner(self.start.addr().get());
+        }
+        // SAFETY: our own reference, given up once.
+        unsafe { block::release(self.block) }
+    }
+}
+
+/// The frozen parts of blocks that had other references when the parts were frozen. Lies under the pool's lock.
+#[derive(Default)]
+pub(crate) struct FrozenParts {
+    /// By the address of the first byte; they don't overlap.
+    by_start: BTreeMap<usize, Part>,
+}
+
+struct Part {
+    /// The capacity that was frozen, in bytes.
+    capacity: usize,
+    /// Where it ends, in bytes from the block's base.
+    end: usize,
+    owners: usize,
+}
+
+impl FrozenParts {
+    /// Notes a part with one owner. False, and nothing is noted, where it overlaps another, as shares of one buffer may:
+    /// their bytes are never thawed.
+    fn add(&mut self, start: usize, capacity: usize, end: usize) -> bool {
+        let before = self.by_start.range(..start + capacity).next_back();
+        let free = before.is_none_or(|(&other, part)| other + part.capacity <= start);
+        if free {
+            self.by_start.insert(start, Part { capacity, end, owners: 1 });
+        }
+        free
+    }
+
+    /// The part in which `len` bytes at `address` lie, with its start.
+    fn at(&mut self, address: usize, len: usize) -> Option<(usize, &mut Part)> {
+        let (&start, part) = self.by_start.range_mut(..=address).next_back()?;
+        let at = address - start;
+        (at < part.capacity && len <= part.capacity - at).then_some((start, part))
+    }
+
+    /// Adds an owner to the part in which these bytes lie, if it has only one.
+    fn join(&mut self, address: usize, len: usize) -> bool {
+        match self.at(address, len) {
+            Some((_, part)) if part.owners == 1 => {
+                part.owners = 2;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Forgets the part at `address` if it has one owner, the caller; gives where it ends in its block.
+    fn take(&mut self, address: usize) -> Option<usize> {
+        let (start, part) = self.at(address, 1)?;
+        let (only, end) = (part.owners == 1, part.end);
+        only.then(|| {
+            self.by_start.remove(&start);
+            end
+        })
+    }
+
+    /// Drops an owner of the part at `address`, and forgets the part with the last.
+    fn drop_owner(&mut self, address: usize) {
+        if let Some((start, part)) = self.at(address, 1) {
+            part.owners -= 1;
+            if part.owners == 0 {
+                self.by_start.remove(&start);
+            }
         }
     }
 }
 
-/// Drops `bytes`, and gives the buffer that they were made of if they were the last.
-fn catch(block: NonNull<Block>, bytes: Bytes) -> Option<Buffer> {
-    /// Takes the net away again, also if an owner's drop panics.
-    struct Held<'a>(&'a Net);
-    impl Drop for Held<'_> {
-        fn drop(&mut self) {
-            NET.set(self.0.outer);
-        }
+/// See [`Buffer::freeze`].
+pub(super) fn freeze(buffer: Buffer) -> Bytes {
+    if buffer.is_empty() {
+        return Bytes::new();
     }
-    let net = Net { block, caught: Cell::new(None), outer: NET.get() };
-    NET.set(&raw const net);
-    let held = Held(&net);
-    drop(bytes);
-    drop(held);
-    net.caught.take()
+    let ((start, capacity), len) = (buffer.span(), buffer.len());
+    let header = buffer.header();
+    let at = start.addr().get() - header.base().addr();
+    let counted_by = match header.kind() {
+        Kind::Cached | Kind::Exact | Kind::Outside if !header.freeze(at + capacity) => {
+            NonNull::new(header.home().cast::<Core>())
+        }
+        // `thaw` does not find memory of others.
+        Kind::Cached | Kind::Exact | Kind::Outside | Kind::Lent | Kind::Nobodys => None,
+    };
+    let counted_by = counted_by.filter(|core| {
+        // SAFETY: the buffer's reference keeps the core.
+        let core = unsafe { core.as_ref() };
+        core.lock().frozen.add(start.addr().get(), capacity, at + capacity)
+    });
+    Bytes::from_owner(Owner { start, len, block: buffer.into_block(), counted_by })
 }
 
-/// The way back: see [`Pool::thaw`](crate::Pool::thaw).
+/// See [`Pool::thaw`](crate::Pool::thaw).
 pub(super) fn thaw(core: &Core, bytes: Bytes) -> Result<Buffer, Bytes> {
-    let (start, len) = (bytes.as_ptr(), bytes.len());
-    if len == 0 {
-        return Err(bytes);
-    }
-    let Some(block) = core.block_at(&core.lock(), start.addr(), len) else { return Err(bytes) };
-    // SAFETY: the bytes lie in this block and are readable, so somebody holds a reference of it; then we do.
-    let header = unsafe { block.as_ref() };
-    header.add_ref();
-    header.pins.fetch_add(1, Ordering::Relaxed);
-    // From the header's pointer, which may write, unlike that of the bytes.
-    let at_in_block = start.addr() - header.base().addr();
-    // SAFETY: `block_at` has found the bytes to lie in the block.
-    let start = unsafe { NonNull::new_unchecked(header.base().add(at_in_block)) };
-    let pinned = Pinned { start, len, block };
+    let Some(owner) = join(core, &bytes) else { return Err(bytes) };
+    // May run anybody's code, if the owner of the bytes is one that keeps ours.
+    drop(bytes);
+    owner.into_buffer().map_err(Bytes::from_owner)
+}
 
-    let caught = catch(block, bytes);
-    if let Some(buffer) = caught {
-        let (first, cap) = buffer.span();
-        let at = start.addr().get().wrapping_sub(first.addr().get());
-        // Who pinned a view of the caught owner's bytes did so while it held them, so before the owner was dropped:
-        // if no pin but ours is left, no view is. Acquire: the views' reads are done.
-        if at < cap && len <= cap - at && header.pins.load(Ordering::Acquire) == 1 {
-            drop(pinned);
-            return Ok(buffer.narrow(at, len));
+/// One more owner over `bytes`. None where they are not frozen memory of this pool, or where it has several owners already.
+fn join(core: &Core, bytes: &Bytes) -> Option<Owner> {
+    let (first, len) = (bytes.as_ptr().addr(), bytes.len());
+    if len == 0 {
+        return None;
+    }
+    let mut inner = core.lock();
+    let block = core.block_at(&inner, first, len)?;
+    // SAFETY: the bytes lie in this block and are readable, so somebody holds a reference of it.
+    let header = unsafe { block.as_ref() };
+    // Who can read frozen bytes holds one of their owners, and so keeps them from being thawed. Bytes that are not frozen
+    // are a buffer's, which their owner has lent out.
+    let counted_by = if header.is_frozen() {
+        if !header.join() {
+            return None;
         }
+        None
+    } else {
+        if !inner.frozen.join(first, len) {
+            return None;
+        }
+        header.add_ref();
+        Some(NonNull::from(core))
+    };
+    drop(inner);
+    let at = first - header.base().addr();
+    // From the header's pointer, which may write, unlike that of the bytes.
+    // SAFETY: `block_at` has found the bytes to lie in the block.
+    let start = unsafe { NonNull::new_unchecked(header.base().add(at)) };
+    Some(Owner { start, len, block, counted_by })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_found_by_its_bytes_and_taken_by_its_only_owner() {
+        let mut parts = FrozenParts::default();
+        assert!(parts.add(1000, 100, 600) && parts.add(1100, 50, 700) && parts.add(900, 100, 500));
+        for (start, capacity) in [(1000, 1), (1099, 10), (950, 100), (800, 400)] {
+            assert!(!parts.add(start, capacity, 0), "{capacity} bytes at {start} overlap others");
+        }
+        assert!(!parts.join(1150, 1) && !parts.join(1090, 11) && !parts.join(899, 1));
+        assert!(parts.join(1010, 90));
+        assert!(!parts.join(1000, 100), "there are two owners");
+        assert_eq!(parts.take(1050), None);
+        parts.drop_owner(1000);
+        assert_eq!(parts.take(1050), Some(600));
+        assert_eq!(parts.take(1050), None);
+        parts.drop_owner(1100);
+        assert!(!parts.join(1100, 50) && parts.join(900, 100));
+        assert_eq!(parts.by_start.len(), 1);
     }
-    // Or nothing else at all refers to the block: then the pin is the whole of it.
-    if header.refs.load(Ordering::Acquire) == 1 {
-        header.pins.fetch_sub(1, Ordering::Relaxed);
-        std::mem::forget(pinned);
-        // SAFETY: the only reference of the block becomes the buffer's, over bytes that lie in it.
-        return Ok(unsafe { Buffer::new(start, len, len, block) });
-    }
-    Err(Bytes::from_owner(pinned))
 }

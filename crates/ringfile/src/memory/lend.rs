@@ -7,12 +7,12 @@ use std::any::Any;
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::block::{Block, Kind};
 use super::buffer::Buffer;
 use super::error::PoolError;
+use super::locks::{self, Locked};
 use super::region::{REGION_MAX, Region};
 
 /// Headers kept for the next lending; one costs 64 bytes.
@@ -95,9 +95,15 @@ unsafe impl Send for Lender {}
 // SAFETY: as above; the owner is not reachable.
 unsafe impl Sync for Lender {}
 
+impl Drop for Lender {
+    fn drop(&mut self) {
+        locks::remove(Locked::Lender(NonNull::from(&*self)));
+    }
+}
+
 /// Which ranges are lent.
 #[derive(Default)]
-struct Lent {
+pub(super) struct Lent {
     /// (start, end) in order; they don't overlap. Few, so a vector does, and allocates only when it grows.
     ranges: Vec<(usize, usize)>,
     /// Headers of ranges that came back.
@@ -136,8 +142,7 @@ impl RegisteredMemory {
             Region::foreign(unsafe { base.add(at) }, REGION_MAX.min(len - at))
         };
         let regions = (0..len).step_by(REGION_MAX).map(region).collect();
-        let lent = Mutex::default();
-        RegisteredMemory { lender: Arc::new(Lender { regions, base, len, lent, _owner: Box::new(owner) }) }
+        RegisteredMemory { lender: Lender::new(base, len, regions, Box::new(owner)) }
     }
 
     /// The memory's length in bytes.
@@ -157,8 +162,8 @@ impl RegisteredMemory {
 
     /// Lends a range of bytes, counted from the start of the memory, as a buffer with this content and length.
     ///
-    /// The buffer's drop, or that of all its parts or of the last `Bytes` made of it, gives the range back. A range
-    /// over a multiple of 1 GiB lies in two regions: I/O on it works, unregistered. Takes a lock for a moment, and
+    /// The buffer's drop, or that of all its parts or of the last `Bytes` made of it, gives the range back. I/O on
+    /// bytes on both sides of a multiple of 1 GiB works, unregistered, as they lie in two regions. Takes a lock for a moment, and
     /// allocates only when more ranges are lent than ever before.
     ///
     /// # Errors
@@ -188,20 +193,55 @@ impl RegisteredMemory {
         lent.ranges.insert(place, (start, end));
         let header = lent.spare.pop();
         drop(lent);
-        let header = header.unwrap_or_else(|| Box::new(Block::new(ptr::null_mut(), 0)));
-        // SAFETY: the range lies within the memory.
-        let base = unsafe { lender.base.add(start) };
-        header.describe(Kind::Lent, 0, base.as_ptr(), end - start, lender.region(start, end));
-        header.set_home(Arc::into_raw(Arc::clone(lender)).cast_mut().cast());
-        header.refs.store(1, Ordering::Relaxed);
-        // SAFETY: the header's first reference, and bytes that are in no other lent range; they are the owner's, who
-        // promised that they are initialised and stay.
-        Ok(unsafe { Buffer::new(base, end - start, end - start, NonNull::from(Box::leak(header))) })
+        // SAFETY: the range was checked, and is in no other lent range.
+        Ok(unsafe { lender.lend(start, end, header) })
     }
 }
 
+/// See [`Buffer::from_raw_with_owner`].
+///
+/// # Safety
+/// As there.
+pub(super) unsafe fn unregistered(
+    base: NonNull<u8>,
+    len: usize,
+    owner: Box<dyn Any + Send + Sync>,
+) -> Buffer {
+    let lender = Lender::new(base, len, Box::default(), owner);
+    // SAFETY: all of the memory, which nobody else can lend.
+    unsafe { lender.lend(0, len, None) }
+}
+
 impl Lender {
-    fn lock(&self) -> MutexGuard<'_, Lent> {
+    fn new(
+        base: NonNull<u8>,
+        len: usize,
+        regions: Box<[Region]>,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Arc<Lender> {
+        let lender = Arc::new(Lender { regions, base, len, lent: Mutex::default(), _owner: owner });
+        locks::add(Locked::Lender(NonNull::from(&*lender)));
+        lender
+    }
+
+    /// The first buffer over a range, with a header that came back if there is one.
+    ///
+    /// # Safety
+    /// The range lies within the memory, and no other buffer has any of it.
+    unsafe fn lend(self: &Arc<Self>, start: usize, end: usize, header: Option<Box<Block>>) -> Buffer {
+        let header = header.unwrap_or_else(|| Box::new(Block::new(ptr::null_mut(), 0)));
+        // SAFETY: the range lies within the memory.
+        let base = unsafe { self.base.add(start) };
+        let region = self.region(start, end).map_or(ptr::null(), ptr::from_ref);
+        header.describe(Kind::Lent, 0, base.as_ptr(), end - start, region);
+        header.set_home(Arc::into_raw(Arc::clone(self)).cast_mut().cast());
+        header.refs.set_one();
+        // SAFETY: the header's first reference, and bytes that no other buffer has; they are the owner's, who promised
+        // that they are initialised and stay.
+        unsafe { Buffer::new(base, end - start, end - start, NonNull::from(Box::leak(header))) }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Lent> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -227,10 +267,26 @@ impl Lender {
         }
     }
 
-    /// The region that a range lies in; null if it lies in two.
-    fn region(&self, start: usize, end: usize) -> *const Region {
-        let (first, last) = (start / REGION_MAX, (end - 1) / REGION_MAX);
-        if first == last { &raw const self.regions[first] } else { ptr::null() }
+    /// The region that a range lies in; none if it lies in two, or is never registered.
+    fn region(&self, start: usize, end: usize) -> Option<&Region> {
+        let (first, last) = (start / REGION_MAX, end.saturating_sub(1) / REGION_MAX);
+        if first == last { self.regions.get(first) } else { None }
+    }
+
+    /// The region of a part of a lent range that lies in two.
+    ///
+    /// # Safety
+    /// The block was made by `lend`, and has a reference for as long as the region is used.
+    #[cold]
+    pub(super) unsafe fn region_of_part<'a>(
+        block: &'a Block,
+        part: NonNull<u8>,
+        len: usize,
+    ) -> Option<&'a Region> {
+        // SAFETY: `lend` has put one reference of the lender there, which goes with the block's last.
+        let lender: &'a Lender = unsafe { &*block.home().cast_const().cast::<Lender>() };
+        let start = part.addr().get() - lender.base.addr().get();
+        lender.region(start, start + len)
     }
 
     /// Takes back a lent range with the last reference to it.
@@ -278,6 +334,11 @@ mod tests {
         );
         assert_eq!(first.region().map(Region::len), Some(REGION_MAX));
         assert!(over.region().is_none());
+        // Its parts lie in one region each.
+        let mut low = over;
+        let high = low.split_off(4096);
+        assert_eq!(low.region().map(Region::len), Some(REGION_MAX));
+        assert_eq!(high.region().map(Region::len), Some(8192));
         assert_eq!(second.region().map(Region::len), Some(8192));
         for buffer in [&first, &second] {
             let (region, at) = (buffer.region().unwrap(), buffer.as_ptr() as usize);

@@ -156,6 +156,13 @@ pub(crate) fn page_size() -> usize {
     })
 }
 
+/// Asks the system for all sizes now, so that nobody finds another thread in the middle of that.
+pub(super) fn ask_sizes() {
+    page_size();
+    transparent_huge_page();
+    reserved_huge_page();
+}
+
 /// The size of a transparent huge page: 2 MiB on x86, up to 512 MiB on aarch64 with large pages.
 fn transparent_huge_page() -> usize {
     static SIZE: OnceLock<usize> = OnceLock::new();

@@ -107,6 +107,18 @@ impl Pool {
         Ok(unsafe { Buffer::first(block, n) })
     }
 
+    /// As [`Pool::get`], but never waits, whatever [`WhenFull`] says: [`PoolError::Full`] instead. For every `poll` of the
+    /// library, which must not block the executor's thread: the task that has the memory may run on it.
+    pub(crate) fn try_get(&self, n: usize) -> Result<Buffer, PoolError> {
+        let core = self.core();
+        let block = match core.get_cached(n) {
+            Some(block) => block,
+            None => core.try_get_slow(n)?,
+        };
+        // SAFETY: a free block for `n` bytes, which is ours.
+        Ok(unsafe { Buffer::first(block, n) })
+    }
+
     /// As [`Pool::get`], but when the pool is full, and the memory outside of it that [`WhenFull`] allows is used up,
     /// waits until memory comes back.
     ///
@@ -136,15 +148,18 @@ impl Pool {
         GetBuffer::new(self, n)
     }
 
-    /// Makes a buffer again of `bytes` that came from [`Buffer::freeze`], or of a part of them, without copying.
+    /// Makes `bytes` that came from [`Buffer::freeze`], or a part of them, a buffer again, without copying.
     ///
-    /// The buffer has the bytes' content and length, and the capacity behind them that the frozen buffer had. Takes
-    /// the pool's lock for a moment.
+    /// The buffer has the bytes' content and length, and the capacity behind them that the frozen buffer had. Takes the
+    /// pool's lock for a moment. Parts of one buffer that were split and frozen apart are thawed apart.
     ///
     /// # Errors
-    /// Gives bytes with the same content back, in the same place, if they are not from this pool, empty, or if other
-    /// clones or parts of them are still there. In the last case such `Bytes` can be thawed when nothing else refers
-    /// to the buffer that [`Pool::get`] gave; before, bytes of its other parts don't matter.
+    /// Returns the bytes, at the same address and of the same length, if other clones or parts of them still exist; they
+    /// can be thawed once those are dropped. Returns them untouched, with their owner, if they are empty or not frozen
+    /// memory of this pool: `Bytes` of another owner too, even if that owner has a buffer of this pool.
+    ///
+    /// `Bytes` of an owner that itself holds frozen bytes of this pool count as these: the owner is dropped to see whether
+    /// it had the last of them.
     ///
     /// ```
     /// let pool = ringfile::Pool::new(1 << 20);
@@ -356,9 +371,9 @@ mod tests {
             let start = region.base().as_ptr() as usize;
             assert!(start <= at && at + buffer.capacity() <= start + region.len());
         }
-        assert!(small.region().unwrap().registration(register(1)).is_some());
-        assert!(large.region().unwrap().registration(register(10)).is_some());
-        assert!(last.region().unwrap().registration(|_, _| None).is_none());
+        assert!(small.region().unwrap().register(register(1)).is_some());
+        assert!(large.region().unwrap().register(register(10)).is_some());
+        assert!(last.region().unwrap().register(|_, _| None).is_none());
         let metrics = pool.metrics();
         assert_eq!((metrics.regions, metrics.registered_regions, metrics.refused_registrations), (3, 2, 1));
         assert_eq!(metrics.registered_bytes, 6 << 20);
@@ -367,7 +382,7 @@ mod tests {
         let whole = pool.get(8 << 20).unwrap();
         assert_eq!(RELEASED.load(Ordering::SeqCst), 11, "all regions made room for one");
         assert_eq!(pool.metrics().refused_registrations, 1, "is not forgotten");
-        assert!(whole.region().unwrap().registration(register(100)).is_some());
+        assert!(whole.region().unwrap().register(register(100)).is_some());
         drop(pool);
         assert_eq!(RELEASED.load(Ordering::SeqCst), 11);
         drop(whole);
@@ -378,7 +393,7 @@ mod tests {
     fn what_is_never_registered_is_not_asked() {
         let pool = Pool::builder().registered(false).build().unwrap();
         let buffer = pool.get(4096).unwrap();
-        assert!(buffer.region().unwrap().registration(|_, _| unreachable!()).is_none());
+        assert!(buffer.region().unwrap().register(|_, _| unreachable!()).is_none());
         let outside =
             Pool::builder().capacity(4096).when_full(WhenFull::Outside { limit: 8192 }).build().unwrap();
         assert!(outside.get(8192).unwrap().region().is_none());

@@ -82,18 +82,28 @@ impl Region {
         self.len
     }
 
-    /// The region's registration, made with `register` (base and length in bytes) by the first who asks.
-    ///
-    /// A refusal is kept too: nobody asks again. Others that ask meanwhile wait.
+    /// The region's registration, or that there is none, if that is known: `Some(None)` after a refusal.
     #[inline]
-    pub(crate) fn registration(
+    pub(crate) fn registration(&self) -> Option<Option<&Registration>> {
+        if !self.registrable {
+            return Some(None);
+        }
+        self.registration.get().map(Option::as_ref)
+    }
+
+    /// As [`Self::registration`], made with `register` (base and length in bytes) where it is not known. A refusal is kept
+    /// too: nobody asks again.
+    ///
+    /// Called under the lock under which all registrations are made, so that no thread waits for another in here, where a
+    /// fork would leave its child waiting for ever.
+    pub(crate) fn register(
         &self,
         register: impl FnOnce(*mut u8, usize) -> Option<Registration>,
     ) -> Option<&Registration> {
-        if !self.registrable {
-            return None;
-        }
-        self.registration.get_or_init(|| register(self.base.as_ptr(), self.len)).as_ref()
+        self.registration().unwrap_or_else(|| {
+            let made = register(self.base.as_ptr(), self.len);
+            self.registration.get_or_init(|| made).as_ref()
+        })
     }
 
     /// Whether it is registered; none if nobody has asked yet.
@@ -122,12 +132,12 @@ mod tests {
             RELEASED.fetch_add(serial, Ordering::Relaxed);
         }
         let region = region(true);
-        let made = region.registration(|base, len| {
+        let made = region.register(|base, len| {
             assert_eq!((base, len), (region.base().as_ptr(), page_size()));
             Some(Registration { index: 3, serial: 77, on_release })
         });
         assert_eq!(made.map(|made| made.serial), Some(77));
-        assert_eq!(region.registration(|_, _| unreachable!()).map(|made| made.index), Some(3));
+        assert_eq!(region.register(|_, _| unreachable!()).map(|made| made.index), Some(3));
         assert_eq!(RELEASED.load(Ordering::Relaxed), 0);
         drop(region);
         assert_eq!(RELEASED.load(Ordering::Relaxed), 77);
@@ -136,11 +146,11 @@ mod tests {
     #[test]
     fn a_refusal_is_kept_and_an_unregistered_pool_is_never_asked() {
         let refused = region(true);
-        assert!(refused.registration(|_, _| None).is_none());
-        assert!(refused.registration(|_, _| unreachable!()).is_none());
+        assert!(refused.register(|_, _| None).is_none());
+        assert!(refused.register(|_, _| unreachable!()).is_none());
         assert_eq!(refused.is_registered(), Some(false));
         let never = region(false);
-        assert!(never.registration(|_, _| unreachable!()).is_none());
+        assert!(never.register(|_, _| unreachable!()).is_none());
         assert_eq!(never.is_registered(), None);
     }
 }

@@ -9,17 +9,17 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Waker;
 
 use super::block::{Block, Kind, Numbers};
 use super::class::{self, CLASSES, LARGEST, SLAB};
 use super::core::{Core, WhenFull};
 use super::error::PoolError;
 use super::extents::Extents;
+use super::frozen::FrozenParts;
 use super::kernel::Cell;
 use super::mapping::{HugePages, Mapping, page_size};
 use super::region::{REGION_MAX, Region};
-use super::waiters::Waiters;
+use super::waiters::{Waiters, wake_all};
 
 /// The first region's size; each further one is twice as large, so that a low limit on locked memory still lets
 /// the first ones, which are searched first, be registered.
@@ -49,6 +49,7 @@ pub(crate) struct Inner {
     /// All blocks that exist, by address: in use, cached or outside.
     blocks: BTreeMap<usize, u32>,
     numbers: Numbers,
+    pub(super) frozen: FrozenParts,
     pub(super) classes: [ClassBook; CLASSES],
     pub(super) waiters: Waiters,
     /// The last handle is gone, and all blocks that were out then are anchors.
@@ -77,6 +78,7 @@ impl Inner {
             tracts: Vec::new(),
             blocks: BTreeMap::new(),
             numbers: Numbers::default(),
+            frozen: FrozenParts::default(),
             classes: std::array::from_fn(|_| ClassBook::default()),
             waiters: Waiters::default(),
             closed: false,
@@ -373,7 +375,7 @@ impl Core {
         let closed = inner.closed;
         drop(inner);
         drop(mapping);
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers.into_iter());
         closed
     }
 

@@ -1,6 +1,6 @@
-//! The atomics that `kernel.rs` is written against.
+//! The atomics that `kernel.rs` and `count.rs` are written against.
 //!
-//! A file of its own so that the loom model (`tests/loom_pool.rs`) can compile `kernel.rs` with loom's atomics in
-//! its place. Knows nothing.
+//! A file of its own so that the loom models (`tests/loom_pool.rs`, `tests/loom_thaw.rs`) can compile those files with loom's
+//! atomics in its place. Knows nothing.
 
-pub(crate) use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};

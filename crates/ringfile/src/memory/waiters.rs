@@ -2,13 +2,14 @@
 //!
 //! Knows the core and what lies under its lock. What always holds: only the first in the queue is served; while
 //! there is one, all gets and returns take the lock, so nobody overtakes and no return is missed; a buffer that was
-//! meant for a future that is dropped goes to the next. No waker is called or dropped, and no buffer dropped, under
-//! the lock.
+//! meant for a future that is dropped goes to the next. No waker is cloned, called or dropped, and no
+//! buffer dropped, under the lock.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -52,11 +53,43 @@ pub(crate) fn set_thread_must_not_block(runs_tasks: bool) -> bool {
     MUST_NOT_BLOCK.replace(runs_tasks)
 }
 
+/// Wakes all, also if a waker panics: who was served is not told twice. Called with no lock held.
+pub(super) fn wake_all(wakers: impl Iterator<Item = Waker>) {
+    struct Rest<I: Iterator<Item = Waker>>(I);
+    impl<I: Iterator<Item = Waker>> Drop for Rest<I> {
+        fn drop(&mut self) {
+            for waker in self.0.by_ref() {
+                // The first panic goes on.
+                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            }
+        }
+    }
+    Rest(wakers).0.by_ref().for_each(Waker::wake);
+}
+
 impl Core {
     /// A free block when nothing is cached, in the way that the settings say.
     // Not a buffer: 32 bytes handed from one place in memory to another cost more than the rest of a get.
     #[cold]
     pub(super) fn get_slow(&self, pool: &Pool, n: usize) -> Result<NonNull<Block>, PoolError> {
+        let full = match self.try_get_slow(n) {
+            Err(full @ PoolError::Full { .. }) => full,
+            answer => return answer,
+        };
+        if self.options.when_full != WhenFull::Wait {
+            self.counters.failures.fetch_add(1, Ordering::Relaxed);
+            return Err(full);
+        }
+        if MUST_NOT_BLOCK.get() {
+            self.counters.failures.fetch_add(1, Ordering::Relaxed);
+            return Err(PoolError::WouldDeadlock { requested: n });
+        }
+        block_on(GetBuffer { pool, n, ticket: None }).map(Buffer::into_block)
+    }
+
+    /// Returns a free block when nothing is cached, without waiting for one: [`PoolError::Full`] where there is none.
+    #[cold]
+    pub(super) fn try_get_slow(&self, n: usize) -> Result<NonNull<Block>, PoolError> {
         self.check_size(n)?;
         self.counters.misses.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.lock();
@@ -65,16 +98,7 @@ impl Core {
         {
             return Ok(block);
         }
-        if self.options.when_full != WhenFull::Wait {
-            self.counters.failures.fetch_add(1, Ordering::Relaxed);
-            return Err(self.full(&inner, n));
-        }
-        drop(inner);
-        if MUST_NOT_BLOCK.get() {
-            self.counters.failures.fetch_add(1, Ordering::Relaxed);
-            return Err(PoolError::WouldDeadlock { requested: n });
-        }
-        block_on(GetBuffer { pool, n, ticket: None }).map(Buffer::into_block)
+        Err(self.full(&inner, n))
     }
 
     fn full(&self, inner: &Inner, n: usize) -> PoolError {
@@ -124,6 +148,8 @@ impl Core {
         }
         self.check_size(n)?;
         self.counters.misses.fetch_add(1, Ordering::Relaxed);
+        // Before the lock, and dropped after it: a waker is anybody's code.
+        let own = waker.clone();
         let mut inner = self.lock();
         if !inner.waiters.any()
             && let Some(block) = self.try_get(&mut inner, n)?
@@ -137,12 +163,12 @@ impl Core {
         if !inner.waiters.any() {
             self.mark_all_waiting(&inner);
         }
-        inner.waiters.queue.push_back(Waiter { ticket: mine, n, waker: waker.clone() });
+        inner.waiters.queue.push_back(Waiter { ticket: mine, n, waker: own });
         // What came back without the lock before the marks were set is found now; what comes after takes the lock.
         let wakers = self.serve_queue(&mut inner);
         let answer = inner.waiters.served.remove(&mine);
         drop(inner);
-        wakers.into_iter().filter(|other| !other.will_wake(waker)).for_each(Waker::wake);
+        wake_all(wakers.into_iter().filter(|other| !other.will_wake(waker)));
         match answer {
             Some(answer) => Poll::Ready(answer),
             None => {
@@ -153,20 +179,27 @@ impl Core {
     }
 
     fn poll_again(&self, ticket: u64, waker: &Waker) -> Poll<Result<Buffer, PoolError>> {
-        let mut inner = self.lock();
-        if let Some(answer) = inner.waiters.served.remove(&ticket) {
-            return Poll::Ready(answer);
+        let mut own = None;
+        loop {
+            // Dropped before `own`.
+            let mut inner = self.lock();
+            if let Some(answer) = inner.waiters.served.remove(&ticket) {
+                return Poll::Ready(answer);
+            }
+            let queue = &mut inner.waiters.queue;
+            let place = queue.binary_search_by_key(&ticket, |waiter| waiter.ticket);
+            let kept = place.ok().map(|at| &mut queue[at].waker);
+            match (kept.filter(|kept| !kept.will_wake(waker)), &mut own) {
+                (None, _) => return Poll::Pending,
+                (Some(kept), Some(own)) => {
+                    std::mem::swap(kept, own);
+                    return Poll::Pending;
+                }
+                (Some(_), None) => {}
+            }
+            drop(inner);
+            own = Some(waker.clone());
         }
-        let queue = &mut inner.waiters.queue;
-        let mut before = None;
-        if let Ok(at) = queue.binary_search_by_key(&ticket, |waiter| waiter.ticket)
-            && !queue[at].waker.will_wake(waker)
-        {
-            before = Some(std::mem::replace(&mut queue[at].waker, waker.clone()));
-        }
-        drop(inner);
-        drop(before);
-        Poll::Pending
     }
 
     fn give_up(&self, ticket: u64) {
@@ -184,7 +217,7 @@ impl Core {
             wakers = self.serve_queue(&mut inner);
         }
         drop(inner);
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers.into_iter());
         // If it was served already, the buffer's way back serves the next.
         drop((answer, waiter));
     }

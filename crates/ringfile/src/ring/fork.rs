@@ -7,8 +7,8 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, OnceLock};
 
 struct Page(NonNull<AtomicU64>);
 
@@ -74,10 +74,12 @@ impl Mark {
 /// Takes locks, in the order in which they are nested elsewhere, and gives their guards.
 pub(crate) type Hold = fn() -> Box<dyn Any>;
 
+/// Those of pools and lent memory, whose holders may take those of the driver.
+static HOLD_MEMORY: OnceLock<Hold> = OnceLock::new();
 static HOLD: OnceLock<Hold> = OnceLock::new();
 
 thread_local! {
-    static HELD: RefCell<Option<Box<dyn Any>>> = const { RefCell::new(None) };
+    static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// From now on whoever forks holds these locks, so that the child finds them free and what they guard whole. The same for
@@ -85,20 +87,55 @@ thread_local! {
 #[inline]
 pub(crate) fn hold_over_forks(hold: Hold) {
     static DONE: AtomicBool = AtomicBool::new(false);
-    // No `Once`: a child of a fork in the middle of one would wait for it for ever.
     if !DONE.load(Ordering::Relaxed) && !DONE.swap(true, Ordering::Relaxed) {
         let _ = HOLD.set(hold);
+        heed_forks();
+    }
+}
+
+/// As [`hold_over_forks`], for the locks of memory.
+pub(crate) fn hold_memory_over_forks(hold: Hold) {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !DONE.load(Ordering::Relaxed) && !DONE.swap(true, Ordering::Relaxed) {
+        let _ = HOLD_MEMORY.set(hold);
+        heed_forks();
+    }
+}
+
+fn heed_forks() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    // No `Once`: a child of a fork in the middle of one would wait for it for ever.
+    if !DONE.swap(true, Ordering::Relaxed) {
         // SAFETY: the functions are there for as long as the process, or the library, whose unloading takes them out.
         // Where there is no memory for the entry, forks go on as without.
         let _ = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
     }
 }
 
+/// A lock that is held together with what it is in.
+struct Held<T: 'static, U: 'static> {
+    // Dropped first.
+    _guard: MutexGuard<'static, U>,
+    _owner: Arc<T>,
+}
+
+/// Takes a lock that is in `owner`, for a [`Hold`].
+pub(crate) fn hold<T: 'static, U: 'static>(
+    owner: Arc<T>,
+    lock: for<'a> fn(&'a T) -> MutexGuard<'a, U>,
+) -> Box<dyn Any> {
+    // SAFETY: the guard borrows from what `owner` keeps alive, and at one address; it is dropped before that, and nobody can
+    // take it out of the box.
+    let guard = unsafe { std::mem::transmute::<MutexGuard<'_, U>, MutexGuard<'static, U>>(lock(&owner)) };
+    Box::new(Held { _guard: guard, _owner: owner })
+}
+
 extern "C" fn before() {
-    if let Some(hold) = HOLD.get() {
-        // A thread that ends has no place for the guards, and takes no lock.
-        let _ = HELD.try_with(|held| held.replace(Some(hold())));
-    }
+    // A thread that ends has no place for the guards, and takes no lock.
+    let _ = HELD.try_with(|held| {
+        let holds = [&HOLD_MEMORY, &HOLD].into_iter().filter_map(OnceLock::get);
+        held.replace(holds.map(|hold| hold()).collect());
+    });
 }
 
 extern "C" fn after() {

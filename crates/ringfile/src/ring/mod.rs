@@ -11,6 +11,7 @@ mod abi;
 pub(crate) mod fork;
 pub(crate) mod registry;
 mod setup;
+pub(crate) mod thread_end;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -61,8 +62,16 @@ pub(crate) struct Ring {
     file_table: bool,
     supported: [bool; 256],
     fork_mark: fork::Mark,
+    /// The position of an entry that was to wait for one which the kernel took without it.
+    cut_off: Option<u32>,
+    /// The next `enter` hands over no more than this, as a kernel that runs out of memory on the way.
+    #[cfg(test)]
+    pub(crate) hand_over_at_most: Option<u32>,
     mapping: setup::Mapping,
 }
+
+/// The next entry waits for this one.
+const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
 /// How far [`Ring::enter`] goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -106,6 +115,9 @@ impl Ring {
             collected: 0,
             buffers: ClonedBuffers::none(),
             file_table: false,
+            cut_off: None,
+            #[cfg(test)]
+            hand_over_at_most: None,
             supported,
             fork_mark: fork::Mark::current(),
             mapping,
@@ -311,7 +323,7 @@ impl Ring {
             let last = self.next.wrapping_sub(waiting).wrapping_add(slice - 1) & self.mask;
             // SAFETY: the position is one that the kernel has not been given, and was written by `push`.
             let flags = unsafe { self.entries.add(last as usize).as_ref() }.flags;
-            if flags & (1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8) == 0 {
+            if flags & LINK == 0 {
                 break;
             }
             slice += 1;
@@ -350,13 +362,44 @@ impl Ring {
             return Ok(());
         }
         self.enters += 1;
-        let answer = match at_most.filter(|_| wait > 0) {
+        let asked = submit;
+        // The kernel does not wait where it took less than it was asked to.
+        #[cfg(test)]
+        let (submit, wait) =
+            self.hand_over_at_most.take().map_or((submit, wait), |most| (submit.min(most), 0));
+        let taken = match at_most.filter(|_| wait > 0) {
             // SAFETY: the entries were put there by `push`, whose contract is the one asked for.
             None => unsafe { abi::enter(self.enter_fd, submit, wait, flags) },
             Some(at_most) => self.enter_for(at_most, submit, wait, flags),
         };
-        self.submitted = *answer.as_ref().unwrap_or(&0);
-        answer.map(drop)
+        self.submitted = *taken.as_ref().unwrap_or(&0);
+        if taken? < asked {
+            self.look_for_a_cut();
+        }
+        Ok(())
+    }
+
+    /// The kernel took a part of what it was asked to: where it stopped inside of a chain of links, it has begun the entries
+    /// that it took, and would begin the next by itself, beside them (`io_submit_state_end`).
+    #[cold]
+    fn look_for_a_cut(&mut self) {
+        let first = self.first_ours();
+        let last_taken = first.wrapping_sub(1) & self.mask;
+        // SAFETY: the position is inside the array, whose entries the kernel only reads.
+        let flags = unsafe { self.entries.add(last_taken as usize).as_ref() }.flags;
+        if first != self.next && flags & LINK != 0 {
+            self.cut_off = Some(first);
+        }
+    }
+
+    /// Takes back the entry that was to wait for one which the kernel took without it: it becomes a no-op with `user_data`.
+    /// Returns the entry's own `user_data`.
+    #[inline]
+    pub(crate) fn take_cut_off(&mut self, user_data: u64) -> Option<u64> {
+        let position = self.cut_off.take()?;
+        // SAFETY: the position is one that the kernel has not been given, and was written by `push`.
+        let cut_off = unsafe { self.entries.add((position & self.mask) as usize).as_ref() }.user_data;
+        self.withdraw(position, user_data).then_some(cut_off)
     }
 
     /// [`enter`](Self::enter) that waits for completions, but not longer than `at_most`.
@@ -365,14 +408,20 @@ impl Ring {
         if self.mapping.params.features & uapi::IORING_FEAT_EXT_ARG == 0 {
             // Before Linux 5.11 the wait has no end: look, and pause a little where there is nothing.
             // SAFETY: as in `enter`.
-            let submitted = unsafe { abi::enter(self.enter_fd, submit, 0, flags) }?;
+            let taken = unsafe { abi::enter(self.enter_fd, submit, 0, flags) }?;
             if !self.has_completions() {
                 std::thread::sleep(at_most.min(Duration::from_micros(200)));
             }
-            return Ok(submitted);
+            return Ok(taken);
         }
         // SAFETY: as in `enter`.
         unsafe { abi::enter_for(self.enter_fd, submit, wait, flags, at_most) }
+    }
+
+    /// Whether a thread of the kernel's takes entries, which may stop anywhere, inside of a chain of links too, and does not
+    /// say where.
+    pub(crate) fn is_sqpoll(&self) -> bool {
+        self.sqpoll
     }
 
     /// Whether completions have to be asked for in a loop.

@@ -20,6 +20,7 @@ use linux_raw_sys::io_uring as uapi;
 use super::abi;
 use super::fork::Mark;
 use super::setup;
+use crate::event;
 use crate::memory::{Region, Registration};
 
 /// Places in every table. A clone copies the whole table of the ring (8 bytes a place), so it is not larger than
@@ -37,8 +38,6 @@ static RELEASES: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Holder {
     ring: Option<(setup::Mapping, Mark)>,
     tried: bool,
-    /// Why there is no ring, for [`tell`].
-    untold: Option<io::Error>,
     free: Vec<u32>,
     next: u32,
     serial: u64,
@@ -56,7 +55,6 @@ impl Holder {
         Self {
             ring: None,
             tried: false,
-            untold: None,
             free: Vec::new(),
             next: 0,
             serial: 0,
@@ -71,7 +69,9 @@ impl Holder {
             self.tried = true;
             match make_holder() {
                 Ok(mapping) => self.ring = Some((mapping, Mark::current())),
-                Err(error) => self.untold = Some(error),
+                Err(error) => event::defer(move || {
+                    tracing::debug!(%error, "no holder ring: each ring registers for itself");
+                }),
             }
         }
         self.ring.as_ref().filter(|(_, mark)| mark.is_current()).map(|(mapping, _)| &mapping.fd)
@@ -147,50 +147,41 @@ fn clone_place(from: &OwnedFd, to: &OwnedFd, index: u32) -> io::Result<()> {
     unsafe { abi::register(to.as_fd(), opcode, &mut clone, 1) }.map(drop)
 }
 
-/// Registers a region for the process. `None` where it is refused: its I/O then goes on unregistered.
-pub(crate) fn register(start: *mut u8, len: usize) -> Option<Registration> {
-    let mut holder = holder();
-    let Some(index) = holder.take_index() else {
-        drop(holder);
-        refused(len, "all places of the table are taken");
-        return None;
-    };
-    let pinned = match holder.fd().filter(|_| can_clone()).map(|ring| set_place(ring, index, start, len)) {
-        Some(Err(error)) => {
-            holder.free.push(index);
-            drop(holder);
-            refused(len, &error.to_string());
+impl Holder {
+    /// Registers a region for the process. `None` where it is refused: its I/O then goes on unregistered.
+    fn register(&mut self, start: *mut u8, len: usize) -> Option<Registration> {
+        let Some(index) = self.take_index() else {
+            refused(len, "all places of the table are taken".into());
             return None;
-        }
-        Some(Ok(())) => true,
-        None => false,
-    };
-    holder.serial += 1;
-    let serial = holder.serial;
-    holder.pinned[index as usize] = if pinned { serial } else { 0 };
-    tell(holder);
-    Some(Registration { index, serial, on_release: release })
-}
-
-/// Says why there is no holder ring, once. Not with it locked: whoever listens may do I/O, or fork.
-fn tell(mut holder: MutexGuard<'_, Holder>) {
-    let untold = holder.untold.take();
-    drop(holder);
-    if let Some(error) = untold {
-        tracing::debug!(%error, "no holder ring: each ring registers for itself");
+        };
+        let pinned = match self.fd().filter(|_| can_clone()).map(|ring| set_place(ring, index, start, len)) {
+            Some(Err(error)) => {
+                self.free.push(index);
+                refused(len, error.to_string());
+                return None;
+            }
+            Some(Ok(())) => true,
+            None => false,
+        };
+        self.serial += 1;
+        let serial = self.serial;
+        self.pinned[index as usize] = if pinned { serial } else { 0 };
+        Some(Registration { index, serial, on_release: release })
     }
 }
 
-/// Warns, once. Not with the holder locked: whoever listens may do I/O.
-fn refused(len: usize, why: &str) {
+/// Warns, once.
+fn refused(len: usize, why: String) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.swap(true, Ordering::Relaxed) {
-        tracing::warn!(
-            bytes = len,
-            why,
-            "memory could not be registered with io_uring, I/O goes on unregistered; raise RLIMIT_MEMLOCK \
-             (ulimit -l) to allow it"
-        );
+        event::defer(move || {
+            tracing::warn!(
+                bytes = len,
+                why,
+                "memory could not be registered with io_uring, I/O goes on unregistered; raise RLIMIT_MEMLOCK \
+                 (ulimit -l) to allow it"
+            );
+        });
     }
 }
 
@@ -209,14 +200,13 @@ fn release(index: u32, serial: u64) {
     {
         let _ = set_place(ring, index, std::ptr::null_mut(), 0);
     }
-    holder.rings.retain(|inbox| match inbox.upgrade() {
-        Some(inbox) => {
-            inbox.tell(index, serial);
-            true
-        }
-        None => false,
-    });
+    holder.rings.retain(|inbox| inbox.strong_count() > 0);
+    let inboxes: Vec<_> = holder.rings.iter().filter_map(Weak::upgrade).collect();
+    // With the lock, which whoever forks holds: a child must not find its thread's inbox locked.
+    inboxes.iter().for_each(|inbox| inbox.put(index, serial));
     holder.free.push(index);
+    drop(holder);
+    inboxes.iter().for_each(|inbox| inbox.waker.wake_by_ref());
 }
 
 /// Where a ring hears of registrations that went away.
@@ -228,10 +218,10 @@ struct Inbox {
 }
 
 impl Inbox {
-    fn tell(&self, index: u32, serial: u64) {
+    /// To be followed by a call of the waker.
+    fn put(&self, index: u32, serial: u64) {
         self.released.lock().unwrap_or_else(PoisonError::into_inner).push((index, serial));
         self.pending.store(true, Ordering::Release);
-        self.waker.wake_by_ref();
     }
 }
 
@@ -258,7 +248,7 @@ impl ClonedBuffers {
     /// Gives `ring` an empty table. `waker` gets its thread to call [`Self::forget_released`].
     pub(crate) fn prepare(ring: &OwnedFd, waker: Waker) -> Self {
         if let Err(error) = make_table(ring) {
-            tracing::debug!(%error, "no table for registered buffers");
+            event::defer(move || tracing::debug!(%error, "no table for registered buffers"));
             return Self::none();
         }
         let inbox =
@@ -271,7 +261,7 @@ impl ClonedBuffers {
             CAN_CLONE
                 .store(clone_place(from, ring, SLOTS - 1).is_ok() && !without_clone(), Ordering::Relaxed);
         }
-        tell(holder);
+        drop(holder);
         Self {
             serials: vec![0; SLOTS as usize].into(),
             inbox: Some(inbox),
@@ -306,12 +296,10 @@ impl ClonedBuffers {
     /// The index under which `ring` may do fixed I/O on `region`.
     #[inline]
     pub(crate) fn index_of(&mut self, ring: &OwnedFd, region: &Region) -> Option<u16> {
-        let refusals = &mut self.refusals;
-        let registration = region.registration(|start, len| {
-            let registration = register(start, len);
-            *refusals += u64::from(registration.is_none());
-            registration
-        })?;
+        let registration = match region.registration() {
+            Some(known) => known?,
+            None => self.register(region)?,
+        };
         let serial = self.serials.get_mut(registration.index as usize)?;
         if *serial == registration.serial | REFUSED {
             return None;
@@ -326,6 +314,17 @@ impl ClonedBuffers {
             self.recent = Recent { base, len, index, releases: RELEASES.load(Ordering::Relaxed) };
             index
         })
+    }
+
+    #[cold]
+    fn register<'a>(&mut self, region: &'a Region) -> Option<&'a Registration> {
+        let (mut holder, mut asked) = (holder(), false);
+        let registration = region.register(|start, len| {
+            asked = true;
+            holder.register(start, len)
+        });
+        self.refusals += u64::from(asked && registration.is_none());
+        registration
     }
 
     /// Whether something was released since the last call of [`Self::forget_released`].
@@ -383,7 +382,7 @@ fn share(ring: &OwnedFd, registration: &Registration, region: &Region) -> u64 {
     match cloned.unwrap_or_else(|| set_place(ring, index, region.base().as_ptr(), region.len())) {
         Ok(()) => registration.serial,
         Err(error) => {
-            refused(region.len(), &error.to_string());
+            refused(region.len(), error.to_string());
             registration.serial | REFUSED
         }
     }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use linux_raw_sys::io_uring as uapi;
 
 use super::abi;
+use crate::event;
 
 /// Flags in the order in which they are given up. `DEFER_TASKRUN` needs `SINGLE_ISSUER`, so it goes first.
 const GIVE_UP: [(u32, &str); 6] = [
@@ -198,7 +199,9 @@ fn step_down(options: &RingOptions, mut flags: u32) -> io::Result<Mapping> {
                 if next.0 == uapi::IORING_SETUP_SINGLE_ISSUER {
                     flags &= !uapi::IORING_SETUP_DEFER_TASKRUN;
                 }
-                tracing::debug!(flag = next.1, "io_uring_setup refused a flag, going on without it");
+                event::defer(move || {
+                    tracing::debug!(flag = next.1, "io_uring_setup refused a flag, going on without it");
+                });
             }
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
                 if entries > SMALLEST {

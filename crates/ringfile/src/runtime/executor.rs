@@ -9,15 +9,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use pin_project_lite::pin_project;
 
-use crate::driver::{self, Aftermath, Shared, TaskNumber};
+use crate::driver::{self, Aftermath, Call, Shared, TaskNumber};
 use crate::ring::RingOptions;
 
 /// The number of the future of `block_on`.
@@ -26,8 +27,10 @@ const MAIN: TaskNumber = 0;
 thread_local! {
     /// The driver of the loop that this thread is in; 0 outside.
     static CURRENT: Cell<u64> = const { Cell::new(0) };
-    static TASKS: RefCell<Tasks> = const { RefCell::new(Tasks::new()) };
-    static REMOTE: RefCell<Option<Arc<Remote>>> = const { RefCell::new(None) };
+    /// This and the next are never destroyed, so that a thread that ends can have a loop; a loop leaves both empty.
+    static TASKS: ManuallyDrop<RefCell<Tasks>> = const { ManuallyDrop::new(RefCell::new(Tasks::new())) };
+    static REMOTE: ManuallyDrop<RefCell<Option<Arc<Remote>>>> =
+        const { ManuallyDrop::new(RefCell::new(None)) };
 }
 
 /// The tasks of a thread, by number; number 0 stands for the future of `block_on`.
@@ -113,8 +116,8 @@ impl Tasks {
     }
 }
 
-fn with_tasks<T>(look: impl FnOnce(&mut Tasks) -> T) -> Option<T> {
-    TASKS.try_with(|tasks| look(&mut tasks.borrow_mut())).ok()
+fn with_tasks<T>(look: impl FnOnce(&mut Tasks) -> T) -> T {
+    TASKS.with(|tasks| look(&mut tasks.borrow_mut()))
 }
 
 /// What a runtime asks of a loop.
@@ -131,29 +134,14 @@ pub(super) enum Orders {
 /// The part of a loop that other threads may touch.
 pub(super) struct Remote {
     shared: Arc<Shared>,
-    inbox: Mutex<Inbox>,
     orders: AtomicU8,
 }
 
-#[derive(Default)]
-struct Inbox {
-    woken: Vec<TaskNumber>,
-    calls: Vec<Call>,
-    closed: bool,
-}
-
-/// Something to do on the loop's thread.
-type Call = Box<dyn FnOnce() + Send>;
-
 impl Remote {
-    fn inbox(&self) -> MutexGuard<'_, Inbox> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Has the loop's thread do something soon; it is dropped where the loop has ended.
     pub(super) fn call(&self, call: Call) {
         {
-            let mut inbox = self.inbox();
+            let mut inbox = self.shared.tasks();
             if inbox.closed {
                 drop(inbox);
                 drop(call);
@@ -178,12 +166,12 @@ impl Remote {
     }
 
     fn wake(&self, number: TaskNumber) {
-        if CURRENT.try_with(Cell::get) == Ok(self.shared.id) {
+        if CURRENT.get() == self.shared.id {
             with_tasks(|tasks| tasks.make_ready(number));
             return;
         }
         {
-            let mut inbox = self.inbox();
+            let mut inbox = self.shared.tasks();
             if inbox.closed {
                 return;
             }
@@ -222,7 +210,7 @@ pub(super) fn current() -> Option<Arc<Remote>> {
 
 /// Whether this thread is in a loop.
 pub(crate) fn is_in_loop() -> bool {
-    CURRENT.try_with(Cell::get).is_ok_and(|id| id != 0)
+    CURRENT.get() != 0
 }
 
 /// Starts a task on this thread, whose loop `remote` is.
@@ -233,7 +221,6 @@ pub(super) fn add_task(future: impl Future<Output = ()> + 'static, remote: Arc<R
             (tasks.places.len() - 1) as TaskNumber
         })
     });
-    let Some(number) = number else { return };
     let waker = Handle::waker(remote, number);
     with_tasks(|tasks| {
         tasks.places[number as usize].task = Some(Box::pin(TaskCell { waker, future }));
@@ -256,10 +243,12 @@ impl Loop {
             return None;
         }
         let shared = driver::enter(options);
-        CURRENT.with(|current| current.set(shared.id));
+        CURRENT.set(shared.id);
         crate::memory::set_thread_must_not_block(true);
         let orders = AtomicU8::new(Orders::Run as u8);
-        let remote = Arc::new(Remote { shared, inbox: Mutex::default(), orders });
+        // A waker of an earlier loop's task may have left something, which wakes for nothing.
+        shared.tasks().closed = false;
+        let remote = Arc::new(Remote { shared, orders });
         REMOTE.with(|slot| *slot.borrow_mut() = Some(Arc::clone(&remote)));
         with_tasks(|tasks| *tasks = Tasks { places: vec![Place::default()], ..Tasks::new() });
         Some(Self { remote, batch: Vec::new(), after: Aftermath::default() })
@@ -309,8 +298,8 @@ impl Loop {
 
     /// Whether there is no task, nor one to come.
     fn is_idle(&self) -> bool {
-        let inbox = self.remote.inbox();
-        inbox.calls.is_empty() && with_tasks(|tasks| tasks.count()).unwrap_or(0) == 0
+        let inbox = self.remote.shared.tasks();
+        inbox.calls.is_empty() && with_tasks(|tasks| tasks.count()) == 0
     }
 
     /// Runs what is ready now, once: what gets ready meanwhile comes after the I/O. Whether the main future is ready.
@@ -323,7 +312,7 @@ impl Loop {
         with_tasks(|tasks| std::mem::swap(&mut batch, &mut tasks.ready));
         let mut ran = None;
         for number in batch.drain(..) {
-            match with_tasks(|tasks| tasks.exchange(ran.take(), number)).flatten() {
+            match with_tasks(|tasks| tasks.exchange(ran.take(), number)) {
                 Some(mut task) => {
                     if task.as_mut().run(number) {
                         ran = Some((number, task));
@@ -343,7 +332,7 @@ impl Loop {
     /// Fetches what other threads woke, and does what they asked for.
     fn fetch(&self) {
         let (woken, calls) = {
-            let mut inbox = self.remote.inbox();
+            let mut inbox = self.remote.shared.tasks();
             (std::mem::take(&mut inbox.woken), std::mem::take(&mut inbox.calls))
         };
         with_tasks(|tasks| woken.into_iter().for_each(|number| tasks.make_ready(number)));
@@ -351,7 +340,7 @@ impl Loop {
     }
 
     fn turn(&mut self, may_sleep: bool) {
-        let idle = with_tasks(|tasks| tasks.ready.is_empty()).unwrap_or(true);
+        let idle = with_tasks(|tasks| tasks.ready.is_empty());
         driver::turn(may_sleep && idle, &mut self.after);
         let woken = &mut self.after.tasks;
         with_tasks(|tasks| woken.drain(..).for_each(|number| tasks.make_ready(number)));
@@ -366,7 +355,7 @@ impl Loop {
                 tasks.free.clear();
                 std::mem::replace(&mut tasks.places, vec![Place::default()])
             });
-            let tasks: Vec<Task> = places.into_iter().flatten().filter_map(|place| place.task).collect();
+            let tasks: Vec<Task> = places.into_iter().filter_map(|place| place.task).collect();
             if tasks.is_empty() {
                 return;
             }
@@ -394,10 +383,12 @@ impl Drop for Loop {
         }
         // What was woken while draining has no task any more; what was spawned meanwhile goes too.
         self.after.tasks.clear();
-        self.remote.inbox().closed = true;
+        self.remote.shared.tasks().closed = true;
         self.drop_tasks();
+        with_tasks(|tasks| *tasks = Tasks::new());
         crate::memory::set_thread_must_not_block(false);
-        REMOTE.with(|slot| slot.borrow_mut().take());
-        CURRENT.with(|current| current.set(0));
+        let remote = REMOTE.with(|slot| slot.borrow_mut().take());
+        drop(remote);
+        CURRENT.set(0);
     }
 }

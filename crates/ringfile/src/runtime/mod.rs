@@ -20,8 +20,13 @@ pub(crate) use executor::is_in_loop;
 
 /// Runs `future` on the calling thread until it is ready, and with it every task that it [`spawn`]s.
 ///
-/// Before it returns, tasks that have not ended are dropped, and operations in flight are cancelled or waited for. The
-/// thread's ring is made with the first file operation and kept for the next call.
+/// Before it returns, tasks that have not ended are dropped, and operations in flight end: those of dropped futures are
+/// cancelled where the kernel still can. A future that was polled inside and lives on keeps its result, which its next
+/// poll gives, on any thread; only what it has in flight on a pipe, a socket or a terminal, where nothing may ever come, is
+/// cancelled, and fails with `ECANCELED`. So `block_on` does not wait for another process or a person.
+///
+/// The thread's ring is made with the first file operation and kept for the next call. Works in destructors of thread-locals
+/// and of pthread keys too: a thread that ends gets a ring for each call.
 ///
 /// # Panics
 /// On a thread that is inside `block_on` or a [`Runtime`] already: it would never get to run its tasks. Panics of

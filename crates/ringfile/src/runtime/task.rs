@@ -10,10 +10,15 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
 use super::executor::{self, Remote};
+use crate::ring::fork;
 
 /// The handle to a task's result. Awaiting it, or [`join`](Self::join), gives the result or the task's panic; dropping
 /// it lets the task go on alone.
-pub struct JoinHandle<T>(Arc<Mutex<State<T>>>);
+pub struct JoinHandle<T> {
+    state: Arc<Mutex<State<T>>>,
+    /// Of a task on another thread: in a forked child there is no such thread.
+    process: Option<fork::Mark>,
+}
 
 enum State<T> {
     Running(Option<Waker>),
@@ -85,10 +90,15 @@ impl From<JoinError> for std::io::Error {
 }
 
 impl<T> JoinHandle<T> {
+    /// Whether this is a forked child, and the task's thread the parent's, which may have had the lock.
+    fn is_inherited(&self) -> bool {
+        self.process.is_some_and(|process| !process.is_current())
+    }
+
     /// Whether the task has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        !matches!(*lock(&self.0), State::Running(_))
+        self.is_inherited() || !matches!(*lock(&self.state), State::Running(_))
     }
 
     /// Blocks the calling thread until the task has ended.
@@ -126,12 +136,20 @@ impl<T> Future for JoinHandle<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = lock(&self.0);
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Running(_) => {
-                *state = State::Running(Some(context.waker().clone()));
-                Poll::Pending
-            }
+        if self.is_inherited() {
+            return Poll::Ready(Err(JoinError::Cancelled));
+        }
+        // Wakers may run anybody's code and own anything, so none is cloned or dropped under the lock.
+        let waker = context.waker().clone();
+        let mut state = lock(&self.state);
+        let next = match *state {
+            State::Running(_) => State::Running(Some(waker)),
+            State::Ended(_) | State::Taken => State::Taken,
+        };
+        let before = std::mem::replace(&mut *state, next);
+        drop(state);
+        match before {
+            State::Running(_) => Poll::Pending,
             State::Ended(result) => Poll::Ready(result),
             State::Taken => Poll::Ready(Err(JoinError::Cancelled)),
         }
@@ -194,9 +212,9 @@ async fn guarded<F: Future>(future: F, completer: Completer<F::Output>) {
     }
 }
 
-fn handle<T>() -> (JoinHandle<T>, Completer<T>) {
+fn handle<T>(process: Option<fork::Mark>) -> (JoinHandle<T>, Completer<T>) {
     let state = Arc::new(Mutex::new(State::Running(None)));
-    (JoinHandle(Arc::clone(&state)), Completer(state))
+    (JoinHandle { state: Arc::clone(&state), process }, Completer(state))
 }
 
 /// A task on the calling thread, whose loop `remote` is.
@@ -205,7 +223,7 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    let (handle, completer) = handle();
+    let (handle, completer) = handle(None);
     executor::add_task(guarded(future, completer), remote);
     handle
 }
@@ -217,7 +235,7 @@ where
     F: Future + 'static,
     F::Output: Send + 'static,
 {
-    let (handle, completer) = handle();
+    let (handle, completer) = handle(Some(fork::Mark::current()));
     let there = Arc::clone(remote);
     remote.call(Box::new(move || match catch_unwind(AssertUnwindSafe(make)) {
         Ok(future) => executor::add_task(guarded(future, completer), there),

@@ -369,7 +369,7 @@ impl Filesystem for Served {
         answer(&self.0, act, move || {
             state.note(Op::Sync, 0, 0);
             match act {
-                Some(Act::Fail(errno)) => reply.error(Errno::from_i32(errno)),
+                Some(Act::Fail(errno) | Act::HoldFail(errno)) => reply.error(Errno::from_i32(errno)),
                 _ => reply.ok(),
             }
         });

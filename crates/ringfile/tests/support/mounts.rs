@@ -39,16 +39,23 @@ impl Mount {
 
     /// An ext4 of this many bytes, over a file on the disk; where it can't be had, says that `test` is skipped.
     pub fn ext4(test: &str, bytes: u64) -> Option<Self> {
+        Self::on_loop(test, "ext4", bytes)
+    }
+
+    /// A file system of this kind and this many bytes, over a file on the disk; where it can't be had, says that `test` is
+    /// skipped.
+    pub fn on_loop(test: &str, kind: &str, bytes: u64) -> Option<Self> {
         if !is_root() {
-            skip(test, "mounting an ext4 needs root");
+            skip(test, format!("mounting an {kind} needs root"));
             return None;
         }
         let (folder, images) = (Folder::new(), Folder::new());
         let image = images.file("image", b"");
         std::fs::File::options().write(true).open(&image).unwrap().set_len(bytes).unwrap();
         let (image, path) = (image.to_string_lossy(), folder.path().to_string_lossy());
-        let made = run("mkfs.ext4", &["-q", "-F", &image])
-            .and_then(|_| run("mount", &["-o", "loop", "-t", "ext4", &image, &path]));
+        let force = if kind == "ext4" { "-F" } else { "-f" };
+        let made = run(&format!("mkfs.{kind}"), &["-q", force, &image])
+            .and_then(|_| run("mount", &["-o", "loop", "-t", kind, &image, &path]));
         match made {
             // The image goes by name alone: the loop device holds it until it is unmounted.
             Ok(_) => Some(Self(folder)),

@@ -1,0 +1,36 @@
+//! Events for `tracing` that come up while a lock or the driver is held: kept, and emitted once nothing is.
+//!
+//! A subscriber is anybody's code: it may do I/O, take pool memory, or fork. What always holds: an event is emitted on the
+//! thread it came up on, after [`emit_deferred`] was called with no lock, borrow or one-time initialisation of ours held.
+
+use std::cell::{Cell, RefCell};
+
+type Event = Box<dyn FnOnce()>;
+
+thread_local! {
+    /// Whether `DEFERRED` has any: one load for each turn of a driver.
+    static ANY: Cell<bool> = const { Cell::new(false) };
+    static DEFERRED: RefCell<Vec<Event>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps an event for this thread's next [`emit_deferred`]. Events that come up while the thread ends are lost.
+#[cold]
+pub(crate) fn defer(event: impl FnOnce() + 'static) {
+    let kept = DEFERRED.try_with(|deferred| deferred.borrow_mut().push(Box::new(event)));
+    ANY.set(kept.is_ok());
+}
+
+/// Emits what was deferred. To be called with nothing held: what listens may do anything.
+#[inline]
+pub(crate) fn emit_deferred() {
+    if ANY.get() {
+        emit_all();
+    }
+}
+
+#[cold]
+fn emit_all() {
+    ANY.set(false);
+    let events = DEFERRED.try_with(RefCell::take).unwrap_or_default();
+    events.into_iter().for_each(|event| event());
+}

@@ -1,0 +1,94 @@
+//! The count of references to one block, and the mark that all of them are owners of frozen `Bytes`.
+//!
+//! Knows only atomics (through `sync.rs`), so that loom and Miri can run it. What always holds:
+//!
+//! - whoever adds a reference owns one, or something that owns one, so a count of one cannot grow behind the back of its owner, and one owner alone
+//!   sees it;
+//! - the count never wraps: above [`MOST`] the process aborts, as `Arc` does;
+//! - the mark is set and taken away by the owner of the only reference.
+//!
+//! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_thaw`.
+
+use super::sync::{AtomicU32, Ordering};
+
+const FROZEN: u32 = 1 << 31;
+
+/// More references abort the process. As far below the mark as threads could add before the first of them aborts.
+const MOST: u32 = 1 << 30;
+
+/// A count of references with the mark of frozen ones.
+pub(crate) struct Count(AtomicU32);
+
+impl Count {
+    /// No reference.
+    pub(crate) fn new() -> Self {
+        Count(AtomicU32::new(0))
+    }
+
+    /// One reference, not frozen, whatever was before. Only while there are no references.
+    #[inline]
+    pub(crate) fn set_one(&self) {
+        self.0.store(1, Ordering::Relaxed);
+    }
+
+    /// Adds a reference; aborts the process if there are too many. The caller owns one, or keeps one from being dropped.
+    #[inline]
+    pub(crate) fn add(&self) {
+        if self.0.fetch_add(1, Ordering::Relaxed) & !FROZEN >= MOST {
+            std::process::abort();
+        }
+    }
+
+    /// Drops the caller's reference; true if it was the last, and then all that others did with theirs happened before.
+    #[inline]
+    pub(crate) fn drop_one(&self) -> bool {
+        // The usual case, a buffer that was never split, without a locked instruction.
+        self.is_one() || self.0.fetch_sub(1, Ordering::AcqRel) & !FROZEN == 1
+    }
+
+    /// Whether the caller's reference is the only one; then all that others did with theirs happened before.
+    #[inline]
+    pub(crate) fn is_one(&self) -> bool {
+        self.0.load(Ordering::Acquire) & !FROZEN == 1
+    }
+
+    /// Marks the only reference, which is the caller's, as frozen.
+    #[inline]
+    pub(crate) fn freeze(&self) {
+        // Release: whoever sees the mark sees what was stored for it.
+        self.0.store(1 | FROZEN, Ordering::Release);
+    }
+
+    /// Whether all references are frozen. True until a `thaw`, which nobody can do while the caller keeps a reference from
+    /// being dropped.
+    #[inline]
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.0.load(Ordering::Acquire) & FROZEN != 0
+    }
+
+    /// Adds a reference to frozen ones if there is only one. Not the caller's, who keeps it from being dropped.
+    #[inline]
+    pub(crate) fn join(&self) -> bool {
+        let alone = self.is_frozen() && self.is_one();
+        if alone {
+            self.add();
+        }
+        alone
+    }
+
+    /// Takes the mark away if the caller's reference is the only one.
+    #[inline]
+    pub(crate) fn thaw(&self) -> bool {
+        let only = self.is_one();
+        if only {
+            self.0.store(1, Ordering::Relaxed);
+        }
+        only
+    }
+
+    /// So many references, for a test.
+    #[cfg(test)]
+    pub(crate) fn set(&self, count: u32) {
+        self.0.store(count, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,80 @@
+//! The locks of all pools and of all lent memory, for whoever forks: the child must find them free, and what they guard
+//! whole.
+//!
+//! Knows where the locks are, and the process's one-time initialisations of memory. What always holds: a core or lender is
+//! in [`ALL`] from its making until it is about to be freed. A holder of one of these locks takes none of the others.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::core::Core;
+use super::lend::Lender;
+use super::{block, mapping, pool};
+use crate::ring::fork;
+
+/// Something with a lock.
+#[derive(Clone, Copy)]
+pub(super) enum Locked {
+    Core(NonNull<Core>),
+    Lender(NonNull<Lender>),
+}
+
+// SAFETY: addresses of what is `Sync`.
+unsafe impl Send for Locked {}
+
+/// By address.
+static ALL: Mutex<BTreeMap<usize, Locked>> = Mutex::new(BTreeMap::new());
+
+fn all() -> MutexGuard<'static, BTreeMap<usize, Locked>> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Locked {
+    fn address(self) -> usize {
+        match self {
+            Locked::Core(core) => core.addr().get(),
+            Locked::Lender(lender) => lender.addr().get(),
+        }
+    }
+
+    /// # Safety
+    /// It is in `ALL`, which is locked until the guard is dropped.
+    unsafe fn lock(self) -> Box<dyn Any> {
+        match self {
+            // SAFETY: as the caller says: nothing in `ALL` is freed.
+            Locked::Core(core) => Box::new(unsafe { core.as_ref() }.lock()),
+            // SAFETY: as above.
+            Locked::Lender(lender) => Box::new(unsafe { lender.as_ref() }.lock()),
+        }
+    }
+}
+
+/// From now on whoever forks holds its lock.
+pub(super) fn add(locked: Locked) {
+    fork::hold_memory_over_forks(hold);
+    all().insert(locked.address(), locked);
+}
+
+/// To be called before it is freed, with no lock of memory held.
+pub(super) fn remove(locked: Locked) {
+    all().remove(&locked.address());
+}
+
+/// Locks all there is. Fields are dropped in this order.
+struct Held {
+    _each: Vec<Box<dyn Any>>,
+    _all: MutexGuard<'static, BTreeMap<usize, Locked>>,
+}
+
+fn hold() -> Box<dyn Any> {
+    // A child would wait for ever for what another thread is in the middle of.
+    pool::reserve();
+    block::of_nobody();
+    mapping::ask_sizes();
+    let all = all();
+    // SAFETY: all in `ALL`, whose guard goes last.
+    let each = all.values().map(|locked| unsafe { locked.lock() }).collect();
+    Box::new(Held { _each: each, _all: all })
+}

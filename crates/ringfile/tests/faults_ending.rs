@@ -1,0 +1,160 @@
+//! The library called while a thread ends: from destructors of its locals and of pthread keys (F41).
+
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+mod support;
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::mpsc::{Sender, channel};
+use std::task::{Context, Poll, Waker};
+
+use ringfile::{
+    AllocateMode, AsyncReads, Batch, Durability, File, OpenOptions, Pool, Queue, Route, block_on, spawn,
+};
+use support::forms::routes;
+use support::{Folder, assert_content, content, in_child, must_end, open_descriptors, poll_once};
+
+const PAGE: usize = 4096;
+
+fn open(path: &Path, route: Route, durability: Durability) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).route(route).durability(durability).open(path).unwrap()
+}
+
+/// An executor that needs nothing of its thread.
+fn poll_on<F: Future + Unpin>(mut future: F) -> F::Output {
+    loop {
+        let mut context = Context::from_waker(Waker::noop());
+        if let Poll::Ready(output) = Pin::new(&mut future).poll(&mut context) {
+            return output;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Everything that a thread may ask for.
+fn use_all(path: &Path, route: Route) {
+    for durability in [Durability::Dsync, Durability::Fsync] {
+        let file = open(path, route, durability);
+        let pool = Pool::new(16 * PAGE);
+        block_on(async {
+            assert_content(&file.read_exact_at(pool.get(PAGE).unwrap(), 0).await.unwrap(), 0);
+            file.write_durable_at(content(0, PAGE), 0).await.unwrap();
+            file.sync_all().await.unwrap();
+            file.allocate(AllocateMode::Extend, 0, PAGE as u64).await.unwrap();
+            file.set_len(4 * PAGE as u64).await.unwrap();
+            let parts = vec![Vec::with_capacity(100), Vec::with_capacity(1000)];
+            let parts = file.read_exact_vectored_at(parts, 5).await.unwrap();
+            assert_content(&parts.concat(), 5);
+            let (other, rest) = (file.clone(), pool.clone());
+            let task = spawn(async move { other.read_exact_at(rest.get(PAGE).unwrap(), 0).await.unwrap() });
+            assert_content(&task.await.unwrap(), 0);
+            let mut reader = file.reader(&pool).block(PAGE);
+            assert_content(&reader.next().await.unwrap().unwrap(), 0);
+            // Left in flight, for the end of the loop.
+            let _ = poll_once(&mut file.read_at(Vec::with_capacity(PAGE), 0)).await;
+        });
+        let mut batch = Batch::new();
+        batch.read(&file, Vec::with_capacity(PAGE), 0);
+        assert_content(batch.run()[0].buffer.as_ref().unwrap(), 0);
+        let mut reads = AsyncReads::new();
+        let read = reads.start(&file, Vec::with_capacity(PAGE), 0);
+        assert_content(&reads.wait(read).unwrap().buffer.unwrap(), 0);
+        let mut queue = Queue::new();
+        queue.read(&file, Vec::with_capacity(PAGE), 0, 9);
+        assert_eq!(queue.wait(1, None), 1);
+        assert_content(queue.take().unwrap().1.buffer.as_ref().unwrap(), 0);
+        assert_content(&poll_on(file.read_at(Vec::with_capacity(PAGE), 0)).unwrap(), 0);
+    }
+}
+
+/// Uses the library when it is dropped, and says that this went well. A panic there ends the process.
+struct AtTheEnd(PathBuf, Route, Sender<()>);
+
+impl Drop for AtTheEnd {
+    fn drop(&mut self) {
+        use_all(&self.0, self.1);
+        let _ = self.2.send(());
+    }
+}
+
+thread_local! {
+    static BEFORE: RefCell<Option<AtTheEnd>> = const { RefCell::new(None) };
+    static AFTER: RefCell<Option<AtTheEnd>> = const { RefCell::new(None) };
+}
+
+extern "C" fn end(value: *mut c_void) {
+    // SAFETY: made by `at_the_end_of_keys`, and destroyed once.
+    drop(unsafe { Box::from_raw(value.cast::<AtTheEnd>()) });
+}
+
+/// Has a pthread key's destructor of this thread drop the value: after those of the thread's locals.
+fn at_the_end_of_keys(value: AtTheEnd) {
+    let mut key = 0;
+    // SAFETY: the destructor fits the value.
+    unsafe {
+        assert_eq!(libc::pthread_key_create(&mut key, Some(end)), 0);
+        assert_eq!(libc::pthread_setspecific(key, Box::into_raw(Box::new(value)).cast()), 0);
+    }
+}
+
+fn thread_ends(path: &Path, route: Route, used_before: bool) {
+    let (done, ends) = channel();
+    let at_the_end = move |path: &Path| AtTheEnd(path.to_owned(), route, done.clone());
+    let path = path.to_owned();
+    must_end("a thread that uses the library as it ends", move || {
+        // Locals go in an order that nobody should rely on: here before and after the library's.
+        BEFORE.set(Some(at_the_end(&path)));
+        at_the_end_of_keys(at_the_end(&path));
+        if used_before {
+            use_all(&path, route);
+        }
+        AFTER.set(Some(at_the_end(&path)));
+        at_the_end_of_keys(at_the_end(&path));
+    });
+    assert_eq!(ends.iter().count(), 4);
+}
+
+#[test]
+fn f41_destructors_of_thread_locals_and_pthread_keys_may_use_the_library() {
+    if !in_child("f41_destructors_of_thread_locals_and_pthread_keys_may_use_the_library") {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 4 * PAGE));
+    for route in routes() {
+        for used_before in [true, false] {
+            thread_ends(&path, route, used_before);
+        }
+    }
+    // I/O threads, workers and their descriptors are there now; nothing more comes with each thread.
+    let before = open_descriptors();
+    for _ in 0..5 {
+        routes().for_each(|route| thread_ends(&path, route, true));
+    }
+    support::wait_for("the descriptors", || open_descriptors() <= before);
+    assert_eq!(ringfile::metrics().stray, 0);
+}
+
+#[test]
+fn f41_a_thread_that_uses_the_library_only_as_it_ends_leaves_nothing() {
+    if !in_child("f41_a_thread_that_uses_the_library_only_as_it_ends_leaves_nothing") {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 4 * PAGE));
+    let only_in_keys = |route| {
+        let (path, (done, ends)) = (path.clone(), channel());
+        must_end("a thread", move || at_the_end_of_keys(AtTheEnd(path, route, done)));
+        assert_eq!(ends.iter().count(), 1);
+    };
+    routes().for_each(only_in_keys);
+    let before = open_descriptors();
+    for _ in 0..5 {
+        routes().for_each(only_in_keys);
+    }
+    support::wait_for("the descriptors", || open_descriptors() <= before);
+}

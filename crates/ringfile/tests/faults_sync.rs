@@ -1,0 +1,322 @@
+//! Syncs and durable writes that fail, and disks that are full in the middle of a direct write (F43, F51).
+
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+mod support;
+
+use std::future::IntoFuture;
+use std::path::Path;
+
+use ringfile::{Batch, Durability, Error, File, OpenOptions, Pool, Queue, Route, Runtime, block_on};
+use support::forms::{WRITING, routes};
+use support::fuse::{Act, Op, Server};
+use support::mounts::{Loop, Mount};
+use support::{assert_content, content};
+
+const PAGE: usize = 4096;
+const MIB: usize = 1 << 20;
+const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
+
+/// The ways in which a sync can be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Loop,
+    LoopData,
+    Executor,
+    Runtime,
+    Blocking,
+    Awaited,
+    Queue,
+    /// A durable write, in its two forms.
+    Durable(Durability),
+    DurableElsewhere(Durability),
+}
+
+const WAYS: [Way; 11] = [
+    Way::Loop,
+    Way::LoopData,
+    Way::Executor,
+    Way::Runtime,
+    Way::Blocking,
+    Way::Awaited,
+    Way::Queue,
+    Way::Durable(Durability::Dsync),
+    Way::Durable(Durability::Fsync),
+    Way::DurableElsewhere(Durability::Dsync),
+    Way::DurableElsewhere(Durability::Fsync),
+];
+
+fn open(path: &Path, route: Route, way: Way) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).route(route);
+    if let Way::Durable(durability) | Way::DurableElsewhere(durability) = way {
+        options.durability(durability);
+    }
+    options.open(path).unwrap()
+}
+
+impl Way {
+    fn sync(self, file: &File) -> Result<(), Error> {
+        let page = || vec![7; PAGE];
+        match self {
+            Self::Loop => block_on(file.sync_all()),
+            Self::LoopData => block_on(file.sync_data()),
+            Self::Executor => futures::executor::block_on(file.sync_all()),
+            Self::Runtime => {
+                let (runtime, file) = (Runtime::builder().threads(1).build().unwrap(), file.clone());
+                runtime.spawn(async move { file.sync_data().await }).join().unwrap()
+            }
+            Self::Blocking | Self::Awaited => {
+                let mut batch = Batch::new();
+                batch.sync_all(file);
+                let done = match self {
+                    Self::Blocking => batch.run(),
+                    _ => futures::executor::block_on(batch.into_future()),
+                };
+                done.into_iter().next().unwrap().result.map(drop)
+            }
+            Self::Queue => {
+                let mut queue = Queue::new();
+                queue.sync_data(file, 0);
+                assert_eq!(queue.wait(1, None), 1);
+                queue.take().unwrap().1.result.map(drop)
+            }
+            Self::Durable(_) => Ok(block_on(file.write_durable_at(page(), 0)).map(drop)?),
+            Self::DurableElsewhere(_) => {
+                Ok(futures::executor::block_on(file.write_durable_at(page(), 0)).map(drop)?)
+            }
+        }
+    }
+}
+
+#[test]
+fn f51_a_failed_sync_is_remembered_by_every_clone_until_the_file_is_opened_again() {
+    let name = "f51_a_failed_sync_is_remembered_by_every_clone_until_the_file_is_opened_again";
+    for route in routes() {
+        for way in WAYS {
+            let Some(server) = Server::or_skip(name, vec![0; 4 * PAGE]) else { return };
+            let how = format!("{way:?}, {route:?}");
+            let file = open(&server.path(), route, way);
+            let clone = file.clone();
+            way.sync(&file).unwrap_or_else(|error| panic!("{how}: {error}"));
+            block_on(file.write_at(content(0, PAGE), 0)).unwrap();
+            // A FUSE server is not asked to sync after a write with RWF_DSYNC: there the write itself fails.
+            let fails = match way {
+                Way::Durable(Durability::Dsync) | Way::DurableElsewhere(Durability::Dsync) => Op::Write,
+                _ => Op::Sync,
+            };
+            server.rule(fails, EVERYWHERE, 1, Act::Fail(libc::EIO));
+            let failed = way.sync(&file).expect_err(&how);
+            assert_eq!(failed.errno(), Some(libc::EIO), "{how}: {failed}");
+            assert_eq!(server.faults_left(), 0, "{how}");
+            let asked = server.log().len();
+            // The server would succeed from now on.
+            for later in WAYS {
+                for file in [&file, &clone, &file.clone()] {
+                    let failed = later.sync(file).expect_err(&format!("{how}, then {later:?}"));
+                    assert_eq!(failed.errno(), Some(libc::EIO), "{how}, then {later:?}: {failed}");
+                    assert!(failed.to_string().contains("open the file again"), "{failed}");
+                }
+            }
+            assert_eq!(server.log().len(), asked, "{how}: nothing is begun any more");
+            // Plain reads and writes go on, and the file is as good as new when it is opened again.
+            block_on(clone.write_at(content(0, PAGE), 0)).unwrap();
+            assert_content(&block_on(clone.read_at(vec![0; PAGE], 0)).unwrap(), 0);
+            let again = open(&server.path(), route, way);
+            for way in WAYS {
+                way.sync(&again).unwrap_or_else(|error| panic!("{how}, opened again, {way:?}: {error}"));
+            }
+            assert!(way.sync(&file).is_err(), "{how}: the file that failed stays so");
+        }
+    }
+}
+
+#[test]
+fn f51_a_durable_write_that_fails_is_remembered() {
+    let name = "f51_a_durable_write_that_fails_is_remembered";
+    for route in routes() {
+        for durability in [Durability::Dsync, Durability::Fsync, Durability::Auto] {
+            let Some(server) = Server::or_skip(name, vec![0; 4 * PAGE]) else { return };
+            let file = open(&server.path(), route, Way::Durable(durability));
+            server.rule(Op::Write, EVERYWHERE, 1, Act::Fail(libc::EIO));
+            let failed = block_on(file.write_durable_at(content(0, PAGE), 0)).unwrap_err();
+            assert_eq!(failed.errno(), Some(libc::EIO));
+            for later in WAYS {
+                let failed = later.sync(&file).expect_err(&format!("{route:?}, {durability:?}, {later:?}"));
+                assert_eq!(failed.errno(), Some(libc::EIO), "{route:?}, {durability:?}, {later:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn f51_a_sync_whose_future_is_dropped_is_remembered_too() {
+    let name = "f51_a_sync_whose_future_is_dropped_is_remembered_too";
+    for route in routes() {
+        let Some(server) = Server::or_skip(name, vec![0; 4 * PAGE]) else { return };
+        let file = open(&server.path(), route, Way::Loop);
+        if route == Route::Inline {
+            // Its first poll makes the call and has the result.
+            continue;
+        }
+        server.rule(Op::Sync, EVERYWHERE, 1, Act::HoldFail(libc::EIO));
+        block_on(async {
+            let mut sync = file.sync_all();
+            assert!(support::poll_once(&mut sync).await.is_pending());
+            while server.held() == 0 {
+                support::yield_now().await;
+            }
+            drop(sync);
+            server.release();
+        });
+        support::wait_for("the answer", || server.held() == 0);
+        support::wait_for(
+            "the sync to be remembered",
+            || matches!(block_on(file.sync_all()), Err(error) if error.errno() == Some(libc::EIO)),
+        );
+    }
+}
+
+#[test]
+fn f51_what_was_not_tried_is_not_remembered() {
+    let name = "f51_what_was_not_tried_is_not_remembered";
+    for route in routes() {
+        let Some(server) = Server::or_skip(name, vec![0; 4 * PAGE]) else { return };
+        for durability in [Durability::Dsync, Durability::Fsync] {
+            // Not open for writing.
+            let mut options = OpenOptions::new();
+            let file = options.read(true).durability(durability).route(route).open(server.path()).unwrap();
+            let failed = block_on(file.write_durable_at(content(0, PAGE), 0)).unwrap_err();
+            assert_eq!(failed.errno(), Some(libc::EBADF));
+            block_on(file.sync_all()).unwrap();
+            // Not aligned.
+            let file = options.write(true).direct(true).open(server.path()).unwrap();
+            assert!(block_on(file.write_durable_at(content(0, 100), 0)).is_err());
+            block_on(file.sync_all()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn f43_a_full_disk_after_a_part_of_a_direct_write_is_told_as_such() {
+    let name = "f43_a_full_disk_after_a_part_of_a_direct_write_is_told_as_such";
+    let pool = Pool::new(64 * MIB);
+    for kind in ["ext4", "xfs"] {
+        let Some(disk) =
+            Mount::on_loop(name, kind, if kind == "xfs" { 320 * MIB as u64 } else { 16 * MIB as u64 })
+        else {
+            continue;
+        };
+        let path = disk.path().join("data");
+        std::fs::write(&path, b"").unwrap();
+        fill_up(&disk.path().join("fill"), 40 * PAGE as u64);
+        for route in routes() {
+            for form in WRITING {
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).truncate(true).direct(true).route(route);
+                let file = options.open(&path).unwrap();
+                let mut buffer = pool.get(2 * MIB).unwrap();
+                buffer.extend_from_slice(&content(0, 2 * MIB));
+                let (_, error) = form.write(&file, vec![(buffer, 0)]).remove(0);
+                let error = error.unwrap();
+                assert_eq!(error.errno(), Some(libc::ENOSPC), "{kind}, {form:?}, {route:?}: {error}");
+                let read = block_on(file.read_at(pool.get(2 * MIB).unwrap(), 0)).unwrap();
+                assert!(read.len() >= error.done(), "{kind}, {form:?}, {route:?}");
+                assert_content(&read[..error.done()], 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn f43_a_direct_write_over_the_end_of_a_device_is_told_as_such() {
+    let name = "f43_a_direct_write_over_the_end_of_a_device_is_told_as_such";
+    let pool = Pool::new(64 * MIB);
+    // The last block of a page is cut.
+    for len in [MIB, MIB + 3 * 512] {
+        let Some(device) = Loop::over(name, &vec![0; len]) else { return };
+        for route in routes() {
+            for form in WRITING {
+                let mut options = OpenOptions::new();
+                let file =
+                    options.read(true).write(true).direct(true).route(route).open(device.device()).unwrap();
+                let end = file.size().unwrap();
+                let mut buffer = pool.get(2 * MIB).unwrap();
+                buffer.extend_from_slice(&content(0, 2 * MIB));
+                let (_, error) = form.write(&file, vec![(buffer, 0)]).remove(0);
+                let error = error.unwrap();
+                assert_eq!(error.errno(), Some(libc::ENOSPC), "{form:?}, {route:?}: {error}");
+                assert_eq!(error.done() as u64, end, "{form:?}, {route:?}: {error}");
+                assert_content(&block_on(file.read_at(pool.get(2 * MIB).unwrap(), 0)).unwrap(), 0);
+            }
+        }
+    }
+}
+
+/// Takes all of a file system's space but about so many bytes.
+fn fill_up(path: &Path, but: u64) {
+    let file = std::fs::File::create(path).unwrap();
+    let free = rustix::fs::fstatvfs(&file).unwrap();
+    let len = (free.f_bavail * free.f_frsize).saturating_sub(but);
+    let mut at = 0;
+    for step in [MIB as u64, PAGE as u64] {
+        while at + step <= len
+            && rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), at, step).is_ok()
+        {
+            at += step;
+        }
+    }
+    file.sync_all().unwrap();
+}
+
+#[test]
+fn f43_a_direct_write_that_stops_inside_a_block_goes_on_from_that_block() {
+    let name = "f43_a_direct_write_that_stops_inside_a_block_goes_on_from_that_block";
+    // Not through io_uring: Linux 6.18 itself goes on there with a short direct write of FUSE, and at the wrong offset.
+    // The ring's operations go on by the same rule, `Target::goes_on_at`.
+    for route in [Route::Inline, Route::Workers] {
+        for form in WRITING {
+            for cut in [17, 1000, PAGE + 1, 2 * PAGE] {
+                let Some(server) = Server::blocking_or_skip(name, vec![0; 4 * PAGE]) else { return };
+                let mut options = OpenOptions::new();
+                let file = options.write(true).direct(true).route(route).open(server.path()).unwrap();
+                let pool = Pool::new(MIB);
+                let write = || {
+                    let mut buffer = pool.get(4 * PAGE).unwrap();
+                    buffer.extend_from_slice(&content(0, 4 * PAGE));
+                    vec![(buffer, 0)]
+                };
+                server.rule(Op::Write, EVERYWHERE, 1, Act::Short(cut));
+                server.rule(Op::Write, EVERYWHERE, 1, Act::Fail(libc::ENOSPC));
+                let (_, error) = form.write(&file, write()).remove(0);
+                let how = format!("{form:?}, {route:?}, {cut}");
+                let error = error.unwrap_or_else(|| panic!("{how}: {:?}", server.log()));
+                assert_eq!((error.errno(), error.done()), (Some(libc::ENOSPC), cut), "{how}: {error}");
+                // And where there is room after all, every byte is there.
+                server.rule(Op::Write, EVERYWHERE, 1, Act::Short(cut));
+                let (_, error) = form.write(&file, write()).remove(0);
+                assert!(error.is_none(), "{how}: {error:?}");
+                let log = server.log();
+                assert!(server.data() == content(0, 4 * PAGE), "{how}: {log:?}");
+                let aligned = log.iter().all(|&(_, offset, _)| offset % PAGE as u64 == 0);
+                assert!(aligned, "{how}: a real file system would refuse this: {log:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn f51_a_sync_that_failed_outside_of_the_library_can_be_told() {
+    let folder = support::Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    for route in routes() {
+        let file = open(&path, route, Way::Loop);
+        file.note_failed_sync(libc::EINTR);
+        block_on(file.sync_all()).unwrap();
+        file.note_failed_sync(libc::EIO);
+        file.note_failed_sync(libc::ENOSPC);
+        for way in WAYS {
+            assert_eq!(way.sync(&file).unwrap_err().errno(), Some(libc::EIO), "the first, {way:?}");
+        }
+    }
+}
