@@ -110,7 +110,7 @@ pub use memory::{
     Buffer, ClassMetrics, GetBuffer, HugePages, IoBuf, IoBufMut, Pool, PoolBuilder, PoolError, PoolMetrics,
     RegisteredMemory, StableMemory, WhenFull,
 };
-pub use metrics::{Metrics, metrics, thread_metrics};
+pub use metrics::{ENTER_BUCKETS, Metrics, metrics, thread_metrics};
 pub use ring::{RegistrationRefused, refused_registration};
 pub use runtime::{JoinError, JoinHandle, Panic, Runtime, RuntimeBuilder, block_on, spawn};
 

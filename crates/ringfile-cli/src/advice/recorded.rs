@@ -164,6 +164,10 @@ impl World {
                 processes: self.processes.clone(),
                 rate_limit_bytes: None,
                 duration_s: 1.0,
+                io_size_bytes: None,
+                iodepth_batch_submit: None,
+                iodepth_batch_complete: None,
+                iodepth_low: None,
                 warmup_s: 0.2,
                 numjobs: vec![1],
                 iodepth: self.depths.clone(),
@@ -237,6 +241,10 @@ fn run(job: Job, role: Role, round: u32, iops: f64, cpu_us: f64) -> Run {
         route_ops: Some(RouteOps { ring: ops, inline: 0, workers: 0 }),
         cached_before: (!job.direct).then_some(if job.cache == Cache::Cold { 0.0 } else { 1.0 }),
         cached_after: (!job.direct).then_some(if job.cache == Cache::Cold { 0.01 } else { 1.0 }),
+        enter_sizes: None,
+        access: None,
+        io_size_bytes: None,
+        cache_hits: None,
     }
 }
 

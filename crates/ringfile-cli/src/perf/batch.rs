@@ -6,10 +6,12 @@ use super::{default_numjobs, engines};
 use crate::cli::{BatchArgs, Cache, Executor, Rw};
 use crate::engine::Engine;
 use crate::error::Failure;
+use crate::job::BatchSettings;
 use crate::report::results::Kind;
 
 /// What takes part, in this order.
-const ENGINES: [Engine; 3] = [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::Fio];
+const ENGINES: [Engine; 4] =
+    [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::RingfileQueue, Engine::Fio];
 
 /// Carries out the command.
 pub fn run(args: &BatchArgs) -> Result<(), Failure> {
@@ -22,6 +24,12 @@ pub fn run(args: &BatchArgs) -> Result<(), Failure> {
         kind: Kind::Batch,
         test_file: &args.test_file,
         timing: &args.timing,
+        work: args.reads.work,
+        settings: BatchSettings {
+            submit: args.queue.iodepth_batch_submit.map(|count| count as usize),
+            complete: args.queue.iodepth_batch_complete.map(|count| count as usize),
+            low: args.queue.iodepth_low.map(|count| count as usize),
+        },
         output: &args.output,
         block: args.bs,
         direct: args.reads.direct,

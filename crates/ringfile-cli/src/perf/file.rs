@@ -6,6 +6,7 @@ use super::{default_cache, default_numjobs, has_ring};
 use crate::cli::{Against, Buffers, FileArgs, Route};
 use crate::engine::Engine;
 use crate::error::Failure;
+use crate::job::BatchSettings;
 use crate::report::results::Kind;
 use crate::values::List;
 
@@ -15,6 +16,8 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
         kind: Kind::File,
         test_file: &args.test_file,
         timing: &args.timing,
+        work: args.work,
+        settings: BatchSettings::default(),
         output: &args.output,
         block: args.bs,
         direct: args.direct,

@@ -6,6 +6,7 @@ use super::{default_cache, engines};
 use crate::cli::{Executor, MultireadArgs, Rw};
 use crate::engine::Engine;
 use crate::error::Failure;
+use crate::job::BatchSettings;
 use crate::report::results::Kind;
 
 /// What takes part, in this order.
@@ -19,6 +20,8 @@ pub fn run(args: &MultireadArgs) -> Result<(), Failure> {
         kind: Kind::Multiread,
         test_file: &args.test_file,
         timing: &args.timing,
+        work: args.reads.work,
+        settings: BatchSettings::default(),
         output: &args.output,
         block: args.bs,
         direct: args.reads.direct,

@@ -4,6 +4,7 @@
 //! median of the rounds' changes, with the least and the most. A/A is a run against the same once more: a
 //! change that is not larger says nothing.
 
+use super::cold;
 use super::columns::{Columns, Extra};
 use super::results::{Role, Run};
 use super::statistics::{Metric, Spread};
@@ -193,7 +194,7 @@ fn compare_noise(runs: &[Run], cell: Cell, add: &mut Add<'_>) {
 /// Each of ringfile's forms over each of the others, which have plain buffers.
 fn compare_batches(runs: &[Run], cell: Cell, add: &mut Add<'_>) {
     let others = [Engine::Fio, Engine::TwoRings, Engine::SubmitOnly, Engine::Pread];
-    for ours in [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::Ringfile] {
+    for ours in [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::RingfileQueue, Engine::Ringfile] {
         let measured = |buffers| move |run: &Run| is(run, ours, buffers) && run.role == Role::Measure;
         add(format!("{} fixed/normal", values::name(&ours)), &measured(Buffers::Fixed), &|run| {
             Cell::of(run) == cell && measured(Buffers::Normal)(run)
@@ -258,6 +259,7 @@ fn pairs(runs: &[Run], subject: impl Fn(&Run) -> bool, base: impl Fn(&Run) -> bo
         .filter_map(|subject| {
             runs.iter().find(|run| run.round == subject.round && base(run)).map(|base| (subject, base))
         })
+        .filter(|(subject, base)| cold::are_comparable(subject, base))
         .collect()
 }
 
@@ -308,6 +310,10 @@ mod tests {
             route_ops: None,
             cached_before: None,
             cached_after: None,
+            enter_sizes: None,
+            access: None,
+            io_size_bytes: None,
+            cache_hits: None,
         }
     }
 

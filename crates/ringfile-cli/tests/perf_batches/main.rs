@@ -10,6 +10,7 @@ mod results;
 #[allow(dead_code, reason = "shared with the tests of perf file, which use all of it")]
 mod support;
 mod terminal;
+mod work;
 
 use std::process::Command;
 

@@ -192,6 +192,7 @@ fn sum(answers: &[Answer]) -> Outcome {
         enters: Some(total(|answer| answer.enters)),
         fixed_ops: Some(total(|answer| answer.fixed_ops)),
         route_ops: Some(routes),
+        enter_sizes: None,
         failure: answers.iter().find_map(|answer| answer.failure.clone()).map(Failure::Io),
     }
 }

@@ -6,11 +6,11 @@ use super::grid::{Grid, Step};
 use super::processes;
 use super::profile::{self, Profiler};
 use super::worker::Order;
-use crate::cli::{Buffers, Cache, Executor};
+use crate::cli::{Access, Buffers, Cache, Executor};
 use crate::engine::{Engine, Outcome};
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
-use crate::job::Job;
+use crate::job::{BatchSettings, Job};
 use crate::progress::Progress;
 use crate::report::output::OutputFile;
 use crate::report::profile::Profile;
@@ -162,6 +162,7 @@ impl Session<'_> {
                 cache: step.kind.cache,
                 cached_before,
                 cached_after: self.test_file.cached(),
+                cache_hits: None,
             };
             let mut run = Run::new(label, &self.job(step), &outcome);
             run.processes = Some(step.processes);
@@ -201,6 +202,9 @@ impl Session<'_> {
             buffers: step.kind.buffers,
             parts: step.kind.parts,
             batching: None,
+            settings: BatchSettings::default(),
+            access: Access::Any,
+            amount: None,
             route: step.kind.route,
             executor: Executor::Ringfile,
             direct: step.kind.direct,

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{Buffers, Executor, Route, Rw};
+use crate::cli::{Access, Buffers, Executor, Route, Rw};
 use crate::counters;
 use crate::engine::{self, Bench, Outcome, RouteOps};
 use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
-use crate::job::Job;
+use crate::job::{BatchSettings, Job};
 use crate::latency::Recorder;
 use crate::sys::Usage;
 
@@ -133,6 +133,9 @@ fn job(order: &Order) -> Job {
         buffers: order.buffers,
         parts: order.parts,
         batching: None,
+        settings: BatchSettings::default(),
+        access: Access::Any,
+        amount: None,
         route: order.route,
         executor: Executor::Ringfile,
         direct: order.direct,

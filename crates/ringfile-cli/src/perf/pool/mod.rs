@@ -56,7 +56,7 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     command.progress.finish();
     let results = command.into_results(args, matches!(ended, Err(Failure::Interrupted)));
     let runs = &results.runs;
-    let printed = print_tables(output, &results, &pool::table(runs), &pool::changes(runs));
+    let printed = print_tables(output, &results, &pool::table(runs), &[pool::changes(runs)]);
     let saved = outputs.write(&results);
     ended.and(printed).and(saved)
 }
@@ -237,6 +237,10 @@ impl Command {
                 parts: None,
                 rate_limit_bytes: job.rate,
                 duration_s: job.duration.as_secs_f64(),
+                io_size_bytes: None,
+                iodepth_batch_submit: None,
+                iodepth_batch_complete: None,
+                iodepth_low: None,
                 warmup_s: job.warmup.as_secs_f64(),
                 numjobs: distinct([job.producers as usize, job.consumers as usize].into_iter()),
                 iodepth: vec![job.batch as usize],

@@ -92,6 +92,10 @@ fn run(job: &Job, memory: Memory, side: Side, outcome: &Outcome) -> Run {
         }),
         cached_before: None,
         cached_after: None,
+        enter_sizes: None,
+        access: None,
+        io_size_bytes: None,
+        cache_hits: None,
     };
     run.refused = refused(&run, ringfile::refused_registration());
     run
