@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::{Duration, Instant};
 
+use super::op::plain::{self, Attempt};
 use super::order::{Errand, Order, Sink};
-use super::plain::{self, Attempt};
 use super::refused::{self, Refused};
 use super::route::{self, Choice, Route, Taken};
 use super::wake::Wake;
-use super::{Driver, Ended, Key, Request, Shared, Target, count, is_durable, send, with, workers};
+use super::{Driver, Ended, Key, Kind, Request, Shared, Target, count, send, with, workers};
 use crate::error::Error;
 use crate::event;
 use crate::memory::Held;
@@ -169,7 +169,7 @@ pub(crate) fn start<R: Receiver>(
     receiver: &R,
     hint: Hint,
 ) -> Result<Started<R::Remote>, Error> {
-    if is_durable(request.kind, request.op_flags) && target.failed_sync() != 0 {
+    if request.is_sync() && target.failed_sync() != 0 {
         // It would succeed now, although what the failed one was to write may be gone.
         return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
     }
@@ -200,7 +200,7 @@ fn queue<R: Receiver>(
     // Made before the driver is borrowed: to clone a waker may run anybody's code.
     let mut wake = receiver.wake();
     let queued = with(|driver| {
-        driver.may_start(target, receiver.is_own())?;
+        driver.may_start(target, request.kind, receiver.is_own())?;
         let wake = std::mem::take(&mut wake);
         Ok(Place { driver: driver.shared.id, key: driver.queue(target, request, held, wake) })
     });
@@ -215,7 +215,7 @@ fn start_otherwise<R: Receiver>(
     held: &mut Held,
     receiver: &R,
 ) -> Result<Started<R::Remote>, Error> {
-    let choice = loop {
+    let mut choice = loop {
         match call(target, request, held) {
             Called::Over(ended) => return Ok(Started::Done(ended)),
             Called::Later if receiver.yields() => return Ok(Started::Yield),
@@ -234,6 +234,7 @@ fn start_otherwise<R: Receiver>(
                 event::emit_deferred();
             }
             Err(Refused::Outside) => {}
+            Err(Refused::Unsupported) => choice = Choice::Workers,
             Err(refused) => return Err(refused.into_error()),
         }
     }
@@ -273,7 +274,7 @@ fn is_idle() -> bool {
 pub(crate) fn can_link(target: &Target) -> bool {
     matches!(target.lanes.route(), Route::Auto | Route::Ring)
         && with(|driver| {
-            driver.may_start(target, false).is_ok()
+            driver.may_start(target, Kind::Sync, false).is_ok()
                 && driver.rings.as_ref().is_some_and(|rings| !rings.main.is_sqpoll())
         }) == Some(true)
 }
