@@ -15,7 +15,7 @@ use super::shared::Mail;
 use super::slot::{Key, Owner, State};
 use super::target::Target;
 use super::wake::Wake;
-use super::{Aftermath, Driver, Finished, LocalSink, Metrics, Order, Rings, Route, Sink, Waiting};
+use super::{Aftermath, Company, Driver, Finished, LocalSink, Metrics, Order, Rings, Route, Sink, Waiting};
 use crate::event;
 use crate::ring::{Cqe, Until};
 use std::sync::Arc;
@@ -65,6 +65,7 @@ impl Driver {
         wanted: u32,
         after: &mut Aftermath,
     ) {
+        self.company = Company { last: None, tasks: 0, before: self.company.tasks };
         if self.rings.as_ref().is_some_and(|rings| rings.main.is_ours()) {
             self.submit_waiting();
             if self.can_sleep_in_ring() {
