@@ -494,6 +494,10 @@ impl Driver {
     /// Whether something must be waited for before the thread leaves.
     pub(super) fn must_drain(&mut self) -> bool {
         let ours = self.rings.as_ref().is_some_and(|rings| rings.main.is_ours());
+        if ours {
+            // What was withdrawn, or has ended, may be all that waits: nothing would come for it.
+            self.submit_waiting();
+        }
         ours && (self.in_flight > 0 || !self.waiting.is_empty())
     }
 
