@@ -98,6 +98,63 @@ fn f16_unaligned_reads_turn_buffered_where_allowed() {
 }
 
 #[test]
+fn f16_a_read_near_the_end_of_all_offsets_leaves_the_file_direct() {
+    let name = "f16_a_read_near_the_end_of_all_offsets_leaves_the_file_direct";
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    let mut options = ring_options();
+    let options = options.read(true).direct(true).buffered_fallback(true);
+    let file = options.open(path).unwrap();
+    if !file.is_direct() {
+        return skip(name, "no direct I/O here");
+    }
+    let pool = Pool::new(1 << 20);
+    let end_of_blocks = (1 << 63) - file.alignment().bytes as u64;
+    for offset in [i64::MAX as u64 - 10, i64::MAX as u64 - 100, end_of_blocks] {
+        let failed = block_on(file.read_at(pool.get(10).unwrap(), offset)).unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::InvalidInput, "{failed}");
+        let mut batch = ringfile::Batch::new();
+        batch.read(&file, pool.get(10).unwrap(), offset);
+        let error = batch.run().remove(0).result.unwrap_err();
+        assert_eq!(error.to_string(), failed.error().to_string());
+        let mut queue = ringfile::Queue::new();
+        queue.read(&file, pool.get(10).unwrap(), offset, 0);
+        queue.wait(1, None);
+        let error = queue.take().unwrap().1.result.unwrap_err();
+        assert_eq!(error.to_string(), failed.error().to_string());
+        assert!(file.is_direct(), "the offset is refused, not direct I/O");
+    }
+    // The last one that all can read.
+    assert!(block_on(file.read_at(pool.get(10).unwrap(), end_of_blocks - 10)).unwrap().is_empty());
+    assert!(file.is_direct());
+}
+
+#[test]
+fn a_reader_takes_any_number_of_bytes_for_a_block() {
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 3 * PAGE));
+    for direct in [false, true] {
+        let mut options = ring_options();
+        let file = options.read(true).direct(direct).buffered_fallback(true).open(&path).unwrap();
+        let pool = Pool::new(8 << 20);
+        for block in [usize::MAX, usize::MAX / 2, (8 << 20) + 1, 0] {
+            block_on(async {
+                let mut reader = file.reader(&pool).block(block).depth(1).range(1..u64::MAX);
+                let mut got = Vec::new();
+                while let Some(piece) = reader.next().await {
+                    got.extend_from_slice(&piece.unwrap());
+                    if block == 0 && got.len() > 100 {
+                        return;
+                    }
+                }
+                assert_eq!(got.len(), 3 * PAGE - 1, "{block}");
+                assert_content(&got, 1);
+            });
+        }
+    }
+}
+
+#[test]
 fn f17_direct_on_tmpfs_is_found_out() {
     let name = "f17_direct_on_tmpfs_is_found_out";
     let Some(disk) = Mount::tmpfs(name, 1 << 20) else { return };

@@ -470,3 +470,185 @@ fn f38_a_child_gets_an_error_for_a_batch_and_a_task_of_the_parent_s_threads() {
     end.send(7).unwrap();
     assert_eq!(handle.unwrap().join().unwrap(), Ok(7));
 }
+
+/// Asserts that a read which the parent has in flight is over, with an error, and gives its buffer.
+#[track_caller]
+fn assert_given_up(read: &mut ringfile::Io<'_, Vec<u8>>) {
+    let context = &mut Context::from_waker(Waker::noop());
+    let Poll::Ready(Err(failed)) = Pin::new(read).poll(context) else { panic!("no error") };
+    assert_eq!(failed.errno(), Some(libc::ECANCELED), "{failed}");
+    assert_is_the_parents(failed.error());
+    let buffer = failed.into_buffer();
+    assert_eq!((buffer.len(), buffer.capacity()), (0, 10));
+}
+
+#[test]
+fn f22_a_child_that_polls_a_read_of_its_own_thread_s_ring_gets_an_error_at_once() {
+    let name = "f22_a_child_that_polls_a_read_of_its_own_thread_s_ring_gets_an_error_at_once";
+    if !in_child(name) {
+        return;
+    }
+    let (theirs, mut ours) = std::io::pipe().unwrap();
+    let pipe = File::from(std::fs::File::from(OwnedFd::from(theirs)));
+    block_on(async {
+        let mut read = Some(pipe.read_at(Vec::with_capacity(10), 0));
+        assert!(poll_once(read.as_mut().unwrap()).await.is_pending());
+        yield_now().await;
+        assert_passed(fork(|| assert_given_up(read.as_mut().unwrap())));
+        assert_passed(fork(|| drop(read.take())));
+        ours.write_all(b"parent").unwrap();
+        assert_eq!(read.unwrap().await.unwrap(), b"parent", "the parent's goes on");
+    });
+}
+
+#[test]
+fn f22_a_child_that_polls_a_read_which_moved_between_threads_gets_an_error_and_the_buffer() {
+    let name = "f22_a_child_that_polls_a_read_which_moved_between_threads_gets_an_error_and_the_buffer";
+    if !in_child(name) {
+        return;
+    }
+    let (theirs, mut ours) = std::io::pipe().unwrap();
+    let pipe: &'static File = Box::leak(Box::new(File::from(std::fs::File::from(OwnedFd::from(theirs)))));
+    let runtime = ringfile::Runtime::builder().threads(1).build().unwrap();
+    let begun = runtime.spawn(async {
+        let mut read = pipe.read_at(Vec::with_capacity(10), 0);
+        assert!(poll_once(&mut read).await.is_pending());
+        (read,)
+    });
+    let mut read = Some(begun.join().unwrap().0);
+    // Whether the thread was told that the read moved makes no difference.
+    for _ in 0..2 {
+        assert_passed(fork(|| assert_given_up(read.as_mut().unwrap())));
+        assert_passed(fork(|| drop(read.take())));
+        assert!(futures::executor::block_on(poll_once(read.as_mut().unwrap())).is_pending());
+    }
+    ours.write_all(b"parent").unwrap();
+    assert_eq!(futures::executor::block_on(read.unwrap()).unwrap(), b"parent", "the parent's goes on");
+}
+
+#[test]
+fn f22_a_child_that_polls_a_batch_of_its_own_thread_s_ring_gets_errors_and_the_buffers() {
+    let name = "f22_a_child_that_polls_a_batch_of_its_own_thread_s_ring_gets_errors_and_the_buffers";
+    if !needs_ring(name) {
+        return;
+    }
+    if !in_child(name) {
+        return;
+    }
+    let (theirs, mut ours) = std::io::pipe().unwrap();
+    let pipe = File::from(std::fs::File::from(OwnedFd::from(theirs)));
+    block_on(async {
+        // The second is not begun before the fork.
+        let mut batch = ringfile::Batch::new().in_flight(1);
+        batch.read(&pipe, Vec::with_capacity(6), 0);
+        batch.read(&pipe, Vec::with_capacity(6), 0);
+        let mut run = Some(batch.into_future());
+        assert!(poll_once(run.as_mut().unwrap()).await.is_pending());
+        yield_now().await;
+        assert_passed(fork(|| {
+            let context = &mut Context::from_waker(Waker::noop());
+            let Poll::Ready(results) = Pin::new(run.as_mut().unwrap()).poll(context) else {
+                panic!("no results")
+            };
+            assert_eq!(results.len(), 2);
+            for done in results {
+                let error = done.result.unwrap_err();
+                assert_eq!(error.errno(), Some(libc::ECANCELED), "{error}");
+                assert_is_the_parents(&error);
+                assert_eq!(done.buffer.unwrap().len(), 0);
+            }
+        }));
+        assert_passed(fork(|| drop(run.take())));
+        ours.write_all(b"parentparent").unwrap();
+        for done in run.unwrap().await {
+            assert_eq!(done.buffer.unwrap()[..], b"parent"[..], "{:?}: the parent's goes on", done.result);
+        }
+    });
+}
+
+#[test]
+fn f22_a_task_of_a_child_that_awaits_a_queue_gets_errors() {
+    let name = "f22_a_task_of_a_child_that_awaits_a_queue_gets_errors";
+    if !in_child(name) {
+        return;
+    }
+    let (theirs, mut ours) = std::io::pipe().unwrap();
+    let pipe = File::from(std::fs::File::from(OwnedFd::from(theirs)));
+    let by_workers = {
+        let path =
+            format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&pipe)));
+        OpenOptions::new().read(true).route(Route::Workers).open(path).unwrap()
+    };
+    block_on(async {
+        let mut queue = Queue::new();
+        let descriptor = queue.descriptor().unwrap();
+        queue.read(&pipe, Vec::with_capacity(6), 0, 1);
+        queue.read(&by_workers, Vec::with_capacity(6), 0, 2);
+        queue.submit();
+        yield_now().await;
+        // SAFETY: as in `fork`; the child goes on as a task and ends with `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: changes this process alone.
+            unsafe { libc::alarm(15) };
+            let mut passed = true;
+            for left in [2, 1] {
+                passed &= queue.ready().await == left;
+                let error = queue.take().unwrap().1.result.unwrap_err();
+                passed &= error.errno() == Some(libc::ECANCELED) && error.to_string().contains("fork");
+            }
+            // SAFETY: ends this process, and touches no memory.
+            unsafe { libc::_exit(if passed { 0 } else { 1 }) };
+        }
+        assert_passed(child);
+        ours.write_all(b"parentparent").unwrap();
+        while queue.ready().await < 2 {
+            yield_now().await;
+        }
+        // The child that takes its results leaves the parent's descriptor as it is.
+        assert_passed(fork(|| while queue.take().is_some() {}));
+        let mut sources = [rustix_poll(&descriptor)];
+        // SAFETY: one valid record.
+        assert_eq!(unsafe { libc::poll(sources.as_mut_ptr(), 1, 0) }, 1, "there are results");
+        for _ in 0..2 {
+            assert_eq!(queue.take().unwrap().1.result.unwrap(), 6);
+        }
+    });
+}
+
+fn rustix_poll(descriptor: &OwnedFd) -> libc::pollfd {
+    libc::pollfd { fd: std::os::fd::AsRawFd::as_raw_fd(descriptor), events: libc::POLLIN, revents: 0 }
+}
+
+#[test]
+fn f38_a_child_ends_a_batch_whose_results_another_thread_was_handing_over() {
+    let name = "f38_a_child_ends_a_batch_whose_results_another_thread_was_handing_over";
+    if !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    let file = OpenOptions::new().read(true).route(Route::Workers).open(&path).unwrap();
+    for round in 0..200 {
+        let mut batch = ringfile::Batch::new();
+        for _ in 0..64 {
+            batch.read(&file, Vec::with_capacity(PAGE), 0);
+        }
+        let mut run = Some(batch.into_future());
+        let context = &mut Context::from_waker(Waker::noop());
+        let mut results = match Pin::new(run.as_mut().unwrap()).poll(context) {
+            Poll::Ready(results) => Some(results),
+            Poll::Pending => None,
+        };
+        if results.is_none() {
+            assert_passed(fork(|| match round % 2 {
+                0 => drop(run.take()),
+                _ => assert!(Pin::new(run.as_mut().unwrap()).poll(context).is_ready()),
+            }));
+            results = Some(futures::executor::block_on(run.unwrap()));
+        }
+        for done in results.unwrap() {
+            assert_eq!(done.result.unwrap(), PAGE);
+        }
+    }
+}

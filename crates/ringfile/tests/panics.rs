@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
@@ -123,4 +124,72 @@ fn a_waker_that_panics_costs_other_tasks_nothing() {
             }
         }
     });
+}
+
+/// A buffer whose `set_len` does as it likes.
+struct Hooked {
+    bytes: Vec<u8>,
+    hook: fn(),
+}
+
+impl Hooked {
+    fn new(hook: fn()) -> Self {
+        Self { bytes: Vec::with_capacity(PAGE), hook }
+    }
+}
+
+// SAFETY: the vector's memory, which moves with neither.
+unsafe impl IoBuf for Hooked {
+    fn as_ptr(&self) -> *const u8 {
+        self.bytes.as_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+// SAFETY: as above; the vector owns its memory alone.
+unsafe impl IoBufMut for Hooked {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.bytes.as_mut_ptr()
+    }
+
+    fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    unsafe fn set_len(&mut self, len: usize) {
+        (self.hook)();
+        // SAFETY: as the caller says.
+        unsafe { self.bytes.set_len(len) };
+    }
+}
+
+/// The file that tests' hooks read.
+const ANY: &str = "/proc/self/exe";
+
+#[test]
+fn a_set_len_runs_where_its_future_is_polled() {
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 2 * PAGE));
+    for route in routes().chain([Route::Auto, Route::Inline]) {
+        let file = OpenOptions::new().read(true).route(route).open(&path).unwrap();
+        must_end("reads whose set_len panics, or uses the library", move || {
+            let read = || file.read_at(Hooked::new(|| panic!("a set_len that panics")), 0);
+            let own = catch_unwind(AssertUnwindSafe(|| block_on(read()).is_ok()));
+            assert!(own.is_err(), "{route:?}: in a loop");
+            let foreign = catch_unwind(AssertUnwindSafe(|| futures::executor::block_on(read()).is_ok()));
+            assert!(foreign.is_err(), "{route:?}: in another executor");
+            let uses_the_library = || {
+                let file = ringfile::File::open(ANY).unwrap();
+                let mut batch = ringfile::Batch::new();
+                batch.read(&file, Vec::with_capacity(4), 0);
+                assert_eq!(*batch.run()[0].result.as_ref().unwrap(), 4);
+            };
+            let read = file.read_at(Hooked::new(uses_the_library), 1);
+            assert_content(&futures::executor::block_on(read).unwrap().bytes, 1);
+            assert_content(&block_on(file.read_exact_at(vec![0; PAGE], 1)).unwrap(), 1);
+        });
+    }
 }

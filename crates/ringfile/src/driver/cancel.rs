@@ -51,8 +51,10 @@ impl Driver {
         let (state, position, file) = (slot.state, slot.position, slot.file);
         let polled = self.is_polled(key);
         let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) else {
-            // A forked child: the operation is the parent's.
-            return Some((Held::None, Wake::Nobody, None));
+            // A forked child: the operation is the parent's, and its end here is for nobody.
+            let slot = self.slots.at(key.slot);
+            slot.owner = Owner::Nobody;
+            return Some((Held::None, std::mem::take(&mut slot.wake), None));
         };
         let ring = if polled { rings.polled.as_mut()? } else { &mut rings.main };
         let withdrawn = match state {

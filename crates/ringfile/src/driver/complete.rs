@@ -8,7 +8,6 @@ use std::io;
 use linux_raw_sys::io_uring as uapi;
 
 use super::op::Step;
-use super::order::Holding;
 use super::prepare::{BELL, IGNORED};
 use super::refused::{REFUSED_ORDERS, Refused, warn_of_no_ring};
 use super::shared::Mail;
@@ -91,10 +90,11 @@ impl Driver {
     }
 
     /// In a forked child, ends what the parent has in flight: its answers come to the parent, into the parent's memory,
-    /// of which this process has a copy.
+    /// of which this process has a copy. Does nothing in the process that made the ring.
     #[cold]
-    fn disown(&mut self, after: &mut Aftermath) {
-        if self.in_flight == 0 && self.waiting.is_empty() {
+    pub(super) fn disown(&mut self, after: &mut Aftermath) {
+        let is_ours = self.rings.as_ref().is_none_or(|rings| rings.main.is_ours());
+        if is_ours || self.in_flight == 0 && self.waiting.is_empty() {
             return;
         }
         self.waiting.clear();
@@ -382,10 +382,7 @@ impl Driver {
         }
         match self.may_start(&order.target, order.request.kind, false) {
             Ok(()) => {
-                let sink = match order.hold.take() {
-                    Some(hold) => Holding::in_front_of(order.sink, hold),
-                    None => order.sink,
-                };
+                let Some(sink) = order.take_sink() else { return };
                 let wake = Wake::Sink(sink, order.index);
                 self.queue(&order.target, &order.request, &mut order.held, wake);
                 if order.target.is_closed() {
@@ -509,6 +506,7 @@ impl Driver {
     /// Gives everything up that the thread need not keep until its next loop. The wakers of futures on other threads,
     /// which find their results now.
     pub(super) fn deactivate(&mut self, after: &mut Aftermath) -> Vec<Waker> {
+        self.disown(after);
         self.read_mail(after);
         let done: Vec<Key> = self.slots.done().collect();
         let results: Vec<(Key, Finished)> =

@@ -12,6 +12,7 @@
 mod aftermath;
 mod cancel;
 mod complete;
+mod inherited;
 mod iothreads;
 mod op;
 mod order;
@@ -61,7 +62,7 @@ pub(crate) use start::{
 };
 pub(crate) use stay::Stay;
 pub(crate) use target::{FileKind, Multiples, Target};
-pub(crate) use ticket::Ticket;
+pub(crate) use ticket::{Ticket, Unstarted, disown};
 pub(crate) use wake::{TaskNumber, polled, polling};
 pub(crate) use workers::set_most as set_worker_threads;
 
@@ -86,6 +87,8 @@ enum Polled {
     Pending,
     /// The waker is to be cloned, which is not done while the driver is borrowed: it may run anybody's code.
     NeedsWaker,
+    /// This is a forked child, and the operation its parent's: it is to be disowned.
+    Inherited,
 }
 
 /// What waits for room in the submission queue.
@@ -398,6 +401,9 @@ impl Driver {
         if slot.state == State::Done {
             return Some(Polled::Over(self.take(key.slot, held)));
         }
+        if self.shared.is_inherited() {
+            return Some(Polled::Inherited);
+        }
         if slot.wake.wakes(waker) {
             return Some(Polled::Pending);
         }
@@ -574,7 +580,7 @@ pub(crate) fn close(target: &Arc<Target>) {
 fn hold_locks() -> Box<dyn Any> {
     route::prepare_clock();
     let (workers, making) = (workers::hold(), iothreads::hold());
-    let (all, drivers) = shared::hold();
+    let (all, drivers) = shared::hold(with(|driver| driver.shared.id).unwrap_or_default());
     Box::new((workers, making, drivers, all, target::numbers(), crate::ring::registry::holder()))
 }
 

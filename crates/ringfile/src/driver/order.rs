@@ -1,12 +1,12 @@
 //! An operation that any thread may carry out, and who gets its result.
 //!
 //! What always holds: an order owns its buffer until it has ended, and ends exactly once, on whatever thread, while no
-//! driver is borrowed and no lock is held.
+//! driver is borrowed and no lock is held. One that is dropped, as by a panic of its thread, ends with an error.
 
-use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use super::inherited::Inherited;
 use super::{Ended, FileKind, Finished, Request, Shared, Target};
 use crate::memory::Held;
 use crate::ring::fork;
@@ -50,13 +50,13 @@ impl Drop for Hold {
 }
 
 /// Stands in front of a sink, and keeps a hold until its one order has ended.
-pub(super) struct Holding {
+struct Holding {
     sink: Arc<dyn Sink>,
     hold: Hold,
 }
 
 impl Holding {
-    pub(super) fn in_front_of(sink: Arc<dyn Sink>, hold: Hold) -> Arc<dyn Sink> {
+    fn in_front_of(sink: Arc<dyn Sink>, hold: Hold) -> Arc<dyn Sink> {
         Arc::new(Self { sink, hold })
     }
 }
@@ -85,7 +85,8 @@ pub(crate) struct Order {
     pub target: Arc<Target>,
     pub request: Request,
     pub held: Held,
-    pub sink: Arc<dyn Sink>,
+    /// Taken where it ends, or where somebody else sees to that.
+    pub(super) sink: Option<Arc<dyn Sink>>,
     pub index: u32,
     /// Of the thread that gave the order away, which does not leave its loop before it has ended.
     pub(super) hold: Option<Hold>,
@@ -99,29 +100,57 @@ impl Order {
         sink: Arc<dyn Sink>,
         index: u32,
     ) -> Self {
-        Self { target, request, held, sink, index, hold: None }
+        Self { target, request, held, sink: Some(sink), index, hold: None }
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
         // What may wait for ever must not keep a thread from leaving its loop.
         let waits_in_vain =
             self.target.kind == FileKind::Other && self.hold.as_ref().is_some_and(|hold| hold.0.is_leaving());
-        self.sink.is_wanted(self.index) && !waits_in_vain
+        self.sink.as_ref().is_some_and(|sink| sink.is_wanted(self.index)) && !waits_in_vain
     }
 
-    pub(crate) fn end(self, ended: Ended) {
-        // Dropped after the sink is done, or has panicked.
-        let _hold = self.hold;
-        self.sink.done(self.index, Finished { held: self.held, ended });
+    pub(crate) fn end(mut self, ended: Ended) {
+        self.end_once(ended);
     }
 
     /// Ends it without having begun.
     pub(crate) fn refuse(mut self, errno: i32) {
+        self.refuse_once(errno);
+    }
+
+    fn end_once(&mut self, ended: Ended) {
+        // Dropped after the sink is done, or has panicked.
+        let _hold = self.hold.take();
+        if let Some(sink) = self.sink.take() {
+            sink.done(self.index, Finished { held: std::mem::take(&mut self.held), ended });
+        }
+    }
+
+    fn refuse_once(&mut self, errno: i32) {
         if self.request.kind.is_read() {
             // Nothing was read, and the buffer's length says so.
             self.held.copy_in(self.request.start, &[]);
         }
-        self.end(Ended { done: 0, errno });
+        self.end_once(Ended { done: 0, errno });
+    }
+
+    /// Gives the handler to a ring, which ends the operation from here on.
+    pub(super) fn take_sink(&mut self) -> Option<Arc<dyn Sink>> {
+        let sink = self.sink.take()?;
+        Some(match self.hold.take() {
+            Some(hold) => Holding::in_front_of(sink, hold),
+            None => sink,
+        })
+    }
+}
+
+impl Drop for Order {
+    fn drop(&mut self) {
+        if self.sink.is_some() {
+            // Whether it was begun, and how far it is, nobody knows.
+            self.refuse_once(libc::EIO);
+        }
     }
 }
 
@@ -129,10 +158,7 @@ impl Order {
 /// has not begun, and gets it cancelled where a ring has it; its buffer is dropped when it has ended.
 pub(crate) struct Errand {
     outcome: Arc<Outcome>,
-    /// The bytes of what the order holds, for a forked child: there they are the only ones in use.
-    inherited: MaybeUninit<Held>,
-    /// That was taken, in a forked child.
-    is_given_up: bool,
+    inherited: Inherited,
     /// The I/O thread that has the order.
     carrier: Option<Arc<Shared>>,
 }
@@ -197,12 +223,11 @@ impl Errand {
     ) -> (Self, Order) {
         let state = Mutex::new(State::Open(waker.clone()));
         let outcome = Arc::new(Outcome { state, process: fork::Mark::current() });
+        let inherited = Inherited::of(request, held);
         let held = std::mem::take(held);
-        // SAFETY: any bytes may be copied into a `MaybeUninit`, and nothing is made of them here.
-        let inherited = unsafe { std::ptr::from_ref(&held).cast::<MaybeUninit<Held>>().read() };
         let sink = Arc::clone(&outcome) as Arc<dyn Sink>;
         let order = Order::new(Arc::clone(target), *request, held, sink, 0);
-        (Self { outcome, inherited, is_given_up: false, carrier: None }, order)
+        (Self { outcome, inherited, carrier: None }, order)
     }
 
     /// Says who has the order, to be told where the errand is dropped.
@@ -213,7 +238,10 @@ impl Errand {
     /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
     pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Held) -> Poll<Ended> {
         if !self.outcome.process.is_current() {
-            return Poll::Ready(self.give_up_inherited(held));
+            // The result comes in the parent.
+            // SAFETY: the thread that had the order does not exist here, and the outcome, which may have it by now, is
+            // leaked: nobody else uses or drops what it held.
+            return Poll::Ready(unsafe { self.inherited.give_up(held) });
         }
         if matches!(&*self.outcome.lock(), State::Open(waker) if waker.will_wake(context.waker())) {
             return Poll::Pending;
@@ -237,24 +265,10 @@ impl Errand {
     }
 }
 
-impl Errand {
-    /// A forked child: the result comes in the parent, and the buffer is the child's own copy.
-    #[cold]
-    fn give_up_inherited(&mut self, held: &mut Held) -> Ended {
-        if !std::mem::replace(&mut self.is_given_up, true) {
-            // SAFETY: these are the bytes of what the order held when the child's memory was copied. The thread that had
-            // the order does not exist here, and the outcome, which may have it by now, is leaked: nobody else drops it,
-            // and the flag says that this is done once.
-            *held = unsafe { self.inherited.assume_init_read() };
-        }
-        Ended { done: 0, errno: libc::ECANCELED }
-    }
-}
-
 impl Drop for Errand {
     fn drop(&mut self) {
         if !self.outcome.process.is_current() {
-            // The parent's, lock and all; leaked, see `give_up_inherited`.
+            // The parent's, lock and all; leaked, see `poll`.
             std::mem::forget(Arc::clone(&self.outcome));
             return;
         }

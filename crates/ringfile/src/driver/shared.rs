@@ -10,7 +10,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Instant;
@@ -115,7 +115,7 @@ impl Shared {
 
     /// As [`post`](Self::post), with `inner` locked by the caller.
     pub(crate) fn post_locked(&self, inner: &mut Inner, mail: Mail) {
-        if inner.in_loop || matches!(mail, Mail::Close(_)) {
+        if (inner.in_loop || matches!(mail, Mail::Close(_))) && !self.has_gone() {
             inner.mail.push(mail);
             self.sleep.mail_came();
             self.notify();
@@ -150,6 +150,12 @@ impl Shared {
     /// Whether this is a forked child, and the driver its parent's.
     pub(crate) fn is_inherited(&self) -> bool {
         !self.process.is_current()
+    }
+
+    /// Whether this is a forked child, which has not this driver's thread: of its parent's threads, a child has the one that
+    /// forked.
+    pub(crate) fn has_gone(&self) -> bool {
+        self.is_inherited() && self.id != FORKED_BY.load(Ordering::Relaxed)
     }
 
     /// Gets the orders of a sink cancelled. The sink lives at least until then, so that no other has its address.
@@ -244,9 +250,13 @@ static ALL: Mutex<All> = Mutex::new(None);
 
 type All = Option<HashMap<u64, Arc<Shared>>>;
 
-/// Takes the list of all drivers, and what others may touch of each, for a fork.
-pub(super) fn hold() -> (MutexGuard<'static, All>, Vec<Box<dyn Any>>) {
+/// The driver of the thread that forked last, or 0 where that had none. Set while all drivers' locks are held.
+static FORKED_BY: AtomicU64 = AtomicU64::new(0);
+
+/// Takes the list of all drivers, and what others may touch of each, for a fork by the thread with the driver `own`.
+pub(super) fn hold(own: u64) -> (MutexGuard<'static, All>, Vec<Box<dyn Any>>) {
     let all = lock_all();
+    FORKED_BY.store(own, Ordering::Relaxed);
     let held = all.iter().flat_map(HashMap::values).flat_map(|shared| {
         [fork::hold(Arc::clone(shared), Shared::lock), fork::hold(Arc::clone(shared), Shared::tasks)]
     });

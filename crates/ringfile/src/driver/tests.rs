@@ -4,13 +4,14 @@ use std::future::{Future, poll_fn};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 
 use linux_raw_sys::io_uring as uapi;
 
 use super::complete::SLICE;
 use super::slot::State;
-use super::{Driver, Key, with};
+use super::{Driver, Ended, Errand, Key, Kind, Request, with};
+use crate::memory::Held;
 use crate::ring::{RingOptions, Sqe, Until};
 use crate::runtime::block_on_with;
 use crate::{Durability, File, OpenOptions, Route, block_on, thread_metrics};
@@ -252,4 +253,19 @@ fn f42_a_ring_that_can_not_tell_of_a_cut_link_has_none() {
     .join()
     .unwrap();
     assert_eq!(std::fs::read(&data.0).unwrap(), [1; 4096]);
+}
+
+#[test]
+fn an_order_that_is_dropped_ends_with_an_error() {
+    let data = TempFile::new(b"data");
+    let file = File::open(&data.0).unwrap();
+    let request = Request { kind: Kind::Read, op_flags: 0, offset: 0, start: 0, want: 4, linked: false };
+    let mut held = Held::Vec(vec![1; 4]);
+    let context = &mut Context::from_waker(Waker::noop());
+    let (mut errand, order) = Errand::new(file.target(), &request, &mut held, context.waker());
+    assert!(errand.poll(context, &mut held).is_pending());
+    drop(order);
+    let Poll::Ready(ended) = errand.poll(context, &mut held) else { panic!("it does not end") };
+    assert_eq!(ended, Ended { done: 0, errno: libc::EIO });
+    assert!(matches!(held, Held::Vec(vec) if vec.is_empty()), "nothing was read");
 }

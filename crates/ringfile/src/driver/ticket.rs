@@ -1,25 +1,38 @@
 //! An operation as its future holds it: polled and dropped on its own thread, or, at the price of a message, elsewhere.
 //!
 //! What always holds: a result is taken once, by whoever polls; a ticket that is dropped before has its operation
-//! cancelled, wherever that is.
+//! cancelled, wherever that is. In a forked child the operation is over at once.
 
 use std::task::{Context, Poll};
 
+use super::inherited::Inherited;
 use super::shared::{self, Mail};
 use super::start::Place;
 use super::wake::Wake;
-use super::{Ended, Finished, Key, Polled, with};
+use super::{Aftermath, Ended, Key, Polled, Request, with};
 use crate::memory::Held;
 
 /// An operation that was started. Dropping it cancels the operation; its buffer is dropped when the kernel is done.
 pub(crate) struct Ticket {
     driver: u64,
     key: Key,
+    inherited: Inherited,
+}
+
+/// What a ticket needs to know of an operation before it is started.
+pub(crate) struct Unstarted(Inherited);
+
+impl Unstarted {
+    #[inline]
+    pub(crate) fn new(request: &Request, held: &Held) -> Self {
+        Self(Inherited::of(request, held))
+    }
 }
 
 impl Ticket {
-    pub(crate) fn new(place: Place) -> Self {
-        Self { driver: place.driver, key: place.key }
+    #[inline]
+    pub(crate) fn new(place: Place, unstarted: Unstarted) -> Self {
+        Self { driver: place.driver, key: place.key, inherited: unstarted.0 }
     }
 
     /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
@@ -42,18 +55,16 @@ impl Ticket {
                 Some(Polled::Pending) => return Poll::Pending,
                 // It may be over once that is cloned: the clone may have turned the driver.
                 Some(Polled::NeedsWaker) => wake = Wake::new(context.waker()),
+                Some(Polled::Inherited) => disown(),
                 None => break,
             }
         }
-        self.poll_from_afar(context).map(|finished| {
-            *held = finished.held;
-            finished.ended
-        })
+        self.poll_from_afar(context, held)
     }
 
     #[cold]
-    fn poll_from_afar(&mut self, context: &Context<'_>) -> Poll<Finished> {
-        let Some(shared) = shared::find(self.driver) else { return Poll::Ready(lost()) };
+    fn poll_from_afar(&mut self, context: &Context<'_>, held: &mut Held) -> Poll<Ended> {
+        let Some(shared) = shared::find(self.driver) else { return Poll::Ready(LOST) };
         // Wakers may run anybody's code and own anything, so none is cloned or dropped under the lock.
         let mut clone = Some(context.waker().clone());
         let mut inner = shared.lock();
@@ -63,10 +74,18 @@ impl Ticket {
             drop(waker);
             self.key.generation = 0;
             shared::retire(&shared);
-            return Poll::Ready(finished);
+            *held = finished.held;
+            return Poll::Ready(finished.ended);
+        }
+        if shared.has_gone() {
+            drop(inner);
+            self.key.generation = 0;
+            // SAFETY: the thread whose driver holds the buffer does not exist in this process, and the buffer is not among the
+            // results that it has left: nobody else uses or drops it.
+            return Poll::Ready(unsafe { self.inherited.give_up(held) });
         }
         if !inner.in_loop {
-            return Poll::Ready(lost());
+            return Poll::Ready(LOST);
         }
         let before = clone.take().and_then(|waker| inner.wakers.insert(self.key, waker));
         if before.is_none() {
@@ -102,9 +121,15 @@ impl Ticket {
     }
 }
 
-/// What can only be seen by a future that is polled in a forked child: its result came in the parent.
-fn lost() -> Finished {
-    Finished { held: Held::None, ended: Ended { done: 0, errno: libc::ECANCELED } }
+/// A thread that leaves its loop leaves every result that nobody took, so this is never seen.
+const LOST: Ended = Ended { done: 0, errno: libc::ECANCELED };
+
+/// Ends what this thread's driver has in flight, in a forked child.
+#[cold]
+pub(crate) fn disown() {
+    let mut after = Aftermath::default();
+    with(|driver| driver.disown(&mut after));
+    after.settle();
 }
 
 impl Drop for Ticket {

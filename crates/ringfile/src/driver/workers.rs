@@ -116,8 +116,9 @@ fn carry_out(mut order: Order) -> Option<Order> {
             None => {}
         }
     }
-    let ended =
-        plain::run(&order.target, &order.request, &mut order.held, || order.sink.is_wanted(order.index));
+    let (sink, index) = (&order.sink, order.index);
+    let is_wanted = || sink.as_ref().is_some_and(|sink| sink.is_wanted(index));
+    let ended = plain::run(&order.target, &order.request, &mut order.held, is_wanted);
     end(order, ended)
 }
 

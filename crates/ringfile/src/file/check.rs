@@ -9,9 +9,19 @@ use super::{File, unaligned};
 use crate::driver::{self, Ended, Multiples, Request};
 use crate::error::Error;
 use crate::memory::Held;
+use crate::ring::fork;
 
-/// Why what nobody cancelled was.
-pub(super) const FORKED: &str = "it was in flight before a fork, and belongs to the parent";
+/// Says of an operation that its caller did not cancel why it was.
+#[cold]
+pub(crate) fn cancelled(error: Error) -> Error {
+    if fork::is_child() {
+        return error
+            .of_kind(ErrorKind::Unsupported)
+            .because("it was in flight before a fork, and belongs to the parent");
+    }
+    error.because("the thread that had it left its loop")
+}
+
 /// What a failed sync means.
 const LOST: &str = "a sync of this file has failed, and what it was to write may be lost, though a later sync would \
                     succeed; open the file again, and check or write again what was written since the last good sync";
@@ -43,11 +53,25 @@ pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, 
     if unaligned::fits(request, held, direct) || request.want == 0 {
         return Ok(true);
     }
-    if request.kind.is_read() {
-        Ok(false)
-    } else {
-        Err(error(file, request, ErrorKind::InvalidInput, advice(request, direct)))
+    does_not_fit(file, request, direct)
+}
+
+#[cold]
+fn does_not_fit(file: &File, request: &Request, direct: Multiples) -> Result<bool, Error> {
+    if !request.kind.is_read() {
+        return Err(error(file, request, ErrorKind::InvalidInput, advice(request, direct)));
     }
+    // The kernel refuses the blocks with the errno of a file without direct I/O.
+    let blocks_end = (request.offset + request.want as u64).next_multiple_of(direct.block.into());
+    if blocks_end > i64::MAX as u64 {
+        return Err(error(
+            file,
+            request,
+            ErrorKind::InvalidInput,
+            "the last block would end beyond 2^63 bytes",
+        ));
+    }
+    Ok(false)
 }
 
 #[cold]
@@ -101,7 +125,7 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
         libc::EOPNOTSUPP if file.0.target.polled => {
             error.because("the file system can't poll for completions; open without poll")
         }
-        libc::ECANCELED => error.because(FORKED),
+        libc::ECANCELED => cancelled(error),
         _ => explain_sync(file, request, errno, error),
     }
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use super::{File, OpenOptions, check};
-use crate::driver::{self, Ended, Errand, Hint, Kind, Request, Started, Ticket};
+use crate::driver::{self, Ended, Errand, Hint, Kind, Request, Started, Ticket, Unstarted};
 use crate::error::{Error, Result};
 use crate::memory::Held;
 
@@ -132,7 +132,7 @@ impl<'a> Control<'a> {
                     Error::from_errno(errno, self.request.kind.verb(self.request.op_flags))
                 });
                 Err(self.failed(match errno {
-                    libc::ECANCELED => error.because(check::FORKED),
+                    libc::ECANCELED => check::cancelled(error),
                     _ => check::explain_sync(self.file, &self.request, errno, error),
                 }))
             }
@@ -154,7 +154,8 @@ impl Future for Control<'_> {
                 let (target, request) = (&control.file.0.target, &control.request);
                 match driver::start(target, request, &mut Held::None, context, Hint::ONE) {
                     Ok(Started::Queued(place)) => {
-                        control.stage = Stage::Running(Ticket::new(place));
+                        let unstarted = Unstarted::new(&control.request, &Held::None);
+                        control.stage = Stage::Running(Ticket::new(place, unstarted));
                         Poll::Pending
                     }
                     Ok(Started::Elsewhere(errand)) => {

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::{File, check, unaligned};
-use crate::driver::{self, Ended, Errand, Hint, Kind, Request, Started, Ticket};
+use crate::driver::{self, Ended, Errand, Hint, Kind, Request, Started, Ticket, Unstarted};
 use crate::error::{BufError, BufResult, Error};
 use crate::memory::{Held, IoBuf, IoBufMut};
 
@@ -77,8 +77,8 @@ impl<'a> Transfer<'a> {
 
     /// Whether the operation, which is over, gave what was asked for.
     #[inline]
-    fn is_good(&self) -> bool {
-        match &self.operation.stage {
+    fn is_good(&mut self) -> bool {
+        match self.operation.stage {
             Stage::Over(ended) => {
                 ended.errno == 0 && (ended.done == self.operation.request.want || self.may_be_short())
             }
@@ -88,7 +88,7 @@ impl<'a> Transfer<'a> {
 
     /// Whether less will do; not for a buffer that can't show how much it is.
     #[cold]
-    fn may_be_short(&self) -> bool {
+    fn may_be_short(&mut self) -> bool {
         !self.exact && !self.operation.held.hides_length()
     }
 
@@ -285,10 +285,12 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             Ok(false) => return self.begin_unaligned(context),
             Err(error) => return self.fail(error),
         }
+        let unstarted = Unstarted::new(&self.request, &self.held);
         match driver::start(&self.file.0.target, &self.request, &mut self.held, context, Hint::ONE) {
             Ok(Started::Queued(place)) => {
                 // Before, the operation had not begun or was over: there is nothing to drop.
-                std::mem::forget(std::mem::replace(&mut self.stage, Stage::Running(Ticket::new(place))));
+                let ticket = Ticket::new(place, unstarted);
+                std::mem::forget(std::mem::replace(&mut self.stage, Stage::Running(ticket)));
                 Poll::Pending
             }
             Ok(Started::Done(ended)) => {

@@ -79,11 +79,12 @@ impl Reader {
         Self { file, pool, block: 256 << 10, depth: 4, next, end, in_flight: VecDeque::new(), memory: None }
     }
 
-    /// Bytes that one read asks for; 256 KiB by default. Rounded up to the file's alignment, and the first
-    /// piece is shorter where the range begins between two multiples of that.
+    /// Sets how many bytes one read asks for; 256 KiB by default. Rounded up to the file's alignment, and no more than the
+    /// largest buffer that the pool can give. The first piece is shorter where the range begins between two multiples of
+    /// the alignment.
     #[must_use]
     pub fn block(mut self, bytes: usize) -> Self {
-        self.block = bytes.max(1);
+        self.block = bytes;
         self
     }
 
@@ -113,7 +114,8 @@ impl Reader {
             let alignment = self.file.alignment().bytes;
             // A first read that begins inside a block ends with one, so that the others fit direct I/O.
             let past = (self.next % alignment as u64) as usize;
-            let most = self.block.next_multiple_of(alignment) - past;
+            let largest = self.pool.largest() / alignment * alignment;
+            let most = self.block.min(largest).max(1).next_multiple_of(alignment) - past;
             let wanted = (self.end - self.next).min(most as u64) as usize;
             let Some(buffer) = self.take_memory(wanted.next_multiple_of(alignment), context)? else {
                 return Ok(());

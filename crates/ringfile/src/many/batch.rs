@@ -9,10 +9,13 @@ use super::files::Files;
 use super::op::{Asked, Op};
 use super::plan::Plan;
 use super::{AnyBuffer, Done};
-use crate::driver;
+use crate::driver::{self, Ended};
 use crate::error::Error;
 use crate::file::{Advice, AllocateMode, File, RangeSync};
 use crate::memory::Buffer;
+
+/// How an operation ends in a forked child that was its parent's.
+const FORKED: Ended = Ended { done: 0, errno: libc::ECANCELED };
 
 const NO_RING: &str = "the thread ends, and has no ring any more";
 
@@ -272,7 +275,7 @@ impl Batch {
         drop(engine);
         if !plan.is_over() {
             // The thread ends, and its driver is gone; or this is a forked child.
-            plan.end_all(NO_RING);
+            plan.end_all(|op, files| op.refuse(op.would_block(files, NO_RING)));
         }
         plan.into_results()
     }
@@ -345,7 +348,11 @@ impl Future for BatchRun {
         // A future that is polled after it was ready may do as it likes; this one does nothing.
         let State::Running(running) = &mut this.0 else { return Poll::Pending };
         let (plan, engine) = &mut **running;
-        loop {
+        if engine.is_inherited() {
+            engine.take_in_inherited(plan);
+            plan.end_all(|op, _| op.end_with(FORKED));
+        }
+        while !plan.is_over() {
             let went_on = engine.go_on(plan);
             if plan.is_over() {
                 break;

@@ -69,6 +69,7 @@ pub(super) struct Engine {
     began: bool,
     /// Room for what comes from elsewhere; empty between calls.
     fetched: Vec<(u32, Finished)>,
+    process: fork::Mark,
 }
 
 impl Engine {
@@ -76,7 +77,32 @@ impl Engine {
         let remote = RemoteResults::new(outlives_loops);
         let handler = Arc::clone(&remote) as Arc<dyn Sink>;
         let (drivers, fetched) = (Vec::new(), Vec::new());
-        Self { remote, handler, local: None, elsewhere: 0, on_ring: 0, drivers, began: false, fetched }
+        let process = fork::Mark::current();
+        Self {
+            remote,
+            handler,
+            local: None,
+            elsewhere: 0,
+            on_ring: 0,
+            drivers,
+            began: false,
+            fetched,
+            process,
+        }
+    }
+
+    /// Whether this is a forked child, and what is in flight its parent's.
+    #[inline]
+    pub(super) fn is_inherited(&self) -> bool {
+        !self.process.is_current()
+    }
+
+    /// Takes in, in a forked child, the results that had come by the time of the fork, and the buffers of what this thread's
+    /// ring had. All else comes in the parent.
+    #[cold]
+    pub(super) fn take_in_inherited(&mut self, source: &mut impl Source) {
+        driver::disown();
+        self.take_in(source);
     }
 
     /// Takes results in, and starts what may start then. False where the thread's other tasks are to run first.
@@ -155,6 +181,10 @@ impl Engine {
 
     /// Asks for the cancellation of everything in flight, and drops what comes from now on.
     pub(super) fn close(&self) {
+        if self.is_inherited() {
+            // Another thread may have had the locks, and the operations go on in the parent.
+            return;
+        }
         self.remote.close();
         driver::cancel_all(&self.handler, &self.drivers);
     }
@@ -176,27 +206,22 @@ pub(super) struct ThreadEngine {
     pub(super) engine: Engine,
     after: Aftermath,
     ring: Stay,
-    process: fork::Mark,
 }
 
 impl ThreadEngine {
     /// `keeps_ring`: its end leaves the thread its ring, for the next one.
     pub(super) fn new(keeps_ring: bool) -> Self {
-        Self {
-            engine: Engine::new(true),
-            after: Aftermath::default(),
-            ring: Stay::new(keeps_ring),
-            process: fork::Mark::current(),
-        }
+        Self { engine: Engine::new(true), after: Aftermath::default(), ring: Stay::new(keeps_ring) }
     }
 
     /// Whether this is a forked child, and what is open here, or the driver that it is known to, the parent's. Where
     /// nothing was begun before the fork, all is the child's own.
     pub(super) fn is_inherited(&mut self) -> bool {
-        if !self.process.is_current() && self.engine.local.is_none() {
-            self.process = fork::Mark::current();
+        let engine = &mut self.engine;
+        if engine.is_inherited() && engine.local.is_none() && engine.on_ring + engine.elsewhere == 0 {
+            *engine = Engine::new(true);
         }
-        !self.process.is_current()
+        engine.is_inherited()
     }
 
     /// Starts and submits what there is, and takes in what has ended. Does not wait.
@@ -208,6 +233,9 @@ impl ThreadEngine {
         if visit.is_in_loop() {
             // The loop submits and collects, and leaves results in `remote`: it knows its own tasks.
             engine.go_on(source);
+            if inherited {
+                engine.give_up(source);
+            }
             return;
         }
         engine.know(after);
@@ -215,8 +243,7 @@ impl ThreadEngine {
         visit.look(after);
         engine.advance(source, after, false);
         if inherited {
-            // It ends in the parent, which has the threads.
-            engine.give_up_elsewhere(source);
+            engine.give_up(source);
         }
         engine.began = false;
     }
@@ -295,11 +322,12 @@ impl Engine {
         }
     }
 
-    /// Ends what other threads have, in a forked child: it has none of them, and its result comes in the parent.
+    /// Ends what was begun, in a forked child: the results come in the parent, which has the rings and the threads.
     #[cold]
-    fn give_up_elsewhere(&mut self, source: &mut impl Source) {
+    fn give_up(&mut self, source: &mut impl Source) {
+        self.take_in_inherited(source);
         for index in 0..source.indices() {
-            if source.is_open(index) && source.op(index).at == At::Elsewhere {
+            if source.is_open(index) && source.op(index).at != At::Nowhere {
                 let ended = Ended { done: 0, errno: libc::ECANCELED };
                 self.end(source, index, Finished { held: Held::None, ended });
             }
@@ -309,7 +337,7 @@ impl Engine {
 
 impl Drop for ThreadEngine {
     fn drop(&mut self) {
-        if !self.process.is_current() {
+        if self.engine.is_inherited() {
             return;
         }
         self.engine.remote.close();

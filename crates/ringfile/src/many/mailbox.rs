@@ -38,6 +38,14 @@ impl<T> Mailbox<T> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn try_lock(&self) -> Option<MutexGuard<'_, Inner<T>>> {
+        match self.inner.try_lock() {
+            Ok(inner) => Some(inner),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     #[inline]
     pub(super) fn has_some(&self) -> bool {
         self.has_some.load(Ordering::Acquire)
@@ -49,7 +57,24 @@ impl<T> Mailbox<T> {
 
     /// Leaves a result, calls `under_lock`, then wakes whoever waits for it. Gives it back if the mailbox was closed.
     pub(super) fn put(&self, result: T, under_lock: impl FnOnce()) -> Result<(), T> {
-        let mut inner = self.lock();
+        self.put_locked(self.lock(), result, under_lock)
+    }
+
+    /// As [`put`](Self::put) in a forked child. Gives the result back while another thread has the lock, as it may for ever.
+    #[cold]
+    pub(super) fn put_if_free(&self, result: T) -> Result<(), T> {
+        match self.try_lock() {
+            Some(inner) => self.put_locked(inner, result, || ()),
+            None => Err(result),
+        }
+    }
+
+    fn put_locked(
+        &self,
+        mut inner: MutexGuard<'_, Inner<T>>,
+        result: T,
+        under_lock: impl FnOnce(),
+    ) -> Result<(), T> {
         if inner.closed {
             return Err(result);
         }
@@ -67,11 +92,7 @@ impl<T> Mailbox<T> {
     /// for ever in a forked child: who waits asks again.
     #[cold]
     pub(super) fn fetch(&self, fetched: &mut Vec<T>) {
-        let mut inner = match self.inner.try_lock() {
-            Ok(inner) => inner,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
+        let Some(mut inner) = self.try_lock() else { return };
         std::mem::swap(&mut inner.results, fetched);
         self.has_some.store(false, Ordering::Relaxed);
     }

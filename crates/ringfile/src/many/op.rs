@@ -321,7 +321,10 @@ impl Op {
             Stage::Over(ended) => {
                 let refused = driver::why_refused(file.target(), ended.errno);
                 let error = refused.unwrap_or_else(|| Error::from_errno(ended.errno, self.what()));
-                let error = check::explain_sync(file, &self.request, ended.errno, error);
+                let error = match ended.errno {
+                    libc::ECANCELED => check::cancelled(error),
+                    _ => check::explain_sync(file, &self.request, ended.errno, error),
+                };
                 Err(error.on(file.path()))
             }
             Stage::Refused(error) => Err(error),

@@ -8,7 +8,7 @@ use super::engine::Source;
 use super::files::Files;
 use super::op::{NONE, Op, Stage};
 use super::{Batch, Done, merge};
-use crate::driver::{Finished, Request, Target};
+use crate::driver::{Ended, Finished, Request, Target};
 use crate::error::Error;
 use crate::memory::Held;
 use std::sync::Arc;
@@ -69,13 +69,14 @@ impl Plan {
         self.ended == self.ops.len()
     }
 
-    /// Ends what is left, which can't be carried out.
+    /// Ends what is left, which can't be carried out: each operation by `end`.
     #[cold]
-    pub(super) fn end_all(&mut self, why: &'static str) {
-        for op in self.ops.iter_mut().filter(|op| !op.is_over()) {
-            let error = op.would_block(&self.files, why);
-            op.refuse(error);
+    pub(super) fn end_all(&mut self, end: impl Fn(&mut Op, &Files)) {
+        if let Some((index, _, held)) = self.given_back.take() {
+            self.in_flight += 1;
+            self.end(index, Finished { held, ended: Ended { done: 0, errno: libc::ECANCELED } });
         }
+        self.ops.iter_mut().filter(|op| !op.is_over()).for_each(|op| end(op, &self.files));
         self.ended = self.ops.len();
     }
 

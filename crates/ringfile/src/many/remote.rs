@@ -1,7 +1,8 @@
 //! Results that come to an engine from elsewhere: from other threads, and from this thread's driver while it is turned for
 //! somebody else.
 //!
-//! What always holds: the descriptor, where one was asked for, is readable while there are results.
+//! What always holds: the descriptor, where one was asked for, is readable while there are results. A forked child waits for
+//! no lock here, and leaves the descriptor, which is the parent's, as it is.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +13,7 @@ use rustix::event::EventfdFlags;
 
 use super::mailbox::Mailbox;
 use crate::driver::{Finished, Sink};
+use crate::ring::fork;
 
 /// See the module.
 pub(super) struct RemoteResults {
@@ -24,6 +26,7 @@ pub(super) struct RemoteResults {
     signalled: AtomicBool,
     /// They are of a queue, whose thread may leave a loop while its operations go on.
     outlive_loops: bool,
+    process: fork::Mark,
 }
 
 impl RemoteResults {
@@ -34,6 +37,7 @@ impl RemoteResults {
             signal: OnceLock::new(),
             signalled: AtomicBool::new(false),
             outlive_loops,
+            process: fork::Mark::current(),
         })
     }
 
@@ -60,6 +64,9 @@ impl RemoteResults {
 
     /// Notes that the result of such an operation has come.
     pub(super) fn is_over(&self, index: u32) {
+        if !self.process.is_current() {
+            return;
+        }
         self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).retain(|&other| other != index);
     }
 
@@ -84,7 +91,7 @@ impl RemoteResults {
     /// by the thread that takes results, when it has taken what it wanted.
     #[inline]
     pub(super) fn set_signal(&self, has_more: bool) {
-        if self.signal.get().is_some() {
+        if self.signal.get().is_some() && self.process.is_current() {
             self.set_signal_to(has_more);
         }
     }
@@ -115,8 +122,12 @@ impl RemoteResults {
 
 impl Sink for RemoteResults {
     fn done(self: Arc<Self>, index: u32, finished: Finished) {
-        // Under the lock: a descriptor that became readable after the result was taken would stay so.
-        let refused = self.mailbox.put((index, finished), || self.raise_signal());
+        let refused = if self.process.is_current() {
+            // Under the lock: a descriptor that became readable after the result was taken would stay so.
+            self.mailbox.put((index, finished), || self.raise_signal())
+        } else {
+            self.mailbox.put_if_free((index, finished))
+        };
         // A buffer's destructor may be anybody's: it is dropped here, where nothing is locked.
         drop(refused);
     }

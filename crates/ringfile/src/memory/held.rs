@@ -1,7 +1,8 @@
 //! `Held`: what the driver owns of a buffer while the kernel works on it.
 //!
 //! Knows buffers and the `IoBuf` traits' contract. What always holds: the addresses that `parts` gives stay valid
-//! until the value is dropped or released; no heap allocation for pooled buffers and `Vec`s.
+//! until the value is dropped or released; no heap allocation for pooled buffers and `Vec`s; a user's methods run only
+//! when the value is made and when it is given back, never while the driver has it.
 
 use std::any::Any;
 
@@ -46,6 +47,8 @@ pub struct Other {
     parts: Box<[Raw]>,
     /// How to set the lengths after a read, if it may be read into.
     set_len: Option<SetLen>,
+    /// The parts' lengths were set here, and not in the value: its methods may run anybody's code.
+    is_filled: bool,
     /// A part was filled less than its length says, which does not change.
     hides_length: bool,
 }
@@ -72,16 +75,32 @@ impl std::fmt::Debug for Other {
     }
 }
 
+impl Other {
+    /// Sets the lengths of the value's parts, where a read has changed them.
+    #[cold]
+    fn show_lengths(&mut self) {
+        let Some(set_len) = self.set_len.filter(|_| std::mem::take(&mut self.is_filled)) else { return };
+        for (at, part) in self.parts.iter().enumerate() {
+            // SAFETY: the function was made for the value's type; `filled` was told that these bytes are initialised.
+            let shown = unsafe { set_len(&mut *self.value, at, part.len) };
+            self.hides_length |= !shown;
+        }
+    }
+}
+
 impl Held {
     /// The parts were taken from the value, after it was boxed, by the `IoBuf` contract.
     pub(super) fn other(value: Box<dyn Any + Send>, parts: Box<[Raw]>, set_len: Option<SetLen>) -> Held {
-        Held::Other(Box::new(Other { value, parts, set_len, hides_length: false }))
+        Held::Other(Box::new(Other { value, parts, set_len, is_filled: false, hides_length: false }))
     }
 
-    /// The value again. None if it is of another type.
+    /// Returns the value, which learns what was read into it. `None` if it is of another type.
     pub(super) fn into_value<T: 'static>(self) -> Option<T> {
         match self {
-            Held::Other(other) => other.value.downcast().ok().map(|value| *value),
+            Held::Other(mut other) => {
+                other.show_lengths();
+                other.value.downcast().ok().map(|value| *value)
+            }
             _ => None,
         }
     }
@@ -136,13 +155,17 @@ impl Held {
         unsafe { self.filled(at + bytes.len() - rest.len()) };
     }
 
-    /// Whether a read filled less than the length says: its value is of a type of fixed length.
+    /// Whether a read filled less than the length says: its value is of a type of fixed length. Called while no driver is
+    /// borrowed and no lock is held, since it runs methods of a user's type.
     #[inline]
-    pub(crate) fn hides_length(&self) -> bool {
-        matches!(self, Held::Other(other) if other.hides_length)
+    pub(crate) fn hides_length(&mut self) -> bool {
+        let Held::Other(other) = self else { return false };
+        other.show_lengths();
+        other.hides_length
     }
 
-    /// After a read of `n` bytes: fills the parts' lengths from the front, up to their capacities.
+    /// After a read of `n` bytes: fills the parts' lengths from the front, up to their capacities. Runs no code of a user's:
+    /// a value of another type learns its lengths when it is released.
     ///
     /// Parts that were held for writing alone keep their lengths.
     ///
@@ -178,11 +201,7 @@ impl Held {
                 Held::Vecs(vecs) => unsafe { vecs[at].set_len(len) },
                 Held::Other(other) => {
                     other.parts[at].len = len;
-                    if let Some(set_len) = other.set_len {
-                        // SAFETY: `other` was made with the function for its value's type; the bytes as above.
-                        let shown = unsafe { set_len(&mut *other.value, at, len) };
-                        other.hides_length |= !shown;
-                    }
+                    other.is_filled = true;
                 }
             }
         }

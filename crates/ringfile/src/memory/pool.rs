@@ -192,6 +192,11 @@ impl Pool {
         self.core().metrics()
     }
 
+    /// Returns the most bytes that one buffer can have.
+    pub(crate) fn largest(&self) -> usize {
+        self.core().largest()
+    }
+
     #[inline]
     pub(super) fn core(&self) -> &Core {
         // SAFETY: a handle keeps its core alive.

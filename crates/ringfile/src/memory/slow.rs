@@ -107,14 +107,19 @@ impl Inner {
 }
 
 impl Core {
-    /// Fails if `n` bytes can never be had, however empty the pool is.
-    pub(super) fn check_size(&self, n: usize) -> Result<(), PoolError> {
+    /// Returns the most bytes that one buffer can have, however empty the pool is.
+    pub(super) fn largest(&self) -> usize {
         let within = self.options.capacity.min(LARGEST) & !(self.options.align - 1);
         let outside = match self.options.when_full {
             WhenFull::Outside { limit } => limit & !(page_size() - 1),
             _ => 0,
         };
-        let largest = within.max(outside);
+        within.max(outside)
+    }
+
+    /// Fails if `n` bytes can never be had.
+    pub(super) fn check_size(&self, n: usize) -> Result<(), PoolError> {
+        let largest = self.largest();
         if n <= largest && largest > 0 { Ok(()) } else { Err(PoolError::TooLarge { requested: n, largest }) }
     }
 

@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock};
 
 struct Page(NonNull<AtomicU64>);
@@ -59,6 +59,7 @@ impl Mark {
         if page.load(Ordering::Acquire) == 0 {
             // A child inherits NEXT, so that its marks differ from those of the parent before the fork.
             let fresh = NEXT.fetch_add(1, Ordering::Relaxed);
+            let _ = FIRST.compare_exchange(0, std::process::id(), Ordering::Relaxed, Ordering::Relaxed);
             let _ = page.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire);
         }
         Self { page, value: page.load(Ordering::Acquire) }
@@ -69,6 +70,16 @@ impl Mark {
     pub(crate) fn is_current(self) -> bool {
         self.page.load(Ordering::Relaxed) == self.value
     }
+}
+
+/// The process that took the first mark; its children inherit the number.
+static FIRST: AtomicU32 = AtomicU32::new(0);
+
+/// Whether this process was forked from one that had used the library.
+#[cold]
+pub(crate) fn is_child() -> bool {
+    let first = FIRST.load(Ordering::Relaxed);
+    first != 0 && first != std::process::id()
 }
 
 /// Takes locks, in the order in which they are nested elsewhere, and gives their guards.
