@@ -31,8 +31,8 @@
 //! - [`Pool`] and [`Buffer`]: aligned memory with a hard limit, registered with the kernel by itself. A buffer
 //!   [freezes](Buffer::freeze) to `Bytes` without a copy. [`RegisteredMemory`] takes memory that the program has
 //!   already. `Vec<u8>` and other [owned memory](IoBuf) works too, unregistered.
-//! - [`Batch`]: many operations at once, from any thread, blocking or awaited; [`AsyncReads`]: reads with handles;
-//!   [`Queue`]: submissions and completions apart, for a program with a loop of its own.
+//! - [`Batch`]: many operations at once, from any thread, blocking or awaited. [`Queue`]: submissions and completions
+//!   apart, with cancelling and a descriptor to wait on, for a program with a loop of its own.
 //! - [`block_on`], [`spawn`] and [`Runtime`]: who runs the futures. A thread's loop runs what is ready, submits all
 //!   I/O that came of it with one system call, and waits in that same call.
 //! - [`thread_metrics`], [`metrics`], [`Pool::metrics`] and [`ring_features`]: where operations went, and what the
@@ -64,7 +64,8 @@
 //! container's seccomp profile, the sysctl `kernel.io_uring_disabled`), worker threads carry everything, with one
 //! warning through `tracing`. `RINGFILE_BACKEND=workers` in the environment has them do so on purpose.
 //!
-//! After a `fork`, pool memory can be read in the child, and file operations there are errors.
+//! After a `fork`, pool memory can be read in the child. Threads that had used the library before make plain calls there,
+//! for what these do without waiting for another process; the rest, and operations that were in flight, are errors.
 //!
 //! # Errors
 //!

@@ -276,3 +276,43 @@ fn f01_a_future_goes_through_several_loops() {
     }
     panic!("a loop that was left drains its operations: the next poll has the result");
 }
+
+#[test]
+fn f03_a_runtime_is_dropped_with_more_reads_than_its_queue_has_room_for() {
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 16 * PAGE));
+    must_end("a runtime with a short queue", move || {
+        let file = open_on_ring(path);
+        let runtime = std::sync::Arc::new(std::sync::Mutex::new(Some(
+            ringfile::Runtime::builder().threads(1).entries(2).build().unwrap(),
+        )));
+        let own = std::sync::Arc::clone(&runtime);
+        let (dropped, is_dropped) = std::sync::mpsc::channel();
+        let guard = runtime.lock().unwrap();
+        let task = guard.as_ref().unwrap().spawn(async move {
+            let file: &'static ringfile::File = Box::leak(Box::new(file));
+            let mut reads: Vec<_> =
+                (0..16).map(|page| file.read_at(Vec::with_capacity(PAGE), page * PAGE as u64)).collect();
+            let mut polls = 0;
+            std::future::poll_fn(move |context| {
+                polls += 1;
+                if polls == 1 {
+                    for read in &mut reads {
+                        assert!(std::pin::Pin::new(read).poll(context).is_pending());
+                    }
+                    context.waker().wake_by_ref();
+                } else if polls == 2 {
+                    // On its own thread: the rest waits for room, and is withdrawn when the task goes.
+                    drop(own.lock().unwrap().take());
+                    dropped.send(()).unwrap();
+                }
+                std::task::Poll::<()>::Pending
+            })
+            .await;
+        });
+        drop(guard);
+        is_dropped.recv().unwrap();
+        // The thread leaves its loop, and drops the task with it.
+        assert!(matches!(task.join(), Err(ringfile::JoinError::Cancelled)));
+    });
+}

@@ -14,7 +14,7 @@ use super::shared::Mail;
 use super::slot::{Key, Owner, State};
 use super::target::Target;
 use super::wake::Wake;
-use super::{Aftermath, Driver, Finished, LocalSink, Metrics, Order, Rings, Route, Sink, Waiting};
+use super::{Aftermath, Company, Driver, Finished, LocalSink, Metrics, Order, Rings, Route, Sink, Waiting};
 use crate::event;
 use crate::ring::{Cqe, Until};
 use std::sync::Arc;
@@ -64,6 +64,7 @@ impl Driver {
         wanted: u32,
         after: &mut Aftermath,
     ) {
+        self.company = Company { last: None, tasks: 0, before: self.company.tasks };
         if self.rings.as_ref().is_some_and(|rings| rings.main.is_ours()) {
             self.submit_waiting();
             if self.can_sleep_in_ring() {
@@ -490,6 +491,10 @@ impl Driver {
     /// Whether something must be waited for before the thread leaves.
     pub(super) fn must_drain(&mut self) -> bool {
         let ours = self.rings.as_ref().is_some_and(|rings| rings.main.is_ours());
+        if ours {
+            // What was withdrawn, or has ended, may be all that waits: nothing would come for it.
+            self.submit_waiting();
+        }
         ours && (self.in_flight > 0 || !self.waiting.is_empty())
     }
 

@@ -118,10 +118,20 @@ struct Driver {
     in_loop: bool,
     /// How many times, one inside the other, the thread waits for operations of its own: see [`stay`].
     visits: u32,
+    company: Company,
     /// How many operations there were when counts were published last.
     published_ops: u64,
     options: RingOptions,
     shared: Arc<Shared>,
+}
+
+/// How many tasks of a loop start operations that the ring may do cheaper together.
+#[derive(Default)]
+struct Company {
+    last: Option<TaskNumber>,
+    /// Since the last turn, and between the two before.
+    tasks: usize,
+    before: usize,
 }
 
 struct Rings {
@@ -282,6 +292,7 @@ impl Driver {
             counts: Metrics::default(),
             in_loop: false,
             visits: 0,
+            company: Company::default(),
             published_ops: 0,
             options,
             shared,
