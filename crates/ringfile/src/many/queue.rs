@@ -209,7 +209,9 @@ impl Queue {
             if done > 0 || open == 0 {
                 return Poll::Ready(done);
             }
-            if self.engine.engine.remote.wake(context.waker(), 1) {
+            // What was put off, for the other tasks' turn, would wake nobody.
+            let all_are_started = self.entries.all_are_started();
+            if all_are_started && self.engine.engine.remote.wake(context.waker(), 1) {
                 return Poll::Pending;
             }
             context.waker().wake_by_ref();
