@@ -237,7 +237,9 @@ impl Errand {
 
     /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
     pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Held) -> Poll<Ended> {
-        if !self.outcome.process.is_current() {
+        // The function that a batch reports to may fork on the I/O thread, which then has the order in the child too.
+        let has_gone = || self.carrier.as_ref().is_none_or(|carrier| carrier.has_gone());
+        if !self.outcome.process.is_current() && has_gone() {
             // The result comes in the parent.
             // SAFETY: the thread that had the order does not exist here, and the outcome, which may have it by now, is
             // leaked: nobody else uses or drops what it held.
