@@ -117,7 +117,7 @@ impl Under {
 /// closed with ringfile_async_read_wait. The memory is the library's until that returns.
 ///
 /// Any thread. Does not wait for a disk: what is not in the page cache is carried out by a thread of the library's
-/// (ringfile_set_io_threads), or, where the file's route is a plain call, here. ringfile_reads costs less, where one
+/// (ringfile_set_io_threads), or, where the file's route is a plain call, here. A ringfile_queue costs less, where one
 /// thread does all. What is wrong with the read itself is its result.
 ///
 /// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `read` points to where the

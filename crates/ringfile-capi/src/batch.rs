@@ -5,14 +5,15 @@
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use ringfile::{Batch, File};
+use libc::iovec;
+use ringfile::{Advice, AllocateMode, Batch, Buffer, Done, File};
 
 use crate::error::{Fault, Result, call, done, errno, remember};
 use crate::file::{self, ringfile_file};
 use crate::fork::Guard;
-use crate::memory;
 use crate::raw::{self, Growing};
 use crate::table::Table;
+use crate::{control, memory};
 
 /// Operations that are carried out together.
 pub struct ringfile_batch {
@@ -70,20 +71,38 @@ enum Step {
     Barrier,
 }
 
-#[derive(Clone, Copy)]
 enum What {
-    Read { data: Address, length: usize, offset: u64 },
-    Write { data: Address, length: usize, offset: u64 },
+    Read { memory: Memory, offset: u64 },
+    Write { memory: Memory, offset: u64 },
+    WriteDurable { memory: Memory, offset: u64 },
+    Readv { parts: Vec<Memory>, offset: u64 },
+    Writev { parts: Vec<Memory>, offset: u64 },
     SyncData,
     SyncAll,
+    Allocate { mode: AllocateMode, offset: u64, length: u64 },
+    Truncate { length: u64 },
+    Advise { offset: u64, length: u64, advice: Advice },
 }
 
-/// The caller's memory, which is used when the batch is run.
+/// The caller's memory, which is used when the batch is carried out.
 #[derive(Clone, Copy)]
-struct Address(*mut c_void);
+struct Memory(iovec);
 
-// SAFETY: an address; who runs the batch promises what `memory::at` needs.
-unsafe impl Send for Address {}
+// SAFETY: an address and a number; who carries the batch out promises what `memory::at` needs.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn new(data: *const c_void, length: usize) -> Self {
+        Self(iovec { iov_base: data.cast_mut(), iov_len: length })
+    }
+
+    /// # Safety
+    /// As [`memory::at`].
+    unsafe fn buffer(self) -> Result<Buffer> {
+        // SAFETY: as the caller says.
+        unsafe { memory::at(self.0.iov_base, self.0.iov_len) }
+    }
+}
 
 fn lock(batch: &Mutex<State>) -> Result<MutexGuard<'_, State>> {
     match batch.try_lock() {
@@ -101,13 +120,30 @@ fn with<R>(batch: *const ringfile_batch, act: impl FnOnce(&mut State) -> Result<
     act(&mut *lock(&batch)?)
 }
 
-fn add(batch: *mut ringfile_batch, file: *const ringfile_file, what: What, user_data: u64) -> Result<i64> {
-    with(batch, |state| {
-        let file = file::get(file)?;
-        state.steps.push(Step::Operation { what, file, user_data });
-        state.operations += 1;
-        Ok(state.operations as i64 - 1)
+fn add(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    user_data: u64,
+    what: impl FnOnce() -> Result<What>,
+) -> i64 {
+    call(|| {
+        with(batch, |state| {
+            let (what, file) = (what()?, file::get(file)?);
+            state.steps.push(Step::Operation { what, file, user_data });
+            state.operations += 1;
+            Ok(state.operations as i64 - 1)
+        })
     })
+}
+
+/// The parts of a vectored operation.
+///
+/// # Safety
+/// As [`raw::array`].
+unsafe fn parts(parts: *const iovec, count: usize) -> Result<Vec<Memory>> {
+    // SAFETY: as the caller says.
+    let parts = unsafe { raw::array(parts, count, "the parts") }?;
+    Ok(parts.iter().map(|part| Memory(*part)).collect())
 }
 
 /// Makes a batch. `*batch` gets the handle, to be closed with ringfile_batch_free. `options` may be NULL.
@@ -138,7 +174,8 @@ pub unsafe extern "C" fn ringfile_batch_create(
 ///
 /// Any thread. Does not block; does no I/O. The memory is used when the batch is run, and must be there then.
 ///
-/// Pointers: `length` bytes at `data` while the batch is run, as at the top of this file.
+/// Pointers: `length` bytes at `data` while the batch is run, or from ringfile_batch_start until the end was reported, as at
+/// the top of this file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_batch_read(
     batch: *mut ringfile_batch,
@@ -148,12 +185,12 @@ pub unsafe extern "C" fn ringfile_batch_read(
     offset: u64,
     user_data: u64,
 ) -> i64 {
-    call(|| add(batch, file, What::Read { data: Address(data), length, offset }, user_data))
+    add(batch, file, user_data, || Ok(What::Read { memory: Memory::new(data, length), offset }))
 }
 
 /// Adds a write of `length` bytes from `data` at `offset`; in all else as ringfile_batch_read.
 ///
-/// Pointers: `length` bytes at `data` while the batch is run, as at the top of this file.
+/// Pointers: as ringfile_batch_read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_batch_write(
     batch: *mut ringfile_batch,
@@ -163,7 +200,58 @@ pub unsafe extern "C" fn ringfile_batch_write(
     offset: u64,
     user_data: u64,
 ) -> i64 {
-    call(|| add(batch, file, What::Write { data: Address(data.cast_mut()), length, offset }, user_data))
+    add(batch, file, user_data, || Ok(What::Write { memory: Memory::new(data, length), offset }))
+}
+
+/// Adds a write that is durable when it ends (RWF_DSYNC); in all else as ringfile_batch_write. A failure is remembered, see
+/// ringfile_sync_data.
+///
+/// Pointers: as ringfile_batch_read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_batch_write_durable(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    data: *const c_void,
+    length: usize,
+    offset: u64,
+    user_data: u64,
+) -> i64 {
+    add(batch, file, user_data, || Ok(What::WriteDurable { memory: Memory::new(data, length), offset }))
+}
+
+/// Adds a read from `offset` into several parts, one after another; in all else as ringfile_batch_read. The array of parts is
+/// read here, and may go when this returns.
+///
+/// Pointers: `count` parts at `parts`, and memory for each as ringfile_batch_read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_batch_readv(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    parts: *const iovec,
+    count: usize,
+    offset: u64,
+    user_data: u64,
+) -> i64 {
+    // SAFETY: as the header says.
+    let what = || Ok(What::Readv { parts: unsafe { self::parts(parts, count) }?, offset });
+    add(batch, file, user_data, what)
+}
+
+/// Adds a write of several parts, one after another, at `offset`; in all else as ringfile_batch_readv.
+///
+/// Pointers: as ringfile_batch_readv.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_batch_writev(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    parts: *const iovec,
+    count: usize,
+    offset: u64,
+    user_data: u64,
+) -> i64 {
+    // SAFETY: as the header says.
+    let what = || Ok(What::Writev { parts: unsafe { self::parts(parts, count) }?, offset });
+    add(batch, file, user_data, what)
 }
 
 /// Adds an fdatasync. It covers what has ended when it starts: put a ringfile_batch_barrier before it to have it cover the
@@ -174,7 +262,7 @@ pub extern "C" fn ringfile_batch_sync_data(
     file: *const ringfile_file,
     user_data: u64,
 ) -> i64 {
-    call(|| add(batch, file, What::SyncData, user_data))
+    add(batch, file, user_data, || Ok(What::SyncData))
 }
 
 /// Adds an fsync; in all else as ringfile_batch_sync_data.
@@ -184,7 +272,46 @@ pub extern "C" fn ringfile_batch_sync_all(
     file: *const ringfile_file,
     user_data: u64,
 ) -> i64 {
-    call(|| add(batch, file, What::SyncAll, user_data))
+    add(batch, file, user_data, || Ok(What::SyncAll))
+}
+
+/// Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...). The index of
+/// its result. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_allocate(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    mode: u32,
+    offset: u64,
+    length: u64,
+    user_data: u64,
+) -> i64 {
+    add(batch, file, user_data, || Ok(What::Allocate { mode: control::allocate_mode(mode)?, offset, length }))
+}
+
+/// Adds a change of the file's size, as ringfile_truncate. The index of its result. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_truncate(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    length: u64,
+    user_data: u64,
+) -> i64 {
+    add(batch, file, user_data, || Ok(What::Truncate { length }))
+}
+
+/// Adds advice for the page cache, as ringfile_advise (RINGFILE_ADVICE_...). The index of its result. Any thread; does not
+/// block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_advise(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    offset: u64,
+    length: u64,
+    advice: u32,
+    user_data: u64,
+) -> i64 {
+    add(batch, file, user_data, || Ok(What::Advise { offset, length, advice: control::advice(advice)? }))
 }
 
 /// Has what is added from now on wait until all that was added before has ended. Where one of those failed, what comes
@@ -209,63 +336,85 @@ pub extern "C" fn ringfile_batch_run(batch: *mut ringfile_batch) -> i64 {
 }
 
 fn run(state: &mut State) -> Result<i64> {
-    let mut batch = Batch::with_capacity(state.operations).stop_on_error(state.options.stop_on_error != 0);
-    if state.options.in_flight != 0 {
-        batch = batch.in_flight(state.options.in_flight);
-    }
-    if state.options.merge_reads != 0 {
-        batch = batch.merge_reads(state.options.merge_gap);
-    }
-    state.results.clear();
-    state.errors.clear();
-    // Beside those that are refused here.
-    let mut begun = Vec::with_capacity(state.operations);
-    for step in &state.steps {
-        let Step::Operation { what, file, user_data } = step else {
-            batch.barrier();
-            continue;
-        };
-        let index = state.results.len();
-        state.results.push(ringfile_result { user_data: *user_data, result: 0 });
-        match add_to(&mut batch, *what, file) {
-            Ok(()) => begun.push(index),
-            Err(fault) => state.results[index].result = fault.note(),
+    let (batch, begun) = state.begin();
+    let done = batch.run();
+    Ok(state.end(begun, done))
+}
+
+impl State {
+    /// What was added, as a batch, and the indices of its results: those refused here have theirs.
+    fn begin(&mut self) -> (Batch, Vec<usize>) {
+        let mut batch = Batch::with_capacity(self.operations).stop_on_error(self.options.stop_on_error != 0);
+        if self.options.in_flight != 0 {
+            batch = batch.in_flight(self.options.in_flight);
         }
+        if self.options.merge_reads != 0 {
+            batch = batch.merge_reads(self.options.merge_gap);
+        }
+        self.results.clear();
+        self.errors.clear();
+        let mut begun = Vec::with_capacity(self.operations);
+        for step in self.steps.drain(..) {
+            let Step::Operation { what, file, user_data } = step else {
+                batch.barrier();
+                continue;
+            };
+            let index = self.results.len();
+            let result = match add_to(&mut batch, what, &file) {
+                Ok(()) => {
+                    begun.push(index);
+                    0
+                }
+                Err(fault) => fault.note(),
+            };
+            self.results.push(ringfile_result { user_data, result });
+        }
+        self.operations = 0;
+        (batch, begun)
     }
-    state.steps.clear();
-    state.operations = 0;
-    for (index, done) in begun.into_iter().zip(batch.run()) {
-        state.results[index].result = match done.result {
-            Ok(bytes) => bytes as i64,
-            Err(error) => {
-                let text = error.to_string();
-                remember(text.as_str());
-                state.errors.push((index, CString::new(text).unwrap_or_default()));
-                -i64::from(errno(&error))
-            }
-        };
+
+    /// Keeps the results of what was begun. How many operations failed.
+    fn end(&mut self, begun: Vec<usize>, done: Vec<Done>) -> i64 {
+        for (index, done) in begun.into_iter().zip(done) {
+            self.results[index].result = match done.result {
+                Ok(bytes) => bytes as i64,
+                Err(error) => {
+                    let text = error.to_string();
+                    remember(text.as_str());
+                    self.errors.push((index, CString::new(text).unwrap_or_default()));
+                    -i64::from(errno(&error))
+                }
+            };
+        }
+        self.results.iter().filter(|result| result.result < 0).count() as i64
     }
-    Ok(state.results.iter().filter(|result| result.result < 0).count() as i64)
 }
 
 fn add_to(batch: &mut Batch, what: What, file: &File) -> Result<()> {
-    match what {
-        What::Read { data, length, offset } => {
-            // SAFETY: the memory is there and the operation's alone while the batch is run, says the header.
-            batch.read(file, unsafe { memory::at(data.0, length) }?, offset);
-        }
-        What::Write { data, length, offset } => {
-            // SAFETY: as above, and it is only read.
-            batch.write(file, unsafe { memory::at(data.0, length) }?, offset);
-        }
-        What::SyncData => {
-            batch.sync_data(file);
-        }
-        What::SyncAll => {
-            batch.sync_all(file);
-        }
+    // SAFETY: the memory is there and the operation's alone until the batch was carried out, says the header; for a write it
+    // is only read.
+    unsafe {
+        match what {
+            What::Read { memory, offset } => batch.read(file, memory.buffer()?, offset),
+            What::Write { memory, offset } => batch.write(file, memory.buffer()?, offset),
+            What::WriteDurable { memory, offset } => batch.write_durable(file, memory.buffer()?, offset),
+            What::Readv { parts, offset } => batch.read_vectored(file, buffers(parts)?, offset),
+            What::Writev { parts, offset } => batch.write_vectored(file, buffers(parts)?, offset),
+            What::SyncData => batch.sync_data(file),
+            What::SyncAll => batch.sync_all(file),
+            What::Allocate { mode, offset, length } => batch.allocate(file, mode, offset, length),
+            What::Truncate { length } => batch.set_len(file, length),
+            What::Advise { offset, length, advice } => batch.advise(file, offset, length, advice),
+        };
     }
     Ok(())
+}
+
+/// # Safety
+/// As [`Memory::buffer`], for each part.
+unsafe fn buffers(parts: Vec<Memory>) -> Result<Vec<Buffer>> {
+    // SAFETY: as the caller says.
+    parts.into_iter().map(|part| unsafe { part.buffer() }).collect()
 }
 
 /// The results of the last run, in the order in which the operations were added. `*results` gets where they are: the

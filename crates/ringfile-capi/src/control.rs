@@ -107,6 +107,29 @@ pub extern "C" fn ringfile_sync_range(
     })
 }
 
+/// What a RINGFILE_ALLOCATE_... stands for.
+pub(crate) fn allocate_mode(mode: u32) -> Result<AllocateMode> {
+    Ok(match mode {
+        RINGFILE_ALLOCATE_EXTEND => AllocateMode::Extend,
+        RINGFILE_ALLOCATE_KEEP_SIZE => AllocateMode::KeepSize,
+        RINGFILE_ALLOCATE_PUNCH_HOLE => AllocateMode::PunchHole,
+        RINGFILE_ALLOCATE_ZERO_RANGE => AllocateMode::ZeroRange,
+        other => return Err(Fault::invalid(format!("mode is {other}: see RINGFILE_ALLOCATE_..."))),
+    })
+}
+
+/// What a RINGFILE_ADVICE_... stands for.
+pub(crate) fn advice(advice: u32) -> Result<Advice> {
+    Ok(match advice {
+        RINGFILE_ADVICE_NORMAL => Advice::Normal,
+        RINGFILE_ADVICE_SEQUENTIAL => Advice::Sequential,
+        RINGFILE_ADVICE_RANDOM => Advice::Random,
+        RINGFILE_ADVICE_WILL_NEED => Advice::WillNeed,
+        RINGFILE_ADVICE_DONT_NEED => Advice::DontNeed,
+        other => return Err(Fault::invalid(format!("advice is {other}: see RINGFILE_ADVICE_..."))),
+    })
+}
+
 /// Allocates the blocks of a range of bytes, or gives them back, by `mode` (RINGFILE_ALLOCATE_...).
 ///
 /// Any thread. Blocks. Errors are those of fallocate(2): -ENOSPC, or -EOPNOTSUPP where the file system has no such mode.
@@ -118,13 +141,7 @@ pub extern "C" fn ringfile_allocate(
     length: u64,
 ) -> c_int {
     done(|| {
-        let mode = match mode {
-            RINGFILE_ALLOCATE_EXTEND => AllocateMode::Extend,
-            RINGFILE_ALLOCATE_KEEP_SIZE => AllocateMode::KeepSize,
-            RINGFILE_ALLOCATE_PUNCH_HOLE => AllocateMode::PunchHole,
-            RINGFILE_ALLOCATE_ZERO_RANGE => AllocateMode::ZeroRange,
-            other => return Err(Fault::invalid(format!("mode is {other}: see RINGFILE_ALLOCATE_..."))),
-        };
+        let mode = allocate_mode(mode)?;
         Ok(block_on(file::get(file)?.allocate(mode, offset, length))?)
     })
 }
@@ -148,14 +165,7 @@ pub extern "C" fn ringfile_advise(
     advice: u32,
 ) -> c_int {
     done(|| {
-        let advice = match advice {
-            RINGFILE_ADVICE_NORMAL => Advice::Normal,
-            RINGFILE_ADVICE_SEQUENTIAL => Advice::Sequential,
-            RINGFILE_ADVICE_RANDOM => Advice::Random,
-            RINGFILE_ADVICE_WILL_NEED => Advice::WillNeed,
-            RINGFILE_ADVICE_DONT_NEED => Advice::DontNeed,
-            other => return Err(Fault::invalid(format!("advice is {other}: see RINGFILE_ADVICE_..."))),
-        };
+        let advice = self::advice(advice)?;
         Ok(block_on(file::get(file)?.advise(offset, length, advice))?)
     })
 }

@@ -4,7 +4,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use ringfile::{Done, File, Queue, block_on};
+use libc::iovec;
+use ringfile::{Buffer, Done, File, Queue, block_on};
 
 use crate::error::{self, Fault, Result, call};
 use crate::file::{self, ringfile_file};
@@ -13,16 +14,6 @@ use crate::{local, memory, raw};
 
 /// Reads of one ringfile_read_many that are in flight at once.
 const AT_ONCE: usize = 256;
-
-/// A piece of memory of a vectored operation; as struct iovec.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ringfile_part {
-    /// Where it is.
-    pub data: *mut c_void,
-    /// Bytes.
-    pub length: usize,
-}
 
 /// One read of ringfile_read_many.
 #[repr(C)]
@@ -176,16 +167,16 @@ pub unsafe extern "C" fn ringfile_write_durable(
     })
 }
 
-/// The parts of a vectored operation, as buffers.
+/// The parts of a vectored operation, as buffers, and their length together.
 ///
 /// # Safety
 /// As [`raw::array`] and, for each part, [`memory::at`].
-unsafe fn buffers(parts: *const ringfile_part, count: usize) -> Result<(Vec<ringfile::Buffer>, usize)> {
+pub(crate) unsafe fn buffers(parts: *const iovec, count: usize) -> Result<(Vec<Buffer>, usize)> {
     // SAFETY: as the caller says.
     let parts = unsafe { raw::array(parts, count, "the parts") }?;
     // SAFETY: as the caller says.
-    let each = parts.iter().map(|part| unsafe { memory::at(part.data, part.length) });
-    let total = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.length));
+    let each = parts.iter().map(|part| unsafe { memory::at(part.iov_base, part.iov_len) });
+    let total = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len));
     let total = total.ok_or_else(|| Fault::invalid("the parts together have more bytes than any file"))?;
     Ok((each.collect::<Result<_>>()?, total))
 }
@@ -198,7 +189,7 @@ unsafe fn buffers(parts: *const ringfile_part, count: usize) -> Result<(Vec<ring
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_readv(
     file: *const ringfile_file,
-    parts: *const ringfile_part,
+    parts: *const iovec,
     count: usize,
     offset: u64,
 ) -> i64 {
@@ -219,7 +210,7 @@ pub unsafe extern "C" fn ringfile_readv(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_writev(
     file: *const ringfile_file,
-    parts: *const ringfile_part,
+    parts: *const iovec,
     count: usize,
     offset: u64,
 ) -> i64 {
@@ -262,7 +253,9 @@ fn read_many(queue: &mut Queue, file: &File, requests: &mut [ringfile_read_reque
             let request = &mut requests[next];
             // SAFETY: the memory is there and the read's alone until `ringfile_read_many` returns, says the header.
             match unsafe { memory::at(request.data, request.length) } {
-                Ok(buffer) => queue.read(file, buffer, request.offset, next as u64),
+                Ok(buffer) => {
+                    queue.read(file, buffer, request.offset, next as u64);
+                }
                 Err(fault) => {
                     request.result = fault.note();
                     (over, failed) = (over + 1, failed + 1);

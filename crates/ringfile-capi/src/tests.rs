@@ -8,6 +8,7 @@ mod header;
 mod logs;
 mod misuse;
 mod operations;
+mod queues;
 
 use std::ffi::{CStr, CString, c_void};
 use std::path::Path;
