@@ -361,6 +361,15 @@ int ringfile_async_read_start(const struct ringfile_file *file,
 // Whether a read has ended: 1 or 0. Any thread; does not block.
 int ringfile_async_read_is_done(const struct ringfile_async_read *read);
 
+// Asks for the cancellation of a read. Its result still comes, to ringfile_async_read_wait: the bytes read, or -ECANCELED.
+// Until that returns, the memory is the library's.
+//
+// What waits for a pipe or a socket, or was not begun, is cancelled; what a disk has begun runs to its end. To give up many
+// reads, cancel all of them before waiting for any.
+//
+// Any thread. Does not block. -EBUSY where another thread is waiting for the read.
+int ringfile_async_read_cancel(const struct ringfile_async_read *read);
+
 // Waits for a read, takes its result, and closes the handle: the bytes read, fewer than wanted only at the end of the
 // file, or a negative errno. The memory is the caller's again.
 //

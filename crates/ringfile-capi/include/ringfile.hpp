@@ -371,6 +371,9 @@ public:
     }
 
     bool is_done() const noexcept { return ringfile_async_read_is_done(get()) == 1; }
+    // Asks for it: wait() gives std::errc::operation_canceled where this was in time.
+    void cancel() { check(ringfile_async_read_cancel(get())); }
+    void cancel(std::error_code& error) noexcept { check(ringfile_async_read_cancel(get()), error); }
     // Takes the result, once; nothing is owned then.
     std::size_t wait() { return static_cast<std::size_t>(check(ringfile_async_read_wait(release()))); }
     std::size_t wait(std::error_code& error) noexcept {

@@ -121,6 +121,11 @@ void read_on_any_thread(const ringfile::file& file) {
     expect(error == std::errc::bad_file_descriptor, "a result is taken once");
     ringfile::async_read::start(ringfile::file(), data.data(), page_size, 0, error);
     expect(error == std::errc::bad_file_descriptor, "no file");
+    // It was too late, or in time.
+    auto cancelled = ringfile::async_read::start(file, data.data(), page_size, 0);
+    twice(cancelled, FORMS_OF_NONE(cancel));
+    got = cancelled.wait(error);
+    expect(error ? error == std::errc::operation_canceled : got == page_size, "a read that was cancelled");
     // Waited for where it goes.
     ringfile::async_read::start(file, data.data(), page_size, 0);
     expect(is_full_of(data, 'a') && !ringfile::async_read().is_done(), "a read that nobody waited for");
@@ -152,7 +157,9 @@ void read_by_token(const ringfile::file& file) {
     queue.wait_for(token, error);
     expect(error == std::errc::operation_canceled, "in time");
     token = begin();
-    expect(queue.cancel(token, error) && !error && queue.is_done(token, error) && !error, "with a code");
+    expect(queue.cancel(token, error) && !error, "asked for with a code");
+    queue.submit();
+    expect(queue.is_done(token, error) && !error, "it was never begun");
     try {
         queue.take(token);
         expect(false, "it was cancelled");
