@@ -214,6 +214,9 @@ typedef struct ringfile_batch_options {
     size_t merge_gap;
 } ringfile_batch_options;
 
+// Is told that a batch has ended: what was given with it, and how many operations failed.
+typedef void (*ringfile_batch_done)(void *context, int64_t failed);
+
 // How one operation of a batch or a queue ended.
 typedef struct ringfile_result {
     // What was given with the operation.
@@ -484,6 +487,42 @@ int ringfile_batch_barrier(struct ringfile_batch *batch);
 // Any thread, one at a time. Blocks. -EBUSY: another thread uses the batch.
 int64_t ringfile_batch_run(struct ringfile_batch *batch);
 
+// Starts what was added, and returns. When all of it has ended, one of the library's threads calls `done` with `context`
+// and the number of operations that failed: exactly once, never inside of this call, and when the memory of all operations
+// is the caller's again. The results are there then (ringfile_batch_results), until the batch is used again.
+//
+// `done` may use this batch and others, add to them and start them; it must be quick, must return (no longjmp, no C++
+// exception), and must not block: calls of this library that would wait give -EDEADLK there. ringfile_last_error() has words
+// for the operation that failed last.
+//
+// Until the end is reported, memory and `context` must stay, and the batch is in use: all calls on it give -EBUSY, but for
+// ringfile_batch_cancel and ringfile_batch_free. A batch that is freed then goes on: its end is reported all the same, and
+// its results are lost. Where the process ends before, or in a forked child, no end is reported; in the child the batch is
+// -EBUSY for good.
+//
+// Any thread. Does not block. Where this fails, nothing was begun, `done` is not called, and the batch is empty:
+// -EOPNOTSUPP in a child of a process that has used the library's threads, -EAGAIN where no thread can be started.
+//
+// Pointers: `done` is a function; the memory of each operation is there until the end is reported, as at the top of this
+// file.
+int ringfile_batch_start(struct ringfile_batch *batch,
+                         ringfile_batch_done done,
+                         void *context);
+
+// As ringfile_batch_start, with an eventfd(2) in the place of the function: at the end 1 is added to it, which makes it
+// readable. The descriptor is duplicated: it may be closed at any time. How many operations failed, the results tell.
+//
+// Any thread. Does not block. -EBADF, and nothing is begun: `eventfd` is no descriptor.
+int ringfile_batch_start_eventfd(struct ringfile_batch *batch,
+                                 int eventfd);
+
+// Asks for the cancellation of a batch that was started. Its end is reported in any case: operations that were not begun, or
+// wait for a pipe or a socket, have -ECANCELED as their result; what a disk has begun runs to its end. Nothing where the
+// batch has ended, or was not started.
+//
+// Any thread. Does not block. -EBUSY: another thread uses the batch, as where its end is just being reported.
+int ringfile_batch_cancel(struct ringfile_batch *batch);
+
 // The results of the last run, in the order in which the operations were added. `*results` gets where they are: the
 // batch's, until it is run again, reset or closed. How many.
 //
@@ -502,7 +541,8 @@ const char *ringfile_batch_error(const struct ringfile_batch *batch,
 // does not block.
 int ringfile_batch_reset(struct ringfile_batch *batch);
 
-// Closes a batch. What was added and not run is not carried out. Any thread; does not block.
+// Closes a batch. What was added and not run is not carried out; a batch that was started goes on, see
+// ringfile_batch_start. Any thread; does not block.
 int ringfile_batch_free(struct ringfile_batch *batch);
 
 // Waits until all data of the file that were written, and what is needed to read them back, are on stable storage

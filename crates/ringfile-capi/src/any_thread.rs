@@ -15,7 +15,7 @@ use crate::error::{Fault, Result, call, done};
 use crate::file::{self, ringfile_file};
 use crate::fork::Guard;
 use crate::table::Table;
-use crate::{memory, raw};
+use crate::{local, memory, raw};
 
 /// A read that any thread may wait for.
 pub struct ringfile_async_read {
@@ -196,7 +196,10 @@ pub extern "C" fn ringfile_async_read_cancel(read: *const ringfile_async_read) -
 /// Any thread. Blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_async_read_wait(read: *mut ringfile_async_read) -> i64 {
-    call(|| ASYNC_READS.remove(read)?.wait())
+    call(|| {
+        local::may_wait()?;
+        ASYNC_READS.remove(read)?.wait()
+    })
 }
 
 #[cfg(test)]

@@ -1,19 +1,22 @@
 //! Batches: operations on any files that are carried out together, each with its own result.
 //!
-//! What always holds: nothing is begun before the batch is run, and all is over when that returns.
+//! What always holds: nothing is begun before the batch is run or started; all is over when the run returns, or the end is
+//! reported.
 
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::io::Write;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use libc::iovec;
-use ringfile::{Advice, AllocateMode, Batch, Buffer, Done, File};
+use ringfile::{Advice, AllocateMode, Batch, Buffer, Done, File, StartedBatch};
 
 use crate::error::{Fault, Result, call, done, errno, remember};
 use crate::file::{self, ringfile_file};
 use crate::fork::Guard;
 use crate::raw::{self, Growing};
 use crate::table::Table;
-use crate::{control, memory};
+use crate::{control, local, memory};
 
 /// Operations that are carried out together.
 pub struct ringfile_batch {
@@ -64,6 +67,8 @@ struct State {
     operations: usize,
     results: Vec<ringfile_result>,
     errors: Vec<(usize, CString)>,
+    /// It was started, and its end not reported.
+    under_way: Option<StartedBatch>,
 }
 
 enum Step {
@@ -117,7 +122,11 @@ fn lock(batch: &Mutex<State>) -> Result<MutexGuard<'_, State>> {
 
 fn with<R>(batch: *const ringfile_batch, act: impl FnOnce(&mut State) -> Result<R>) -> Result<R> {
     let batch = BATCHES.get(batch)?;
-    act(&mut *lock(&batch)?)
+    let mut state = lock(&batch)?;
+    if state.under_way.is_some() {
+        return Err(Fault::new(libc::EBUSY, "the batch was started, and its end was not reported yet"));
+    }
+    act(&mut state)
 }
 
 fn add(
@@ -163,7 +172,7 @@ pub unsafe extern "C" fn ringfile_batch_create(
             return Err(Fault::null("where the batch is to go"));
         }
         let (steps, results, errors) = (Vec::new(), Vec::new(), Vec::new());
-        let state = State { options, steps, operations: 0, results, errors };
+        let state = State { options, steps, operations: 0, results, errors, under_way: None };
         let handle = BATCHES.add(Arc::new(Mutex::new(state)))?;
         // SAFETY: as the header says.
         unsafe { raw::put(batch, handle, "where the batch is to go") }
@@ -332,13 +341,115 @@ pub extern "C" fn ringfile_batch_barrier(batch: *mut ringfile_batch) -> c_int {
 /// Any thread, one at a time. Blocks. -EBUSY: another thread uses the batch.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_run(batch: *mut ringfile_batch) -> i64 {
-    call(|| with(batch, run))
+    call(|| {
+        local::may_wait()?;
+        with(batch, |state| {
+            let (batch, begun) = state.begin();
+            let done = batch.run();
+            Ok(state.end(begun, done))
+        })
+    })
 }
 
-fn run(state: &mut State) -> Result<i64> {
-    let (batch, begun) = state.begin();
-    let done = batch.run();
-    Ok(state.end(begun, done))
+/// Is told that a batch has ended: what was given with it, and how many operations failed.
+pub type ringfile_batch_done = Option<unsafe extern "C" fn(context: *mut c_void, failed: i64)>;
+
+/// Starts what was added, and returns. When all of it has ended, one of the library's threads calls `done` with `context`
+/// and the number of operations that failed: exactly once, never inside of this call, and when the memory of all operations
+/// is the caller's again. The results are there then (ringfile_batch_results), until the batch is used again.
+///
+/// `done` may use this batch and others, add to them and start them; it must be quick, must return (no longjmp, no C++
+/// exception), and must not block: calls of this library that would wait give -EDEADLK there. ringfile_last_error() has words
+/// for the operation that failed last.
+///
+/// Until the end is reported, memory and `context` must stay, and the batch is in use: all calls on it give -EBUSY, but for
+/// ringfile_batch_cancel and ringfile_batch_free. A batch that is freed then goes on: its end is reported all the same, and
+/// its results are lost. Where the process ends before, or in a forked child, no end is reported; in the child the batch is
+/// -EBUSY for good.
+///
+/// Any thread. Does not block. Where this fails, nothing was begun, `done` is not called, and the batch is empty:
+/// -EOPNOTSUPP in a child of a process that has used the library's threads, -EAGAIN where no thread can be started.
+///
+/// Pointers: `done` is a function; the memory of each operation is there until the end is reported, as at the top of this
+/// file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_batch_start(
+    batch: *mut ringfile_batch,
+    done: ringfile_batch_done,
+    context: *mut c_void,
+) -> c_int {
+    self::done(|| {
+        let callback = done.ok_or_else(|| Fault::null("the function that is to be told of the end"))?;
+        let context = Context(context);
+        start(batch, move |failed| {
+            // All of it, not the pointer in it alone, which could not be moved to the thread.
+            let context = context;
+            // SAFETY: the function takes what was given with it, on any thread, says the header.
+            local::report(|| unsafe { callback(context.0, failed) });
+        })
+    })
+}
+
+struct Context(*mut c_void);
+
+// SAFETY: the caller's own pointer, which goes back to the caller's function and is not followed here.
+unsafe impl Send for Context {}
+
+/// As ringfile_batch_start, with an eventfd(2) in the place of the function: at the end 1 is added to it, which makes it
+/// readable. The descriptor is duplicated: it may be closed at any time. How many operations failed, the results tell.
+///
+/// Any thread. Does not block. -EBADF, and nothing is begun: `eventfd` is no descriptor.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_start_eventfd(batch: *mut ringfile_batch, eventfd: c_int) -> c_int {
+    done(|| {
+        // SAFETY: a call that takes a number.
+        let own = unsafe { libc::fcntl(eventfd, libc::F_DUPFD_CLOEXEC, 0) };
+        if own < 0 {
+            let error = std::io::Error::last_os_error();
+            let text = format!("duplicating descriptor {eventfd} to report the end by: {error}");
+            return Err(Fault::new(error.raw_os_error().unwrap_or(libc::EBADF), text));
+        }
+        // SAFETY: it was made for this.
+        let own = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(own) });
+        start(batch, move |_| {
+            // Where its count is at the limit it is readable anyway.
+            let _ = (&own).write(&1_u64.to_ne_bytes());
+        })
+    })
+}
+
+fn start(batch: *mut ringfile_batch, report: impl FnOnce(i64) + Send + 'static) -> Result<()> {
+    let whole = BATCHES.get(batch)?;
+    with(batch, |state| {
+        let (batch, begun) = state.begin();
+        let started = batch.start(move |done| {
+            // Waits at most for the start itself, or for who looks whether it has ended.
+            let mut state = whole.lock().unwrap_or_else(PoisonError::into_inner);
+            let failed = state.end(begun, done);
+            state.under_way = None;
+            drop(state);
+            report(failed);
+        })?;
+        state.under_way = Some(started);
+        Ok(())
+    })
+}
+
+/// Asks for the cancellation of a batch that was started. Its end is reported in any case: operations that were not begun, or
+/// wait for a pipe or a socket, have -ECANCELED as their result; what a disk has begun runs to its end. Nothing where the
+/// batch has ended, or was not started.
+///
+/// Any thread. Does not block. -EBUSY: another thread uses the batch, as where its end is just being reported.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_cancel(batch: *mut ringfile_batch) -> c_int {
+    done(|| {
+        let batch = BATCHES.get(batch)?;
+        let started = lock(&batch)?.under_way.clone();
+        if let Some(started) = started {
+            started.cancel();
+        }
+        Ok(())
+    })
 }
 
 impl State {
@@ -468,7 +579,8 @@ pub extern "C" fn ringfile_batch_reset(batch: *mut ringfile_batch) -> c_int {
     })
 }
 
-/// Closes a batch. What was added and not run is not carried out. Any thread; does not block.
+/// Closes a batch. What was added and not run is not carried out; a batch that was started goes on, see
+/// ringfile_batch_start. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_free(batch: *mut ringfile_batch) -> c_int {
     done(|| BATCHES.remove(batch).map(drop))

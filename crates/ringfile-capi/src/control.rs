@@ -3,11 +3,12 @@
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
 
-use ringfile::{Advice, AllocateMode, block_on};
+use ringfile::{Advice, AllocateMode};
 
 use crate::error::{Fault, Result, done};
 use crate::file::{self, ringfile_file};
-use crate::{local, raw};
+use crate::local::{self, block_on};
+use crate::raw;
 
 /// ringfile_allocate: blocks for the range; the file grows to hold it.
 pub const RINGFILE_ALLOCATE_EXTEND: u32 = 0;
@@ -142,7 +143,7 @@ pub extern "C" fn ringfile_allocate(
 ) -> c_int {
     done(|| {
         let mode = allocate_mode(mode)?;
-        Ok(block_on(file::get(file)?.allocate(mode, offset, length))?)
+        Ok(block_on(file::get(file)?.allocate(mode, offset, length))??)
     })
 }
 
@@ -151,7 +152,7 @@ pub extern "C" fn ringfile_allocate(
 /// Any thread. Blocks. Errors are those of ftruncate(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_truncate(file: *const ringfile_file, length: u64) -> c_int {
-    done(|| Ok(block_on(file::get(file)?.set_len(length))?))
+    done(|| Ok(block_on(file::get(file)?.set_len(length))??))
 }
 
 /// Tells the page cache what to expect of a range of bytes (RINGFILE_ADVICE_...); `length` 0 means to the end.
@@ -166,7 +167,7 @@ pub extern "C" fn ringfile_advise(
 ) -> c_int {
     done(|| {
         let advice = self::advice(advice)?;
-        Ok(block_on(file::get(file)?.advise(offset, length, advice))?)
+        Ok(block_on(file::get(file)?.advise(offset, length, advice))??)
     })
 }
 
@@ -180,6 +181,6 @@ pub unsafe extern "C" fn ringfile_sync_directory(path: *const c_char) -> c_int {
     done(|| {
         // SAFETY: as the header says.
         let path = unsafe { raw::path(path) }?;
-        Ok(block_on(ringfile::sync_dir(path))?)
+        Ok(block_on(ringfile::sync_dir(path))??)
     })
 }

@@ -5,12 +5,13 @@
 use std::ffi::{c_int, c_void};
 
 use libc::iovec;
-use ringfile::{Buffer, Done, File, Queue, block_on};
+use ringfile::{Buffer, Done, File, Queue};
 
 use crate::error::{self, Fault, Result, call};
 use crate::file::{self, ringfile_file};
+use crate::local::{self, block_on};
 use crate::pool::{self, ringfile_buffer};
-use crate::{local, memory, raw};
+use crate::{memory, raw};
 
 /// Reads of one ringfile_read_many that are in flight at once.
 const AT_ONCE: usize = 256;
@@ -162,7 +163,7 @@ pub unsafe extern "C" fn ringfile_write_durable(
         let file = file::get(file)?;
         // SAFETY: the memory is there and nobody changes it until this returns, says the header; `block_on` waits.
         let buffer = unsafe { memory::at(data.cast_mut(), length) }?;
-        block_on(file.write_durable_at(buffer, offset)).map_err(ringfile::Error::from)?;
+        block_on(file.write_durable_at(buffer, offset))?.map_err(ringfile::Error::from)?;
         Ok(length as i64)
     })
 }
@@ -197,7 +198,7 @@ pub unsafe extern "C" fn ringfile_readv(
         let file = file::get(file)?;
         // SAFETY: as the header says; `block_on` waits.
         let (buffers, _) = unsafe { buffers(parts, count) }?;
-        let read = block_on(file.read_vectored_at(buffers, offset)).map_err(ringfile::Error::from)?;
+        let read = block_on(file.read_vectored_at(buffers, offset))?.map_err(ringfile::Error::from)?;
         Ok(read.iter().map(|part| part.len() as i64).sum())
     })
 }
@@ -218,7 +219,7 @@ pub unsafe extern "C" fn ringfile_writev(
         let file = file::get(file)?;
         // SAFETY: as the header says; `block_on` waits.
         let (buffers, total) = unsafe { buffers(parts, count) }?;
-        block_on(file.write_vectored_at(buffers, offset)).map_err(ringfile::Error::from)?;
+        block_on(file.write_vectored_at(buffers, offset))?.map_err(ringfile::Error::from)?;
         Ok(total as i64)
     })
 }

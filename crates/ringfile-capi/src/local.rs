@@ -3,7 +3,7 @@
 //! What always holds: a handle is used by the thread that made it, and by any other told apart from one that was closed;
 //! what a thread leaves open is closed with it, which waits for the kernel.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use ringfile::Queue;
 
@@ -34,6 +34,8 @@ impl Drop for Own {
 thread_local! {
     static OWN: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
     static BLOCKING: RefCell<Option<Queue>> = const { RefCell::new(None) };
+    /// The thread is the library's, and tells of the end of a batch.
+    static REPORTS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Looks at this thread's queues. An error while the thread ends, and inside of another call.
@@ -49,6 +51,29 @@ fn ends() -> Fault {
 
 fn inside() -> Fault {
     Fault::new(libc::EDEADLK, "the call came from inside of another call of this thread")
+}
+
+/// Whether the calling thread may wait: an error inside of a batch's callback.
+pub(crate) fn may_wait() -> Result<()> {
+    if !REPORTS.try_with(Cell::get).unwrap_or(false) {
+        return Ok(());
+    }
+    let why =
+        "a batch's callback must not wait: the thread is the library's, and others' I/O would stand still";
+    Err(Fault::new(libc::EDEADLK, why))
+}
+
+/// Calls a batch's callback, inside of which no call waits.
+pub(crate) fn report(call: impl FnOnce()) {
+    let _ = REPORTS.try_with(|reports| reports.set(true));
+    call();
+    let _ = REPORTS.try_with(|reports| reports.set(false));
+}
+
+/// Runs a future to its end.
+pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output> {
+    may_wait()?;
+    Ok(ringfile::block_on(future))
 }
 
 /// Makes a queue this thread's own.
@@ -92,6 +117,7 @@ pub(crate) fn remove<H>(handle: *const H) -> Result<Own> {
 /// The queue that blocking operations of this thread pass through: empty before and after. Its ring stays, so that it is
 /// made and told of memory and files once. A thread that ends has one for each operation.
 pub(crate) fn blocking<R>(act: impl FnOnce(&mut Queue) -> Result<R>) -> Result<R> {
+    may_wait()?;
     let mut act = Some(act);
     let mut act = |queue: &mut Queue| act.take().map_or_else(|| Err(ends()), |act| act(queue));
     let used = BLOCKING.try_with(|queue| {

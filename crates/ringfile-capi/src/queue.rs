@@ -34,6 +34,8 @@ pub unsafe extern "C" fn ringfile_queue_create(depth: usize, queue: *mut *mut ri
         if depth > 1 << 20 {
             return Err(Fault::invalid(format!("a depth of {depth} fills no device: 4096 is plenty")));
         }
+        // Freeing it waits.
+        local::may_wait()?;
         let handle = local::add(Queue::with_capacity(depth))?;
         // SAFETY: as the header says.
         unsafe { raw::put(queue, handle, "where the queue is to go") }

@@ -9,6 +9,7 @@ mod logs;
 mod misuse;
 mod operations;
 mod queues;
+mod started;
 
 use std::ffi::{CStr, CString, c_void};
 use std::path::Path;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::iovec;
 
@@ -350,4 +350,49 @@ fn a_read_that_a_thread_of_the_parent_s_waits_for_is_refused_to_the_child() {
     std::io::Write::write_all(&mut &theirs, b"parent").unwrap();
     assert_eq!(well(ringfile_async_read_wait(read)), 6);
     assert_eq!(&page[..6], b"parent");
+}
+
+unsafe extern "C" fn count(context: *mut c_void, _failed: i64) {
+    // SAFETY: a counter that is never freed.
+    unsafe { &*context.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
+}
+
+#[test]
+fn a_batch_that_was_started_ends_in_the_parent_alone() {
+    static ENDS: AtomicUsize = AtomicUsize::new(0);
+    if !apart("tests::forks::a_batch_that_was_started_ends_in_the_parent_alone", &[]) {
+        return;
+    }
+    let context = (&raw const ENDS).cast_mut().cast();
+    let (ours, theirs) = std::io::pipe().unwrap();
+    let (mut pipe, mut batch, mut other, mut page) =
+        (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), vec![0; PAGE]);
+    // SAFETY: memory that is here until the end is reported.
+    unsafe {
+        well(ringfile_open_fd(std::os::fd::AsRawFd::as_raw_fd(&ours), ptr::null(), &mut pipe));
+        well(ringfile_batch_create(ptr::null(), &mut batch));
+        well(ringfile_batch_create(ptr::null(), &mut other));
+        well(ringfile_batch_read(batch, pipe, place(&mut page, 0), PAGE, 0, 0));
+        well(ringfile_batch_start(batch, Some(count), context));
+    }
+    in_a_child(|| {
+        fails(ringfile_batch_run(batch), libc::EBUSY, "");
+        // SAFETY: nothing is begun.
+        unsafe {
+            well(ringfile_batch_read(other, pipe, place(&mut page, 0), PAGE, 0, 0));
+            refused(ringfile_batch_start(other, Some(count), context));
+        }
+        assert_eq!(well(ringfile_batch_run(other)), 0, "it is empty");
+        assert!([0, -libc::EBUSY].contains(&ringfile_batch_cancel(batch)));
+        well(ringfile_batch_free(batch));
+        assert_eq!(ENDS.load(Ordering::SeqCst), 0);
+    });
+    std::io::Write::write_all(&mut &theirs, b"parent").unwrap();
+    while ENDS.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(&page[..6], b"parent");
+    well(ringfile_batch_free(batch));
+    well(ringfile_batch_free(other));
+    well(ringfile_close(pipe));
 }
