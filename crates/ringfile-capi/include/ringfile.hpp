@@ -484,6 +484,22 @@ public:
         return static_cast<std::size_t>(check(ringfile_batch_run(get()), error));
     }
 
+    // Returns at once. One of the library's threads calls the function with the context and the number of operations that
+    // failed; see ringfile_batch_start for what it may do: it must not throw.
+    using done_function = void (*)(void* context, std::int64_t failed);
+    void start(done_function done, void* context) { check(ringfile_batch_start(get(), done, context)); }
+    void start(done_function done, void* context, std::error_code& error) noexcept {
+        check(ringfile_batch_start(get(), done, context), error);
+    }
+    // An eventfd has 1 added to it at the end.
+    void start_eventfd(int eventfd) { check(ringfile_batch_start_eventfd(get(), eventfd)); }
+    void start_eventfd(int eventfd, std::error_code& error) noexcept {
+        check(ringfile_batch_start_eventfd(get(), eventfd), error);
+    }
+    // Asks for it; the end is reported in any case.
+    void cancel() { check(ringfile_batch_cancel(get())); }
+    void cancel(std::error_code& error) noexcept { check(ringfile_batch_cancel(get()), error); }
+
     // The results of the last run, in the order in which operations were added; the batch's until it runs again.
     struct results_view {
         const ringfile_result* first = nullptr;

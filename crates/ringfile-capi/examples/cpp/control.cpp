@@ -2,6 +2,7 @@
 // both ways to hear of an error, on what is open and on what is not.
 //
 // Usage: control [FOLDER], where a file is made and removed; the current folder by default.
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -202,6 +203,35 @@ void change_a_file_by_queue_and_batch(const ringfile::file& file) {
     expect(is_full_of(first, 'e') && is_full_of(second, 'f'), "the parts in their order");
 }
 
+void start_a_batch(const ringfile::file& file) {
+    std::vector<char> data(page_size);
+    auto batch = ringfile::batch::create();
+    const int ended = eventfd(0, EFD_CLOEXEC);
+    std::uint64_t times = 0;
+    std::error_code error;
+    const auto tell = [](void* context, std::int64_t failed) {
+        const std::uint64_t once = failed == 0 ? 1 : 1000;
+        static_cast<void>(!write(*static_cast<int*>(context), &once, sizeof once));
+    };
+    int reports = ended;
+    const auto wait = [&] { return read(ended, &times, sizeof times) == sizeof times && times == 1; };
+    for (int form = 0; form < 4; form++) {
+        batch.read(file, data.data(), page_size, 0);
+        switch (form) {
+            case 0: batch.start(tell, &reports); break;
+            case 1: batch.start(tell, &reports, error); break;
+            case 2: batch.start_eventfd(ended); break;
+            default: batch.start_eventfd(ended, error); break;
+        }
+        expect(!error && wait() && batch.results()[0].result == static_cast<int>(page_size), "the end was told");
+    }
+    twice(batch, FORMS_OF_NONE(cancel));
+    ringfile::batch().start(tell, &reports, error);
+    expect(error == std::errc::bad_file_descriptor, "no batch");
+    batch.start_eventfd(-1, error);
+    expect(error == std::errc::bad_file_descriptor && close(ended) == 0, "no eventfd");
+}
+
 void run_a_batch(const ringfile::file& file) {
     std::vector<char> data(page_size), page(page_size, 'c');
     auto batch = ringfile::batch::create();
@@ -351,6 +381,7 @@ void run(const std::string& folder) {
     read_by_token(file);
     change_a_file_by_queue_and_batch(file);
     run_a_batch(file);
+    start_a_batch(file);
     run_a_queue(file);
     use_memory(file);
     set_and_count(folder);
