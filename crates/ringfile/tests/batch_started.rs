@@ -3,13 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 use std::collections::HashMap;
+use std::future::{Future, IntoFuture};
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::task::Context;
 use std::thread::ThreadId;
 
-use ringfile::{Batch, Done, File, OpenOptions, Pool, Route};
+use ringfile::{Batch, Done, File, OpenOptions, Pool, PoolError, Route, WhenFull};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
@@ -142,6 +145,9 @@ fn the_function_must_not_block_and_may_panic() {
     let end = move |_| {
         let done = reads(&inner, 0..3).run();
         let kinds = done.iter().map(|done| done.result.as_ref().unwrap_err().kind()).collect::<Vec<_>>();
+        let pool = Pool::builder().capacity(4096).when_full(WhenFull::Wait).build().unwrap();
+        let _all = pool.get(4096).unwrap();
+        assert!(matches!(pool.get(4096), Err(PoolError::WouldDeadlock { .. })));
         tell.send(kinds).unwrap();
         ringfile::block_on(async {});
     };
@@ -218,4 +224,35 @@ fn a_batch_is_started_inside_a_loop() {
         reads(&file, 0..8).start(move |done| tell.send(done).unwrap()).unwrap();
     });
     assert!(told.recv().unwrap().iter().enumerate().all(|(page, done)| is_page(done, page)));
+}
+
+#[test]
+fn an_awaited_batch_is_cancelled_before_and_after_it_began() {
+    let (ours, _theirs) = std::io::pipe().unwrap();
+    let pipe = File::from(std::fs::File::from(OwnedFd::from(ours)));
+    let of_pipe = || {
+        let mut batch = Batch::new().in_flight(2);
+        for _ in 0..3 {
+            batch.read(&pipe, Vec::with_capacity(16), 0);
+        }
+        batch.into_future()
+    };
+    let all_cancelled = |done: Vec<Done>| {
+        let is_cancelled = |done: &Done| done.result.as_ref().unwrap_err().errno() == Some(libc::ECANCELED);
+        assert!(done.len() == 3 && done.iter().all(is_cancelled));
+    };
+    let waker = std::task::Waker::noop();
+    let cancelled_after = |polls: usize| {
+        let mut run = of_pipe();
+        for _ in 0..polls {
+            let polled = Pin::new(&mut run).poll(&mut Context::from_waker(waker));
+            assert!(polled.is_pending(), "the pipe is empty");
+        }
+        run.cancel();
+        run
+    };
+    for polls in 0..3 {
+        all_cancelled(futures::executor::block_on(cancelled_after(polls)));
+        all_cancelled(ringfile::block_on(async { cancelled_after(polls).await }));
+    }
 }

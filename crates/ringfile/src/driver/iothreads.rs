@@ -68,6 +68,7 @@ fn start(index: usize) -> io::Result<Arc<Shared>> {
     let (started, starts) = mpsc::sync_channel(1);
     let run = move || {
         IS_ONE.set(true);
+        crate::memory::set_thread_must_not_block(true);
         let shared = super::enter(RingOptions::default());
         let _ = started.send(Arc::clone(&shared));
         let (mut after, mut calls) = (Aftermath::default(), Vec::new());
