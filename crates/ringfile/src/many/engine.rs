@@ -189,6 +189,16 @@ impl Engine {
         driver::cancel_all(&self.handler, &self.drivers);
     }
 
+    /// Asks for the cancellation of everything in flight; each operation gives its result in any case.
+    pub(super) fn cancel_all(&self, source: &mut impl Source) {
+        for index in 0..source.indices() {
+            if source.is_open(index) && source.op(index).at == At::Elsewhere {
+                self.remote.cancel(index);
+            }
+        }
+        driver::cancel_all(&self.handler, &self.drivers);
+    }
+
     /// Asks for the cancellation of one operation, which gives its result in any case.
     fn cancel(&self, source: &mut impl Source, index: u32) {
         match source.op(index).at {

@@ -69,6 +69,12 @@ impl Plan {
         self.ended == self.ops.len()
     }
 
+    /// Starts nothing more: what was not begun is cancelled.
+    #[cold]
+    pub(super) fn stop(&mut self, why: &'static str) {
+        self.stopped = Some(why);
+    }
+
     /// Ends what is left, which can't be carried out: each operation by `end`.
     #[cold]
     pub(super) fn end_all(&mut self, end: impl Fn(&mut Op, &Files)) {

@@ -245,6 +245,12 @@ impl Queue {
         self.entries.is_done(token) == Some(true)
     }
 
+    /// Whether the token names an operation of this queue whose result was not taken.
+    #[must_use]
+    pub fn contains(&self, token: Token) -> bool {
+        self.entries.find(token).is_some()
+    }
+
     /// Submits what was added, waits for one operation, and takes its result.
     ///
     /// # Errors
