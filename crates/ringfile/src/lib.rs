@@ -80,7 +80,7 @@
 //! Versions are never compared: what is refused is given up, piece by piece. Linux 5.6 has what is needed at least;
 //! 5.19 brings registered buffers, 6.1 deferred task work, 6.13 registrations that all threads share, 6.15 vectored
 //! I/O on registered memory. Registering counts against `RLIMIT_MEMLOCK`; where it is refused, I/O goes on
-//! unregistered, with one warning through `tracing`.
+//! unregistered, with one warning through `tracing`; [`refused_registration`] gives the cause.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("ringfile needs Linux: it is a layer over io_uring, which other systems do not have");
@@ -110,7 +110,8 @@ pub use memory::{
     Buffer, ClassMetrics, GetBuffer, HugePages, IoBuf, IoBufMut, Pool, PoolBuilder, PoolError, PoolMetrics,
     RegisteredMemory, StableMemory, WhenFull,
 };
-pub use metrics::{Metrics, metrics, thread_metrics};
+pub use metrics::{ENTER_BUCKETS, Metrics, metrics, thread_metrics};
+pub use ring::{RegistrationRefused, refused_registration};
 pub use runtime::{JoinError, JoinHandle, Panic, Runtime, RuntimeBuilder, block_on, spawn};
 
 /// Sets how many threads carry out operations that threads without a ring of their own await: those of other executors.

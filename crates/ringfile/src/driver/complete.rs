@@ -128,7 +128,12 @@ impl Driver {
             let before = rings.main.enters();
             let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let answer = rings.main.enter(until, at_most);
-            rings.shut &= answer.is_err() || rings.main.enters() == before;
+            let entered = rings.main.enters() != before;
+            rings.shut &= answer.is_err() || !entered;
+            if entered {
+                let (submitted, completed) = rings.main.enter_sizes();
+                self.shared.counters.entered(submitted, completed);
+            }
             if sleeps {
                 self.shared.sleep.woke();
             }

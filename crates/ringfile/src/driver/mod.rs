@@ -568,7 +568,7 @@ pub(crate) fn for_each_driver(look: &mut dyn FnMut(&Counters), last: impl FnOnce
 
 /// The counts of this thread.
 pub(crate) fn thread_counts() -> Metrics {
-    with(|driver| driver.current_counts()).unwrap_or_default()
+    with(|driver| driver.shared.counters.with_histograms(driver.current_counts())).unwrap_or_default()
 }
 
 /// What this thread's ring was made with; makes one to look at where it has none.
