@@ -49,7 +49,9 @@ pub fn run(world: &Arc<World>, mut random: Random) {
 pub fn poll_by_hand(world: &Arc<World>, random: &mut Random) {
     let job = if random.below(4) == 0 { job::any(world, random) } else { world.bag.take(random) };
     let Some(mut job) = job else { return };
-    for _ in 0..1 + random.below(3) {
+    // Often at once now and then, so that one poll comes just when the last operation ends.
+    let polls = if random.below(4) == 0 { 200 } else { 1 + random.below(3) };
+    for _ in 0..polls {
         if job.poll_alone(world, random) {
             return;
         }
