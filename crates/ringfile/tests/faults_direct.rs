@@ -136,10 +136,10 @@ fn a_reader_takes_any_number_of_bytes_for_a_block() {
     for direct in [false, true] {
         let mut options = ring_options();
         let file = options.read(true).direct(direct).buffered_fallback(true).open(&path).unwrap();
-        let pool = Pool::new(8 << 20);
-        for block in [usize::MAX, usize::MAX / 2, (8 << 20) + 1, 0] {
+        let pool = Pool::new(1 << 20);
+        for block in [usize::MAX, usize::MAX / 2, (1 << 30) + 1, 0] {
             block_on(async {
-                let mut reader = file.reader(&pool).block(block).depth(1).range(1..u64::MAX);
+                let mut reader = file.reader(&pool).block(block).depth(1).range(1..3 * PAGE as u64);
                 let mut got = Vec::new();
                 while let Some(piece) = reader.next().await {
                     got.extend_from_slice(&piece.unwrap());
@@ -149,6 +149,10 @@ fn a_reader_takes_any_number_of_bytes_for_a_block() {
                 }
                 assert_eq!(got.len(), 3 * PAGE - 1, "{block}");
                 assert_content(&got, 1);
+                if block > 0 {
+                    let error = file.reader(&pool).block(block).next().await.unwrap().unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::InvalidInput, "the pool is smaller: {error}");
+                }
             });
         }
     }

@@ -9,7 +9,7 @@ mod durable;
 mod io;
 mod open;
 mod stream;
-mod unaligned;
+pub(crate) mod unaligned;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;

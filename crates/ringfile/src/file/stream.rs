@@ -13,7 +13,7 @@ use super::File;
 use super::io::Operation;
 use crate::driver::{Ended, Kind, Request};
 use crate::error::{Error, Result};
-use crate::memory::{Buffer, Held, Pool, PoolError};
+use crate::memory::{Buffer, Held, LARGEST, Pool, PoolError};
 
 /// A stream of a file's content as [`Bytes`], with reads in flight ahead of what was taken.
 ///
@@ -79,12 +79,11 @@ impl Reader {
         Self { file, pool, block: 256 << 10, depth: 4, next, end, in_flight: VecDeque::new(), memory: None }
     }
 
-    /// Sets how many bytes one read asks for; 256 KiB by default. Rounded up to the file's alignment, and no more than the
-    /// largest buffer that the pool can give. The first piece is shorter where the range begins between two multiples of
-    /// the alignment.
+    /// Sets how many bytes one read asks for; 256 KiB by default, at most 1 GiB, the largest buffer of any pool. Rounded up
+    /// to the file's alignment. The first piece is shorter where the range begins between two multiples of the alignment.
     #[must_use]
     pub fn block(mut self, bytes: usize) -> Self {
-        self.block = bytes;
+        self.block = bytes.clamp(1, LARGEST);
         self
     }
 
@@ -114,8 +113,7 @@ impl Reader {
             let alignment = self.file.alignment().bytes;
             // A first read that begins inside a block ends with one, so that the others fit direct I/O.
             let past = (self.next % alignment as u64) as usize;
-            let largest = self.pool.largest() / alignment * alignment;
-            let most = self.block.min(largest).max(1).next_multiple_of(alignment) - past;
+            let most = self.block.next_multiple_of(alignment) - past;
             let wanted = (self.end - self.next).min(most as u64) as usize;
             let Some(buffer) = self.take_memory(wanted.next_multiple_of(alignment), context)? else {
                 return Ok(());

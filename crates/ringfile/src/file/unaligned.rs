@@ -1,15 +1,15 @@
-//! Direct reads that do not fit: exactly the bytes asked for, through aligned memory.
+//! Direct reads that do not fit: exactly the bytes asked for, in pieces that fit, for futures, batches and queues.
 //!
-//! What always holds: the blocks read are those that the range touches, each once; the memory they pass through is
-//! the library's own small reserve, never the user's pool, which may be full.
+//! What always holds: the blocks read are those that the range touches, each once; what can be read into the user's memory
+//! is, and the rest passes through the library's own small reserve, never the user's pool, which may be full.
 
 use std::ops::Deref;
 
 use super::io::Operation;
 use super::{Alignment, File};
-use crate::driver::{Ended, Kind, Multiples, Request};
+use crate::driver::{Ended, Finished, Kind, Multiples, Request};
 use crate::error::Error;
-use crate::memory::{Buffer, Held, reserve};
+use crate::memory::{Held, reserve};
 
 /// What one read into the reserve covers at most.
 const CHUNK: usize = 256 << 10;
@@ -30,81 +30,181 @@ pub(super) fn fits(request: &Request, held: &Held, direct: Multiples) -> bool {
     held.parts().all(|part| fits(part.ptr, if is_read { part.capacity } else { part.len }))
 }
 
+/// How far such a read is. Starts nothing itself: who drives it begins a piece, carries it out, and ends it.
+#[derive(Default)]
+pub(crate) struct Pieces {
+    done: usize,
+    piece: Piece,
+}
+
+/// The piece that was begun last.
+enum Piece {
+    /// Whole blocks of so many bytes, right into the user's memory.
+    Into { want: usize },
+    /// Blocks of the reserve, which begin with bytes that nobody asked for. Kept, as the file may turn buffered meanwhile.
+    Through { skipped: usize },
+}
+
+impl Default for Piece {
+    fn default() -> Self {
+        Self::Into { want: 0 }
+    }
+}
+
+impl Pieces {
+    /// The bytes that are read.
+    pub(crate) fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Begins the next piece of `request`: returns what to read, and the memory to read it into, which may be `held`.
+    ///
+    /// # Errors
+    /// No memory for the reserve.
+    pub(crate) fn begin(
+        &mut self,
+        request: &Request,
+        alignment: Alignment,
+        held: &mut Held,
+    ) -> Result<(Request, Held), Error> {
+        let Alignment { bytes: block, memory } = alignment;
+        let (at, left) = (request.offset + self.done as u64, request.want - self.done);
+        let skipped = (at % block as u64) as usize;
+        let memory_fits = held.count() == 1
+            && held.part(0).is_some_and(|part| (part.ptr.addr() + self.done).is_multiple_of(memory));
+        let body = left - left % block;
+        if skipped == 0 && memory_fits && body > 0 {
+            self.piece = Piece::Into { want: body };
+            let piece = Request { kind: Kind::Read, offset: at, start: self.done, want: body, ..*request };
+            return Ok((piece, std::mem::take(held)));
+        }
+        let want = (skipped + left).next_multiple_of(block).min(CHUNK.max(block));
+        let blocks = reserve().try_get(want).map_err(|error| Error::from(error).after(self.done))?;
+        self.piece = Piece::Through { skipped };
+        let piece = Request { kind: Kind::Read, offset: at - skipped as u64, start: 0, want, ..*request };
+        Ok((piece, Held::Pooled(blocks)))
+    }
+
+    /// Takes the end of the piece; returns that of the whole read, where this was the last.
+    pub(crate) fn end(&mut self, request: &Request, held: &mut Held, finished: Finished) -> Option<Ended> {
+        let Finished { held: memory, ended: Ended { done, errno } } = finished;
+        let left = request.want - self.done;
+        let (moved, asked) = match (&self.piece, memory) {
+            (Piece::Into { want }, memory) => {
+                *held = memory;
+                (done, *want)
+            }
+            (Piece::Through { skipped }, Held::Pooled(blocks)) => {
+                let got = blocks.get(*skipped..).unwrap_or_default();
+                let moved = got.len().min(left);
+                held.copy_in(self.done, &got[..moved]);
+                (moved, left.min(blocks.capacity() - skipped))
+            }
+            // In a forked child, the blocks are the parent's.
+            (Piece::Through { .. }, _) => (0, left),
+        };
+        self.done += moved;
+        let is_over = errno != 0 || moved < asked || self.done == request.want;
+        is_over.then(|| {
+            held.copy_in(self.done, &[]);
+            Ended { done: self.done, errno }
+        })
+    }
+
+    /// Takes the memory of a piece back that could not be carried out.
+    pub(crate) fn give_back(&self, held: &mut Held, memory: Held) {
+        if let Piece::Into { .. } = self.piece {
+            *held = memory;
+        }
+        held.copy_in(self.done, &[]);
+    }
+}
+
 /// Reads as `request` says, whatever its alignment.
 pub(super) async fn read(
     file: impl Deref<Target = File>,
     request: Request,
     mut held: Held,
 ) -> (Held, Result<Ended, Error>) {
-    let Alignment { bytes: block, memory } = file.alignment();
-    let mut done = 0;
-    while done < request.want {
-        let at = request.offset + done as u64;
-        let left = request.want - done;
-        let body = match held.part(0) {
-            Some(part)
-                if held.count() == 1
-                    && (part.ptr.addr() + done) % memory == 0
-                    && at.is_multiple_of(block as u64) =>
-            {
-                left - left % block
-            }
-            _ => 0,
+    let mut pieces = Pieces::default();
+    loop {
+        let (piece, memory) = match pieces.begin(&request, file.alignment(), &mut held) {
+            Ok(begun) => begun,
+            Err(error) => return (held, Err(error)),
         };
-        let (moved, asked, errno) = if body > 0 {
-            let part = Request { kind: Kind::Read, offset: at, start: done, want: body, ..request };
-            let mut read = Operation::new(&*file, part, held);
-            let result = (&mut read).await;
-            held = read.take_held();
-            match result {
-                Ok(ended) => (ended.done, body, ended.errno),
-                Err(error) => {
-                    held.copy_in(done, &[]);
-                    return (held, Err(error.after(done)));
+        let mut read = Operation::new(&*file, piece, memory);
+        let result = (&mut read).await;
+        let memory = read.take_held();
+        match result {
+            Ok(ended) => {
+                if let Some(ended) = pieces.end(&request, &mut held, Finished { held: memory, ended }) {
+                    return (held, Ok(ended));
                 }
             }
-        } else {
-            match through_the_reserve(&file, at, left, block).await {
-                Ok((bounced, skipped, asked, errno)) => {
-                    let got = &bounced[skipped.min(bounced.len())..];
-                    let moved = got.len().min(asked);
-                    held.copy_in(done, &got[..moved]);
-                    (moved, asked, errno)
-                }
-                Err(error) => {
-                    held.copy_in(done, &[]);
-                    return (held, Err(error.after(done)));
-                }
+            Err(error) => {
+                pieces.give_back(&mut held, memory);
+                return (held, Err(error.after(pieces.done())));
             }
-        };
-        done += moved;
-        if errno != 0 || moved < asked {
-            held.copy_in(done, &[]);
-            return (held, Ok(Ended { done, errno }));
         }
     }
-    (held, Ok(Ended { done, errno: 0 }))
 }
 
-/// Reads the blocks that the range begins with, or all of them. Gives them, where the range begins in them, how many
-/// bytes of it they may hold, and the errno.
-async fn through_the_reserve(
-    file: &File,
-    at: u64,
-    left: usize,
-    block: usize,
-) -> Result<(Buffer, usize, usize, i32), Error> {
-    let skipped = (at % block as u64) as usize;
-    let most = CHUNK.max(block);
-    let len = (skipped + left).next_multiple_of(block).min(most);
-    let bounce = reserve().get_async(len).await?;
-    let first = at - skipped as u64;
-    let request =
-        Request { kind: Kind::Read, op_flags: 0, offset: first, start: 0, want: len, linked: false };
-    let mut read = Operation::new(file, request, Held::Pooled(bounce));
-    let ended = (&mut read).await?;
-    match read.take_held() {
-        Held::Pooled(bounce) => Ok((bounce, skipped, left.min(len - skipped), ended.errno)),
-        _ => Err(Error::new(std::io::ErrorKind::Other, "unaligned direct read")),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::testing::Rng;
+    use crate::memory::{Buffer, Pool};
+
+    const BLOCK: usize = 512;
+    const ALIGNMENT: Alignment = Alignment { bytes: BLOCK, memory: BLOCK };
+
+    /// Reads from `file` as the kernel would. Returns the buffer, the bytes that it has, and how many pieces went right into
+    /// it.
+    fn read(file: &[u8], offset: usize, buffer: Buffer) -> (Buffer, usize, usize) {
+        let want = buffer.capacity();
+        let request =
+            Request { kind: Kind::Read, op_flags: 0, offset: offset as u64, start: 0, want, linked: false };
+        let (mut held, mut pieces) = (Held::Pooled(buffer), Pieces::default());
+        let (mut into, mut seen) = (0, offset / BLOCK * BLOCK);
+        loop {
+            let (piece, mut memory) = pieces.begin(&request, ALIGNMENT, &mut held).unwrap();
+            let at = piece.offset as usize;
+            assert_eq!((at, piece.want % BLOCK), (seen, 0), "each block once");
+            let address = memory.part(0).unwrap().ptr.addr() + piece.start;
+            assert_eq!(address % BLOCK, 0);
+            into += usize::from(matches!(held, Held::None));
+            let got = &file[at.min(file.len())..(at + piece.want).min(file.len())];
+            memory.copy_in(piece.start, got);
+            seen = at + piece.want;
+            let finished = Finished { held: memory, ended: Ended { done: got.len(), errno: 0 } };
+            if let Some(ended) = pieces.end(&request, &mut held, finished) {
+                let Held::Pooled(buffer) = held else { panic!("the buffer is gone") };
+                return (buffer, ended.done, into);
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_give_just_the_bytes_asked_for_wherever_the_memory_is() {
+        let mut random = Rng::new();
+        let file: Vec<u8> = (0..600_000_usize).map(|at| (at / 7 % 251) as u8).collect();
+        let pool = Pool::new(4 << 20);
+        for _ in 0..500 {
+            let offset = random.below(file.len() as u64 + 1000) as usize;
+            let most = if random.below(10) == 0 { 500_000 } else { 3000 };
+            let want = 1 + random.below(most) as usize;
+            let odd = [0, 0, BLOCK, 1, 100][random.below(5) as usize];
+            let mut whole = pool.get(odd + want).unwrap();
+            whole.resize(odd, 0);
+            let buffer = if odd == 0 { whole } else { whole.split_off(odd) };
+            let want = buffer.capacity();
+            let (buffer, done, into) = read(&file, offset, buffer);
+            let expected = &file[offset.min(file.len())..(offset + want).min(file.len())];
+            assert_eq!((&buffer[..], done), (expected, expected.len()), "{want} bytes at {offset}");
+            let at_block =
+                usize::from(offset.is_multiple_of(BLOCK) && odd.is_multiple_of(BLOCK) && want >= BLOCK);
+            assert!(into >= at_block, "aligned blocks need no copy");
+        }
+        assert_eq!(pool.metrics().in_use, 0);
     }
 }

@@ -86,8 +86,9 @@ const MOST_OPERATIONS: usize = u32::MAX as usize;
 ///
 /// The result of that operation says so, and the others are done: an offset whose end is beyond 2^63 bytes
 /// (`InvalidInput`), a file that was opened for the other direction (`EBADF`), a direct write that does not fit the
-/// file's [alignment](File::alignment) (`InvalidInput`, with the multiple that is needed). A direct read that does not fit
-/// goes through aligned memory of the library's own, 256 KiB at a time. A read with no capacity, and an empty write, give
+/// file's [alignment](File::alignment) (`InvalidInput`, with the multiple that is needed). Of a direct read that
+/// does not fit, the whole blocks go right into its buffer where the memory is aligned, and the rest through memory of the
+/// library's own, 256 KiB at a time. A read with no capacity, and an empty write, give
 /// 0 without I/O. What was added when there was no memory left for more operations, or 2^32 of them, is not carried out
 /// (`OutOfMemory`), and its buffer is dropped.
 #[must_use = "nothing is read or written until the batch is run or awaited"]

@@ -10,11 +10,9 @@ use super::files::Files;
 use super::{AnyBuffer, Done};
 use crate::driver::{self, Ended, Finished, Kind, Place, Request};
 use crate::error::Error;
+use crate::file::unaligned::Pieces;
 use crate::file::{Advice, AllocateMode, File, RangeSync, check};
-use crate::memory::{Buffer, Held, IoBuf, IoBufMut, reserve};
-
-/// What one pass through aligned memory covers at most; the reserve keeps 8 MiB.
-const CHUNK: usize = 256 << 10;
+use crate::memory::{Buffer, Held, IoBuf, IoBufMut};
 
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -125,11 +123,8 @@ pub(super) struct Op {
     pub at: At,
     /// The next operation of its group.
     pub next: u32,
-    /// Bytes that came through aligned memory so far.
-    done: usize,
-    through_reserve: bool,
-    /// Bytes at the beginning of the chunk that nobody asked for. Kept, as the file may turn buffered meanwhile.
-    skipped: usize,
+    /// How far a direct read is that does not fit.
+    pieces: Option<Pieces>,
     fell_back: bool,
 }
 
@@ -144,9 +139,7 @@ impl Op {
             stage: Stage::Waiting,
             at: At::Nowhere,
             next: NONE,
-            done: 0,
-            through_reserve: false,
-            skipped: 0,
+            pieces: None,
             fell_back: false,
         }
     }
@@ -160,13 +153,13 @@ impl Op {
         }
         if self.request.want == 0 {
             self.end_with(Ended { done: 0, errno: 0 });
-        } else if self.through_reserve {
-            return self.begin_chunk(file);
+        } else if self.pieces.is_some() {
+            return self.begin_piece(file);
         }
         match check::fits(file, &self.request, &self.held) {
             Ok(_) if self.is_over() => None,
             Ok(true) => Some((self.request, std::mem::take(&mut self.held))),
-            Ok(false) => self.begin_chunk(file),
+            Ok(false) => self.begin_piece(file),
             Err(error) => {
                 self.refuse(error);
                 None
@@ -174,31 +167,17 @@ impl Op {
         }
     }
 
-    /// The next blocks of a direct read that does not fit, into memory that does.
+    /// Begins the next piece of a direct read that does not fit.
     #[cold]
-    fn begin_chunk(&mut self, file: &File) -> Option<(Request, Held)> {
-        self.through_reserve = true;
-        let block = file.alignment().bytes;
-        let at = self.request.offset + self.done as u64;
-        let skipped = (at % block as u64) as usize;
-        self.skipped = skipped;
-        let want = (skipped + self.request.want - self.done).next_multiple_of(block).min(CHUNK.max(block));
-        match reserve().try_get(want) {
-            Ok(scratch) => {
-                let request = Request { offset: at - skipped as u64, want, ..self.request };
-                Some((request, Held::Pooled(scratch)))
-            }
-            Err(error) => {
-                self.refuse(Error::from(error).after(self.done));
-                None
-            }
-        }
+    fn begin_piece(&mut self, file: &File) -> Option<(Request, Held)> {
+        let pieces = self.pieces.get_or_insert_default();
+        pieces.begin(&self.request, file.alignment(), &mut self.held).map_err(|error| self.refuse(error)).ok()
     }
 
     /// Takes what a driver gave. False where the operation must begin again, for the rest of it.
     #[inline]
     pub(super) fn end(&mut self, files: &Files, finished: Finished) -> bool {
-        if self.through_reserve || finished.ended.errno != 0 {
+        if self.pieces.is_some() || finished.ended.errno != 0 {
             return self.end_otherwise(files.get(self.file), finished);
         }
         self.held = finished.held;
@@ -207,42 +186,34 @@ impl Op {
     }
 
     #[cold]
-    fn end_otherwise(&mut self, file: &File, Finished { held, ended }: Finished) -> bool {
-        let scratch = if self.through_reserve {
-            Some(held)
-        } else {
-            self.held = held;
-            None
-        };
+    fn end_otherwise(&mut self, file: &File, finished: Finished) -> bool {
+        let ended = finished.ended;
         if ended.errno == libc::EINVAL && !self.fell_back && check::falls_back(file, ended) {
             self.fell_back = true;
-            (self.through_reserve, self.done) = (false, 0);
+            self.take_back(finished.held);
             self.stage = Stage::Waiting;
             return false;
         }
-        if let Some(scratch) = scratch {
-            return self.end_chunk(&scratch, ended);
+        let over = match &mut self.pieces {
+            Some(pieces) => pieces.end(&self.request, &mut self.held, finished),
+            None => {
+                self.held = finished.held;
+                Some(ended)
+            }
+        };
+        match over {
+            Some(ended) => self.end_with(ended),
+            None => self.stage = Stage::Waiting,
         }
-        self.end_with(ended);
-        true
+        over.is_some()
     }
 
-    #[cold]
-    fn end_chunk(&mut self, scratch: &Held, ended: Ended) -> bool {
-        let (mut moved, mut is_last) = (0, true);
-        if let Held::Pooled(scratch) = scratch {
-            let got = scratch.get(self.skipped..).unwrap_or_default();
-            moved = got.len().min(self.request.want - self.done);
-            self.held.copy_in(self.done, &got[..moved]);
-            is_last = scratch.len() < scratch.capacity();
+    /// Takes back the memory of what was not carried out.
+    fn take_back(&mut self, held: Held) {
+        match &self.pieces {
+            Some(pieces) => pieces.give_back(&mut self.held, held),
+            None => self.held = held,
         }
-        self.done += moved;
-        if ended.errno != 0 || is_last || self.done == self.request.want {
-            self.end_with(Ended { done: self.done, errno: ended.errno });
-            return true;
-        }
-        self.stage = Stage::Waiting;
-        false
     }
 
     #[inline]
@@ -254,23 +225,32 @@ impl Op {
     }
 
     pub(super) fn refuse(&mut self, error: Error) {
-        self.show_nothing();
+        self.show_done();
         self.stage = Stage::Refused(error);
     }
 
     /// Takes back what could not be carried out.
     #[cold]
     pub(super) fn refuse_with(&mut self, held: Held, error: Error, files: &Files) {
-        if !self.through_reserve {
-            self.held = held;
-        }
+        self.take_back(held);
         let error = error.on(files.get(self.file).path());
+        let error = match &self.pieces {
+            Some(pieces) => error.after(pieces.done()),
+            None => error,
+        };
         self.refuse(if self.request.kind.moves_data() { error.at(self.request.offset) } else { error });
     }
 
     pub(super) fn cancel(&mut self, why: &'static str) {
         self.show_nothing();
         self.stage = Stage::Cancelled(why);
+    }
+
+    /// A read that did not come to its end leaves a buffer that shows what it gave.
+    fn show_done(&mut self) {
+        if self.request.kind.is_read() {
+            self.held.copy_in(self.pieces.as_ref().map_or(0, Pieces::done), &[]);
+        }
     }
 
     /// A read that gave nothing leaves a buffer that shows nothing.

@@ -42,7 +42,7 @@ mod region;
 mod slow;
 mod sync;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod waiters;
 
 pub use self::buffer::Buffer;

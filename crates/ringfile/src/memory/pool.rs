@@ -158,8 +158,9 @@ impl Pool {
     /// can be thawed once those are dropped. Returns them untouched, with their owner, if they are empty or not frozen
     /// memory of this pool: `Bytes` of another owner too, even if that owner has a buffer of this pool.
     ///
-    /// `Bytes` of an owner that itself holds frozen bytes of this pool count as these: the owner is dropped to see whether
-    /// it had the last of them.
+    /// `Bytes` of an owner that itself holds frozen bytes of this pool count as these: their owner is given up to see whether
+    /// it had the last of them. What is returned then holds the pool's memory, and that owner no more, which is dropped with
+    /// its other clones, or at once if it has none.
     ///
     /// ```
     /// let pool = ringfile::Pool::new(1 << 20);
@@ -190,11 +191,6 @@ impl Pool {
     /// ```
     pub fn metrics(&self) -> PoolMetrics {
         self.core().metrics()
-    }
-
-    /// Returns the most bytes that one buffer can have.
-    pub(crate) fn largest(&self) -> usize {
-        self.core().largest()
     }
 
     #[inline]

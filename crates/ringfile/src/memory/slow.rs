@@ -107,19 +107,14 @@ impl Inner {
 }
 
 impl Core {
-    /// Returns the most bytes that one buffer can have, however empty the pool is.
-    pub(super) fn largest(&self) -> usize {
+    /// Fails if `n` bytes can never be had, however empty the pool is.
+    pub(super) fn check_size(&self, n: usize) -> Result<(), PoolError> {
         let within = self.options.capacity.min(LARGEST) & !(self.options.align - 1);
         let outside = match self.options.when_full {
             WhenFull::Outside { limit } => limit & !(page_size() - 1),
             _ => 0,
         };
-        within.max(outside)
-    }
-
-    /// Fails if `n` bytes can never be had.
-    pub(super) fn check_size(&self, n: usize) -> Result<(), PoolError> {
-        let largest = self.largest();
+        let largest = within.max(outside);
         if n <= largest && largest > 0 { Ok(()) } else { Err(PoolError::TooLarge { requested: n, largest }) }
     }
 
