@@ -1,15 +1,17 @@
 //! One measurement as every engine gets it, and the sequence of operations that a task of it does.
 //!
 //! What must hold: with `--verify` no two tasks ever touch the same block, so that a block's contents are
-//! always known; without it every task may touch any block, as with fio.
+//! always known; without it the tasks of a thread take their operations from the thread's [`Share`].
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cli::{Buffers, Executor, Route, Rw};
+use crate::cli::{Access, Buffers, Executor, Route, Rw};
 use crate::random::Random;
+use crate::share::{Share, part_of};
 use crate::verify::Verifier;
 
 /// How reads are put together to batches.
@@ -19,6 +21,18 @@ pub struct Batching {
     pub size: usize,
     /// Batches in flight for each thread.
     pub inflight: usize,
+}
+
+/// When the loop of `ringfile-queue` and fio's own loop submit and collect, by fio's job options of the same names. `None`
+/// keeps the engine's default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BatchSettings {
+    /// Operations submitted together.
+    pub submit: Option<usize>,
+    /// Completions to wait for.
+    pub complete: Option<usize>,
+    /// The loop adds operations again when at most this many are in flight.
+    pub low: Option<usize>,
 }
 
 /// One measurement: what to do, how much in parallel, how long.
@@ -40,6 +54,8 @@ pub struct Job {
     pub parts: usize,
     /// Reads go in batches of this shape.
     pub batching: Option<Batching>,
+    /// When an engine with a queue submits and collects.
+    pub settings: BatchSettings,
     /// Which way the library's operations go.
     pub route: Route,
     /// Who runs the library's tasks.
@@ -48,8 +64,12 @@ pub struct Job {
     pub direct: bool,
     /// Time that is not counted, before.
     pub warmup: Duration,
-    /// Time that is measured.
+    /// Longest time that is measured. A run with an amount, or with [`Access::Once`], ends when its operations are done.
     pub duration: Duration,
+    /// Which blocks operations take.
+    pub access: Access,
+    /// Operations of all threads together; `None` without a limit.
+    pub amount: Option<u64>,
     /// What the random offsets are drawn from: processes that measure together have different ones.
     pub seed: u64,
     /// Contents to check.
@@ -57,9 +77,9 @@ pub struct Job {
 }
 
 impl Job {
-    /// Blocks that one thread goes through in order, when access is sequential: each has a part of its own.
-    pub fn blocks_per_thread(&self) -> u64 {
-        self.blocks / self.numjobs as u64
+    /// Blocks of one thread. Threads have separate parts in sequential access and with [`Access::Once`].
+    pub fn part(&self, thread: usize) -> Range<u64> {
+        part_of(self.blocks, self.numjobs, thread)
     }
 
     /// Reads in a batch; 1 where there are none.
@@ -72,39 +92,49 @@ impl Job {
         self.batching.map_or(1, |batching| batching.inflight)
     }
 
-    /// Offsets of random blocks, a sequence of its own for each number.
-    pub fn offsets(&self, number: usize) -> Offsets {
-        Offsets { block: self.block, blocks: self.blocks, random: self.random(number as u64) }
+    /// Offsets of random blocks of a share, a sequence of its own for each number.
+    pub fn offsets(&self, number: usize, share: &Arc<Share>) -> Offsets {
+        Offsets {
+            block: self.block,
+            blocks: self.blocks,
+            access: self.access,
+            share: share.clone(),
+            random: self.random(number as u64),
+        }
     }
 
-    fn random(&self, number: u64) -> Random {
+    /// Random numbers, a sequence of its own for each number.
+    pub fn random(&self, number: u64) -> Random {
         Random::new((self.seed << 32) + number + 1)
     }
 
-    /// The sequences of one thread's tasks.
-    pub fn tasks(&self, thread: usize) -> Vec<Task> {
+    /// The sequences of one thread's tasks, which take from its share.
+    pub fn tasks(&self, thread: usize, share: &Arc<Share>) -> Vec<Task> {
         let shared_position = Rc::new(Cell::new(0));
-        (0..self.iodepth).map(|index| self.task(thread, index, &shared_position)).collect()
+        (0..self.iodepth).map(|index| self.task(thread, index, share, &shared_position)).collect()
     }
 
-    fn task(&self, thread: usize, index: usize, shared_position: &Rc<Cell<u64>>) -> Task {
-        let per_thread = self.blocks_per_thread();
+    fn task(&self, thread: usize, index: usize, share: &Arc<Share>, shared_position: &Rc<Cell<u64>>) -> Task {
+        let part = self.part(thread);
+        let per_thread = part.end - part.start;
         let (thread, index, depth) = (thread as u64, index as u64, self.iodepth as u64);
         let (number, tasks) = (thread * depth + index, self.numjobs as u64 * depth);
-        let thread_start = thread * per_thread;
         let position = || if self.verify.is_some() { Rc::default() } else { shared_position.clone() };
         let (range, order) = match (self.rw.random(), self.verify.is_some()) {
-            (true, false) => (Range { first: 0, step: 1, count: self.blocks }, Order::Random),
+            (true, false) => {
+                let order = if self.access == Access::Once { Order::Once } else { Order::Random };
+                (Blocks { first: 0, step: 1, count: self.blocks }, order)
+            }
             (true, true) => (
-                Range { first: number, step: tasks, count: (self.blocks - number).div_ceil(tasks) },
+                Blocks { first: number, step: tasks, count: (self.blocks - number).div_ceil(tasks) },
                 Order::Random,
             ),
             (false, false) => {
-                (Range { first: thread_start, step: 1, count: per_thread }, Order::InTurn(position()))
+                (Blocks { first: part.start, step: 1, count: per_thread }, Order::InTurn(position()))
             }
             (false, true) => {
                 let count = (per_thread - index).div_ceil(depth);
-                (Range { first: thread_start + index, step: depth, count }, Order::InTurn(position()))
+                (Blocks { first: part.start + index, step: depth, count }, Order::InTurn(position()))
             }
         };
         Task {
@@ -113,6 +143,7 @@ impl Job {
             range,
             order,
             random: self.random(number),
+            share: share.clone(),
             verify: self.verify.clone(),
         }
     }
@@ -120,7 +151,7 @@ impl Job {
 
 /// The blocks `first`, `first + step`, … of which there are `count`.
 #[derive(Debug)]
-struct Range {
+struct Blocks {
     first: u64,
     step: u64,
     count: u64,
@@ -128,7 +159,10 @@ struct Range {
 
 #[derive(Debug)]
 enum Order {
+    /// Any of the blocks.
     Random,
+    /// The share's own order, in which each block comes once.
+    Once,
     /// The next position, shared by the tasks of a thread.
     InTurn(Rc<Cell<u64>>),
 }
@@ -138,13 +172,33 @@ enum Order {
 pub struct Offsets {
     block: u64,
     blocks: u64,
+    access: Access,
+    share: Arc<Share>,
     random: Random,
 }
 
 impl Offsets {
-    /// The next one, in bytes.
-    pub fn next(&mut self) -> u64 {
-        self.random.below(self.blocks) * self.block
+    /// Replaces `offsets` by the next `count` offsets in bytes, or by fewer at the end of the work.
+    pub fn take(&mut self, count: usize, offsets: &mut Vec<u64>) {
+        offsets.clear();
+        for number in self.share.take(count as u64) {
+            offsets.push(self.of(number));
+        }
+    }
+
+    /// Returns the next offset in bytes; `None` at the end of the work.
+    pub fn next(&mut self) -> Option<u64> {
+        let number = self.share.take(1).next()?;
+        Some(self.of(number))
+    }
+
+    /// The offset of the operation with that number in the share.
+    fn of(&mut self, number: u64) -> u64 {
+        let block = match self.access {
+            Access::Once => self.share.block(number),
+            Access::Any => self.random.below(self.blocks),
+        };
+        block * self.block
     }
 }
 
@@ -169,17 +223,20 @@ impl Operation {
 pub struct Task {
     rw: Rw,
     block: u64,
-    range: Range,
+    range: Blocks,
     order: Order,
     random: Random,
+    share: Arc<Share>,
     verify: Option<Arc<Verifier>>,
 }
 
 impl Task {
-    /// The next operation.
-    pub fn next(&mut self) -> Operation {
+    /// Returns the next operation; `None` at the end of the work.
+    pub fn next(&mut self) -> Option<Operation> {
+        let number = self.share.take(1).next()?;
         let index = match &self.order {
             Order::Random => self.random.below(self.range.count),
+            Order::Once => self.share.block(number),
             Order::InTurn(position) => {
                 let index = position.get();
                 position.set(if index + 1 < self.range.count { index + 1 } else { 0 });
@@ -191,7 +248,7 @@ impl Task {
             Rw::Write | Rw::RandWrite => true,
             Rw::RandRw => self.random.bits() >> 63 == 1,
         };
-        Operation { offset: (self.range.first + index * self.range.step) * self.block, write }
+        Some(Operation { offset: (self.range.first + index * self.range.step) * self.block, write })
     }
 
     /// Fills a buffer with what the writes carry when contents are not checked.
@@ -225,11 +282,12 @@ impl Task {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    fn job(rw: Rw, numjobs: usize, iodepth: usize, blocks: u64, verify: bool) -> Job {
+    /// A job with blocks of 512 bytes.
+    pub fn job(rw: Rw, numjobs: usize, iodepth: usize, blocks: u64, verify: bool) -> Job {
         Job {
             rw,
             block: 512,
@@ -240,6 +298,9 @@ mod tests {
             parts: 1,
             seed: 0,
             batching: None,
+            settings: BatchSettings::default(),
+            access: Access::Any,
+            amount: None,
             route: Route::Auto,
             executor: Executor::Ringfile,
             direct: false,
@@ -249,14 +310,18 @@ mod tests {
         }
     }
 
+    fn tasks(job: &Job, thread: usize) -> Vec<Task> {
+        job.tasks(thread, &Arc::new(Share::of_job(job).swap_remove(thread)))
+    }
+
     fn offsets(task: &mut Task, count: usize) -> Vec<u64> {
-        (0..count).map(|_| task.next().offset / 512).collect()
+        (0..count).map_while(|_| task.next()).map(|operation| operation.offset / 512).collect()
     }
 
     #[test]
     fn threads_read_their_own_part_in_order() {
         let job = job(Rw::Read, 2, 2, 8, false);
-        let mut tasks = job.tasks(1);
+        let mut tasks = tasks(&job, 1);
         let mut seen = Vec::new();
         for turn in 0..6 {
             seen.extend(offsets(&mut tasks[turn % 2], 1));
@@ -270,7 +335,7 @@ mod tests {
             let job = job(rw, 2, 3, blocks, true);
             let mut owners: Vec<HashSet<u64>> = Vec::new();
             for thread in 0..2 {
-                for mut task in job.tasks(thread) {
+                for mut task in tasks(&job, thread) {
                     owners.push(offsets(&mut task, 1000).into_iter().collect());
                 }
             }
@@ -287,17 +352,45 @@ mod tests {
     #[test]
     fn random_tasks_cover_the_file_and_differ() {
         let job = job(Rw::RandRead, 1, 2, 16, false);
-        let mut tasks = job.tasks(0);
+        let mut tasks = tasks(&job, 0);
         let (one, two) = (offsets(&mut tasks[0], 500), offsets(&mut tasks[1], 500));
         assert_ne!(one, two);
         assert_eq!(one.into_iter().collect::<HashSet<_>>(), (0..16).collect());
     }
 
     #[test]
+    fn tasks_and_batches_of_all_threads_take_each_block_once() {
+        for rw in [Rw::RandRead, Rw::Read] {
+            let job = Job { access: Access::Once, ..job(rw, 3, 4, 101, false) };
+            let mut tasks: Vec<Task> = (0..3).flat_map(|thread| tasks(&job, thread)).collect();
+            // In turns of one for each, and one turn more than there can be.
+            let mut blocks: Vec<u64> = (0..102)
+                .flat_map(|_| tasks.iter_mut().flat_map(|task| offsets(task, 1)).collect::<Vec<_>>())
+                .collect();
+            blocks.sort_unstable();
+            assert_eq!(blocks, (0..101).collect::<Vec<_>>(), "{rw:?}");
+        }
+        let job = Job { access: Access::Once, ..job(Rw::RandRead, 2, 4, 101, false) };
+        let mut blocks = Vec::new();
+        for (number, share) in Share::of_job(&job).into_iter().enumerate() {
+            let share = Arc::new(share);
+            let (mut one, mut other) = (job.offsets(2 * number, &share), job.offsets(2 * number + 1, &share));
+            let mut taken = Vec::new();
+            for _ in 0..101 {
+                one.take(7, &mut taken);
+                blocks.append(&mut taken);
+                blocks.extend(other.next());
+            }
+        }
+        blocks.sort_unstable();
+        assert_eq!(blocks, (0..101).map(|block| block * 512).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn half_of_randrw_writes() {
         let job = job(Rw::RandRw, 1, 1, 16, false);
-        let mut task = job.tasks(0).remove(0);
-        let writes = (0..10_000).filter(|_| task.next().write).count();
+        let mut task = tasks(&job, 0).remove(0);
+        let writes = (0..10_000).filter_map(|_| task.next()).filter(|operation| operation.write).count();
         assert!((4500..5500).contains(&writes), "{writes}");
     }
 }

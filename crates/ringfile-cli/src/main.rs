@@ -22,6 +22,8 @@ mod perf;
 mod progress;
 mod random;
 mod report;
+mod share;
+mod shuffle;
 mod sys;
 mod terminal;
 mod testfile;

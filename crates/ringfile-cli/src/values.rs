@@ -3,12 +3,13 @@
 //! k, m and g are powers of 1024 in both directions. A list is separated by commas, never empty, and names
 //! nothing twice.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::cli::Buffers;
+use crate::cli::{Buffers, IoSize};
 
 /// Values from one option, separated by commas: at least one, none twice, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +95,11 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// How much to do: a size, or `all`.
+pub fn io_size(text: &str) -> Result<IoSize, String> {
+    if text == "all" { Ok(IoSize::All) } else { size(text).map(IoSize::Bytes) }
+}
+
 /// More than memory can do, so a slip of the hand; times of operations at this rate still fit 128 bits.
 const FASTEST: u64 = 1 << 40;
 
@@ -109,7 +115,7 @@ pub fn rate(text: &str) -> Result<u64, String> {
 }
 
 /// The longest that one run may take: sums over all runs, and points in time that far ahead, always fit.
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+pub const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A duration of at most a day, which may be 0: `2s`, `500ms`, `1m`.
 pub fn duration(text: &str) -> Result<Duration, String> {
@@ -125,6 +131,17 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         short if short < Duration::from_millis(1) => Err("too short to measure; give at least 1ms".into()),
         long => Ok(long),
+    }
+}
+
+/// A word as a shell takes it.
+pub fn shell_word(word: &OsStr) -> String {
+    let text = word.to_string_lossy();
+    let plain = |c: char| c.is_alphanumeric() || "-_./,=:+@%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.into_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
     }
 }
 

@@ -31,8 +31,8 @@
 //! - [`Pool`] and [`Buffer`]: aligned memory with a hard limit, registered with the kernel by itself. A buffer
 //!   [freezes](Buffer::freeze) to `Bytes` without a copy. [`RegisteredMemory`] takes memory that the program has
 //!   already. `Vec<u8>` and other [owned memory](IoBuf) works too, unregistered.
-//! - [`Batch`]: many operations at once, from any thread, blocking or awaited; [`AsyncReads`]: reads with handles;
-//!   [`Queue`]: submissions and completions apart, for a program with a loop of its own.
+//! - [`Batch`]: many operations at once, from any thread, blocking or awaited. [`Queue`]: submissions and completions
+//!   apart, with cancelling and a descriptor to wait on, for a program with a loop of its own.
 //! - [`block_on`], [`spawn`] and [`Runtime`]: who runs the futures. A thread's loop runs what is ready, submits all
 //!   I/O that came of it with one system call, and waits in that same call.
 //! - [`thread_metrics`], [`metrics`], [`Pool::metrics`] and [`ring_features`]: where operations went, and what the
@@ -64,7 +64,8 @@
 //! container's seccomp profile, the sysctl `kernel.io_uring_disabled`), worker threads carry everything, with one
 //! warning through `tracing`. `RINGFILE_BACKEND=workers` in the environment has them do so on purpose.
 //!
-//! After a `fork`, pool memory can be read in the child, and file operations there are errors.
+//! After a `fork`, pool memory can be read in the child. Threads that had used the library before make plain calls there,
+//! for what these do without waiting for another process; the rest, and operations that were in flight, are errors.
 //!
 //! # Errors
 //!
@@ -80,7 +81,7 @@
 //! Versions are never compared: what is refused is given up, piece by piece. Linux 5.6 has what is needed at least;
 //! 5.19 brings registered buffers, 6.1 deferred task work, 6.13 registrations that all threads share, 6.15 vectored
 //! I/O on registered memory. Registering counts against `RLIMIT_MEMLOCK`; where it is refused, I/O goes on
-//! unregistered, with one warning through `tracing`.
+//! unregistered, with one warning through `tracing`; [`refused_registration`] gives the cause.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("ringfile needs Linux: it is a layer over io_uring, which other systems do not have");
@@ -102,15 +103,16 @@ pub use config::{Buffers, Config};
 pub use driver::{Route, set_default_route};
 pub use error::{BufError, BufResult, Error, IntoParts, Result};
 pub use file::{
-    Advice, Alignment, AllocateMode, Control, Durability, File, Io, IoVectored, Next, OpenOptions, Reader,
-    WriteDurable, sync_dir,
+    Advice, Alignment, AllocateMode, Control, Durability, File, Io, IoVectored, Next, OpenOptions, RangeSync,
+    Reader, WriteDurable, sync_dir,
 };
 pub use many::{AnyBuffer, Batch, BatchRun, Done, Queue, StartedBatch, Token};
 pub use memory::{
     Buffer, ClassMetrics, GetBuffer, HugePages, IoBuf, IoBufMut, Pool, PoolBuilder, PoolError, PoolMetrics,
     RegisteredMemory, StableMemory, WhenFull,
 };
-pub use metrics::{Metrics, metrics, thread_metrics};
+pub use metrics::{ENTER_BUCKETS, Metrics, metrics, thread_metrics};
+pub use ring::{RegistrationRefused, refused_registration};
 pub use runtime::{JoinError, JoinHandle, Panic, Runtime, RuntimeBuilder, block_on, spawn};
 
 /// Sets how many threads carry out operations that threads without a ring of their own await: those of other executors.

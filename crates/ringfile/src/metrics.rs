@@ -8,7 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::driver;
 
+/// The counts that a driver publishes with each turn.
 const FIELDS: usize = 12;
+
+/// All counts: those, and one for each bucket of the two histograms.
+const ALL: usize = FIELDS + 2 * ENTER_BUCKETS;
+
+/// Buckets of [`Metrics::submitted_per_enter`] and [`Metrics::completed_per_enter`].
+///
+/// Bucket 0 counts calls with none, bucket `n` those with 2<sup>n-1</sup> to 2<sup>n</sup> - 1, the last one all with more.
+pub const ENTER_BUCKETS: usize = 12;
 
 /// Counts of operations since the process, or the thread, began. Take two and subtract them to measure a stretch.
 ///
@@ -57,10 +66,17 @@ pub struct Metrics {
     /// Operations that a worker carried out; they count on the worker's thread ([`Route::Workers`](crate::Route::Workers)).
     /// What is neither these nor inline went through a ring.
     pub worker_ops: u64,
+    /// Calls of `io_uring_enter`, by the number of entries that each submitted (see [`ENTER_BUCKETS`]). Calls for a ring
+    /// that polls the device are not among them.
+    pub submitted_per_enter: [u64; ENTER_BUCKETS],
+    /// The same calls, by the number of completions that the thread collected between the call before and this one. So
+    /// a call's own completions are counted with the next call.
+    pub completed_per_enter: [u64; ENTER_BUCKETS],
 }
 
 impl Metrics {
-    fn to_array(self) -> [u64; FIELDS] {
+    /// The counts that are not in a histogram.
+    fn scalars(self) -> [u64; FIELDS] {
         [
             self.ops,
             self.fixed_ops,
@@ -77,7 +93,15 @@ impl Metrics {
         ]
     }
 
-    fn from_array(counts: [u64; FIELDS]) -> Self {
+    fn to_array(self) -> [u64; ALL] {
+        let mut all = [0; ALL];
+        all[..FIELDS].copy_from_slice(&self.scalars());
+        all[FIELDS..][..ENTER_BUCKETS].copy_from_slice(&self.submitted_per_enter);
+        all[FIELDS + ENTER_BUCKETS..].copy_from_slice(&self.completed_per_enter);
+        all
+    }
+
+    fn from_array(counts: [u64; ALL]) -> Self {
         Self {
             ops: counts[0],
             fixed_ops: counts[1],
@@ -91,8 +115,15 @@ impl Metrics {
             refused_registrations: counts[9],
             inline_ops: counts[10],
             worker_ops: counts[11],
+            submitted_per_enter: std::array::from_fn(|bucket| counts[FIELDS + bucket]),
+            completed_per_enter: std::array::from_fn(|bucket| counts[FIELDS + ENTER_BUCKETS + bucket]),
         }
     }
+}
+
+/// The bucket that counts calls with `number` entries or completions.
+fn bucket(number: u32) -> usize {
+    ((u32::BITS - number.leading_zeros()) as usize).min(ENTER_BUCKETS - 1)
 }
 
 impl Sub for Metrics {
@@ -105,17 +136,42 @@ impl Sub for Metrics {
 }
 
 /// A thread's counts, written by that thread alone.
-#[derive(Default)]
-pub(crate) struct Counters([AtomicU64; FIELDS]);
+pub(crate) struct Counters([AtomicU64; ALL]);
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; ALL])
+    }
+}
 
 impl Counters {
+    /// Publishes the counts that a driver has in plain integers.
     pub(crate) fn publish(&self, counts: &Metrics) {
-        for (shared, own) in self.0.iter().zip(counts.to_array()) {
+        for (shared, own) in self.0.iter().zip(counts.scalars()) {
             shared.store(own, Ordering::Relaxed);
         }
     }
 
-    fn load(&self) -> [u64; FIELDS] {
+    /// Counts one `io_uring_enter` in the histograms. They are written in place: publishing two dozen more counts with each
+    /// turn would cost more than this does with each call.
+    pub(crate) fn entered(&self, submitted: u32, completed: u32) {
+        for place in [FIELDS + bucket(submitted), FIELDS + ENTER_BUCKETS + bucket(completed)] {
+            let count = self.0[place].load(Ordering::Relaxed);
+            self.0[place].store(count.wrapping_add(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Puts the histograms into the counts of the same thread.
+    pub(crate) fn with_histograms(&self, counts: Metrics) -> Metrics {
+        let all = Metrics::from_array(self.load());
+        Metrics {
+            submitted_per_enter: all.submitted_per_enter,
+            completed_per_enter: all.completed_per_enter,
+            ..counts
+        }
+    }
+
+    fn load(&self) -> [u64; ALL] {
         std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed))
     }
 
@@ -126,7 +182,7 @@ impl Counters {
     }
 }
 
-static OF_ENDED_THREADS: Counters = Counters([const { AtomicU64::new(0) }; FIELDS]);
+static OF_ENDED_THREADS: Counters = Counters([const { AtomicU64::new(0) }; ALL]);
 
 /// Keeps the counts of a thread that is gone.
 pub(crate) fn retire(counters: &Counters) {
@@ -148,4 +204,27 @@ pub fn metrics() -> Metrics {
 #[must_use]
 pub fn thread_metrics() -> Metrics {
     driver::thread_counts()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_powers_of_two() {
+        let numbers = [0, 1, 2, 3, 4, 7, 8, 511, 512, 1023, 1024, u32::MAX];
+        assert_eq!(numbers.map(bucket), [0, 1, 2, 2, 3, 3, 4, 9, 10, 10, 11, 11]);
+    }
+
+    #[test]
+    fn a_difference_covers_the_histograms() {
+        let counters = Counters::default();
+        counters.entered(3, 0);
+        let before = Metrics::from_array(counters.load());
+        counters.entered(3, 128);
+        counters.publish(&Metrics { enters: 2, ..Metrics::default() });
+        let difference = Metrics::from_array(counters.load()) - before;
+        assert_eq!((difference.enters, difference.submitted_per_enter[2]), (2, 1));
+        assert_eq!((difference.completed_per_enter[0], difference.completed_per_enter[8]), (0, 1));
+    }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ringfile::{
     AllocateMode, Durability, File, OpenOptions, Pool, Route, Runtime, WhenFull, block_on, metrics,
-    ring_features, spawn, thread_metrics,
+    refused_registration, ring_features, spawn, thread_metrics,
 };
 use support::forms::READING;
 use support::{
@@ -19,17 +19,31 @@ use support::{
 
 const PAGE: usize = 4096;
 
-/// Has the kernel answer `call` with `errno` on this thread, and on those that it starts from now on.
+/// Makes the kernel answer `call` with `errno` on this thread, and on those that it starts from now on.
 fn deny(call: libc::c_long, errno: i32) {
+    // The number of the call is the first field of `seccomp_data`.
+    filter(&[(0, call as u32)], errno);
+}
+
+/// The same for one operation of `io_uring_register`, as a kernel answers that does not know it.
+fn deny_registering(operation: u32, errno: i32) {
+    // The operation is the second argument: 8 bytes each, from the 16th byte on, the low half first.
+    filter(&[(0, libc::SYS_io_uring_register as u32), (24, operation)], errno);
+}
+
+/// Answers calls with `errno` whose `seccomp_data` has all of these numbers at these places.
+fn filter(numbers: &[(u32, u32)], errno: i32) {
     let instruction =
         |code: u32, k: u32, otherwise: u8| libc::sock_filter { code: code as u16, jt: 0, jf: otherwise, k };
-    // The number of the call is the first field of `seccomp_data`.
-    let mut program = [
-        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32, 1),
-        instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0),
-        instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
-    ];
+    let mut program = Vec::new();
+    for (index, &(place, number)) in numbers.iter().enumerate() {
+        // To the last instruction, past the rest of the comparisons, two each, and the refusal.
+        let rest = (2 * (numbers.len() - index) - 1) as u8;
+        program.push(instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, place, 0));
+        program.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number, rest));
+    }
+    program.push(instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0));
+    program.push(instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0));
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: sets a flag of this thread, and hands over a valid program that the kernel copies.
     unsafe {
@@ -251,6 +265,44 @@ fn f23_the_sysctl_that_switches_io_uring_off_is_named_and_workers_carry_everythi
         skip(
             name,
             "it changes kernel.io_uring_disabled for all programs; RINGFILE_TEST_SYSCTL=1 allows that",
+        );
+    }
+}
+
+/// Linux 5.10 to 5.18 have registered memory, and no tables with empty places for it.
+#[test]
+fn f46_a_kernel_without_sparse_tables_is_named_as_the_cause_and_not_a_limit() {
+    let name = "f46_a_kernel_without_sparse_tables_is_named_as_the_cause_and_not_a_limit";
+    if !needs_ring(name) || !in_child(name) {
+        return;
+    }
+    const REGISTER_BUFFERS2: u32 = 15;
+    let warnings = record_warnings();
+    let folder = Folder::new();
+    let file = open_on_ring(folder.file("data", &content(0, 4 * PAGE)));
+    deny_registering(REGISTER_BUFFERS2, libc::EINVAL);
+    let plain = Pool::builder().capacity(1 << 20).registered(false).build().unwrap();
+    block_on(async {
+        assert_content(&file.read_at(plain.get(PAGE).unwrap(), 0).await.unwrap(), 0);
+        assert_eq!(thread_metrics().refused_registrations, 0, "nothing was to be registered");
+        let pool = Pool::new(1 << 20);
+        for page in 0..4 {
+            let offset = page * PAGE as u64;
+            assert_content(&file.read_at(pool.get(PAGE).unwrap(), offset).await.unwrap(), offset);
+        }
+        let counts = thread_metrics();
+        assert_eq!((counts.fixed_ops, counts.refused_registrations), (0, 1), "{counts:?}");
+        assert_eq!(pool.metrics().registered_regions, 0);
+    });
+    assert!(!ring_features().unwrap().iter().any(|feature| feature == "registered_buffers"));
+    let refused = refused_registration().expect("it was refused");
+    assert_eq!(refused.errno(), libc::EINVAL);
+    let warnings = warnings.lock().unwrap();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    for said in [&warnings[0], &refused.to_string()] {
+        assert!(
+            said.contains("this kernel has no sparse tables") && !said.contains("RLIMIT_MEMLOCK"),
+            "{said}"
         );
     }
 }

@@ -346,3 +346,34 @@ fn a_wait_submits_though_results_are_there_already() {
         assert_eq!(bytes, [7; 10]);
     });
 }
+
+#[test]
+fn system_calls_are_counted_by_how_much_they_submit_and_collect() {
+    if !needs_ring("system_calls_are_counted_by_how_much_they_submit_and_collect") {
+        return;
+    }
+    let folder = Folder::new();
+    let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
+    let pool = Pool::new(1 << 20);
+    let mut queue = Queue::new();
+    let mut round = |reads: u64| {
+        let before = thread_metrics();
+        for page in 0..reads {
+            queue.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64, page);
+        }
+        queue.submit();
+        while queue.wait(1, None) > 0 {
+            while let Some((_, done)) = queue.take() {
+                assert_eq!(done.result.unwrap(), PAGE);
+            }
+        }
+        thread_metrics() - before
+    };
+    round(1);
+    for (reads, bucket) in [(20, 5), (2, 2)] {
+        let counted = round(reads);
+        assert_eq!(counted.submitted_per_enter.iter().sum::<u64>(), counted.enters, "{counted:?}");
+        assert_eq!(counted.completed_per_enter.iter().sum::<u64>(), counted.enters, "{counted:?}");
+        assert_eq!(counted.submitted_per_enter[bucket], 1, "{reads} reads in one call: {counted:?}");
+    }
+}

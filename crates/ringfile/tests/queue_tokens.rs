@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use ringfile::{Advice, AllocateMode, Batch, Buffer, File, OpenOptions, Pool, Queue, Token};
+use ringfile::{Advice, AllocateMode, Batch, Buffer, File, OpenOptions, Pool, Queue, RangeSync, Token};
 use rustix::event::epoll;
 use support::forms::routes;
 use support::{Folder, Random, assert_content, content, must_end};
@@ -294,10 +294,12 @@ fn vectored_and_other_operations_go_through_batches_and_queues() {
         assert_eq!(&done.buffers[3][5..], b"tail", "{route:?}");
         queue.write_vectored(&file, filled(2), 0, 1);
         queue.sync_all(&file, 2);
+        queue.sync_range(&file, 0, 0, RangeSync::Finish, 3);
+        queue.sync_range(&file, 0, PAGE as u64, RangeSync::Start, 3);
         queue.allocate(&file, AllocateMode::KeepSize, 0, 64 << 10, 3);
         queue.advise(&file, 0, 0, Advice::DontNeed, 4);
         queue.write_durable(&file, filled(1).pop().unwrap(), 0, 5);
-        assert_eq!(queue.wait(5, None), 5);
+        assert_eq!(queue.wait(7, None), 7);
         while let Some((number, done)) = queue.take() {
             let expected = [0, 2 * PAGE, 0, 0, 0, PAGE][number as usize];
             assert_eq!(done.result.unwrap(), expected, "{number}, {route:?}");

@@ -6,6 +6,7 @@
 use super::measured::{Better, Contest, Measured, Runs, elsewhere};
 use super::{Advice, Setting, Sure, Value};
 use crate::cli::{Buffers, Cache, Route};
+use crate::perf::notes::why_not_fixed;
 use crate::report::judge::{self, Cell, Verdict};
 use crate::report::results::{Key, Run};
 use crate::report::statistics::Metric;
@@ -92,9 +93,7 @@ fn refused(asked: &[&Run]) -> Option<String> {
     let fixed = sum(&mut asked.iter().filter_map(|run| run.fixed_ops));
     (on_ring > 0 && asked.iter().all(|run| run.fixed_ops.is_some()) && fixed < on_ring / 2).then(|| {
         let share = fixed as f64 * 100.0 / on_ring as f64;
-        format!(
-            "only {share:.0} % of the operations that asked for registered memory had it: raise RLIMIT_MEMLOCK (ulimit -l) \
-             and measure again"
-        )
+        let why = why_not_fixed(asked);
+        format!("only {share:.0} % of the operations that asked for registered memory had it: {why}")
     })
 }

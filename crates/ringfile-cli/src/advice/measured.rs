@@ -27,9 +27,6 @@ pub fn seems_more(verdict: Verdict, factor: f64) -> bool {
     verdict.gains(factor) || (!verdict.outside && leans_so)
 }
 
-/// Standard deviations that chance hardly passes in all comparisons of one cell with another.
-const SURE: f64 = 3.3;
-
 /// About as many comparisons in one cell, or of one cell with another, as lead to one session's advice.
 const COMPARISONS: usize = 24;
 
@@ -42,8 +39,8 @@ pub struct Measured<'a> {
     runs: Runs<'a>,
     iops: Noise,
     cpu: Noise,
-    /// Standard deviation of IOPS between rounds of the same, of the logarithm.
-    between: f64,
+    /// How far rounds of the same are from each other in IOPS, as logarithms.
+    between: Vec<f64>,
 }
 
 /// Which of two sides is better.
@@ -189,11 +186,10 @@ impl<'a> Measured<'a> {
     /// them. That is noise too, as much as rounds of the same differ in this session, and those of these two.
     pub fn compare_apart(&self, subject: &[&Run], base: &[&Run], metric: Metric) -> Option<Verdict> {
         let together = self.compare(subject, base, metric)?;
-        // Of the difference of two medians, each 1.25 times as spread as a mean.
-        let medians = 1.25 * self.between * (2.0 / together.rounds as f64).sqrt();
-        let noise = (SURE * medians).exp_m1().max(together.noise);
-        let noise = noise.max(drift(subject, metric)).max(drift(base, metric));
-        judge::compare(&judge::pairs(subject, base, metric), noise)
+        let own = [apart(subject, metric), apart(base, metric)].concat();
+        let spreads = [&own, &self.between].into_iter().filter(|apart| !apart.is_empty());
+        let noise = spreads.map(|apart| self.noise(metric).of_spread(apart, together.rounds));
+        judge::compare(&judge::pairs(subject, base, metric), noise.fold(together.noise, f64::max))
     }
 
     /// How far a run usually is from the same run once more, as a fraction; `None` without A/A.
@@ -207,26 +203,26 @@ impl<'a> Measured<'a> {
     }
 }
 
-/// The standard deviation between rounds, over all kinds and cells.
-fn between(runs: &[&Run]) -> f64 {
-    let mut kinds: HashMap<Key, Vec<f64>> = HashMap::new();
-    for run in runs {
-        kinds.entry(run.key()).or_default().push(run.iops.ln());
+/// How far rounds of the same are from each other in IOPS, over all kinds and cells.
+fn between(runs: &[&Run]) -> Vec<f64> {
+    let mut kinds: HashMap<Key, Runs<'_>> = HashMap::new();
+    for &run in runs {
+        kinds.entry(run.key()).or_default().push(run);
     }
-    let (mut squares, mut freedom) = (0.0, 0);
-    for rounds in kinds.values() {
-        let mean = rounds.iter().sum::<f64>() / rounds.len() as f64;
-        squares += rounds.iter().map(|round| (round - mean).powi(2)).sum::<f64>();
-        freedom += rounds.len() - 1;
-    }
-    (squares / freedom.max(1) as f64).sqrt()
+    kinds.values().flat_map(|rounds| apart(rounds, Metric::Iops)).collect()
 }
 
-/// How far the rounds of one kind are from their median, as a fraction.
-fn drift(runs: &[&Run], metric: Metric) -> f64 {
-    let figures = runs.iter().filter_map(|run| metric.of(run)).filter(|&figure| figure > 0.0);
-    let Some(spread) = Spread::of(figures) else { return f64::INFINITY };
-    (spread.max / spread.median).max(spread.median / spread.min) - 1.0
+/// How far rounds of one kind are from each other, as logarithms: √2 times as far as from their median, which takes one of
+/// them to know.
+fn apart(runs: &[&Run], metric: Metric) -> Vec<f64> {
+    let figures = runs.iter().filter_map(|run| metric.of(run));
+    let figures: Vec<f64> =
+        figures.filter(|figure| figure.is_finite() && *figure > 0.0).map(f64::ln).collect();
+    let Some(Spread { median, .. }) = Spread::of(figures.iter().copied()) else { return Vec::new() };
+    let mut apart: Vec<f64> =
+        figures.iter().map(|figure| (figure - median).abs() * std::f64::consts::SQRT_2).collect();
+    apart.sort_by(f64::total_cmp);
+    apart.split_off(1)
 }
 
 /// The runs with such buffers; where there are none, those with whole ones, or with the kind that comes first.

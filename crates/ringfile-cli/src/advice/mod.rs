@@ -14,7 +14,9 @@ mod route;
 pub mod text;
 
 #[cfg(test)]
-mod recorded;
+pub mod recorded;
+#[cfg(test)]
+mod simulated;
 #[cfg(test)]
 mod tests;
 

@@ -37,6 +37,8 @@ pub struct World {
     pub noise: (f64, f64),
     /// One run in so many is an outlier, 40 % slower; 0 for none.
     pub outliers: u64,
+    /// One round of a cell in so many is a bad one: each of its runs is up to six times as slow; 0 for none.
+    pub bad_rounds: u64,
     pub rounds: u32,
     pub blocks: Vec<u64>,
     pub depths: Vec<usize>,
@@ -53,6 +55,7 @@ impl World {
             truth,
             noise: (0.02, 0.05),
             outliers: 0,
+            bad_rounds: 0,
             rounds: 3,
             blocks: vec![4 << 10, 16 << 10, 32 << 10, 128 << 10, 512 << 10],
             depths: vec![1, 4, 16, 64, 128],
@@ -120,10 +123,13 @@ impl World {
         let noise = low + (high - low) * uniform(random);
         for round in 1..=self.rounds {
             let drift = 0.1 * normal(random);
+            let bad =
+                if self.bad_rounds > 0 && random.below(self.bad_rounds) == 0 { 6.0_f64.ln() } else { 0.0 };
             let again = (jobs[0], Role::Aa);
             for (job, role) in jobs.iter().map(|&job| (job, Role::Measure)).chain([again]) {
                 let outlier = self.outliers > 0 && random.below(self.outliers) == 0;
-                let slow = if outlier { 0.6_f64.ln() } else { 0.0 };
+                let stalled = if bad > 0.0 { bad * uniform(random) } else { 0.0 };
+                let slow = if outlier { 0.6_f64.ln() } else { 0.0 } - stalled;
                 let truth = (self.truth)(job);
                 let iops = truth.iops * (drift + noise * normal(random) + slow).exp();
                 let cpu_us = truth.cpu_us * (-drift / 4.0 + noise / 2.0 * normal(random) - slow / 4.0).exp();
@@ -158,6 +164,10 @@ impl World {
                 processes: self.processes.clone(),
                 rate_limit_bytes: None,
                 duration_s: 1.0,
+                io_size_bytes: None,
+                iodepth_batch_submit: None,
+                iodepth_batch_complete: None,
+                iodepth_low: None,
                 warmup_s: 0.2,
                 numjobs: vec![1],
                 iodepth: self.depths.clone(),
@@ -176,6 +186,7 @@ impl World {
             runs,
             notes: Vec::new(),
             advice: Vec::new(),
+            behind: Vec::new(),
         }
     }
 }
@@ -225,10 +236,15 @@ fn run(job: Job, role: Role, round: u32, iops: f64, cpu_us: f64) -> Run {
         cycles: None,
         instructions: None,
         enters: None,
+        refused: None,
         fixed_ops: Some(if job.buffers.registered() { ops } else { 0 }),
         route_ops: Some(RouteOps { ring: ops, inline: 0, workers: 0 }),
         cached_before: (!job.direct).then_some(if job.cache == Cache::Cold { 0.0 } else { 1.0 }),
         cached_after: (!job.direct).then_some(if job.cache == Cache::Cold { 0.01 } else { 1.0 }),
+        enter_sizes: None,
+        access: None,
+        io_size_bytes: None,
+        cache_hits: None,
     }
 }
 

@@ -31,7 +31,7 @@ pub fn advise(measured: &Measured<'_>, direct: bool) -> (Option<Advice>, Route) 
         return (None, queued);
     }
     let (mut route, sure) = choose(&contests, direct, queued);
-    let mut because = because(&contests, route, queued, sure, &runs);
+    let mut because = because(measured, &contests, (route, queued), sure, &runs);
     if let Some(iops) = waits(measured, direct).filter(|_| route == Route::Inline) {
         because += &format!(
             "; but cold reads come at {}, and inline each would wait: auto tells them apart",
@@ -76,8 +76,34 @@ fn mean_ratio(contests: &[(usize, Contest)]) -> f64 {
     (sum / contests.len() as f64).exp()
 }
 
+/// That `auto` is behind the better of two routes, which is a defect of the library; empty where it is not.
+fn behind(measured: &Measured<'_>, runs: &[&Run], routes: [Route; 2]) -> String {
+    let of =
+        |route: Route| -> Runs<'_> { runs.iter().copied().filter(|run| run.route == Some(route)).collect() };
+    let rated = routes.into_iter().filter_map(|route| Some((route, median(&of(route), Metric::Iops)?)));
+    let Some((best, _)) = rated.max_by(|(_, one), (_, other)| one.total_cmp(other)) else {
+        return String::new();
+    };
+    let verdict = measured.contest(&of(Route::Auto), &of(best)).map(|contest| contest.iops);
+    match verdict.filter(|verdict| verdict.outside && verdict.ratio.median < 1.0) {
+        Some(verdict) => {
+            format!(
+                ", {}: a defect of ringfile to report",
+                verdict.about_times(&format!("the IOPS of {}", name(&best)))
+            )
+        }
+        None => String::new(),
+    }
+}
+
 /// The figures, as the chosen side over the other: the deepest in full, the others in few words.
-fn because(contests: &[(usize, Contest)], route: Route, queued: Route, sure: Sure, runs: &[&Run]) -> String {
+fn because(
+    measured: &Measured<'_>,
+    contests: &[(usize, Contest)],
+    (route, queued): (Route, Route),
+    sure: Sure,
+    runs: &[&Run],
+) -> String {
     let (first, second) = if route == queued { (queued, Route::Inline) } else { (Route::Inline, queued) };
     let figures = |contest: Contest| if route == queued { contest.turned() } else { contest };
     let deepest = contests.last().filter(|_| sure == Sure::InsideNoise);
@@ -102,7 +128,10 @@ fn because(contests: &[(usize, Contest)], route: Route, queued: Route, sure: Sur
     }
     let deepest = contests.last().map_or(1, |(depth, _)| *depth);
     match iops(Route::Auto, deepest).filter(|_| queued != Route::Auto) {
-        Some(auto) => format!("{text}; auto {auto} at depth {deepest}"),
+        Some(auto) => {
+            let behind = behind(measured, &at_depth(runs, deepest), [Route::Inline, queued]);
+            format!("{text}; auto {auto} at depth {deepest}{behind}")
+        }
         None => text,
     }
 }

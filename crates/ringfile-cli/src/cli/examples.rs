@@ -44,6 +44,13 @@ Examples:
   Batches of 64 random reads from a disk, beside fio at the same depth:
     ringfile perf batch --file /data/test.bin --direct --rounds 5
 
+  Each block of 1 GiB once, with nothing in the page cache:
+    ringfile perf batch --file /data/test.bin --io-size all --rounds 5
+
+  The queue and fio, both submitting and reaping in groups of 16:
+    ringfile perf batch --file /data/test.bin --direct --engines ringfile-queue,fio \\
+      --iodepth-batch-submit 16 --iodepth-batch-complete 16
+
   Few large batches against many small ones, all on one core:
     taskset -c 0 ringfile perf batch --file /data/test.bin --numjobs 1 --batch 256 --inflight 1,16
 

@@ -8,6 +8,7 @@ mod doctor;
 mod examples;
 mod pool;
 mod report;
+mod work;
 
 pub use report::ReportArgs;
 
@@ -23,6 +24,7 @@ use crate::engine::Engine;
 use crate::values::{self, List};
 pub use buffers::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS};
 pub use pool::PoolArgs;
+pub use work::{Access, IoSize, QueueArgs, WorkArgs};
 
 /// Disk I/O over Linux io_uring: measure on this machine what each choice is worth.
 #[derive(Debug, Parser)]
@@ -75,17 +77,20 @@ pub enum PerfCommand {
     /// Reads and writes of one file or device, with and without registered buffers.
     ///
     /// Runs every combination of --numjobs, --iodepth, --rw, --cache, --executor, --route and --buffers for
-    /// --duration, each after --warmup, and prints a Markdown table and the change in per cent. Without options it measures
-    /// a file of 1 GiB in memory (/dev/shm), which shows the cost of the software alone; name a --file on
-    /// the disk to measure the disk.
+    /// --duration, each after --warmup, and prints a Markdown table, and what each choice changes: IOPS before → after, and
+    /// all figures in per cent. Without options it measures a file of 1 GiB in memory (/dev/shm), which shows the cost of the
+    /// software alone: io_uring with normal and with registered buffers, and the route that ringfile takes by itself; name
+    /// a --file on the disk to measure the disk.
     File(FileArgs),
     /// Random reads in batches, several batches in flight for each thread, page cache dropped before each run.
     ///
     /// Measures blocking batches from plain threads (ringfile-blocking), the same batches awaited in tokio
-    /// (ringfile-tokio), and fio's plain io_uring job at the depth that --batch and --inflight make together.
-    /// In the table each is shown in per cent of fio, with the number of cores that it kept busy. The threads of
-    /// one job may run on all cores; `taskset -c 0 ringfile perf batch` keeps everything on one. Name a --file on
-    /// a disk: what lies in memory can't be dropped from it.
+    /// (ringfile-tokio), a loop over a queue (ringfile-queue), and fio's plain io_uring job, the last two at the depth that
+    /// --batch and --inflight make together. In the table each is shown in per cent of fio, with the number of cores that it
+    /// kept busy; a second table shows how much each system call submitted and collected. With a cold page cache each engine
+    /// reads each block at most once. The threads of one job may run on all cores; `taskset -c 0 ringfile perf batch`
+    /// keeps everything on one. Without --file it reads a file on the disk of $TMPDIR or /var/tmp: what lies in memory
+    /// can't be dropped from it.
     #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 64]")))]
     #[command(mut_arg("cache", |arg| arg.help(cache_help("cold"))))]
     Batch(BatchArgs),
@@ -95,8 +100,8 @@ pub enum PerfCommand {
     /// does it: one half of the batch submitted read by read on a ring for asynchronous reads, the other half
     /// submitted and waited for on a second ring, then the first half polled), submit-only (by hand: submitted
     /// without waiting, then waited for one by one), pread (a loop of plain calls), fio (io_uring, its depth the
-    /// batch). In the table each is shown in per cent of pread and of fio. Rings by hand have 256 entries; larger
-    /// batches go in parts.
+    /// batch). In the table each is shown in per cent of pread and of fio. Rings by hand have 256 entries and
+    /// RocksDB's flags (SINGLE_ISSUER, DEFER_TASKRUN); larger batches go in parts.
     #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 10,250,1000]")))]
     #[command(mut_arg("cache", |arg| arg.help(cache_help("warm"))))]
     Multiread(MultireadArgs),
@@ -144,12 +149,12 @@ pub struct FileArgs {
     /// What is done: read, write (sequential), randread, randwrite, randrw (half and half)
     #[arg(long, value_name = "LIST", default_value = "randread,randwrite", value_parser = values::words::<Rw>)]
     pub rw: List<Rw>,
-    /// Buffers: normal, fixed (registered with the kernel)
-    #[arg(long, value_name = "LIST", default_value = "normal,fixed", value_parser = values::whole_buffers)]
-    pub buffers: List<Buffers>,
+    /// Buffers: normal, fixed (registered with the kernel) [default: normal,fixed]
+    #[arg(long, value_name = "LIST", value_parser = values::whole_buffers)]
+    pub buffers: Option<List<Buffers>>,
     /// Which way ringfile's operations go: auto (found out for each file), ring (io_uring), inline (a plain
-    /// call on the same thread), workers (a plain call on another thread) [default: auto, with --direct ring
-    /// where there is one: only there do normal and fixed differ]
+    /// call on the same thread), workers (a plain call on another thread) [default: ring with both kinds of
+    /// buffers, since they differ there alone, and auto beside it; with --buffers auto; with --direct ring]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Route>)]
     pub route: Option<List<Route>>,
     /// Who runs ringfile's tasks: ringfile (its own threads), tokio (a current-thread runtime for each job)
@@ -169,6 +174,9 @@ pub struct FileArgs {
     /// Fill the file first; writes carry offset and checksum, reads check them
     #[arg(long)]
     pub verify: bool,
+    /// Blocks and amount.
+    #[command(flatten)]
+    pub work: WorkArgs,
     /// What is measured, and how long.
     #[command(flatten)]
     pub test_file: TestFileArgs,
@@ -196,6 +204,9 @@ pub struct BatchArgs {
     /// How it is read.
     #[command(flatten)]
     pub reads: BatchReadArgs,
+    /// When ringfile-queue and fio submit and collect.
+    #[command(flatten)]
+    pub queue: QueueArgs,
     /// What is measured, and how long.
     #[command(flatten)]
     pub test_file: TestFileArgs,
@@ -254,14 +265,17 @@ pub struct BatchReadArgs {
     /// Measure these alone, one of ringfile's at least [default: all that the command has, as told above]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Engine>)]
     pub engines: Option<List<Engine>>,
+    /// Blocks and amount.
+    #[command(flatten)]
+    pub work: WorkArgs,
 }
 
 /// The file or device that a command measures.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "File")]
 pub struct TestFileArgs {
-    /// File or block device [default: /dev/shm/ringfile-perf-PID.bin]; what does not exist is created, and
-    /// removed at the end
+    /// File or block device [default: ringfile-perf-PID.bin in /dev/shm, with --cache cold in $TMPDIR or /var/tmp]; what
+    /// does not exist is created, and removed at the end. What a killed run leaves behind is named at the next start
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// How much of it is used
@@ -420,7 +434,7 @@ pub enum Cache {
 pub enum Against {
     /// fio's io_uring engine, plain and registered.
     Fio,
-    /// The same, submitting and reaping in batches, without a random map.
+    /// The same, submitting and reaping in batches.
     FioBatch,
     /// fio's psync engine.
     FioPsync,
@@ -445,10 +459,9 @@ mod tests {
         let PerfCommand::File(args) = *command else { panic!("another command") };
         assert_eq!((args.bs, args.test_file.size), (4096, 1 << 30));
         assert_eq!(args.rw.values(), [Rw::RandRead, Rw::RandWrite]);
-        assert_eq!(args.buffers.values(), [Buffers::Normal, Buffers::Fixed]);
         assert_eq!(args.iodepth.values(), [1, 16]);
         assert_eq!(args.timing.rounds, 1);
-        assert!(args.route.is_none(), "it depends on --direct");
+        assert!(args.route.is_none() && args.buffers.is_none(), "they depend on each other and on --direct");
         assert_eq!(args.executor.values(), [Executor::Ringfile]);
         assert!(args.against.is_none() && !args.direct && !args.verify);
     }

@@ -10,16 +10,10 @@ use crate::error::{Failure, usage};
 use crate::html::cells::{self, Part};
 use crate::html::drawing::{self, Way};
 use crate::html::sections;
-use crate::report::judge::Noise;
+use crate::report::judge::{LEAST, LEAST_ROUNDS, Noise};
 use crate::report::results::{Kind, Results, Role, Run};
 use crate::report::statistics::{Metric, Spread};
 use crate::report::summary::groups;
-
-/// Differences smaller than that are never claimed.
-const LEAST: f64 = 0.02;
-
-/// With fewer rounds there is no spread.
-const LEAST_ROUNDS: usize = 3;
 
 /// The figures that are compared: title, figure, whether more is better.
 pub const FIGURES: [(&str, Metric, bool); 4] = [

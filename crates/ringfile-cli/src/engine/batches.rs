@@ -11,7 +11,7 @@ use ringfile::{AnyBuffer, Batch, Buffer, Done, File, Pool};
 
 use super::ringfile::{open, pool};
 use super::window::{self, Measured, Until, Window};
-use super::{Bench, Outcome, RouteOps};
+use super::{Bench, EnterSizes, Outcome, RouteOps};
 use crate::error::{Failure, library, short};
 use crate::job::{Job, Offsets};
 use crate::latency::Recorder;
@@ -20,7 +20,7 @@ use crate::latency::Recorder;
 pub fn run_blocking(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let (file, pool) = (open(job, bench)?, pool(job)?);
     let count = job.numjobs * job.batches_in_flight();
-    let window = &Window::new(count);
+    let window = &Window::new(job, count);
     let conducted = (job, bench.interrupt, tick);
     let (measured, threads) = window.run_threads("ringfile", count, conducted, |number, member| {
         let mut reader = Reader::new(job, number, &file, &pool, window);
@@ -39,7 +39,7 @@ pub fn run_blocking(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Res
 pub fn run_in_tokio(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let (file, pool) = (open(job, bench)?, pool(job)?);
     // One thread stands for all: the runtime's own must not wait for each other.
-    let window = &Window::new(1);
+    let window = &Window::new(job, 1);
     let conducted = (job, bench.interrupt, tick);
     let (measured, threads) = window.run_threads("tokio", 1, conducted, |_, member| {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(job.numjobs).build();
@@ -68,12 +68,14 @@ async fn await_all(readers: Vec<Reader>, until: &Until) -> Vec<Reader> {
     readers
 }
 
-fn outcome(measured: Measured, threads: Vec<(Recorder, Instant)>) -> Outcome {
+/// The outcome of threads whose operations the library counted for the process.
+pub fn outcome(measured: Measured, threads: Vec<(Recorder, Instant)>) -> Outcome {
     let counted = measured.counted;
     Outcome {
         enters: Some(counted.enters),
         fixed_ops: Some(counted.fixed_ops),
         route_ops: Some(RouteOps::of(&counted)),
+        enter_sizes: Some(EnterSizes::of(&counted)),
         ..Outcome::of_threads(measured, threads)
     }
 }
@@ -102,7 +104,7 @@ impl Reader {
         Reader {
             file: file.clone(),
             block,
-            offsets: job.offsets(number),
+            offsets: job.offsets(number, window.share(number / job.batches_in_flight())),
             asked: Vec::with_capacity(job.batch_size()),
             buffers,
             window: Arc::clone(window),
@@ -114,9 +116,9 @@ impl Reader {
     fn read_all(&mut self, until: &Until) {
         self.last = Instant::now();
         let mut over = until.stopped();
-        while !over {
+        while !over && let Some(batch) = self.next_batch() {
             let began = self.last;
-            let results = self.next_batch().run();
+            let results = batch.run();
             self.finish(began, results);
             over = until.over(self.last);
         }
@@ -125,25 +127,25 @@ impl Reader {
     async fn await_batches(mut self, until: Until) -> Reader {
         self.last = Instant::now();
         let mut over = until.stopped();
-        while !over {
+        while !over && let Some(batch) = self.next_batch() {
             let began = self.last;
-            let results = self.next_batch().await;
+            let results = batch.await;
             self.finish(began, results);
             over = until.over(self.last);
         }
         self
     }
 
-    fn next_batch(&mut self) -> Batch {
-        let count = self.buffers.len();
+    /// The next batch, smaller where there is not so much left to do; `None` where there is nothing.
+    fn next_batch(&mut self) -> Option<Batch> {
+        self.offsets.take(self.buffers.len(), &mut self.asked);
+        let count = self.asked.len();
         let mut batch = Batch::with_capacity(count).in_flight(count);
-        self.asked.clear();
-        for buffer in self.buffers.drain(..) {
-            let offset = self.offsets.next();
-            self.asked.push(offset);
+        let rest = self.buffers.len() - count;
+        for (buffer, &offset) in self.buffers.drain(rest..).zip(&self.asked) {
             batch.read(&self.file, buffer, offset);
         }
-        batch
+        (count > 0).then_some(batch)
     }
 
     /// Takes the results, and the buffers back.

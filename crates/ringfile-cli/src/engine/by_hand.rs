@@ -1,7 +1,8 @@
 //! What batches are compared with: rings driven by hand, as a database would that has no library for it.
 //!
 //! The two ways are RocksDB's: a blocking read of many blocks that submits and waits in one call, and reads that are
-//! submitted one by one without waiting and polled later, each on a ring of its own with 256 entries. What must hold:
+//! submitted one by one without waiting and polled later, each on a ring of its own with 256 entries and RocksDB's flags.
+//! What must hold:
 //! memory that the kernel may write to is not freed, whatever fails (see [`HandRing`]).
 
 use std::fs::File;
@@ -36,10 +37,10 @@ pub enum Way {
 /// Carries out a job, each thread one batch after the other.
 pub fn run(way: Way, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let file = &pread::open(job, bench.path)?;
-    let window = &Window::new(job.numjobs);
+    let window = &Window::new(job, job.numjobs);
     let conducted = (job, bench.interrupt, tick);
     let (measured, threads) = window.run_threads("by-hand", job.numjobs, conducted, |thread, member| {
-        match Worker::new(way, job, thread, file, bench.path) {
+        match Worker::new(way, job, (thread, window), file, bench.path) {
             Ok(worker) => worker.run(window, &member),
             Err(failure) => {
                 window.fail(failure);
@@ -60,6 +61,8 @@ pub fn run(way: Way, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Re
 struct Worker<'a> {
     batch: usize,
     offsets: Offsets,
+    /// Those of the batch that is under way.
+    asked: Vec<u64>,
     way: Way,
     blocking: HandRing<'a>,
     /// There with two rings.
@@ -71,7 +74,7 @@ impl<'a> Worker<'a> {
     fn new(
         way: Way,
         job: &Job,
-        thread: usize,
+        (thread, window): (usize, &Window),
         file: &'a File,
         path: &'a Path,
     ) -> Result<Worker<'a>, Failure> {
@@ -81,7 +84,8 @@ impl<'a> Worker<'a> {
         };
         Ok(Worker {
             batch: job.batch_size(),
-            offsets: job.offsets(thread),
+            offsets: job.offsets(thread, window.share(thread)),
+            asked: Vec::with_capacity(job.batch_size()),
             way,
             blocking: ring()?,
             asynchronous: (way == Way::TwoRings).then(ring).transpose()?,
@@ -102,10 +106,14 @@ impl<'a> Worker<'a> {
         let mut now = Instant::now();
         let mut over = until.stopped();
         while !over {
+            self.offsets.take(self.batch, &mut self.asked);
+            if self.asked.is_empty() {
+                break;
+            }
             let done = self.read_batch();
             let end = Instant::now();
             match done {
-                Ok(()) => self.recorder.record_many(end - now, self.batch as u64),
+                Ok(()) => self.recorder.record_many(end - now, self.asked.len() as u64),
                 Err(failure) => window.fail(failure),
             }
             now = end;
@@ -115,38 +123,68 @@ impl<'a> Worker<'a> {
     }
 
     fn read_batch(&mut self) -> Result<(), Failure> {
-        let mut left = self.batch;
-        while left > 0 {
-            left -= match self.way {
-                Way::SubmitOnly => self.submit_then_wait(left)?,
-                Way::TwoRings => self.both(left)?,
-            };
+        match (self.way, &mut self.asynchronous) {
+            (Way::TwoRings, Some(asynchronous)) => {
+                let mut parts = self.asked.chunks(2 * ENTRIES as usize);
+                parts.try_for_each(|part| both(asynchronous, &mut self.blocking, part))
+            }
+            (Way::SubmitOnly | Way::TwoRings, _) => {
+                let mut parts = self.asked.chunks(ENTRIES as usize);
+                parts.try_for_each(|part| submit_then_wait(&mut self.blocking, part))
+            }
         }
-        Ok(())
     }
+}
 
-    fn submit_then_wait(&mut self, left: usize) -> Result<usize, Failure> {
-        let part = left.min(ENTRIES as usize);
-        (0..part).try_for_each(|_| self.blocking.queue(self.offsets.next()))?;
-        self.blocking.submit(0)?;
-        self.blocking.wait_one_by_one()?;
-        Ok(part)
+fn submit_then_wait(ring: &mut HandRing<'_>, offsets: &[u64]) -> Result<(), Failure> {
+    offsets.iter().try_for_each(|&offset| ring.queue(offset))?;
+    ring.submit(0)?;
+    ring.wait_one_by_one()
+}
+
+fn both(
+    asynchronous: &mut HandRing<'_>,
+    blocking: &mut HandRing<'_>,
+    offsets: &[u64],
+) -> Result<(), Failure> {
+    let (early, late) = offsets.split_at(offsets.len() / 2);
+    for &offset in early {
+        asynchronous.queue(offset)?;
+        asynchronous.submit(0)?;
     }
+    late.iter().try_for_each(|&offset| blocking.queue(offset))?;
+    blocking.submit(late.len())?;
+    blocking.wait_one_by_one()?;
+    asynchronous.wait_one_by_one()
+}
 
-    fn both(&mut self, left: usize) -> Result<usize, Failure> {
-        let part = left.min(2 * ENTRIES as usize);
-        let Some(asynchronous) = &mut self.asynchronous else { return Ok(part) };
-        for _ in 0..part / 2 {
-            asynchronous.queue(self.offsets.next())?;
-            asynchronous.submit(0)?;
+/// Makes a ring with RocksDB's flags, or with those of them that this kernel knows: `SINGLE_ISSUER` (Linux 6.0) and
+/// `DEFER_TASKRUN` (6.1). Only the thread that makes the ring uses it.
+fn make_ring() -> io::Result<IoUring> {
+    step_down(|single_issuer, defer_taskrun| {
+        let mut builder = IoUring::builder();
+        if single_issuer {
+            builder.setup_single_issuer();
         }
-        let blocking = part - part / 2;
-        (0..blocking).try_for_each(|_| self.blocking.queue(self.offsets.next()))?;
-        self.blocking.submit(blocking)?;
-        self.blocking.wait_one_by_one()?;
-        asynchronous.wait_one_by_one()?;
-        Ok(part)
+        if defer_taskrun {
+            builder.setup_defer_taskrun();
+        }
+        builder.build(ENTRIES)
+    })
+}
+
+/// Calls `make` with both flags, and gives up one flag after each EINVAL.
+fn step_down<T>(mut make: impl FnMut(bool, bool) -> io::Result<T>) -> io::Result<T> {
+    let mut made = make(true, true);
+    for (single_issuer, defer_taskrun) in [(true, false), (false, false)] {
+        match made {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                made = make(single_issuer, defer_taskrun)
+            }
+            other => return other,
+        }
     }
+    made
 }
 
 /// A ring, and the memory that its reads go to, a block for each read in flight.
@@ -169,7 +207,7 @@ struct HandRing<'a> {
 
 impl<'a> HandRing<'a> {
     fn new(file: &'a File, path: &'a Path, block: usize, most: usize) -> Result<HandRing<'a>, Failure> {
-        let ring = IoUring::new(ENTRIES).map_err(|error| failed("setting up", &error))?;
+        let ring = make_ring().map_err(|error| failed("setting up", &error))?;
         let memory = AlignedBytes::zeroed(block * most);
         Ok(HandRing { ring, memory, offsets: vec![0; most], queued: 0, done: 0, file, path, block })
     }
@@ -291,6 +329,29 @@ mod tests {
         let text = ring.wait_one_by_one().expect_err("beyond the end").to_string();
         assert!(text.contains("offset 4608 of data.bin") && text.contains("moved 0 of 512"), "{text}");
         assert_eq!((ring.queued, ring.done), (0, 0), "usable again");
+    }
+
+    #[test]
+    fn flags_that_the_kernel_does_not_know_are_given_up_one_by_one() {
+        let kernel = |single: bool, defer: bool| {
+            move |single_issuer, defer_taskrun| match (single_issuer && !single, defer_taskrun && !defer) {
+                (false, false) => Ok((single_issuer, defer_taskrun)),
+                _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+            }
+        };
+        assert_eq!(step_down(kernel(true, true)).expect("made"), (true, true));
+        assert_eq!(step_down(kernel(true, false)).expect("made"), (true, false));
+        assert_eq!(step_down(kernel(false, false)).expect("made"), (false, false));
+        let mut tries = 0;
+        let refused = step_down(|_, _| -> io::Result<()> {
+            tries += 1;
+            Err(io::Error::from_raw_os_error(libc::EPERM))
+        });
+        assert_eq!((refused.map_err(|error| error.raw_os_error()), tries), (Err(Some(libc::EPERM)), 1));
+        if let (Ok(ring), Ok(features)) = (make_ring(), ringfile::ring_features()) {
+            let knows = features.iter().any(|name| name == "single_issuer");
+            assert_eq!(ring.params().is_setup_single_issuer(), knows);
+        }
     }
 
     #[test]

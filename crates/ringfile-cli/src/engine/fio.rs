@@ -1,7 +1,8 @@
 //! The same job carried out by fio, for comparison.
 //!
-//! What must hold: fio gets the same file, blocks, threads, depth, direct flag and read-ahead advice, and
-//! finds the page cache as ringfile does (`invalidate=0`). CPU time is what `wait4` gives for the whole fio
+//! What must hold: fio gets the same file, blocks, threads, depth, direct flag and read-ahead advice, takes the same blocks
+//! as often (each thread a part of its own with its random map where each block comes once, else `norandommap`), does as
+//! much, and finds the page cache as ringfile does (`invalidate=0`). CPU time is what `wait4` gives for the whole fio
 //! process, kernel workers included, less that of its main thread: that one only sets up and reports, and
 //! calibrates fio's clock for 0.15 s, which belongs to no operation.
 
@@ -18,11 +19,12 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::{Bench, Engine, Outcome};
-use crate::cli::{Buffers, Rw};
+use crate::cli::{Access, Buffers};
 use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::latency::Latency;
+use crate::share::part_of;
 use crate::sys;
 use crate::values;
 
@@ -64,6 +66,7 @@ impl Fio {
     ) -> Result<Outcome, Failure> {
         let mut arguments = common_arguments(bench.path);
         arguments.extend(job_arguments(engine, job).into_iter().map(OsString::from));
+        arguments.extend(sections(job).into_iter().map(OsString::from));
         let finished = execute(&self.version, &arguments, bench.interrupt, tick)?;
         let stats = finished.stats;
         // The middle of fio's histogram bins, which may lie beyond the longest.
@@ -89,6 +92,7 @@ impl Fio {
             enters: None,
             fixed_ops: None,
             route_ops: None,
+            enter_sizes: None,
             failure: None,
         })
     }
@@ -99,8 +103,8 @@ pub fn describe(engine: Engine) -> &'static str {
     match engine {
         Engine::FioPsync => "ioengine=psync",
         Engine::FioBatch => {
-            "ioengine=io_uring, iodepth_batch_submit and iodepth_batch_complete_max at the depth, norandommap; \
-             fixed: fixedbufs, registerfiles"
+            "ioengine=io_uring, iodepth_batch_submit and iodepth_batch_complete_max at the depth; fixed: fixedbufs, \
+             registerfiles"
         }
         _ => "ioengine=io_uring; fixed: fixedbufs, registerfiles",
     }
@@ -108,7 +112,7 @@ pub fn describe(engine: Engine) -> &'static str {
 
 fn common_arguments(path: &Path) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = [
-        "--name=ringfile",
+        "--name=global",
         "--thread",
         "--group_reporting",
         "--output-format=json",
@@ -143,17 +147,18 @@ fn job_arguments(engine: Engine, job: &Job) -> Vec<String> {
     let mut arguments = vec![
         format!("--rw={}", values::name(&job.rw)),
         format!("--bs={}", job.block),
-        format!("--numjobs={}", job.numjobs),
         format!("--direct={}", u8::from(job.direct)),
-        "--time_based".into(),
-        format!("--runtime={}ms", job.duration.as_millis()),
     ];
-    if matches!(job.rw, Rw::Read | Rw::Write) {
-        // Each thread in order through a part of its own, as the other engines do.
-        let part = job.blocks_per_thread() * job.block;
-        arguments.extend([format!("--size={part}"), format!("--offset_increment={part}")]);
-    } else {
-        arguments.push(format!("--size={}", job.blocks * job.block));
+    match (job.amount, job.access) {
+        (Some(_), _) => {}
+        (None, Access::Once) => arguments.push(format!("--runtime={}ms", job.duration.as_millis())),
+        // Without `time_based` fio stops when it has done as much as the file has.
+        (None, Access::Any) => {
+            arguments.extend(["--time_based".into(), format!("--runtime={}ms", job.duration.as_millis())]);
+        }
+    }
+    if job.rw.random() && job.access == Access::Any {
+        arguments.push("--norandommap".into());
     }
     if engine == Engine::FioPsync {
         arguments.push("--ioengine=psync".into());
@@ -165,11 +170,46 @@ fn job_arguments(engine: Engine, job: &Job) -> Vec<String> {
             format!("--iodepth_batch_submit={}", job.iodepth),
             "--iodepth_batch_complete_min=1".into(),
             format!("--iodepth_batch_complete_max={}", job.iodepth),
-            "--norandommap".into(),
         ]);
+    } else {
+        let settings = job.settings;
+        let set = |name, figure: Option<usize>| figure.map(|figure| format!("--{name}={figure}"));
+        arguments.extend(set("iodepth_batch_submit", settings.submit));
+        arguments.extend(set("iodepth_batch_complete_min", settings.complete));
+        arguments.extend(set("iodepth_low", settings.low));
     }
     if job.buffers == Buffers::Fixed {
         arguments.extend(["--fixedbufs=1".into(), "--registerfiles=1".into()]);
+    }
+    arguments
+}
+
+/// The job's threads and their work. All threads of a section do the same amount, so there is a second section if the blocks
+/// or operations do not divide evenly. fio reports all sections together.
+fn sections(job: &Job) -> Vec<String> {
+    // Each thread in a part of its own, as the other engines have it.
+    let parts = !job.rw.random() || job.access == Access::Once;
+    let length = |thread| {
+        let length = |part: std::ops::Range<u64>| (part.end - part.start) * job.block;
+        let size = if parts { length(job.part(thread)) } else { job.blocks * job.block };
+        (size, job.amount.map(|amount| length(part_of(amount, job.numjobs, thread))))
+    };
+    let mut arguments = Vec::new();
+    let mut thread = 0;
+    while thread < job.numjobs {
+        let (size, io_size) = length(thread);
+        let same = (thread..job.numjobs).take_while(|&other| length(other) == (size, io_size)).count();
+        arguments.extend([
+            format!("--name=ringfile-{thread}"),
+            format!("--numjobs={same}"),
+            format!("--size={size}"),
+        ]);
+        if parts {
+            let offset = job.part(thread).start * job.block;
+            arguments.extend([format!("--offset={offset}"), format!("--offset_increment={size}")]);
+        }
+        arguments.extend(io_size.map(|io_size| format!("--io_size={io_size}")));
+        thread += same;
     }
     arguments
 }
@@ -281,7 +321,8 @@ fn parse(text: &str, status: ExitStatus) -> Result<Stats, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Executor, Route};
+    use crate::cli::{Executor, Route, Rw};
+    use crate::job::BatchSettings;
     use std::os::unix::process::ExitStatusExt;
 
     fn job(rw: Rw, numjobs: usize, buffers: Buffers) -> Job {
@@ -295,6 +336,9 @@ mod tests {
             parts: 1,
             seed: 0,
             batching: None,
+            settings: BatchSettings::default(),
+            access: Access::Any,
+            amount: None,
             route: Route::Auto,
             executor: Executor::Ringfile,
             direct: true,
@@ -304,34 +348,96 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_job_is_the_same() {
-        let arguments = job_arguments(Engine::Fio, &job(Rw::RandRead, 2, Buffers::Fixed));
-        for expected in [
-            "--rw=randread",
-            "--bs=4096",
-            "--size=413696",
-            "--iodepth=16",
-            "--numjobs=2",
-            "--direct=1",
-            "--fixedbufs=1",
-        ] {
+    /// All that differs from job to job.
+    fn arguments(engine: Engine, job: &Job) -> Vec<String> {
+        [job_arguments(engine, job), sections(job)].concat()
+    }
+
+    #[track_caller]
+    fn assert_has(arguments: &[String], expected: &[&str]) {
+        for expected in expected {
             assert!(arguments.iter().any(|argument| argument == expected), "{expected} in {arguments:?}");
         }
-        assert!(arguments.contains(&"--runtime=250ms".to_string()));
-        let plain = job_arguments(Engine::Fio, &job(Rw::RandRead, 2, Buffers::Normal));
-        assert!(
-            !plain
-                .iter()
-                .any(|argument| argument.contains("fixedbufs") || argument.contains("registerfiles"))
+    }
+
+    #[test]
+    fn the_job_is_the_same() {
+        let fixed = arguments(Engine::Fio, &job(Rw::RandRead, 2, Buffers::Fixed));
+        assert_has(
+            &fixed,
+            &[
+                "--rw=randread",
+                "--bs=4096",
+                "--size=413696",
+                "--iodepth=16",
+                "--numjobs=2",
+                "--direct=1",
+                "--fixedbufs=1",
+            ],
+        );
+        assert_has(&fixed, &["--time_based", "--runtime=250ms"]);
+        let plain = arguments(Engine::Fio, &job(Rw::RandRead, 2, Buffers::Normal));
+        let registers =
+            |argument: &String| argument.contains("fixedbufs") || argument.contains("registerfiles");
+        assert!(!plain.iter().any(registers), "{plain:?}");
+    }
+
+    #[test]
+    fn what_is_drawn_with_replacement_has_no_random_map() {
+        for engine in [Engine::Fio, Engine::FioBatch, Engine::FioPsync] {
+            let any = arguments(engine, &job(Rw::RandRead, 2, Buffers::Normal));
+            assert_has(&any, &["--norandommap", "--time_based"]);
+            assert!(!any.iter().any(|argument| argument.contains("offset")), "{any:?}");
+            let once = Job { access: Access::Once, ..job(Rw::RandRead, 2, Buffers::Normal) };
+            let once = arguments(engine, &once);
+            let not = |argument: &String| argument.contains("norandommap") || argument.contains("time_based");
+            assert!(!once.iter().any(not), "{once:?}");
+            assert_has(&once, &["--runtime=250ms"]);
+        }
+    }
+
+    #[test]
+    fn each_block_once_is_a_part_for_each_thread_that_cover_the_file() {
+        let job =
+            |rw, numjobs, amount| Job { access: Access::Once, amount, ..job(rw, numjobs, Buffers::Normal) };
+        assert_eq!(
+            sections(&job(Rw::RandRead, 2, None)).join(" "),
+            "--name=ringfile-0 --numjobs=1 --size=208896 --offset=0 --offset_increment=208896 \
+             --name=ringfile-1 --numjobs=1 --size=204800 --offset=208896 --offset_increment=204800"
+        );
+        assert_eq!(
+            sections(&job(Rw::RandRead, 1, None)).join(" "),
+            "--name=ringfile-0 --numjobs=1 --size=413696 --offset=0 --offset_increment=413696"
+        );
+        let amount = arguments(Engine::Fio, &job(Rw::RandRead, 1, Some(50)));
+        assert_has(&amount, &["--io_size=204800", "--size=413696"]);
+        assert!(!amount.iter().any(|argument| argument.contains("runtime")), "{amount:?}");
+    }
+
+    #[test]
+    fn an_amount_is_shared_out() {
+        let job = Job { amount: Some(7), ..job(Rw::RandRead, 3, Buffers::Normal) };
+        assert_eq!(
+            sections(&job).join(" "),
+            "--name=ringfile-0 --numjobs=1 --size=413696 --io_size=12288 \
+             --name=ringfile-1 --numjobs=2 --size=413696 --io_size=8192"
         );
     }
 
     #[test]
+    fn the_settings_of_batches_are_passed_on() {
+        let plain = job(Rw::RandRead, 1, Buffers::Normal);
+        let settings = BatchSettings { submit: Some(4), complete: Some(3), low: Some(8) };
+        let set = arguments(Engine::Fio, &Job { settings, ..plain.clone() });
+        assert_has(&set, &["--iodepth_batch_submit=4", "--iodepth_batch_complete_min=3", "--iodepth_low=8"]);
+        let plain = arguments(Engine::Fio, &plain);
+        assert!(!plain.iter().any(|argument| argument.contains("iodepth_")), "{plain:?}");
+    }
+
+    #[test]
     fn sequential_threads_have_parts_of_their_own() {
-        let arguments = job_arguments(Engine::FioPsync, &job(Rw::Write, 2, Buffers::Normal));
-        assert!(arguments.contains(&"--size=204800".to_string()), "{arguments:?}");
-        assert!(arguments.contains(&"--offset_increment=204800".to_string()), "{arguments:?}");
+        let arguments = arguments(Engine::FioPsync, &job(Rw::Write, 2, Buffers::Normal));
+        assert_has(&arguments, &["--size=208896", "--offset=208896", "--offset_increment=204800"]);
         assert!(!arguments.iter().any(|argument| argument.contains("iodepth")), "{arguments:?}");
     }
 

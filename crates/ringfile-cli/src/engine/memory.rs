@@ -84,7 +84,7 @@ fn apart<M>(done: BufResult<M>, length: impl Fn(&M) -> usize) -> Done<M> {
 
 /// The memory of each of a thread's tasks; what can't be had ends the run.
 pub fn of_tasks<M: Memory>(job: &Job, thread: usize, pool: &Pool, window: &Window) -> Vec<(Task, M)> {
-    let tasks = job.tasks(thread).into_iter();
+    let tasks = job.tasks(thread, window.share(thread)).into_iter();
     let got: Result<Vec<_>, Failure> =
         tasks.map(|mut task| M::get(pool, job, &mut task).map(|memory| (task, memory))).collect();
     got.unwrap_or_else(|failure| {

@@ -8,6 +8,7 @@ mod by_hand;
 pub mod fio;
 mod memory;
 mod pread;
+mod queue;
 pub mod ringfile;
 pub mod window;
 
@@ -36,9 +37,11 @@ pub enum Engine {
     RingfileBlocking,
     /// This library: batches awaited in tokio.
     RingfileTokio,
+    /// This library: a `Queue` for each thread, driven by a loop like fio's.
+    RingfileQueue,
     /// fio's io_uring engine.
     Fio,
-    /// The same, submitting and reaping in batches, without a random map.
+    /// The same, submitting and reaping in batches.
     FioBatch,
     /// fio's psync engine.
     FioPsync,
@@ -53,7 +56,13 @@ pub enum Engine {
 impl Engine {
     /// Whether it is this library.
     pub fn is_ours(self) -> bool {
-        matches!(self, Engine::Ringfile | Engine::RingfileBlocking | Engine::RingfileTokio)
+        match self {
+            Engine::Ringfile | Engine::RingfileBlocking | Engine::RingfileTokio | Engine::RingfileQueue => {
+                true
+            }
+            Engine::Fio | Engine::FioBatch | Engine::FioPsync => false,
+            Engine::Pread | Engine::SubmitOnly | Engine::TwoRings => false,
+        }
     }
 
     /// Whether it measures something else than this library, so that the rest goes on where it can't run.
@@ -103,6 +112,26 @@ impl RouteOps {
     }
 }
 
+/// Histograms of `io_uring_enter` calls. The first figure counts calls with 0 entries, the next ones calls with 1, 2 to 3,
+/// 4 to 7, and so on, the last one calls with 1024 and more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnterSizes {
+    /// By entries submitted.
+    pub submitted: Vec<u64>,
+    /// By completions collected; a call's own are counted with the thread's next one.
+    pub collected: Vec<u64>,
+}
+
+impl EnterSizes {
+    /// Takes the histograms out of the library's counts.
+    pub fn of(counted: &::ringfile::Metrics) -> EnterSizes {
+        EnterSizes {
+            submitted: counted.submitted_per_enter.to_vec(),
+            collected: counted.completed_per_enter.to_vec(),
+        }
+    }
+}
+
 /// What came out of one job.
 #[derive(Debug)]
 pub struct Outcome {
@@ -124,6 +153,8 @@ pub struct Outcome {
     pub fixed_ops: Option<u64>,
     /// Which way the operations went, for ringfile.
     pub route_ops: Option<RouteOps>,
+    /// Histograms of `io_uring_enter`, for ringfile in batches.
+    pub enter_sizes: Option<EnterSizes>,
     /// The first failure.
     pub failure: Option<Failure>,
 }
@@ -154,6 +185,7 @@ impl Outcome {
             enters: None,
             fixed_ops: None,
             route_ops: None,
+            enter_sizes: None,
             failure: measured.failure,
         }
     }
@@ -179,6 +211,7 @@ impl Bench<'_> {
             }
             Engine::Ringfile | Engine::RingfileBlocking => batches::run_blocking(job, self, tick),
             Engine::RingfileTokio => batches::run_in_tokio(job, self, tick),
+            Engine::RingfileQueue => queue::run(job, self, tick),
             Engine::Pread => pread::run(job, self, tick),
             Engine::SubmitOnly => by_hand::run(Way::SubmitOnly, job, self, tick),
             Engine::TwoRings => by_hand::run(Way::TwoRings, job, self, tick),

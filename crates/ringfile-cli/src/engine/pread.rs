@@ -17,7 +17,7 @@ use crate::sys;
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let job = &Job { iodepth: 1, ..job.clone() };
     let file = open(job, bench.path)?;
-    let window = &Window::new(job.numjobs);
+    let window = &Window::new(job, job.numjobs);
     let conducted = (job, bench.interrupt, tick);
     let (measured, threads) = window.run_threads("pread", job.numjobs, conducted, |thread, member| {
         Worker { file: &file, path: bench.path, window, recorder: Recorder::new() }.run(job, thread, &member)
@@ -47,7 +47,7 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     fn run(mut self, job: &Job, thread: usize, member: &Member) -> (Recorder, Instant) {
-        let mut task = job.tasks(thread).remove(0);
+        let mut task = job.tasks(thread, self.window.share(thread)).remove(0);
         let mut memory = AlignedBytes::zeroed(job.block as usize);
         task.fill(memory.as_mut_slice());
         self.operate(member.ready(), &mut task, memory.as_mut_slice());
@@ -62,8 +62,7 @@ impl Worker<'_> {
         let mut now = Instant::now();
         let mut last = now;
         let mut over = until.stopped();
-        while !over {
-            let operation = task.next();
+        while !over && let Some(operation) = task.next() {
             if task.verifies() {
                 task.before(operation, bytes);
                 now = Instant::now();

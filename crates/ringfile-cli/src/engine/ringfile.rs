@@ -44,7 +44,7 @@ fn run_on_own_threads<M: Memory>(
         .entries(entries)
         .build()
         .map_err(|error| not_built(&error))?;
-    let window = Window::new(job.numjobs);
+    let window = Window::new(job, job.numjobs);
     let start = |thread| {
         let (job, file, pool) = (job.clone(), file.clone(), pool.clone());
         let member = window.member();
@@ -78,7 +78,7 @@ fn run_in_tokio<M: Memory>(
 ) -> Result<(Outcome, Recorder), Failure> {
     let file = open(job, bench)?;
     let pool = pool(job)?;
-    let window = &Window::new(job.numjobs);
+    let window = &Window::new(job, job.numjobs);
     let conducted = (job, bench.interrupt, tick);
     let (measured, threads) = window.run_threads("tokio", job.numjobs, conducted, |thread, member| {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
@@ -153,6 +153,7 @@ impl Counts {
             enters: Some(self.enters),
             fixed_ops: Some(self.fixed_ops),
             route_ops: Some(self.routes),
+            enter_sizes: None,
             failure: measured.failure,
         };
         (outcome, self.recorder)
@@ -228,8 +229,7 @@ impl Thread {
     async fn operate<M: Memory>(self: Rc<Self>, mut task: Task, mut memory: M, until: Until) -> (Task, M) {
         let mut now = Instant::now();
         let mut over = until.stopped();
-        while !over {
-            let operation = task.next();
+        while !over && let Some(operation) = task.next() {
             if task.verifies() {
                 if let Some(bytes) = memory.whole() {
                     task.before(operation, bytes);

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
 use crate::job::Job;
+use crate::share::Share;
 use crate::sys;
 
 /// How often the waiting thread looks for Ctrl-C and moves the progress bar.
@@ -24,6 +25,8 @@ pub struct Window {
     ends: Mutex<Ends>,
     errors: AtomicU64,
     first_failure: Mutex<Option<Failure>>,
+    /// The shares of the job's threads.
+    shares: Vec<Arc<Share>>,
 }
 
 #[derive(Clone, Copy)]
@@ -48,8 +51,8 @@ pub struct Measured {
 }
 
 impl Window {
-    /// For `threads` threads beside the one that conducts.
-    pub fn new(threads: usize) -> Arc<Window> {
+    /// For a job that is done by so many threads beside the one that conducts.
+    pub fn new(job: &Job, threads: usize) -> Arc<Window> {
         let now = Instant::now();
         Arc::new(Window {
             meeting: Meeting::new(threads + 1),
@@ -57,7 +60,13 @@ impl Window {
             ends: Mutex::new(Ends { warmup: now, measured: now }),
             errors: AtomicU64::new(0),
             first_failure: Mutex::new(None),
+            shares: Share::of_job(job).into_iter().map(Arc::new).collect(),
         })
+    }
+
+    /// Returns the share of one of the job's threads.
+    pub fn share(&self, thread: usize) -> &Arc<Share> {
+        &self.shares[thread]
     }
 
     /// A thread's place in the meeting; to be taken before the thread starts, and dropped by it.
@@ -78,6 +87,7 @@ impl Window {
         self.meeting.wait();
         self.wait_until(lock_copy(&self.ends).warmup, interrupt, &mut tick);
         self.meeting.wait();
+        self.shares.iter().for_each(|share| share.restart());
         let usage_before = sys::own_usage();
         let counts_before = ringfile::metrics();
         let start = Instant::now();
@@ -122,8 +132,9 @@ impl Window {
         })
     }
 
+    /// Waits for the end of a phase: its time is over, all threads have finished their share, or the run is stopped.
     fn wait_until(&self, end: Instant, interrupt: &Interrupt, tick: &mut impl FnMut()) {
-        while !self.stop.load(Ordering::Relaxed) {
+        while !self.stop.load(Ordering::Relaxed) && !self.meeting.awaits_one() {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -225,6 +236,12 @@ impl Meeting {
         }
     }
 
+    /// Whether all but one have arrived.
+    fn awaits_one(&self) -> bool {
+        let state = lock(&self.state);
+        state.arrived + 1 >= state.members
+    }
+
     fn leave(&self) {
         let mut state = lock(&self.state);
         state.members -= 1;
@@ -271,7 +288,7 @@ mod tests {
 
     #[test]
     fn phases_are_over_at_their_end_or_on_stop() {
-        let window = Window::new(1);
+        let window = Window::new(&crate::job::tests::job(crate::cli::Rw::Read, 1, 1, 8, false), 1);
         let now = Instant::now();
         let until = Until { end: now + Duration::from_secs(60), window: window.clone() };
         assert!(!until.over(now));

@@ -140,6 +140,22 @@ mod tests {
     }
 
     #[test]
+    fn auto_that_is_surely_behind_is_said_at_the_top() {
+        use crate::advice::recorded::{Job, Truth, World};
+        let truth = |job: Job| Truth {
+            iops: if job.route == crate::cli::Route::Auto { 866_000.0 } else { 1_052_000.0 },
+            cpu_us: 1.0,
+        };
+        let mut results = World { direct: false, ..World::new(truth).quick() }.session(1);
+        results.behind = crate::report::behind::cells_behind(&results.runs);
+        let page = write(&results);
+        let (said, figures) = (page.find("auto is behind"), page.find("<svg"));
+        assert!(said.is_some() && said < figures, "{said:?} {figures:?}");
+        results.behind.clear();
+        assert!(!write(&results).contains("auto is behind"));
+    }
+
+    #[test]
     fn results_without_runs_are_a_page() {
         let page = write(&session("batch", &[]));
         assert!(page.contains("Nothing was measured") && page.ends_with("</html>"));

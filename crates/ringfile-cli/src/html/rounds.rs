@@ -12,14 +12,20 @@ use super::marks::NOISE;
 use super::page;
 use super::scale::Scale;
 use super::strip::{Dot, Row, Strip};
+use crate::report::judge::{LEAST, LEAST_ROUNDS, Noise};
 use crate::report::results::{Kind, Results, Role, Run};
-use crate::report::statistics::Spread;
+use crate::report::statistics::{Metric, Spread};
 use crate::report::summary::groups;
 use crate::report::table;
 
 /// What rounds are compared in. At a given rate operations a second are the same whatever is done.
 fn figure(results: &Results) -> Figure {
     if results.kind == Some(Kind::Pool) { P99 } else { IOPS }
+}
+
+/// The same as the judgement has it.
+fn metric(results: &Results) -> Metric {
+    if results.kind == Some(Kind::Pool) { Metric::P99 } else { Metric::Iops }
 }
 
 /// The section; empty where there was one round.
@@ -44,8 +50,8 @@ pub fn section(results: &Results) -> Markup {
     }
     let meaning = format!(
         "Each dot is one round: its {} beside that of the first series ({}) in the same round, the bar their median. Grey \
-         dots are A/A, the same once more, and the grey band is how far these strayed: what stays inside can't be told from \
-         noise.",
+         dots are A/A, the same once more. The grey band is the noise that A/A shows, where it is largest: a difference is \
+         claimed where every round is outside.",
         figure(results).title,
         look.layout.name(first)
     );
@@ -60,14 +66,18 @@ pub fn section(results: &Results) -> Markup {
 fn strip(results: &Results, look: &Look<'_>, title: String, cells: &[&Run]) -> Option<Strip> {
     let axis = look.layout.x;
     let mut rows = Vec::new();
-    let mut noise: Vec<f64> = Vec::new();
+    let noise = Noise::of(&results.runs, metric(results));
+    let mut band: Option<f64> = None;
     for (place, cells) in cells::by(cells, |run| axis.and_then(|part| part.words(run)).unwrap_or_default()) {
         let base = cells[0];
         let mut of_place = Vec::new();
         for cell in cells {
             let name = look.layout.name(cell);
             let again = row(results, cell, cell, Role::Aa, format!("A/A {name}"), NOISE);
-            noise.extend(again.iter().flat_map(|row| &row.dots).map(|dot| dot.x));
+            if let Some(again) = again.as_ref().filter(|again| again.dots.len() >= LEAST_ROUNDS) {
+                let of_cell = noise.in_cell(&cell.key(), again.dots.len()).max(LEAST);
+                band = Some(band.map_or(of_cell, |band| band.max(of_cell)));
+            }
             if cell.key() != base.key() {
                 of_place.extend(row(results, cell, base, Role::Measure, name, look.style(cell)));
             }
@@ -78,7 +88,8 @@ fn strip(results: &Results, look: &Look<'_>, title: String, cells: &[&Run]) -> O
         }
         rows.extend(of_place);
     }
-    let noise = Spread::of(noise).map(|noise| (noise.min.min(0.0), noise.max.max(0.0)));
+    // What is 100 % more is 50 % less.
+    let noise = band.map(|band| (-100.0 * band / (1.0 + band), 100.0 * band));
     let x = Scale::changes(rows.iter().flat_map(|row| &row.dots).map(|dot| dot.x));
     (!rows.is_empty()).then(|| Strip {
         title,

@@ -63,6 +63,10 @@ pub fn header(results: &Results) -> Markup {
     let mut io = if params.direct { "direct (O_DIRECT)" } else { "through the page cache" }.to_string();
     io += if params.verify { ", contents checked" } else { "" };
     let rounds = if params.rounds == 1 { "1 round".into() } else { format!("{} rounds", params.rounds) };
+    let length = match params.io_size_bytes {
+        Some(bytes) => Bytes(bytes).to_string(),
+        None => format!("{} s", params.duration_s),
+    };
     let mut facts = machine(&results.machine);
     facts.extend([
         (
@@ -76,7 +80,7 @@ pub fn header(results: &Results) -> Markup {
         ("file system", one_line(&results.machine.filesystem)),
         ("size used", format!("{} in blocks of {}", Bytes(params.size_bytes), sizes.join(", "))),
         ("I/O", io),
-        ("timing", format!("{} s a run after {} s of warm-up, {rounds}", params.duration_s, params.warmup_s)),
+        ("timing", format!("{} a run after {} s of warm-up, {rounds}", length, params.warmup_s)),
     ]);
     facts.extend(
         params
@@ -88,6 +92,7 @@ pub fn header(results: &Results) -> Markup {
             h1 { (command_name(results)) ": " bdi { (file(results)) } }
             p.lead { (lead) }
             @if results.interrupted { p.warn { "Interrupted: only a part of what was asked for was measured." } }
+            @for behind in results.behind.iter().filter(|behind| behind.is_sure()) { p.warn { (one_line(&behind.note)) } }
             (page::facts(&facts))
             pre { "$ " (one_line(&results.command)) }
         }

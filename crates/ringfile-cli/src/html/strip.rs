@@ -139,7 +139,7 @@ impl Strip {
             .collect();
         html! {
             @if let Some((low, high)) = self.noise {
-                @let (low, high) = (self.across(low), self.across(high));
+                @let (low, high) = (self.across(low).max(self.left()), self.across(high).min(RIGHT));
                 rect.band x=(format!("{low:.1}")) y=(TOP - 8.0) width=(format!("{:.1}", high - low)) height=(bottom - TOP + 8.0) {}
             }
             @for (x, label, fits) in ticks {

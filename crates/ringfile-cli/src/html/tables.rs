@@ -12,7 +12,7 @@ use super::page;
 use crate::report::results::{Kind, Results, Role, Run};
 use crate::report::statistics::Spread;
 use crate::report::table::Table;
-use crate::report::{batches, buffers, change, pool, summary};
+use crate::report::{batches, buffers, change, enters, pool, summary};
 
 /// A cell of a table.
 pub struct Column {
@@ -62,7 +62,9 @@ fn of_terminal(results: &Results) -> Vec<Table> {
     match results.kind {
         Some(Kind::Buffers) => buffers::tables(results),
         Some(Kind::Pool) => vec![pool::table(runs), pool::changes(runs)],
-        Some(Kind::Batch | Kind::Multiread) => vec![batches::table(runs), change::table(runs)],
+        Some(Kind::Batch | Kind::Multiread) => {
+            vec![batches::table(runs), change::table(runs), enters::table(runs)]
+        }
         Some(Kind::File) | None => vec![summary::table(runs), change::table(runs)],
     }
 }

@@ -1,15 +1,17 @@
 //! `ringfile perf batch`: random reads in batches, several batches in flight for each thread.
 
-use super::plan::{Depth, Grid};
+use super::plan::{Depth, Grid, every_way};
 use super::session::{self, Request};
 use super::{default_numjobs, engines};
 use crate::cli::{BatchArgs, Cache, Executor, Rw};
 use crate::engine::Engine;
 use crate::error::Failure;
+use crate::job::BatchSettings;
 use crate::report::results::Kind;
 
 /// What takes part, in this order.
-const ENGINES: [Engine; 3] = [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::Fio];
+const ENGINES: [Engine; 4] =
+    [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::RingfileQueue, Engine::Fio];
 
 /// Carries out the command.
 pub fn run(args: &BatchArgs) -> Result<(), Failure> {
@@ -22,6 +24,12 @@ pub fn run(args: &BatchArgs) -> Result<(), Failure> {
         kind: Kind::Batch,
         test_file: &args.test_file,
         timing: &args.timing,
+        work: args.reads.work,
+        settings: BatchSettings {
+            submit: args.queue.iodepth_batch_submit.map(|count| count as usize),
+            complete: args.queue.iodepth_batch_complete.map(|count| count as usize),
+            low: args.queue.iodepth_low.map(|count| count as usize),
+        },
         output: &args.output,
         block: args.bs,
         direct: args.reads.direct,
@@ -30,9 +38,8 @@ pub fn run(args: &BatchArgs) -> Result<(), Failure> {
             numjobs: args.numjobs.as_ref().map_or_else(default_numjobs, |list| list.values().to_vec()),
             depths: depths.collect(),
             rw: vec![Rw::RandRead],
-            buffers: args.reads.buffers.values().to_vec(),
             cache: args.reads.cache.as_ref().map_or(vec![default_cache], |list| list.values().to_vec()),
-            route: args.reads.route.values().to_vec(),
+            ways: every_way(args.reads.route.values(), args.reads.buffers.values()),
             executor: vec![Executor::Ringfile],
             engines: engines(args.reads.engines.as_ref(), &ENGINES)?,
             rounds: args.timing.rounds,

@@ -1,12 +1,14 @@
 //! `ringfile perf file`: one file or device, every combination of what was asked for.
 
-use super::plan::{Depth, Grid};
+use super::plan::{Depth, Grid, every_way};
 use super::session::{self, Request};
 use super::{default_cache, default_numjobs, has_ring};
-use crate::cli::{Against, FileArgs, Route};
+use crate::cli::{Against, Buffers, FileArgs, Route};
 use crate::engine::Engine;
 use crate::error::Failure;
+use crate::job::BatchSettings;
 use crate::report::results::Kind;
+use crate::values::List;
 
 /// Carries out the command.
 pub fn run(args: &FileArgs) -> Result<(), Failure> {
@@ -14,6 +16,8 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
         kind: Kind::File,
         test_file: &args.test_file,
         timing: &args.timing,
+        work: args.work,
+        settings: BatchSettings::default(),
         output: &args.output,
         block: args.bs,
         direct: args.direct,
@@ -23,20 +27,35 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
 }
 
 fn grid(args: &FileArgs) -> Grid {
-    let default_route = if args.direct && has_ring() { Route::Ring } else { Route::Auto };
     let against = args.against.iter().flat_map(|list| list.values());
     Grid {
         numjobs: args.numjobs.as_ref().map_or_else(default_numjobs, |list| list.values().to_vec()),
         depths: args.iodepth.values().iter().map(|&iodepth| Depth::of(iodepth)).collect(),
         rw: args.rw.values().to_vec(),
-        buffers: args.buffers.values().to_vec(),
         cache: default_cache(args.cache.as_ref(), args.direct),
-        route: args.route.as_ref().map_or(vec![default_route], |list| list.values().to_vec()),
+        ways: ways(args, has_ring()),
         executor: args.executor.values().to_vec(),
         engines: std::iter::once(Engine::Ringfile)
             .chain(against.map(|&against| engine_of(against)))
             .collect(),
         rounds: args.timing.rounds,
+    }
+}
+
+/// What is asked for. Where nothing is, what registered buffers are worth on the ring, where alone they differ, and beside
+/// that what the library does by itself: on many file systems plain calls, which know no registered buffers.
+fn ways(args: &FileArgs, has_ring: bool) -> Vec<(Route, Buffers)> {
+    let asked = args.buffers.as_ref().map(List::values);
+    let buffers = asked.unwrap_or(&Buffers::WHOLE);
+    match (&args.route, asked, args.direct) {
+        (Some(routes), ..) => every_way(routes.values(), buffers),
+        (None, _, true) if has_ring => every_way(&[Route::Ring], buffers),
+        (None, None, false) if has_ring => {
+            let mut ways = every_way(&[Route::Ring], buffers);
+            ways.push((Route::Auto, Buffers::Normal));
+            ways
+        }
+        (None, ..) => every_way(&[Route::Auto], buffers),
     }
 }
 
@@ -46,5 +65,39 @@ fn engine_of(against: Against) -> Engine {
         Against::FioBatch => Engine::FioBatch,
         Against::FioPsync => Engine::FioPsync,
         Against::Pread => Engine::Pread,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command, PerfCommand};
+    use clap::Parser;
+
+    fn asked(options: &str, has_ring: bool) -> Vec<(Route, Buffers)> {
+        let words = "ringfile perf file".split(' ').chain(options.split_terminator(' '));
+        let Command::Perf(command) = Cli::try_parse_from(words).expect("it parses").command else {
+            panic!("another command")
+        };
+        let PerfCommand::File(args) = *command else { panic!("another command") };
+        ways(&args, has_ring)
+    }
+
+    #[test]
+    fn without_options_the_ring_shows_what_registering_is_worth_and_auto_stands_beside_it() {
+        use {Buffers::*, Route::*};
+        for (options, ways) in [
+            ("", &[(Ring, Normal), (Ring, Fixed), (Auto, Normal)][..]),
+            ("--direct", &[(Ring, Normal), (Ring, Fixed)]),
+            ("--buffers normal,fixed", &[(Auto, Normal), (Auto, Fixed)]),
+            ("--buffers normal --direct", &[(Ring, Normal)]),
+            ("--route auto", &[(Auto, Normal), (Auto, Fixed)]),
+            ("--route inline --buffers normal", &[(Inline, Normal)]),
+            ("--route auto,ring --direct", &[(Auto, Normal), (Auto, Fixed), (Ring, Normal), (Ring, Fixed)]),
+        ] {
+            assert_eq!(asked(options, true), ways, "{options:?}");
+        }
+        assert_eq!(asked("", false), [(Auto, Normal), (Auto, Fixed)]);
+        assert_eq!(asked("--direct", false), [(Auto, Normal), (Auto, Fixed)]);
     }
 }

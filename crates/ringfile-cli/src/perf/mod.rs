@@ -4,7 +4,7 @@ pub mod batch;
 pub mod buffers;
 pub mod file;
 pub mod multiread;
-mod notes;
+pub mod notes;
 mod plan;
 pub mod pool;
 mod session;

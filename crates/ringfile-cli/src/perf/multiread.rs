@@ -1,11 +1,12 @@
 //! `ringfile perf multiread`: blocking reads of many blocks at once, from several threads.
 
-use super::plan::{Depth, Grid};
+use super::plan::{Depth, Grid, every_way};
 use super::session::{self, Request};
 use super::{default_cache, engines};
 use crate::cli::{Executor, MultireadArgs, Rw};
 use crate::engine::Engine;
 use crate::error::Failure;
+use crate::job::BatchSettings;
 use crate::report::results::Kind;
 
 /// What takes part, in this order.
@@ -19,6 +20,8 @@ pub fn run(args: &MultireadArgs) -> Result<(), Failure> {
         kind: Kind::Multiread,
         test_file: &args.test_file,
         timing: &args.timing,
+        work: args.reads.work,
+        settings: BatchSettings::default(),
         output: &args.output,
         block: args.bs,
         direct: args.reads.direct,
@@ -27,9 +30,8 @@ pub fn run(args: &MultireadArgs) -> Result<(), Failure> {
             numjobs: args.numjobs.values().to_vec(),
             depths: sizes.iter().map(|&size| Depth::of_batches(size, 1)).collect(),
             rw: vec![Rw::RandRead],
-            buffers: args.reads.buffers.values().to_vec(),
             cache: default_cache(args.reads.cache.as_ref(), args.reads.direct),
-            route: args.reads.route.values().to_vec(),
+            ways: every_way(args.reads.route.values(), args.reads.buffers.values()),
             executor: vec![Executor::Ringfile],
             engines: engines(args.reads.engines.as_ref(), &ENGINES)?,
             rounds: args.timing.rounds,

@@ -20,12 +20,10 @@ pub struct Grid {
     pub depths: Vec<Depth>,
     /// Access.
     pub rw: Vec<Rw>,
-    /// Buffers; never empty.
-    pub buffers: Vec<Buffers>,
     /// Page cache.
     pub cache: Vec<Cache>,
-    /// Ways of ringfile's operations; never empty.
-    pub route: Vec<Route>,
+    /// Ways of ringfile's operations, each with the buffers that it is measured with; never empty.
+    pub ways: Vec<(Route, Buffers)>,
     /// Who runs ringfile's tasks; never empty.
     pub executor: Vec<Executor>,
     /// What is measured, the first once more at the end of each round; never empty.
@@ -149,13 +147,11 @@ impl Grid {
         for &engine in &self.engines {
             if engine.is_ours() {
                 for &executor in &self.executor {
-                    for &route in &self.route {
-                        let of_buffers = |&buffers| Entry { engine, buffers, executor, route };
-                        entries.extend(self.buffers.iter().map(of_buffers));
-                    }
+                    let way = |&(route, buffers)| Entry { engine, buffers, executor, route };
+                    entries.extend(self.ways.iter().map(way));
                 }
             } else if !(engine.one_at_a_time() && cell.repeated) {
-                let (executor, route) = (self.executor[0], self.route[0]);
+                let (executor, (route, _)) = (self.executor[0], self.ways[0]);
                 // Batches are compared with the plain job alone.
                 let kinds = if cell.depth.batching.is_some() { &[Buffers::Normal] } else { engine.buffers() };
                 entries.extend(kinds.iter().map(|&buffers| Entry { engine, buffers, executor, route }));
@@ -172,6 +168,11 @@ struct Entry {
     buffers: Buffers,
     executor: Executor,
     route: Route,
+}
+
+/// Every route with every kind of buffers.
+pub fn every_way(routes: &[Route], buffers: &[Buffers]) -> Vec<(Route, Buffers)> {
+    routes.iter().flat_map(|&route| buffers.iter().map(move |&buffers| (route, buffers))).collect()
 }
 
 impl Step {
@@ -195,9 +196,8 @@ mod tests {
             numjobs: vec![1, 2],
             depths: vec![Depth::of(1), Depth::of(16)],
             rw: vec![Rw::RandRead, Rw::RandWrite],
-            buffers: vec![Buffers::Normal, Buffers::Fixed],
             cache: vec![Cache::Warm],
-            route: vec![Route::Auto],
+            ways: every_way(&[Route::Auto], &Buffers::WHOLE),
             executor: vec![Executor::Ringfile],
             engines: [&[Engine::Ringfile], against].concat(),
             rounds,
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn routes_and_executors_multiply_ringfile_alone() {
         let mut grid = grid(&[Engine::Fio], 1);
-        grid.route = vec![Route::Auto, Route::Ring, Route::Inline];
+        grid.ways = every_way(&[Route::Auto, Route::Ring, Route::Inline], &Buffers::WHOLE);
         grid.executor = vec![Executor::Ringfile, Executor::Tokio];
         let steps = grid.steps();
         let count =

@@ -8,21 +8,23 @@ use std::time::Duration;
 
 use super::notes;
 use super::plan::{Grid, Step};
-use crate::cli::{Buffers, Cache, OutputArgs, TestFileArgs, TimingArgs};
+use crate::cli::{Access, Buffers, Cache, IoSize, OutputArgs, TestFileArgs, TimingArgs, WorkArgs};
 use crate::engine::fio::{self, Fio};
-use crate::engine::{Bench, Engine};
+use crate::engine::{Bench, Engine, Outcome};
 use crate::error::{Failure, usage};
 use crate::interrupt::Interrupt;
-use crate::job::{Batching, Job};
+use crate::job::{BatchSettings, Batching, Job};
 use crate::machine;
 use crate::progress::Progress;
+use crate::report::behind::cells_behind;
 use crate::report::output;
 use crate::report::outputs::Outputs;
 use crate::report::results::{Kind, Machine, Params, Results, Run, RunLabel, SCHEMA};
 use crate::report::table::Table;
-use crate::report::{batches, change, summary};
+use crate::report::{batches, change, cold, enters, summary};
+use crate::sys;
 use crate::terminal;
-use crate::testfile::{DefaultPlace, Intent, TestFile};
+use crate::testfile::{DefaultPlace, Intent, TestFile, leftover};
 use crate::values::{self, Bytes};
 use crate::verify::{self, Verifier};
 
@@ -37,6 +39,10 @@ pub struct Request<'a> {
     pub test_file: &'a TestFileArgs,
     /// How long.
     pub timing: &'a TimingArgs,
+    /// Which blocks, and how much.
+    pub work: WorkArgs,
+    /// When a queue's loop submits and collects.
+    pub settings: BatchSettings,
     /// Where results go.
     pub output: &'a OutputArgs,
     /// Bytes of each operation.
@@ -51,12 +57,13 @@ pub struct Request<'a> {
 
 /// Carries a command out.
 pub fn run(request: Request<'_>) -> Result<(), Failure> {
+    leftover::tell(request.output.quiet);
     let intent = intent(&request)?;
     let output = request.output;
     let outputs = Outputs::check(output, request.test_file.file.as_deref())?;
     let interrupt = Interrupt::catch_signals()?;
     let test_file = TestFile::open(request.test_file, intent, &interrupt)?;
-    check_fit(&request.grid, &test_file, request.verify)?;
+    check_fit(&request, &test_file)?;
 
     let mut session = Session::new(request, test_file, interrupt);
     let ended = session.measure(intent);
@@ -108,21 +115,31 @@ fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
             fio::MOST_IN_FLIGHT
         ));
     }
+    if request.verify && request.work.access == Some(Access::Once) {
+        return usage("--verify lets each task visit its own blocks again: leave out --access once");
+    }
     let writes = request.verify || grid.rw.iter().any(|rw| rw.writes());
     Ok(Intent {
         block: request.block,
         writes,
         direct: request.direct,
         verify: request.verify,
-        default_place: DefaultPlace::Memory,
+        // What lies in memory can't be dropped from it.
+        default_place: match grid.cache.contains(&Cache::Cold) && !request.direct {
+            true => DefaultPlace::Disk,
+            false => DefaultPlace::Memory,
+        },
     })
 }
 
-/// Every thread needs a block where access is sequential, every task one where contents are checked.
-fn check_fit(grid: &Grid, test_file: &TestFile, verify: bool) -> Result<(), Failure> {
+/// Every thread needs a block where it has a part of its own, every task one where contents are checked.
+fn check_fit(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
+    check_amount(request, test_file)?;
+    let grid = &request.grid;
     let (numjobs, iodepth) = grid.most();
     let sequential = grid.rw.iter().any(|rw| !rw.random());
-    let needed = match (verify, sequential) {
+    let once = grid.cache.iter().any(|&cache| access(request, cache) == Access::Once);
+    let needed = match (request.verify, sequential || once) {
         (true, _) => numjobs * iodepth,
         (false, true) => numjobs,
         (false, false) => 1,
@@ -136,6 +153,62 @@ fn check_fit(grid: &Grid, test_file: &TestFile, verify: bool) -> Result<(), Fail
         test_file.blocks,
         Bytes(test_file.block)
     ))
+}
+
+/// Returns which blocks random operations visit in runs with this state of the page cache.
+fn access(request: &Request<'_>, cache: Cache) -> Access {
+    let once = cache == Cache::Cold || request.work.io_size == Some(IoSize::All);
+    match request.work.access {
+        Some(access) => access,
+        None if once && !request.verify => Access::Once,
+        None => Access::Any,
+    }
+}
+
+/// Returns the number of operations of each run, if `--io-size` fixes it.
+fn amount(request: &Request<'_>, test_file: &TestFile) -> Option<u64> {
+    request.work.io_size.map(|io_size| match io_size {
+        IoSize::All => test_file.blocks,
+        IoSize::Bytes(bytes) => bytes / test_file.block,
+    })
+}
+
+/// Refuses an `--io-size` that is not whole blocks, gives a thread no block, or is larger than the file with `--access once`.
+fn check_amount(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
+    let (Some(io_size), Some(amount)) = (request.work.io_size, amount(request, test_file)) else {
+        return Ok(());
+    };
+    let numjobs = request.grid.most().0;
+    let once = request.grid.cache.iter().any(|&cache| access(request, cache) == Access::Once);
+    let asked = Bytes(match io_size {
+        IoSize::All => test_file.size(),
+        IoSize::Bytes(bytes) => bytes,
+    });
+    if matches!(io_size, IoSize::Bytes(bytes) if !bytes.is_multiple_of(test_file.block)) {
+        return usage(format!(
+            "--io-size {asked} is no whole number of blocks of {}",
+            Bytes(test_file.block)
+        ));
+    }
+    if amount < numjobs {
+        return usage(format!("--io-size {asked} is not a block for each of {numjobs} threads: raise it"));
+    }
+    if once && amount > test_file.blocks {
+        return usage(format!(
+            "--io-size {asked} is more than the {} of the file, and each block is visited once: raise --size, or add --access \
+             any",
+            Bytes(test_file.size())
+        ));
+    }
+    Ok(())
+}
+
+/// Estimates the time of a run without its warm-up: a fixed amount at 500 MiB a second.
+fn run_time(request: &Request<'_>, test_file: &TestFile) -> Duration {
+    match amount(request, test_file) {
+        Some(amount) => Duration::from_millis((amount.saturating_mul(test_file.block)) >> 19),
+        None => request.timing.duration,
+    }
 }
 
 /// A command under way.
@@ -152,7 +225,8 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn new(request: Request<'a>, test_file: TestFile, interrupt: Interrupt) -> Session<'a> {
-        let length = |step: &Step| step.length(request.timing.warmup, request.timing.duration);
+        let run_time = run_time(&request, &test_file);
+        let length = |step: &Step| step.length(request.timing.warmup, run_time);
         let total = request.grid.steps().iter().map(length).sum::<Duration>() + fill_time(&test_file);
         let progress = Progress::new(total, request.output.quiet);
         Session { request, test_file, interrupt, fio: None, left_out: Vec::new(), progress, runs: Vec::new() }
@@ -197,12 +271,14 @@ impl<'a> Session<'a> {
     }
 
     fn step(&mut self, step: Step, verifier: Option<&Arc<Verifier>>) -> Result<(), Failure> {
-        self.progress.begin(step.length(self.request.timing.warmup, self.request.timing.duration));
+        let run_time = run_time(&self.request, &self.test_file);
+        self.progress.begin(step.length(self.request.timing.warmup, run_time));
         if self.left_out.contains(&(step.engine, step.buffers)) {
             return Ok(());
         }
         let job = self.job(step, verifier);
         let cached_before = self.test_file.settle(step.cache)?;
+        let brought_in = self.test_file.brought_in();
         let bench = Bench { path: &self.test_file.path, interrupt: &self.interrupt, fio: self.fio.as_ref() };
         let label = label(step);
         let progress = &self.progress;
@@ -223,10 +299,20 @@ impl<'a> Session<'a> {
         if whole || outcome.ops > 0 || outcome.errors > 0 {
             let cached_after = self.test_file.cached();
             let Step { engine, round, role, cache, .. } = step;
-            let label = RunLabel { engine, round, role, cache, cached_before, cached_after };
-            self.runs.push(Run::new(label, &job, &outcome));
+            let cache_hits = brought_in.and_then(|before| self.cache_hits(step, &outcome, before));
+            let label = RunLabel { engine, round, role, cache, cached_before, cached_after, cache_hits };
+            let mut run = Run::new(label, &job, &outcome);
+            run.refused = notes::refused(&run, ringfile::refused_registration());
+            self.runs.push(run);
         }
         outcome.failure.map_or(Ok(()), Err)
+    }
+
+    /// Returns the fraction of cache hits of a cold run. `before` is what [`TestFile::brought_in`] returned before it.
+    fn cache_hits(&self, step: Step, outcome: &Outcome, before: u64) -> Option<f64> {
+        let applies = step.cache == Cache::Cold && !step.rw.writes() && !self.request.direct;
+        let brought_in = self.test_file.brought_in().filter(|_| applies)?.saturating_sub(before);
+        cold::hits(outcome.ops, self.test_file.block, sys::page_size()?, brought_in)
     }
 
     fn job(&self, step: Step, verifier: Option<&Arc<Verifier>>) -> Job {
@@ -240,19 +326,30 @@ impl<'a> Session<'a> {
             parts: 1,
             seed: 0,
             batching: step.batching,
+            settings: self.request.settings,
+            access: access(&self.request, step.cache),
+            amount: amount(&self.request, &self.test_file),
             route: step.route,
             executor: step.executor,
             direct: self.request.direct,
             // A warm-up would warm the page cache too.
             warmup: if step.cache == Cache::Cold { Duration::ZERO } else { self.request.timing.warmup },
-            duration: self.request.timing.duration,
+            duration: if self.request.work.io_size.is_some() {
+                values::LONGEST
+            } else {
+                self.request.timing.duration
+            },
             verify: verifier.cloned(),
         }
     }
 
     /// What was measured. The file is gone after this, if it was made here.
     fn into_results(self, interrupted: bool) -> Results {
-        let notes = notes::of(&self.test_file, &self.request, self.fio.as_ref(), &self.runs);
+        let behind = cells_behind(&self.runs);
+        let mut notes: Vec<String> = behind.iter().map(|behind| behind.note.clone()).collect();
+        notes.extend(notes::of(&self.test_file, &self.request, self.fio.as_ref(), &self.runs));
+        let io_size_bytes =
+            amount(&self.request, &self.test_file).map(|amount| amount * self.test_file.block);
         let (request, test_file) = (self.request, &self.test_file);
         let (timing, grid) = (request.timing, request.grid);
         let batches = || grid.depths.iter().filter_map(|depth| depth.batching);
@@ -269,17 +366,21 @@ impl<'a> Session<'a> {
             processes: Vec::new(),
             rate_limit_bytes: None,
             parts: None,
-            duration_s: timing.duration.as_secs_f64(),
+            duration_s: if io_size_bytes.is_some() { 0.0 } else { timing.duration.as_secs_f64() },
+            io_size_bytes,
+            iodepth_batch_submit: request.settings.submit,
+            iodepth_batch_complete: request.settings.complete,
+            iodepth_low: request.settings.low,
             warmup_s: timing.warmup.as_secs_f64(),
             numjobs: grid.numjobs,
             iodepth: distinct(grid.depths.iter().map(|depth| depth.iodepth)),
             batch: distinct(batches().map(|batch| batch.size)),
             inflight: distinct(batches().map(|batch| batch.inflight)),
             rw: grid.rw,
-            buffers: grid.buffers,
+            buffers: distinct(grid.ways.iter().map(|&(_, buffers)| buffers)),
             direct: request.direct,
             cache: grid.cache,
-            route: grid.route,
+            route: distinct(grid.ways.iter().map(|&(route, _)| route)),
             executor: grid.executor,
             against: grid
                 .engines
@@ -296,6 +397,7 @@ impl<'a> Session<'a> {
             interrupted,
             machine,
             params,
+            behind,
             runs: self.runs,
             notes,
             advice: Vec::new(),
@@ -307,7 +409,7 @@ impl<'a> Session<'a> {
 fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
     let in_batches = results.runs.iter().any(|run| run.batch.is_some());
     let table = if in_batches { batches::table(&results.runs) } else { summary::table(&results.runs) };
-    print_tables(output, results, &table, &change::table(&results.runs))
+    print_tables(output, results, &table, &[change::table(&results.runs), enters::table(&results.runs)])
 }
 
 /// Prints the tables and the notes of a session that has runs.
@@ -315,15 +417,15 @@ pub fn print_tables(
     output: &OutputArgs,
     results: &Results,
     table: &Table,
-    changes: &Table,
+    others: &[Table],
 ) -> Result<(), Failure> {
     if results.runs.is_empty() {
         return Ok(());
     }
     let width = terminal::width();
     let mut text = table.text_of_width(width);
-    if !changes.is_empty() {
-        text += &format!("\n{}", changes.text_of_width(width));
+    for other in others.iter().filter(|other| !other.is_empty()) {
+        text += &format!("\n{}", other.text_of_width(width));
     }
     if !output.quiet {
         text.push('\n');
@@ -332,12 +434,12 @@ pub fn print_tables(
     output::print(&text)
 }
 
-/// Each count once, in their order.
-pub fn distinct(counts: impl Iterator<Item = usize>) -> Vec<usize> {
+/// Each value once, in their order.
+pub fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
     let mut distinct = Vec::new();
-    counts.for_each(|count| {
-        if !distinct.contains(&count) {
-            distinct.push(count);
+    values.for_each(|value| {
+        if !distinct.contains(&value) {
+            distinct.push(value);
         }
     });
     distinct
@@ -362,15 +464,7 @@ fn label(step: Step) -> Vec<String> {
 
 /// The command line, as a shell would take it.
 pub fn command_line() -> String {
-    let quoted = |argument: std::ffi::OsString| {
-        let text = argument.to_string_lossy().into_owned();
-        let plain = |c: char| c.is_alphanumeric() || "-_./,=:+@%".contains(c);
-        if !text.is_empty() && text.chars().all(plain) {
-            text
-        } else {
-            format!("'{}'", text.replace('\'', "'\\''"))
-        }
-    };
-    let arguments: Vec<String> = std::env::args_os().skip(1).map(quoted).collect();
+    let arguments: Vec<String> =
+        std::env::args_os().skip(1).map(|argument| values::shell_word(&argument)).collect();
     format!("ringfile {}", arguments.join(" "))
 }

@@ -1,5 +1,6 @@
 //! The main table of reads in batches: one row for each cell and engine, beside fio and pread and in time for one read.
 
+use super::cold;
 use super::columns::{Columns, Extra};
 use super::results::{Role, Run};
 use super::statistics::{Metric, Spread};
@@ -35,7 +36,12 @@ pub fn table(runs: &[Run]) -> Table {
     if several_buffers {
         table = table.text("buffers");
     }
-    table = table.end_keys().number("IOPS");
+    table = table.end_keys();
+    let fixed_work = runs.iter().any(Run::is_of_fixed_work);
+    if fixed_work {
+        table = table.number("ops").number("s");
+    }
+    table = table.number("IOPS");
     for (title, _) in &bases {
         table = table.number(title);
     }
@@ -57,6 +63,10 @@ pub fn table(runs: &[Run]) -> Table {
         let median = |figures: &mut dyn Iterator<Item = f64>, format: fn(f64) -> String| {
             Spread::of(figures).map_or_else(|| "-".into(), |spread| format(spread.median))
         };
+        if fixed_work {
+            cells.push(median(&mut group.iter().map(|run| run.ops as f64), figure));
+            cells.push(median(&mut group.iter().map(|run| run.duration_s), figure));
+        }
         cells.push(median(&mut group.iter().map(|run| run.iops), rate));
         for &(_, base) in &bases {
             cells.push(median(&mut group.iter().filter_map(|run| per_cent_of(base, runs, run)), figure));
@@ -77,7 +87,7 @@ pub fn table(runs: &[Run]) -> Table {
 fn per_cent_of(base: Engine, runs: &[Run], run: &Run) -> Option<f64> {
     let key = |run: &Run| (run.round, run.numjobs, run.batch, run.inflight, run.cache);
     let there = |other: &&Run| other.engine == base && other.role == Role::Measure && key(other) == key(run);
-    let base = runs.iter().find(there)?;
+    let base = runs.iter().find(there).filter(|base| cold::are_comparable(run, base))?;
     (base.iops > 0.0).then(|| run.iops / base.iops * 100.0)
 }
 

@@ -1,13 +1,14 @@
-//! The second table: what a choice changes, in per cent, compared within each round.
+//! The second table: what a choice changes, IOPS before and after, and every figure in per cent.
 //!
-//! Runs are paired inside one round, for the machine is not the same at another time; what is shown is the
+//! Runs are paired inside one round, for the machine is not the same at another time; what is shown in per cent is the
 //! median of the rounds' changes, with the least and the most. A/A is a run against the same once more: a
 //! change that is not larger says nothing.
 
+use super::cold;
 use super::columns::{Columns, Extra};
 use super::results::{Role, Run};
 use super::statistics::{Metric, Spread};
-use super::table::{Table, change};
+use super::table::{Table, change, rate};
 use crate::cli::{Buffers, Executor, Route, Rw};
 use crate::engine::Engine;
 use crate::values;
@@ -66,18 +67,14 @@ pub fn table(runs: &[Run]) -> Table {
     if several_rounds {
         table = table.text("rounds");
     }
-    table = table
-        .end_keys()
-        .number("IOPS")
-        .number("MiB/s")
-        .number("mean")
-        .number("p50")
-        .number("p95")
-        .number("p99");
-    table = table.number("p99.9").number("max").number("CPU");
+    table = table.end_keys().number("before → after");
+    for (title, _) in METRICS {
+        table = table.number(title);
+    }
     for comparison in comparisons(runs) {
         let spreads: Vec<Option<Spread>> =
-            Metric::ALL.iter().map(|&metric| comparison.spread(metric)).collect();
+            METRICS.iter().map(|&(_, metric)| comparison.spread(metric)).collect();
+        let mut iops = comparison.iops();
         let cell = comparison.cell;
         let mut labels = vec![comparison.name, cell.numjobs.to_string()];
         // Batches tell the depth.
@@ -89,6 +86,8 @@ pub fn table(runs: &[Run]) -> Table {
             if several_rounds {
                 cells.push((*part).to_string());
             }
+            // Of the medians; beside the least and the most it would be of other rounds.
+            cells.push(std::mem::take(&mut iops));
             cells.extend(
                 spreads
                     .iter()
@@ -102,6 +101,17 @@ pub fn table(runs: &[Run]) -> Table {
     table
 }
 
+/// The figures whose change is shown. MiB/s change as IOPS do, and what the worst operation of all took says nothing.
+const METRICS: [(&str, Metric); 7] = [
+    ("IOPS", Metric::Iops),
+    ("mean", Metric::Mean),
+    ("p50", Metric::P50),
+    ("p95", Metric::P95),
+    ("p99", Metric::P99),
+    ("p99.9", Metric::P999),
+    ("CPU", Metric::Cpu),
+];
+
 type Part = fn(Spread) -> f64;
 
 /// What is shown of several rounds, one line each.
@@ -109,6 +119,14 @@ const PARTS: [(&str, Part); 3] =
     [("median", |spread| spread.median), ("min", |spread| spread.min), ("max", |spread| spread.max)];
 
 impl Comparison<'_> {
+    /// IOPS of both sides, the medians of the rounds: `621k → 514k`.
+    fn iops(&self) -> String {
+        let median = |side: &dyn Fn(&(&Run, &Run)) -> f64| {
+            Spread::of(self.pairs.iter().map(side)).map_or_else(|| "-".into(), |iops| rate(iops.median))
+        };
+        format!("{} → {}", median(&|pair| pair.1.iops), median(&|pair| pair.0.iops))
+    }
+
     fn spread(&self, metric: Metric) -> Option<Spread> {
         let comparable = |subject: &Run, base: &Run| {
             // The latency of a batch says nothing beside that of one read.
@@ -176,7 +194,7 @@ fn compare_noise(runs: &[Run], cell: Cell, add: &mut Add<'_>) {
 /// Each of ringfile's forms over each of the others, which have plain buffers.
 fn compare_batches(runs: &[Run], cell: Cell, add: &mut Add<'_>) {
     let others = [Engine::Fio, Engine::TwoRings, Engine::SubmitOnly, Engine::Pread];
-    for ours in [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::Ringfile] {
+    for ours in [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::RingfileQueue, Engine::Ringfile] {
         let measured = |buffers| move |run: &Run| is(run, ours, buffers) && run.role == Role::Measure;
         add(format!("{} fixed/normal", values::name(&ours)), &measured(Buffers::Fixed), &|run| {
             Cell::of(run) == cell && measured(Buffers::Normal)(run)
@@ -241,6 +259,7 @@ fn pairs(runs: &[Run], subject: impl Fn(&Run) -> bool, base: impl Fn(&Run) -> bo
         .filter_map(|subject| {
             runs.iter().find(|run| run.round == subject.round && base(run)).map(|base| (subject, base))
         })
+        .filter(|(subject, base)| cold::are_comparable(subject, base))
         .collect()
 }
 
@@ -287,9 +306,14 @@ mod tests {
             instructions: None,
             enters: None,
             fixed_ops: None,
+            refused: None,
             route_ops: None,
             cached_before: None,
             cached_after: None,
+            enter_sizes: None,
+            access: None,
+            io_size_bytes: None,
+            cache_hits: None,
         }
     }
 
@@ -315,7 +339,10 @@ mod tests {
         assert!((fixed.min - 10.0).abs() < 1e-9 && (fixed.max - 30.0).abs() < 1e-9, "{fixed:?}");
         let noise = iops_change(&runs, "A/A", 16).expect("compared");
         assert!((noise.min + 1.0).abs() < 1e-9 && (noise.max - 2.0).abs() < 1e-9, "{noise:?}");
-        assert_eq!(table(&runs).to_string().lines().count(), 2 + 2 * 3);
+        let text = table(&runs).to_string();
+        assert_eq!(text.lines().count(), 2 + 2 * 3);
+        assert!(text.contains(" 150 → 185|") && text.contains(" 150 → 152|"), "medians, said once: {text}");
+        assert_eq!(text.matches(" → ").count(), 1 + 2, "{text}");
     }
 
     #[test]

@@ -1,8 +1,13 @@
-//! What is outside the spread: whether a difference between two sides may be claimed.
+//! What is outside the noise: whether a difference between two sides may be claimed.
 //!
 //! Pure functions of figures. The measure of noise is A/A: how far a run is from the same run once more in the same
-//! round. What always holds: with fewer than three rounds, with rounds that disagree about the direction, or without
-//! A/A, nothing is claimed. A session compares hundreds of cells, so one in twenty is not rare enough: a floor is set so
+//! round. A difference is claimed where every round shows it: all ratios lie on one side of 1, and each is further from 1
+//! than the noise. With fewer than three rounds, or without A/A, nothing is claimed.
+//!
+//! The noise is the upper quartile of the A/A changes, times a factor for the number of rounds and of comparisons. A
+//! quartile, since a fourth of the A/A changes may be outlying before it moves: with the largest, or with a standard
+//! deviation, one stalled run of a session hid a factor of 3.5 that all rounds showed. Every round, since two of three
+//! outlying runs are not that rare, and would move the median. A session compares hundreds of cells, so the factor is such
 //! that all comparisons of a session together are wrong by chance about once in a hundred sessions.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -14,16 +19,28 @@ use crate::cli::Rw;
 
 /// A difference smaller than that is never claimed, however quiet the machine: nobody would act on it, and what is not
 /// random (the place in the round, the layout of memory) is about as large.
-const LEAST: f64 = 0.02;
+pub const LEAST: f64 = 0.02;
 
 /// How often all comparisons of a session together may claim something that is chance.
 const RISK: f64 = 0.004;
 
 /// Below so many rounds there is no spread to speak of.
-const LEAST_ROUNDS: usize = 3;
+pub const LEAST_ROUNDS: usize = 3;
 
 /// So many A/A ratios show how far they go.
 const ENOUGH: usize = 15;
+
+/// What lies beyond an upper quartile.
+const QUARTER: f64 = 0.25;
+
+/// The same of a normal distribution, in standard deviations.
+const NORMAL_QUARTILE: f64 = 1.15;
+
+/// An A/A change counts as no more than so many upper quartiles: what is normally distributed goes that far once in 1800.
+const OUTLYING: f64 = 3.0;
+
+/// About as many comparisons of one kind with another over all cells as lead to one session's advice.
+const COMPARED_AS_A_WHOLE: usize = 12;
 
 /// What came of comparing two sides.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,8 +49,8 @@ pub struct Verdict {
     pub ratio: Spread,
     /// Rounds that have both.
     pub rounds: usize,
-    /// How much more the subject must have to be claimed, or have less by that factor, as a fraction; infinite where no A/A
-    /// tells.
+    /// How much more the subject must have in every round to be claimed, or have less by that factor, as a fraction; infinite
+    /// where no A/A tells.
     pub noise: f64,
     /// Whether the difference may be claimed.
     pub outside: bool,
@@ -88,9 +105,8 @@ impl Verdict {
                 // What is 100 % more is 50 % less.
                 let down = self.ratio.median < 1.0;
                 let noise = per_cent(if down { self.noise / (1.0 + self.noise) } else { self.noise });
-                // Beyond the floor, and yet not the same in every round.
                 if !self.outside && self.ratio.median.ln().abs() > self.noise.ln_1p() {
-                    format!("the rounds disagree, noise {noise}")
+                    format!("not every round is outside the noise of {noise}")
                 } else {
                     format!("{side} the noise of {noise}")
                 }
@@ -130,8 +146,8 @@ pub fn compare(pairs: &[(f64, f64)], noise: f64) -> Option<Verdict> {
 fn judge(ratios: &[f64], noise: f64) -> Option<Verdict> {
     let spread = Spread::of(ratios.iter().copied())?;
     let noise = if noise >= 0.0 { noise.max(LEAST) } else { f64::INFINITY };
-    let one_side = spread.min > 0.0 || spread.max < 0.0;
-    let outside = ratios.len() >= LEAST_ROUNDS && one_side && spread.median.abs() > noise.ln_1p();
+    let least = if spread.min > 0.0 { spread.min } else { -spread.max };
+    let outside = ratios.len() >= LEAST_ROUNDS && least > noise.ln_1p();
     let ratio = Spread { median: spread.median.exp(), min: spread.min.exp(), max: spread.max.exp() };
     Some(Verdict { ratio, rounds: ratios.len(), noise, outside })
 }
@@ -177,7 +193,7 @@ impl Place {
 /// The noise of one figure in a session, from its A/A runs.
 #[derive(Debug, Clone)]
 pub struct Noise {
-    /// |logarithm| of every A/A ratio, from the least, with what was done.
+    /// |logarithm| of every A/A ratio, with what was done.
     all: Vec<(Rw, f64)>,
     /// Logarithms of the A/A ratios of each cell, with their rounds.
     cells: HashMap<Place, Vec<(u32, f64)>>,
@@ -205,8 +221,7 @@ impl Noise {
             let rw = place.rw;
             ratios.iter().map(move |(_, ratio)| (rw, ratio.abs())).collect::<Vec<_>>()
         };
-        let mut all: Vec<(Rw, f64)> = cells.iter().flat_map(of_cell).collect();
-        all.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+        let all = cells.iter().flat_map(of_cell).collect();
         let comparisons = measured.keys().map(|(key, _)| key).collect::<HashSet<_>>().len();
         Noise { all, cells, comparisons: comparisons.max(1) }
     }
@@ -218,58 +233,60 @@ impl Noise {
 
     /// The median of the session's A/A changes, as a fraction.
     pub fn usual(&self) -> Option<f64> {
-        self.all.get(self.all.len() / 2).map(|(_, ratio)| ratio.exp_m1())
+        Spread::of(self.all.iter().map(|(_, ratio)| *ratio)).map(|ratios| ratios.median.exp_m1())
     }
 
-    /// What a ratio must be away from 1, as a fraction, in the cell that a key is in: the largest of that cell's A/A
-    /// changes, or so high a quantile of the session's that chance hardly passes it in any cell. Infinite without A/A.
+    /// What a ratio must be away from 1 in every round, as a fraction, in the cell that a key is in. Infinite without A/A.
     pub fn in_cell(&self, key: &Key, rounds: usize) -> f64 {
-        let own = self.cells.get(&Place::of(key)).into_iter().flatten().map(|(_, ratio)| ratio.abs());
-        let own = own.fold(0.0, f64::max);
-        own.max(self.quantile(key.rw, tail(rounds, self.comparisons))).exp_m1()
+        (self.spread(&Place::of(key)) * reach(rounds, self.comparisons)).exp_m1()
     }
 
-    /// The session's A/A change that a fraction `tail` of them exceeds; beyond the largest it is taken to grow as
-    /// exponential tails do, which normal ones never reach. Writes are often noisier than reads, so only those count that
-    /// did the same, where there are enough.
-    fn quantile(&self, rw: Rw, tail: f64) -> f64 {
-        let same: Vec<f64> = self.all.iter().filter(|(of, _)| *of == rw).map(|(_, ratio)| *ratio).collect();
-        let enough = same.len() >= ENOUGH;
-        let all = if enough { same } else { self.all.iter().map(|(_, ratio)| *ratio).collect() };
-        let Some(&largest) = all.last() else { return f64::INFINITY };
-        let places = (all.len() + 1) as f64;
-        if tail * places < 1.0 {
-            return largest * (tail.recip().ln() / places.ln()).max(1.0);
-        }
-        let rank = ((1.0 - tail) * places).ceil() as usize;
-        all[rank.clamp(1, all.len()) - 1]
+    /// The same for changes of another kind than A/A: |logarithms|.
+    pub fn of_spread(&self, changes: &[f64], rounds: usize) -> f64 {
+        (upper_quartile(changes.iter().copied()) * reach(rounds, self.comparisons)).exp_m1()
+    }
+
+    /// The upper quartile of the A/A changes in a cell: of its own or of the session's, whichever is more. Writes are often
+    /// noisier than reads, so only those of the session count that did the same, where there are enough.
+    fn spread(&self, place: &Place) -> f64 {
+        let same = |(rw, ratio): &(Rw, f64)| (*rw == place.rw).then_some(*ratio);
+        let same: Vec<f64> = self.all.iter().filter_map(same).collect();
+        let session =
+            if same.len() >= ENOUGH { same } else { self.all.iter().map(|(_, ratio)| *ratio).collect() };
+        let session = upper_quartile(session.into_iter());
+        let own = self.cells.get(place).map(|own| upper_quartile(own.iter().map(|(_, ratio)| ratio.abs())));
+        own.map_or(session, |own| own.max(session))
+    }
+
+    /// The A/A ratios of a cell, the outlying ones no larger than they may count.
+    fn tamed(&self, place: &Place) -> Option<Vec<(u32, f64)>> {
+        let most = OUTLYING * self.spread(place);
+        let ratios = self.cells.get(place)?.iter();
+        Some(ratios.map(|&(round, ratio)| (round, ratio.clamp(-most, most))).collect())
     }
 }
 
-/// The tail that the median of so many A/A ratios, all on one side, reaches by chance with [`RISK`] in so many comparisons.
-fn tail(rounds: usize, comparisons: usize) -> f64 {
+/// The upper quartile of some sizes; infinite of none. Of few, the largest never decides: what is beyond the second largest is
+/// taken to thin out as exponential tails do, which normal ones never reach.
+fn upper_quartile(sizes: impl Iterator<Item = f64>) -> f64 {
+    let mut sizes: Vec<f64> = sizes.collect();
+    sizes.sort_by(f64::total_cmp);
+    let places = (sizes.len() + 1) as f64;
+    let rank = ((0.75 * places).ceil() as usize).min(sizes.len().saturating_sub(1)).max(1);
+    let Some(size) = sizes.get(rank - 1) else { return f64::INFINITY };
+    let beyond = 1.0 - rank as f64 / places;
+    size * QUARTER.ln() / beyond.ln()
+}
+
+/// How many upper quartiles from 0 no more than [`RISK`] of all sessions have every round of any of so many comparisons
+/// by chance, all on one side, were the tails exponential.
+fn reach(rounds: usize, comparisons: usize) -> f64 {
     let wanted = RISK / comparisons as f64;
-    let (mut low, mut high) = (0.0, 1.0);
-    for _ in 0..60 {
-        let middle = (low + high) / 2.0;
-        if by_chance(rounds, middle) > wanted { high = middle } else { low = middle }
-    }
-    low
-}
-
-/// How often the median of so many ratios is in the tail by chance, when it has the fraction `tail` of all: half of the
-/// ratios or more are in it, and all have the same sign.
-fn by_chance(rounds: usize, tail: f64) -> f64 {
-    let rounds = rounds.clamp(1, 1000) as i32;
-    let mut ways = 1.0;
-    let mut sum = 0.0;
-    for inside in 0..=rounds {
-        if inside >= (rounds + 1) / 2 {
-            sum += ways * tail.powi(inside) * (1.0 - tail).powi(rounds - inside);
-        }
-        ways *= f64::from(rounds - inside) / f64::from(inside + 1);
-    }
-    sum * 0.5_f64.powi(rounds - 1)
+    // Half of the tail is on each side.
+    let tail = 2.0 * (wanted / 2.0).powf(1.0 / rounds.max(1) as f64);
+    // Many rounds agree by chance hardly ever, however small the difference; what they agree on may be no chance and no
+    // difference either.
+    tail.min(0.5).ln() / QUARTER.ln()
 }
 
 /// One cell of several that are judged as a whole.
@@ -292,18 +309,18 @@ impl Cell {
 /// Compares two sides over several cells as a whole: the ratio of a round is the geometric mean over the cells. `None`
 /// where no cell can be compared.
 ///
-/// It must be further from 1 than the same mean of the A/A runs was in any round, and further than chance takes the mean
-/// of so many ratios, as spread as the A/A ratios of these cells are.
+/// Every round must be further from 1 than the same mean of the A/A runs goes, and than chance takes the mean of so many
+/// ratios that are as spread as the A/A ratios of these cells.
 pub fn compare_all(cells: &[Cell], noise: &Noise) -> Option<Verdict> {
     let ratios = cells.iter().map(|cell| {
         let ratio = |&(round, subject, base): &(u32, f64, f64)| Some((round, log_ratio(subject, base)?));
         cell.rounds.iter().filter_map(ratio).collect::<Vec<_>>()
     });
-    let ratios: Vec<_> = ratios.collect();
-    let again: Vec<_> = cells.iter().filter_map(|cell| noise.cells.get(&cell.place).cloned()).collect();
-    let largest = means(&again).iter().map(|mean| mean.abs()).fold(0.0, f64::max);
-    let floor = largest.max(chance(again.iter().flatten(), ratios.iter().flatten().count()));
-    judge(&means(&ratios), floor.exp_m1())
+    let ratios = means(&ratios.collect::<Vec<_>>());
+    let again: Vec<_> = cells.iter().filter_map(|cell| noise.tamed(&cell.place)).collect();
+    let spread = upper_quartile(means(&again).iter().map(|mean| mean.abs()));
+    let spread = spread.max(spread_of_mean(&again));
+    judge(&ratios, (spread * reach(ratios.len(), COMPARED_AS_A_WHOLE)).exp_m1())
 }
 
 /// The mean over cells of each round that at least half of the cells have: after an interruption the rest would be a mean
@@ -318,22 +335,20 @@ fn means(cells: &[Vec<(u32, f64)>]) -> Vec<f64> {
     enough.map(|ratios| ratios.iter().sum::<f64>() / ratios.len() as f64).collect()
 }
 
-/// How far from 0 chance takes the mean of so many ratios that are as spread as the A/A ones: Student's t, since there
-/// may be few A/A ratios to know the spread from.
-fn chance<'a>(again: impl Iterator<Item = &'a (u32, f64)>, count: usize) -> f64 {
-    let squares: Vec<f64> = again.map(|(_, ratio)| ratio * ratio).collect();
-    if squares.is_empty() || count == 0 {
+/// The upper quartile of the mean over cells of one round, from how spread the A/A ratios of the cells are.
+fn spread_of_mean(again: &[Vec<(u32, f64)>]) -> f64 {
+    let squares: Vec<f64> = again.iter().flatten().map(|(_, ratio)| ratio * ratio).collect();
+    if squares.is_empty() {
         return f64::INFINITY;
     }
     let known = squares.len() as f64;
     let deviation = (squares.iter().sum::<f64>() / known).sqrt();
-    // The normal quantile of RISK divided among the dozen comparisons of this kind that advice makes, both sides; for
-    // few degrees of freedom as Cornish and Fisher correct it. The median of rounds is 1.25 times as spread as their mean.
+    // Student's t over the normal quantile of about all that a session risks: there may be few A/A ratios to know the
+    // deviation from. As Cornish and Fisher have it.
     let z: f64 = 3.3;
-    let t = z
-        + (z.powi(3) + z) / (4.0 * known)
-        + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * known * known);
-    1.25 * t * deviation / (count as f64).sqrt()
+    let more = (z.powi(2) + 1.0) / (4.0 * known)
+        + (5.0 * z.powi(4) + 16.0 * z.powi(2) + 3.0) / (96.0 * known * known);
+    NORMAL_QUARTILE * deviation * (1.0 + more) / (again.len() as f64).sqrt()
 }
 
 #[cfg(test)]
@@ -352,7 +367,7 @@ mod tests {
         let noise = verdict(&[(98.0, 100.0), (103.0, 100.0), (93.0, 100.0)], 0.05);
         assert_eq!(noise.to_string(), "0.98 [0.93..1.03], inside the noise of 4.8 %");
         let torn = verdict(&[(150.0, 100.0), (150.0, 100.0), (90.0, 100.0)], 0.05);
-        assert_eq!(torn.to_string(), "1.50 [0.90..1.50], the rounds disagree, noise 5.0 %");
+        assert_eq!(torn.to_string(), "1.50 [0.90..1.50], not every round is outside the noise of 5.0 %");
         let small = verdict(&[(101.0, 100.0); 5], 0.001);
         assert_eq!(small.to_string(), "1.01, inside the noise of 2.0 %");
         let half = verdict(&[(50.0, 100.0); 3], 0.12);

@@ -1,9 +1,12 @@
 //! What comes out of a command: results as data (JSON), and as tables to read.
 
 pub mod batches;
+pub mod behind;
 pub mod buffers;
 pub mod change;
+pub mod cold;
 mod columns;
+pub mod enters;
 pub mod judge;
 pub mod output;
 pub mod outputs;

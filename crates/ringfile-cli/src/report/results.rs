@@ -9,10 +9,11 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::behind::Behind;
 use super::profile::Profile;
 use crate::advice::Advice;
-use crate::cli::{Buffers, Cache, Executor, Route, Rw};
-use crate::engine::{Engine, Outcome, RouteOps};
+use crate::cli::{Access, Buffers, Cache, Executor, Route, Rw};
+use crate::engine::{Engine, EnterSizes, Outcome, RouteOps};
 use crate::latency::Latency;
 use crate::machine;
 
@@ -43,6 +44,9 @@ pub struct Results {
     /// What to set for this file on this machine (`perf buffers`).
     #[serde(default)]
     pub advice: Vec<Advice>,
+    /// Cells in which route `auto` is behind the best single route.
+    #[serde(default)]
+    pub behind: Vec<Behind>,
     /// Where CPU time went (`perf buffers --profile`).
     #[serde(default)]
     pub profile: Vec<Profile>,
@@ -118,8 +122,20 @@ pub struct Params {
     /// Parts of vectored buffers that were asked for.
     #[serde(default)]
     pub parts: Option<usize>,
-    /// Length asked for each run.
+    /// Length asked for each run; 0 if `io_size_bytes` fixes the amount instead.
     pub duration_s: f64,
+    /// Bytes that all threads of a run move together (`--io-size`).
+    #[serde(default)]
+    pub io_size_bytes: Option<u64>,
+    /// `--iodepth-batch-submit`.
+    #[serde(default)]
+    pub iodepth_batch_submit: Option<usize>,
+    /// `--iodepth-batch-complete`.
+    #[serde(default)]
+    pub iodepth_batch_complete: Option<usize>,
+    /// `--iodepth-low`.
+    #[serde(default)]
+    pub iodepth_low: Option<usize>,
     /// Time before each run that is not counted.
     pub warmup_s: f64,
     /// Threads.
@@ -270,12 +286,27 @@ pub struct Run {
     pub enters: Option<u64>,
     /// Operations whose every submission was fixed (ringfile).
     pub fixed_ops: Option<u64>,
+    /// Why memory that was to be registered was not (ringfile); null where it was, or nothing tells.
+    #[serde(default)]
+    pub refused: Option<String>,
     /// Which way the operations went (ringfile); they add up to `ops` and `errors`.
     pub route_ops: Option<RouteOps>,
+    /// Histograms of `io_uring_enter` (ringfile in batches).
+    #[serde(default)]
+    pub enter_sizes: Option<EnterSizes>,
+    /// Which blocks random operations visited.
+    #[serde(default)]
+    pub access: Option<Access>,
+    /// Bytes that all threads of the run move together (`--io-size`).
+    #[serde(default)]
+    pub io_size_bytes: Option<u64>,
     /// Fraction of the file in the page cache before the run.
     pub cached_before: Option<f64>,
     /// The same after it.
     pub cached_after: Option<f64>,
+    /// Fraction of a cold run's reads that came from the page cache.
+    #[serde(default)]
+    pub cache_hits: Option<f64>,
 }
 
 /// What only `perf pool` tells of a run.
@@ -339,6 +370,8 @@ pub struct RunLabel {
     pub cached_before: Option<f64>,
     /// See [`Run`].
     pub cached_after: Option<f64>,
+    /// See [`Run`].
+    pub cache_hits: Option<f64>,
 }
 
 /// What tells runs apart that are not repetitions of each other.
@@ -400,7 +433,20 @@ impl Run {
 
     /// Whether what it handed in, and took the latency of, were whole batches.
     pub fn is_of_batches(&self) -> bool {
-        self.batch.is_some() && !self.engine.is_fio() && self.engine != Engine::Pread
+        let one_by_one = self.engine.is_fio() || matches!(self.engine, Engine::Pread | Engine::RingfileQueue);
+        self.batch.is_some() && !one_by_one
+    }
+
+    /// Whether its work is fixed, rather than its length.
+    pub fn is_of_fixed_work(&self) -> bool {
+        self.io_size_bytes.is_some() || self.access == Some(Access::Once)
+    }
+
+    /// Operations on the ring that were not fixed though registered memory was asked for.
+    pub fn not_fixed(&self) -> u64 {
+        let on_ring = self.route_ops.map_or(0, |routes| routes.ring);
+        let asked = self.engine.is_ours() && self.buffers.registered();
+        if asked { on_ring.saturating_sub(self.fixed_ops.unwrap_or(on_ring)) } else { 0 }
     }
 
     /// The figures of one outcome.
@@ -451,9 +497,14 @@ impl Run {
             instructions: usage.and_then(|usage| usage.instructions),
             enters: outcome.enters,
             fixed_ops: outcome.fixed_ops,
+            refused: None,
             route_ops: outcome.route_ops,
+            enter_sizes: outcome.enter_sizes.clone(),
+            access: Some(job.access),
+            io_size_bytes: job.amount.map(|amount| amount * job.block),
             cached_before: label.cached_before,
             cached_after: label.cached_after,
+            cache_hits: label.cache_hits,
         }
     }
 }

@@ -67,6 +67,7 @@ fn is_possible(run: &Run) -> bool {
         run.system_percent,
         run.cached_before,
         run.cached_after,
+        run.cache_hits,
     ];
     always.into_iter().chain(sometimes.into_iter().flatten()).all(|figure| (0.0..MOST).contains(&figure))
 }

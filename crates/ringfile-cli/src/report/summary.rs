@@ -11,7 +11,12 @@ pub fn table(runs: &[Run]) -> Table {
     let columns = Columns::of(runs);
     let mut table = Table::default().text("engine").number("jobs").number("depth").text("mode");
     table = columns.titles(table);
-    table = table.text("buffers").end_keys().number("IOPS").number("MiB/s").number("mean µs").number("p50");
+    table = table.text("buffers").end_keys();
+    let fixed_work = runs.iter().any(Run::is_of_fixed_work);
+    if fixed_work {
+        table = table.number("ops").number("s");
+    }
+    table = table.number("IOPS").number("MiB/s").number("mean").number("p50");
     table = table.number("p95").number("p99").number("p99.9").number("max").number("CPU µs");
     for group in groups(runs) {
         let run = group[0];
@@ -23,14 +28,26 @@ pub fn table(runs: &[Run]) -> Table {
         ];
         cells.extend(columns.cells(Extra::of(run)));
         cells.push(values::name(&run.buffers));
+        if fixed_work {
+            let median = |figures: Vec<f64>| {
+                Spread::of(figures).map_or_else(|| "-".into(), |spread| figure(spread.median))
+            };
+            cells.push(median(group.iter().map(|run| run.ops as f64).collect()));
+            cells.push(median(group.iter().map(|run| run.duration_s).collect()));
+        }
         cells.extend(Metric::ALL.iter().map(|&metric| {
-            let format = if metric == Metric::Iops { rate } else { figure };
+            let format = if metric == Metric::Iops { rate } else { short_figure };
             let figures = group.iter().filter_map(|run| metric.of(run));
             Spread::of(figures).map_or_else(|| "-".into(), |spread| format(spread.median))
         }));
         table.row(cells);
     }
     table
+}
+
+/// In five characters up to 100,000, so that the usual table fits into 100 columns: `17.9k`.
+fn short_figure(value: f64) -> String {
+    if value < 9_999.5 { figure(value) } else { rate(value) }
 }
 
 /// Runs of the same cell and engine over all rounds, in the order they were made.

@@ -185,9 +185,14 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// A change in per cent, with its sign: `+3.2`, `-41`.
+/// A change in per cent, with its sign: `+3.2`, `-41`, `+4.5k`.
 pub fn change(value: f64) -> String {
-    if value.abs() < 9.95 { format!("{value:+.1}") } else { format!("{value:+.0}") }
+    match value.abs() {
+        size if size < 9.95 => format!("{value:+.1}"),
+        size if size < 999.5 => format!("{value:+.0}"),
+        size if size < 9_950.0 => format!("{:+.1}k", value / 1000.0),
+        _ => format!("{:+.0}k", value / 1000.0),
+    }
 }
 
 /// A whole number with its thousands apart.
@@ -219,7 +224,14 @@ mod tests {
         {
             assert_eq!(figure(value), text);
         }
-        for (value, text) in [(3.21, "+3.2"), (-41.4, "-41"), (0.0, "+0.0"), (250.0, "+250")] {
+        for (value, text) in [
+            (3.21, "+3.2"),
+            (-41.4, "-41"),
+            (0.0, "+0.0"),
+            (250.0, "+250"),
+            (4470.0, "+4.5k"),
+            (53_443.0, "+53k"),
+        ] {
             assert_eq!(change(value), text);
         }
     }

@@ -31,6 +31,13 @@ impl TestFile {
         sys::cached_fraction(&self.buffered, self.size())
     }
 
+    /// Returns the number of the file's pages that entered the page cache since it was dropped, including those evicted
+    /// again; `None` if the kernel does not tell.
+    pub fn brought_in(&self) -> Option<u64> {
+        let pages = sys::cached_pages(&self.buffered, self.size())?;
+        Some(pages.now + pages.evicted)
+    }
+
     fn read_in(&self) -> Result<(), Failure> {
         let mut memory = AlignedBytes::zeroed(1 << 20);
         let mut offset = 0;

@@ -2,11 +2,12 @@
 //!
 //! What must hold: nothing that existed before is written to unless the user said so, and a device that the
 //! system uses never; all of that is decided before the first byte is read or written. A file that was made
-//! here is gone afterwards, whatever happens.
+//! here is gone afterwards, however the run ends, but where it is killed: then the next run names it (`leftover.rs`).
 
 pub mod cache;
 mod device;
 mod fill;
+pub mod leftover;
 pub mod mounts;
 
 use std::fs::{File, OpenOptions};
@@ -23,6 +24,8 @@ use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::values::Bytes;
 use crate::verify::Verifier;
+
+use leftover::Record;
 
 /// Where the default file lies: memory, so that the software alone is measured.
 const DEFAULT_FOLDER: &str = "/dev/shm";
@@ -89,6 +92,8 @@ pub struct TestFile {
     /// Through the page cache, whatever the measurement does.
     buffered: File,
     interrupt: Interrupt,
+    /// Of a file that was made here: dropped once that is gone.
+    _record: Option<Record>,
 }
 
 impl TestFile {
@@ -245,6 +250,7 @@ impl TestFile {
         interrupt: &Interrupt,
         mut notes: Vec<String>,
     ) -> Result<TestFile, Failure> {
+        let record = if created { Record::of(path, &buffered) } else { None };
         let filesystem = filesystem(path, &buffered);
         let block = intent.block;
         let used = size / block * block;
@@ -262,6 +268,7 @@ impl TestFile {
             notes,
             buffered,
             interrupt: interrupt.clone(),
+            _record: record,
         };
         if size == 0 {
             let advice = match test_file.filesystem.as_str() {

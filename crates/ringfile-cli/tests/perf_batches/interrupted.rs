@@ -22,7 +22,7 @@ const FIRST: [(&str, &str, &str); 3] = [
 
 fn start(command: &str, arguments: &str, out: &Path) -> (Child, PathBuf) {
     let mut program = perf(command);
-    program.args("--numjobs 1 --batch 4 --json".split(' ')).arg(out).args(arguments.split(' '));
+    program.args("--cache warm --numjobs 1 --batch 4 --json".split(' ')).arg(out).args(arguments.split(' '));
     let spawned = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = spawned.expect("the program starts");
     let path = PathBuf::from(format!("/dev/shm/ringfile-perf-{}.bin", child.id()));
@@ -63,7 +63,7 @@ fn while_warming_up() {
     for (command, engine, thread) in FIRST {
         let folder = folder();
         let out = folder.path().join("out.json");
-        let arguments = format!("--size 8m --duration 1s --warmup 10m --cache warm --engines {engine}");
+        let arguments = format!("--size 8m --duration 1s --warmup 10m --engines {engine}");
         let (child, path) = start(command, &arguments, &out);
         wait_for_thread(child.id(), thread);
         let finished = interrupt(child, Signal::SIGINT);
@@ -153,7 +153,11 @@ fn a_second_signal_ends_it_at_once_and_the_file_is_gone() {
     std::fs::set_permissions(&fio, std::fs::Permissions::from_mode(0o755)).expect("permissions");
     let mut program = perf("batch");
     let search = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap_or_default());
-    program.env("PATH", search).args(["--size", "4m"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    program
+        .env("PATH", search)
+        .args("--size 4m --cache warm".split(' '))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let child = program.spawn().expect("the program starts");
     let own = child.id();
     let path = PathBuf::from(format!("/dev/shm/ringfile-perf-{own}.bin"));

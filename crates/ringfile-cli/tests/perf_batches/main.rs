@@ -10,12 +10,15 @@ mod results;
 #[allow(dead_code, reason = "shared with the tests of perf file, which use all of it")]
 mod support;
 mod terminal;
+mod work;
 
 use std::process::Command;
 
 /// The program, about to measure batches.
 fn perf(command: &str) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    // What runs of the user's left behind is no matter of the tests.
+    program.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     program.args(["perf", command]);
     program
 }

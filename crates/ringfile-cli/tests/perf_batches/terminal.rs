@@ -129,7 +129,10 @@ fn nothing_wraps_or_is_cut_off() {
                 "2",
             ],
         ),
-        ("batch", vec!["--engines", "ringfile-blocking,ringfile-tokio", "--buffers", "normal,fixed"]),
+        (
+            "batch",
+            vec!["--engines", "ringfile-blocking,ringfile-tokio,ringfile-queue", "--buffers", "normal,fixed"],
+        ),
         ("multiread", vec!["--engines", "ringfile,pread", "--batch", "10,1000"]),
     ];
     for (command, arguments) in commands {
@@ -143,10 +146,9 @@ fn nothing_wraps_or_is_cut_off() {
             let screen = Screen::of(&output, width);
             let text = screen.text();
             // A path is one word, however long.
-            let wrapped = screen.wrapped.iter().find(|line| !line.contains("/dev/shm/"));
+            let wrapped = screen.wrapped.iter().find(|line| !line.contains("/ringfile-perf-"));
             assert_eq!(wrapped, None, "{width} columns: {text}");
-            for title in ["engine", "jobs", "route", "IOPS", "mean µs", "p50", "p99", "max", "CPU µs", "A/A"]
-            {
+            for title in ["engine", "jobs", "route", "IOPS", "mean", "p50", "p99", "max", "CPU µs", "A/A"] {
                 assert!(text.contains(title), "{title}, {width} columns: {text}");
             }
             let longest = text.lines().map(|line| line.chars().count()).max();
@@ -165,8 +167,9 @@ fn ctrl_c_leaves_no_bar() {
     for (command, engine) in [("batch", "ringfile-blocking"), ("multiread", "ringfile")] {
         for width in [60, 100] {
             let mut program = perf(command);
-            program.args("--size 4m --duration 10m --warmup 0s --numjobs 1 --batch 8 --engines".split(' '));
-            let (mut child, mut master) = on_terminal(program.arg(engine), width);
+            program
+                .args("--size 4m --cache warm --duration 10m --warmup 0s --numjobs 1 --batch 8".split(' '));
+            let (mut child, mut master) = on_terminal(program.args(["--engines", engine]), width);
             let output = read_all(&master);
             wait_for_thread(child.id(), "ringfile-0");
             // The bar is drawn twice a second.
@@ -177,7 +180,7 @@ fn ctrl_c_leaves_no_bar() {
             assert!(output.contains(" left  ") && output.contains("^C"), "there was a bar: {output:?}");
             let screen = Screen::of(&output, width);
             let text = screen.text();
-            assert!(screen.wrapped.iter().all(|line| line.contains("/dev/shm/")), "{text}");
+            assert!(screen.wrapped.iter().all(|line| line.contains("/ringfile-perf-")), "{text}");
             assert!(text.starts_with("|engine"), "{text}");
             assert!(!text.contains("left  ") && !text.contains("^C"), "{text}");
             assert!(text.ends_with("error: interrupted\n\n") && text.contains(engine), "{text}");

@@ -6,6 +6,8 @@ mod bad_input;
 mod devices;
 mod failing;
 mod interrupted;
+mod killed;
+mod old_kernel;
 mod results;
 mod support;
 mod unprivileged;

@@ -102,6 +102,7 @@ fn json_has_every_key_and_every_cell() {
         "params",
         "runs",
         "notes",
+        "behind",
         "advice",
         "profile",
     ];
@@ -120,16 +121,17 @@ fn json_has_every_key_and_every_cell() {
     );
 
     runs(&results).iter().for_each(assert_run);
-    // Each numjobs and mode, twice: two depths of normal, fixed and A/A, and pread once.
+    // Each numjobs and mode, twice: two depths of normal, fixed, auto where there is a ring beside it, and A/A; pread once.
     let cells: BTreeSet<String> = runs(&results)
         .iter()
         .map(|run| {
-            ["engine", "round", "role", "numjobs", "iodepth", "rw", "buffers"]
+            ["engine", "round", "role", "numjobs", "iodepth", "rw", "buffers", "route"]
                 .map(|key| run[key].to_string())
                 .join(" ")
         })
         .collect();
-    assert_eq!(runs(&results).len(), 2 * 5 * 2 * (2 * 3 + 1));
+    let of_depth = if ring_is_forbidden() { 3 } else { 4 };
+    assert_eq!(runs(&results).len(), 2 * 5 * 2 * (2 * of_depth + 1));
     assert_eq!(cells.len(), runs(&results).len(), "no run twice");
 }
 
@@ -169,10 +171,47 @@ fn every_route_in_every_executor_is_the_one_asked_for() {
 
 #[test]
 fn usual_routes_and_executors_have_no_column() {
-    let finished = run(perf_file().args(SHORT.split(' '))).ok();
+    let finished = run(perf_file().args(SHORT.split(' ')).args(["--route", "auto"])).ok();
     assert!(!finished.stdout.contains("|route") && !finished.stdout.contains("|executor"));
     let finished = run(perf_file().args(SHORT.split(' ')).args(["--route", "inline"])).ok();
     assert!(finished.stdout.contains("|route") && !finished.stdout.contains("|executor"));
+}
+
+/// What the command was first asked to measure: the worth of registered buffers, which shows on the ring alone, on a file
+/// that `auto` reads by plain calls.
+#[test]
+fn without_options_the_worth_of_registered_buffers_is_shown_beside_auto() {
+    if ring_is_forbidden() {
+        skip(
+            "without_options_the_worth_of_registered_buffers_is_shown_beside_auto",
+            "RINGFILE_BACKEND=workers forbids rings",
+        );
+        return;
+    }
+    let folder = folder();
+    let out = folder.path().join("out.json");
+    let finished = run(perf_file().args(SHORT.split(' ')).arg("--json").arg(&out)).ok();
+    let results = json(&out);
+    let measured: Vec<String> = runs(&results)
+        .iter()
+        .map(|run| ["route", "buffers", "role"].map(|key| run[key].as_str().expect("a word")).join(" "))
+        .collect();
+    assert_eq!(
+        measured,
+        ["ring normal measure", "ring fixed measure", "auto normal measure", "ring normal aa"]
+    );
+    for run in runs(&results).iter().filter(|run| run["route"] == "ring") {
+        assert_eq!(run["route_ops"]["ring"], run["ops"], "{run}");
+        assert_eq!(run["fixed_ops"] == run["ops"], run["buffers"] == "fixed", "{run}");
+    }
+    for start in ["|fixed/normal|", "|auto/ring", "|A/A"] {
+        let row = finished.stdout.lines().find(|line| line.starts_with(start));
+        let row = row.unwrap_or_else(|| panic!("{start}: {}", finished.stdout));
+        assert!(
+            row.contains(" → ") && (row.contains("|+") || row.contains("|-") || row.contains(" +")),
+            "{row}"
+        );
+    }
 }
 
 #[test]
@@ -180,7 +219,8 @@ fn the_tables_are_markdown_and_fit_a_terminal() {
     let finished = run(perf_file().args(SHORT.split(' ')).args("--against pread --rounds 2".split(' '))).ok();
     let tables: Vec<&str> = finished.stdout.lines().filter(|line| line.starts_with('|')).collect();
     assert!(tables[0].starts_with("|engine") && tables[0].contains("|CPU µs|"), "{}", finished.stdout);
-    for row in &tables {
+    // That of changes is wider with several rounds, and folded where the terminal is narrower.
+    for row in tables.iter().take_while(|row| !row.starts_with("|change")) {
         assert!(row.chars().count() <= 100, "{row}");
     }
     for start in

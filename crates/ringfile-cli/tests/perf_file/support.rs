@@ -15,6 +15,8 @@ pub const SHORT: &str = "--size 4m --duration 100ms --warmup 10ms --numjobs 1 --
 /// The program, about to measure.
 pub fn perf_file() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    // What runs of the user's left behind is no matter of the tests.
+    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command.args(["perf", "file"]);
     command
 }

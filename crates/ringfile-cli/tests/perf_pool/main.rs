@@ -16,6 +16,8 @@ use std::process::Command;
 /// The program, about to run producers and consumers in that folder.
 fn perf_pool(folder: &Path) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_ringfile"));
+    // What runs of the user's left behind is no matter of the tests.
+    program.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     program.args(["perf", "pool", "--folder"]).arg(folder);
     program
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::order::Sink;
-use super::slot::{self, Key, Owner, State};
+use super::slot::{Key, Owner, State};
 use super::start::Place;
 use super::target::FileKind;
 use super::wake::Wake;
@@ -86,7 +86,7 @@ impl Driver {
             _ => &mut rings.main,
         };
         self.counts.cancelled += 1;
-        self.slots.at(key.slot).attempts = slot::CANCELLED;
+        self.slots.at(key.slot).cancelled = true;
         match state {
             State::InFlight if !ring.withdraw(position, prepare::IGNORED) => {
                 self.waiting.push_back(Waiting::Cancellation(key));
@@ -124,7 +124,7 @@ impl Driver {
 
     fn cancel_on_stream(&mut self, key: Key, after: &mut Aftermath) {
         let slot = self.slots.at(key.slot);
-        let is_new = slot.attempts != slot::CANCELLED && slot.owner != Owner::Nobody;
+        let is_new = !slot.cancelled && slot.owner != Owner::Nobody;
         if is_new && self.files.target(slot.file).is_some_and(|target| target.kind == FileKind::Other) {
             self.cancel_order(key, after);
         }

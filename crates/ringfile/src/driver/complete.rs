@@ -7,14 +7,15 @@ use std::io;
 
 use linux_raw_sys::io_uring as uapi;
 
+use super::op::Step;
 use super::order::Holding;
 use super::prepare::{BELL, IGNORED};
 use super::refused::{REFUSED_ORDERS, Refused, warn_of_no_ring};
 use super::shared::Mail;
-use super::slot::{CANCELLED, Key, Kind, Owner, State, is_durable};
+use super::slot::{Key, Owner, State};
 use super::target::Target;
 use super::wake::Wake;
-use super::{ATTEMPTS, Aftermath, Driver, Finished, LocalSink, Metrics, Order, Rings, Route, Sink, Waiting};
+use super::{Aftermath, Company, Driver, Finished, LocalSink, Metrics, Order, Rings, Route, Sink, Waiting};
 use crate::event;
 use crate::ring::{Cqe, Until};
 use std::sync::Arc;
@@ -64,6 +65,7 @@ impl Driver {
         wanted: u32,
         after: &mut Aftermath,
     ) {
+        self.company = Company { last: None, tasks: 0, before: self.company.tasks };
         if self.rings.as_ref().is_some_and(|rings| rings.main.is_ours()) {
             self.submit_waiting();
             if self.can_sleep_in_ring() {
@@ -134,7 +136,12 @@ impl Driver {
             let before = rings.main.enters();
             let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let answer = rings.main.enter(until, most, at_most);
-            rings.shut &= answer.is_err() || rings.main.enters() == before;
+            let entered = rings.main.enters() != before;
+            rings.shut &= answer.is_err() || !entered;
+            if entered {
+                let (submitted, completed) = rings.main.enter_sizes();
+                self.shared.counters.entered(submitted, completed);
+            }
             if sleeps {
                 self.shared.sleep.woke();
             }
@@ -238,14 +245,14 @@ impl Driver {
         let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) else {
             return self.not_an_operation(cqe);
         };
-        let all_at_once = slot.done == 0 && cqe.result > 0 && cqe.result as usize == slot.want;
-        if all_at_once && slot.kind.moves_data() {
-            slot.done = slot.want;
+        let all_at_once =
+            slot.progress.done() == 0 && cqe.result > 0 && cqe.result as usize == slot.request.want;
+        if all_at_once && slot.request.kind.moves_data() {
+            slot.progress.all_done(slot.request.want);
         } else if !self.is_over(key, cqe.result, polled) {
             return;
         }
-        let slot = self.slots.at(key.slot);
-        if is_durable(slot.kind, slot.op_flags) {
+        if self.slots.at(key.slot).request.is_sync() {
             self.settle_sync(key);
         }
         self.end(key, polled, after);
@@ -289,66 +296,18 @@ impl Driver {
     #[cold]
     fn is_over(&mut self, key: Key, result: i32, polled: bool) -> bool {
         let slot = self.slots.at(key.slot);
-        let cancelled = slot.attempts == CANCELLED;
-        let wanted = slot.owner != Owner::Nobody && !cancelled;
-        if result < 0 {
-            let errno = -result;
-            slot.attempts = slot.attempts.saturating_add(1);
-            let (file, may_go_on) = (slot.file, slot.attempts < ATTEMPTS && wanted);
-            let is_passing = match errno {
-                libc::EINTR | libc::EAGAIN => true,
-                libc::EOPNOTSUPP if slot.kind.moves_data() => {
-                    self.files.target(file).is_some_and(|target| target.caches_after_all(errno))
-                }
-                _ => false,
-            };
-            if is_passing && may_go_on {
-                self.go_on(key, polled);
-                return false;
+        let Some(target) = self.files.target(slot.file) else { return true };
+        let wanted = slot.owner != Owner::Nobody && !slot.cancelled;
+        let answer = usize::try_from(result).map_err(|_| -result);
+        match slot.progress.answered(&slot.request, target, answer, || wanted) {
+            Step::Over(errno) => {
+                slot.errno = errno as u16;
+                true
             }
-            let slot = self.slots.at(key.slot);
-            let interrupted = cancelled && matches!(errno, libc::EINTR | libc::EAGAIN);
-            slot.errno = if interrupted { libc::ECANCELED } else { errno } as u16;
-            return true;
-        }
-        let slot = self.slots.at(key.slot);
-        if !slot.kind.moves_data() {
-            return true;
-        }
-        let before = slot.done;
-        let began = self.began_at(key);
-        let slot = self.slots.at(key.slot);
-        slot.done = (began + result as usize).max(before).min(slot.want);
-        if slot.done == slot.want || result == 0 || !wanted {
-            return true;
-        }
-        slot.attempts = if slot.done > before { 0 } else { slot.attempts + 1 };
-        if slot.attempts >= ATTEMPTS || self.is_at_end(key) {
-            return true;
-        }
-        self.go_on(key, polled);
-        false
-    }
-
-    /// Where in the operation the next submission begins, or the one began that was just answered.
-    #[inline]
-    pub(super) fn began_at(&mut self, key: Key) -> usize {
-        let slot = self.slots.at(key.slot);
-        if slot.done == 0 {
-            return 0;
-        }
-        match self.files.target(slot.file) {
-            Some(target) => target.goes_on_at(slot.kind, slot.done),
-            None => slot.done,
-        }
-    }
-
-    #[cold]
-    fn is_at_end(&mut self, key: Key) -> bool {
-        let slot = self.slots.at(key.slot);
-        match self.files.target(slot.file) {
-            Some(target) => target.is_at_end(slot.kind, slot.offset, slot.done),
-            None => true,
+            Step::GoOn => {
+                self.go_on(key, polled);
+                false
+            }
         }
     }
 
@@ -359,7 +318,7 @@ impl Driver {
         self.no_longer_in_flight(polled);
         let slot = self.slots.at(key.slot);
         slot.state = State::Waiting;
-        slot.linked = false;
+        slot.request.linked = false;
         self.submit(key);
     }
 
@@ -372,16 +331,17 @@ impl Driver {
         self.counts.ops += 1;
         self.counts.fixed_ops += u64::from(slot.fixed);
         self.counts.failed += u64::from(slot.errno != 0);
-        match slot.kind {
-            Kind::Read | Kind::ReadVectored => self.counts.bytes_read += slot.done as u64,
-            Kind::Write | Kind::WriteVectored => self.counts.bytes_written += slot.done as u64,
-            _ => {}
+        let (kind, done) = (slot.request.kind, slot.progress.done() as u64);
+        if kind.is_read() {
+            self.counts.bytes_read += done;
+        } else if kind.is_write() {
+            self.counts.bytes_written += done;
         }
         slot.state = State::Done;
-        if slot.kind.is_read() {
+        if kind.is_read() {
             // SAFETY: the kernel has written `done` bytes from `start` on; what comes before was there already, since
             // only the library's own reads begin past 0, and they fill memory in order.
-            unsafe { slot.held.filled(slot.start + slot.done) };
+            unsafe { slot.held.filled(slot.request.start + slot.progress.done()) };
         }
         match std::mem::take(&mut slot.wake) {
             Wake::Sink(sink, index) => self.end_order(key, sink, index, after),
@@ -420,7 +380,7 @@ impl Driver {
         if !order.is_wanted() {
             return after.orders.push((order, Some(libc::ECANCELED)));
         }
-        match self.may_start(&order.target, false) {
+        match self.may_start(&order.target, order.request.kind, false) {
             Ok(()) => {
                 let sink = match order.hold.take() {
                     Some(hold) => Holding::in_front_of(order.sink, hold),
@@ -433,6 +393,7 @@ impl Driver {
                     self.files.close(order.target.number);
                 }
             }
+            Err(Refused::Unsupported) => after.orders.push((order, None)),
             Err(Refused::NoRing(error)) if order.target.lanes.route() != Route::Ring => {
                 warn_of_no_ring(&error);
                 after.orders.push((order, None));

@@ -13,8 +13,8 @@ mod aftermath;
 mod cancel;
 mod complete;
 mod iothreads;
+mod op;
 mod order;
-mod plain;
 mod prepare;
 mod refused;
 mod route;
@@ -50,13 +50,13 @@ pub(crate) use aftermath::Aftermath;
 pub(crate) use cancel::{cancel, cancel_all};
 pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
+pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, Request};
 pub(crate) use order::{Errand, Order, Sink};
-pub(crate) use prepare::MOST_AT_ONCE;
 pub(crate) use refused::why_refused;
 pub(crate) use route::{Lanes, default_route};
 pub use route::{Route, set_default_route};
 pub(crate) use shared::{Call, Shared};
-pub(crate) use slot::{Key, Kind, Request, is_durable};
+pub(crate) use slot::Key;
 pub(crate) use start::{
     HandlerOf, Hint, LocalSink, Place, Started, add_local, can_link, remove_local, start,
 };
@@ -69,22 +69,10 @@ pub(crate) use workers::set_most as set_worker_threads;
 use order::Hold;
 use refused::{Refused, set_up_errno, set_up_failed};
 use shared::Mail;
-use slot::{Owner, Parts, Slots, State};
+use slot::{Owner, Slots, State};
 use start::LocalSinks;
 use target::{Files, Given};
 use wake::Wake;
-
-/// Attempts without progress (EINTR, EAGAIN) before the errno is the answer.
-const ATTEMPTS: u8 = 250;
-
-/// How an operation ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Ended {
-    /// Bytes moved.
-    pub done: usize,
-    /// 0 where it went well.
-    pub errno: i32,
-}
 
 /// How an operation ended, and its buffer.
 pub(crate) struct Finished {
@@ -121,7 +109,6 @@ struct Driver {
     /// Some of what is in flight is on a pipe or a socket, where the end of one operation may wait for the next submission of
     /// another, or for another thread's word.
     on_streams: bool,
-    spare_parts: Vec<Parts>,
     spare_orders: Vec<Order>,
     local_sinks: LocalSinks,
     counts: Metrics,
@@ -129,10 +116,20 @@ struct Driver {
     in_loop: bool,
     /// How many times, one inside the other, the thread waits for operations of its own: see [`stay`].
     visits: u32,
+    company: Company,
     /// How many operations there were when counts were published last.
     published_ops: u64,
     options: RingOptions,
     shared: Arc<Shared>,
+}
+
+/// How many tasks of a loop start operations that the ring may do cheaper together.
+#[derive(Default)]
+struct Company {
+    last: Option<TaskNumber>,
+    /// Since the last turn, and between the two before.
+    tasks: usize,
+    before: usize,
 }
 
 struct Rings {
@@ -288,12 +285,12 @@ impl Driver {
             waiting: VecDeque::new(),
             in_flight: 0,
             on_streams: false,
-            spare_parts: Vec::new(),
             spare_orders: Vec::new(),
             local_sinks: LocalSinks::default(),
             counts: Metrics::default(),
             in_loop: false,
             visits: 0,
+            company: Company::default(),
             published_ops: 0,
             options,
             shared,
@@ -316,19 +313,22 @@ impl Driver {
 
     /// Makes sure that an operation on `target` can be submitted; `own` as for [`takes`](Self::takes).
     #[inline]
-    fn may_start(&mut self, target: &Target, own: bool) -> Result<(), Refused> {
+    fn may_start(&mut self, target: &Target, kind: Kind, own: bool) -> Result<(), Refused> {
         match &self.rings {
             Some(rings)
-                if self.takes(own) && rings.main.is_ours() && (!target.polled || rings.polled.is_some()) =>
+                if self.takes(own)
+                    && rings.main.is_ours()
+                    && (!target.polled || rings.polled.is_some())
+                    && (kind.moves_data() || rings.main.supports(kind.opcode())) =>
             {
                 Ok(())
             }
-            _ => self.prepare_rings(target, own),
+            _ => self.prepare_rings(target, kind, own),
         }
     }
 
     #[cold]
-    fn prepare_rings(&mut self, target: &Target, own: bool) -> Result<(), Refused> {
+    fn prepare_rings(&mut self, target: &Target, kind: Kind, own: bool) -> Result<(), Refused> {
         if !self.takes(own) {
             return Err(Refused::Outside);
         }
@@ -347,6 +347,9 @@ impl Driver {
             let ring = Ring::new(&options, self.shared.waker())
                 .map_err(|error| Refused::Finally(set_up_failed(set_up_errno(&error))))?;
             rings.polled = Some(ring);
+        }
+        if !kind.moves_data() && !rings.main.supports(kind.opcode()) {
+            return Err(Refused::Unsupported);
         }
         Ok(())
     }
@@ -410,10 +413,7 @@ impl Driver {
     #[inline]
     fn take(&mut self, index: u32, held: &mut Held) -> Ended {
         let slot = self.slots.at(index);
-        let ended = Ended { done: slot.done, errno: i32::from(slot.errno) };
-        if let Some(parts) = slot.parts.take() {
-            self.spare_parts.push(parts);
-        }
+        let ended = Ended { done: slot.progress.done(), errno: i32::from(slot.errno) };
         std::mem::swap(&mut slot.held, held);
         self.slots.remove(index);
         ended
@@ -532,16 +532,6 @@ pub(crate) fn leave(after: &mut Aftermath) {
     wakers.into_iter().for_each(Waker::wake);
 }
 
-/// Gives up the files of this thread's driver that no operation uses, unless the thread is in a loop.
-pub(crate) fn give_up_files(after: &mut Aftermath) {
-    with(|driver| {
-        if !driver.in_loop {
-            driver.give_up_files(after);
-        }
-    });
-    after.settle();
-}
-
 /// The descriptor that is readable when this thread's ring may have completions, made when first asked for. `None` where no
 /// ring can be had. The thread is in its loop, or visited.
 ///
@@ -596,7 +586,7 @@ pub(crate) fn for_each_driver(look: &mut dyn FnMut(&Counters), last: impl FnOnce
 
 /// The counts of this thread.
 pub(crate) fn thread_counts() -> Metrics {
-    with(|driver| driver.current_counts()).unwrap_or_default()
+    with(|driver| driver.shared.counters.with_histograms(driver.current_counts())).unwrap_or_default()
 }
 
 /// What this thread's ring was made with; makes one to look at where it has none.

@@ -16,6 +16,8 @@ pub(super) enum Refused {
     Outside,
     /// The thread's driver is that of the process which forked this one.
     Forked,
+    /// The ring has no such operation: a worker makes the plain call.
+    Unsupported,
     /// There is no ring to be had.
     NoRing(Error),
     /// Nothing else will do either.
@@ -30,6 +32,7 @@ impl Refused {
                 Error::new(io::ErrorKind::Unsupported, "file operation outside a ringfile thread")
             }
             Self::Forked => after_fork(),
+            Self::Unsupported => Error::new(io::ErrorKind::Unsupported, "file operation on this ring"),
             Self::NoRing(error) | Self::Finally(error) => error,
         }
     }

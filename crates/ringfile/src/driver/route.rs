@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::slot::{Kind, Request};
+use super::op::{Kind, Request};
 use super::target::{FileKind, Target};
 use crate::event;
 

@@ -5,8 +5,7 @@
 
 use std::sync::Arc;
 
-use linux_raw_sys::general::RWF_DSYNC;
-
+use super::op::{Kind, Parts, Progress, Request};
 use super::order::Sink;
 use super::wake::Wake;
 use crate::memory::Held;
@@ -26,65 +25,6 @@ impl Key {
     pub(crate) fn from_user_data(user_data: u64) -> Self {
         Self { slot: user_data as u32, generation: (user_data >> 32) as u32 }
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
-    Read,
-    Write,
-    ReadVectored,
-    WriteVectored,
-    /// `op_flags`: `FSYNC_DATASYNC` or 0.
-    Sync,
-    /// `op_flags`: the mode; `want`: the length.
-    Allocate,
-    /// `offset`: the length.
-    Truncate,
-    /// `op_flags`: the advice; `want`: the length.
-    Advise,
-}
-
-impl Kind {
-    #[inline]
-    pub(crate) fn is_read(self) -> bool {
-        matches!(self, Self::Read | Self::ReadVectored)
-    }
-
-    #[inline]
-    pub(crate) fn is_write(self) -> bool {
-        matches!(self, Self::Write | Self::WriteVectored)
-    }
-
-    #[inline]
-    pub(crate) fn moves_data(self) -> bool {
-        self.is_read() || self.is_write()
-    }
-}
-
-/// Whether success means that data is on stable storage: a sync, or a write that carries one.
-#[inline]
-pub(crate) fn is_durable(kind: Kind, op_flags: u32) -> bool {
-    match kind {
-        Kind::Sync => true,
-        Kind::Write | Kind::WriteVectored => op_flags & RWF_DSYNC != 0,
-        Kind::Read | Kind::ReadVectored | Kind::Allocate | Kind::Truncate | Kind::Advise => false,
-    }
-}
-
-/// What is asked for, without the buffer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
-    pub kind: Kind,
-    /// `RWF_…`, or what the kind says.
-    pub op_flags: u32,
-    /// Bytes into the file.
-    pub offset: u64,
-    /// Bytes into the buffer at which the data begins.
-    pub start: usize,
-    /// Bytes to move.
-    pub want: usize,
-    /// The operation submitted next waits for this one, and is cancelled if it fails or is short.
-    pub linked: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,83 +49,63 @@ pub(crate) enum Owner {
     Nobody,
 }
 
-/// The addresses of a vectored operation's parts.
-#[allow(clippy::box_collection)]
-pub(super) type Parts = Box<Vec<libc::iovec>>;
-
 /// 128 bytes or less, and on a boundary: two cache lines for an operation, since the copying of the data has put them
 /// out of the first level by the time they are looked at.
 #[repr(align(64))]
 pub(crate) struct Slot {
     pub generation: u32,
     pub state: State,
-    pub kind: Kind,
     /// Every submission so far used a registered buffer.
     pub fixed: bool,
     pub owner: Owner,
-    pub linked: bool,
-    /// Failed or fruitless attempts since the last progress, or [`CANCELLED`].
-    pub attempts: u8,
+    /// What the kernel answers next is the end.
+    pub cancelled: bool,
     /// 0, or why the operation failed; Linux has none above 4095.
     pub errno: u16,
     pub file: u32,
     /// Where its entry is in the submission queue; in a free slot, the next free one.
     pub position: u32,
-    pub op_flags: u32,
-    pub offset: u64,
-    pub start: usize,
-    pub want: usize,
-    pub done: usize,
+    pub request: Request,
+    pub progress: Progress,
     pub held: Held,
     pub wake: Wake,
-    /// Boxed, so that a slot stays small.
-    pub parts: Option<Parts>,
 }
 
 const _: () = assert!(size_of::<Slot>() <= 128);
-
-// SAFETY: the addresses in `parts` are those of `held`, which may move between threads; nothing else uses them.
-unsafe impl Send for Slot {}
 
 impl Slot {
     fn empty() -> Self {
         Self {
             generation: 1,
             state: State::Free,
-            kind: Kind::Read,
             fixed: false,
             owner: Owner::Here,
-            linked: false,
-            attempts: 0,
+            cancelled: false,
             errno: 0,
             file: 0,
             position: NONE,
-            op_flags: 0,
-            offset: 0,
-            start: 0,
-            want: 0,
-            done: 0,
+            request: Request { kind: Kind::Read, linked: false, op_flags: 0, offset: 0, start: 0, want: 0 },
+            progress: Progress::default(),
             held: Held::None,
             wake: Wake::Nobody,
-            parts: None,
         }
     }
 }
 
 const NONE: u32 = u32::MAX;
 
-/// Instead of a count of attempts: what the kernel answers next is the end.
-pub(super) const CANCELLED: u8 = u8::MAX;
-
 /// All slots of a driver.
 pub(crate) struct Slots {
     slots: Vec<Slot>,
+    /// The addresses of a vectored operation's parts, by slot, as far as there was one. They lie inside what `held` of the
+    /// slot owns, and stay while the kernel has the operation.
+    parts: Vec<Parts>,
     free: u32,
 }
 
 impl Slots {
     pub(crate) fn new() -> Self {
-        Self { slots: Vec::new(), free: NONE }
+        Self { slots: Vec::new(), parts: Vec::new(), free: NONE }
     }
 
     /// A slot for `request`; the caller puts it into flight.
@@ -198,18 +118,13 @@ impl Slots {
         let slot = &mut self.slots[index as usize];
         self.free = slot.position;
         slot.state = State::Waiting;
-        slot.kind = request.kind;
         slot.fixed = true;
         slot.owner = Owner::Here;
-        slot.attempts = 0;
-        slot.linked = request.linked;
-        slot.file = file;
-        slot.op_flags = request.op_flags;
+        slot.cancelled = false;
         slot.errno = 0;
-        slot.offset = request.offset;
-        slot.start = request.start;
-        slot.want = request.want;
-        slot.done = 0;
+        slot.file = file;
+        slot.request = *request;
+        slot.progress = Progress::default();
         // A free slot holds nothing and wakes nobody: swapping spares the dropping of that.
         std::mem::swap(&mut slot.held, held);
         std::mem::forget(std::mem::replace(&mut slot.wake, wake));
@@ -239,6 +154,20 @@ impl Slots {
     #[inline]
     pub(crate) fn at(&mut self, index: u32) -> &mut Slot {
         &mut self.slots[index as usize]
+    }
+
+    /// A slot known to be live, and where the addresses of its parts go.
+    #[inline]
+    pub(super) fn with_parts<'a>(&'a mut self, index: u32) -> (&'a mut Slot, impl FnOnce() -> &'a mut Parts) {
+        let parts = &mut self.parts;
+        let parts_of = move || {
+            let parts = parts;
+            if parts.len() <= index as usize {
+                parts.resize_with(index as usize + 1, Parts::new);
+            }
+            &mut parts[index as usize]
+        };
+        (&mut self.slots[index as usize], parts_of)
     }
 
     /// Frees a slot whose buffer and waker were taken.

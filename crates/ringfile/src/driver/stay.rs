@@ -3,7 +3,7 @@
 //! What always holds: the driver takes operations only during a [`Visit`], and only those that the thread itself waits for
 //! there. What other futures start on the thread, between visits or polled by a waker inside of one, goes elsewhere: nobody
 //! might submit it. The last [`Stay`] of a thread ends with
-//! the driver drained and given up.
+//! the driver drained and given up, or, where it keeps the ring, idle and without files.
 
 use std::cell::{Cell, OnceCell};
 use std::marker::PhantomData;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use super::{Aftermath, Shared, leave, own_shared, turn, turn_until, with};
+use super::{Aftermath, Shared, is_ending, leave, own_shared, turn, turn_until, with};
 use crate::ring::RingOptions;
 
 thread_local! {
@@ -27,13 +27,15 @@ pub(super) fn is_any() -> bool {
 pub(crate) struct Stay {
     /// The thread, once its driver is there.
     shared: OnceCell<Arc<Shared>>,
+    /// The thread keeps its ring, and the ring its share of registered memory, for the next one.
+    keeps_ring: bool,
     thread: PhantomData<*const ()>,
 }
 
 impl Stay {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(keeps_ring: bool) -> Self {
         let _ = STAYS.try_with(|stays| stays.set(stays.get() + 1));
-        Self { shared: OnceCell::new(), thread: PhantomData }
+        Self { shared: OnceCell::new(), keeps_ring, thread: PhantomData }
     }
 
     /// Has the driver take operations for as long as the visit lasts. `None` where the thread ends, and its driver has
@@ -63,7 +65,15 @@ impl Drop for Stay {
         let last = STAYS.try_with(|stays| stays.replace(stays.get() - 1) == 1) == Ok(true);
         // Where the thread has gone into a loop meanwhile, that leaves.
         if last && with(|driver| driver.in_loop) == Some(false) {
-            leave(&mut Aftermath::default());
+            let mut after = Aftermath::default();
+            let is_idle = with(|driver| driver.in_flight == 0 && driver.waiting.is_empty());
+            if self.keeps_ring && is_idle == Some(true) && !is_ending() {
+                // A file would stay open that others have closed.
+                with(|driver| driver.give_up_files(&mut after));
+                after.settle();
+            } else {
+                leave(&mut after);
+            }
         }
     }
 }

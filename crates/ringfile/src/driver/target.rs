@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use super::op::{Kind, Rules};
 use super::route::Lanes;
-use super::slot::Kind;
 use crate::ring::{Ring, fork};
 use rustix::fs::OFlags;
 
@@ -143,33 +143,6 @@ impl Target {
         done - done % self.first_block.max(1) as usize
     }
 
-    /// Where an operation goes on of which `done` bytes are done. Direct I/O that stopped between two blocks goes on from
-    /// the block it stopped in, since the kernel would refuse the rest with `EINVAL`, whatever the reason for which it
-    /// stopped: a full disk says `ENOSPC` only to a request that fits. A read gets the same bytes again, and a write
-    /// puts them where they are; an append would put them behind themselves.
-    #[inline]
-    pub(crate) fn goes_on_at(&self, kind: Kind, done: usize) -> usize {
-        if kind.is_write() && self.appends { done } else { self.block_before(done) }
-    }
-
-    /// Whether an operation that stopped short after `done` bytes is over: a read at the end of what there is (for
-    /// buffered reads a read of 0 bytes will tell), or a direct append between two blocks, which can't go on.
-    #[cold]
-    pub(crate) fn is_at_end(&self, kind: Kind, offset: u64, done: usize) -> bool {
-        if !kind.is_read() {
-            return self.appends && self.block_before(done) != done;
-        }
-        if self.kind == FileKind::Other {
-            return true;
-        }
-        match self.direct() {
-            Some(direct) if !done.is_multiple_of(direct.block as usize) => {
-                self.size().is_ok_and(|size| offset + done as u64 >= size)
-            }
-            _ => false,
-        }
-    }
-
     /// Takes how the kernel has ended a sync or a durable write, and returns how it ended for its caller.
     ///
     /// After a failed `fsync` Linux may mark the lost pages clean, and it tells of the failure once for each open file:
@@ -222,17 +195,6 @@ impl Target {
         self.cache_flags.load(Ordering::Relaxed)
     }
 
-    /// Whether an operation is to be tried again: its errno is that of a file system without `RWF_DONTCACHE`, which it
-    /// may have carried, and which none does from now on.
-    #[cold]
-    pub(crate) fn caches_after_all(&self, errno: i32) -> bool {
-        if errno != libc::EOPNOTSUPP || !self.must_not_cache.load(Ordering::Relaxed) {
-            return false;
-        }
-        self.cache_flags.store(0, Ordering::Relaxed);
-        true
-    }
-
     /// What the kernel is told as the offset of an operation.
     #[inline]
     pub(crate) fn offset(&self, offset: u64) -> u64 {
@@ -283,6 +245,46 @@ impl Target {
             Err(TryLockError::WouldBlock) if !self.process.is_current() => None,
             Err(_) => Some(self.users.lock().unwrap_or_else(PoisonError::into_inner)),
         }
+    }
+}
+
+impl Rules for Target {
+    /// Where an operation goes on of which `done` bytes are done. Direct I/O that stopped between two blocks goes on from
+    /// the block it stopped in, since the kernel would refuse the rest with `EINVAL`, whatever the reason for which it
+    /// stopped: a full disk says `ENOSPC` only to a request that fits. A read gets the same bytes again, and a write
+    /// puts them where they are; an append would put them behind themselves.
+    #[inline]
+    fn goes_on_at(&self, kind: Kind, done: usize) -> usize {
+        if kind.is_write() && self.appends { done } else { self.block_before(done) }
+    }
+
+    /// Whether an operation that stopped short after `done` bytes is over: a read at the end of what there is (for
+    /// buffered reads a read of 0 bytes will tell), or a direct append between two blocks, which can't go on.
+    #[cold]
+    fn is_at_end(&self, kind: Kind, offset: u64, done: usize) -> bool {
+        if !kind.is_read() {
+            return self.appends && self.block_before(done) != done;
+        }
+        if self.kind == FileKind::Other {
+            return true;
+        }
+        match self.direct() {
+            Some(direct) if !done.is_multiple_of(direct.block as usize) => {
+                self.size().is_ok_and(|size| offset + done as u64 >= size)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether an operation is to be tried again: its errno is that of a file system without `RWF_DONTCACHE`, which it
+    /// may have carried, and which none does from now on.
+    #[cold]
+    fn drops_flag(&self, errno: i32) -> bool {
+        if errno != libc::EOPNOTSUPP || !self.must_not_cache.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.cache_flags.store(0, Ordering::Relaxed);
+        true
     }
 }
 

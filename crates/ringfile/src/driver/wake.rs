@@ -26,6 +26,12 @@ pub(crate) fn polling(task: TaskNumber, waker: &Waker) {
     POLLED.set((task, waker.data().addr(), waker.vtable()));
 }
 
+/// The task that is polled.
+#[inline]
+pub(super) fn polled_task() -> TaskNumber {
+    POLLED.get().0
+}
+
 /// Says that no task is polled any more.
 #[inline]
 pub(crate) fn polled() {

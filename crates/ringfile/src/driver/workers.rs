@@ -13,9 +13,9 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use super::op::plain::{self, Attempt};
 use super::order::Order;
-use super::plain::Attempt;
-use super::{Ended, FileKind, plain, route};
+use super::{Ended, FileKind, route};
 use crate::ring::fork;
 
 const IDLE: Duration = Duration::from_secs(10);

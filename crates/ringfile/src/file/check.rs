@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::io::ErrorKind;
 
 use super::{File, unaligned};
-use crate::driver::{self, Ended, Kind, Multiples, Request};
+use crate::driver::{self, Ended, Multiples, Request};
 use crate::error::Error;
 use crate::memory::Held;
 
@@ -25,7 +25,7 @@ pub(super) fn lost(file: &File, request: &Request, errno: i32) -> Error {
 /// Says of a sync or a durable write that has failed what the failure means.
 #[cold]
 pub(crate) fn explain_sync(file: &File, request: &Request, errno: i32, error: Error) -> Error {
-    if driver::is_durable(request.kind, request.op_flags) && file.0.target.failed_sync() == errno {
+    if request.is_sync() && file.0.target.failed_sync() == errno {
         return error.because(LOST);
     }
     error
@@ -62,22 +62,9 @@ fn advice(request: &Request, Multiples { block, memory }: Multiples) -> String {
     }
 }
 
-/// What an operation does, in words.
-pub(crate) fn verb(request: &Request) -> &'static str {
-    match request.kind {
-        Kind::Read | Kind::ReadVectored => "read",
-        Kind::Write | Kind::WriteVectored => "write",
-        Kind::Sync if request.op_flags == 0 => "syncing",
-        Kind::Sync => "syncing the data",
-        Kind::Allocate => "allocating",
-        Kind::Truncate => "setting the size",
-        Kind::Advise => "advising",
-    }
-}
-
 fn what(file: &File, request: &Request) -> String {
     let direct = if file.is_direct() { "direct " } else { "" };
-    format!("{direct}{} of {} bytes", verb(request), request.want)
+    format!("{direct}{} of {} bytes", request.kind.verb(request.op_flags), request.want)
 }
 
 #[cold]

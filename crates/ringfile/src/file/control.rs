@@ -38,6 +38,26 @@ impl AllocateMode {
     }
 }
 
+/// What [`File::sync_range`] does with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RangeSync {
+    /// Starts writing the range's dirty pages, and does not wait for them.
+    Start,
+    /// Writes the range's dirty pages, and waits until they, and those under way before, are written.
+    Finish,
+}
+
+impl RangeSync {
+    pub(crate) fn flags(self) -> u32 {
+        let before_and_after = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        match self {
+            Self::Start => libc::SYNC_FILE_RANGE_WRITE,
+            Self::Finish => libc::SYNC_FILE_RANGE_WRITE | before_and_after,
+        }
+    }
+}
+
 /// What [`File::advise`] tells the page cache of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -73,7 +93,6 @@ impl Advice {
 #[must_use = "nothing is done until the future is awaited"]
 pub struct Control<'a> {
     file: &'a File,
-    what: &'static str,
     request: Request,
     stage: Stage,
 }
@@ -88,14 +107,14 @@ enum Stage {
 }
 
 impl<'a> Control<'a> {
-    fn new(file: &'a File, what: &'static str, kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
+    fn new(file: &'a File, kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
         let want = want as usize;
         let request = Request { kind, op_flags, offset, start: 0, want, linked: false };
-        Self { file, what, request, stage: Stage::Start }
+        Self { file, request, stage: Stage::Start }
     }
 
     pub(super) fn sync_data(file: &'a File) -> Self {
-        Self::new(file, "syncing the data", Kind::Sync, IORING_FSYNC_DATASYNC, 0, 0)
+        Self::new(file, Kind::Sync, IORING_FSYNC_DATASYNC, 0, 0)
     }
 
     /// Keeps the result of an operation that has ended, for who polls next.
@@ -103,21 +122,15 @@ impl<'a> Control<'a> {
         self.stage = Stage::Kept(result);
     }
 
-    /// Kernels before 6.9 have no such operation (`EINVAL`, as for what can't be truncated): the plain call decides.
-    #[cold]
-    fn truncate_here(&self) -> Result<()> {
-        rustix::fs::ftruncate(self.file.0.target.as_fd(), self.request.offset)
-            .map_err(|errno| self.failed(Error::from_errno(errno.raw_os_error(), self.what)))
-    }
-
     fn end(&mut self, ended: Ended) -> Poll<Result<()>> {
         self.stage = Stage::Ended;
         Poll::Ready(match ended.errno {
             0 => Ok(()),
-            libc::EINVAL if self.request.kind == Kind::Truncate => self.truncate_here(),
             errno => {
                 let refused = driver::why_refused(&self.file.0.target, errno);
-                let error = refused.unwrap_or_else(|| Error::from_errno(errno, self.what));
+                let error = refused.unwrap_or_else(|| {
+                    Error::from_errno(errno, self.request.kind.verb(self.request.op_flags))
+                });
                 Err(self.failed(match errno {
                     libc::ECANCELED => error.because(check::FORKED),
                     _ => check::explain_sync(self.file, &self.request, errno, error),
@@ -188,7 +201,7 @@ impl File {
     /// the last good sync. A sync that was cancelled, or that the file does not offer (`EINVAL`), is not remembered, nor
     /// are failures that calls on other descriptors have met ([`note_failed_sync`](Self::note_failed_sync)).
     pub fn sync_all(&self) -> Control<'_> {
-        Control::new(self, "syncing", Kind::Sync, 0, 0, 0)
+        Control::new(self, Kind::Sync, 0, 0, 0)
     }
 
     /// As [`sync_all`](Self::sync_all), but only the metadata needed to read the data back (`fdatasync`).
@@ -205,21 +218,48 @@ impl File {
         self.0.target.settle_sync(errno);
     }
 
+    /// Starts writing the dirty pages of a range of bytes to the disk, or waits for them (`sync_file_range`); `len` 0 means
+    /// to the end. For storage engines that spread the work of a later [`sync_data`](Self::sync_data).
+    ///
+    /// Makes nothing durable: metadata and the disk's own cache are left alone.
+    ///
+    /// # Errors
+    /// As `sync_file_range(2)`. A failure is remembered, as that of [`sync_all`](Self::sync_all): the kernel tells of it
+    /// once.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("log");
+    /// use ringfile::{File, RangeSync, block_on};
+    /// let file = File::create(&path)?;
+    /// block_on(async {
+    ///     file.write_at(vec![7; 1 << 16], 0).await?;
+    ///     file.sync_range(0, 1 << 16, RangeSync::Start).await?;
+    ///     file.sync_data().await
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sync_range(&self, offset: u64, len: u64, what: RangeSync) -> Control<'_> {
+        Control::new(self, Kind::SyncRange, what.flags(), offset, len)
+    }
+
     /// Allocates, or gives back, the blocks of a range of bytes (`fallocate`).
     ///
     /// # Errors
     /// As `fallocate(2)`: `ENOSPC`, or `EOPNOTSUPP` where the file system has no such mode.
     pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Control<'_> {
-        Control::new(self, "allocating", Kind::Allocate, mode.flags(), offset, len)
+        Control::new(self, Kind::Allocate, mode.flags(), offset, len)
     }
 
     /// Sets the file's size in bytes: cuts it, or extends it with zeros (`ftruncate`). Before Linux 6.9, where the ring
-    /// can't, the call is made by this thread and may block it.
+    /// can't, a worker makes the call.
     ///
     /// # Errors
     /// As `ftruncate(2)`.
     pub fn set_len(&self, len: u64) -> Control<'_> {
-        Control::new(self, "setting the size", Kind::Truncate, 0, len, 0)
+        Control::new(self, Kind::Truncate, 0, len, 0)
     }
 
     /// Tells the page cache what to expect of a range of bytes (`posix_fadvise`); `len` 0 means to the end.
@@ -227,7 +267,7 @@ impl File {
     /// # Errors
     /// As `posix_fadvise(2)`.
     pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Control<'_> {
-        Control::new(self, "advising", Kind::Advise, advice.number(), offset, len)
+        Control::new(self, Kind::Advise, advice.number(), offset, len)
     }
 }
 

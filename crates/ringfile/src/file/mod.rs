@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-pub use control::{Advice, AllocateMode, Control, sync_dir};
+pub use control::{Advice, AllocateMode, Control, RangeSync, sync_dir};
 pub use durable::{Durability, WriteDurable};
 pub use io::{Io, IoVectored};
 pub use open::OpenOptions;

@@ -1,6 +1,5 @@
 //! Batches: operations that are added, then carried out together.
 
-use std::cell::Cell;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -12,17 +11,11 @@ use super::plan::Plan;
 use super::{AnyBuffer, Done};
 use crate::driver;
 use crate::error::Error;
-use crate::file::{Advice, AllocateMode, File};
+use crate::file::{Advice, AllocateMode, File, RangeSync};
 use crate::memory::Buffer;
 
 const CANCELLED: &str = "the batch was cancelled";
 const NO_RING: &str = "the thread ends, and has no ring any more";
-
-thread_local! {
-    /// The engine of this thread's blocking batches, kept so that the ring is told of memory once. Where it is taken or
-    /// gone, a batch makes another.
-    static OWN: Cell<Option<ThreadEngine>> = const { Cell::new(None) };
-}
 
 const USUALLY_IN_FLIGHT: usize = 128;
 /// More fill no device's queue, and what waits before the device makes the operations of others wait too.
@@ -172,6 +165,11 @@ impl Batch {
         self.add(file, Asked::write_durable(buffer.into(), offset))
     }
 
+    /// Adds the writing of a range's dirty pages, as [`File::sync_range`]. Gives the index of its result.
+    pub fn sync_range(&mut self, file: &File, offset: u64, len: u64, what: RangeSync) -> usize {
+        self.add(file, Asked::sync_range(offset, len, what))
+    }
+
     /// Adds an allocation of blocks, or a hole, as [`File::allocate`]. Gives the index of its result.
     pub fn allocate(&mut self, file: &File, mode: AllocateMode, offset: u64, len: u64) -> usize {
         self.add(file, Asked::allocate(mode, offset, len))
@@ -268,16 +266,13 @@ impl Batch {
         if crate::runtime::is_in_loop() {
             return self.refuse("Batch::run would block a ringfile thread: await the batch instead");
         }
-        let mut engine = OWN.try_with(|own| own.take()).ok().flatten().unwrap_or_else(ThreadEngine::new);
+        let mut engine = ThreadEngine::new(true);
         let mut plan = Plan::new(self);
         // Where that panics, in a buffer or a waker of others, the engine goes, which cancels and drops what is in flight.
         engine.wait(&mut plan, None, |plan| plan.open());
-        if plan.is_over() {
-            engine.rest();
-            let _ = OWN.try_with(|own| own.set(Some(engine)));
-        } else {
+        drop(engine);
+        if !plan.is_over() {
             // The thread ends, and its driver is gone; or this is a forked child.
-            drop(engine);
             plan.end_all(NO_RING);
         }
         plan.into_results()

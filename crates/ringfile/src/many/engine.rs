@@ -190,11 +190,12 @@ pub(super) struct ThreadEngine {
 }
 
 impl ThreadEngine {
-    pub(super) fn new() -> Self {
+    /// `keeps_ring`: its end leaves the thread its ring, for the next one.
+    pub(super) fn new(keeps_ring: bool) -> Self {
         Self {
             engine: Engine::new(true),
             after: Aftermath::default(),
-            ring: Stay::new(),
+            ring: Stay::new(keeps_ring),
             process: fork::Mark::current(),
         }
     }
@@ -276,11 +277,6 @@ impl ThreadEngine {
             Some(_visit) => driver::completion_signal(),
             None => Ok(None),
         }
-    }
-
-    /// Gives up what the thread need not keep while nothing is in flight: files, which would stay open.
-    pub(super) fn rest(&mut self) {
-        driver::give_up_files(&mut self.after);
     }
 
     pub(super) fn cancel(&mut self, source: &mut impl Source, index: u32) {

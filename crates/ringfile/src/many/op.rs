@@ -10,7 +10,7 @@ use super::files::Files;
 use super::{AnyBuffer, Done};
 use crate::driver::{self, Ended, Finished, Kind, Place, Request};
 use crate::error::Error;
-use crate::file::{Advice, AllocateMode, File, check};
+use crate::file::{Advice, AllocateMode, File, RangeSync, check};
 use crate::memory::{Buffer, Held, IoBuf, IoBufMut, reserve};
 
 /// What one pass through aligned memory covers at most; the reserve keeps 8 MiB.
@@ -96,6 +96,10 @@ impl Asked {
 
     pub(super) fn sync_all() -> Self {
         Self::control(Kind::Sync, 0, 0, 0)
+    }
+
+    pub(super) fn sync_range(offset: u64, len: u64, what: RangeSync) -> Self {
+        Self::control(Kind::SyncRange, what.flags(), offset, len)
     }
 
     pub(super) fn allocate(mode: AllocateMode, offset: u64, len: u64) -> Self {
@@ -333,7 +337,7 @@ impl Op {
     }
 
     fn what(&self) -> &'static str {
-        check::verb(&self.request)
+        self.request.kind.verb(self.request.op_flags)
     }
 
     /// The error of an operation whose caller may not wait here.

@@ -14,7 +14,7 @@ use super::entries::{Entries, Token};
 use super::op::Asked;
 use super::{AnyBuffer, Done};
 use crate::error::{Error, Result};
-use crate::file::{Advice, AllocateMode, File};
+use crate::file::{Advice, AllocateMode, File, RangeSync};
 use crate::memory::Buffer;
 
 /// Operations that are added, submitted together, and collected as they end.
@@ -82,7 +82,7 @@ impl Queue {
     /// Creates an empty queue with room for so many open operations; more make it grow.
     #[must_use]
     pub fn with_capacity(operations: usize) -> Self {
-        Self { entries: Entries::with_capacity(operations), engine: ThreadEngine::new() }
+        Self { entries: Entries::with_capacity(operations), engine: ThreadEngine::new(false) }
     }
 
     /// Adds a read from `offset`, as [`File::read_at`].
@@ -130,6 +130,18 @@ impl Queue {
     /// Adds an `fsync`, as [`File::sync_all`].
     pub fn sync_all(&mut self, file: &File, user_data: u64) -> Token {
         self.add(file, Asked::sync_all(), user_data)
+    }
+
+    /// Adds the writing of a range's dirty pages, as [`File::sync_range`].
+    pub fn sync_range(
+        &mut self,
+        file: &File,
+        offset: u64,
+        len: u64,
+        what: RangeSync,
+        user_data: u64,
+    ) -> Token {
+        self.add(file, Asked::sync_range(offset, len, what), user_data)
     }
 
     /// Adds an allocation of blocks, or a hole, as [`File::allocate`].

@@ -82,6 +82,11 @@ impl Region {
         self.len
     }
 
+    /// Whether it may be registered at all.
+    pub(crate) fn is_registrable(&self) -> bool {
+        self.registrable
+    }
+
     /// The region's registration, or that there is none, if that is known: `Some(None)` after a refusal.
     #[inline]
     pub(crate) fn registration(&self) -> Option<Option<&Registration>> {

@@ -9,6 +9,7 @@
 
 mod abi;
 pub(crate) mod fork;
+mod refusal;
 pub(crate) mod registry;
 mod setup;
 pub(crate) mod thread_end;
@@ -26,6 +27,7 @@ use linux_raw_sys::io_uring as uapi;
 pub(crate) use abi::{Cqe, Sqe};
 pub(crate) use setup::RingOptions;
 
+pub use refusal::{RegistrationRefused, refused_registration};
 use registry::ClonedBuffers;
 
 /// Registered files a ring has room for; a file whose number is higher goes by its descriptor.
@@ -52,6 +54,10 @@ pub(crate) struct Ring {
     sqpoll: bool,
     iopoll: bool,
     enters: u64,
+    /// Entries that the last `enter` submitted.
+    submitted: u32,
+    /// Completions that were taken since `enter_sizes` was asked last.
+    collected: u32,
     buffers: ClonedBuffers,
     file_table: bool,
     supported: [bool; 256],
@@ -106,6 +112,8 @@ impl Ring {
             sqpoll: params.flags & uapi::IORING_SETUP_SQPOLL != 0,
             iopoll: params.flags & uapi::IORING_SETUP_IOPOLL != 0,
             enters: 0,
+            submitted: 0,
+            collected: 0,
             buffers: ClonedBuffers::none(),
             file_table: false,
             cut_off: None,
@@ -179,6 +187,11 @@ impl Ring {
     /// How often `io_uring_enter` was called.
     pub(crate) fn enters(&self) -> u64 {
         self.enters
+    }
+
+    /// How many entries the last `enter` submitted, and how many completions were taken since this was asked last.
+    pub(crate) fn enter_sizes(&mut self) -> (u32, u32) {
+        (self.submitted, std::mem::take(&mut self.collected))
     }
 
     /// How often registering memory was refused.
@@ -361,6 +374,7 @@ impl Ring {
             None => unsafe { abi::enter(self.enter_fd, submit, wait, flags) },
             Some(at_most) => self.enter_for(at_most, submit, wait, flags),
         };
+        self.submitted = *taken.as_ref().unwrap_or(&0);
         if taken? < asked {
             self.look_for_a_cut();
         }
@@ -433,6 +447,7 @@ impl Ring {
         // head has passed it.
         let cqe = unsafe { self.cqes.add((self.cq_next & self.cq_mask) as usize).read() };
         self.cq_next = self.cq_next.wrapping_add(1);
+        self.collected = self.collected.wrapping_add(1);
         // SAFETY: as in `space`; release: the entry was read before the kernel may overwrite it.
         unsafe { self.cq_head.as_ref() }.store(self.cq_next, Ordering::Release);
         Some(cqe)

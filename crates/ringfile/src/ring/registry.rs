@@ -19,6 +19,7 @@ use linux_raw_sys::io_uring as uapi;
 
 use super::abi;
 use super::fork::Mark;
+use super::refusal::{RegistrationRefused, What};
 use super::setup;
 use crate::event;
 use crate::memory::{Region, Registration};
@@ -151,13 +152,13 @@ impl Holder {
     /// Registers a region for the process. `None` where it is refused: its I/O then goes on unregistered.
     fn register(&mut self, start: *mut u8, len: usize) -> Option<Registration> {
         let Some(index) = self.take_index() else {
-            refused(len, "all places of the table are taken".into());
+            refused(len, RegistrationRefused::no_place());
             return None;
         };
         let pinned = match self.fd().filter(|_| can_clone()).map(|ring| set_place(ring, index, start, len)) {
             Some(Err(error)) => {
                 self.free.push(index);
-                refused(len, error.to_string());
+                refused(len, RegistrationRefused::new(What::Memory, &error));
                 return None;
             }
             Some(Ok(())) => true,
@@ -170,17 +171,13 @@ impl Holder {
     }
 }
 
-/// Warns, once.
-fn refused(len: usize, why: String) {
+/// Keeps why memory is not registered, and warns, once.
+fn refused(len: usize, why: RegistrationRefused) {
+    why.note();
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.swap(true, Ordering::Relaxed) {
         event::defer(move || {
-            tracing::warn!(
-                bytes = len,
-                why,
-                "memory could not be registered with io_uring, I/O goes on unregistered; raise RLIMIT_MEMLOCK \
-                 (ulimit -l) to allow it"
-            );
+            tracing::warn!(bytes = len, %why, "memory could not be registered with io_uring, I/O goes on unregistered");
         });
     }
 }
@@ -232,6 +229,8 @@ pub(crate) struct ClonedBuffers {
     inbox: Option<Arc<Inbox>>,
     recent: Recent,
     refusals: u64,
+    /// Why there is no table, until memory was to be registered.
+    without: Option<RegistrationRefused>,
 }
 
 /// The region of the last operation: found again by address, without touching the buffer's own record, which the
@@ -248,8 +247,10 @@ impl ClonedBuffers {
     /// Gives `ring` an empty table. `waker` gets its thread to call [`Self::forget_released`].
     pub(crate) fn prepare(ring: &OwnedFd, waker: Waker) -> Self {
         if let Err(error) = make_table(ring) {
+            let without = RegistrationRefused::new(What::Table, &error);
+            without.note();
             event::defer(move || tracing::debug!(%error, "no table for registered buffers"));
-            return Self::none();
+            return Self { without: Some(without), ..Self::none() };
         }
         let inbox =
             Arc::new(Inbox { released: Mutex::new(Vec::new()), pending: AtomicBool::new(false), waker });
@@ -267,12 +268,13 @@ impl ClonedBuffers {
             inbox: Some(inbox),
             recent: Recent::default(),
             refusals: 0,
+            without: None,
         }
     }
 
     /// No table at all: nothing is fixed on this ring.
     pub(crate) fn none() -> Self {
-        Self { serials: Box::default(), inbox: None, recent: Recent::default(), refusals: 0 }
+        Self { serials: Box::default(), inbox: None, recent: Recent::default(), refusals: 0, without: None }
     }
 
     /// As [`index_of`](Self::index_of), for memory that the last operation's region covers.
@@ -296,6 +298,9 @@ impl ClonedBuffers {
     /// The index under which `ring` may do fixed I/O on `region`.
     #[inline]
     pub(crate) fn index_of(&mut self, ring: &OwnedFd, region: &Region) -> Option<u16> {
+        if self.serials.is_empty() {
+            return self.refuse(region);
+        }
         let registration = match region.registration() {
             Some(known) => known?,
             None => self.register(region)?,
@@ -314,6 +319,16 @@ impl ClonedBuffers {
             self.recent = Recent { base, len, index, releases: RELEASES.load(Ordering::Relaxed) };
             index
         })
+    }
+
+    /// Without a table nothing is registered; said for the first memory that was to be.
+    #[cold]
+    fn refuse(&mut self, region: &Region) -> Option<u16> {
+        if let Some(why) = self.without.take_if(|_| region.is_registrable()) {
+            self.refusals += 1;
+            refused(region.len(), why);
+        }
+        None
     }
 
     #[cold]
@@ -382,7 +397,7 @@ fn share(ring: &OwnedFd, registration: &Registration, region: &Region) -> u64 {
     match cloned.unwrap_or_else(|| set_place(ring, index, region.base().as_ptr(), region.len())) {
         Ok(()) => registration.serial,
         Err(error) => {
-            refused(region.len(), error.to_string());
+            refused(region.len(), RegistrationRefused::new(What::Memory, &error));
             registration.serial | REFUSED
         }
     }

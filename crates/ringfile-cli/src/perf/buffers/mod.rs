@@ -25,18 +25,20 @@ use crate::counters;
 use crate::error::{Failure, usage};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
+use crate::report::behind::cells_behind;
 use crate::report::buffers as tables;
 use crate::report::output::{self, OutputFile};
 use crate::report::outputs::Outputs;
 use crate::report::profile as profiles;
 use crate::report::results::{Kind, Machine, Params, Results, Run, SCHEMA};
 use crate::terminal;
-use crate::testfile::{DefaultPlace, Intent, TestFile};
+use crate::testfile::{DefaultPlace, Intent, TestFile, leftover};
 use crate::values::{self, Bytes};
 
 /// Carries out the command.
 pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     let began = Instant::now();
+    leftover::tell(args.output.quiet);
     let files = Files::check(args)?;
     let asked = Asked::of(args)?;
     let interrupt = Interrupt::catch_signals()?;
@@ -198,6 +200,10 @@ fn results(grid: &Grid, test_file: &TestFile, runs: &[Run], interrupted: bool) -
         rate_limit_bytes: None,
         parts: Some(grid.parts),
         duration_s: grid.duration.as_secs_f64(),
+        io_size_bytes: None,
+        iodepth_batch_submit: None,
+        iodepth_batch_complete: None,
+        iodepth_low: None,
         warmup_s: grid.warmup.as_secs_f64(),
         numjobs: vec![1],
         iodepth: grid.depths.clone(),
@@ -213,6 +219,8 @@ fn results(grid: &Grid, test_file: &TestFile, runs: &[Run], interrupted: bool) -
         rounds: grid.rounds,
         verify: false,
     };
+    let behind = cells_behind(runs);
+    let said = behind.iter().map(|behind| behind.note.clone());
     Results {
         schema: SCHEMA,
         kind: Some(Kind::Buffers),
@@ -220,7 +228,8 @@ fn results(grid: &Grid, test_file: &TestFile, runs: &[Run], interrupted: bool) -
         interrupted,
         machine: Machine::here(test_file.filesystem.clone(), ringfile::ring_features().ok()),
         params,
-        notes: notes(grid, test_file, runs),
+        notes: said.chain(notes(grid, test_file, runs)).collect(),
+        behind,
         runs: runs.to_vec(),
         advice: Vec::new(),
         profile: Vec::new(),
@@ -248,7 +257,7 @@ fn notes(grid: &Grid, test_file: &TestFile, runs: &[Run]) -> Vec<String> {
             values::name(&grid.route)
         ),
         super::notes::machine(),
-        "ratios are paired within rounds, with the least and the most; a star: outside the noise, which A/A runs measure"
+        "ratios are paired within rounds, with the least and the most; a star: every round is outside the noise, which A/A runs measure"
             .into(),
         "latencies in µs from hand-in to completion; user and sys: CPU time in per cent of a core, kernel workers included; \
          CPU µs, sw (context switches) and calls (system calls) for one operation"

@@ -28,15 +28,16 @@ pub fn command() -> Command {
     command
 }
 
-/// Carries out an order with each command, all at once; `tick` is called now and then meanwhile.
+/// Carries out an order with each command, all at once; `tick` is called now and then meanwhile. Gives what they did
+/// together, and why memory was not registered, if it was refused to one of them.
 pub fn run(
     orders: Vec<(Command, Order)>,
     interrupt: &Interrupt,
     tick: &mut dyn FnMut(),
-) -> Result<Outcome, Failure> {
+) -> Result<(Outcome, Option<String>), Failure> {
     let mut workers = Workers { workers: Vec::new(), interrupt, told: false };
     match workers.carry_out(orders, tick) {
-        Ok(answers) => Ok(sum(&answers)),
+        Ok(answers) => Ok((sum(&answers), answers.into_iter().find_map(|answer| answer.refused))),
         // Ctrl-C on the terminal ends the processes as well, perhaps before they could begin.
         Err(_) if interrupt.asked() => Err(Failure::Interrupted),
         Err(failure) => Err(failure),
@@ -191,6 +192,7 @@ fn sum(answers: &[Answer]) -> Outcome {
         enters: Some(total(|answer| answer.enters)),
         fixed_ops: Some(total(|answer| answer.fixed_ops)),
         route_ops: Some(routes),
+        enter_sizes: None,
         failure: answers.iter().find_map(|answer| answer.failure.clone()).map(Failure::Io),
     }
 }
@@ -225,6 +227,7 @@ mod tests {
             usage: Some(usage),
             enters: 5,
             fixed_ops: ops,
+            refused: None,
             routes: RouteOps { ring: ops, inline: 0, workers: 0 },
             failure: None,
         }

@@ -6,11 +6,11 @@ use super::grid::{Grid, Step};
 use super::processes;
 use super::profile::{self, Profiler};
 use super::worker::Order;
-use crate::cli::{Buffers, Cache, Executor};
+use crate::cli::{Access, Buffers, Cache, Executor};
 use crate::engine::{Engine, Outcome};
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
-use crate::job::Job;
+use crate::job::{BatchSettings, Job};
 use crate::progress::Progress;
 use crate::report::output::OutputFile;
 use crate::report::profile::Profile;
@@ -132,8 +132,9 @@ impl Session<'_> {
         let orders = orders.map(|(number, &core)| (processes::command(), self.order(step, number, core)));
         let label = label(step);
         let progress = &self.progress;
-        let outcome = processes::run(orders.collect(), self.interrupt, &mut || progress.tick(&label))?;
-        self.take(step, outcome, cached_before)
+        let (outcome, refused) =
+            processes::run(orders.collect(), self.interrupt, &mut || progress.tick(&label))?;
+        self.take(step, outcome, refused, cached_before)
     }
 
     /// Brings the page cache into the state that the step wants. Direct I/O finds no page of the file there, of whatever
@@ -145,7 +146,13 @@ impl Session<'_> {
         self.test_file.settle(cache)
     }
 
-    fn take(&mut self, step: &Step, outcome: Outcome, cached_before: Option<f64>) -> Result<(), Failure> {
+    fn take(
+        &mut self,
+        step: &Step,
+        outcome: Outcome,
+        refused: Option<String>,
+        cached_before: Option<f64>,
+    ) -> Result<(), Failure> {
         // A run that was cut short is none: it would be made again when the measurement is resumed.
         if outcome.failure.is_none() && !self.interrupt.asked() {
             let label = RunLabel {
@@ -155,9 +162,11 @@ impl Session<'_> {
                 cache: step.kind.cache,
                 cached_before,
                 cached_after: self.test_file.cached(),
+                cache_hits: None,
             };
             let mut run = Run::new(label, &self.job(step), &outcome);
             run.processes = Some(step.processes);
+            run.refused = refused.filter(|_| run.not_fixed() > 0);
             self.runs.push(run);
         }
         outcome.failure.map_or(Ok(()), Err)
@@ -193,6 +202,9 @@ impl Session<'_> {
             buffers: step.kind.buffers,
             parts: step.kind.parts,
             batching: None,
+            settings: BatchSettings::default(),
+            access: Access::Any,
+            amount: None,
             route: step.kind.route,
             executor: Executor::Ringfile,
             direct: step.kind.direct,

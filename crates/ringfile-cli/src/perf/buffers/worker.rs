@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{Buffers, Executor, Route, Rw};
+use crate::cli::{Access, Buffers, Executor, Route, Rw};
 use crate::counters;
 use crate::engine::{self, Bench, Outcome, RouteOps};
 use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
-use crate::job::Job;
+use crate::job::{BatchSettings, Job};
 use crate::latency::Recorder;
 use crate::sys::Usage;
 
@@ -68,6 +68,8 @@ pub struct Answer {
     pub enters: u64,
     /// Operations on registered memory.
     pub fixed_ops: u64,
+    /// Why memory was not registered, if it was refused.
+    pub refused: Option<String>,
     /// Which way they went.
     pub routes: RouteOps,
     /// The first failure.
@@ -114,6 +116,7 @@ fn carry_out(order: &Order, interrupt: &Interrupt) -> Result<Answer, Failure> {
         usage,
         enters: enters.unwrap_or_default(),
         fixed_ops: fixed_ops.unwrap_or_default(),
+        refused: ringfile::refused_registration().map(|refused| refused.to_string()),
         routes: route_ops.unwrap_or_default(),
         failure: failure.map(|failure| failure.to_string()),
     })
@@ -130,6 +133,9 @@ fn job(order: &Order) -> Job {
         buffers: order.buffers,
         parts: order.parts,
         batching: None,
+        settings: BatchSettings::default(),
+        access: Access::Any,
+        amount: None,
         route: order.route,
         executor: Executor::Ringfile,
         direct: order.direct,

@@ -27,7 +27,7 @@ use crate::progress::Progress;
 use crate::report::outputs::Outputs;
 use crate::report::pool;
 use crate::report::results::{Kind, Machine, Memory, Params, Results, Role, Run, SCHEMA};
-use crate::testfile::{self, DefaultPlace};
+use crate::testfile::{self, DefaultPlace, leftover};
 use crate::values::{self, Bytes};
 use run::Job;
 
@@ -41,6 +41,7 @@ const SECTOR: u64 = 512;
 
 /// Carries out the command.
 pub fn run(args: &PoolArgs) -> Result<(), Failure> {
+    leftover::tell(args.output.quiet);
     let folder = args.folder.clone().unwrap_or_else(|| DefaultPlace::Disk.folder());
     let job = job(args, &folder)?;
     check_folder(args, &job)?;
@@ -55,7 +56,7 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     command.progress.finish();
     let results = command.into_results(args, matches!(ended, Err(Failure::Interrupted)));
     let runs = &results.runs;
-    let printed = print_tables(output, &results, &pool::table(runs), &pool::changes(runs));
+    let printed = print_tables(output, &results, &pool::table(runs), &[pool::changes(runs)]);
     let saved = outputs.write(&results);
     ended.and(printed).and(saved)
 }
@@ -236,6 +237,10 @@ impl Command {
                 parts: None,
                 rate_limit_bytes: job.rate,
                 duration_s: job.duration.as_secs_f64(),
+                io_size_bytes: None,
+                iodepth_batch_submit: None,
+                iodepth_batch_complete: None,
+                iodepth_low: None,
                 warmup_s: job.warmup.as_secs_f64(),
                 numjobs: distinct([job.producers as usize, job.consumers as usize].into_iter()),
                 iodepth: vec![job.batch as usize],
@@ -254,6 +259,7 @@ impl Command {
             runs: self.runs,
             notes,
             advice: Vec::new(),
+            behind: Vec::new(),
             profile: Vec::new(),
         }
     }

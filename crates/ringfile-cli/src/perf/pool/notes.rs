@@ -2,7 +2,7 @@
 
 use super::run::Job;
 use crate::cli::PoolArgs;
-use crate::perf::notes::machine;
+use crate::perf::notes::{machine, why_not_fixed};
 use crate::report::judge::{self, Noise};
 use crate::report::results::{Memory, PoolFigures, Role, Run, Side};
 use crate::report::statistics::Metric;
@@ -101,8 +101,9 @@ fn registered(runs: &[Run]) -> Option<String> {
     let fixed: u64 = pooled().filter_map(|run| run.fixed_ops).sum();
     (fixed < ring).then(|| {
         format!(
-            "pool: only {:.1} % of the operations on the ring used registered memory; raise RLIMIT_MEMLOCK (ulimit -l)",
-            fixed as f64 * 100.0 / ring as f64
+            "pool: only {:.1} % of the operations on the ring used registered memory: {}",
+            fixed as f64 * 100.0 / ring as f64,
+            why_not_fixed(&pooled().collect::<Vec<_>>())
         )
     })
 }

@@ -9,6 +9,7 @@ use super::ledger::Ledger;
 use super::run::{Job, Outcome};
 use crate::cli::{Buffers, Cache, Executor, Route, Rw};
 use crate::engine::{Engine, RouteOps};
+use crate::perf::notes::refused;
 use crate::report::results::{Memory, PoolFigures, PoolRun, Role, Run, Side};
 use crate::sys::Usage;
 
@@ -46,7 +47,7 @@ fn run(job: &Job, memory: Memory, side: Side, outcome: &Outcome) -> Run {
     let workers = ops.saturating_sub(counts.ops);
     let per_io = |cpu: Duration| (ops > 0).then(|| cpu.as_secs_f64() * 1e6 / ops as f64);
     let per_cent = |cpu: Duration| cpu.as_secs_f64() * 100.0 / seconds;
-    Run {
+    let mut run = Run {
         engine: Engine::Ringfile,
         round: 1,
         role: Role::Measure,
@@ -83,6 +84,7 @@ fn run(job: &Job, memory: Memory, side: Side, outcome: &Outcome) -> Run {
         instructions: None,
         enters: Some(counts.enters),
         fixed_ops: Some(counts.fixed_ops),
+        refused: None,
         route_ops: Some(RouteOps {
             ring: counts.ops.saturating_sub(counts.inline_ops),
             inline: counts.inline_ops,
@@ -90,7 +92,13 @@ fn run(job: &Job, memory: Memory, side: Side, outcome: &Outcome) -> Run {
         }),
         cached_before: None,
         cached_after: None,
-    }
+        enter_sizes: None,
+        access: None,
+        io_size_bytes: None,
+        cache_hits: None,
+    };
+    run.refused = refused(&run, ringfile::refused_registration());
+    run
 }
 
 /// From the first batch that counts to the last; at a rate to the end of the time, if that is later: the last batch may

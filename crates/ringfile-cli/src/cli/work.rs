@@ -1,0 +1,54 @@
+//! Options for the blocks and the amount of a run, which `perf file`, `perf batch` and `perf multiread` share.
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use crate::values;
+
+/// Which blocks operations take, and how many operations there are.
+#[derive(Clone, Copy, Debug, Default, Args)]
+#[command(next_help_heading = "Work")]
+pub struct WorkArgs {
+    /// Blocks that random operations visit: once (each block once in random order, divided among the threads; the run ends
+    /// after the last block; fio: random map), any (each operation picks a random block; fio: norandommap)
+    /// [default: once with --cache cold or --io-size all, else any]
+    #[arg(long, value_name = "WHICH")]
+    pub access: Option<Access>,
+    /// Bytes that all threads of a run read or write together, instead of --duration: a size, or all (the size used)
+    #[arg(long, value_name = "SIZE", value_parser = values::io_size, conflicts_with = "duration")]
+    pub io_size: Option<IoSize>,
+}
+
+/// Which blocks operations take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// Each block once: a run ends when all were visited.
+    Once,
+    /// Any block, however often.
+    Any,
+}
+
+/// Bytes that a run reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoSize {
+    /// The size of the used part of the file.
+    All,
+    /// So many bytes.
+    Bytes(u64),
+}
+
+/// When ringfile-queue and fio submit and collect; the options have fio's names.
+#[derive(Clone, Copy, Debug, Default, Args)]
+#[command(next_help_heading = "Queue")]
+pub struct QueueArgs {
+    /// Reads that ringfile-queue and fio submit together [default: as many as the depth has room for; fio: 1]
+    #[arg(long, alias = "iodepth_batch_submit", value_name = "N", value_parser = values::count::<32768>)]
+    pub iodepth_batch_submit: Option<u32>,
+    /// Completions that ringfile-queue and fio wait for [default: 1]
+    #[arg(long, alias = "iodepth_batch_complete", value_name = "N", value_parser = values::count::<32768>)]
+    pub iodepth_batch_complete: Option<u32>,
+    /// ringfile-queue and fio add reads again when at most this many are in flight [default: the depth]
+    #[arg(long, alias = "iodepth_low", value_name = "N", value_parser = values::count::<32768>)]
+    pub iodepth_low: Option<u32>,
+}

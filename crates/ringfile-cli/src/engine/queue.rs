@@ -1,0 +1,144 @@
+//! Carries out a job with this library's [`Queue`]: one loop for each thread that adds, submits and collects, as fio's does.
+//!
+//! What always holds: each read in flight has a buffer of its own, at most as many are in flight as the job's depth says,
+//! and none when the loop returns. The settings mean what they mean in fio's loop: it submits after so many reads were
+//! added, waits for so many completions, and adds reads again when at most so many are in flight.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ringfile::{AnyBuffer, Buffer, Done, File, Pool, Queue};
+
+use super::batches::outcome;
+use super::ringfile::{open, pool};
+use super::window::{Until, Window};
+use super::{Bench, Outcome};
+use crate::error::{Failure, library, short};
+use crate::job::{Job, Offsets};
+use crate::latency::Recorder;
+
+/// Carries out a job with a queue for each thread.
+pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
+    let (file, pool) = (open(job, bench)?, pool(job)?);
+    let window = &Window::new(job, job.numjobs);
+    let conducted = (job, bench.interrupt, tick);
+    let (measured, threads) = window.run_threads("queue", job.numjobs, conducted, |thread, member| {
+        let mut reader = Reader::new(job, thread, &file, &pool, window);
+        reader.read_all(&member.ready());
+        reader.recorder = Recorder::new();
+        reader.read_all(&member.warmed_up());
+        member.finished();
+        (reader.recorder, reader.last)
+    });
+    Ok(outcome(measured, threads))
+}
+
+/// One thread's loop.
+struct Reader {
+    queue: Queue,
+    file: File,
+    block: usize,
+    offsets: Offsets,
+    /// Slots without a read in flight, each with its buffer.
+    free: Vec<(usize, Buffer)>,
+    /// When the read in each slot was added, and its offset.
+    begun: Vec<(Instant, u64)>,
+    /// Reads submitted together.
+    submit: usize,
+    /// Completions to wait for.
+    complete: usize,
+    /// Reads are added again when at most this many are in flight.
+    low: usize,
+    window: Arc<Window>,
+    recorder: Recorder,
+    last: Instant,
+}
+
+impl Reader {
+    fn new(job: &Job, thread: usize, file: &File, pool: &Pool, window: &Arc<Window>) -> Reader {
+        let block = job.block as usize;
+        let buffers = (0..job.iodepth).map(|slot| Ok((slot, pool.get(block)?))).collect::<Result<_, _>>();
+        let free = buffers.unwrap_or_else(|error: ringfile::PoolError| {
+            window.fail(library(&error.into()));
+            Vec::new()
+        });
+        let (settings, last) = (job.settings, Instant::now());
+        Reader {
+            queue: Queue::with_capacity(job.iodepth),
+            file: file.clone(),
+            block,
+            offsets: job.offsets(thread, window.share(thread)),
+            free,
+            begun: vec![(last, 0); job.iodepth],
+            submit: settings.submit.unwrap_or(job.iodepth),
+            complete: settings.complete.unwrap_or(1),
+            low: settings.low.unwrap_or(job.iodepth),
+            window: Arc::clone(window),
+            recorder: Recorder::new(),
+            last,
+        }
+    }
+
+    /// Reads until the phase is over and nothing is in flight.
+    fn read_all(&mut self, until: &Until) {
+        self.last = Instant::now();
+        let mut over = until.stopped();
+        loop {
+            if !over {
+                over = !self.fill();
+            }
+            if self.queue.is_empty() {
+                return;
+            }
+            self.collect();
+            while self.queue.len() > self.low {
+                self.collect();
+            }
+            over |= until.over(self.last);
+        }
+    }
+
+    /// Adds a read for each free buffer, and submits as often as the settings say. The next wait submits the rest. Returns
+    /// false at the end of the work.
+    fn fill(&mut self) -> bool {
+        let mut added = 0;
+        while let Some((slot, buffer)) = self.free.pop() {
+            let Some(offset) = self.offsets.next() else {
+                self.free.push((slot, buffer));
+                return false;
+            };
+            self.begun[slot] = (self.last, offset);
+            self.queue.read(&self.file, buffer, offset, slot as u64);
+            added += 1;
+            if added == self.submit {
+                self.queue.submit();
+                added = 0;
+            }
+        }
+        true
+    }
+
+    /// Waits for as many completions as the settings say, then takes all that are there.
+    fn collect(&mut self) {
+        self.queue.wait(self.complete.min(self.queue.len()), None);
+        self.last = Instant::now();
+        while let Some((slot, done)) = self.queue.take() {
+            self.finish(slot as usize, done);
+        }
+    }
+
+    fn finish(&mut self, slot: usize, done: Done) {
+        let (began, offset) = self.begun[slot];
+        if let Some(buffer) = done.buffer.and_then(AnyBuffer::into_pooled) {
+            self.free.push((slot, buffer));
+        }
+        match done.result {
+            Ok(count) if count == self.block => self.recorder.record(self.last - began),
+            Ok(count) => {
+                let path = self.file.path().unwrap_or_else(|| std::path::Path::new(""));
+                self.window.fail(short("read", path, offset, count, self.block));
+            }
+            Err(error) => self.window.fail(library(&error)),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Where `auto` is behind the best single route. It is meant never to be, so that is a defect of the library, and said.
+//!
+//! Pure functions of results. What always holds: only runs that differ in nothing but the route are compared.
+
+use serde::{Deserialize, Serialize};
+
+use super::judge::{self, Noise, Verdict};
+use super::results::{Key, Run};
+use super::statistics::{Metric, Spread};
+use super::summary::groups;
+use super::table::rate;
+use crate::cli::Route;
+use crate::html::cells::{self, Part};
+use crate::values;
+
+/// With too few rounds to judge, `auto` must be behind by that to be spoken of.
+const ON_SIGHT: f64 = 1.2;
+
+/// A cell in which `auto` is behind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Behind {
+    /// The cell, in words.
+    pub cell: String,
+    /// The best single route there.
+    pub route: Route,
+    /// IOPS of `auto`, the median of the rounds.
+    pub auto_iops: f64,
+    /// The same of that route.
+    pub route_iops: f64,
+    /// IOPS of `auto` over those of that route, paired within rounds: the median.
+    pub ratio: f64,
+    /// How far it is outside of: the noise as a fraction; null where there were too few rounds to judge.
+    pub noise: Option<f64>,
+    /// All of that in a sentence.
+    pub note: String,
+}
+
+impl Behind {
+    /// Whether there were rounds enough to be sure of it.
+    pub fn is_sure(&self) -> bool {
+        self.noise.is_some()
+    }
+}
+
+/// All cells of a session in which `auto` is behind.
+pub fn cells_behind(runs: &[Run]) -> Vec<Behind> {
+    let groups = groups(runs);
+    let of_auto: Vec<&Vec<&Run>> =
+        groups.iter().filter(|group| group[0].route == Some(Route::Auto)).collect();
+    let firsts: Vec<&Run> = of_auto.iter().map(|group| group[0]).collect();
+    let parts: Vec<Part> = if firsts.is_empty() { Vec::new() } else { cells::differing(&firsts) };
+    let noise = Noise::of(runs, Metric::Iops);
+    let in_cell = |auto: &&Vec<&Run>| {
+        let (best, route_iops) = best_single_route(&groups, &auto[0].key())?;
+        let pairs = judge::pairs(auto, best, Metric::Iops);
+        let verdict = judge::compare(&pairs, noise.in_cell(&auto[0].key(), pairs.len()))?;
+        behind(&parts, auto, (best[0].route?, route_iops), verdict)
+    };
+    of_auto.iter().filter_map(in_cell).collect()
+}
+
+/// The runs on the single route with the most IOPS, and how many, beside a run that differs in the route alone.
+fn best_single_route<'a>(groups: &'a [Vec<&'a Run>], auto: &Key) -> Option<(&'a [&'a Run], f64)> {
+    let single =
+        [Route::Ring, Route::Inline, Route::Workers].map(|route| Key { route: Some(route), ..*auto });
+    let beside = groups.iter().filter(|group| single.contains(&group[0].key()));
+    let rated = beside.filter_map(|group| Some((group.as_slice(), median(group)?)));
+    rated.max_by(|(_, one), (_, other)| one.total_cmp(other))
+}
+
+fn median(group: &[&Run]) -> Option<f64> {
+    Spread::of(group.iter().map(|run| run.iops)).map(|spread| spread.median)
+}
+
+fn behind(parts: &[Part], auto: &[&Run], best: (Route, f64), verdict: Verdict) -> Option<Behind> {
+    let ratio = verdict.ratio.median;
+    let judged = verdict.is_judged();
+    if ratio >= 1.0 || !(verdict.outside || (!judged && ratio * ON_SIGHT <= 1.0)) {
+        return None;
+    }
+    let (route, route_iops) = best;
+    let (auto_iops, cell) = (median(auto)?, cells::words(parts, auto[0]));
+    let place = if cell.is_empty() { String::new() } else { format!(", {cell}") };
+    let figures = format!(
+        "{} IOPS beside {} on route {}{place}: {}",
+        rate(auto_iops),
+        rate(route_iops),
+        values::name(&route),
+        verdict.times("those")
+    );
+    let note = if judged {
+        format!("auto is behind, which is a defect of ringfile to report: {figures}")
+    } else {
+        format!("auto may be behind: {figures}; --rounds 5 tells")
+    };
+    Some(Behind { cell, route, auto_iops, route_iops, ratio, noise: judged.then_some(verdict.noise), note })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::advice::recorded::{Job, Truth, World, all_the_same};
+
+    /// `auto` has 0.82 of what ring and inline have.
+    fn behind(job: Job) -> Truth {
+        let truth = all_the_same(job);
+        if job.route == Route::Auto { Truth { iops: truth.iops * 0.82, ..truth } } else { truth }
+    }
+
+    /// Ring is the slowest, auto in between: what perf buffers has where a plain call is best.
+    fn best_of_one(job: Job) -> Truth {
+        let truth = all_the_same(job);
+        let factor = match job.route {
+            Route::Auto => 0.7,
+            Route::Ring => 0.5,
+            Route::Inline | Route::Workers => 1.0,
+        };
+        Truth { iops: truth.iops * factor, ..truth }
+    }
+
+    fn quick(truth: fn(Job) -> Truth) -> World {
+        World { noise: (0.02, 0.02), direct: false, ..World::new(truth).quick() }
+    }
+
+    #[test]
+    fn auto_that_is_behind_is_named_with_figures_and_noise() {
+        let results = quick(behind).session(1);
+        let behind = cells_behind(&results.runs);
+        let cells: Vec<&str> = behind.iter().map(|behind| behind.cell.as_str()).collect();
+        assert_eq!(cells, ["depth 1", "depth 16"], "{behind:?}");
+        for behind in behind {
+            assert!(behind.is_sure() && (behind.ratio - 0.82).abs() < 0.05, "{behind:?}");
+            assert!(behind.auto_iops < behind.route_iops);
+            for part in ["auto is behind", "k IOPS beside", "on route", "times those (outside the noise of"] {
+                assert!(behind.note.contains(part), "{part}: {}", behind.note);
+            }
+        }
+        let slow = cells_behind(&quick(best_of_one).session(1).runs);
+        assert!(slow.iter().all(|behind| behind.route == Route::Inline) && slow.len() == 2, "{slow:?}");
+    }
+
+    #[test]
+    fn auto_that_is_not_behind_is_not_named() {
+        for seed in 0..40 {
+            let world = World { noise: (0.02, 0.2), bad_rounds: 30, ..quick(all_the_same) };
+            assert_eq!(cells_behind(&world.session(seed).runs), [], "seed {seed}");
+        }
+        assert_eq!(cells_behind(&[]), []);
+    }
+
+    #[test]
+    fn with_one_round_it_is_said_to_be_unsure() {
+        let once = |truth| World { rounds: 1, ..quick(truth) }.session(1);
+        let behind = cells_behind(&once(best_of_one).runs);
+        assert!(!behind.is_empty() && behind.iter().all(|behind| !behind.is_sure()), "{behind:?}");
+        assert!(behind[0].note.starts_with("auto may be behind") && behind[0].note.contains("one round"));
+        assert_eq!(cells_behind(&once(all_the_same).runs), []);
+    }
+}

@@ -1,0 +1,57 @@
+//! Operations that move no data: syncing, allocating, truncating, advising.
+//!
+//! The kernel carries them out on its workers, and can cancel those that no worker has begun.
+
+use super::{Kind, Request, last_errno};
+use crate::driver::target::Target;
+use crate::ring::Sqe;
+
+/// The operation's own fields of a submission entry.
+#[cold]
+pub(super) fn fill(request: &Request, sqe: &mut Sqe) {
+    sqe.opcode = request.kind.opcode();
+    sqe.op_flags = request.op_flags;
+    match request.kind {
+        Kind::Sync | Kind::Truncate => {}
+        Kind::SyncRange => sqe.len = range_len(request),
+        Kind::Allocate => {
+            sqe.addr = request.want as u64;
+            sqe.len = std::mem::take(&mut sqe.op_flags);
+        }
+        Kind::Advise => match u32::try_from(request.want) {
+            Ok(len) => sqe.len = len,
+            // Linux 6.12 reads a 64-bit length here; before, 0 in `len` means to the end, which is the same for advice on
+            // what is longer than 4 GiB but for its tail.
+            Err(_) => sqe.addr = request.want as u64,
+        },
+        Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored => {}
+    }
+}
+
+/// The ring's entry has 32 bits for the length: what is longer is synced to the end, which covers it.
+fn range_len(request: &Request) -> u32 {
+    u32::try_from(request.want).unwrap_or(0)
+}
+
+/// The plain call.
+pub(super) fn call(target: &Target, request: &Request) -> Result<(), i32> {
+    let (fd, offset, want) = (target.raw_fd(), request.offset.cast_signed(), request.want as i64);
+    let flags = request.op_flags.cast_signed();
+    // SAFETY: none of these calls takes memory.
+    let answer = unsafe {
+        match request.kind {
+            Kind::Sync if flags == 0 => libc::fsync(fd),
+            Kind::Sync => libc::fdatasync(fd),
+            Kind::SyncRange => libc::sync_file_range(fd, offset, want, request.op_flags),
+            Kind::Allocate => libc::fallocate(fd, flags, offset, want),
+            Kind::Truncate => libc::ftruncate(fd, offset),
+            Kind::Advise => return errno(libc::posix_fadvise(fd, offset, want, flags)),
+            Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored => return Err(libc::EINVAL),
+        }
+    };
+    if answer < 0 { Err(last_errno()) } else { Ok(()) }
+}
+
+fn errno(errno: i32) -> Result<(), i32> {
+    if errno == 0 { Ok(()) } else { Err(errno) }
+}

@@ -1,0 +1,212 @@
+//! How far an operation is, and what each answer of the kernel means for it: the same rules for rings and plain calls.
+//!
+//! Pure: what it must know of the file it asks by [`Rules`]. What always holds: `done` never falls, and never exceeds what
+//! is wanted; an operation that makes no progress ends after a bounded number of attempts.
+
+use super::{Kind, Request};
+
+/// Attempts without progress (EINTR, EAGAIN) before the errno is the answer.
+const ATTEMPTS: u8 = 250;
+
+/// What of a file decides how an operation goes on.
+pub(in crate::driver) trait Rules {
+    /// Where an operation goes on of which `done` bytes are done.
+    fn goes_on_at(&self, kind: Kind, done: usize) -> usize;
+
+    /// Whether an operation that stopped short after `done` bytes is over.
+    fn is_at_end(&self, kind: Kind, offset: u64, done: usize) -> bool;
+
+    /// Whether an operation is to be tried again without a flag that the file system does not know.
+    fn drops_flag(&self, errno: i32) -> bool;
+}
+
+/// See the module. In 64 bits, so that a slot stays two cache lines: the bytes done, which no address space holds 2^56 of,
+/// and below them the failed or fruitless attempts since the last progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::driver) struct Progress(u64);
+
+/// What is to be done after an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::driver) enum Step {
+    /// Nothing: it is over, with this errno, or 0.
+    Over(i32),
+    /// The rest, from where [`Progress::began`] says, is to be submitted or called again.
+    GoOn,
+}
+
+impl Progress {
+    /// The bytes that are done.
+    #[inline]
+    pub(in crate::driver) fn done(self) -> usize {
+        (self.0 >> 8) as usize
+    }
+
+    /// Notes that an operation of `want` bytes was done at once.
+    #[inline]
+    pub(in crate::driver) fn all_done(&mut self, want: usize) {
+        self.set(want, 0);
+    }
+
+    #[inline]
+    fn set(&mut self, done: usize, attempts: u8) {
+        self.0 = (done as u64) << 8 | u64::from(attempts);
+    }
+
+    fn attempts(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// Where in the operation the next submission begins, or the one began that was just answered.
+    #[inline]
+    pub(in crate::driver) fn began(self, request: &Request, rules: &impl Rules) -> usize {
+        if self.done() == 0 { 0 } else { rules.goes_on_at(request.kind, self.done()) }
+    }
+
+    /// Takes an answer: the bytes moved, or the errno. What nobody wants any more is not tried again.
+    pub(in crate::driver) fn answered(
+        &mut self,
+        request: &Request,
+        rules: &impl Rules,
+        answer: Result<usize, i32>,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> Step {
+        match answer {
+            Err(errno) => self.failed(request, rules, errno, is_wanted),
+            Ok(_) if !request.kind.moves_data() => Step::Over(0),
+            Ok(moved) => self.moved(request, rules, moved, is_wanted),
+        }
+    }
+
+    fn failed(
+        &mut self,
+        request: &Request,
+        rules: &impl Rules,
+        errno: i32,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> Step {
+        let attempts = self.attempts().saturating_add(1);
+        self.set(self.done(), attempts);
+        let is_passing = match errno {
+            libc::EINTR | libc::EAGAIN => true,
+            _ => request.kind.moves_data() && rules.drops_flag(errno),
+        };
+        if !is_passing || attempts >= ATTEMPTS {
+            return Step::Over(errno);
+        }
+        if is_wanted() { Step::GoOn } else { Step::Over(libc::ECANCELED) }
+    }
+
+    fn moved(
+        &mut self,
+        request: &Request,
+        rules: &impl Rules,
+        moved: usize,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> Step {
+        let before = self.done();
+        let done = (self.began(request, rules) + moved).max(before).min(request.want);
+        let attempts = if done > before { 0 } else { self.attempts().saturating_add(1) };
+        self.set(done, attempts);
+        if done == request.want || moved == 0 || !is_wanted() {
+            return Step::Over(0);
+        }
+        let is_over = attempts >= ATTEMPTS || rules.is_at_end(request.kind, request.offset, done);
+        if is_over { Step::Over(0) } else { Step::GoOn }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file with blocks of 512 bytes, which is `len` bytes long.
+    struct File {
+        direct: bool,
+        len: u64,
+        drops: bool,
+    }
+
+    impl Rules for File {
+        fn goes_on_at(&self, _: Kind, done: usize) -> usize {
+            if self.direct { done - done % 512 } else { done }
+        }
+
+        fn is_at_end(&self, kind: Kind, offset: u64, done: usize) -> bool {
+            kind.is_read() && self.direct && !done.is_multiple_of(512) && offset + done as u64 >= self.len
+        }
+
+        fn drops_flag(&self, errno: i32) -> bool {
+            self.drops && errno == libc::EOPNOTSUPP
+        }
+    }
+
+    const BUFFERED: File = File { direct: false, len: u64::MAX, drops: false };
+
+    fn request(kind: Kind, want: usize) -> Request {
+        Request { kind, linked: false, op_flags: 0, offset: 0, start: 0, want }
+    }
+
+    /// The answers of the kernel in turn; gives where each submission began, how the last was taken, and the bytes done.
+    fn run(request: &Request, file: &File, answers: &[Result<usize, i32>]) -> (Vec<usize>, Step, usize) {
+        let (mut progress, mut began, mut step) = (Progress::default(), Vec::new(), Step::GoOn);
+        for &answer in answers {
+            assert_eq!(step, Step::GoOn, "an answer after the end");
+            began.push(progress.began(request, file));
+            step = progress.answered(request, file, answer, || true);
+        }
+        (began, step, progress.done())
+    }
+
+    #[test]
+    fn short_counts_go_on_where_they_stopped() {
+        let read = request(Kind::Read, 1000);
+        assert_eq!(run(&read, &BUFFERED, &[Ok(1000)]), (vec![0], Step::Over(0), 1000));
+        assert_eq!(
+            run(&read, &BUFFERED, &[Ok(300), Ok(200), Ok(500)]),
+            (vec![0, 300, 500], Step::Over(0), 1000)
+        );
+        assert_eq!(run(&read, &BUFFERED, &[Ok(300), Ok(0)]), (vec![0, 300], Step::Over(0), 300), "the end");
+        let write = request(Kind::WriteVectored, 1000);
+        assert_eq!(
+            run(&write, &BUFFERED, &[Ok(300), Err(libc::ENOSPC)]),
+            (vec![0, 300], Step::Over(libc::ENOSPC), 300)
+        );
+    }
+
+    #[test]
+    fn direct_io_goes_on_from_a_whole_block_and_ends_with_the_file() {
+        let file = File { direct: true, len: 700, drops: false };
+        let read = request(Kind::Read, 2048);
+        assert_eq!(run(&read, &file, &[Ok(600), Ok(188)]), (vec![0, 512], Step::Over(0), 700));
+        assert_eq!(run(&read, &file, &[Ok(600), Ok(50)]).1, Step::GoOn, "less than before is no progress");
+        let write = request(Kind::Write, 2048);
+        assert_eq!(run(&write, &file, &[Ok(600), Ok(1536)]), (vec![0, 512], Step::Over(0), 2048));
+    }
+
+    #[test]
+    fn passing_errors_are_tried_again_with_a_bound_and_count_from_the_last_progress() {
+        let read = request(Kind::Read, 10);
+        let mut answers = vec![Err(libc::EINTR); usize::from(ATTEMPTS) - 1];
+        answers.push(Ok(5));
+        answers.extend(vec![Err(libc::EAGAIN); usize::from(ATTEMPTS)]);
+        let (_, step, done) = run(&read, &BUFFERED, &answers);
+        assert_eq!((step, done), (Step::Over(libc::EAGAIN), 5));
+        assert_eq!(run(&read, &BUFFERED, &[Err(libc::EOPNOTSUPP)]).1, Step::Over(libc::EOPNOTSUPP));
+        let file = File { drops: true, ..BUFFERED };
+        assert_eq!(run(&read, &file, &[Err(libc::EOPNOTSUPP), Ok(10)]).1, Step::Over(0));
+        let sync = request(Kind::Sync, 0);
+        assert_eq!(run(&sync, &file, &[Err(libc::EINTR), Ok(0)]).1, Step::Over(0));
+        assert_eq!(run(&sync, &file, &[Err(libc::EIO)]).1, Step::Over(libc::EIO));
+    }
+
+    #[test]
+    fn what_nobody_wants_is_not_tried_again() {
+        let read = request(Kind::Read, 10);
+        let mut progress = Progress::default();
+        assert_eq!(progress.answered(&read, &BUFFERED, Ok(5), || false), Step::Over(0));
+        assert_eq!(
+            progress.answered(&read, &BUFFERED, Err(libc::EINTR), || false),
+            Step::Over(libc::ECANCELED)
+        );
+    }
+}

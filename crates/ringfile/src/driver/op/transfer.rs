@@ -1,0 +1,150 @@
+//! Reads and writes, of one piece of memory or of several.
+//!
+//! Most are beyond cancelling once the kernel has them: it cancels what waits for a pipe, a socket or a worker, and what a
+//! disk has begun runs to its end. The invariant that all of it rests on: an entry and a call name only memory of `held`,
+//! and of `parts`, which lists addresses inside `held`. A buffer's address does not change when the buffer moves (the
+//! contract of [`IoBuf`](crate::IoBuf)).
+
+use std::cell::RefCell;
+
+use linux_raw_sys::io_uring::io_uring_op as op;
+
+use super::{Kind, Request, last_errno};
+use crate::driver::target::Target;
+use crate::memory::Held;
+use crate::ring::Sqe;
+
+/// One submission moves at most this much: the length field has 32 bits, and the kernel stops at 2 GiB less a page.
+pub(crate) const MOST_AT_ONCE: usize = 1 << 30;
+/// `IOV_MAX`: one vectored submission has at most this many parts.
+const MOST_PARTS: usize = 1024;
+
+/// The addresses of a vectored operation's parts.
+pub(in crate::driver) type Parts = Vec<libc::iovec>;
+
+/// The entry of a read or write of one piece of memory, in its fixed form where the memory is registered.
+#[inline]
+pub(super) fn fill(request: &Request, held: &Held, began: usize, index: Option<u16>, sqe: &mut Sqe) -> bool {
+    let start = match held {
+        Held::Pooled(buffer) => buffer.as_ptr(),
+        held => held.part(0).map_or(std::ptr::null(), |part| part.ptr.cast_const()),
+    };
+    sqe.offset = sqe.offset.saturating_add(began as u64);
+    sqe.addr = start.wrapping_add(request.start + began).expose_provenance() as u64;
+    sqe.len = (request.want - began).min(MOST_AT_ONCE) as u32;
+    sqe.buf_index = index.unwrap_or(0);
+    sqe.opcode = match (request.kind.is_read(), index) {
+        (true, None) => op::IORING_OP_READ,
+        (true, Some(_)) => op::IORING_OP_READ_FIXED,
+        (false, None) => op::IORING_OP_WRITE,
+        (false, Some(_)) => op::IORING_OP_WRITE_FIXED,
+    } as u8;
+    index.is_some()
+}
+
+/// The entry of a read or write of several pieces of memory, in its fixed form where all are parts of one registered region.
+/// One of a single piece goes as [`fill`] has it: that has a fixed form on more kernels, and costs the kernel no list.
+#[cold]
+pub(super) fn fill_vectored(
+    request: &Request,
+    held: &Held,
+    began: usize,
+    index: Option<u16>,
+    parts: &mut Parts,
+    sqe: &mut Sqe,
+) -> bool {
+    let is_read = request.kind.is_read();
+    if held.count() == 1 {
+        return fill(request, held, began, index, sqe);
+    }
+    gather(held, is_read, request.start + began, parts);
+    sqe.opcode = match (is_read, index) {
+        (true, None) => op::IORING_OP_READV,
+        (true, Some(_)) => op::IORING_OP_READV_FIXED,
+        (false, None) => op::IORING_OP_WRITEV,
+        (false, Some(_)) => op::IORING_OP_WRITEV_FIXED,
+    } as u8;
+    sqe.offset = sqe.offset.saturating_add(began as u64);
+    sqe.addr = parts.as_ptr().expose_provenance() as u64;
+    sqe.len = parts.len() as u32;
+    sqe.buf_index = index.unwrap_or(0);
+    index.is_some()
+}
+
+/// The addresses of what one submission or call moves of several pieces of memory, from byte `skip` on.
+fn gather(held: &Held, is_read: bool, mut skip: usize, parts: &mut Parts) {
+    parts.clear();
+    let mut room = MOST_AT_ONCE;
+    for part in held.parts() {
+        let len = if is_read { part.capacity } else { part.len };
+        let skipped = skip.min(len);
+        skip -= skipped;
+        let take = (len - skipped).min(room);
+        if take == 0 {
+            continue;
+        }
+        if parts.len() == MOST_PARTS {
+            break;
+        }
+        room -= take;
+        parts.push(libc::iovec { iov_base: part.ptr.wrapping_add(skipped).cast(), iov_len: take });
+    }
+}
+
+thread_local! {
+    /// The addresses of a vectored call's parts.
+    static PARTS: RefCell<Parts> = const { RefCell::new(Vec::new()) };
+}
+
+/// One plain call; the bytes that it moved, or the errno.
+pub(super) fn call(
+    target: &Target,
+    request: &Request,
+    held: &Held,
+    began: usize,
+    nowait: u32,
+) -> Result<usize, i32> {
+    let is_read = request.kind.is_read();
+    let is_single = matches!(request.kind, Kind::Read | Kind::Write);
+    if let (true, Some(part)) = (is_single, held.part(0)) {
+        let start = part.ptr.wrapping_add(request.start + began);
+        let len = (request.want - began).min(MOST_AT_ONCE);
+        let part = [libc::iovec { iov_base: start.cast(), iov_len: len }];
+        return call_on(target, request, began, nowait, &part);
+    }
+    let gather_and_call = |parts: &mut Parts| {
+        gather(held, is_read, request.start + began, parts);
+        call_on(target, request, began, nowait, parts)
+    };
+    // A thread that ends has no list that it keeps.
+    let kept = PARTS.try_with(|parts| gather_and_call(&mut parts.borrow_mut()));
+    kept.unwrap_or_else(|_| gather_and_call(&mut Vec::new()))
+}
+
+/// `parts` lie in memory that `held` of the caller owns.
+fn call_on(
+    target: &Target,
+    request: &Request,
+    began: usize,
+    nowait: u32,
+    parts: &[libc::iovec],
+) -> Result<usize, i32> {
+    let is_read = request.kind.is_read();
+    let flags = (request.op_flags | target.cache_flags() | nowait).cast_signed();
+    let offset = target.offset(request.offset + began as u64).cast_signed();
+    let (fd, count) = (target.raw_fd(), parts.len() as i32);
+    // SAFETY: the parts lie in memory that `held` owns, and the caller owns `held` during the call; reads write to it
+    // no further than its capacity.
+    let moved = unsafe {
+        match parts {
+            // The simpler calls spare the kernel the reading of the list.
+            [part] if flags == 0 && offset >= 0 && is_read => {
+                libc::pread64(fd, part.iov_base, part.iov_len, offset)
+            }
+            [part] if flags == 0 && offset >= 0 => libc::pwrite64(fd, part.iov_base, part.iov_len, offset),
+            _ if is_read => libc::preadv2(fd, parts.as_ptr(), count, offset, flags),
+            _ => libc::pwritev2(fd, parts.as_ptr(), count, offset, flags),
+        }
+    };
+    usize::try_from(moved).map_err(|_| last_errno())
+}
