@@ -453,6 +453,15 @@ int64_t ringfile_batch_sync_all(struct ringfile_batch *batch,
                                 const struct ringfile_file *file,
                                 uint64_t user_data);
 
+// Adds the writing of a range's dirty pages, as ringfile_queue_sync_range. The index of its result. Any thread; does not
+// block.
+int64_t ringfile_batch_sync_range(struct ringfile_batch *batch,
+                                  const struct ringfile_file *file,
+                                  uint64_t offset,
+                                  uint64_t length,
+                                  uint32_t flags,
+                                  uint64_t user_data);
+
 // Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...). The index of
 // its result. Any thread; does not block.
 int64_t ringfile_batch_allocate(struct ringfile_batch *batch,
@@ -945,6 +954,18 @@ int ringfile_queue_sync_all(struct ringfile_queue *queue,
                             const struct ringfile_file *file,
                             uint64_t user_data,
                             uint64_t *token);
+
+// Adds the writing of a range's dirty pages, as ringfile_sync_range. `flags`: RINGFILE_SYNC_RANGE_WRITE starts it, all three
+// RINGFILE_SYNC_RANGE_... wait until the pages are written, and others are -EINVAL. In all else as ringfile_queue_sync_data.
+//
+// Pointers: as ringfile_queue_sync_data.
+int ringfile_queue_sync_range(struct ringfile_queue *queue,
+                              const struct ringfile_file *file,
+                              uint64_t offset,
+                              uint64_t length,
+                              uint32_t flags,
+                              uint64_t user_data,
+                              uint64_t *token);
 
 // Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...); in all else as
 // ringfile_queue_sync_data.

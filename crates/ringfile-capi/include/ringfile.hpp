@@ -450,6 +450,14 @@ public:
                        std::uint64_t user_data, std::error_code& error) noexcept {
         return index(check(ringfile_batch_writev(get(), to.get(), parts, count, offset, user_data), error));
     }
+    std::size_t sync_range(const file& of, std::uint64_t offset, std::uint64_t length, std::uint32_t flags,
+                           std::uint64_t user_data = 0) {
+        return index(check(ringfile_batch_sync_range(get(), of.get(), offset, length, flags, user_data)));
+    }
+    std::size_t sync_range(const file& of, std::uint64_t offset, std::uint64_t length, std::uint32_t flags,
+                           std::uint64_t user_data, std::error_code& error) noexcept {
+        return index(check(ringfile_batch_sync_range(get(), of.get(), offset, length, flags, user_data), error));
+    }
     std::size_t allocate(const file& of, std::uint32_t mode, std::uint64_t offset, std::uint64_t length,
                          std::uint64_t user_data = 0) {
         return index(check(ringfile_batch_allocate(get(), of.get(), mode, offset, length, user_data)));
@@ -484,8 +492,8 @@ public:
         return static_cast<std::size_t>(check(ringfile_batch_run(get()), error));
     }
 
-    // Returns at once. One of the library's threads calls the function with the context and the number of operations that
-    // failed; see ringfile_batch_start for what it may do: it must not throw.
+    // Returns at once. When all has ended, one of the library's threads calls the function with the context and the number
+    // of operations that failed. See ringfile_batch_start for what it may do; it must not throw.
     using done_function = void (*)(void* context, std::int64_t failed);
     void start(done_function done, void* context) { check(ringfile_batch_start(get(), done, context)); }
     void start(done_function done, void* context, std::error_code& error) noexcept {
@@ -620,6 +628,18 @@ public:
     std::uint64_t sync_all(const file& of, std::uint64_t user_data, std::error_code& error) noexcept {
         std::uint64_t token = 0;
         check(ringfile_queue_sync_all(get(), of.get(), user_data, &token), error);
+        return token;
+    }
+    std::uint64_t sync_range(const file& of, std::uint64_t offset, std::uint64_t length, std::uint32_t flags,
+                             std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_sync_range(get(), of.get(), offset, length, flags, user_data, &token));
+        return token;
+    }
+    std::uint64_t sync_range(const file& of, std::uint64_t offset, std::uint64_t length, std::uint32_t flags,
+                             std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_sync_range(get(), of.get(), offset, length, flags, user_data, &token), error);
         return token;
     }
     std::uint64_t allocate(const file& of, std::uint32_t mode, std::uint64_t offset, std::uint64_t length,

@@ -9,7 +9,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use libc::iovec;
-use ringfile::{Advice, AllocateMode, Batch, Buffer, Done, File, StartedBatch};
+use ringfile::{Advice, AllocateMode, Batch, Buffer, Done, File, RangeSync, StartedBatch};
 
 use crate::error::{Fault, Result, call, done, errno, remember};
 use crate::file::{self, ringfile_file};
@@ -84,6 +84,7 @@ enum What {
     Writev { parts: Vec<Memory>, offset: u64 },
     SyncData,
     SyncAll,
+    SyncRange { offset: u64, length: u64, what: RangeSync },
     Allocate { mode: AllocateMode, offset: u64, length: u64 },
     Truncate { length: u64 },
     Advise { offset: u64, length: u64, advice: Advice },
@@ -282,6 +283,20 @@ pub extern "C" fn ringfile_batch_sync_all(
     user_data: u64,
 ) -> i64 {
     add(batch, file, user_data, || Ok(What::SyncAll))
+}
+
+/// Adds the writing of a range's dirty pages, as ringfile_queue_sync_range. The index of its result. Any thread; does not
+/// block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_sync_range(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    offset: u64,
+    length: u64,
+    flags: u32,
+    user_data: u64,
+) -> i64 {
+    add(batch, file, user_data, || Ok(What::SyncRange { offset, length, what: control::range_sync(flags)? }))
 }
 
 /// Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...). The index of
@@ -513,6 +528,7 @@ fn add_to(batch: &mut Batch, what: What, file: &File) -> Result<()> {
             What::Writev { parts, offset } => batch.write_vectored(file, buffers(parts)?, offset),
             What::SyncData => batch.sync_data(file),
             What::SyncAll => batch.sync_all(file),
+            What::SyncRange { offset, length, what } => batch.sync_range(file, offset, length, what),
             What::Allocate { mode, offset, length } => batch.allocate(file, mode, offset, length),
             What::Truncate { length } => batch.set_len(file, length),
             What::Advise { offset, length, advice } => batch.advise(file, offset, length, advice),

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
 
-use ringfile::{Advice, AllocateMode};
+use ringfile::{Advice, AllocateMode, RangeSync};
 
 use crate::error::{Fault, Result, done};
 use crate::file::{self, ringfile_file};
@@ -31,13 +31,10 @@ pub const RINGFILE_ADVICE_WILL_NEED: u32 = 3;
 pub const RINGFILE_ADVICE_DONT_NEED: u32 = 4;
 
 /// ringfile_sync_range: wait for the range's pages that are being written.
-#[allow(dead_code, reason = "for the header")]
 pub const RINGFILE_SYNC_RANGE_WAIT_BEFORE: u32 = 1;
 /// Start writing the range's dirty pages.
-#[allow(dead_code, reason = "for the header")]
 pub const RINGFILE_SYNC_RANGE_WRITE: u32 = 2;
 /// Wait for those.
-#[allow(dead_code, reason = "for the header")]
 pub const RINGFILE_SYNC_RANGE_WAIT_AFTER: u32 = 4;
 
 fn sync(file: *const ringfile_file, all: bool) -> Result<()> {
@@ -105,6 +102,21 @@ pub extern "C" fn ringfile_sync_range(
         // The kernel has told of what it could not write, and would not tell the next sync.
         file.note_failed_sync(errno);
         Err(Fault::new(errno, format!("syncing {length} bytes at offset {offset}{path}: {error}")))
+    })
+}
+
+/// What RINGFILE_SYNC_RANGE_... stand for in an operation of a queue or a batch.
+pub(crate) fn range_sync(flags: u32) -> Result<RangeSync> {
+    const FINISH: u32 =
+        RINGFILE_SYNC_RANGE_WAIT_BEFORE | RINGFILE_SYNC_RANGE_WRITE | RINGFILE_SYNC_RANGE_WAIT_AFTER;
+    Ok(match flags {
+        RINGFILE_SYNC_RANGE_WRITE => RangeSync::Start,
+        FINISH => RangeSync::Finish,
+        other => {
+            let text =
+                format!("flags are {other}: RINGFILE_SYNC_RANGE_WRITE alone, or all RINGFILE_SYNC_RANGE_...");
+            return Err(Fault::invalid(text));
+        }
     })
 }
 

@@ -207,6 +207,27 @@ pub unsafe extern "C" fn ringfile_queue_sync_all(
     unsafe { add(queue, file, token, |queue, file| Ok(queue.sync_all(file, user_data))) }
 }
 
+/// Adds the writing of a range's dirty pages, as ringfile_sync_range. `flags`: RINGFILE_SYNC_RANGE_WRITE starts it, all three
+/// RINGFILE_SYNC_RANGE_... wait until the pages are written, and others are -EINVAL. In all else as ringfile_queue_sync_data.
+///
+/// Pointers: as ringfile_queue_sync_data.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_sync_range(
+    queue: *mut ringfile_queue,
+    file: *const ringfile_file,
+    offset: u64,
+    length: u64,
+    flags: u32,
+    user_data: u64,
+    token: *mut u64,
+) -> c_int {
+    let sync = |queue: &mut Queue, file: &File| {
+        Ok(queue.sync_range(file, offset, length, control::range_sync(flags)?, user_data))
+    };
+    // SAFETY: as the header says.
+    unsafe { add(queue, file, token, sync) }
+}
+
 /// Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...); in all else as
 /// ringfile_queue_sync_data.
 ///

@@ -171,6 +171,7 @@ int main(int argc, char **argv)
     EXPECT(child >= 0);
     if (child == 0) {
         close(sockets[0]);
+        free(frames);
         _exit(client(sockets[1]));
     }
     close(sockets[1]);

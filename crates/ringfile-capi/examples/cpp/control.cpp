@@ -182,13 +182,14 @@ void change_a_file_by_queue_and_batch(const ringfile::file& file) {
         const std::uint64_t added[] = {
             to.writev(file, parts, 2, 0, 1, code...), to.write_durable(file, first.data(), page_size, 0, 2, code...),
             to.allocate(file, RINGFILE_ALLOCATE_KEEP_SIZE, 0, page_size, 3, code...),
-            to.truncate(file, 2 * page_size, 4, code...), to.advise(file, 0, 0, RINGFILE_ADVICE_NORMAL, 5, code...)};
+            to.truncate(file, 2 * page_size, 4, code...), to.advise(file, 0, 0, RINGFILE_ADVICE_NORMAL, 5, code...),
+            to.sync_range(file, 0, 0, RINGFILE_SYNC_RANGE_WRITE, 6, code...)};
         return std::vector<std::uint64_t>(std::begin(added), std::end(added));
     };
     std::error_code error;
     const auto with_code = [&](auto& to) { return begin(to, std::ref(error)); };
     for (const auto& tokens : {begin(queue), with_code(queue)}) {
-        const std::size_t moved[] = {2 * page_size, page_size, 0, 0, 0};
+        const std::size_t moved[] = {2 * page_size, page_size, 0, 0, 0, 0};
         for (std::size_t at = 0; at < tokens.size(); at++) {
             expect(queue.wait_for(tokens[at]) == moved[at], "an operation of the queue");
         }
@@ -196,10 +197,10 @@ void change_a_file_by_queue_and_batch(const ringfile::file& file) {
     expect(queue.wait_for(queue.readv(file, parts, 2, 0, 6)) == 2 * page_size, "two pages");
     expect(queue.wait_for(queue.readv(file, parts, 2, 0, 6, error)) == 2 * page_size && !error, "two pages");
     expect(is_full_of(first, 'e') && is_full_of(second, 'f'), "the parts in their order");
-    expect(begin(batch).back() == 4 && with_code(batch).back() == 9 && !error, "indices");
+    expect(begin(batch).back() == 5 && with_code(batch).back() == 11 && !error, "indices");
     batch.barrier();
-    expect(batch.readv(file, parts, 2, 0) == 10 && batch.readv(file, parts, 2, 0, 7, error) == 11, "more of them");
-    expect(batch.run() == 0 && batch.results()[11].result == 2 * static_cast<int>(page_size), "it ran");
+    expect(batch.readv(file, parts, 2, 0) == 12 && batch.readv(file, parts, 2, 0, 7, error) == 13, "more of them");
+    expect(batch.run() == 0 && batch.results()[13].result == 2 * static_cast<int>(page_size), "it ran");
     expect(is_full_of(first, 'e') && is_full_of(second, 'f'), "the parts in their order");
 }
 

@@ -167,6 +167,11 @@ fn every_operation_is_added_to_a_queue_and_to_a_batch() {
         let writes = ringfile_queue_writev(queue, file, from.as_ptr(), 2, 3 * page, 4, any);
         assert_eq!(one(writes), (4, 2 * PAGE as i64));
         assert_eq!(one(ringfile_queue_sync_data(queue, file, 5, any)), (5, 0));
+        assert_eq!(one(ringfile_queue_sync_all(queue, file, 8, any)), (8, 0));
+        let (start, finish) = (RINGFILE_SYNC_RANGE_WRITE, 7);
+        assert_eq!(one(ringfile_queue_sync_range(queue, file, 0, page, start, 9, any)), (9, 0));
+        assert_eq!(one(ringfile_queue_sync_range(queue, file, 0, 0, finish, 9, any)), (9, 0));
+        fails(ringfile_queue_sync_range(queue, file, 0, 0, 1, 0, any), libc::EINVAL, "SYNC_RANGE_WRITE");
         let advice = RINGFILE_ADVICE_WILL_NEED;
         assert_eq!(one(ringfile_queue_advise(queue, file, 0, 0, advice, 6, any)), (6, 0));
         let reads = ringfile_queue_readv(queue, file, to.as_ptr(), 2, 3 * page, 7, any);
@@ -187,13 +192,15 @@ fn every_operation_is_added_to_a_queue_and_to_a_batch() {
         well(ringfile_batch_advise(batch, file, 0, 0, advice, 5));
         well(ringfile_batch_barrier(batch));
         well(ringfile_batch_readv(batch, file, to.as_ptr(), 2, page, 6));
+        well(ringfile_batch_sync_range(batch, file, 0, 0, finish, 7));
+        fails(ringfile_batch_sync_range(batch, file, 0, 0, 6, 0), libc::EINVAL, "SYNC_RANGE_WRITE");
         fails(ringfile_batch_allocate(batch, file, 9, 0, page, 0), libc::EINVAL, "ALLOCATE_");
         fails(ringfile_batch_advise(batch, file, 0, 0, 9, 0), libc::EINVAL, "ADVICE_");
         assert_eq!(well(ringfile_batch_run(batch)), 0, "{}", said());
         let mut results = ptr::null();
-        assert_eq!(well(ringfile_batch_results(batch, &mut results)), 6);
-        let results = std::slice::from_raw_parts(results, 6).iter().map(|result| result.result);
-        assert_eq!(results.collect::<Vec<_>>(), [0, 0, PAGE as i64, 2 * PAGE as i64, 0, 2 * PAGE as i64]);
+        assert_eq!(well(ringfile_batch_results(batch, &mut results)), 7);
+        let results = std::slice::from_raw_parts(results, 7).iter().map(|result| result.result);
+        assert_eq!(results.collect::<Vec<_>>(), [0, 0, PAGE as i64, 2 * PAGE as i64, 0, 2 * PAGE as i64, 0]);
     }
     assert!(is_page(&read[PAGE..][..PAGE], 6) && is_page(&read[..PAGE], 7));
     assert_eq!(ringfile_size(file), 3 * PAGE as i64);

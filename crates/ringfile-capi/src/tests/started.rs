@@ -42,7 +42,8 @@ type Ends = mpsc::Sender<(i64, std::thread::ThreadId)>;
 unsafe extern "C" fn tell(context: *mut c_void, failed: i64) {
     // SAFETY: each test gives the address of one, and keeps it until it was told.
     let ends = unsafe { &*context.cast::<Ends>() };
-    ends.send((failed, std::thread::current().id())).unwrap();
+    // A sender of its own: once the test was told, its own may be gone.
+    ends.clone().send((failed, std::thread::current().id())).unwrap();
 }
 
 fn start(batch: *mut ringfile_batch, ends: &Ends) {
@@ -181,7 +182,7 @@ unsafe extern "C" fn again(context: *mut c_void, failed: i64) {
     assert!(failed == 0 && is_page(&own.page, own.left % 2));
     own.left -= 1;
     if own.left == 0 {
-        return own.ends.send((failed, std::thread::current().id())).unwrap();
+        return own.ends.clone().send((failed, std::thread::current().id())).unwrap();
     }
     own.page.fill(99);
     add_read(own.batch, own.file, &mut own.page, own.left % 2 * PAGE);
@@ -236,7 +237,7 @@ unsafe extern "C" fn try_to_wait(context: *mut c_void, failed: i64) {
         bytes
     });
     assert_eq!(other.join().unwrap(), PAGE as i64);
-    own.ends.send((failed, std::thread::current().id())).unwrap();
+    own.ends.clone().send((failed, std::thread::current().id())).unwrap();
 }
 
 #[test]

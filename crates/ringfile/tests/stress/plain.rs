@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ringfile::{AnyBuffer, AsyncReads, Done, Queue, ReadHandle};
+use ringfile::{AnyBuffer, Done, Queue, Token};
 
 use crate::World;
 use crate::job;
 use crate::model::{Reading, Writing};
 use crate::plan::Plan;
 use crate::support::Random;
+use crate::support::handles::Handles as _;
 
 /// Until it is over, on the calling thread.
 pub fn run(world: &Arc<World>, mut random: Random) {
@@ -174,13 +175,13 @@ fn assert_read(claim: &Reading, offset: u64, len: usize, done: Done) {
 
 /// Reads with handles.
 struct Handles {
-    reads: AsyncReads,
-    open: Vec<(ReadHandle, Reading, u64, usize)>,
+    reads: Queue,
+    open: Vec<(Token, Reading, u64, usize)>,
 }
 
 impl Handles {
     fn new() -> Self {
-        Self { reads: AsyncReads::new(), open: Vec::new() }
+        Self { reads: Queue::new(), open: Vec::new() }
     }
 
     fn step(&mut self, world: &Arc<World>, random: &mut Random) {
@@ -192,21 +193,21 @@ impl Handles {
             self.open.push((handle, claim, offset, len));
         }
         let at_least = random.below(self.open.len() as u64 + 1) as usize;
-        let ended = self.reads.poll(at_least, random.below(2) == 0);
+        let ended = self.reads.wait(if random.below(2) == 0 { at_least } else { 0 }, None);
         assert!(ended <= self.open.len());
         for _ in 0..random.below(self.open.len() as u64 + 1) {
             let at = random.below(self.open.len() as u64) as usize;
             let (handle, claim, offset, len) = self.open.swap_remove(at);
             let done = match random.below(3) {
-                0 => self.reads.take(handle),
+                0 => self.reads.take_by(handle),
                 1 => Some(self.reads.abort(handle).unwrap()),
-                _ => Some(self.reads.wait(handle).unwrap()),
+                _ => Some(self.reads.wait_by(handle).unwrap()),
             };
             let Some(done) = done else {
                 self.open.push((handle, claim, offset, len));
                 continue;
             };
-            assert!(self.reads.wait(handle).is_err(), "a result is taken once");
+            assert!(self.reads.wait_by(handle).is_err(), "a result is taken once");
             world.counts.results.fetch_add(1, Ordering::Relaxed);
             match &done.result {
                 Err(error) if error.errno() == Some(libc::ECANCELED) => {
