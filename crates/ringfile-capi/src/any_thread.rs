@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use ringfile::{Batch, BatchRun};
+use ringfile::{Batch, BatchRun, Error};
 
 use crate::error::{Fault, Result, call, done};
 use crate::file::{self, ringfile_file};
@@ -38,7 +38,7 @@ struct Under {
 
 enum State {
     Running(BatchRun),
-    Over(Result<usize>),
+    Over(std::result::Result<usize, Error>),
     Taken,
 }
 
@@ -66,17 +66,12 @@ impl Alarm {
 
 impl State {
     /// Goes on with the read as far as it goes without waiting. Whether it is over.
-    fn advance(&mut self, alarm: &Arc<Alarm>, process: u32) -> bool {
+    fn advance(&mut self, alarm: &Arc<Alarm>) -> bool {
         let Self::Running(read) = self else { return true };
         let waker = Waker::from(Arc::clone(alarm));
         match Pin::new(read).poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(mut done) => {
-                *self = done.pop().map_or(Self::Taken, |done| Self::Over(done.result.map_err(Fault::from)));
-            }
-            // A forked child: the read ends in the parent, where nobody sees this state.
-            Poll::Pending if std::process::id() != process => {
-                let why = "the read was under way when the process forked: the parent has its result";
-                *self = Self::Over(Err(Fault::new(libc::ECANCELED, why)));
+                *self = done.pop().map_or(Self::Taken, |done| Self::Over(done.result));
             }
             Poll::Pending => return false,
         }
@@ -103,7 +98,7 @@ impl Under {
     }
 
     fn advance(&self) -> Result<bool> {
-        Ok(self.lock()?.advance(&self.alarm, self.process))
+        Ok(self.lock()?.advance(&self.alarm))
     }
 
     fn cancel(&self) -> Result<()> {
@@ -122,7 +117,7 @@ impl Under {
 
     fn wait(&self) -> Result<i64> {
         let mut state = self.lock()?;
-        while !state.advance(&self.alarm, self.process) {
+        while !state.advance(&self.alarm) {
             self.alarm.wait();
         }
         match std::mem::replace(&mut *state, State::Taken) {

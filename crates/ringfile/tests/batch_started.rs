@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
+mod support;
+
 use std::collections::HashMap;
 use std::future::{Future, IntoFuture};
 use std::io::Write;
@@ -13,6 +15,7 @@ use std::task::Context;
 use std::thread::ThreadId;
 
 use ringfile::{Batch, Done, File, OpenOptions, Pool, PoolError, Route, WhenFull};
+use support::{Folder, Random, assert_content, content, ring_options};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
@@ -255,4 +258,61 @@ fn an_awaited_batch_is_cancelled_before_and_after_it_began() {
         all_cancelled(futures::executor::block_on(cancelled_after(polls)));
         all_cancelled(ringfile::block_on(async { cancelled_after(polls).await }));
     }
+}
+
+/// Any batch that is cancelled at any time: whole groups that were merged, direct reads that go in pieces, what waits.
+#[test]
+fn what_is_cancelled_at_any_time_is_done_whole_or_not_at_all() {
+    let mut random = Random::new();
+    let mut below = |bound: usize| random.below(bound as u64) as usize;
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGES * PAGE));
+    let (buffered, pool) = (File::open(&path).unwrap(), Pool::new(8 << 20));
+    let direct = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(&path).unwrap();
+    let on_ring = ring_options().read(true).direct(true).buffered_fallback(true).open(&path).unwrap();
+    let (mut whole, mut cancelled) = (0, 0);
+    for _ in 0..400 {
+        let (tell, told) = mpsc::channel();
+        let mut batch = Batch::new().in_flight(1 + below(6));
+        if below(2) == 0 {
+            batch = batch.merge_reads(below(2 * PAGE));
+        }
+        let mut wanted = Vec::new();
+        for _ in 0..below(24) {
+            let file = [&buffered, &direct, &on_ring][below(3)];
+            let (offset, len) = (below(PAGES * PAGE), 1 + below(4 * PAGE));
+            if below(2) == 0 {
+                batch.read(file, pool.get(len).unwrap(), offset as u64);
+            } else {
+                batch.read(file, Vec::with_capacity(len), offset as u64);
+            }
+            wanted.push(offset);
+            if below(8) == 0 {
+                batch.barrier();
+            }
+        }
+        let started = batch.start(move |done| tell.send(done).unwrap()).unwrap();
+        for _ in 0..1 << below(17) {
+            std::hint::spin_loop();
+        }
+        started.cancel();
+        let done = told.recv().unwrap();
+        assert_eq!(done.len(), wanted.len());
+        for (done, offset) in done.into_iter().zip(wanted) {
+            let buffer = done.buffer.unwrap();
+            match done.result {
+                Ok(bytes) => {
+                    assert_eq!(bytes, buffer.len());
+                    assert_content(&buffer, offset as u64);
+                    whole += 1;
+                }
+                Err(error) => {
+                    assert_eq!(error.errno(), Some(libc::ECANCELED), "{error}");
+                    assert!(buffer.is_empty());
+                    cancelled += 1;
+                }
+            }
+        }
+    }
+    println!("{whole} whole, {cancelled} cancelled");
 }

@@ -2,7 +2,7 @@
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use super::engine::{Engine, Source, ThreadEngine};
 use super::files::Files;
@@ -318,7 +318,7 @@ impl IntoFuture for Batch {
     type IntoFuture = BatchRun;
 
     fn into_future(self) -> BatchRun {
-        BatchRun { state: State::Start(self), cancelled: false }
+        BatchRun(State::Start(self))
     }
 }
 
@@ -328,10 +328,7 @@ impl IntoFuture for Batch {
 /// Dropping it starts nothing more, and cancels what is in flight where the kernel still can; buffers are dropped when the
 /// kernel is done with them.
 #[must_use = "nothing is read or written until the future is awaited"]
-pub struct BatchRun {
-    state: State,
-    cancelled: bool,
-}
+pub struct BatchRun(State);
 
 enum State {
     Start(Batch),
@@ -345,32 +342,22 @@ impl BatchRun {
     /// them: what was not begun, and what the kernel cancelled, ends with `ECANCELED`. What a disk has begun runs to its end.
     /// Does not wait.
     pub fn cancel(&mut self) {
-        self.cancelled = true;
-        if let State::Running(running) = &mut self.state {
-            let (plan, engine) = &mut **running;
-            plan.stop(CANCELLED);
+        if let Some((plan, engine)) = self.running() {
+            plan.cancel(CANCELLED);
             engine.cancel_all(plan);
         }
     }
 
-    /// Goes on with the batch as far as that is possible without waiting. Whether it is over.
-    fn advance(plan: &mut Plan, engine: &mut Engine, cancelled: bool, waker: &Waker) -> bool {
-        loop {
-            let went_on = engine.go_on(plan);
-            if plan.is_over() {
-                return true;
-            }
-            if cancelled {
-                // Also what was begun once more, after a short count.
-                engine.cancel_all(plan);
-            }
-            if !went_on {
-                waker.wake_by_ref();
-                return false;
-            }
-            if engine.wake(plan, waker) {
-                return false;
-            }
+    /// What is under way, from now on; `None` where the results were taken.
+    fn running(&mut self) -> Option<&mut (Plan, Engine)> {
+        if let State::Start(_) = &self.0
+            && let State::Start(batch) = std::mem::replace(&mut self.0, State::Taken)
+        {
+            self.0 = State::Running(Box::new((Plan::new(batch), Engine::new(false))));
+        }
+        match &mut self.0 {
+            State::Running(running) => Some(running),
+            State::Start(_) | State::Taken => None,
         }
     }
 }
@@ -380,27 +367,27 @@ impl Future for BatchRun {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Done>> {
         let this = &mut *self;
-        if let State::Start(_) = &this.state
-            && let State::Start(batch) = std::mem::replace(&mut this.state, State::Taken)
-        {
-            let mut plan = Plan::new(batch);
-            if this.cancelled {
-                plan.stop(CANCELLED);
-            }
-            this.state = State::Running(Box::new((plan, Engine::new(false))));
-        }
         // A future that is polled after it was ready may do as it likes; this one does nothing.
-        let State::Running(running) = &mut this.state else { return Poll::Pending };
-        let (plan, engine) = &mut **running;
+        let Some((plan, engine)) = this.running() else { return Poll::Pending };
         if engine.is_inherited() {
             engine.take_in_inherited(plan);
             plan.end_all(|op, _| op.end_with(FORKED));
         }
-        if !plan.is_over() && !Self::advance(plan, engine, this.cancelled, context.waker()) {
-            return Poll::Pending;
+        while !plan.is_over() {
+            let went_on = engine.go_on(plan);
+            if plan.is_over() {
+                break;
+            }
+            if !went_on {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if engine.wake(plan, context.waker()) {
+                return Poll::Pending;
+            }
         }
         driver::publish_counts();
-        match std::mem::replace(&mut this.state, State::Taken) {
+        match std::mem::replace(&mut this.0, State::Taken) {
             State::Running(running) => Poll::Ready(running.0.into_results()),
             State::Start(_) | State::Taken => Poll::Pending,
         }
@@ -409,7 +396,7 @@ impl Future for BatchRun {
 
 impl Drop for BatchRun {
     fn drop(&mut self) {
-        if let State::Running(running) = &self.state {
+        if let State::Running(running) = &self.0 {
             running.1.close();
         }
     }

@@ -102,7 +102,7 @@ impl Started {
         self.posted.store(false, Ordering::SeqCst);
         let taken = self.lock().take();
         let Some(Running { mut run, done }) = taken else { return };
-        if self.cancelled.load(Ordering::SeqCst) {
+        if self.cancelled.swap(false, Ordering::SeqCst) {
             run.cancel();
         }
         let waker = Waker::from(Arc::clone(&self));
