@@ -24,6 +24,7 @@ pub use entries::Token;
 pub use queue::Queue;
 pub use started::StartedBatch;
 
+#[cfg(feature = "config")]
 pub(crate) use batch::MOST_IN_FLIGHT;
 
 use crate::error::Result;
