@@ -18,13 +18,13 @@ static int add(struct job *job, struct io_u *io_u)
 	}
 	switch (io_u->ddir) {
 	case DDIR_READ:
-		return ringfile_queue_read(job->queue, file->engine_data, io_u->xfer_buf, io_u->xfer_buflen, io_u->offset, name);
+		return ringfile_queue_read(job->queue, file->engine_data, io_u->xfer_buf, io_u->xfer_buflen, io_u->offset, name, NULL);
 	case DDIR_WRITE:
-		return ringfile_queue_write(job->queue, file->engine_data, io_u->xfer_buf, io_u->xfer_buflen, io_u->offset, name);
+		return ringfile_queue_write(job->queue, file->engine_data, io_u->xfer_buf, io_u->xfer_buflen, io_u->offset, name, NULL);
 	case DDIR_SYNC:
-		return ringfile_queue_sync_all(job->queue, file->engine_data, name);
+		return ringfile_queue_sync_all(job->queue, file->engine_data, name, NULL);
 	case DDIR_DATASYNC:
-		return ringfile_queue_sync_data(job->queue, file->engine_data, name);
+		return ringfile_queue_sync_data(job->queue, file->engine_data, name, NULL);
 	default:
 		return -EOPNOTSUPP;
 	}

@@ -32,10 +32,10 @@ fetch_with_own_lists() {
     local state=$cache/apt
     mkdir -p "$state/lists/partial" "$state/archives/partial"
     apt-get indextargets --format 'deb-src [signed-by=$(SIGNED_BY)] $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
-        sed 's/\[signed-by=\] //' | sort -u | grep -E ' main$' >"$state/sources.list"
+        sed 's/\[signed-by=\($(SIGNED_BY)\)\?\] //' | sort -u | grep -E ' main$' >"$state/sources.list"
     local own=(-o Dir::Etc::SourceList="$state/sources.list" -o Dir::Etc::SourceParts=/dev/null
         -o Dir::State::Lists="$state/lists" -o Dir::Cache="$state" -o Debug::NoLocking=1)
-    apt-get "${own[@]}" update -qq && apt-get "${own[@]}" source -qq "rocksdb=$version*"
+    apt-get "${own[@]}" update -qq && apt-get "${own[@]}" source -qq "rocksdb=$version-2"
 }
 
 # Prints why where they can't be had.

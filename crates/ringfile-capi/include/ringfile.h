@@ -10,18 +10,18 @@
  * handle. -EOPNOTSUPP: the file system, the kernel or a forked child (see FORK) has not what is asked for.
  * -ENOTRECOVERABLE: a defect of the library, which says so instead of ending the process.
  *
- * HANDLES. Pointers to pools, buffers, memory, files, batches, reads and queues are numbers in disguise: they point to
+ * HANDLES. Pointers to pools, buffers, memory, files, batches and queues are numbers in disguise: they point to
  * nothing, and may be compared and copied. After a handle is closed, using it is an error and never another's handle.
  *
  * THREADS. Pools, buffers, memory, files and batches may be used by any thread, several at once (a batch by one at a
- * time, else -EBUSY). Reads and queues belong to the thread that made them, and end with it.
+ * time, else -EBUSY). Queues belong to the thread that made them, and end with it.
  *
  * MEMORY FOR I/O. Operations take a pointer and a length. It may be memory of a ringfile_buffer, memory that
  * ringfile_memory_register has been told of, any part of either, or any other memory. The first two are found by
  * their address and use io_uring's fixed buffers; the third works as well, and costs more. The memory must stay, and
  * must not be touched (of a write: not be changed), until the operation is over: when the call returns, for the
- * blocking ones and for batches; when its result was taken or ringfile_reads_abort or the handle's free returns, for
- * reads and queues.
+ * blocking ones; when its result was taken, or the queue's free returns, for queues; when ringfile_batch_run returns, or
+ * the end of a started batch was reported, for batches.
  *
  * DIRECT I/O. Reads of any offset, length and address work; what does not fit the file's alignment goes through
  * aligned memory of the library's own. Writes must fit it: -EINVAL, with the multiple that the file needs in words.
@@ -32,7 +32,7 @@
  * RINGFILE_ROUTE_INLINE; with RINGFILE_ROUTE_AUTO what is done so there, as reads of cached blocks, and reads and writes
  * on tmpfs. (With RINGFILE_BACKEND=workers in the environment, neither is.) Refused, with -EOPNOTSUPP, is what needs a
  * ring that the thread had at the fork, or a thread of the library's that the parent had, or would have to wait in a
- * queue or reads that were used before the fork. What was in flight at the fork ends in the child with -ECANCELED, or
+ * queue that was used before the fork. What was in flight at the fork ends in the child with -ECANCELED, or
  * -EOPNOTSUPP for a ringfile_async_read that a thread was waiting for. A thread that the child starts has a ring of its
  * own. No call waits for a lock that another thread had at the fork, but for that of a pool which such a thread was just
  * using: a child makes its own. A batch that such a thread was using is -EBUSY for good. All of this holds for fork(),
@@ -51,6 +51,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdbool.h>
+#include <sys/uio.h>
 
 // ringfile_allocate: blocks for the range; the file grows to hold it.
 #define RINGFILE_ALLOCATE_EXTEND 0
@@ -196,11 +197,8 @@ typedef struct ringfile_memory ringfile_memory;
 // A pool of aligned memory for I/O, with a hard limit.
 typedef struct ringfile_pool ringfile_pool;
 
-// Reads, writes and syncs that are added, submitted together, and collected as they end.
+// Operations that are added, submitted together, and collected as they end.
 typedef struct ringfile_queue ringfile_queue;
-
-// Reads that go on while the thread does something else.
-typedef struct ringfile_reads ringfile_reads;
 
 // How a batch is to be carried out. All zeros but `size` are the defaults.
 typedef struct ringfile_batch_options {
@@ -215,6 +213,9 @@ typedef struct ringfile_batch_options {
     // See there.
     size_t merge_gap;
 } ringfile_batch_options;
+
+// Is told that a batch has ended: what was given with it, and how many operations failed.
+typedef void (*ringfile_batch_done)(void *context, int64_t failed);
 
 // How one operation of a batch or a queue ended.
 typedef struct ringfile_result {
@@ -272,14 +273,6 @@ typedef struct ringfile_counts {
     // Operations that a worker carried out. What is neither these nor inline went through a ring.
     uint64_t worker_ops;
 } ringfile_counts;
-
-// A piece of memory of a vectored operation; as struct iovec.
-typedef struct ringfile_part {
-    // Where it is.
-    void *data;
-    // Bytes.
-    size_t length;
-} ringfile_part;
 
 // One read of ringfile_read_many.
 typedef struct ringfile_read_request {
@@ -357,7 +350,7 @@ extern "C" {
 // closed with ringfile_async_read_wait. The memory is the library's until that returns.
 //
 // Any thread. Does not wait for a disk: what is not in the page cache is carried out by a thread of the library's
-// (ringfile_set_io_threads), or, where the file's route is a plain call, here. ringfile_reads costs less, where one
+// (ringfile_set_io_threads), or, where the file's route is a plain call, here. A ringfile_queue costs less, where one
 // thread does all. What is wrong with the read itself is its result.
 //
 // Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `read` points to where the
@@ -370,6 +363,15 @@ int ringfile_async_read_start(const struct ringfile_file *file,
 
 // Whether a read has ended: 1 or 0. Any thread; does not block.
 int ringfile_async_read_is_done(const struct ringfile_async_read *read);
+
+// Asks for the cancellation of a read. Its result still comes, to ringfile_async_read_wait: the bytes read, or -ECANCELED.
+// Until that returns, the memory is the library's.
+//
+// What waits for a pipe or a socket, or was not begun, is cancelled; what a disk has begun runs to its end. To give up many
+// reads, cancel all of them before waiting for any.
+//
+// Any thread. Does not block. -EBUSY where another thread is waiting for the read.
+int ringfile_async_read_cancel(const struct ringfile_async_read *read);
 
 // Waits for a read, takes its result, and closes the handle: the bytes read, fewer than wanted only at the end of the
 // file, or a negative errno. The memory is the caller's again.
@@ -389,7 +391,8 @@ int ringfile_batch_create(const struct ringfile_batch_options *options,
 //
 // Any thread. Does not block; does no I/O. The memory is used when the batch is run, and must be there then.
 //
-// Pointers: `length` bytes at `data` while the batch is run, as at the top of this file.
+// Pointers: `length` bytes at `data` while the batch is run, or from ringfile_batch_start until the end was reported, as at
+// the top of this file.
 int64_t ringfile_batch_read(struct ringfile_batch *batch,
                             const struct ringfile_file *file,
                             void *data,
@@ -399,13 +402,45 @@ int64_t ringfile_batch_read(struct ringfile_batch *batch,
 
 // Adds a write of `length` bytes from `data` at `offset`; in all else as ringfile_batch_read.
 //
-// Pointers: `length` bytes at `data` while the batch is run, as at the top of this file.
+// Pointers: as ringfile_batch_read.
 int64_t ringfile_batch_write(struct ringfile_batch *batch,
                              const struct ringfile_file *file,
                              const void *data,
                              size_t length,
                              uint64_t offset,
                              uint64_t user_data);
+
+// Adds a write that is durable when it ends (RWF_DSYNC); in all else as ringfile_batch_write. A failure is remembered, see
+// ringfile_sync_data.
+//
+// Pointers: as ringfile_batch_read.
+int64_t ringfile_batch_write_durable(struct ringfile_batch *batch,
+                                     const struct ringfile_file *file,
+                                     const void *data,
+                                     size_t length,
+                                     uint64_t offset,
+                                     uint64_t user_data);
+
+// Adds a read from `offset` into several parts, one after another; in all else as ringfile_batch_read. The array of parts is
+// read here, and may go when this returns.
+//
+// Pointers: `count` parts at `parts`, and memory for each as ringfile_batch_read.
+int64_t ringfile_batch_readv(struct ringfile_batch *batch,
+                             const struct ringfile_file *file,
+                             const struct iovec *parts,
+                             size_t count,
+                             uint64_t offset,
+                             uint64_t user_data);
+
+// Adds a write of several parts, one after another, at `offset`; in all else as ringfile_batch_readv.
+//
+// Pointers: as ringfile_batch_readv.
+int64_t ringfile_batch_writev(struct ringfile_batch *batch,
+                              const struct ringfile_file *file,
+                              const struct iovec *parts,
+                              size_t count,
+                              uint64_t offset,
+                              uint64_t user_data);
 
 // Adds an fdatasync. It covers what has ended when it starts: put a ringfile_batch_barrier before it to have it cover the
 // batch's writes. The index of its result. Any thread; does not block.
@@ -418,6 +453,39 @@ int64_t ringfile_batch_sync_all(struct ringfile_batch *batch,
                                 const struct ringfile_file *file,
                                 uint64_t user_data);
 
+// Adds the writing of a range's dirty pages, as ringfile_queue_sync_range. The index of its result. Any thread; does not
+// block.
+int64_t ringfile_batch_sync_range(struct ringfile_batch *batch,
+                                  const struct ringfile_file *file,
+                                  uint64_t offset,
+                                  uint64_t length,
+                                  uint32_t flags,
+                                  uint64_t user_data);
+
+// Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...). The index of
+// its result. Any thread; does not block.
+int64_t ringfile_batch_allocate(struct ringfile_batch *batch,
+                                const struct ringfile_file *file,
+                                uint32_t mode,
+                                uint64_t offset,
+                                uint64_t length,
+                                uint64_t user_data);
+
+// Adds a change of the file's size, as ringfile_truncate. The index of its result. Any thread; does not block.
+int64_t ringfile_batch_truncate(struct ringfile_batch *batch,
+                                const struct ringfile_file *file,
+                                uint64_t length,
+                                uint64_t user_data);
+
+// Adds advice for the page cache, as ringfile_advise (RINGFILE_ADVICE_...). The index of its result. Any thread; does not
+// block.
+int64_t ringfile_batch_advise(struct ringfile_batch *batch,
+                              const struct ringfile_file *file,
+                              uint64_t offset,
+                              uint64_t length,
+                              uint32_t advice,
+                              uint64_t user_data);
+
 // Has what is added from now on wait until all that was added before has ended. Where one of those failed, what comes
 // after is not begun: its result is -ECANCELED. Any thread; does not block.
 int ringfile_batch_barrier(struct ringfile_batch *batch);
@@ -427,6 +495,42 @@ int ringfile_batch_barrier(struct ringfile_batch *batch);
 //
 // Any thread, one at a time. Blocks. -EBUSY: another thread uses the batch.
 int64_t ringfile_batch_run(struct ringfile_batch *batch);
+
+// Starts what was added, and returns. When all of it has ended, one of the library's threads calls `done` with `context`
+// and the number of operations that failed: exactly once, never inside of this call, and when the memory of all operations
+// is the caller's again. The results are there then (ringfile_batch_results), until the batch is used again.
+//
+// `done` may use this batch and others, add to them and start them; it must be quick, must return (no longjmp, no C++
+// exception), and must not block: calls of this library that would wait give -EDEADLK there. ringfile_last_error() has words
+// for the operation that failed last.
+//
+// Until the end is reported, memory and `context` must stay, and the batch is in use: all calls on it give -EBUSY, but for
+// ringfile_batch_cancel and ringfile_batch_free. A batch that is freed then goes on: its end is reported all the same, and
+// its results are lost. Where the process ends before, or in a forked child, no end is reported; in the child the batch is
+// -EBUSY for good.
+//
+// Any thread. Does not block. Where this fails, nothing was begun, `done` is not called, and the batch is empty:
+// -EOPNOTSUPP in a child of a process that has used the library's threads, -EAGAIN where no thread can be started.
+//
+// Pointers: `done` is a function; the memory of each operation is there until the end is reported, as at the top of this
+// file.
+int ringfile_batch_start(struct ringfile_batch *batch,
+                         ringfile_batch_done done,
+                         void *context);
+
+// As ringfile_batch_start, with an eventfd(2) in the place of the function: at the end 1 is added to it, which makes it
+// readable. The descriptor is duplicated: it may be closed at any time. How many operations failed, the results tell.
+//
+// Any thread. Does not block. -EBADF, and nothing is begun: `eventfd` is no descriptor.
+int ringfile_batch_start_eventfd(struct ringfile_batch *batch,
+                                 int eventfd);
+
+// Asks for the cancellation of a batch that was started. Its end is reported in any case: operations that were not begun, or
+// wait for a pipe or a socket, have -ECANCELED as their result; what a disk has begun runs to its end. Nothing where the
+// batch has ended, or was not started.
+//
+// Any thread. Does not block. -EBUSY: another thread uses the batch, as where its end is just being reported.
+int ringfile_batch_cancel(struct ringfile_batch *batch);
 
 // The results of the last run, in the order in which the operations were added. `*results` gets where they are: the
 // batch's, until it is run again, reset or closed. How many.
@@ -446,7 +550,8 @@ const char *ringfile_batch_error(const struct ringfile_batch *batch,
 // does not block.
 int ringfile_batch_reset(struct ringfile_batch *batch);
 
-// Closes a batch. What was added and not run is not carried out. Any thread; does not block.
+// Closes a batch. What was added and not run is not carried out; a batch that was started goes on, see
+// ringfile_batch_start. Any thread; does not block.
 int ringfile_batch_free(struct ringfile_batch *batch);
 
 // Waits until all data of the file that were written, and what is needed to read them back, are on stable storage
@@ -499,7 +604,7 @@ int ringfile_sync_directory(const char *path);
 // What went wrong last on this thread: what was being done, to which file, why it failed, and what to try. An empty text
 // where nothing has. Never NULL. Belongs to the library: valid until the next call of the same thread that fails.
 //
-// Where one operation of many has failed (batches, reads, queues, ringfile_read_many), the text is that of the last
+// Where one operation of many has failed (batches, queues, ringfile_read_many), the text is that of the last
 // failed one whose result was taken. While a thread ends, in destructors of its locals and of pthread keys, there may be no
 // text but one that says so. Never blocks, never fails.
 const char *ringfile_last_error(void);
@@ -643,7 +748,7 @@ int64_t ringfile_write_durable(const struct ringfile_file *file,
 //
 // Pointers: `count` parts at `parts`, and memory for each, as at the top of this file.
 int64_t ringfile_readv(const struct ringfile_file *file,
-                       const struct ringfile_part *parts,
+                       const struct iovec *parts,
                        size_t count,
                        uint64_t offset);
 
@@ -653,7 +758,7 @@ int64_t ringfile_readv(const struct ringfile_file *file,
 //
 // Pointers: `count` parts at `parts`, and memory for each, as at the top of this file.
 int64_t ringfile_writev(const struct ringfile_file *file,
-                        const struct ringfile_part *parts,
+                        const struct iovec *parts,
                         size_t count,
                         uint64_t offset);
 
@@ -761,46 +866,138 @@ int ringfile_buffer_release(struct ringfile_buffer *buffer);
 // Makes a queue for the calling thread, with room for `depth` open operations; more make it grow. `*queue` gets the
 // handle, to be closed with ringfile_queue_free, or with the thread.
 //
-// The thread alone may use it, beside other queues, reads, batches and blocking calls of its own. Operations go through
-// that thread's ring, and through no other thread. None allocates once as many were open together as ever are. Does not
-// block.
+// The thread alone may use it, beside other queues, batches and blocking calls of its own. Operations go through that
+// thread's ring, and through no other thread. None allocates once as many were open together as ever are. Does not block.
 //
 // Pointers: `queue` points to where the handle is to go.
 int ringfile_queue_create(size_t depth,
                           struct ringfile_queue **queue);
 
-// Adds a read of `length` bytes from `offset` into `data`. Nothing is begun before ringfile_queue_submit or
-// ringfile_queue_wait. The memory is the library's until the result was taken.
+// Adds a read of `length` bytes from `offset` into `data`. Nothing is begun before ringfile_queue_submit or a wait. The
+// memory is the library's until the result was taken.
+//
+// `user_data` comes back with the result. `*token`, where `token` is not NULL, gets the number that names the operation in
+// this queue until its result was taken; it is never 0.
 //
 // The queue's own thread. Does not block.
 //
-// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file.
+// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `token` is NULL or points to
+// where the token is to go.
 int ringfile_queue_read(struct ringfile_queue *queue,
                         const struct ringfile_file *file,
                         void *data,
                         size_t length,
                         uint64_t offset,
-                        uint64_t user_data);
+                        uint64_t user_data,
+                        uint64_t *token);
 
 // Adds a write of `length` bytes from `data` at `offset`; in all else as ringfile_queue_read.
 //
-// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file.
+// Pointers: as ringfile_queue_read.
 int ringfile_queue_write(struct ringfile_queue *queue,
                          const struct ringfile_file *file,
                          const void *data,
                          size_t length,
                          uint64_t offset,
-                         uint64_t user_data);
+                         uint64_t user_data,
+                         uint64_t *token);
 
-// Adds an fdatasync, which covers the writes that have ended when it is submitted. The queue's own thread; does not block.
+// Adds a write that is durable when it ends (RWF_DSYNC); in all else as ringfile_queue_write. A failure is remembered, see
+// ringfile_sync_data.
+//
+// Pointers: as ringfile_queue_read.
+int ringfile_queue_write_durable(struct ringfile_queue *queue,
+                                 const struct ringfile_file *file,
+                                 const void *data,
+                                 size_t length,
+                                 uint64_t offset,
+                                 uint64_t user_data,
+                                 uint64_t *token);
+
+// Adds a read from `offset` into several parts, one after another; in all else as ringfile_queue_read. The array of parts
+// is read here, and may go when this returns. Allocates.
+//
+// Pointers: `count` parts at `parts`, and memory for each until the result was taken, as at the top of this file; `token` as
+// ringfile_queue_read.
+int ringfile_queue_readv(struct ringfile_queue *queue,
+                         const struct ringfile_file *file,
+                         const struct iovec *parts,
+                         size_t count,
+                         uint64_t offset,
+                         uint64_t user_data,
+                         uint64_t *token);
+
+// Adds a write of several parts, one after another, at `offset`; in all else as ringfile_queue_readv.
+//
+// Pointers: as ringfile_queue_readv.
+int ringfile_queue_writev(struct ringfile_queue *queue,
+                          const struct ringfile_file *file,
+                          const struct iovec *parts,
+                          size_t count,
+                          uint64_t offset,
+                          uint64_t user_data,
+                          uint64_t *token);
+
+// Adds an fdatasync, which covers the writes that have ended when it is submitted. `token` as ringfile_queue_read. The
+// queue's own thread; does not block.
+//
+// Pointers: `token` is NULL or points to where the token is to go.
 int ringfile_queue_sync_data(struct ringfile_queue *queue,
                              const struct ringfile_file *file,
-                             uint64_t user_data);
+                             uint64_t user_data,
+                             uint64_t *token);
 
 // Adds an fsync; in all else as ringfile_queue_sync_data.
+//
+// Pointers: as ringfile_queue_sync_data.
 int ringfile_queue_sync_all(struct ringfile_queue *queue,
                             const struct ringfile_file *file,
-                            uint64_t user_data);
+                            uint64_t user_data,
+                            uint64_t *token);
+
+// Adds the writing of a range's dirty pages, as ringfile_sync_range. `flags`: RINGFILE_SYNC_RANGE_WRITE starts it, all three
+// RINGFILE_SYNC_RANGE_... wait until the pages are written, and others are -EINVAL. In all else as ringfile_queue_sync_data.
+//
+// Pointers: as ringfile_queue_sync_data.
+int ringfile_queue_sync_range(struct ringfile_queue *queue,
+                              const struct ringfile_file *file,
+                              uint64_t offset,
+                              uint64_t length,
+                              uint32_t flags,
+                              uint64_t user_data,
+                              uint64_t *token);
+
+// Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...); in all else as
+// ringfile_queue_sync_data.
+//
+// Pointers: as ringfile_queue_sync_data.
+int ringfile_queue_allocate(struct ringfile_queue *queue,
+                            const struct ringfile_file *file,
+                            uint32_t mode,
+                            uint64_t offset,
+                            uint64_t length,
+                            uint64_t user_data,
+                            uint64_t *token);
+
+// Adds a change of the file's size, as ringfile_truncate; in all else as ringfile_queue_sync_data.
+//
+// Pointers: as ringfile_queue_sync_data.
+int ringfile_queue_truncate(struct ringfile_queue *queue,
+                            const struct ringfile_file *file,
+                            uint64_t length,
+                            uint64_t user_data,
+                            uint64_t *token);
+
+// Adds advice for the page cache, as ringfile_advise (RINGFILE_ADVICE_...); in all else as ringfile_queue_sync_data.
+//
+// Pointers: as ringfile_queue_sync_data.
+int ringfile_queue_advise(struct ringfile_queue *queue,
+                          const struct ringfile_file *file,
+                          uint64_t offset,
+                          uint64_t length,
+                          uint32_t advice,
+                          uint64_t user_data,
+                          uint64_t *token);
 
 // Begins what was added, in one system call where that is many, and takes in what has ended. What is wrong with an
 // operation is its result.
@@ -821,6 +1018,46 @@ int64_t ringfile_queue_wait(struct ringfile_queue *queue,
                             size_t at_least,
                             int64_t timeout_ns);
 
+// Begins what was added, waits for one operation, and takes its result: the number or the negative errno that
+// ringfile_result has. The memory is the caller's again, and the token names nothing any more.
+//
+// The queue's own thread. Blocks. -EINVAL, and an error text that says so: the token names no operation of this queue, or
+// its result was taken.
+int64_t ringfile_queue_wait_for(struct ringfile_queue *queue,
+                                uint64_t token);
+
+// Takes the result of one operation that has ended, as ringfile_queue_wait_for. -EAGAIN, and nothing is taken, where it has
+// not ended.
+//
+// The queue's own thread. Does not block, and begins nothing: see ringfile_queue_submit.
+int64_t ringfile_queue_take(struct ringfile_queue *queue,
+                            uint64_t token);
+
+// Whether an operation has ended: 1 or 0. -EINVAL as ringfile_queue_wait_for. The queue's own thread; does not block.
+int ringfile_queue_is_done(struct ringfile_queue *queue,
+                           uint64_t token);
+
+// Asks for the cancellation of an operation: 1, or 0 where it has ended. Its result still comes, exactly once: what was
+// done by then, or -ECANCELED. Until it was taken, the memory is the library's.
+//
+// What was not submitted is never carried out. What waits for a pipe or a socket, or has not begun, is cancelled; what a
+// disk has begun runs to its end.
+//
+// The queue's own thread. Does not block; ringfile_queue_wait_for waits. -EINVAL as there.
+int ringfile_queue_cancel(struct ringfile_queue *queue,
+                          uint64_t token);
+
+// A descriptor that is readable whenever a result can be taken without waiting, or the kernel has one: a source for
+// epoll(7), poll(2) or another io_uring, beside sockets and timers. When it is readable, call ringfile_queue_wait with a
+// timeout of 0, or ringfile_queue_submit and ringfile_queue_take.
+//
+// It is level-triggered. It may be readable for nothing, never the other way round, whatever else of the thread collects the
+// completion. It tells of operations that were submitted. There is nothing to read from it. Each call makes one of its own,
+// the caller's, with FD_CLOEXEC: close(2) it, before or after the queue is closed. Beside a closed queue it tells nothing.
+//
+// The queue's own thread. Does not block. Errors are those of epoll_create1(2) and eventfd(2).
+int ringfile_queue_descriptor(struct ringfile_queue *queue);
+
 // How many operations were added whose results were not taken. The queue's own thread; does not block.
 int64_t ringfile_queue_open(const struct ringfile_queue *queue);
 
@@ -829,69 +1066,6 @@ int64_t ringfile_queue_open(const struct ringfile_queue *queue);
 //
 // The queue's own thread. Blocks.
 int ringfile_queue_free(struct ringfile_queue *queue);
-
-// Makes a set of reads for the calling thread. `*reads` gets the handle, to be closed with ringfile_reads_free, or with
-// the thread.
-//
-// The thread alone may use it, beside queues, batches and blocking calls of its own. Does not block.
-//
-// Pointers: `reads` points to where the handle is to go.
-int ringfile_reads_create(struct ringfile_reads **reads);
-
-// Starts a read of `length` bytes from `offset` into `data`. `*read` gets its number, which is of no other read and never
-// 0. The memory is the library's until the read's result was taken.
-//
-// The reads' own thread. Does not block, except for a file whose route is a plain call. What is wrong with the read
-// itself is its result.
-//
-// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `read` points to where the number is
-// to go.
-int ringfile_reads_start(struct ringfile_reads *reads,
-                         const struct ringfile_file *file,
-                         void *data,
-                         size_t length,
-                         uint64_t offset,
-                         uint64_t *read);
-
-// How many reads have ended whose results were not taken. With `wait` not 0, waits until that is `at_least` so many, or
-// all that were started.
-//
-// The reads' own thread. Blocks only with `wait`.
-int64_t ringfile_reads_poll(struct ringfile_reads *reads,
-                            size_t at_least,
-                            int wait);
-
-// Whether a read has ended, by what was last polled or waited for: 1 or 0; 0 for a number that is of none. The reads' own
-// thread; does not block.
-int ringfile_reads_is_done(const struct ringfile_reads *reads,
-                           uint64_t read);
-
-// Waits for a read, and takes its result: the bytes read, fewer than wanted only at the end of the file, or a negative
-// errno. Its memory is the caller's again, and its number names nothing any more.
-//
-// The reads' own thread. Blocks. -EINVAL, and an error text that says so: the number is of no read here, or its result
-// was taken.
-int64_t ringfile_reads_wait(struct ringfile_reads *reads,
-                            uint64_t read);
-
-// Takes the result of a read that has ended, as ringfile_reads_wait. -EAGAIN where it has not ended, or the number is of
-// no read here.
-//
-// The reads' own thread. Does not block.
-int64_t ringfile_reads_take(struct ringfile_reads *reads,
-                            uint64_t read);
-
-// Cancels a read where the kernel still can, and takes its result when the kernel is done with its memory, which is the
-// caller's again. What was read, or -ECANCELED.
-//
-// The reads' own thread. Blocks: most disks can't cancel, and the read runs to its end. Else as ringfile_reads_wait.
-int64_t ringfile_reads_abort(struct ringfile_reads *reads,
-                             uint64_t read);
-
-// Aborts what has not ended, waits until the kernel is done with the memory, and closes the handle.
-//
-// The reads' own thread. Blocks.
-int ringfile_reads_free(struct ringfile_reads *reads);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -10,7 +10,7 @@
 //
 // Once comes what has no error to tell: the members of every owner (`close` gives its std::error_code), options, texts
 // (last_error, version, batch::error), and what looks at a handle and is zero, false or null for one that is not open
-// (buffer::data, capacity and size, memory::is_in_use, file::is_direct, async_read::is_done, reads::is_done).
+// (buffer::data, capacity and size, memory::is_in_use, file::is_direct, async_read::is_done).
 #ifndef RINGFILE_HPP
 #define RINGFILE_HPP
 
@@ -257,17 +257,17 @@ public:
     }
 
     // As read and write, over several pieces of memory, one after another.
-    std::size_t readv(const ringfile_part* parts, std::size_t count, std::uint64_t offset) const {
+    std::size_t readv(const struct iovec* parts, std::size_t count, std::uint64_t offset) const {
         return static_cast<std::size_t>(check(ringfile_readv(get(), parts, count, offset)));
     }
-    std::size_t readv(const ringfile_part* parts, std::size_t count, std::uint64_t offset,
+    std::size_t readv(const struct iovec* parts, std::size_t count, std::uint64_t offset,
                       std::error_code& error) const noexcept {
         return static_cast<std::size_t>(check(ringfile_readv(get(), parts, count, offset), error));
     }
-    void writev(const ringfile_part* parts, std::size_t count, std::uint64_t offset) const {
+    void writev(const struct iovec* parts, std::size_t count, std::uint64_t offset) const {
         check(ringfile_writev(get(), parts, count, offset));
     }
-    void writev(const ringfile_part* parts, std::size_t count, std::uint64_t offset,
+    void writev(const struct iovec* parts, std::size_t count, std::uint64_t offset,
                 std::error_code& error) const noexcept {
         check(ringfile_writev(get(), parts, count, offset), error);
     }
@@ -371,6 +371,9 @@ public:
     }
 
     bool is_done() const noexcept { return ringfile_async_read_is_done(get()) == 1; }
+    // Asks for it: wait() gives std::errc::operation_canceled where this was in time.
+    void cancel() { check(ringfile_async_read_cancel(get())); }
+    void cancel(std::error_code& error) noexcept { check(ringfile_async_read_cancel(get()), error); }
     // Takes the result, once; nothing is owned then.
     std::size_t wait() { return static_cast<std::size_t>(check(ringfile_async_read_wait(release()))); }
     std::size_t wait(std::error_code& error) noexcept {
@@ -423,6 +426,61 @@ public:
     std::size_t sync_all(const file& of, std::uint64_t user_data, std::error_code& error) noexcept {
         return index(check(ringfile_batch_sync_all(get(), of.get(), user_data), error));
     }
+    std::size_t write_durable(const file& to, const void* data, std::size_t length, std::uint64_t offset,
+                              std::uint64_t user_data = 0) {
+        return index(check(ringfile_batch_write_durable(get(), to.get(), data, length, offset, user_data)));
+    }
+    std::size_t write_durable(const file& to, const void* data, std::size_t length, std::uint64_t offset,
+                              std::uint64_t user_data, std::error_code& error) noexcept {
+        return index(check(ringfile_batch_write_durable(get(), to.get(), data, length, offset, user_data), error));
+    }
+    std::size_t readv(const file& from, const struct iovec* parts, std::size_t count, std::uint64_t offset,
+                      std::uint64_t user_data = 0) {
+        return index(check(ringfile_batch_readv(get(), from.get(), parts, count, offset, user_data)));
+    }
+    std::size_t readv(const file& from, const struct iovec* parts, std::size_t count, std::uint64_t offset,
+                      std::uint64_t user_data, std::error_code& error) noexcept {
+        return index(check(ringfile_batch_readv(get(), from.get(), parts, count, offset, user_data), error));
+    }
+    std::size_t writev(const file& to, const struct iovec* parts, std::size_t count, std::uint64_t offset,
+                       std::uint64_t user_data = 0) {
+        return index(check(ringfile_batch_writev(get(), to.get(), parts, count, offset, user_data)));
+    }
+    std::size_t writev(const file& to, const struct iovec* parts, std::size_t count, std::uint64_t offset,
+                       std::uint64_t user_data, std::error_code& error) noexcept {
+        return index(check(ringfile_batch_writev(get(), to.get(), parts, count, offset, user_data), error));
+    }
+    std::size_t sync_range(const file& of, std::uint64_t offset, std::uint64_t length, std::uint32_t flags,
+                           std::uint64_t user_data = 0) {
+        return index(check(ringfile_batch_sync_range(get(), of.get(), offset, length, flags, user_data)));
+    }
+    std::size_t sync_range(const file& of, std::uint64_t offset, std::uint64_t length, std::uint32_t flags,
+                           std::uint64_t user_data, std::error_code& error) noexcept {
+        return index(check(ringfile_batch_sync_range(get(), of.get(), offset, length, flags, user_data), error));
+    }
+    std::size_t allocate(const file& of, std::uint32_t mode, std::uint64_t offset, std::uint64_t length,
+                         std::uint64_t user_data = 0) {
+        return index(check(ringfile_batch_allocate(get(), of.get(), mode, offset, length, user_data)));
+    }
+    std::size_t allocate(const file& of, std::uint32_t mode, std::uint64_t offset, std::uint64_t length,
+                         std::uint64_t user_data, std::error_code& error) noexcept {
+        return index(check(ringfile_batch_allocate(get(), of.get(), mode, offset, length, user_data), error));
+    }
+    std::size_t truncate(const file& of, std::uint64_t length, std::uint64_t user_data = 0) {
+        return index(check(ringfile_batch_truncate(get(), of.get(), length, user_data)));
+    }
+    std::size_t truncate(const file& of, std::uint64_t length, std::uint64_t user_data,
+                         std::error_code& error) noexcept {
+        return index(check(ringfile_batch_truncate(get(), of.get(), length, user_data), error));
+    }
+    std::size_t advise(const file& of, std::uint64_t offset, std::uint64_t length, std::uint32_t advice,
+                       std::uint64_t user_data = 0) {
+        return index(check(ringfile_batch_advise(get(), of.get(), offset, length, advice, user_data)));
+    }
+    std::size_t advise(const file& of, std::uint64_t offset, std::uint64_t length, std::uint32_t advice,
+                       std::uint64_t user_data, std::error_code& error) noexcept {
+        return index(check(ringfile_batch_advise(get(), of.get(), offset, length, advice, user_data), error));
+    }
     void barrier() { check(ringfile_batch_barrier(get())); }
     void barrier(std::error_code& error) noexcept { check(ringfile_batch_barrier(get()), error); }
     void clear() { check(ringfile_batch_reset(get())); }
@@ -433,6 +491,22 @@ public:
     std::size_t run(std::error_code& error) noexcept {
         return static_cast<std::size_t>(check(ringfile_batch_run(get()), error));
     }
+
+    // Returns at once. When all has ended, one of the library's threads calls the function with the context and the number
+    // of operations that failed. See ringfile_batch_start for what it may do; it must not throw.
+    using done_function = void (*)(void* context, std::int64_t failed);
+    void start(done_function done, void* context) { check(ringfile_batch_start(get(), done, context)); }
+    void start(done_function done, void* context, std::error_code& error) noexcept {
+        check(ringfile_batch_start(get(), done, context), error);
+    }
+    // An eventfd has 1 added to it at the end.
+    void start_eventfd(int eventfd) { check(ringfile_batch_start_eventfd(get(), eventfd)); }
+    void start_eventfd(int eventfd, std::error_code& error) noexcept {
+        check(ringfile_batch_start_eventfd(get(), eventfd), error);
+    }
+    // Asks for it; the end is reported in any case.
+    void cancel() { check(ringfile_batch_cancel(get())); }
+    void cancel(std::error_code& error) noexcept { check(ringfile_batch_cancel(get()), error); }
 
     // The results of the last run, in the order in which operations were added; the batch's until it runs again.
     struct results_view {
@@ -459,60 +533,6 @@ private:
     static std::size_t index(std::int64_t result) noexcept { return static_cast<std::size_t>(result); }
 };
 
-// Reads with handles, of one thread.
-class reads : public detail::owner<ringfile_reads, ringfile_reads_free> {
-public:
-    using owner::owner;
-
-    static reads create() {
-        ringfile_reads* handle = nullptr;
-        check(ringfile_reads_create(&handle));
-        return reads(handle);
-    }
-    static reads create(std::error_code& error) noexcept {
-        ringfile_reads* handle = nullptr;
-        check(ringfile_reads_create(&handle), error);
-        return reads(handle);
-    }
-
-    // The number of the read.
-    std::uint64_t start(const file& from, void* data, std::size_t length, std::uint64_t offset) {
-        std::uint64_t read = 0;
-        check(ringfile_reads_start(get(), from.get(), data, length, offset, &read));
-        return read;
-    }
-    std::uint64_t start(const file& from, void* data, std::size_t length, std::uint64_t offset,
-                        std::error_code& error) noexcept {
-        std::uint64_t read = 0;
-        check(ringfile_reads_start(get(), from.get(), data, length, offset, &read), error);
-        return read;
-    }
-    std::size_t poll(std::size_t at_least = 0, bool wait = false) {
-        return static_cast<std::size_t>(check(ringfile_reads_poll(get(), at_least, wait)));
-    }
-    std::size_t poll(std::size_t at_least, bool wait, std::error_code& error) noexcept {
-        return static_cast<std::size_t>(check(ringfile_reads_poll(get(), at_least, wait), error));
-    }
-    bool is_done(std::uint64_t read) const noexcept { return ringfile_reads_is_done(get(), read) == 1; }
-    std::size_t wait(std::uint64_t read) { return static_cast<std::size_t>(check(ringfile_reads_wait(get(), read))); }
-    std::size_t wait(std::uint64_t read, std::error_code& error) noexcept {
-        return static_cast<std::size_t>(check(ringfile_reads_wait(get(), read), error));
-    }
-    // Of a read that has ended; std::errc::resource_unavailable_try_again where it has not.
-    std::size_t take(std::uint64_t read) { return static_cast<std::size_t>(check(ringfile_reads_take(get(), read))); }
-    std::size_t take(std::uint64_t read, std::error_code& error) noexcept {
-        return static_cast<std::size_t>(check(ringfile_reads_take(get(), read), error));
-    }
-    // The memory is free again when this returns, or throws. The bytes read; std::errc::operation_canceled where it
-    // was in time.
-    std::size_t abort(std::uint64_t read) {
-        return static_cast<std::size_t>(check(ringfile_reads_abort(get(), read)));
-    }
-    std::size_t abort(std::uint64_t read, std::error_code& error) noexcept {
-        return static_cast<std::size_t>(check(ringfile_reads_abort(get(), read), error));
-    }
-};
-
 // Submissions and completions apart, of one thread.
 class queue : public detail::owner<ringfile_queue, ringfile_queue_free> {
 public:
@@ -529,31 +549,133 @@ public:
         return queue(handle);
     }
 
-    void read(const file& from, void* data, std::size_t length, std::uint64_t offset, std::uint64_t user_data) {
-        check(ringfile_queue_read(get(), from.get(), data, length, offset, user_data));
+    // Each gives the operation's token, which names it in this queue until its result was taken.
+    std::uint64_t read(const file& from, void* data, std::size_t length, std::uint64_t offset,
+                       std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_read(get(), from.get(), data, length, offset, user_data, &token));
+        return token;
     }
-    void read(const file& from, void* data, std::size_t length, std::uint64_t offset, std::uint64_t user_data,
-              std::error_code& error) noexcept {
-        check(ringfile_queue_read(get(), from.get(), data, length, offset, user_data), error);
+    std::uint64_t read(const file& from, void* data, std::size_t length, std::uint64_t offset,
+                       std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_read(get(), from.get(), data, length, offset, user_data, &token), error);
+        return token;
     }
-    void write(const file& to, const void* data, std::size_t length, std::uint64_t offset, std::uint64_t user_data) {
-        check(ringfile_queue_write(get(), to.get(), data, length, offset, user_data));
+    std::uint64_t write(const file& to, const void* data, std::size_t length, std::uint64_t offset,
+                        std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_write(get(), to.get(), data, length, offset, user_data, &token));
+        return token;
     }
-    void write(const file& to, const void* data, std::size_t length, std::uint64_t offset, std::uint64_t user_data,
-               std::error_code& error) noexcept {
-        check(ringfile_queue_write(get(), to.get(), data, length, offset, user_data), error);
+    std::uint64_t write(const file& to, const void* data, std::size_t length, std::uint64_t offset,
+                        std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_write(get(), to.get(), data, length, offset, user_data, &token), error);
+        return token;
     }
-    void sync_data(const file& of, std::uint64_t user_data) {
-        check(ringfile_queue_sync_data(get(), of.get(), user_data));
+    std::uint64_t write_durable(const file& to, const void* data, std::size_t length, std::uint64_t offset,
+                                std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_write_durable(get(), to.get(), data, length, offset, user_data, &token));
+        return token;
     }
-    void sync_data(const file& of, std::uint64_t user_data, std::error_code& error) noexcept {
-        check(ringfile_queue_sync_data(get(), of.get(), user_data), error);
+    std::uint64_t write_durable(const file& to, const void* data, std::size_t length, std::uint64_t offset,
+                                std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_write_durable(get(), to.get(), data, length, offset, user_data, &token), error);
+        return token;
     }
-    void sync_all(const file& of, std::uint64_t user_data) {
-        check(ringfile_queue_sync_all(get(), of.get(), user_data));
+    std::uint64_t readv(const file& from, const struct iovec* parts, std::size_t count, std::uint64_t offset,
+                        std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_readv(get(), from.get(), parts, count, offset, user_data, &token));
+        return token;
     }
-    void sync_all(const file& of, std::uint64_t user_data, std::error_code& error) noexcept {
-        check(ringfile_queue_sync_all(get(), of.get(), user_data), error);
+    std::uint64_t readv(const file& from, const struct iovec* parts, std::size_t count, std::uint64_t offset,
+                        std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_readv(get(), from.get(), parts, count, offset, user_data, &token), error);
+        return token;
+    }
+    std::uint64_t writev(const file& to, const struct iovec* parts, std::size_t count, std::uint64_t offset,
+                         std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_writev(get(), to.get(), parts, count, offset, user_data, &token));
+        return token;
+    }
+    std::uint64_t writev(const file& to, const struct iovec* parts, std::size_t count, std::uint64_t offset,
+                         std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_writev(get(), to.get(), parts, count, offset, user_data, &token), error);
+        return token;
+    }
+    std::uint64_t sync_data(const file& of, std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_sync_data(get(), of.get(), user_data, &token));
+        return token;
+    }
+    std::uint64_t sync_data(const file& of, std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_sync_data(get(), of.get(), user_data, &token), error);
+        return token;
+    }
+    std::uint64_t sync_all(const file& of, std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_sync_all(get(), of.get(), user_data, &token));
+        return token;
+    }
+    std::uint64_t sync_all(const file& of, std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_sync_all(get(), of.get(), user_data, &token), error);
+        return token;
+    }
+    std::uint64_t sync_range(const file& of, std::uint64_t offset, std::uint64_t length, std::uint32_t flags,
+                             std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_sync_range(get(), of.get(), offset, length, flags, user_data, &token));
+        return token;
+    }
+    std::uint64_t sync_range(const file& of, std::uint64_t offset, std::uint64_t length, std::uint32_t flags,
+                             std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_sync_range(get(), of.get(), offset, length, flags, user_data, &token), error);
+        return token;
+    }
+    std::uint64_t allocate(const file& of, std::uint32_t mode, std::uint64_t offset, std::uint64_t length,
+                           std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_allocate(get(), of.get(), mode, offset, length, user_data, &token));
+        return token;
+    }
+    std::uint64_t allocate(const file& of, std::uint32_t mode, std::uint64_t offset, std::uint64_t length,
+                           std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_allocate(get(), of.get(), mode, offset, length, user_data, &token), error);
+        return token;
+    }
+    std::uint64_t truncate(const file& of, std::uint64_t length, std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_truncate(get(), of.get(), length, user_data, &token));
+        return token;
+    }
+    std::uint64_t truncate(const file& of, std::uint64_t length, std::uint64_t user_data,
+                           std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_truncate(get(), of.get(), length, user_data, &token), error);
+        return token;
+    }
+    std::uint64_t advise(const file& of, std::uint64_t offset, std::uint64_t length, std::uint32_t advice,
+                         std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_advise(get(), of.get(), offset, length, advice, user_data, &token));
+        return token;
+    }
+    std::uint64_t advise(const file& of, std::uint64_t offset, std::uint64_t length, std::uint32_t advice,
+                         std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_advise(get(), of.get(), offset, length, advice, user_data, &token), error);
+        return token;
     }
     void submit() { check(ringfile_queue_submit(get())); }
     void submit(std::error_code& error) noexcept { check(ringfile_queue_submit(get()), error); }
@@ -573,6 +695,33 @@ public:
                      std::chrono::nanoseconds timeout, std::error_code& error) noexcept {
         const std::int64_t taken = ringfile_queue_wait(get(), results, room, at_least, limit(timeout));
         return static_cast<std::size_t>(check(taken, error));
+    }
+    // By token. The memory of an operation is free again when its result was taken, also where that throws.
+    std::size_t wait_for(std::uint64_t token) {
+        return static_cast<std::size_t>(check(ringfile_queue_wait_for(get(), token)));
+    }
+    std::size_t wait_for(std::uint64_t token, std::error_code& error) noexcept {
+        return static_cast<std::size_t>(check(ringfile_queue_wait_for(get(), token), error));
+    }
+    // Of an operation that has ended; std::errc::resource_unavailable_try_again where it has not.
+    std::size_t take(std::uint64_t token) { return static_cast<std::size_t>(check(ringfile_queue_take(get(), token))); }
+    std::size_t take(std::uint64_t token, std::error_code& error) noexcept {
+        return static_cast<std::size_t>(check(ringfile_queue_take(get(), token), error));
+    }
+    bool is_done(std::uint64_t token) { return check(ringfile_queue_is_done(get(), token)) == 1; }
+    bool is_done(std::uint64_t token, std::error_code& error) noexcept {
+        return check(ringfile_queue_is_done(get(), token), error) == 1;
+    }
+    // False where it has ended. The result still comes: std::errc::operation_canceled where this was in time.
+    bool cancel(std::uint64_t token) { return check(ringfile_queue_cancel(get(), token)) == 1; }
+    bool cancel(std::uint64_t token, std::error_code& error) noexcept {
+        return check(ringfile_queue_cancel(get(), token), error) == 1;
+    }
+    // To wait on with epoll; the caller's, to be closed with close(2). -1 where there is an error.
+    int descriptor() { return check(ringfile_queue_descriptor(get())); }
+    int descriptor(std::error_code& error) noexcept {
+        const int result = check(ringfile_queue_descriptor(get()), error);
+        return error ? -1 : result;
     }
     std::size_t open() const { return static_cast<std::size_t>(check(ringfile_queue_open(get()))); }
     std::size_t open(std::error_code& error) const noexcept {

@@ -4,18 +4,18 @@
 //! before; a result is taken once.
 
 use std::ffi::{c_int, c_void};
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use ringfile::Error;
+use ringfile::{Batch, BatchRun, Error};
 
 use crate::error::{Fault, Result, call, done};
 use crate::file::{self, ringfile_file};
 use crate::fork::Guard;
 use crate::table::Table;
-use crate::{memory, raw};
+use crate::{local, memory, raw};
 
 /// A read that any thread may wait for.
 pub struct ringfile_async_read {
@@ -23,8 +23,6 @@ pub struct ringfile_async_read {
 }
 
 static ASYNC_READS: Table<Arc<Under>> = Table::new("ringfile_async_read", 15);
-
-type Read = Pin<Box<dyn Future<Output = std::result::Result<usize, Error>> + Send>>;
 
 /// Locks the table of reads while the process forks.
 pub(crate) fn hold() -> Guard {
@@ -39,7 +37,7 @@ struct Under {
 }
 
 enum State {
-    Running(Read),
+    Running(BatchRun),
     Over(std::result::Result<usize, Error>),
     Taken,
 }
@@ -71,8 +69,10 @@ impl State {
     fn advance(&mut self, alarm: &Arc<Alarm>) -> bool {
         let Self::Running(read) = self else { return true };
         let waker = Waker::from(Arc::clone(alarm));
-        match read.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(result) => *self = Self::Over(result),
+        match Pin::new(read).poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(mut done) => {
+                *self = done.pop().map_or(Self::Taken, |done| Self::Over(done.result));
+            }
             Poll::Pending => return false,
         }
         true
@@ -80,7 +80,7 @@ impl State {
 }
 
 impl Under {
-    fn new(read: Read) -> Self {
+    fn new(read: BatchRun) -> Self {
         Self { state: Mutex::new(State::Running(read)), process: std::process::id(), alarm: Arc::default() }
     }
 
@@ -101,6 +101,20 @@ impl Under {
         Ok(self.lock()?.advance(&self.alarm))
     }
 
+    fn cancel(&self) -> Result<()> {
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Fault::new(libc::EBUSY, "another thread is waiting for this read"));
+            }
+        };
+        if let State::Running(read) = &mut *state {
+            read.cancel();
+        }
+        Ok(())
+    }
+
     fn wait(&self) -> Result<i64> {
         let mut state = self.lock()?;
         while !state.advance(&self.alarm) {
@@ -117,7 +131,7 @@ impl Under {
 /// closed with ringfile_async_read_wait. The memory is the library's until that returns.
 ///
 /// Any thread. Does not wait for a disk: what is not in the page cache is carried out by a thread of the library's
-/// (ringfile_set_io_threads), or, where the file's route is a plain call, here. ringfile_reads costs less, where one
+/// (ringfile_set_io_threads), or, where the file's route is a plain call, here. A ringfile_queue costs less, where one
 /// thread does all. What is wrong with the read itself is its result.
 ///
 /// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `read` points to where the
@@ -137,10 +151,9 @@ pub unsafe extern "C" fn ringfile_async_read_start(
         let file = file::get(file)?;
         // SAFETY: the memory is there and the read's alone until its result was taken, says the header.
         let buffer = unsafe { memory::at(data, length) }?;
-        let under = Arc::new(Under::new(Box::pin(async move {
-            let buffer = file.read_at(buffer, offset).await?;
-            Ok(buffer.len())
-        })));
+        let mut batch = Batch::with_capacity(1);
+        batch.read(&file, buffer, offset);
+        let under = Arc::new(Under::new(batch.into_future()));
         under.advance()?;
         match ASYNC_READS.add(Arc::clone(&under)) {
             // SAFETY: not null, and to be written to, says the header.
@@ -160,24 +173,42 @@ pub extern "C" fn ringfile_async_read_is_done(read: *const ringfile_async_read) 
     call(|| Ok(i64::from(ASYNC_READS.get(read)?.advance()?))) as c_int
 }
 
+/// Asks for the cancellation of a read. Its result still comes, to ringfile_async_read_wait: the bytes read, or -ECANCELED.
+/// Until that returns, the memory is the library's.
+///
+/// What waits for a pipe or a socket, or was not begun, is cancelled; what a disk has begun runs to its end. To give up many
+/// reads, cancel all of them before waiting for any.
+///
+/// Any thread. Does not block. -EBUSY where another thread is waiting for the read.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_async_read_cancel(read: *const ringfile_async_read) -> c_int {
+    done(|| ASYNC_READS.get(read)?.cancel())
+}
+
 /// Waits for a read, takes its result, and closes the handle: the bytes read, fewer than wanted only at the end of the
 /// file, or a negative errno. The memory is the caller's again.
 ///
 /// Any thread. Blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_async_read_wait(read: *mut ringfile_async_read) -> i64 {
-    call(|| ASYNC_READS.remove(read)?.wait())
+    call(|| {
+        local::may_wait()?;
+        ASYNC_READS.remove(read)?.wait()
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use std::ffi::CString;
     use std::io::Write;
+    use std::os::fd::AsRawFd;
     use std::os::unix::ffi::OsStrExt;
     use std::ptr;
 
     use super::*;
-    use crate::file::{RINGFILE_READ, ringfile_close, ringfile_open, ringfile_open_options};
+    use crate::file::{
+        RINGFILE_READ, ringfile_close, ringfile_open, ringfile_open_fd, ringfile_open_options,
+    };
 
     fn open(bytes: &[u8]) -> *mut ringfile_file {
         let mut named = tempfile::NamedTempFile::new().unwrap();
@@ -252,6 +283,36 @@ mod tests {
         assert_eq!(ringfile_async_read_wait(read), -i64::from(libc::EBADF));
         assert_eq!(ringfile_async_read_is_done(read), -libc::EBADF);
         assert_eq!(ringfile_close(file), 0);
+    }
+
+    #[test]
+    fn is_cancelled_and_waited_for() {
+        let (ours, mut theirs) = std::io::pipe().unwrap();
+        let mut pipe = ptr::null_mut();
+        // SAFETY: the descriptor is duplicated.
+        let result = unsafe { ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &raw mut pipe) };
+        assert_eq!(result, 0);
+        let mut into = [[0; 8]; 3];
+        let [first, second, third] = &mut into;
+        let reads = [start(pipe, first, 0), start(pipe, second, 0)];
+        assert_eq!(reads.map(|read| ringfile_async_read_cancel(read)), [0; 2]);
+        for read in reads {
+            assert_eq!(ringfile_async_read_wait(read), -i64::from(libc::ECANCELED));
+            assert_eq!(ringfile_async_read_cancel(read), -libc::EBADF);
+        }
+        let third = start(pipe, third, 0);
+        theirs.write_all(b"content").unwrap();
+        assert_eq!(ringfile_async_read_wait(third), 7);
+        assert_eq!(into, [[0; 8], [0; 8], *b"content\0"]);
+        // One that has ended gives what it read.
+        let file = open(b"0123456789");
+        let read = start(file, &mut into[0], 0);
+        while ringfile_async_read_is_done(read) == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(ringfile_async_read_cancel(read), 0);
+        assert_eq!(ringfile_async_read_wait(read), 8);
+        assert_eq!(ringfile_close(file) + ringfile_close(pipe), 0);
     }
 
     #[test]

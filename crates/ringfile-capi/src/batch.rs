@@ -1,18 +1,22 @@
 //! Batches: operations on any files that are carried out together, each with its own result.
 //!
-//! What always holds: nothing is begun before the batch is run, and all is over when that returns.
+//! What always holds: nothing is begun before the batch is run or started; all is over when the run returns, or the end is
+//! reported.
 
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::io::Write;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use ringfile::{Batch, File};
+use libc::iovec;
+use ringfile::{Advice, AllocateMode, Batch, Buffer, Done, File, RangeSync, StartedBatch};
 
 use crate::error::{Fault, Result, call, done, errno, remember};
 use crate::file::{self, ringfile_file};
 use crate::fork::Guard;
-use crate::memory;
 use crate::raw::{self, Growing};
 use crate::table::Table;
+use crate::{control, local, memory};
 
 /// Operations that are carried out together.
 pub struct ringfile_batch {
@@ -63,6 +67,8 @@ struct State {
     operations: usize,
     results: Vec<ringfile_result>,
     errors: Vec<(usize, CString)>,
+    /// It was started, and its end not reported.
+    under_way: Option<StartedBatch>,
 }
 
 enum Step {
@@ -70,20 +76,39 @@ enum Step {
     Barrier,
 }
 
-#[derive(Clone, Copy)]
 enum What {
-    Read { data: Address, length: usize, offset: u64 },
-    Write { data: Address, length: usize, offset: u64 },
+    Read { memory: Memory, offset: u64 },
+    Write { memory: Memory, offset: u64 },
+    WriteDurable { memory: Memory, offset: u64 },
+    Readv { parts: Vec<Memory>, offset: u64 },
+    Writev { parts: Vec<Memory>, offset: u64 },
     SyncData,
     SyncAll,
+    SyncRange { offset: u64, length: u64, what: RangeSync },
+    Allocate { mode: AllocateMode, offset: u64, length: u64 },
+    Truncate { length: u64 },
+    Advise { offset: u64, length: u64, advice: Advice },
 }
 
-/// The caller's memory, which is used when the batch is run.
+/// The caller's memory, which is used when the batch is carried out.
 #[derive(Clone, Copy)]
-struct Address(*mut c_void);
+struct Memory(iovec);
 
-// SAFETY: an address; who runs the batch promises what `memory::at` needs.
-unsafe impl Send for Address {}
+// SAFETY: an address and a number; who carries the batch out promises what `memory::at` needs.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn new(data: *const c_void, length: usize) -> Self {
+        Self(iovec { iov_base: data.cast_mut(), iov_len: length })
+    }
+
+    /// # Safety
+    /// As [`memory::at`].
+    unsafe fn buffer(self) -> Result<Buffer> {
+        // SAFETY: as the caller says.
+        unsafe { memory::at(self.0.iov_base, self.0.iov_len) }
+    }
+}
 
 fn lock(batch: &Mutex<State>) -> Result<MutexGuard<'_, State>> {
     match batch.try_lock() {
@@ -98,16 +123,37 @@ fn lock(batch: &Mutex<State>) -> Result<MutexGuard<'_, State>> {
 
 fn with<R>(batch: *const ringfile_batch, act: impl FnOnce(&mut State) -> Result<R>) -> Result<R> {
     let batch = BATCHES.get(batch)?;
-    act(&mut *lock(&batch)?)
+    let mut state = lock(&batch)?;
+    if state.under_way.is_some() {
+        return Err(Fault::new(libc::EBUSY, "the batch was started, and its end was not reported yet"));
+    }
+    act(&mut state)
 }
 
-fn add(batch: *mut ringfile_batch, file: *const ringfile_file, what: What, user_data: u64) -> Result<i64> {
-    with(batch, |state| {
-        let file = file::get(file)?;
-        state.steps.push(Step::Operation { what, file, user_data });
-        state.operations += 1;
-        Ok(state.operations as i64 - 1)
+fn add(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    user_data: u64,
+    what: impl FnOnce() -> Result<What>,
+) -> i64 {
+    call(|| {
+        with(batch, |state| {
+            let (what, file) = (what()?, file::get(file)?);
+            state.steps.push(Step::Operation { what, file, user_data });
+            state.operations += 1;
+            Ok(state.operations as i64 - 1)
+        })
     })
+}
+
+/// The parts of a vectored operation.
+///
+/// # Safety
+/// As [`raw::array`].
+unsafe fn parts(parts: *const iovec, count: usize) -> Result<Vec<Memory>> {
+    // SAFETY: as the caller says.
+    let parts = unsafe { raw::array(parts, count, "the parts") }?;
+    Ok(parts.iter().map(|part| Memory(*part)).collect())
 }
 
 /// Makes a batch. `*batch` gets the handle, to be closed with ringfile_batch_free. `options` may be NULL.
@@ -127,7 +173,7 @@ pub unsafe extern "C" fn ringfile_batch_create(
             return Err(Fault::null("where the batch is to go"));
         }
         let (steps, results, errors) = (Vec::new(), Vec::new(), Vec::new());
-        let state = State { options, steps, operations: 0, results, errors };
+        let state = State { options, steps, operations: 0, results, errors, under_way: None };
         let handle = BATCHES.add(Arc::new(Mutex::new(state)))?;
         // SAFETY: as the header says.
         unsafe { raw::put(batch, handle, "where the batch is to go") }
@@ -138,7 +184,8 @@ pub unsafe extern "C" fn ringfile_batch_create(
 ///
 /// Any thread. Does not block; does no I/O. The memory is used when the batch is run, and must be there then.
 ///
-/// Pointers: `length` bytes at `data` while the batch is run, as at the top of this file.
+/// Pointers: `length` bytes at `data` while the batch is run, or from ringfile_batch_start until the end was reported, as at
+/// the top of this file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_batch_read(
     batch: *mut ringfile_batch,
@@ -148,12 +195,12 @@ pub unsafe extern "C" fn ringfile_batch_read(
     offset: u64,
     user_data: u64,
 ) -> i64 {
-    call(|| add(batch, file, What::Read { data: Address(data), length, offset }, user_data))
+    add(batch, file, user_data, || Ok(What::Read { memory: Memory::new(data, length), offset }))
 }
 
 /// Adds a write of `length` bytes from `data` at `offset`; in all else as ringfile_batch_read.
 ///
-/// Pointers: `length` bytes at `data` while the batch is run, as at the top of this file.
+/// Pointers: as ringfile_batch_read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_batch_write(
     batch: *mut ringfile_batch,
@@ -163,7 +210,58 @@ pub unsafe extern "C" fn ringfile_batch_write(
     offset: u64,
     user_data: u64,
 ) -> i64 {
-    call(|| add(batch, file, What::Write { data: Address(data.cast_mut()), length, offset }, user_data))
+    add(batch, file, user_data, || Ok(What::Write { memory: Memory::new(data, length), offset }))
+}
+
+/// Adds a write that is durable when it ends (RWF_DSYNC); in all else as ringfile_batch_write. A failure is remembered, see
+/// ringfile_sync_data.
+///
+/// Pointers: as ringfile_batch_read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_batch_write_durable(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    data: *const c_void,
+    length: usize,
+    offset: u64,
+    user_data: u64,
+) -> i64 {
+    add(batch, file, user_data, || Ok(What::WriteDurable { memory: Memory::new(data, length), offset }))
+}
+
+/// Adds a read from `offset` into several parts, one after another; in all else as ringfile_batch_read. The array of parts is
+/// read here, and may go when this returns.
+///
+/// Pointers: `count` parts at `parts`, and memory for each as ringfile_batch_read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_batch_readv(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    parts: *const iovec,
+    count: usize,
+    offset: u64,
+    user_data: u64,
+) -> i64 {
+    // SAFETY: as the header says.
+    let what = || Ok(What::Readv { parts: unsafe { self::parts(parts, count) }?, offset });
+    add(batch, file, user_data, what)
+}
+
+/// Adds a write of several parts, one after another, at `offset`; in all else as ringfile_batch_readv.
+///
+/// Pointers: as ringfile_batch_readv.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_batch_writev(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    parts: *const iovec,
+    count: usize,
+    offset: u64,
+    user_data: u64,
+) -> i64 {
+    // SAFETY: as the header says.
+    let what = || Ok(What::Writev { parts: unsafe { self::parts(parts, count) }?, offset });
+    add(batch, file, user_data, what)
 }
 
 /// Adds an fdatasync. It covers what has ended when it starts: put a ringfile_batch_barrier before it to have it cover the
@@ -174,7 +272,7 @@ pub extern "C" fn ringfile_batch_sync_data(
     file: *const ringfile_file,
     user_data: u64,
 ) -> i64 {
-    call(|| add(batch, file, What::SyncData, user_data))
+    add(batch, file, user_data, || Ok(What::SyncData))
 }
 
 /// Adds an fsync; in all else as ringfile_batch_sync_data.
@@ -184,7 +282,60 @@ pub extern "C" fn ringfile_batch_sync_all(
     file: *const ringfile_file,
     user_data: u64,
 ) -> i64 {
-    call(|| add(batch, file, What::SyncAll, user_data))
+    add(batch, file, user_data, || Ok(What::SyncAll))
+}
+
+/// Adds the writing of a range's dirty pages, as ringfile_queue_sync_range. The index of its result. Any thread; does not
+/// block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_sync_range(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    offset: u64,
+    length: u64,
+    flags: u32,
+    user_data: u64,
+) -> i64 {
+    add(batch, file, user_data, || Ok(What::SyncRange { offset, length, what: control::range_sync(flags)? }))
+}
+
+/// Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...). The index of
+/// its result. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_allocate(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    mode: u32,
+    offset: u64,
+    length: u64,
+    user_data: u64,
+) -> i64 {
+    add(batch, file, user_data, || Ok(What::Allocate { mode: control::allocate_mode(mode)?, offset, length }))
+}
+
+/// Adds a change of the file's size, as ringfile_truncate. The index of its result. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_truncate(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    length: u64,
+    user_data: u64,
+) -> i64 {
+    add(batch, file, user_data, || Ok(What::Truncate { length }))
+}
+
+/// Adds advice for the page cache, as ringfile_advise (RINGFILE_ADVICE_...). The index of its result. Any thread; does not
+/// block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_advise(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    offset: u64,
+    length: u64,
+    advice: u32,
+    user_data: u64,
+) -> i64 {
+    add(batch, file, user_data, || Ok(What::Advise { offset, length, advice: control::advice(advice)? }))
 }
 
 /// Has what is added from now on wait until all that was added before has ended. Where one of those failed, what comes
@@ -205,67 +356,192 @@ pub extern "C" fn ringfile_batch_barrier(batch: *mut ringfile_batch) -> c_int {
 /// Any thread, one at a time. Blocks. -EBUSY: another thread uses the batch.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_run(batch: *mut ringfile_batch) -> i64 {
-    call(|| with(batch, run))
+    call(|| {
+        local::may_wait()?;
+        with(batch, |state| {
+            let (batch, begun) = state.begin();
+            let done = batch.run();
+            Ok(state.end(begun, done))
+        })
+    })
 }
 
-fn run(state: &mut State) -> Result<i64> {
-    let mut batch = Batch::with_capacity(state.operations).stop_on_error(state.options.stop_on_error != 0);
-    if state.options.in_flight != 0 {
-        batch = batch.in_flight(state.options.in_flight);
-    }
-    if state.options.merge_reads != 0 {
-        batch = batch.merge_reads(state.options.merge_gap);
-    }
-    state.results.clear();
-    state.errors.clear();
-    // Beside those that are refused here.
-    let mut begun = Vec::with_capacity(state.operations);
-    for step in &state.steps {
-        let Step::Operation { what, file, user_data } = step else {
-            batch.barrier();
-            continue;
-        };
-        let index = state.results.len();
-        state.results.push(ringfile_result { user_data: *user_data, result: 0 });
-        match add_to(&mut batch, *what, file) {
-            Ok(()) => begun.push(index),
-            Err(fault) => state.results[index].result = fault.note(),
+/// Is told that a batch has ended: what was given with it, and how many operations failed.
+pub type ringfile_batch_done = Option<unsafe extern "C" fn(context: *mut c_void, failed: i64)>;
+
+/// Starts what was added, and returns. When all of it has ended, one of the library's threads calls `done` with `context`
+/// and the number of operations that failed: exactly once, never inside of this call, and when the memory of all operations
+/// is the caller's again. The results are there then (ringfile_batch_results), until the batch is used again.
+///
+/// `done` may use this batch and others, add to them and start them; it must be quick, must return (no longjmp, no C++
+/// exception), and must not block: calls of this library that would wait give -EDEADLK there. ringfile_last_error() has words
+/// for the operation that failed last.
+///
+/// Until the end is reported, memory and `context` must stay, and the batch is in use: all calls on it give -EBUSY, but for
+/// ringfile_batch_cancel and ringfile_batch_free. A batch that is freed then goes on: its end is reported all the same, and
+/// its results are lost. Where the process ends before, or in a forked child, no end is reported; in the child the batch is
+/// -EBUSY for good.
+///
+/// Any thread. Does not block. Where this fails, nothing was begun, `done` is not called, and the batch is empty:
+/// -EOPNOTSUPP in a child of a process that has used the library's threads, -EAGAIN where no thread can be started.
+///
+/// Pointers: `done` is a function; the memory of each operation is there until the end is reported, as at the top of this
+/// file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_batch_start(
+    batch: *mut ringfile_batch,
+    done: ringfile_batch_done,
+    context: *mut c_void,
+) -> c_int {
+    self::done(|| {
+        let callback = done.ok_or_else(|| Fault::null("the function that is to be told of the end"))?;
+        let context = Context(context);
+        start(batch, move |failed| {
+            // All of it, not the pointer in it alone, which could not be moved to the thread.
+            let context = context;
+            // SAFETY: the function takes what was given with it, on any thread, says the header.
+            local::report(|| unsafe { callback(context.0, failed) });
+        })
+    })
+}
+
+struct Context(*mut c_void);
+
+// SAFETY: the caller's own pointer, which goes back to the caller's function and is not followed here.
+unsafe impl Send for Context {}
+
+/// As ringfile_batch_start, with an eventfd(2) in the place of the function: at the end 1 is added to it, which makes it
+/// readable. The descriptor is duplicated: it may be closed at any time. How many operations failed, the results tell.
+///
+/// Any thread. Does not block. -EBADF, and nothing is begun: `eventfd` is no descriptor.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_start_eventfd(batch: *mut ringfile_batch, eventfd: c_int) -> c_int {
+    done(|| {
+        // SAFETY: a call that takes a number.
+        let own = unsafe { libc::fcntl(eventfd, libc::F_DUPFD_CLOEXEC, 0) };
+        if own < 0 {
+            let error = std::io::Error::last_os_error();
+            let text = format!("duplicating descriptor {eventfd} to report the end by: {error}");
+            return Err(Fault::new(error.raw_os_error().unwrap_or(libc::EBADF), text));
         }
+        // SAFETY: it was made for this.
+        let own = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(own) });
+        start(batch, move |_| {
+            // Where its count is at the limit it is readable anyway.
+            let _ = (&own).write(&1_u64.to_ne_bytes());
+        })
+    })
+}
+
+fn start(batch: *mut ringfile_batch, report: impl FnOnce(i64) + Send + 'static) -> Result<()> {
+    let whole = BATCHES.get(batch)?;
+    with(batch, |state| {
+        let (batch, begun) = state.begin();
+        let started = batch.start(move |done| {
+            // Waits at most for the start itself, or for who looks whether it has ended.
+            let mut state = whole.lock().unwrap_or_else(PoisonError::into_inner);
+            let failed = state.end(begun, done);
+            state.under_way = None;
+            drop(state);
+            report(failed);
+        })?;
+        state.under_way = Some(started);
+        Ok(())
+    })
+}
+
+/// Asks for the cancellation of a batch that was started. Its end is reported in any case: operations that were not begun, or
+/// wait for a pipe or a socket, have -ECANCELED as their result; what a disk has begun runs to its end. Nothing where the
+/// batch has ended, or was not started.
+///
+/// Any thread. Does not block. -EBUSY: another thread uses the batch, as where its end is just being reported.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_batch_cancel(batch: *mut ringfile_batch) -> c_int {
+    done(|| {
+        let batch = BATCHES.get(batch)?;
+        let started = lock(&batch)?.under_way.clone();
+        if let Some(started) = started {
+            started.cancel();
+        }
+        Ok(())
+    })
+}
+
+impl State {
+    /// What was added, as a batch, and the indices of its results: those refused here have theirs.
+    fn begin(&mut self) -> (Batch, Vec<usize>) {
+        let mut batch = Batch::with_capacity(self.operations).stop_on_error(self.options.stop_on_error != 0);
+        if self.options.in_flight != 0 {
+            batch = batch.in_flight(self.options.in_flight);
+        }
+        if self.options.merge_reads != 0 {
+            batch = batch.merge_reads(self.options.merge_gap);
+        }
+        self.results.clear();
+        self.errors.clear();
+        let mut begun = Vec::with_capacity(self.operations);
+        for step in self.steps.drain(..) {
+            let Step::Operation { what, file, user_data } = step else {
+                batch.barrier();
+                continue;
+            };
+            let index = self.results.len();
+            let result = match add_to(&mut batch, what, &file) {
+                Ok(()) => {
+                    begun.push(index);
+                    0
+                }
+                Err(fault) => fault.note(),
+            };
+            self.results.push(ringfile_result { user_data, result });
+        }
+        self.operations = 0;
+        (batch, begun)
     }
-    state.steps.clear();
-    state.operations = 0;
-    for (index, done) in begun.into_iter().zip(batch.run()) {
-        state.results[index].result = match done.result {
-            Ok(bytes) => bytes as i64,
-            Err(error) => {
-                let text = error.to_string();
-                remember(text.as_str());
-                state.errors.push((index, CString::new(text).unwrap_or_default()));
-                -i64::from(errno(&error))
-            }
-        };
+
+    /// Keeps the results of what was begun. How many operations failed.
+    fn end(&mut self, begun: Vec<usize>, done: Vec<Done>) -> i64 {
+        for (index, done) in begun.into_iter().zip(done) {
+            self.results[index].result = match done.result {
+                Ok(bytes) => bytes as i64,
+                Err(error) => {
+                    let text = error.to_string();
+                    remember(text.as_str());
+                    self.errors.push((index, CString::new(text).unwrap_or_default()));
+                    -i64::from(errno(&error))
+                }
+            };
+        }
+        self.results.iter().filter(|result| result.result < 0).count() as i64
     }
-    Ok(state.results.iter().filter(|result| result.result < 0).count() as i64)
 }
 
 fn add_to(batch: &mut Batch, what: What, file: &File) -> Result<()> {
-    match what {
-        What::Read { data, length, offset } => {
-            // SAFETY: the memory is there and the operation's alone while the batch is run, says the header.
-            batch.read(file, unsafe { memory::at(data.0, length) }?, offset);
-        }
-        What::Write { data, length, offset } => {
-            // SAFETY: as above, and it is only read.
-            batch.write(file, unsafe { memory::at(data.0, length) }?, offset);
-        }
-        What::SyncData => {
-            batch.sync_data(file);
-        }
-        What::SyncAll => {
-            batch.sync_all(file);
-        }
+    // SAFETY: the memory is there and the operation's alone until the batch was carried out, says the header; for a write it
+    // is only read.
+    unsafe {
+        match what {
+            What::Read { memory, offset } => batch.read(file, memory.buffer()?, offset),
+            What::Write { memory, offset } => batch.write(file, memory.buffer()?, offset),
+            What::WriteDurable { memory, offset } => batch.write_durable(file, memory.buffer()?, offset),
+            What::Readv { parts, offset } => batch.read_vectored(file, buffers(parts)?, offset),
+            What::Writev { parts, offset } => batch.write_vectored(file, buffers(parts)?, offset),
+            What::SyncData => batch.sync_data(file),
+            What::SyncAll => batch.sync_all(file),
+            What::SyncRange { offset, length, what } => batch.sync_range(file, offset, length, what),
+            What::Allocate { mode, offset, length } => batch.allocate(file, mode, offset, length),
+            What::Truncate { length } => batch.set_len(file, length),
+            What::Advise { offset, length, advice } => batch.advise(file, offset, length, advice),
+        };
     }
     Ok(())
+}
+
+/// # Safety
+/// As [`Memory::buffer`], for each part.
+unsafe fn buffers(parts: Vec<Memory>) -> Result<Vec<Buffer>> {
+    // SAFETY: as the caller says.
+    parts.into_iter().map(|part| unsafe { part.buffer() }).collect()
 }
 
 /// The results of the last run, in the order in which the operations were added. `*results` gets where they are: the
@@ -319,7 +595,8 @@ pub extern "C" fn ringfile_batch_reset(batch: *mut ringfile_batch) -> c_int {
     })
 }
 
-/// Closes a batch. What was added and not run is not carried out. Any thread; does not block.
+/// Closes a batch. What was added and not run is not carried out; a batch that was started goes on, see
+/// ringfile_batch_start. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_free(batch: *mut ringfile_batch) -> c_int {
     done(|| BATCHES.remove(batch).map(drop))

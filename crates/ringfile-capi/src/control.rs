@@ -3,11 +3,12 @@
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
 
-use ringfile::{Advice, AllocateMode, block_on};
+use ringfile::{Advice, AllocateMode, RangeSync};
 
 use crate::error::{Fault, Result, done};
 use crate::file::{self, ringfile_file};
-use crate::{local, raw};
+use crate::local::{self, block_on};
+use crate::raw;
 
 /// ringfile_allocate: blocks for the range; the file grows to hold it.
 pub const RINGFILE_ALLOCATE_EXTEND: u32 = 0;
@@ -30,13 +31,10 @@ pub const RINGFILE_ADVICE_WILL_NEED: u32 = 3;
 pub const RINGFILE_ADVICE_DONT_NEED: u32 = 4;
 
 /// ringfile_sync_range: wait for the range's pages that are being written.
-#[allow(dead_code, reason = "for the header")]
 pub const RINGFILE_SYNC_RANGE_WAIT_BEFORE: u32 = 1;
 /// Start writing the range's dirty pages.
-#[allow(dead_code, reason = "for the header")]
 pub const RINGFILE_SYNC_RANGE_WRITE: u32 = 2;
 /// Wait for those.
-#[allow(dead_code, reason = "for the header")]
 pub const RINGFILE_SYNC_RANGE_WAIT_AFTER: u32 = 4;
 
 fn sync(file: *const ringfile_file, all: bool) -> Result<()> {
@@ -107,6 +105,44 @@ pub extern "C" fn ringfile_sync_range(
     })
 }
 
+/// What RINGFILE_SYNC_RANGE_... stand for in an operation of a queue or a batch.
+pub(crate) fn range_sync(flags: u32) -> Result<RangeSync> {
+    const FINISH: u32 =
+        RINGFILE_SYNC_RANGE_WAIT_BEFORE | RINGFILE_SYNC_RANGE_WRITE | RINGFILE_SYNC_RANGE_WAIT_AFTER;
+    Ok(match flags {
+        RINGFILE_SYNC_RANGE_WRITE => RangeSync::Start,
+        FINISH => RangeSync::Finish,
+        other => {
+            let text =
+                format!("flags are {other}: RINGFILE_SYNC_RANGE_WRITE alone, or all RINGFILE_SYNC_RANGE_...");
+            return Err(Fault::invalid(text));
+        }
+    })
+}
+
+/// What a RINGFILE_ALLOCATE_... stands for.
+pub(crate) fn allocate_mode(mode: u32) -> Result<AllocateMode> {
+    Ok(match mode {
+        RINGFILE_ALLOCATE_EXTEND => AllocateMode::Extend,
+        RINGFILE_ALLOCATE_KEEP_SIZE => AllocateMode::KeepSize,
+        RINGFILE_ALLOCATE_PUNCH_HOLE => AllocateMode::PunchHole,
+        RINGFILE_ALLOCATE_ZERO_RANGE => AllocateMode::ZeroRange,
+        other => return Err(Fault::invalid(format!("mode is {other}: see RINGFILE_ALLOCATE_..."))),
+    })
+}
+
+/// What a RINGFILE_ADVICE_... stands for.
+pub(crate) fn advice(advice: u32) -> Result<Advice> {
+    Ok(match advice {
+        RINGFILE_ADVICE_NORMAL => Advice::Normal,
+        RINGFILE_ADVICE_SEQUENTIAL => Advice::Sequential,
+        RINGFILE_ADVICE_RANDOM => Advice::Random,
+        RINGFILE_ADVICE_WILL_NEED => Advice::WillNeed,
+        RINGFILE_ADVICE_DONT_NEED => Advice::DontNeed,
+        other => return Err(Fault::invalid(format!("advice is {other}: see RINGFILE_ADVICE_..."))),
+    })
+}
+
 /// Allocates the blocks of a range of bytes, or gives them back, by `mode` (RINGFILE_ALLOCATE_...).
 ///
 /// Any thread. Blocks. Errors are those of fallocate(2): -ENOSPC, or -EOPNOTSUPP where the file system has no such mode.
@@ -118,14 +154,8 @@ pub extern "C" fn ringfile_allocate(
     length: u64,
 ) -> c_int {
     done(|| {
-        let mode = match mode {
-            RINGFILE_ALLOCATE_EXTEND => AllocateMode::Extend,
-            RINGFILE_ALLOCATE_KEEP_SIZE => AllocateMode::KeepSize,
-            RINGFILE_ALLOCATE_PUNCH_HOLE => AllocateMode::PunchHole,
-            RINGFILE_ALLOCATE_ZERO_RANGE => AllocateMode::ZeroRange,
-            other => return Err(Fault::invalid(format!("mode is {other}: see RINGFILE_ALLOCATE_..."))),
-        };
-        Ok(block_on(file::get(file)?.allocate(mode, offset, length))?)
+        let mode = allocate_mode(mode)?;
+        Ok(block_on(file::get(file)?.allocate(mode, offset, length))??)
     })
 }
 
@@ -134,7 +164,7 @@ pub extern "C" fn ringfile_allocate(
 /// Any thread. Blocks. Errors are those of ftruncate(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_truncate(file: *const ringfile_file, length: u64) -> c_int {
-    done(|| Ok(block_on(file::get(file)?.set_len(length))?))
+    done(|| Ok(block_on(file::get(file)?.set_len(length))??))
 }
 
 /// Tells the page cache what to expect of a range of bytes (RINGFILE_ADVICE_...); `length` 0 means to the end.
@@ -148,15 +178,8 @@ pub extern "C" fn ringfile_advise(
     advice: u32,
 ) -> c_int {
     done(|| {
-        let advice = match advice {
-            RINGFILE_ADVICE_NORMAL => Advice::Normal,
-            RINGFILE_ADVICE_SEQUENTIAL => Advice::Sequential,
-            RINGFILE_ADVICE_RANDOM => Advice::Random,
-            RINGFILE_ADVICE_WILL_NEED => Advice::WillNeed,
-            RINGFILE_ADVICE_DONT_NEED => Advice::DontNeed,
-            other => return Err(Fault::invalid(format!("advice is {other}: see RINGFILE_ADVICE_..."))),
-        };
-        Ok(block_on(file::get(file)?.advise(offset, length, advice))?)
+        let advice = self::advice(advice)?;
+        Ok(block_on(file::get(file)?.advise(offset, length, advice))??)
     })
 }
 
@@ -170,6 +193,6 @@ pub unsafe extern "C" fn ringfile_sync_directory(path: *const c_char) -> c_int {
     done(|| {
         // SAFETY: as the header says.
         let path = unsafe { raw::path(path) }?;
-        Ok(block_on(ringfile::sync_dir(path))?)
+        Ok(block_on(ringfile::sync_dir(path))??)
     })
 }

@@ -115,7 +115,7 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Fault {
 /// What went wrong last on this thread: what was being done, to which file, why it failed, and what to try. An empty text
 /// where nothing has. Never NULL. Belongs to the library: valid until the next call of the same thread that fails.
 ///
-/// Where one operation of many has failed (batches, reads, queues, ringfile_read_many), the text is that of the last
+/// Where one operation of many has failed (batches, queues, ringfile_read_many), the text is that of the last
 /// failed one whose result was taken. While a thread ends, in destructors of its locals and of pthread keys, there may be no
 /// text but one that says so. Never blocks, never fails.
 #[unsafe(no_mangle)]

@@ -34,7 +34,7 @@ extern "C" fn before() {
         let mut held = held.borrow_mut();
         held.push(file::hold());
         held.extend(pool::hold());
-        held.extend(local::hold());
+        held.push(local::hold());
         held.push(batch::hold());
         held.push(any_thread::hold());
         held.extend(memory::hold());

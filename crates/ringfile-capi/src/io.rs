@@ -4,25 +4,17 @@
 
 use std::ffi::{c_int, c_void};
 
-use ringfile::{Done, File, Queue, block_on};
+use libc::iovec;
+use ringfile::{Buffer, Done, File, Queue};
 
 use crate::error::{self, Fault, Result, call};
 use crate::file::{self, ringfile_file};
+use crate::local::{self, block_on};
 use crate::pool::{self, ringfile_buffer};
-use crate::{local, memory, raw};
+use crate::{memory, raw};
 
 /// Reads of one ringfile_read_many that are in flight at once.
 const AT_ONCE: usize = 256;
-
-/// A piece of memory of a vectored operation; as struct iovec.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ringfile_part {
-    /// Where it is.
-    pub data: *mut c_void,
-    /// Bytes.
-    pub length: usize,
-}
 
 /// One read of ringfile_read_many.
 #[repr(C)]
@@ -171,21 +163,21 @@ pub unsafe extern "C" fn ringfile_write_durable(
         let file = file::get(file)?;
         // SAFETY: the memory is there and nobody changes it until this returns, says the header; `block_on` waits.
         let buffer = unsafe { memory::at(data.cast_mut(), length) }?;
-        block_on(file.write_durable_at(buffer, offset)).map_err(ringfile::Error::from)?;
+        block_on(file.write_durable_at(buffer, offset))?.map_err(ringfile::Error::from)?;
         Ok(length as i64)
     })
 }
 
-/// The parts of a vectored operation, as buffers.
+/// The parts of a vectored operation, as buffers, and their length together.
 ///
 /// # Safety
 /// As [`raw::array`] and, for each part, [`memory::at`].
-unsafe fn buffers(parts: *const ringfile_part, count: usize) -> Result<(Vec<ringfile::Buffer>, usize)> {
+pub(crate) unsafe fn buffers(parts: *const iovec, count: usize) -> Result<(Vec<Buffer>, usize)> {
     // SAFETY: as the caller says.
     let parts = unsafe { raw::array(parts, count, "the parts") }?;
     // SAFETY: as the caller says.
-    let each = parts.iter().map(|part| unsafe { memory::at(part.data, part.length) });
-    let total = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.length));
+    let each = parts.iter().map(|part| unsafe { memory::at(part.iov_base, part.iov_len) });
+    let total = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len));
     let total = total.ok_or_else(|| Fault::invalid("the parts together have more bytes than any file"))?;
     Ok((each.collect::<Result<_>>()?, total))
 }
@@ -198,7 +190,7 @@ unsafe fn buffers(parts: *const ringfile_part, count: usize) -> Result<(Vec<ring
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_readv(
     file: *const ringfile_file,
-    parts: *const ringfile_part,
+    parts: *const iovec,
     count: usize,
     offset: u64,
 ) -> i64 {
@@ -206,7 +198,7 @@ pub unsafe extern "C" fn ringfile_readv(
         let file = file::get(file)?;
         // SAFETY: as the header says; `block_on` waits.
         let (buffers, _) = unsafe { buffers(parts, count) }?;
-        let read = block_on(file.read_vectored_at(buffers, offset)).map_err(ringfile::Error::from)?;
+        let read = block_on(file.read_vectored_at(buffers, offset))?.map_err(ringfile::Error::from)?;
         Ok(read.iter().map(|part| part.len() as i64).sum())
     })
 }
@@ -219,7 +211,7 @@ pub unsafe extern "C" fn ringfile_readv(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_writev(
     file: *const ringfile_file,
-    parts: *const ringfile_part,
+    parts: *const iovec,
     count: usize,
     offset: u64,
 ) -> i64 {
@@ -227,7 +219,7 @@ pub unsafe extern "C" fn ringfile_writev(
         let file = file::get(file)?;
         // SAFETY: as the header says; `block_on` waits.
         let (buffers, total) = unsafe { buffers(parts, count) }?;
-        block_on(file.write_vectored_at(buffers, offset)).map_err(ringfile::Error::from)?;
+        block_on(file.write_vectored_at(buffers, offset))?.map_err(ringfile::Error::from)?;
         Ok(total as i64)
     })
 }
@@ -262,7 +254,9 @@ fn read_many(queue: &mut Queue, file: &File, requests: &mut [ringfile_read_reque
             let request = &mut requests[next];
             // SAFETY: the memory is there and the read's alone until `ringfile_read_many` returns, says the header.
             match unsafe { memory::at(request.data, request.length) } {
-                Ok(buffer) => queue.read(file, buffer, request.offset, next as u64),
+                Ok(buffer) => {
+                    queue.read(file, buffer, request.offset, next as u64);
+                }
                 Err(fault) => {
                     request.result = fault.note();
                     (over, failed) = (over + 1, failed + 1);

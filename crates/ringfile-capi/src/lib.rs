@@ -21,7 +21,6 @@ mod memory;
 mod pool;
 mod queue;
 mod raw;
-mod reads;
 mod table;
 #[cfg(test)]
 mod tests;

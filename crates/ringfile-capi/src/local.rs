@@ -1,71 +1,48 @@
-//! What belongs to one thread: reads, queues, and the queue that blocking operations pass through.
+//! What belongs to one thread: queues, and the queue that blocking operations pass through.
 //!
 //! What always holds: a handle is used by the thread that made it, and by any other told apart from one that was closed;
 //! what a thread leaves open is closed with it, which waits for the kernel.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
-use ringfile::{AsyncReads, Queue};
+use ringfile::Queue;
 
 use crate::error::{Fault, Result};
 use crate::fork::Guard;
 use crate::table::Table;
 
-static READS: Table<()> = Table::new("ringfile_reads", 9);
+/// The handles of all threads.
 static QUEUES: Table<()> = Table::new("ringfile_queue", 11);
 
 /// Locks the handles, while the process forks.
-pub(crate) fn hold() -> [Guard; 2] {
-    [READS.hold(), QUEUES.hold()]
+pub(crate) fn hold() -> Guard {
+    QUEUES.hold()
 }
 
-/// A value of this thread's.
-pub(crate) struct Own<T: Local> {
+/// A queue of this thread's.
+pub(crate) struct Own {
     handle: *const (),
-    value: T,
+    queue: Queue,
 }
 
-impl<T: Local> Drop for Own<T> {
+impl Drop for Own {
     fn drop(&mut self) {
-        let _ = T::owners().remove(self.handle);
+        let _ = QUEUES.remove(self.handle);
     }
 }
-
-type List<T> = RefCell<Vec<Own<T>>>;
 
 thread_local! {
-    static OWN_READS: List<AsyncReads> = const { RefCell::new(Vec::new()) };
-    static OWN_QUEUES: List<Queue> = const { RefCell::new(Vec::new()) };
+    static OWN: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
     static BLOCKING: RefCell<Option<Queue>> = const { RefCell::new(None) };
+    /// The thread is the library's, and tells of the end of a batch.
+    static REPORTS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A type whose values belong to a thread.
-pub(crate) trait Local: Sized + 'static {
-    /// The handles of all threads.
-    fn owners() -> &'static Table<()>;
-
-    /// Those of this thread. `None` while the thread ends.
-    fn own<R>(look: impl FnOnce(&List<Self>) -> R) -> Option<R>;
-}
-
-impl Local for AsyncReads {
-    fn owners() -> &'static Table<()> {
-        &READS
-    }
-
-    fn own<R>(look: impl FnOnce(&List<Self>) -> R) -> Option<R> {
-        OWN_READS.try_with(look).ok()
-    }
-}
-
-impl Local for Queue {
-    fn owners() -> &'static Table<()> {
-        &QUEUES
-    }
-
-    fn own<R>(look: impl FnOnce(&List<Self>) -> R) -> Option<R> {
-        OWN_QUEUES.try_with(look).ok()
-    }
+/// Looks at this thread's queues. An error while the thread ends, and inside of another call.
+#[inline]
+fn own<R>(look: impl FnOnce(&mut Vec<Own>) -> Result<R>) -> Result<R> {
+    let looked = OWN.try_with(|list| look(&mut *list.try_borrow_mut().map_err(|_| inside())?));
+    looked.unwrap_or_else(|_| Err(ends()))
 }
 
 fn ends() -> Fault {
@@ -76,53 +53,71 @@ fn inside() -> Fault {
     Fault::new(libc::EDEADLK, "the call came from inside of another call of this thread")
 }
 
-/// Makes a value this thread's own.
-pub(crate) fn add<T: Local, H>(value: T) -> Result<*mut H> {
-    let handle: *mut H = T::owners().add(())?;
-    let own = Own { handle: handle.cast_const().cast(), value };
-    let added = T::own(|list| list.try_borrow_mut().map(|mut list| list.push(own)).map_err(|_| inside()));
-    added.unwrap_or_else(|| Err(ends())).map(|()| handle)
+/// Whether the calling thread may wait: an error inside of a batch's callback.
+pub(crate) fn may_wait() -> Result<()> {
+    if !REPORTS.try_with(Cell::get).unwrap_or(false) {
+        return Ok(());
+    }
+    let why =
+        "a batch's callback must not wait: the thread is the library's, and others' I/O would stand still";
+    Err(Fault::new(libc::EDEADLK, why))
 }
 
-/// Uses a value of this thread's.
+/// Calls a batch's callback, inside of which no call waits.
+pub(crate) fn report(call: impl FnOnce()) {
+    let _ = REPORTS.try_with(|reports| reports.set(true));
+    call();
+    let _ = REPORTS.try_with(|reports| reports.set(false));
+}
+
+/// Runs a future to its end.
+pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output> {
+    may_wait()?;
+    Ok(ringfile::block_on(future))
+}
+
+/// Makes a queue this thread's own.
+pub(crate) fn add<H>(queue: Queue) -> Result<*mut H> {
+    let handle: *mut H = QUEUES.add(())?;
+    let added = Own { handle: handle.cast_const().cast(), queue };
+    own(|list| {
+        list.push(added);
+        Ok(handle)
+    })
+}
+
+/// Uses a queue of this thread's.
 #[inline]
-pub(crate) fn with<T: Local, H, R>(handle: *const H, act: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
-    let used = T::own(|list| {
-        let mut list = list.try_borrow_mut().map_err(|_| inside())?;
-        match list.iter_mut().find(|own| own.handle == handle.cast()) {
-            Some(own) => act(&mut own.value),
-            None => Err(elsewhere::<T, H>(handle)),
-        }
-    });
-    used.unwrap_or_else(|| Err(ends()))
+pub(crate) fn with<H, R>(handle: *const H, act: impl FnOnce(&mut Queue) -> Result<R>) -> Result<R> {
+    own(|list| match list.iter_mut().find(|own| own.handle == handle.cast()) {
+        Some(own) => act(&mut own.queue),
+        None => Err(elsewhere(handle)),
+    })
 }
 
 #[cold]
-fn elsewhere<T: Local, H>(handle: *const H) -> Fault {
-    match T::owners().get(handle) {
+fn elsewhere<H>(handle: *const H) -> Fault {
+    match QUEUES.get(handle) {
         Err(closed) => closed,
-        Ok(_) => Fault::new(
+        Ok(()) => Fault::new(
             libc::EPERM,
             "the handle belongs to another thread: use it there, and one of your own here",
         ),
     }
 }
 
-/// Closes a value of this thread's: whoever drops what is given waits for the kernel.
-pub(crate) fn remove<T: Local, H>(handle: *const H) -> Result<Own<T>> {
-    let removed = T::own(|list| {
-        let mut list = list.try_borrow_mut().map_err(|_| inside())?;
-        match list.iter().position(|own| own.handle == handle.cast()) {
-            Some(at) => Ok(list.swap_remove(at)),
-            None => Err(elsewhere::<T, H>(handle)),
-        }
-    });
-    removed.unwrap_or_else(|| Err(ends()))
+/// Closes a queue of this thread's: whoever drops what is given waits for the kernel.
+pub(crate) fn remove<H>(handle: *const H) -> Result<Own> {
+    own(|list| match list.iter().position(|own| own.handle == handle.cast()) {
+        Some(at) => Ok(list.swap_remove(at)),
+        None => Err(elsewhere(handle)),
+    })
 }
 
 /// The queue that blocking operations of this thread pass through: empty before and after. Its ring stays, so that it is
 /// made and told of memory and files once. A thread that ends has one for each operation.
 pub(crate) fn blocking<R>(act: impl FnOnce(&mut Queue) -> Result<R>) -> Result<R> {
+    may_wait()?;
     let mut act = Some(act);
     let mut act = |queue: &mut Queue| act.take().map_or_else(|| Err(ends()), |act| act(queue));
     let used = BLOCKING.try_with(|queue| {

@@ -1,17 +1,19 @@
 //! Queues: submissions and completions apart, for a program with a loop of its own.
 
 use std::ffi::{c_int, c_void};
+use std::os::fd::IntoRawFd;
 use std::time::Duration;
 
-use ringfile::{File, Queue};
+use libc::iovec;
+use ringfile::{File, Queue, Token};
 
 use crate::batch::ringfile_result;
 use crate::error::{Fault, Result, call, done};
 use crate::file::{self, ringfile_file};
-use crate::io::number_or_errno;
-use crate::{local, memory, raw};
+use crate::io::{number, number_or_errno};
+use crate::{control, io, local, memory, raw};
 
-/// Reads, writes and syncs that are added, submitted together, and collected as they end.
+/// Operations that are added, submitted together, and collected as they end.
 pub struct ringfile_queue {
     _opaque: [u8; 0],
 }
@@ -19,9 +21,8 @@ pub struct ringfile_queue {
 /// Makes a queue for the calling thread, with room for `depth` open operations; more make it grow. `*queue` gets the
 /// handle, to be closed with ringfile_queue_free, or with the thread.
 ///
-/// The thread alone may use it, beside other queues, reads, batches and blocking calls of its own. Operations go through
-/// that thread's ring, and through no other thread. None allocates once as many were open together as ever are. Does not
-/// block.
+/// The thread alone may use it, beside other queues, batches and blocking calls of its own. Operations go through that
+/// thread's ring, and through no other thread. None allocates once as many were open together as ever are. Does not block.
 ///
 /// Pointers: `queue` points to where the handle is to go.
 #[unsafe(no_mangle)]
@@ -33,27 +34,45 @@ pub unsafe extern "C" fn ringfile_queue_create(depth: usize, queue: *mut *mut ri
         if depth > 1 << 20 {
             return Err(Fault::invalid(format!("a depth of {depth} fills no device: 4096 is plenty")));
         }
+        // Freeing it waits.
+        local::may_wait()?;
         let handle = local::add(Queue::with_capacity(depth))?;
         // SAFETY: as the header says.
         unsafe { raw::put(queue, handle, "where the queue is to go") }
     })
 }
 
+/// Adds an operation, and writes its token to where that is wanted.
+///
+/// # Safety
+/// `token` is null, or may be written to.
 #[inline]
-fn add(
+unsafe fn add(
     queue: *mut ringfile_queue,
     file: *const ringfile_file,
-    add: impl FnOnce(&mut Queue, &File) -> Result<()>,
+    token: *mut u64,
+    add: impl FnOnce(&mut Queue, &File) -> Result<Token>,
 ) -> c_int {
-    done(|| local::with(queue, |own: &mut Queue| file::with(file, |file| add(own, file))?))
+    done(|| {
+        let added = local::with(queue, |own| file::with(file, |file| add(own, file))?)?;
+        if !token.is_null() {
+            // SAFETY: it may be written to, says the caller.
+            unsafe { token.write(added.to_u64()) };
+        }
+        Ok(())
+    })
 }
 
-/// Adds a read of `length` bytes from `offset` into `data`. Nothing is begun before ringfile_queue_submit or
-/// ringfile_queue_wait. The memory is the library's until the result was taken.
+/// Adds a read of `length` bytes from `offset` into `data`. Nothing is begun before ringfile_queue_submit or a wait. The
+/// memory is the library's until the result was taken.
+///
+/// `user_data` comes back with the result. `*token`, where `token` is not NULL, gets the number that names the operation in
+/// this queue until its result was taken; it is never 0.
 ///
 /// The queue's own thread. Does not block.
 ///
-/// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file.
+/// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `token` is NULL or points to
+/// where the token is to go.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_queue_read(
     queue: *mut ringfile_queue,
@@ -62,17 +81,19 @@ pub unsafe extern "C" fn ringfile_queue_read(
     length: usize,
     offset: u64,
     user_data: u64,
+    token: *mut u64,
 ) -> c_int {
-    add(queue, file, |queue, file| {
-        // SAFETY: the memory is there and the operation's alone until its result was taken, says the header.
-        queue.read(file, unsafe { memory::at(data, length) }?, offset, user_data);
-        Ok(())
-    })
+    // SAFETY: the token as the header says; the memory is there and the operation's alone until its result was taken.
+    unsafe {
+        add(queue, file, token, |queue, file| {
+            Ok(queue.read(file, memory::at(data, length)?, offset, user_data))
+        })
+    }
 }
 
 /// Adds a write of `length` bytes from `data` at `offset`; in all else as ringfile_queue_read.
 ///
-/// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file.
+/// Pointers: as ringfile_queue_read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_queue_write(
     queue: *mut ringfile_queue,
@@ -81,38 +102,186 @@ pub unsafe extern "C" fn ringfile_queue_write(
     length: usize,
     offset: u64,
     user_data: u64,
+    token: *mut u64,
 ) -> c_int {
-    add(queue, file, |queue, file| {
-        // SAFETY: the memory is there and nobody changes it until its result was taken, says the header.
-        queue.write(file, unsafe { memory::at(data.cast_mut(), length) }?, offset, user_data);
-        Ok(())
-    })
+    // SAFETY: the token as the header says; the memory is there and unchanged until the result was taken.
+    unsafe {
+        add(queue, file, token, |queue, file| {
+            Ok(queue.write(file, memory::at(data.cast_mut(), length)?, offset, user_data))
+        })
+    }
 }
 
-/// Adds an fdatasync, which covers the writes that have ended when it is submitted. The queue's own thread; does not block.
+/// Adds a write that is durable when it ends (RWF_DSYNC); in all else as ringfile_queue_write. A failure is remembered, see
+/// ringfile_sync_data.
+///
+/// Pointers: as ringfile_queue_read.
 #[unsafe(no_mangle)]
-pub extern "C" fn ringfile_queue_sync_data(
+pub unsafe extern "C" fn ringfile_queue_write_durable(
+    queue: *mut ringfile_queue,
+    file: *const ringfile_file,
+    data: *const c_void,
+    length: usize,
+    offset: u64,
+    user_data: u64,
+    token: *mut u64,
+) -> c_int {
+    // SAFETY: as for a write.
+    unsafe {
+        add(queue, file, token, |queue, file| {
+            Ok(queue.write_durable(file, memory::at(data.cast_mut(), length)?, offset, user_data))
+        })
+    }
+}
+
+/// Adds a read from `offset` into several parts, one after another; in all else as ringfile_queue_read. The array of parts
+/// is read here, and may go when this returns. Allocates.
+///
+/// Pointers: `count` parts at `parts`, and memory for each until the result was taken, as at the top of this file; `token` as
+/// ringfile_queue_read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_readv(
+    queue: *mut ringfile_queue,
+    file: *const ringfile_file,
+    parts: *const iovec,
+    count: usize,
+    offset: u64,
+    user_data: u64,
+    token: *mut u64,
+) -> c_int {
+    // SAFETY: as for a read, with the memory of each part.
+    unsafe {
+        add(queue, file, token, |queue, file| {
+            Ok(queue.read_vectored(file, io::buffers(parts, count)?.0, offset, user_data))
+        })
+    }
+}
+
+/// Adds a write of several parts, one after another, at `offset`; in all else as ringfile_queue_readv.
+///
+/// Pointers: as ringfile_queue_readv.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_writev(
+    queue: *mut ringfile_queue,
+    file: *const ringfile_file,
+    parts: *const iovec,
+    count: usize,
+    offset: u64,
+    user_data: u64,
+    token: *mut u64,
+) -> c_int {
+    // SAFETY: as for a write, with the memory of each part.
+    unsafe {
+        add(queue, file, token, |queue, file| {
+            Ok(queue.write_vectored(file, io::buffers(parts, count)?.0, offset, user_data))
+        })
+    }
+}
+
+/// Adds an fdatasync, which covers the writes that have ended when it is submitted. `token` as ringfile_queue_read. The
+/// queue's own thread; does not block.
+///
+/// Pointers: `token` is NULL or points to where the token is to go.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_sync_data(
     queue: *mut ringfile_queue,
     file: *const ringfile_file,
     user_data: u64,
+    token: *mut u64,
 ) -> c_int {
-    add(queue, file, |queue, file| {
-        queue.sync_data(file, user_data);
-        Ok(())
-    })
+    // SAFETY: as the header says.
+    unsafe { add(queue, file, token, |queue, file| Ok(queue.sync_data(file, user_data))) }
 }
 
 /// Adds an fsync; in all else as ringfile_queue_sync_data.
+///
+/// Pointers: as ringfile_queue_sync_data.
 #[unsafe(no_mangle)]
-pub extern "C" fn ringfile_queue_sync_all(
+pub unsafe extern "C" fn ringfile_queue_sync_all(
     queue: *mut ringfile_queue,
     file: *const ringfile_file,
     user_data: u64,
+    token: *mut u64,
 ) -> c_int {
-    add(queue, file, |queue, file| {
-        queue.sync_all(file, user_data);
-        Ok(())
-    })
+    // SAFETY: as the header says.
+    unsafe { add(queue, file, token, |queue, file| Ok(queue.sync_all(file, user_data))) }
+}
+
+/// Adds the writing of a range's dirty pages, as ringfile_sync_range. `flags`: RINGFILE_SYNC_RANGE_WRITE starts it, all three
+/// RINGFILE_SYNC_RANGE_... wait until the pages are written, and others are -EINVAL. In all else as ringfile_queue_sync_data.
+///
+/// Pointers: as ringfile_queue_sync_data.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_sync_range(
+    queue: *mut ringfile_queue,
+    file: *const ringfile_file,
+    offset: u64,
+    length: u64,
+    flags: u32,
+    user_data: u64,
+    token: *mut u64,
+) -> c_int {
+    let sync = |queue: &mut Queue, file: &File| {
+        Ok(queue.sync_range(file, offset, length, control::range_sync(flags)?, user_data))
+    };
+    // SAFETY: as the header says.
+    unsafe { add(queue, file, token, sync) }
+}
+
+/// Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...); in all else as
+/// ringfile_queue_sync_data.
+///
+/// Pointers: as ringfile_queue_sync_data.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_allocate(
+    queue: *mut ringfile_queue,
+    file: *const ringfile_file,
+    mode: u32,
+    offset: u64,
+    length: u64,
+    user_data: u64,
+    token: *mut u64,
+) -> c_int {
+    let allocate = |queue: &mut Queue, file: &File| {
+        Ok(queue.allocate(file, control::allocate_mode(mode)?, offset, length, user_data))
+    };
+    // SAFETY: as the header says.
+    unsafe { add(queue, file, token, allocate) }
+}
+
+/// Adds a change of the file's size, as ringfile_truncate; in all else as ringfile_queue_sync_data.
+///
+/// Pointers: as ringfile_queue_sync_data.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_truncate(
+    queue: *mut ringfile_queue,
+    file: *const ringfile_file,
+    length: u64,
+    user_data: u64,
+    token: *mut u64,
+) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { add(queue, file, token, |queue, file| Ok(queue.set_len(file, length, user_data))) }
+}
+
+/// Adds advice for the page cache, as ringfile_advise (RINGFILE_ADVICE_...); in all else as ringfile_queue_sync_data.
+///
+/// Pointers: as ringfile_queue_sync_data.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_advise(
+    queue: *mut ringfile_queue,
+    file: *const ringfile_file,
+    offset: u64,
+    length: u64,
+    advice: u32,
+    user_data: u64,
+    token: *mut u64,
+) -> c_int {
+    let advise = |queue: &mut Queue, file: &File| {
+        Ok(queue.advise(file, offset, length, control::advice(advice)?, user_data))
+    };
+    // SAFETY: as the header says.
+    unsafe { add(queue, file, token, advise) }
 }
 
 /// Begins what was added, in one system call where that is many, and takes in what has ended. What is wrong with an
@@ -122,7 +291,7 @@ pub extern "C" fn ringfile_queue_sync_all(
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_submit(queue: *mut ringfile_queue) -> c_int {
     done(|| {
-        local::with(queue, |own: &mut Queue| {
+        local::with(queue, |own| {
             own.submit();
             Ok(())
         })
@@ -148,7 +317,7 @@ pub unsafe extern "C" fn ringfile_queue_wait(
         // SAFETY: as the header says.
         let results = unsafe { raw::array_mut(results, room, "where the results are to go") }?;
         let timeout = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
-        local::with(queue, |own: &mut Queue| {
+        local::with(queue, |own| {
             own.wait(at_least.min(room), timeout);
             let mut taken = 0;
             for to in results {
@@ -161,10 +330,88 @@ pub unsafe extern "C" fn ringfile_queue_wait(
     })
 }
 
+fn names_none() -> Fault {
+    Fault::invalid("the token names no operation of this queue, or its result was taken")
+}
+
+/// Begins what was added, waits for one operation, and takes its result: the number or the negative errno that
+/// ringfile_result has. The memory is the caller's again, and the token names nothing any more.
+///
+/// The queue's own thread. Blocks. -EINVAL, and an error text that says so: the token names no operation of this queue, or
+/// its result was taken.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_queue_wait_for(queue: *mut ringfile_queue, token: u64) -> i64 {
+    call(|| local::with(queue, |own| number(own.wait_by(Token::from_u64(token))?)))
+}
+
+/// Takes the result of one operation that has ended, as ringfile_queue_wait_for. -EAGAIN, and nothing is taken, where it has
+/// not ended.
+///
+/// The queue's own thread. Does not block, and begins nothing: see ringfile_queue_submit.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_queue_take(queue: *mut ringfile_queue, token: u64) -> i64 {
+    let token = Token::from_u64(token);
+    call(|| {
+        local::with(queue, |own| match own.take_by(token) {
+            Some(done) => Ok(number_or_errno(done)),
+            None if own.contains(token) => Err(Fault::new(libc::EAGAIN, "the operation has not ended")),
+            None => Err(names_none()),
+        })
+    })
+}
+
+/// Whether an operation has ended: 1 or 0. -EINVAL as ringfile_queue_wait_for. The queue's own thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_queue_is_done(queue: *mut ringfile_queue, token: u64) -> c_int {
+    let token = Token::from_u64(token);
+    call(|| {
+        local::with(queue, |own| {
+            if !own.contains(token) {
+                return Err(names_none());
+            }
+            Ok(i64::from(own.is_done(token)))
+        })
+    }) as c_int
+}
+
+/// Asks for the cancellation of an operation: 1, or 0 where it has ended. Its result still comes, exactly once: what was
+/// done by then, or -ECANCELED. Until it was taken, the memory is the library's.
+///
+/// What was not submitted is never carried out. What waits for a pipe or a socket, or has not begun, is cancelled; what a
+/// disk has begun runs to its end.
+///
+/// The queue's own thread. Does not block; ringfile_queue_wait_for waits. -EINVAL as there.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_queue_cancel(queue: *mut ringfile_queue, token: u64) -> c_int {
+    let token = Token::from_u64(token);
+    call(|| {
+        local::with(queue, |own| {
+            if !own.contains(token) {
+                return Err(names_none());
+            }
+            Ok(i64::from(own.cancel(token)))
+        })
+    }) as c_int
+}
+
+/// A descriptor that is readable whenever a result can be taken without waiting, or the kernel has one: a source for
+/// epoll(7), poll(2) or another io_uring, beside sockets and timers. When it is readable, call ringfile_queue_wait with a
+/// timeout of 0, or ringfile_queue_submit and ringfile_queue_take.
+///
+/// It is level-triggered. It may be readable for nothing, never the other way round, whatever else of the thread collects the
+/// completion. It tells of operations that were submitted. There is nothing to read from it. Each call makes one of its own,
+/// the caller's, with FD_CLOEXEC: close(2) it, before or after the queue is closed. Beside a closed queue it tells nothing.
+///
+/// The queue's own thread. Does not block. Errors are those of epoll_create1(2) and eventfd(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_queue_descriptor(queue: *mut ringfile_queue) -> c_int {
+    call(|| local::with(queue, |own| Ok(i64::from(own.descriptor()?.into_raw_fd())))) as c_int
+}
+
 /// How many operations were added whose results were not taken. The queue's own thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_open(queue: *const ringfile_queue) -> i64 {
-    call(|| local::with(queue, |own: &mut Queue| Ok(own.len() as i64)))
+    call(|| local::with(queue, |own| Ok(own.len() as i64)))
 }
 
 /// Cancels what the kernel still can, waits until it is done with all memory, and closes the handle. Results that were not
@@ -173,5 +420,5 @@ pub extern "C" fn ringfile_queue_open(queue: *const ringfile_queue) -> i64 {
 /// The queue's own thread. Blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_free(queue: *mut ringfile_queue) -> c_int {
-    done(|| local::remove::<Queue, _>(queue).map(drop))
+    done(|| local::remove(queue).map(drop))
 }

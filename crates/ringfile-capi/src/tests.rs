@@ -8,6 +8,8 @@ mod header;
 mod logs;
 mod misuse;
 mod operations;
+mod queues;
+mod started;
 
 use std::ffi::{CStr, CString, c_void};
 use std::path::Path;

@@ -106,7 +106,7 @@ pub use file::{
     Advice, Alignment, AllocateMode, Control, Durability, File, Io, IoVectored, Next, OpenOptions, RangeSync,
     Reader, WriteDurable, sync_dir,
 };
-pub use many::{AnyBuffer, Batch, BatchRun, Done, Queue, Token};
+pub use many::{AnyBuffer, Batch, BatchRun, Done, Queue, StartedBatch, Token};
 pub use memory::{
     Buffer, ClassMetrics, GetBuffer, HugePages, IoBuf, IoBufMut, Pool, PoolBuilder, PoolError, PoolMetrics,
     RegisteredMemory, StableMemory, WhenFull,

@@ -442,7 +442,8 @@ fn many_inline_operations_leave_others_their_turn() {
             break results;
         }
     };
-    assert!((5..20).contains(&polls), "{polls}");
+    // By time: 16 µs a turn, and the clock is read after every fourth.
+    assert!((5..=250).contains(&polls), "{polls}");
     assert!(results.iter().all(|done| done.result.is_ok()));
 }
 

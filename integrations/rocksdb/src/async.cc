@@ -69,6 +69,14 @@ void AsyncRead::Poll(const std::vector<void*>& handles) {
 }
 
 void AsyncRead::Abort(const std::vector<void*>& handles) {
+    // All of them before any is waited for, so that the device may drop them together.
+    for (void* handle : handles) {
+        auto* read = static_cast<AsyncRead*>(handle);
+        if (read != nullptr && read->read_ != nullptr) {
+            // Where another thread waits for it, it ends by itself.
+            ringfile_async_read_cancel(read->read_);
+        }
+    }
     for (void* handle : handles) {
         auto* read = static_cast<AsyncRead*>(handle);
         if (read != nullptr && read->read_ != nullptr) {

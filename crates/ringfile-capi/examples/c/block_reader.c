@@ -71,22 +71,23 @@ static int use_block(const void *block, uint64_t number);
 /* Step 3: a scan that has the next blocks read while it uses this one. */
 static int scan(const ringfile_file *file, unsigned char *const frames[], size_t ahead)
 {
-    ringfile_reads *reads;
-    uint64_t handles[FRAMES];
-    int result = ringfile_reads_create(&reads);
+    ringfile_queue *queue;
+    uint64_t tokens[FRAMES];
+    int result = ringfile_queue_create(ahead, &queue);
     if (result < 0) {
         return result;
     }
     for (uint64_t next = 0, number = 0; result == 0 && number < BLOCKS; number++) {
         for (; result == 0 && next < BLOCKS && next < number + ahead; next++) {
-            result = ringfile_reads_start(reads, file, frames[next % ahead], BLOCK, next * BLOCK, &handles[next % ahead]);
+            uint64_t at = next % ahead;
+            result = ringfile_queue_read(queue, file, frames[at], BLOCK, next * BLOCK, next, &tokens[at]);
         }
         if (result == 0) {
-            int64_t got = ringfile_reads_wait(reads, handles[number % ahead]);
+            int64_t got = ringfile_queue_wait_for(queue, tokens[number % ahead]); /* submits what was added */
             result = got < 0 ? (int)got : got < BLOCK ? -EIO : use_block(frames[number % ahead], number);
         }
     }
-    ringfile_reads_free(reads); /* waits for what is under way: the frames are the engine's again */
+    ringfile_queue_free(queue); /* waits for what is under way: the frames are the engine's again */
     return result;
 }
 
@@ -102,7 +103,7 @@ static int serve(const ringfile_file *file, unsigned char *const frames[], size_
     }
     for (; result == 0 && begun < depth; begun++) {
         numbers[begun] = begun * 7 % BLOCKS;
-        result = ringfile_queue_read(queue, file, frames[begun], BLOCK, numbers[begun] * BLOCK, begun);
+        result = ringfile_queue_read(queue, file, frames[begun], BLOCK, numbers[begun] * BLOCK, begun, NULL);
     }
     while (result == 0 && ended < total) {
         /* A millisecond at most, so that the loop gets to its other work; 0 only looks. */
@@ -113,7 +114,7 @@ static int serve(const ringfile_file *file, unsigned char *const frames[], size_
             result = results[at].result == BLOCK ? use_block(frames[frame], numbers[frame]) : -EIO;
             if (result == 0 && begun < total) {
                 numbers[frame] = begun++ * 7 % BLOCKS;
-                result = ringfile_queue_read(queue, file, frames[frame], BLOCK, numbers[frame] * BLOCK, frame);
+                result = ringfile_queue_read(queue, file, frames[frame], BLOCK, numbers[frame] * BLOCK, frame, NULL);
             }
         }
     }

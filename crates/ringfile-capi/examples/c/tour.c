@@ -1,6 +1,6 @@
 /*
  * A tour of the C interface: a pool and a page, a batch with a barrier, memory of the program's own that is registered,
- * many reads in one call, reads with handles, a queue, counts, errors. Each part checks what it got.
+ * many reads in one call, reads by token, a queue, counts, errors. Each part checks what it got.
  *
  * Usage: tour [FOLDER], where a file is made and removed; the current folder by default.
  */
@@ -104,20 +104,26 @@ static void read_many(ringfile_file *file, unsigned char *cache)
 }
 
 /* Start, do something else, wait; or change one's mind. */
-static void read_with_handles(ringfile_file *file, unsigned char *cache)
+static void read_by_token(ringfile_file *file, unsigned char *cache)
 {
-    ringfile_reads *reads;
+    ringfile_queue *queue;
     uint64_t first, second;
-    CHECK(ringfile_reads_create(&reads));
-    CHECK(ringfile_reads_start(reads, file, cache, PAGE, 3 * PAGE, &first));
-    CHECK(ringfile_reads_start(reads, file, cache + PAGE, PAGE, 4 * PAGE, &second));
-    EXPECT(CHECK(ringfile_reads_poll(reads, 1, 1)) >= 1);
-    EXPECT(CHECK(ringfile_reads_wait(reads, first)) == PAGE && is_page(cache, 3));
-    /* When this returns, the memory is free again, whatever came of the read. */
-    int64_t aborted = ringfile_reads_abort(reads, second);
-    EXPECT(aborted == PAGE || aborted == -ECANCELED);
-    EXPECT(ringfile_reads_wait(reads, second) == -EINVAL);
-    CHECK(ringfile_reads_free(reads));
+    CHECK(ringfile_queue_create(2, &queue));
+    CHECK(ringfile_queue_read(queue, file, cache, PAGE, 3 * PAGE, 3, &first));
+    CHECK(ringfile_queue_read(queue, file, cache + PAGE, PAGE, 4 * PAGE, 4, &second));
+    CHECK(ringfile_queue_submit(queue));
+    EXPECT(CHECK(ringfile_queue_wait_for(queue, first)) == PAGE && is_page(cache, 3));
+    /* It may have ended by then. When it was waited for, the memory is free again, whatever came of the read. */
+    CHECK(ringfile_queue_cancel(queue, second));
+    int64_t cancelled = ringfile_queue_wait_for(queue, second);
+    EXPECT(cancelled == PAGE || cancelled == -ECANCELED);
+    EXPECT(ringfile_queue_wait_for(queue, second) == -EINVAL);
+    /* Two pages in one operation, the second first. */
+    struct iovec parts[] = {{cache + PAGE, PAGE}, {cache, PAGE}};
+    CHECK(ringfile_queue_readv(queue, file, parts, 2, 5 * PAGE, 5, &first));
+    EXPECT(CHECK(ringfile_queue_wait_for(queue, first)) == 2 * PAGE);
+    EXPECT(is_page(cache + PAGE, 5) && is_page(cache, 6));
+    CHECK(ringfile_queue_free(queue));
 }
 
 /* The loop of a program that keeps a number of operations in flight. */
@@ -131,7 +137,7 @@ static void queue(ringfile_file *file, unsigned char *cache)
     while (ended < TOTAL) {
         for (; begun < TOTAL && begun - ended < DEPTH; begun++) {
             uint64_t page = begun * 13 % PAGES;
-            CHECK(ringfile_queue_read(queue, file, cache + page * PAGE, PAGE, page * PAGE, page));
+            CHECK(ringfile_queue_read(queue, file, cache + page * PAGE, PAGE, page * PAGE, page, NULL));
         }
         int64_t taken = CHECK(ringfile_queue_wait(queue, results, DEPTH, 1, -1));
         for (int64_t at = 0; at < taken; at++) {
@@ -140,7 +146,7 @@ static void queue(ringfile_file *file, unsigned char *cache)
         }
         ended += (uint64_t)taken;
     }
-    CHECK(ringfile_queue_sync_all(queue, file, 7));
+    CHECK(ringfile_queue_sync_all(queue, file, 7, NULL));
     EXPECT(CHECK(ringfile_queue_wait(queue, results, DEPTH, 1, 10000000000)) == 1);
     EXPECT(results[0].user_data == 7 && results[0].result == 0);
     EXPECT(CHECK(ringfile_queue_wait(queue, results, DEPTH, 1, -1)) == 0);
@@ -198,7 +204,7 @@ int main(int argc, char **argv)
     EXPECT(CHECK(ringfile_size(file)) == PAGES * PAGE);
     read_one(pool, file);
     read_many(file, cache);
-    read_with_handles(file, cache);
+    read_by_token(file, cache);
     queue(file, cache);
     errors(file);
     tell();

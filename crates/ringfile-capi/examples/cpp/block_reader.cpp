@@ -92,18 +92,20 @@ class prefetch {
 public:
     void start(const ring_reader& reader, std::uint64_t number, std::byte* frame) {
         number_ = number;
-        handle_ = reads_.start(reader.file(), frame, block_size, number * block_size);
+        token_ = queue_.read(reader.file(), frame, block_size, number * block_size, number);
+        queue_.submit();
     }
-    void wait() { ring_reader::check(number_, reads_.wait(handle_)); }
+    void wait() { ring_reader::check(number_, queue_.wait_for(token_)); }
     // When it returns, the frame is free, whatever came of the read.
     void give_up() {
         std::error_code cancelled;
-        reads_.abort(handle_, cancelled);
+        queue_.cancel(token_);
+        queue_.wait_for(token_, cancelled);
     }
 
 private:
-    ringfile::reads reads_ = ringfile::reads::create();
-    std::uint64_t number_ = 0, handle_ = 0;
+    ringfile::queue queue_ = ringfile::queue::create(1);
+    std::uint64_t number_ = 0, token_ = 0;
 };
 
 // A loop that keeps as many reads in flight as there are frames. `use` gets each block when it is there.

@@ -2,12 +2,15 @@
 // both ways to hear of an error, on what is open and on what is not.
 //
 // Usage: control [FOLDER], where a file is made and removed; the current folder by default.
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -74,7 +77,7 @@ bool is_full_of(const std::vector<char>& data, char of) {
 
 void change_a_file(ringfile::file& file) {
     std::vector<char> first(page_size, 'a'), second(page_size, 'b');
-    const ringfile_part parts[] = {{first.data(), first.size()}, {second.data(), second.size()}};
+    const struct iovec parts[] = {{first.data(), first.size()}, {second.data(), second.size()}};
     twice(file, FORMS(writev, parts, 2, 0));
     std::fill(first.begin(), first.end(), '\0');
     std::fill(second.begin(), second.end(), '\0');
@@ -119,35 +122,115 @@ void read_on_any_thread(const ringfile::file& file) {
     expect(error == std::errc::bad_file_descriptor, "a result is taken once");
     ringfile::async_read::start(ringfile::file(), data.data(), page_size, 0, error);
     expect(error == std::errc::bad_file_descriptor, "no file");
+    // It was too late, or in time.
+    auto cancelled = ringfile::async_read::start(file, data.data(), page_size, 0);
+    twice(cancelled, FORMS_OF_NONE(cancel));
+    got = cancelled.wait(error);
+    expect(error ? error == std::errc::operation_canceled : got == page_size, "a read that was cancelled");
     // Waited for where it goes.
     ringfile::async_read::start(file, data.data(), page_size, 0);
     expect(is_full_of(data, 'a') && !ringfile::async_read().is_done(), "a read that nobody waited for");
 }
 
-void read_with_handles(const ringfile::file& file) {
+void read_by_token(const ringfile::file& file) {
     std::vector<char> data(page_size);
-    std::error_code failure;
-    auto reads = ringfile::reads::create();
-    expect(!reads.close() && !reads, "closed");
-    reads = ringfile::reads::create(failure);
-    expect(!failure, "reads with a code");
-    const auto begin = [&] { return reads.start(file, data.data(), page_size, 0); };
-    std::uint64_t read = begin();
-    expect(reads.poll(1, true) == 1 && reads.is_done(read) && reads.take(read) == page_size, "taken");
     std::error_code error;
-    read = reads.start(file, data.data(), page_size, 0, error);
-    expect(reads.poll(1, true, error) == 1 && reads.take(read, error) == page_size && !error, "taken with a code");
-    reads.take(read, error);
-    expect(error == std::errc::resource_unavailable_try_again, "there is nothing to take");
-    expect(reads.wait(begin()) == page_size && reads.wait(begin(), error) == page_size && !error, "waited for");
-    try {
-        expect(reads.abort(begin()) == page_size, "it was too late");
-    } catch (const std::system_error& thrown) {
-        expect(thrown.code() == std::errc::operation_canceled, "or in time");
+    auto queue = ringfile::queue::create(1);
+    expect(!queue.close() && !queue, "closed");
+    queue = ringfile::queue::create(1, error);
+    expect(!error, "a queue with a code");
+    const auto begin = [&] { return queue.read(file, data.data(), page_size, 0, 1); };
+    std::uint64_t token = begin();
+    queue.wait(nullptr, 0, 0);
+    while (!queue.is_done(token)) {
+        queue.submit();
     }
-    const std::size_t bytes = reads.abort(begin(), error);
-    expect(error ? error == std::errc::operation_canceled : bytes == page_size, "either");
-    twice(reads, FORMS(poll, 0, false));
+    expect(queue.take(token) == page_size, "taken");
+    queue.take(token, error);
+    expect(error == std::errc::invalid_argument, "a result is taken once");
+    token = queue.read(file, data.data(), page_size, 0, 1, error);
+    queue.take(token, error);
+    expect(error == std::errc::resource_unavailable_try_again, "it has not begun");
+    expect(queue.wait_for(token, error) == page_size && !error, "waited for with a code");
+    expect(queue.wait_for(begin()) == page_size, "waited for");
+    token = begin();
+    expect(queue.cancel(token), "asked for");
+    queue.wait_for(token, error);
+    expect(error == std::errc::operation_canceled, "in time");
+    token = begin();
+    expect(queue.cancel(token, error) && !error, "asked for with a code");
+    queue.submit();
+    expect(queue.is_done(token, error) && !error, "it was never begun");
+    try {
+        queue.take(token);
+        expect(false, "it was cancelled");
+    } catch (const std::system_error& thrown) {
+        expect(thrown.code() == std::errc::operation_canceled, "in words");
+    }
+    expect(!ringfile::queue().cancel(token, error) && error == std::errc::bad_file_descriptor, "no queue");
+    const int waits = queue.descriptor(), also = queue.descriptor(error);
+    expect(waits >= 0 && also >= 0 && !error && close(waits) == 0 && close(also) == 0, "descriptors");
+    expect(ringfile::queue().descriptor(error) == -1 && error, "the descriptor of nothing");
+}
+
+void change_a_file_by_queue_and_batch(const ringfile::file& file) {
+    std::vector<char> first(page_size, 'e'), second(page_size, 'f');
+    const struct iovec parts[] = {{first.data(), first.size()}, {second.data(), second.size()}};
+    auto queue = ringfile::queue::create(1);
+    auto batch = ringfile::batch::create();
+    const auto begin = [&](auto& to, auto... code) {
+        const std::uint64_t added[] = {
+            to.writev(file, parts, 2, 0, 1, code...), to.write_durable(file, first.data(), page_size, 0, 2, code...),
+            to.allocate(file, RINGFILE_ALLOCATE_KEEP_SIZE, 0, page_size, 3, code...),
+            to.truncate(file, 2 * page_size, 4, code...), to.advise(file, 0, 0, RINGFILE_ADVICE_NORMAL, 5, code...),
+            to.sync_range(file, 0, 0, RINGFILE_SYNC_RANGE_WRITE, 6, code...)};
+        return std::vector<std::uint64_t>(std::begin(added), std::end(added));
+    };
+    std::error_code error;
+    const auto with_code = [&](auto& to) { return begin(to, std::ref(error)); };
+    for (const auto& tokens : {begin(queue), with_code(queue)}) {
+        const std::size_t moved[] = {2 * page_size, page_size, 0, 0, 0, 0};
+        for (std::size_t at = 0; at < tokens.size(); at++) {
+            expect(queue.wait_for(tokens[at]) == moved[at], "an operation of the queue");
+        }
+    }
+    expect(queue.wait_for(queue.readv(file, parts, 2, 0, 6)) == 2 * page_size, "two pages");
+    expect(queue.wait_for(queue.readv(file, parts, 2, 0, 6, error)) == 2 * page_size && !error, "two pages");
+    expect(is_full_of(first, 'e') && is_full_of(second, 'f'), "the parts in their order");
+    expect(begin(batch).back() == 5 && with_code(batch).back() == 11 && !error, "indices");
+    batch.barrier();
+    expect(batch.readv(file, parts, 2, 0) == 12 && batch.readv(file, parts, 2, 0, 7, error) == 13, "more of them");
+    expect(batch.run() == 0 && batch.results()[13].result == 2 * static_cast<int>(page_size), "it ran");
+    expect(is_full_of(first, 'e') && is_full_of(second, 'f'), "the parts in their order");
+}
+
+void start_a_batch(const ringfile::file& file) {
+    std::vector<char> data(page_size);
+    auto batch = ringfile::batch::create();
+    const int ended = eventfd(0, EFD_CLOEXEC);
+    std::uint64_t times = 0;
+    std::error_code error;
+    const auto tell = [](void* context, std::int64_t failed) {
+        const std::uint64_t once = failed == 0 ? 1 : 1000;
+        static_cast<void>(!write(*static_cast<int*>(context), &once, sizeof once));
+    };
+    int reports = ended;
+    const auto wait = [&] { return read(ended, &times, sizeof times) == sizeof times && times == 1; };
+    for (int form = 0; form < 4; form++) {
+        batch.read(file, data.data(), page_size, 0);
+        switch (form) {
+            case 0: batch.start(tell, &reports); break;
+            case 1: batch.start(tell, &reports, error); break;
+            case 2: batch.start_eventfd(ended); break;
+            default: batch.start_eventfd(ended, error); break;
+        }
+        expect(!error && wait() && batch.results()[0].result == static_cast<int>(page_size), "the end was told");
+    }
+    twice(batch, FORMS_OF_NONE(cancel));
+    ringfile::batch().start(tell, &reports, error);
+    expect(error == std::errc::bad_file_descriptor, "no batch");
+    batch.start_eventfd(-1, error);
+    expect(error == std::errc::bad_file_descriptor && close(ended) == 0, "no eventfd");
 }
 
 void run_a_batch(const ringfile::file& file) {
@@ -296,8 +379,10 @@ void run(const std::string& folder) {
     std::fill_n(pages.begin() + page_size, page_size, 'b');
     file.write(pages.data(), pages.size(), 0);
     read_on_any_thread(file);
-    read_with_handles(file);
+    read_by_token(file);
+    change_a_file_by_queue_and_batch(file);
     run_a_batch(file);
+    start_a_batch(file);
     run_a_queue(file);
     use_memory(file);
     set_and_count(folder);

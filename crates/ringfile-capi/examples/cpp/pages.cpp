@@ -1,4 +1,4 @@
-// Pages of a database by the C++ header: a pool, a batch, many reads in one call, reads with handles, a queue, and both
+// Pages of a database by the C++ header: a pool, a batch, many reads in one call, reads by token, a queue, and both
 // ways to hear of an error. Each part checks what it got.
 //
 // Usage: pages [FOLDER], where a file is made and removed; the current folder by default.
@@ -64,13 +64,15 @@ void read_many(const ringfile::file& file, std::vector<std::byte>& cache) {
     }
 }
 
-void read_with_handles(const ringfile::file& file, std::vector<std::byte>& cache) {
-    auto reads = ringfile::reads::create();
-    const std::uint64_t first = reads.start(file, cache.data(), page_size, 3 * page_size);
-    const std::uint64_t second = reads.start(file, cache.data() + page_size, page_size, 4 * page_size);
-    expect(reads.wait(first) == page_size && is_page(cache.data(), 3), "the first read");
+void read_by_token(const ringfile::file& file, std::vector<std::byte>& cache) {
+    auto queue = ringfile::queue::create(2);
+    const std::uint64_t first = queue.read(file, cache.data(), page_size, 3 * page_size, 3);
+    const std::uint64_t second = queue.read(file, cache.data() + page_size, page_size, 4 * page_size, 4);
+    queue.submit();
+    expect(queue.wait_for(first) == page_size && is_page(cache.data(), 3), "the first read");
+    queue.cancel(second);
     std::error_code error;
-    const std::size_t bytes = reads.abort(second, error);
+    const std::size_t bytes = queue.wait_for(second, error);
     expect(error ? error == std::errc::operation_canceled : bytes == page_size, "read or cancelled");
 }
 
@@ -118,7 +120,7 @@ void run(const std::string& path) {
     expect(file.size() == pages * page_size, "the size");
     read_one(pool, file);
     read_many(file, cache);
-    read_with_handles(file, cache);
+    read_by_token(file, cache);
     run_queue(file, cache);
     hear_of_errors(pool);
     const ringfile::file moved = std::move(file);

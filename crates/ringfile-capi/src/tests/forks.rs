@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use libc::iovec;
 
 use super::*;
 use crate::any_thread::*;
@@ -14,7 +16,6 @@ use crate::io::*;
 use crate::memory::*;
 use crate::pool::*;
 use crate::queue::*;
-use crate::reads::*;
 
 const REFUSED: i64 = -(libc::EOPNOTSUPP as i64);
 
@@ -48,30 +49,23 @@ fn a_queue() -> *mut ringfile_queue {
     queue
 }
 
-fn some_reads() -> *mut ringfile_reads {
-    let mut reads = ptr::null_mut();
-    // SAFETY: a pointer to what is here.
-    well(unsafe { ringfile_reads_create(&mut reads) });
-    reads
-}
-
 /// The result of a page's read by the queue, which has nothing open then.
 fn by_queue(queue: *mut ringfile_queue, file: *const ringfile_file, page: &mut [u8]) -> i64 {
     let mut result = ringfile_result { user_data: 0, result: 0 };
     // SAFETY: memory that is here; the queue has nothing of it when this returns.
     unsafe {
-        well(ringfile_queue_read(queue, file, place(page, 0), PAGE, 0, 0));
+        well(ringfile_queue_read(queue, file, place(page, 0), PAGE, 0, 0, ptr::null_mut()));
         assert_eq!(well(ringfile_queue_wait(queue, &mut result, 1, 1, -1)), 1);
     }
     assert_eq!(well(ringfile_queue_open(queue)), 0);
     result.result
 }
 
-fn by_reads(reads: *mut ringfile_reads, file: *const ringfile_file, page: &mut [u8]) -> i64 {
-    let mut read = 0;
+fn by_token(queue: *mut ringfile_queue, file: *const ringfile_file, page: &mut [u8]) -> i64 {
+    let mut token = 0;
     // SAFETY: memory that is here; the read is waited for.
-    unsafe { well(ringfile_reads_start(reads, file, place(page, 0), PAGE, 0, &mut read)) };
-    ringfile_reads_wait(reads, read)
+    unsafe { well(ringfile_queue_read(queue, file, place(page, 0), PAGE, 0, 0, &mut token)) };
+    ringfile_queue_wait_for(queue, token)
 }
 
 /// A way of reading page 0, which gives the call's result.
@@ -81,13 +75,13 @@ type Form<'a> = dyn Fn(&mut [u8]) -> i64 + 'a;
 fn every_read(
     file: *const ringfile_file,
     queue: *mut ringfile_queue,
-    reads: *mut ringfile_reads,
+    tokens: *mut ringfile_queue,
 ) -> [(i64, bool); 6] {
     let forms: [&Form<'_>; 6] = [
         // SAFETY: memory that is here until the calls return.
         &|page| unsafe { ringfile_read(file, place(page, 0), PAGE, 0) },
         &|page| {
-            let part = ringfile_part { data: place(page, 0), length: PAGE };
+            let part = iovec { iov_base: place(page, 0), iov_len: PAGE };
             // SAFETY: as above.
             unsafe { ringfile_readv(file, &part, 1, 0) }
         },
@@ -101,7 +95,7 @@ fn every_read(
         },
         &|page| by_queue(queue, file, page),
         &|page| by_queue(a_queue(), file, page),
-        &|page| by_reads(reads, file, page),
+        &|page| by_token(tokens, file, page),
     ];
     forms.map(|form| {
         let mut page = vec![99; PAGE];
@@ -131,22 +125,22 @@ fn a_forked_child_does_plain_calls_and_is_refused_what_is_the_parent_s() {
         std::fs::write(named.path(), content(2)).unwrap();
         (open(named.path(), flags, RINGFILE_ROUTE_AUTO), named)
     });
-    let (queue, reads) = (a_queue(), some_reads());
+    let (queue, tokens) = (a_queue(), a_queue());
     for file in [file, plain, by_workers] {
-        assert_eq!(every_read(file, queue, reads), [(PAGE as i64, true); 6]);
+        assert_eq!(every_read(file, queue, tokens), [(PAGE as i64, true); 6]);
     }
     in_a_child(|| {
         for file in [file, by_workers] {
-            assert_eq!(every_read(file, queue, reads), [(REFUSED, false); 6]);
+            assert_eq!(every_read(file, queue, tokens), [(REFUSED, false); 6]);
             refused(ringfile_sync_data(file));
             refused(ringfile_sync_all(file));
             // SAFETY: memory that is here.
             refused(unsafe { ringfile_write(file, content(1).as_ptr().cast(), PAGE, 0) });
         }
         refused(ringfile_truncate(file, PAGE as u64));
-        assert_eq!(every_read(plain, queue, reads), [(PAGE as i64, true); 6]);
+        assert_eq!(every_read(plain, queue, tokens), [(PAGE as i64, true); 6]);
         if let Some((file, _)) = shared_memory {
-            assert_eq!(every_read(file, queue, reads), [(PAGE as i64, true); 6]);
+            assert_eq!(every_read(file, queue, tokens), [(PAGE as i64, true); 6]);
         }
         // SAFETY: memory that is here.
         well(unsafe { ringfile_write(plain, content(1).as_ptr().cast(), PAGE, PAGE as u64) });
@@ -166,11 +160,11 @@ fn a_forked_child_does_plain_calls_and_is_refused_what_is_the_parent_s() {
         };
         std::thread::spawn(elsewhere).join().unwrap();
         well(ringfile_close(opened));
-        well(ringfile_reads_free(reads));
+        well(ringfile_queue_free(tokens));
         well(ringfile_queue_free(queue));
         well(ringfile_close(file));
     });
-    assert_eq!(every_read(file, queue, reads), [(PAGE as i64, true); 6], "the parent goes on");
+    assert_eq!(every_read(file, queue, tokens), [(PAGE as i64, true); 6], "the parent goes on");
 }
 
 #[test]
@@ -185,16 +179,16 @@ fn what_did_plain_calls_alone_before_the_fork_begins_nothing_that_nobody_waits_f
     std::fs::write(&path, content(1)).unwrap();
     let (plain, file) =
         (open(&path, RINGFILE_READ, RINGFILE_ROUTE_INLINE), open(&path, RINGFILE_READ, ring()));
-    let (queue, reads) = (a_queue(), some_reads());
+    let (queue, tokens) = (a_queue(), a_queue());
     in_a_child(|| {
-        assert_eq!(every_read(file, queue, reads), [(PAGE as i64, true); 6], "nothing was begun before");
+        assert_eq!(every_read(file, queue, tokens), [(PAGE as i64, true); 6], "nothing was begun before");
     });
-    assert_eq!(every_read(plain, queue, reads), [(PAGE as i64, true); 6]);
+    assert_eq!(every_read(plain, queue, tokens), [(PAGE as i64, true); 6]);
     in_a_child(|| {
         // `ringfile_readv` waits for the ring that it makes for itself.
         let read = (REFUSED, false);
         let vectored = (PAGE as i64, true);
-        let got = every_read(file, queue, reads);
+        let got = every_read(file, queue, tokens);
         assert!(got.iter().all(|&result| result == read || result == vectored), "{got:?}");
         assert_eq!((got[0], got[3], got[5]), (read, read, read));
         refused(ringfile_sync_data(file));
@@ -215,7 +209,7 @@ fn what_other_threads_had_in_flight_ends_in_the_child() {
     // SAFETY: memory that is here until the queue was waited for.
     unsafe {
         well(ringfile_open_fd(std::os::fd::AsRawFd::as_raw_fd(&ours), &options, &mut pipe));
-        well(ringfile_queue_read(queue, pipe, place(&mut page, 0), PAGE, 0, 0));
+        well(ringfile_queue_read(queue, pipe, place(&mut page, 0), PAGE, 0, 0, ptr::null_mut()));
         well(ringfile_queue_submit(queue));
     }
     in_a_child(|| {
@@ -238,7 +232,7 @@ fn is_plain_or_refused(read: i64) -> bool {
 /// Everything that makes and closes handles.
 fn make_and_close(path: &Path) {
     let (file, pool) = (open(path, RINGFILE_READ, RINGFILE_ROUTE_INLINE), pool(1 << 20));
-    let (queue, reads, mut page) = (a_queue(), some_reads(), vec![99; PAGE]);
+    let (queue, mut page) = (a_queue(), vec![99; PAGE]);
     let (mut batch, mut buffer, mut memory) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
     let mut own = vec![0_u8; PAGE];
     // SAFETY: memory that is here until what has it is closed.
@@ -254,7 +248,6 @@ fn make_and_close(path: &Path) {
     well(ringfile_buffer_release(buffer));
     well(ringfile_batch_free(batch));
     well(ringfile_queue_free(queue));
-    well(ringfile_reads_free(reads));
     well(ringfile_pool_free(pool));
     well(ringfile_close(file));
 }
@@ -357,4 +350,49 @@ fn a_read_that_a_thread_of_the_parent_s_waits_for_is_refused_to_the_child() {
     std::io::Write::write_all(&mut &theirs, b"parent").unwrap();
     assert_eq!(well(ringfile_async_read_wait(read)), 6);
     assert_eq!(&page[..6], b"parent");
+}
+
+unsafe extern "C" fn count(context: *mut c_void, _failed: i64) {
+    // SAFETY: a counter that is never freed.
+    unsafe { &*context.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
+}
+
+#[test]
+fn a_batch_that_was_started_ends_in_the_parent_alone() {
+    static ENDS: AtomicUsize = AtomicUsize::new(0);
+    if !apart("tests::forks::a_batch_that_was_started_ends_in_the_parent_alone", &[]) {
+        return;
+    }
+    let context = (&raw const ENDS).cast_mut().cast();
+    let (ours, theirs) = std::io::pipe().unwrap();
+    let (mut pipe, mut batch, mut other, mut page) =
+        (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), vec![0; PAGE]);
+    // SAFETY: memory that is here until the end is reported.
+    unsafe {
+        well(ringfile_open_fd(std::os::fd::AsRawFd::as_raw_fd(&ours), ptr::null(), &mut pipe));
+        well(ringfile_batch_create(ptr::null(), &mut batch));
+        well(ringfile_batch_create(ptr::null(), &mut other));
+        well(ringfile_batch_read(batch, pipe, place(&mut page, 0), PAGE, 0, 0));
+        well(ringfile_batch_start(batch, Some(count), context));
+    }
+    in_a_child(|| {
+        fails(ringfile_batch_run(batch), libc::EBUSY, "");
+        // SAFETY: nothing is begun.
+        unsafe {
+            well(ringfile_batch_read(other, pipe, place(&mut page, 0), PAGE, 0, 0));
+            refused(ringfile_batch_start(other, Some(count), context));
+        }
+        assert_eq!(well(ringfile_batch_run(other)), 0, "it is empty");
+        assert!([0, -libc::EBUSY].contains(&ringfile_batch_cancel(batch)));
+        well(ringfile_batch_free(batch));
+        assert_eq!(ENDS.load(Ordering::SeqCst), 0);
+    });
+    std::io::Write::write_all(&mut &theirs, b"parent").unwrap();
+    while ENDS.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(&page[..6], b"parent");
+    well(ringfile_batch_free(batch));
+    well(ringfile_batch_free(other));
+    well(ringfile_close(pipe));
 }

@@ -12,7 +12,6 @@ use crate::io::*;
 use crate::memory::*;
 use crate::pool::*;
 use crate::queue::*;
-use crate::reads::*;
 
 fn queue() -> *mut ringfile_queue {
     let mut queue = ptr::null_mut();
@@ -48,7 +47,6 @@ fn a_handle_that_is_null_closed_or_of_another_kind_is_an_error() {
     well(ringfile_close(reopened));
     fails(ringfile_pool_free(ptr::null_mut()), libc::EBADF, "ringfile_pool: it is NULL");
     fails(ringfile_batch_run(ptr::null_mut()), libc::EBADF, "ringfile_batch: it is NULL");
-    fails(ringfile_reads_poll(ptr::null_mut(), 0, 0), libc::EBADF, "ringfile_reads: it is NULL");
     fails(ringfile_queue_submit(ptr::null_mut()), libc::EBADF, "ringfile_queue: it is NULL");
     fails(ringfile_memory_unregister(ptr::null_mut()), libc::EBADF, "ringfile_memory: it is NULL");
     fails(ringfile_buffer_release(ptr::null_mut()), libc::EBADF, "ringfile_buffer: it is NULL");
@@ -57,23 +55,20 @@ fn a_handle_that_is_null_closed_or_of_another_kind_is_an_error() {
 
 #[test]
 fn what_belongs_to_a_thread_is_refused_to_others_and_closed_with_it() {
-    let (queue, mut reads) = (queue(), ptr::null_mut());
-    // SAFETY: a pointer to what is here.
-    well(unsafe { ringfile_reads_create(&mut reads) });
-    let (queue_at, reads_at) = (queue.addr(), reads.addr());
+    let queue = queue();
+    let queue_at = queue.addr();
     let left_open = std::thread::spawn(move || {
         let queue: *mut ringfile_queue = ptr::without_provenance_mut(queue_at);
-        let reads: *mut ringfile_reads = ptr::without_provenance_mut(reads_at);
         fails(ringfile_queue_submit(queue), libc::EPERM, "belongs to another thread");
         fails(ringfile_queue_free(queue), libc::EPERM, "belongs to another thread");
-        fails(ringfile_reads_wait(reads, 1), libc::EPERM, "belongs to another thread");
+        fails(ringfile_queue_wait_for(queue, 1), libc::EPERM, "belongs to another thread");
+        fails(ringfile_queue_descriptor(queue), libc::EPERM, "belongs to another thread");
         self::queue().addr()
     });
     let left_open: *mut ringfile_queue = ptr::without_provenance_mut(left_open.join().unwrap());
     fails(ringfile_queue_submit(left_open), libc::EBADF, "it was closed");
     well(ringfile_queue_free(queue));
     fails(ringfile_queue_submit(queue), libc::EBADF, "it was closed");
-    well(ringfile_reads_free(reads));
 }
 
 #[test]

@@ -5,6 +5,8 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
+use libc::iovec;
+
 use super::*;
 use crate::batch::*;
 use crate::control::*;
@@ -14,7 +16,6 @@ use crate::io::*;
 use crate::memory::*;
 use crate::pool::*;
 use crate::queue::*;
-use crate::reads::*;
 
 const READ_WRITE: u32 = RINGFILE_READ | RINGFILE_WRITE;
 
@@ -37,7 +38,7 @@ fn what_is_written_is_read_by_blocking_calls_on_every_route() {
         unsafe {
             assert_eq!(well(ringfile_write(file, written.as_ptr().cast(), 4 * PAGE, 0)), 4 * PAGE as i64);
             let rest = [written[4 * PAGE..6 * PAGE].as_ptr(), written[6 * PAGE..].as_ptr()]
-                .map(|data| ringfile_part { data: data.cast_mut().cast(), length: 2 * PAGE });
+                .map(|data| iovec { iov_base: data.cast_mut().cast(), iov_len: 2 * PAGE });
             let at_four = 4 * PAGE as u64;
             assert_eq!(well(ringfile_writev(file, rest.as_ptr(), 2, at_four)), at_four as i64);
             assert_eq!(well(ringfile_write_durable(file, written.as_ptr().cast(), PAGE, 0)), PAGE as i64);
@@ -55,8 +56,7 @@ fn what_is_written_is_read_by_blocking_calls_on_every_route() {
                 10,
                 "the end"
             );
-            let parts =
-                [0, 4 * PAGE].map(|from| ringfile_part { data: place(&mut read, from), length: PAGE });
+            let parts = [0, 4 * PAGE].map(|from| iovec { iov_base: place(&mut read, from), iov_len: PAGE });
             assert_eq!(well(ringfile_readv(file, parts.as_ptr(), 2, 2 * PAGE as u64)), 2 * PAGE as i64);
             assert!(is_page(&read[..PAGE], 2) && is_page(&read[4 * PAGE..5 * PAGE], 3));
             assert_eq!(well(ringfile_read(file, ptr::null_mut(), 0, 0)), 0);
@@ -221,51 +221,6 @@ fn a_batch_runs_again_and_stops_where_it_is_told() {
 }
 
 #[test]
-fn reads_with_handles_are_polled_waited_for_and_aborted() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("data");
-    std::fs::write(&path, content(8)).unwrap();
-    let (file, mut reads, mut memory) =
-        (open(&path, RINGFILE_READ, ring()), ptr::null_mut(), vec![99; 8 * PAGE]);
-    let mut numbers = [0; 8];
-    // SAFETY: memory that is here until the reads are over.
-    unsafe {
-        well(ringfile_reads_create(&mut reads));
-        for (page, number) in numbers.iter_mut().enumerate() {
-            let (to, from) = (place(&mut memory, page * PAGE), (page * PAGE) as u64);
-            well(ringfile_reads_start(reads, file, to, PAGE, from, number));
-        }
-    }
-    assert_eq!(well(ringfile_reads_poll(reads, 8, 1)), 8);
-    for (page, number) in numbers.into_iter().enumerate() {
-        assert_eq!(ringfile_reads_is_done(reads, number), 1);
-        let bytes = match page % 3 {
-            0 => ringfile_reads_wait(reads, number),
-            1 => ringfile_reads_take(reads, number),
-            _ => ringfile_reads_abort(reads, number),
-        };
-        assert_eq!(well(bytes), PAGE as i64);
-        assert!(is_page(&memory[page * PAGE..][..PAGE], page));
-        fails(ringfile_reads_wait(reads, number), libc::EINVAL, "names no read");
-        fails(ringfile_reads_take(reads, number), libc::EAGAIN, "not ended");
-    }
-
-    // A pipe that nothing comes out of: the abort gives the memory back all the same.
-    let (ours, _theirs) = std::io::pipe().unwrap();
-    let (mut pipe, mut number) = (ptr::null_mut(), 0);
-    // SAFETY: as above.
-    unsafe {
-        well(ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &mut pipe));
-        well(ringfile_reads_start(reads, pipe, place(&mut memory, 0), PAGE, 0, &mut number));
-    }
-    assert_eq!(well(ringfile_reads_poll(reads, 1, 0)), 0);
-    fails(ringfile_reads_abort(reads, number), libc::ECANCELED, "it was aborted");
-    well(ringfile_reads_free(reads));
-    well(ringfile_close(pipe));
-    well(ringfile_close(file));
-}
-
-#[test]
 fn a_queue_waits_for_so_many_and_not_longer_than_it_is_told() {
     let (ours, mut theirs) = std::io::pipe().unwrap();
     let (mut pipe, mut queue, mut memory) = (ptr::null_mut(), ptr::null_mut(), vec![99; PAGE]);
@@ -274,7 +229,7 @@ fn a_queue_waits_for_so_many_and_not_longer_than_it_is_told() {
     unsafe {
         well(ringfile_open_fd(ours.as_raw_fd(), &options(0, RINGFILE_ROUTE_DEFAULT), &mut pipe));
         well(ringfile_queue_create(4, &mut queue));
-        well(ringfile_queue_read(queue, pipe, place(&mut memory, 0), PAGE, 0, 5));
+        well(ringfile_queue_read(queue, pipe, place(&mut memory, 0), PAGE, 0, 5, ptr::null_mut()));
         well(ringfile_queue_submit(queue));
         assert_eq!(well(ringfile_queue_wait(queue, results.as_mut_ptr(), 4, 1, 1_000_000)), 0);
         assert_eq!(well(ringfile_queue_open(queue)), 1);
@@ -318,7 +273,7 @@ fn registered_memory_is_found_by_its_address_and_given_up_only_when_nothing_uses
 
         well(ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &mut pipe));
         well(ringfile_queue_create(1, &mut queue));
-        well(ringfile_queue_read(queue, pipe, within, PAGE, 0, 5));
+        well(ringfile_queue_read(queue, pipe, within, PAGE, 0, 5, ptr::null_mut()));
         assert_eq!(ringfile_memory_is_in_use(memory), 1);
         fails(ringfile_memory_unregister(memory), libc::EBUSY, "is not over");
         theirs.write_all(b"content").unwrap();
@@ -353,7 +308,15 @@ fn keeps_registered(memory: &mut [u8], bytes: std::ops::Range<usize>, registered
     unsafe {
         well(ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &mut pipe));
         well(ringfile_queue_create(1, &mut queue));
-        well(ringfile_queue_read(queue, pipe, place(memory, bytes.start), bytes.len(), 0, 5));
+        well(ringfile_queue_read(
+            queue,
+            pipe,
+            place(memory, bytes.start),
+            bytes.len(),
+            0,
+            5,
+            ptr::null_mut(),
+        ));
         well(ringfile_queue_submit(queue));
         for &handle in &handles {
             assert_eq!(ringfile_memory_is_in_use(handle), 1, "{bytes:?} of {registered:?}");

@@ -3,12 +3,14 @@
 //! Made with the first such operation, and there until the process ends. Knows drivers and orders.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 
 use super::order::Order;
-use super::{Aftermath, Shared};
+use super::{Aftermath, Call, Shared};
+use crate::error::Error;
 use crate::ring::{RingOptions, fork};
 
 /// How many there are to be; 0 is for the usual number.
@@ -23,6 +25,10 @@ struct IoThreads {
 /// Sets how many threads there are to be; 0 for the usual number. No effect once they are there.
 pub(crate) fn set_wanted(threads: usize) {
     WANTED.store(threads, Ordering::Relaxed);
+}
+
+thread_local! {
+    static IS_ONE: Cell<bool> = const { Cell::new(false) };
 }
 
 static THREADS: OnceLock<IoThreads> = OnceLock::new();
@@ -61,13 +67,16 @@ fn make() -> &'static IoThreads {
 fn start(index: usize) -> io::Result<Arc<Shared>> {
     let (started, starts) = mpsc::sync_channel(1);
     let run = move || {
+        IS_ONE.set(true);
+        crate::memory::set_thread_must_not_block(true);
         let shared = super::enter(RingOptions::default());
         let _ = started.send(Arc::clone(&shared));
-        let mut after = Aftermath::default();
+        let (mut after, mut calls) = (Aftermath::default(), Vec::new());
         let mut may_sleep = true;
         loop {
             // Before its causes are looked at; and a thread that was notified would not sleep.
             shared.sleep.take_notification();
+            run_calls(&shared, &mut calls);
             let turn = std::panic::AssertUnwindSafe(|| super::turn(may_sleep, &mut after));
             // What the panic kept from others is made up for before the thread sleeps.
             may_sleep = std::panic::catch_unwind(turn).is_ok();
@@ -80,13 +89,53 @@ fn start(index: usize) -> io::Result<Arc<Shared>> {
     starts.recv().map_err(io::Error::other)
 }
 
-/// Has an I/O thread carry out an order, and says which. Gives it back where there is none, as in a forked child.
-pub(crate) fn send(order: Order) -> Result<Arc<Shared>, Order> {
+/// Makes the calls that were left for this thread. What they leave is for the next time, after a turn.
+fn run_calls(shared: &Shared, calls: &mut Vec<Call>) {
+    std::mem::swap(&mut shared.tasks().calls, calls);
+    for call in calls.drain(..) {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err() {
+            tracing::error!("what a batch calls at its end panicked on an I/O thread");
+        }
+    }
+}
+
+/// Whether the calling thread is an I/O thread, which must not wait.
+pub(crate) fn is_this_one() -> bool {
+    IS_ONE.get()
+}
+
+/// An I/O thread, each in turn. `None` where there is none, as in a forked child.
+fn pick() -> Option<&'static Arc<Shared>> {
     let io = io_threads();
     if io.threads.is_empty() || !io.process.is_current() {
-        return Err(order);
+        return None;
     }
-    let next = io.next.fetch_add(1, Ordering::Relaxed) % io.threads.len();
-    io.threads[next].post_order(order);
-    Ok(Arc::clone(&io.threads[next]))
+    Some(&io.threads[io.next.fetch_add(1, Ordering::Relaxed) % io.threads.len()])
+}
+
+/// Has an I/O thread carry out an order, and says which. Gives it back where there is none, as in a forked child.
+pub(crate) fn send(order: Order) -> Result<Arc<Shared>, Order> {
+    let Some(thread) = pick() else { return Err(order) };
+    thread.post_order(order);
+    Ok(Arc::clone(thread))
+}
+
+/// An I/O thread to leave calls for, by [`call`].
+///
+/// # Errors
+/// In a child of a process that had I/O threads, and where none can be started.
+pub(crate) fn choose() -> Result<Arc<Shared>, Error> {
+    match pick() {
+        Some(thread) => Ok(Arc::clone(thread)),
+        None if !io_threads().process.is_current() => Err(super::refused::after_fork()),
+        None => {
+            Err(Error::from_errno(libc::EAGAIN, "starting a batch").because("no I/O thread could be started"))
+        }
+    }
+}
+
+/// Leaves a call for an I/O thread, which makes it soon, with no driver borrowed and no lock held.
+pub(crate) fn call(thread: &Shared, call: Call) {
+    thread.tasks().calls.push(call);
+    thread.notify();
 }

@@ -50,6 +50,7 @@ use crate::ring::{Ring, RingOptions, thread_end};
 pub(crate) use aftermath::Aftermath;
 pub(crate) use cancel::{cancel, cancel_all};
 pub(crate) use iothreads::set_wanted as set_io_threads;
+pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
 pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, Request};
 pub(crate) use order::{Errand, Order, Sink};
 pub(crate) use refused::why_refused;

@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::file::{Advice, AllocateMode, File, RangeSync};
 use crate::memory::Buffer;
 
+const CANCELLED: &str = "the batch was cancelled";
 /// How an operation ends in a forked child that was its parent's.
 const FORKED: Ended = Ended { done: 0, errno: libc::ECANCELED };
 
@@ -336,19 +337,38 @@ enum State {
     Taken,
 }
 
+impl BatchRun {
+    /// Asks for the cancellation of what has not ended. The future gives all results in any case, and must be awaited for
+    /// them: what was not begun, and what the kernel cancelled, ends with `ECANCELED`. What a disk has begun runs to its end.
+    /// Does not wait.
+    pub fn cancel(&mut self) {
+        if let Some((plan, engine)) = self.running() {
+            plan.cancel(CANCELLED);
+            engine.cancel_all(plan);
+        }
+    }
+
+    /// What is under way, from now on; `None` where the results were taken.
+    fn running(&mut self) -> Option<&mut (Plan, Engine)> {
+        if let State::Start(_) = &self.0
+            && let State::Start(batch) = std::mem::replace(&mut self.0, State::Taken)
+        {
+            self.0 = State::Running(Box::new((Plan::new(batch), Engine::new(false))));
+        }
+        match &mut self.0 {
+            State::Running(running) => Some(running),
+            State::Start(_) | State::Taken => None,
+        }
+    }
+}
+
 impl Future for BatchRun {
     type Output = Vec<Done>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Done>> {
         let this = &mut *self;
-        if let State::Start(_) = &this.0
-            && let State::Start(batch) = std::mem::replace(&mut this.0, State::Taken)
-        {
-            this.0 = State::Running(Box::new((Plan::new(batch), Engine::new(false))));
-        }
         // A future that is polled after it was ready may do as it likes; this one does nothing.
-        let State::Running(running) = &mut this.0 else { return Poll::Pending };
-        let (plan, engine) = &mut **running;
+        let Some((plan, engine)) = this.running() else { return Poll::Pending };
         if engine.is_inherited() {
             engine.take_in_inherited(plan);
             plan.end_all(|op, _| op.end_with(FORKED));

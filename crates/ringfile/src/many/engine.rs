@@ -189,6 +189,16 @@ impl Engine {
         driver::cancel_all(&self.handler, &self.drivers);
     }
 
+    /// Asks for the cancellation of everything in flight; each operation gives its result in any case.
+    pub(super) fn cancel_all(&self, source: &mut impl Source) {
+        for index in 0..source.indices() {
+            if source.is_open(index) && source.op(index).at == At::Elsewhere {
+                self.remote.cancel(index);
+            }
+        }
+        driver::cancel_all(&self.handler, &self.drivers);
+    }
+
     /// Asks for the cancellation of one operation, which gives its result in any case.
     fn cancel(&self, source: &mut impl Source, index: u32) {
         match source.op(index).at {
@@ -224,19 +234,23 @@ impl ThreadEngine {
         engine.is_inherited()
     }
 
-    /// Starts and submits what there is, and takes in what has ended. Does not wait.
-    pub(super) fn look(&mut self, source: &mut impl Source) {
+    /// Starts and submits what there is, and takes in what has ended. Does not wait. False where, in a loop, the thread's
+    /// other tasks are to run before the rest is started.
+    pub(super) fn look(&mut self, source: &mut impl Source) -> bool {
         let inherited = self.is_inherited();
         // Where the thread ends and its driver is gone, that has waited for what was in flight.
-        let Some(visit) = self.ring.visit() else { return self.engine.take_in(source) };
+        let Some(visit) = self.ring.visit() else {
+            self.engine.take_in(source);
+            return true;
+        };
         let Self { engine, after, .. } = self;
         if visit.is_in_loop() {
             // The loop submits and collects, and leaves results in `remote`: it knows its own tasks.
-            engine.go_on(source);
+            let went_on = engine.go_on(source);
             if inherited {
                 engine.give_up(source);
             }
-            return;
+            return went_on;
         }
         engine.know(after);
         engine.advance(source, after, false);
@@ -246,6 +260,7 @@ impl ThreadEngine {
             engine.give_up(source);
         }
         engine.began = false;
+        true
     }
 
     /// Waits until the deadline, or until nothing is `wanted`: how many more operations are to end.
@@ -256,7 +271,8 @@ impl ThreadEngine {
         mut wanted: impl FnMut(&mut S) -> usize,
     ) {
         if self.is_inherited() {
-            return self.look(source);
+            self.look(source);
+            return;
         }
         let Some(visit) = self.ring.visit() else { return self.engine.take_in(source) };
         let Self { engine, after, .. } = self;

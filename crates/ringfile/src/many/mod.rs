@@ -14,6 +14,7 @@ mod op;
 mod plan;
 mod queue;
 mod remote;
+mod started;
 mod sync;
 
 use std::ops::Deref;
@@ -21,7 +22,9 @@ use std::ops::Deref;
 pub use batch::{Batch, BatchRun};
 pub use entries::Token;
 pub use queue::Queue;
+pub use started::StartedBatch;
 
+#[cfg(feature = "config")]
 pub(crate) use batch::MOST_IN_FLIGHT;
 
 use crate::error::Result;

@@ -38,6 +38,7 @@ pub(super) struct Plan {
     failed: bool,
     stop_on_error: bool,
     stopped: Option<&'static str>,
+    cancelled: Option<&'static str>,
     merge: Option<usize>,
 }
 
@@ -57,6 +58,7 @@ impl Plan {
             failed: false,
             stop_on_error: batch.stop_on_error,
             stopped: None,
+            cancelled: None,
             merge: batch.merge,
             ops: batch.ops,
             files: batch.files,
@@ -67,6 +69,13 @@ impl Plan {
 
     pub(super) fn is_over(&self) -> bool {
         self.ended == self.ops.len()
+    }
+
+    /// Cancels what is not in flight, also what would be begun once more.
+    #[cold]
+    pub(super) fn cancel(&mut self, why: &'static str) {
+        self.stopped = Some(why);
+        self.cancelled = Some(why);
     }
 
     /// Ends what is left, which can't be carried out: each operation by `end`.
@@ -97,8 +106,9 @@ impl Plan {
     }
 
     fn next_index(&mut self) -> Option<u32> {
-        if let Some(index) = self.again.pop() {
-            return Some(index);
+        while let Some(index) = self.again.pop() {
+            let Some(why) = self.cancelled else { return Some(index) };
+            self.ended += merge::cancel(&mut self.ops, index, why);
         }
         if let Some(why) = self.stopped {
             self.cancel_rest(why);
@@ -159,7 +169,11 @@ impl Source for Plan {
     fn next(&mut self) -> Option<(u32, Request, Held)> {
         if let Some(begun) = self.given_back.take() {
             self.in_flight += 1;
-            return Some(begun);
+            if self.cancelled.is_none() {
+                return Some(begun);
+            }
+            let (index, _, held) = begun;
+            self.end(index, Finished { held, ended: Ended { done: 0, errno: libc::ECANCELED } });
         }
         while self.in_flight < self.most {
             let index = self.next_index()?;

@@ -173,8 +173,14 @@ impl Queue {
 
     /// Submits what was added, with one system call where that is many, and takes in what has ended. Does not wait.
     pub fn submit(&mut self) {
-        self.engine.look(&mut self.entries);
+        self.look();
+    }
+
+    /// Submits. False where, in a loop, other tasks are to run before the rest is started.
+    fn look(&mut self) -> bool {
+        let went_on = self.engine.look(&mut self.entries);
         self.tell();
+        went_on
     }
 
     /// Submits what was added, and waits until `at_least` so many results can be taken, or all there will be, or the time is
@@ -204,14 +210,12 @@ impl Queue {
     /// where the thread's other tasks run meanwhile. Dropping the future changes nothing.
     pub async fn ready(&mut self) -> usize {
         poll_fn(|context| {
-            self.submit();
+            let went_on = self.look();
             let (open, done) = self.counts();
             if done > 0 || open == 0 {
                 return Poll::Ready(done);
             }
-            // What was put off, for the other tasks' turn, would wake nobody.
-            let all_are_started = self.entries.all_are_started();
-            if all_are_started && self.engine.engine.remote.wake(context.waker(), 1) {
+            if went_on && self.engine.engine.remote.wake(context.waker(), 1) {
                 return Poll::Pending;
             }
             context.waker().wake_by_ref();
@@ -245,6 +249,12 @@ impl Queue {
     pub fn is_done(&mut self, token: Token) -> bool {
         self.engine.engine.take_in(&mut self.entries);
         self.entries.is_done(token) == Some(true)
+    }
+
+    /// Whether the token names an operation of this queue whose result was not taken.
+    #[must_use]
+    pub fn contains(&self, token: Token) -> bool {
+        self.entries.find(token).is_some()
     }
 
     /// Submits what was added, waits for one operation, and takes its result.

@@ -57,7 +57,6 @@ pub use self::metrics::{ClassMetrics, PoolMetrics};
 pub use self::pool::{Pool, PoolBuilder};
 pub use self::waiters::GetBuffer;
 
-#[cfg(feature = "config")]
 pub(crate) use self::class::LARGEST;
 pub(crate) use self::held::Part;
 pub(crate) use self::pool::reserve;

@@ -208,9 +208,9 @@ pub(super) fn current() -> Option<Arc<Remote>> {
     REMOTE.with(|remote| remote.borrow().clone())
 }
 
-/// Whether this thread is in a loop.
+/// Whether this thread is in a loop, or is an I/O thread: it must not wait.
 pub(crate) fn is_in_loop() -> bool {
-    CURRENT.get() != 0
+    CURRENT.get() != 0 || driver::is_io_thread()
 }
 
 /// Starts a task on this thread, whose loop `remote` is.

@@ -1,0 +1,240 @@
+//! Queues by token: every operation, cancelling, and a descriptor to wait on.
+
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use libc::iovec;
+
+use super::*;
+use crate::batch::*;
+use crate::control::*;
+use crate::file::*;
+use crate::queue::*;
+
+fn queue() -> *mut ringfile_queue {
+    let mut queue = ptr::null_mut();
+    // SAFETY: a pointer to what is here.
+    well(unsafe { ringfile_queue_create(8, &mut queue) });
+    queue
+}
+
+fn new_file(folder: &tempfile::TempDir, pages: usize) -> *mut ringfile_file {
+    let path = folder.path().join("data");
+    std::fs::write(&path, content(pages)).unwrap();
+    open(&path, RINGFILE_READ | RINGFILE_WRITE, ring())
+}
+
+/// A pipe: where to write, and the end that is read.
+fn pipe() -> (std::io::PipeWriter, *mut ringfile_file) {
+    let (ours, theirs) = std::io::pipe().unwrap();
+    let mut pipe = ptr::null_mut();
+    // SAFETY: the descriptor is duplicated.
+    well(unsafe { ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &mut pipe) });
+    (theirs, pipe)
+}
+
+/// Adds a page's read, and gives its token.
+fn read(queue: *mut ringfile_queue, file: *const ringfile_file, to: &mut [u8], offset: usize) -> u64 {
+    let mut token = 0;
+    let (data, length) = (to.as_mut_ptr().cast(), to.len());
+    // SAFETY: each test keeps the memory until it has the result, or the queue is closed.
+    well(unsafe { ringfile_queue_read(queue, file, data, length, offset as u64, 7, &mut token) });
+    assert_ne!(token, 0);
+    token
+}
+
+fn is_readable(descriptor: &OwnedFd) -> bool {
+    let mut source = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one record.
+    unsafe { libc::poll(&mut source, 1, 0) == 1 }
+}
+
+#[test]
+fn operations_are_waited_for_and_taken_by_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, queue, mut memory) = (new_file(&folder, 8), queue(), vec![99; 8 * PAGE]);
+    let tokens: Vec<u64> =
+        memory.chunks_mut(PAGE).enumerate().map(|(page, to)| read(queue, file, to, page * PAGE)).collect();
+    fails(ringfile_queue_take(queue, tokens[7]), libc::EAGAIN, "not ended");
+    assert_eq!(ringfile_queue_is_done(queue, tokens[7]), 0, "nothing was submitted");
+    for page in [5, 0, 7] {
+        assert_eq!(well(ringfile_queue_wait_for(queue, tokens[page])), PAGE as i64);
+        fails(ringfile_queue_wait_for(queue, tokens[page]), libc::EINVAL, "token names no operation");
+        fails(ringfile_queue_take(queue, tokens[page]), libc::EINVAL, "token names no operation");
+        fails(ringfile_queue_is_done(queue, tokens[page]), libc::EINVAL, "token names no operation");
+        fails(ringfile_queue_cancel(queue, tokens[page]), libc::EINVAL, "token names no operation");
+    }
+    // SAFETY: no room is wanted.
+    well(unsafe { ringfile_queue_wait(queue, ptr::null_mut(), 0, 0, 0) });
+    for page in [1, 2] {
+        while ringfile_queue_is_done(queue, tokens[page]) == 0 {
+            well(ringfile_queue_submit(queue));
+        }
+        assert_eq!(well(ringfile_queue_take(queue, tokens[page])), PAGE as i64);
+    }
+    assert_eq!(well(ringfile_queue_open(queue)), 3);
+    let mut results = [ringfile_result { user_data: 0, result: 0 }; 8];
+    // SAFETY: room for so many.
+    assert_eq!(well(unsafe { ringfile_queue_wait(queue, results.as_mut_ptr(), 8, 8, -1) }), 3);
+    assert!(results[..3].iter().all(|result| (result.user_data, result.result) == (7, PAGE as i64)));
+    assert!((0..8).all(|page| is_page(&memory[page * PAGE..][..PAGE], page)));
+    well(ringfile_queue_free(queue));
+    well(ringfile_close(file));
+}
+
+#[test]
+fn a_token_of_another_queue_names_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, queue, other) = (new_file(&folder, 2), queue(), queue());
+    let (mut first, mut second) = (vec![99; PAGE], vec![99; PAGE]);
+    let (token, others) = (read(queue, file, &mut first, 0), read(other, file, &mut second, PAGE));
+    for wrong in [others, 0, u64::MAX, token ^ 1 << 40] {
+        fails(ringfile_queue_wait_for(queue, wrong), libc::EINVAL, "token names no operation");
+        fails(ringfile_queue_cancel(queue, wrong), libc::EINVAL, "token names no operation");
+    }
+    assert_eq!(well(ringfile_queue_wait_for(queue, token)), PAGE as i64);
+    assert_eq!(well(ringfile_queue_wait_for(other, others)), PAGE as i64);
+    assert!(is_page(&first, 0) && is_page(&second, 1));
+    well(ringfile_queue_free(other));
+    well(ringfile_queue_free(queue));
+    well(ringfile_close(file));
+}
+
+#[test]
+fn what_is_cancelled_gives_its_result_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, queue, (mut theirs, pipe)) = (new_file(&folder, 2), queue(), pipe());
+    let (mut page, mut waits, mut goes_on) = (vec![99; PAGE], vec![99; PAGE], vec![99; PAGE]);
+    let unsubmitted = read(queue, file, &mut page, 0);
+    assert_eq!(well(ringfile_queue_cancel(queue, unsubmitted)), 1);
+    fails(ringfile_queue_wait_for(queue, unsubmitted), libc::ECANCELED, "cancelled");
+    assert!(page.iter().all(|&byte| byte == 99), "never carried out");
+    fails(ringfile_queue_cancel(queue, unsubmitted), libc::EINVAL, "token names no operation");
+
+    let waiting = read(queue, pipe, &mut waits, 0);
+    well(ringfile_queue_submit(queue));
+    assert_eq!(well(ringfile_queue_cancel(queue, waiting)), 1);
+    fails(ringfile_queue_wait_for(queue, waiting), libc::ECANCELED, "cancelled");
+    // The memory is the caller's again: what comes next goes elsewhere.
+    let next = read(queue, pipe, &mut goes_on, 0);
+    theirs.write_all(b"content").unwrap();
+    assert_eq!(well(ringfile_queue_wait_for(queue, next)), 7);
+    assert_eq!(&goes_on[..7], b"content");
+    assert!(waits.iter().all(|&byte| byte == 99));
+
+    let ended = read(queue, file, &mut page, PAGE);
+    let mut result = ringfile_result { user_data: 0, result: 0 };
+    // SAFETY: no room is wanted.
+    well(unsafe { ringfile_queue_wait(queue, ptr::null_mut(), 0, 0, 0) });
+    while ringfile_queue_is_done(queue, ended) == 0 {
+        well(ringfile_queue_submit(queue));
+    }
+    assert_eq!(ringfile_queue_cancel(queue, ended), 0, "it has ended");
+    // SAFETY: room for one.
+    assert_eq!(well(unsafe { ringfile_queue_wait(queue, &mut result, 1, 1, -1) }), 1);
+    assert_eq!((result.user_data, result.result), (7, PAGE as i64));
+    assert_eq!(well(ringfile_queue_open(queue)), 0);
+    well(ringfile_queue_free(queue));
+    well(ringfile_close(pipe));
+    well(ringfile_close(file));
+}
+
+#[test]
+fn every_operation_is_added_to_a_queue_and_to_a_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, queue, mut batch) = (new_file(&folder, 4), queue(), ptr::null_mut());
+    let (mut written, mut read) = (content(8), vec![99; 8 * PAGE]);
+    let part = |memory: &mut [u8], page| iovec { iov_base: place(memory, page * PAGE), iov_len: PAGE };
+    let from = [part(&mut written, 6), part(&mut written, 7)];
+    let to = [part(&mut read, 1), part(&mut read, 0)];
+    let (data, any, page) = (place(&mut written, 5 * PAGE), ptr::null_mut(), PAGE as u64);
+    let one = |added: i32| {
+        let mut result = ringfile_result { user_data: 0, result: 0 };
+        well(added);
+        // SAFETY: room for one.
+        assert_eq!(well(unsafe { ringfile_queue_wait(queue, &mut result, 1, 1, -1) }), 1);
+        (result.user_data, result.result)
+    };
+    // SAFETY: memory that is here until the operations have ended.
+    unsafe {
+        let keep = RINGFILE_ALLOCATE_KEEP_SIZE;
+        assert_eq!(one(ringfile_queue_truncate(queue, file, 2 * page, 1, any)), (1, 0));
+        assert_eq!(ringfile_size(file), 2 * PAGE as i64);
+        assert_eq!(one(ringfile_queue_allocate(queue, file, keep, 0, 8 * page, 2, any)), (2, 0));
+        let durable = ringfile_queue_write_durable(queue, file, data, PAGE, 2 * page, 3, any);
+        assert_eq!(one(durable), (3, PAGE as i64));
+        let writes = ringfile_queue_writev(queue, file, from.as_ptr(), 2, 3 * page, 4, any);
+        assert_eq!(one(writes), (4, 2 * PAGE as i64));
+        assert_eq!(one(ringfile_queue_sync_data(queue, file, 5, any)), (5, 0));
+        assert_eq!(one(ringfile_queue_sync_all(queue, file, 8, any)), (8, 0));
+        let (start, finish) = (RINGFILE_SYNC_RANGE_WRITE, 7);
+        assert_eq!(one(ringfile_queue_sync_range(queue, file, 0, page, start, 9, any)), (9, 0));
+        assert_eq!(one(ringfile_queue_sync_range(queue, file, 0, 0, finish, 9, any)), (9, 0));
+        fails(ringfile_queue_sync_range(queue, file, 0, 0, 1, 0, any), libc::EINVAL, "SYNC_RANGE_WRITE");
+        let advice = RINGFILE_ADVICE_WILL_NEED;
+        assert_eq!(one(ringfile_queue_advise(queue, file, 0, 0, advice, 6, any)), (6, 0));
+        let reads = ringfile_queue_readv(queue, file, to.as_ptr(), 2, 3 * page, 7, any);
+        assert_eq!(one(reads), (7, 2 * PAGE as i64));
+        assert!(is_page(&read[PAGE..][..PAGE], 6) && is_page(&read[..PAGE], 7));
+        fails(ringfile_queue_allocate(queue, file, 9, 0, page, 0, any), libc::EINVAL, "ALLOCATE_");
+        fails(ringfile_queue_advise(queue, file, 0, 0, 9, 0, any), libc::EINVAL, "ADVICE_");
+        fails(ringfile_queue_readv(queue, file, ptr::null(), 2, 0, 0, any), libc::EFAULT, "the parts");
+        assert_eq!(well(ringfile_queue_open(queue)), 0);
+
+        read.fill(99);
+        well(ringfile_batch_create(ptr::null(), &mut batch));
+        well(ringfile_batch_truncate(batch, file, 0, 1));
+        well(ringfile_batch_barrier(batch));
+        well(ringfile_batch_allocate(batch, file, keep, 0, 8 * page, 2));
+        well(ringfile_batch_write_durable(batch, file, data, PAGE, 0, 3));
+        well(ringfile_batch_writev(batch, file, from.as_ptr(), 2, page, 4));
+        well(ringfile_batch_advise(batch, file, 0, 0, advice, 5));
+        well(ringfile_batch_barrier(batch));
+        well(ringfile_batch_readv(batch, file, to.as_ptr(), 2, page, 6));
+        well(ringfile_batch_sync_range(batch, file, 0, 0, finish, 7));
+        fails(ringfile_batch_sync_range(batch, file, 0, 0, 6, 0), libc::EINVAL, "SYNC_RANGE_WRITE");
+        fails(ringfile_batch_allocate(batch, file, 9, 0, page, 0), libc::EINVAL, "ALLOCATE_");
+        fails(ringfile_batch_advise(batch, file, 0, 0, 9, 0), libc::EINVAL, "ADVICE_");
+        assert_eq!(well(ringfile_batch_run(batch)), 0, "{}", said());
+        let mut results = ptr::null();
+        assert_eq!(well(ringfile_batch_results(batch, &mut results)), 7);
+        let results = std::slice::from_raw_parts(results, 7).iter().map(|result| result.result);
+        assert_eq!(results.collect::<Vec<_>>(), [0, 0, PAGE as i64, 2 * PAGE as i64, 0, 2 * PAGE as i64, 0]);
+    }
+    assert!(is_page(&read[PAGE..][..PAGE], 6) && is_page(&read[..PAGE], 7));
+    assert_eq!(ringfile_size(file), 3 * PAGE as i64);
+    well(ringfile_batch_free(batch));
+    well(ringfile_queue_free(queue));
+    well(ringfile_close(file));
+}
+
+#[test]
+fn the_descriptor_is_readable_while_there_are_results() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, queue, (mut theirs, pipe)) = (new_file(&folder, 2), queue(), pipe());
+    let (mut page, mut piped) = (vec![99; PAGE], vec![99; PAGE]);
+    // SAFETY: the descriptor is this test's.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(well(ringfile_queue_descriptor(queue)) as i32) };
+    let token = read(queue, pipe, &mut piped, 0);
+    well(ringfile_queue_submit(queue));
+    assert!(!is_readable(&descriptor), "the pipe is empty");
+    theirs.write_all(b"content").unwrap();
+    while ringfile_queue_is_done(queue, token) == 0 {
+        let mut source = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one record.
+        assert_eq!(unsafe { libc::poll(&mut source, 1, -1) }, 1);
+        well(ringfile_queue_submit(queue));
+    }
+    let also = read(queue, file, &mut page, 0);
+    assert_eq!(well(ringfile_queue_wait_for(queue, also)), PAGE as i64);
+    assert!(is_readable(&descriptor), "the pipe's result was not taken");
+    assert_eq!(well(ringfile_queue_take(queue, token)), 7);
+    well(ringfile_queue_submit(queue));
+    assert!(!is_readable(&descriptor), "all were taken");
+    // It is the caller's, also beside a closed queue.
+    well(ringfile_queue_free(queue));
+    fails(ringfile_queue_descriptor(queue), libc::EBADF, "it was closed");
+    well(ringfile_close(pipe));
+    well(ringfile_close(file));
+}

@@ -1,0 +1,130 @@
+//! Batches that are started and report their end to a function, for programs without a Rust executor.
+//!
+//! An I/O thread polls the batch's future, and calls the function. What always holds: one thread polls a batch, with no lock
+//! held; the function is called once, on that thread, after the kernel is done with all memory of the batch.
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use super::{Batch, BatchRun, Done};
+use crate::driver::{self, Shared};
+use crate::error::Result;
+
+/// A batch that was started by [`Batch::start`]. Dropping it changes nothing: the batch goes on, and reports its end.
+#[derive(Clone)]
+pub struct StartedBatch(Arc<Started>);
+
+struct Started {
+    /// The I/O thread.
+    thread: Arc<Shared>,
+    /// It is to poll the batch.
+    posted: AtomicBool,
+    cancelled: AtomicBool,
+    /// `None` while the batch is polled, and when it is over.
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    run: BatchRun,
+    done: Box<dyn FnOnce(Vec<Done>) + Send>,
+}
+
+impl Batch {
+    /// Starts the batch and returns; its end is reported to `done` by one of the library's I/O threads
+    /// ([`set_io_threads`](crate::set_io_threads)), with the results in the order added. For programs whose threads belong to
+    /// another runtime.
+    ///
+    /// `done` is called exactly once, never inside this call, and when the kernel is done with all buffers. It may start
+    /// operations and other batches, and must not block: where a call of this library would, it is refused
+    /// ([`run`](Self::run)) or panics ([`block_on`](crate::block_on)). A panic of `done` is logged, and goes no further.
+    ///
+    /// The I/O thread does all: with one of them, cached blocks are copied by one thread. Does not block; allocates a few
+    /// hundred bytes for the batch, and nothing for each operation.
+    ///
+    /// A process that forks or ends calls no more `done` of batches that are under way: in a forked child none ends.
+    ///
+    /// # Errors
+    /// `Unsupported` in a child of a process that has used I/O threads, and where no thread can be started (`EAGAIN`). Then
+    /// nothing was begun, `done` is not called, and the buffers are dropped.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// let file = ringfile::File::open("/proc/self/exe")?;
+    /// let mut batch = ringfile::Batch::new();
+    /// batch.read(&file, Vec::with_capacity(4), 0);
+    /// let (reports, reported) = std::sync::mpsc::channel();
+    /// batch.start(move |done| reports.send(done).unwrap())?;
+    /// let done = reported.recv().unwrap();
+    /// assert_eq!(&done[0].buffer.as_ref().unwrap()[..], b"\x7fELF");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn start(self, done: impl FnOnce(Vec<Done>) + Send + 'static) -> Result<StartedBatch> {
+        let started = Arc::new(Started {
+            thread: driver::choose_io_thread()?,
+            posted: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
+            running: Mutex::new(Some(Running { run: self.into_future(), done: Box::new(done) })),
+        });
+        started.post();
+        Ok(StartedBatch(started))
+    }
+}
+
+impl StartedBatch {
+    /// Asks for the cancellation of what has not ended. The end is reported in any case: what was not begun, and what the
+    /// kernel cancelled, has `ECANCELED` as its result; what a disk has begun runs to its end. Any thread; does not wait.
+    pub fn cancel(&self) {
+        self.0.cancelled.store(true, Ordering::SeqCst);
+        self.0.post();
+    }
+}
+
+impl Started {
+    fn lock(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gets the I/O thread to poll the batch.
+    fn post(self: &Arc<Self>) {
+        if !self.posted.swap(true, Ordering::SeqCst) {
+            let started = Arc::clone(self);
+            driver::call_on(&self.thread, Box::new(move || started.poll()));
+        }
+    }
+
+    /// On the I/O thread.
+    fn poll(self: Arc<Self>) {
+        // Before its causes are looked at.
+        self.posted.store(false, Ordering::SeqCst);
+        let taken = self.lock().take();
+        let Some(Running { mut run, done }) = taken else { return };
+        if self.cancelled.swap(false, Ordering::SeqCst) {
+            run.cancel();
+        }
+        let waker = Waker::from(Arc::clone(&self));
+        match Pin::new(&mut run).poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(results) => done(results),
+            Poll::Pending => *self.lock() = Some(Running { run, done }),
+        }
+    }
+}
+
+impl Wake for Started {
+    fn wake(self: Arc<Self>) {
+        self.post();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.post();
+    }
+}
+
+impl std::fmt::Debug for StartedBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StartedBatch").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,220 @@
+//! Programs on threads without an executor: queues, reads with handles, blocking batches, and jobs polled by hand.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ringfile::{AnyBuffer, Done, Queue, Token};
+
+use crate::World;
+use crate::job;
+use crate::model::{Reading, Writing};
+use crate::plan::Plan;
+use crate::support::Random;
+use crate::support::handles::Handles as _;
+
+/// Until it is over, on the calling thread.
+pub fn run(world: &Arc<World>, mut random: Random) {
+    let (mut queue, mut reads) = (Submissions::new(), Handles::new());
+    while !world.is_over() {
+        match random.below(10) {
+            0..3 => queue.step(world, &mut random),
+            3..5 => reads.step(world, &mut random),
+            5 => {
+                let (plan, batch) = Plan::new(world, world.place(&mut random), &mut random);
+                plan.assert(batch.run());
+            }
+            6 => poll_by_hand(world, &mut random),
+            7 => {
+                if let Some(job) = job::any(world, &mut random) {
+                    futures::executor::block_on(job);
+                }
+            }
+            8 => {
+                if let Some(job) = world.bag.take(&mut random) {
+                    ringfile::block_on(job);
+                }
+            }
+            _ if random.below(10) == 0 => queue.give_up(),
+            _ if random.below(10) == 0 => reads = Handles::new(),
+            _ => {}
+        }
+        world.counts.steps.fetch_add(1, Ordering::Relaxed);
+    }
+    queue.wait(world, usize::MAX, None);
+    assert!(queue.open.is_empty() && queue.queue.is_empty());
+}
+
+/// Polls jobs that others have begun, and begins some.
+pub fn poll_by_hand(world: &Arc<World>, random: &mut Random) {
+    let job = if random.below(4) == 0 { job::any(world, random) } else { world.bag.take(random) };
+    let Some(mut job) = job else { return };
+    // Often at once now and then, so that one poll comes just when the last operation ends.
+    let polls = if random.below(4) == 0 { 200 } else { 1 + random.below(3) };
+    for _ in 0..polls {
+        if job.poll_alone(world, random) {
+            return;
+        }
+    }
+    if job.may_be_dropped && random.below(6) == 0 {
+        world.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        return drop(job);
+    }
+    world.bag.put(job);
+}
+
+/// Until it is over, nothing but that.
+pub fn only_poll(world: &Arc<World>, mut random: Random) {
+    while !world.is_over() {
+        poll_by_hand(world, &mut random);
+        if random.below(16) == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// An operation of a queue.
+enum Open {
+    Read { claim: Reading, offset: u64, len: usize },
+    Write(Writing),
+    Sync,
+}
+
+/// A queue, and what is in it by number.
+struct Submissions {
+    queue: Queue,
+    open: HashMap<u64, Open>,
+    next: u64,
+}
+
+fn memory(world: &World, len: usize, random: &mut Random) -> AnyBuffer {
+    match random.below(2) {
+        0 => Vec::with_capacity(len).into(),
+        _ => world.pool.get(len).unwrap().into(),
+    }
+}
+
+impl Submissions {
+    fn new() -> Self {
+        Self { queue: Queue::new(), open: HashMap::new(), next: 0 }
+    }
+
+    fn step(&mut self, world: &Arc<World>, random: &mut Random) {
+        for _ in 0..random.below(12) {
+            self.add(world, random);
+        }
+        match random.below(4) {
+            0 => self.queue.submit(),
+            1 => self.wait(world, random.below(6) as usize, None),
+            2 => self.wait(world, 1, Some(Duration::from_micros(random.below(300)))),
+            _ => self.wait(world, usize::MAX, None),
+        }
+        assert_eq!(self.queue.len(), self.open.len());
+    }
+
+    fn add(&mut self, world: &Arc<World>, random: &mut Random) {
+        let place = world.place(random);
+        let number = self.next;
+        let open = match random.below(300) {
+            0 => {
+                self.queue.sync_data(&place.file, number);
+                Open::Sync
+            }
+            1..90 => {
+                let Some(claim) = place.write(random, 2) else { return };
+                let mut buffer = world.pool.get(claim.len()).unwrap();
+                buffer.extend_from_slice(&claim.content());
+                self.queue.write(&place.file, buffer, claim.offset(), number);
+                Open::Write(claim)
+            }
+            _ => {
+                let Some(claim) = place.read(random, 3) else { return };
+                let (offset, len) = claim.some(random);
+                self.queue.read(&place.file, memory(world, len, random), offset, number);
+                Open::Read { claim, offset, len }
+            }
+        };
+        self.open.insert(number, open);
+        self.next += 1;
+    }
+
+    fn wait(&mut self, world: &World, at_least: usize, timeout: Option<Duration>) {
+        let ended = self.queue.wait(at_least, timeout);
+        assert!(timeout.is_some() || ended >= at_least.min(self.open.len()), "{ended} of {at_least}");
+        while let Some((number, done)) = self.queue.take() {
+            world.counts.results.fetch_add(1, Ordering::Relaxed);
+            match self.open.remove(&number).expect("each result comes once") {
+                Open::Sync => assert_eq!(done.result.unwrap(), 0),
+                Open::Write(claim) => {
+                    assert_eq!(done.result.unwrap(), claim.len());
+                    drop(claim.into_reading());
+                }
+                Open::Read { claim, offset, len } => assert_read(&claim, offset, len, done),
+            }
+        }
+    }
+
+    /// Drops the queue with all that is in flight, which is over then.
+    fn give_up(&mut self) {
+        drop(std::mem::take(&mut self.queue));
+        for (_, open) in self.open.drain() {
+            if let Open::Write(claim) = open {
+                claim.give_up();
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn assert_read(claim: &Reading, offset: u64, len: usize, done: Done) {
+    let buffer = done.buffer.unwrap();
+    assert_eq!((done.result.unwrap(), buffer.len()), (len, len), "{}", claim.place.name);
+    claim.assert(offset, &buffer, "a read");
+}
+
+/// Reads with handles.
+struct Handles {
+    reads: Queue,
+    open: Vec<(Token, Reading, u64, usize)>,
+}
+
+impl Handles {
+    fn new() -> Self {
+        Self { reads: Queue::new(), open: Vec::new() }
+    }
+
+    fn step(&mut self, world: &Arc<World>, random: &mut Random) {
+        for _ in 0..random.below(8) {
+            let place = world.place(random);
+            let Some(claim) = place.read(random, 3) else { continue };
+            let (offset, len) = claim.some(random);
+            let handle = self.reads.start(&place.file, memory(world, len, random), offset);
+            self.open.push((handle, claim, offset, len));
+        }
+        let at_least = random.below(self.open.len() as u64 + 1) as usize;
+        let ended = self.reads.wait(if random.below(2) == 0 { at_least } else { 0 }, None);
+        assert!(ended <= self.open.len());
+        for _ in 0..random.below(self.open.len() as u64 + 1) {
+            let at = random.below(self.open.len() as u64) as usize;
+            let (handle, claim, offset, len) = self.open.swap_remove(at);
+            let done = match random.below(3) {
+                0 => self.reads.take_by(handle),
+                1 => Some(self.reads.abort(handle).unwrap()),
+                _ => Some(self.reads.wait_by(handle).unwrap()),
+            };
+            let Some(done) = done else {
+                self.open.push((handle, claim, offset, len));
+                continue;
+            };
+            assert!(self.reads.wait_by(handle).is_err(), "a result is taken once");
+            world.counts.results.fetch_add(1, Ordering::Relaxed);
+            match &done.result {
+                Err(error) if error.errno() == Some(libc::ECANCELED) => {
+                    assert!(done.buffer.is_some_and(|buffer| buffer.is_empty()));
+                }
+                _ => assert_read(&claim, offset, len, done),
+            }
+        }
+    }
+}
