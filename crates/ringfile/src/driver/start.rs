@@ -350,7 +350,7 @@ impl Turn {
     #[inline]
     fn goes_on(&mut self) -> bool {
         self.operations += 1;
-        let is_time = self.operations % LOOK_AT_CLOCK == 0
+        let is_time = self.operations.is_multiple_of(LOOK_AT_CLOCK)
             && self.began.get_or_insert_with(Instant::now).elapsed() >= TURN;
         if self.operations == 1 {
             self.began = Some(Instant::now());
