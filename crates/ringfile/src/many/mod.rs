@@ -90,7 +90,7 @@ impl Deref for AnyBuffer {
 pub struct Done {
     /// The bytes read or written; 0 for a sync. A read that is shorter than its buffer has met the end of the file.
     ///
-    /// An error is as that of the same operation of [`File`]: it keeps the errno, the path and the offset.
+    /// An error is as that of the same operation of [`File`](crate::File): it keeps the errno, the path and the offset.
     pub result: Result<usize>,
     /// The buffer, its length set to what was read; `None` for what has none or several.
     pub buffer: Option<AnyBuffer>,
