@@ -13,7 +13,9 @@ use std::task::{Context, Poll, Waker};
 
 use ringfile::{AllocateMode, Batch, Durability, File, OpenOptions, Pool, Queue, Route, block_on, spawn};
 use support::forms::routes;
-use support::{Folder, assert_content, content, in_child, must_end, open_descriptors, poll_once};
+use support::{
+    Folder, assert_content, content, in_child, in_child_with, must_end, open_descriptors, poll_once,
+};
 
 const PAGE: usize = 4096;
 
@@ -139,7 +141,9 @@ fn f41_destructors_of_thread_locals_and_pthread_keys_may_use_the_library() {
 
 #[test]
 fn f41_a_thread_that_uses_the_library_only_as_it_ends_leaves_nothing() {
-    if !in_child("f41_a_thread_that_uses_the_library_only_as_it_ends_leaves_nothing") {
+    // What glibc notes of a thread-local that is first used by a key's destructor, it never frees: a leak checker would say so.
+    let no_leaks = |command: &mut std::process::Command| _ = command.env("ASAN_OPTIONS", "detect_leaks=0");
+    if !in_child_with("f41_a_thread_that_uses_the_library_only_as_it_ends_leaves_nothing", no_leaks) {
         return;
     }
     let folder = Folder::new();

@@ -510,7 +510,8 @@ fn f22_a_child_that_polls_a_read_which_moved_between_threads_gets_an_error_and_t
         return;
     }
     let (theirs, mut ours) = std::io::pipe().unwrap();
-    let pipe: &'static File = Box::leak(Box::new(File::from(std::fs::File::from(OwnedFd::from(theirs)))));
+    static PIPE: std::sync::OnceLock<File> = std::sync::OnceLock::new();
+    let pipe = PIPE.get_or_init(|| File::from(std::fs::File::from(OwnedFd::from(theirs))));
     let runtime = ringfile::Runtime::builder().threads(1).build().unwrap();
     let begun = runtime.spawn(async {
         let mut read = pipe.read_at(Vec::with_capacity(10), 0);

@@ -300,7 +300,8 @@ fn f03_a_runtime_is_dropped_with_more_reads_than_its_queue_has_room_for() {
         guard.as_ref().unwrap().spawn(async move {
             // Dropped when the thread ends, which it does after it has left its loop.
             ENDS.set(Some(ends));
-            let file: &'static ringfile::File = Box::leak(Box::new(file));
+            static FILE: OnceLock<ringfile::File> = OnceLock::new();
+            let file = FILE.get_or_init(|| file);
             let mut reads: Vec<_> =
                 (0..16).map(|page| file.read_at(Vec::with_capacity(PAGE), page * PAGE as u64)).collect();
             let mut polls = 0;
