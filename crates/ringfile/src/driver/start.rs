@@ -43,13 +43,11 @@ pub(crate) trait Receiver {
     /// What stands for an operation that another thread has.
     type Remote;
 
-    /// Whether the thread has other tasks, which must not wait for a long row of plain calls.
-    fn yields(&self) -> bool;
-
     /// Whether it is a task, of which a loop may have many.
     fn is_a_task(&self) -> bool;
 
-    /// Whether the thread that starts the operation waits for it, and turns its driver meanwhile.
+    /// Whether the thread that starts the operation waits for it, and turns its driver meanwhile. Where not, it has other
+    /// tasks, which must not wait for a long row of plain calls.
     fn is_own(&self) -> bool;
 
     /// What this thread's driver is to do when the operation ends.
@@ -68,10 +66,6 @@ pub(crate) trait Receiver {
 /// The task that is polled with this context.
 impl Receiver for Context<'_> {
     type Remote = Errand;
-
-    fn yields(&self) -> bool {
-        true
-    }
 
     fn is_a_task(&self) -> bool {
         true
@@ -110,11 +104,6 @@ pub(crate) struct HandlerOf<'a> {
 impl Receiver for HandlerOf<'_> {
     /// The driver of the I/O thread that has the operation.
     type Remote = Option<u64>;
-
-    /// A handler that this thread's driver knows belongs to a caller who does nothing but wait.
-    fn yields(&self) -> bool {
-        self.local.is_none()
-    }
 
     fn is_a_task(&self) -> bool {
         false
@@ -230,7 +219,7 @@ fn start_otherwise<R: Receiver>(
     let mut choice = loop {
         match call(target, request, held) {
             Called::Over(ended) => return Ok(Started::Done(ended)),
-            Called::Later if receiver.yields() => return Ok(Started::Yield),
+            Called::Later if !receiver.is_own() => return Ok(Started::Yield),
             Called::Later => {}
             Called::Left(choice) => break choice,
         }
