@@ -639,7 +639,7 @@ int ringfile_open_fd(int fd,
 // Closes a file. Operations on it that are not over go on, and keep it open until they are.
 //
 // Any thread. Does not block. Syncs nothing. A thread's ring that used the file gives it up with the thread's next
-// operation, with ringfile_thread_rest, or when the thread ends: until then a deleted file's blocks stay taken.
+// operation, with ringfile_thread_release, or when the thread ends: until then a deleted file's blocks stay taken.
 //
 // As with any close(2) of a descriptor of the file, all record locks go that the process has on it (fcntl(F_SETLK), lockf),
 // whichever descriptor they were taken by: at once, or with the thread that is the last to give the file up. Locks of
@@ -702,7 +702,7 @@ int ringfile_set_worker_threads(size_t threads);
 
 // Has the calling thread give up what its ring keeps between blocking calls: files that were closed, shares of registered
 // memory. For a thread that will do no I/O for long; the next call takes a little longer. Does not block.
-int ringfile_thread_rest(void);
+int ringfile_thread_release(void);
 
 // Reads up to `length` bytes from `offset` into `data`: fewer only at the end of the file. How many.
 //

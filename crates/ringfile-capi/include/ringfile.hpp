@@ -791,8 +791,8 @@ inline void set_worker_threads(std::size_t threads, std::error_code& error) noex
     check(ringfile_set_worker_threads(threads), error);
 }
 // For a thread that will do no I/O for long.
-inline void thread_rest() { check(ringfile_thread_rest()); }
-inline void thread_rest(std::error_code& error) noexcept { check(ringfile_thread_rest(), error); }
+inline void thread_release() { check(ringfile_thread_release()); }
+inline void thread_release(std::error_code& error) noexcept { check(ringfile_thread_release(), error); }
 
 inline void sync_directory(const std::string& path) { check(ringfile_sync_directory(path.c_str())); }
 inline void sync_directory(const char* path, std::error_code& error) noexcept {

@@ -208,7 +208,7 @@ pub unsafe extern "C" fn ringfile_open_fd(
 /// Closes a file. Operations on it that are not over go on, and keep it open until they are.
 ///
 /// Any thread. Does not block. Syncs nothing. A thread's ring that used the file gives it up with the thread's next
-/// operation, with ringfile_thread_rest, or when the thread ends: until then a deleted file's blocks stay taken.
+/// operation, with ringfile_thread_release, or when the thread ends: until then a deleted file's blocks stay taken.
 ///
 /// As with any close(2) of a descriptor of the file, all record locks go that the process has on it (fcntl(F_SETLK), lockf),
 /// whichever descriptor they were taken by: at once, or with the thread that is the last to give the file up. Locks of

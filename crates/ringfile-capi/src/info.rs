@@ -160,6 +160,6 @@ pub extern "C" fn ringfile_set_worker_threads(threads: usize) -> c_int {
 /// Has the calling thread give up what its ring keeps between blocking calls: files that were closed, shares of registered
 /// memory. For a thread that will do no I/O for long; the next call takes a little longer. Does not block.
 #[unsafe(no_mangle)]
-pub extern "C" fn ringfile_thread_rest() -> c_int {
+pub extern "C" fn ringfile_thread_release() -> c_int {
     done(local::rest)
 }

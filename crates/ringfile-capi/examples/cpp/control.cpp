@@ -337,7 +337,7 @@ void set_and_count(const std::string& folder) {
     of_all(OF_ALL(set_default_route, RINGFILE_ROUTE_AUTO));
     of_all(OF_ALL(set_io_threads, std::size_t{1}));
     of_all(OF_ALL(set_worker_threads, std::size_t{0}));
-    of_all(OF_ALL_WITH_NONE(thread_rest));
+    of_all(OF_ALL_WITH_NONE(thread_release));
     of_all(OF_ALL(sync_directory, folder.c_str()));
     ringfile::sync_directory("/does/not/exist", error);
     expect(error == std::errc::no_such_file_or_directory, "no directory");

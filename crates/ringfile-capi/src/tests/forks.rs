@@ -268,7 +268,7 @@ fn no_child_waits_for_a_lock_that_a_thread_of_the_parent_s_has() {
         // SAFETY: memory that is here.
         let read = unsafe { ringfile_read(of_all(), place(&mut page, 0), PAGE, 0) };
         assert!(read == REFUSED || (well(read), is_page(&page, 0)) == (PAGE as i64, true));
-        well(ringfile_thread_rest());
+        well(ringfile_thread_release());
         read
     };
     std::thread::scope(|scope| {
@@ -321,7 +321,7 @@ fn f38_a_child_rests_its_thread_while_others_closed_its_files() {
                 });
                 used.into_iter().for_each(|file| files.send(file).unwrap());
                 in_a_child(|| {
-                    well(ringfile_thread_rest());
+                    well(ringfile_thread_release());
                 });
             }
         });

@@ -65,7 +65,7 @@ fn what_is_written_is_read_by_blocking_calls_on_every_route() {
         well(ringfile_truncate(file, 100));
         assert_eq!(well(ringfile_size(file)), 100);
         well(ringfile_close(file));
-        well(ringfile_thread_rest());
+        well(ringfile_thread_release());
     }
 }
 

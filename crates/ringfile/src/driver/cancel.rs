@@ -4,37 +4,37 @@
 
 use std::sync::Arc;
 
-use super::order::Sink;
+use super::remote::Handler;
 use super::slot::{Key, Owner, State};
 use super::start::Place;
 use super::target::FileKind;
 use super::wake::Wake;
-use super::{Aftermath, Driver, Rest, Waiting, prepare, shared, with};
+use super::{Deferred, Driver, Rest, Waiting, prepare, shared, with};
 use crate::memory::Held;
 
 /// Gets the kernel to cancel an operation that this thread's ring has, where it still can. It ends by its handler in any
 /// case.
 pub(crate) fn cancel(place: Place) {
-    let mut after = Aftermath::default();
+    let mut deferred = Deferred::default();
     with(|driver| {
         if driver.shared.id == place.driver {
-            driver.cancel_order(place.key, &mut after);
+            driver.cancel_queued(place.key, &mut deferred);
         }
     });
-    after.settle();
+    deferred.settle();
 }
 
 /// Gets the kernel to cancel the operations of a handler on the rings of `drivers`, where it still can. Each ends by its
 /// handler in any case. Called with no lock held.
-pub(crate) fn cancel_all(sink: &Arc<dyn Sink>, drivers: &[u64]) {
-    let mut after = Aftermath::default();
+pub(crate) fn cancel_all(handler: &Arc<dyn Handler>, drivers: &[u64]) {
+    let mut deferred = Deferred::default();
     let own = with(|driver| {
-        driver.cancel_orders(sink, &mut after);
+        driver.cancel_handler(handler, &mut deferred);
         driver.shared.id
     });
-    after.settle();
+    deferred.settle();
     let others = drivers.iter().filter(|&&id| Some(id) != own).filter_map(|&id| shared::find(id));
-    others.for_each(|shared| shared.post_cancellation(Arc::clone(sink)));
+    others.for_each(|shared| shared.post_cancellation(Arc::clone(handler)));
 }
 
 impl Driver {
@@ -77,8 +77,8 @@ impl Driver {
         Some((Held::None, wake, None))
     }
 
-    /// Withdraws an order, or asks the kernel to cancel it; either way it ends by its sink.
-    pub(super) fn cancel_order(&mut self, key: Key, after: &mut Aftermath) {
+    /// Withdraws a remote request, or asks the kernel to cancel it; either way it ends by its handler.
+    pub(super) fn cancel_queued(&mut self, key: Key, deferred: &mut Deferred) {
         let Some(slot) = self.slots.get(key) else { return };
         let (state, position) = (slot.state, slot.position);
         let polled = self.is_polled(key);
@@ -105,37 +105,37 @@ impl Driver {
             State::Free | State::Done => return,
         }
         self.slots.at(key.slot).errno = libc::ECANCELED as u16;
-        self.end(key, polled, after);
+        self.end(key, polled, deferred);
     }
 
     /// Cancels what would keep the thread from leaving its loop for as long as another process or a person likes: each ends
     /// as if the kernel had cancelled it. What those that end start is for the next call.
-    pub(super) fn cancel_on_streams(&mut self, after: &mut Aftermath) {
+    pub(super) fn cancel_on_streams(&mut self, deferred: &mut Deferred) {
         if !self.on_streams && self.waiting.is_empty() {
             return;
         }
         let open: Vec<Key> = self.slots.of_loop().collect();
-        open.into_iter().for_each(|key| self.cancel_on_stream(key, after));
+        open.into_iter().for_each(|key| self.cancel_on_stream(key, deferred));
     }
 
     /// The same for what this thread carries out for a driver.
-    pub(super) fn cancel_held_on_streams(&mut self, driver: u64, after: &mut Aftermath) {
+    pub(super) fn cancel_held_on_streams(&mut self, driver: u64, deferred: &mut Deferred) {
         let held = self.slots.held_by(driver);
-        held.into_iter().for_each(|key| self.cancel_on_stream(key, after));
+        held.into_iter().for_each(|key| self.cancel_on_stream(key, deferred));
     }
 
-    fn cancel_on_stream(&mut self, key: Key, after: &mut Aftermath) {
+    fn cancel_on_stream(&mut self, key: Key, deferred: &mut Deferred) {
         let slot = self.slots.at(key.slot);
         let is_new = !slot.cancelled && slot.owner != Owner::Nobody;
         if is_new && self.files.target(slot.file).is_some_and(|target| target.kind == FileKind::Other) {
-            self.cancel_order(key, after);
+            self.cancel_queued(key, deferred);
         }
     }
 
-    /// [`cancel_order`](Self::cancel_order) for each order whose result goes to `sink`.
-    pub(super) fn cancel_orders(&mut self, sink: &Arc<dyn Sink>, after: &mut Aftermath) {
-        for key in self.slots.of_sink(sink) {
-            self.cancel_order(key, after);
+    /// [`cancel_queued`](Self::cancel_queued) for each remote request whose result goes to `handler`.
+    pub(super) fn cancel_handler(&mut self, handler: &Arc<dyn Handler>, deferred: &mut Deferred) {
+        for key in self.slots.of_handler(handler) {
+            self.cancel_queued(key, deferred);
         }
     }
 }

@@ -8,13 +8,16 @@ use std::io;
 use linux_raw_sys::io_uring as uapi;
 
 use super::op::Step;
-use super::prepare::{BELL, IGNORED};
-use super::refused::{REFUSED_ORDERS, Refused, warn_of_no_ring};
+use super::prepare::{IGNORED, WAKEUP};
+use super::refused::{REFUSED_REMOTES, Refused, warn_of_no_ring};
 use super::shared::Mail;
 use super::slot::{Key, Owner, State};
 use super::target::Target;
 use super::wake::Wake;
-use super::{Aftermath, Company, Driver, Finished, LocalSink, Metrics, Order, Rings, Route, Sink, Waiting};
+use super::{
+    ActiveTasks, Deferred, Driver, Finished, Handler, LocalHandler, Metrics, RemoteRequest, Rings, Route,
+    Waiting,
+};
 use crate::event;
 use crate::ring::{Cqe, Until};
 use std::sync::Arc;
@@ -62,25 +65,25 @@ impl Driver {
         may_sleep: bool,
         deadline: Option<Instant>,
         wanted: u32,
-        after: &mut Aftermath,
+        deferred: &mut Deferred,
     ) {
-        self.company = Company { last: None, tasks: 0, before: self.company.tasks };
+        self.active_tasks = ActiveTasks { last: None, tasks: 0, before: self.active_tasks.tasks };
         if self.rings.as_ref().is_some_and(|rings| rings.main.is_ours()) {
             self.submit_waiting();
             if self.can_sleep_in_ring() {
-                self.arm_bell();
+                self.arm_wakeup();
             }
             let wanted = if may_sleep && self.can_sleep_in_ring() { wanted } else { 0 };
-            self.enter(wanted, deadline, after);
-            self.collect(after);
+            self.enter(wanted, deadline, deferred);
+            self.collect(deferred);
         } else {
-            self.disown(after);
+            self.disown(deferred);
         }
-        self.read_mail(after);
+        self.read_mail(deferred);
         self.publish_counts();
     }
 
-    /// Publishes the counts as of this turn. Turns of a visit may be many for each operation, and most end none.
+    /// Publishes the counts as of this turn. A thread that waits turns many times for each operation, and most turns end none.
     #[inline]
     pub(super) fn publish_counts(&mut self) {
         if self.in_loop || self.published_ops != self.counts.ops {
@@ -92,7 +95,7 @@ impl Driver {
     /// In a forked child, ends what the parent has in flight: its answers come to the parent, into the parent's memory,
     /// of which this process has a copy. Does nothing in the process that made the ring.
     #[cold]
-    pub(super) fn disown(&mut self, after: &mut Aftermath) {
+    pub(super) fn disown(&mut self, deferred: &mut Deferred) {
         let is_ours = self.rings.as_ref().is_none_or(|rings| rings.main.is_ours());
         if is_ours || self.in_flight == 0 && self.waiting.is_empty() {
             return;
@@ -102,12 +105,12 @@ impl Driver {
         self.in_flight = open.len();
         for key in open {
             self.slots.at(key.slot).errno = libc::ECANCELED as u16;
-            self.end(key, false, after);
+            self.end(key, false, deferred);
         }
     }
 
     /// Sleeps until there are so many completions, where none is there; not at all for 0.
-    fn enter(&mut self, wanted: u32, deadline: Option<Instant>, after: &mut Aftermath) {
+    fn enter(&mut self, wanted: u32, deadline: Option<Instant>, deferred: &mut Deferred) {
         self.on_streams &= self.in_flight > 0;
         let wanted = if self.on_streams { wanted.min(1) } else { wanted };
         let (answer, polled_answer, cut_off) = {
@@ -118,8 +121,8 @@ impl Driver {
                 _ => Ok(()),
             };
             let idle = !rings.main.has_completions() && self.waiting.is_empty();
-            // Without the bell, where the queue was too full to arm it, nobody could wake us.
-            let awaited = rings.bell_armed && !rings.have_released();
+            // Without the wake-up descriptor, where the queue was too full to arm it, nobody could wake us.
+            let awaited = rings.wakeup_armed && !rings.have_released();
             let sleeps =
                 wanted > 0 && idle && !spins && awaited && self.shared.sleep.about_to_sleep_in_ring();
             let until = if sleeps {
@@ -132,7 +135,7 @@ impl Driver {
                 Until::Submitted
             };
             rings.main.reset_completion_signal();
-            let most = if self.visits > 0 && !self.in_loop { u32::MAX } else { SLICE };
+            let most = if self.guards > 0 && !self.in_loop { u32::MAX } else { SLICE };
             let before = rings.main.enters();
             let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let answer = rings.main.enter(until, most, at_most);
@@ -148,14 +151,14 @@ impl Driver {
             (answer, polled_answer, rings.main.take_cut_off(IGNORED))
         };
         if let Some(user_data) = cut_off {
-            self.end_cut_off(Key::from_user_data(user_data), after);
+            self.end_cut_off(Key::from_user_data(user_data), deferred);
         }
         if answer.is_ok() && polled_answer.is_ok() {
             self.refused_since = None;
             return;
         }
-        self.deal_with(answer, false, after);
-        self.deal_with(polled_answer, true, after);
+        self.deal_with(answer, false, deferred);
+        self.deal_with(polled_answer, true, deferred);
     }
 
     /// Ends an operation that was to wait for another one, where the kernel took that and not this: begun now it would not
@@ -163,17 +166,17 @@ impl Driver {
     /// a durable write syncs once more when the write has ended. The kernel takes entries in order, so it never takes the
     /// second without the first.
     #[cold]
-    fn end_cut_off(&mut self, key: Key, after: &mut Aftermath) {
+    fn end_cut_off(&mut self, key: Key, deferred: &mut Deferred) {
         if let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) {
             slot.errno = libc::ECANCELED as u16;
-            self.end(key, false, after);
+            self.end(key, false, deferred);
         }
     }
 
     /// EINTR needs nothing but the next turn, and so does, for a while, a kernel that is short of something. Anything
     /// else is the answer to every operation that was not taken.
     #[cold]
-    fn deal_with(&mut self, answer: io::Result<()>, polled: bool, after: &mut Aftermath) {
+    fn deal_with(&mut self, answer: io::Result<()>, polled: bool, deferred: &mut Deferred) {
         let Err(error) = answer else { return };
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         match errno {
@@ -199,11 +202,11 @@ impl Driver {
             let key = Key::from_user_data(user_data);
             if let Some(slot) = self.slots.get(key) {
                 slot.errno = errno as u16;
-                self.end(key, polled, after);
-            } else if user_data == BELL
+                self.end(key, polled, deferred);
+            } else if user_data == WAKEUP
                 && let Some(rings) = self.rings.as_mut()
             {
-                rings.bell_armed = false;
+                rings.wakeup_armed = false;
             }
         }
     }
@@ -220,16 +223,16 @@ impl Driver {
         since.elapsed() < REFUSED_PATIENCE
     }
 
-    fn collect(&mut self, after: &mut Aftermath) {
+    fn collect(&mut self, deferred: &mut Deferred) {
         loop {
             let Some(rings) = self.rings.as_mut() else { return };
             let Some(cqe) = rings.main.complete() else { break };
-            self.completed(cqe, false, after);
+            self.completed(cqe, false, deferred);
         }
         while let Some(polled) = self.rings.as_mut().and_then(|rings| rings.polled.as_mut())
             && let Some(cqe) = polled.complete()
         {
-            self.completed(cqe, true, after);
+            self.completed(cqe, true, deferred);
         }
         if let Some(rings) = self.rings.as_mut() {
             rings.main.forget_released();
@@ -240,7 +243,7 @@ impl Driver {
     }
 
     #[inline]
-    fn completed(&mut self, cqe: Cqe, polled: bool, after: &mut Aftermath) {
+    fn completed(&mut self, cqe: Cqe, polled: bool, deferred: &mut Deferred) {
         let key = Key::from_user_data(cqe.user_data);
         let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) else {
             return self.not_an_operation(cqe);
@@ -255,7 +258,7 @@ impl Driver {
         if self.slots.at(key.slot).request.is_sync() {
             self.settle_sync(key);
         }
-        self.end(key, polled, after);
+        self.end(key, polled, deferred);
     }
 
     /// Has the file remember a sync that failed.
@@ -271,12 +274,12 @@ impl Driver {
     fn not_an_operation(&mut self, cqe: Cqe) {
         match cqe.user_data {
             IGNORED => {}
-            BELL => {
+            WAKEUP => {
                 let Some(rings) = self.rings.as_mut() else { return };
                 if cqe.flags & uapi::IORING_CQE_F_MORE == 0 {
-                    rings.bell_armed = false;
-                    rings.bell_repeats &= cqe.result >= 0;
-                    self.shared.silence_bell();
+                    rings.wakeup_armed = false;
+                    rings.wakeup_repeats &= cqe.result >= 0;
+                    self.shared.reset_wakeup();
                 }
             }
             user_data => {
@@ -324,7 +327,7 @@ impl Driver {
 
     /// The one place where an operation ends.
     #[inline(always)]
-    pub(super) fn end(&mut self, key: Key, polled: bool, after: &mut Aftermath) {
+    pub(super) fn end(&mut self, key: Key, polled: bool, deferred: &mut Deferred) {
         self.no_longer_in_flight(polled);
         let slot = self.slots.at(key.slot);
         let (file, owner) = (slot.file, slot.owner);
@@ -344,147 +347,147 @@ impl Driver {
             unsafe { slot.held.filled(slot.request.start + slot.progress.done()) };
         }
         match std::mem::take(&mut slot.wake) {
-            Wake::Sink(sink, index) => self.end_order(key, sink, index, after),
-            Wake::Local(sink, index) => self.end_local(key, sink, index, after),
-            wake => after.wake(wake),
+            Wake::Handler(handler, index) => self.end_by_handler(key, handler, index, deferred),
+            Wake::Local(handler, index) => self.end_local(key, handler, index, deferred),
+            wake => deferred.wake(wake),
         }
         if owner != Owner::Here {
-            self.end_elsewhere(key, owner, after);
+            self.end_elsewhere(key, owner, deferred);
         }
-        if let Some(given) = self.leave_file(file) {
-            after.files.push(given);
+        if let Some(closed) = self.leave_file(file) {
+            deferred.files.push(closed);
         }
     }
 
     /// Ends an operation whose handler the driver knows by number. Where the thread turns its driver for that handler, the
     /// results lie in what the turn leaves; where for another, they are handed over.
     #[inline]
-    fn end_local(&mut self, key: Key, sink: u32, index: u32, after: &mut Aftermath) {
+    fn end_local(&mut self, key: Key, handler: u32, index: u32, deferred: &mut Deferred) {
         let finished = self.take_finished(key.slot);
-        if after.own == Some(LocalSink(sink)) {
-            after.own_results.push((index, finished));
-        } else if let Some(sink) = self.local_sinks.get(sink) {
-            after.ended.push((Arc::clone(sink), index, finished));
+        if deferred.own == Some(LocalHandler(handler)) {
+            deferred.own_results.push((index, finished));
+        } else if let Some(handler) = self.local_handlers.get(handler) {
+            deferred.ended.push((Arc::clone(handler), index, finished));
         } else {
-            after.buffers.push(finished.held);
+            deferred.buffers.push(finished.held);
         }
     }
 
-    fn end_order(&mut self, key: Key, sink: Arc<dyn Sink>, index: u32, after: &mut Aftermath) {
+    fn end_by_handler(&mut self, key: Key, handler: Arc<dyn Handler>, index: u32, deferred: &mut Deferred) {
         let finished = self.take_finished(key.slot);
-        after.ended.push((sink, index, finished));
+        deferred.ended.push((handler, index, finished));
     }
 
-    /// Starts an order on this thread's ring; where it has none, the order goes to the workers.
-    pub(super) fn start_order(&mut self, mut order: Order, after: &mut Aftermath) {
-        if !order.is_wanted() {
-            return after.orders.push((order, Some(libc::ECANCELED)));
+    /// Starts a remote request on this thread's ring; where it has none, the workers get it.
+    pub(super) fn start_remote(&mut self, mut remote: RemoteRequest, deferred: &mut Deferred) {
+        if !remote.is_wanted() {
+            return deferred.remotes.push((remote, Some(libc::ECANCELED)));
         }
-        match self.may_start(&order.target, order.request.kind, false) {
+        match self.may_start(&remote.target, remote.request.kind, false) {
             Ok(()) => {
-                let Some(sink) = order.take_sink() else { return };
-                let wake = Wake::Sink(sink, order.index);
-                self.queue(&order.target, &order.request, &mut order.held, wake);
-                if order.target.is_closed() {
+                let Some(handler) = remote.take_handler() else { return };
+                let wake = Wake::Handler(handler, remote.index);
+                self.queue(&remote.target, &remote.request, &mut remote.held, wake);
+                if remote.target.is_closed() {
                     // Nobody will tell us any more: the file is given up with this operation.
-                    self.files.close(order.target.number);
+                    self.files.close(remote.target.number);
                 }
             }
-            Err(Refused::Unsupported) => after.orders.push((order, None)),
-            Err(Refused::NoRing(error)) if order.target.lanes.route() != Route::Ring => {
+            Err(Refused::Unsupported) => deferred.remotes.push((remote, None)),
+            Err(Refused::NoRing(error)) if remote.target.lanes.route() != Route::Ring => {
                 warn_of_no_ring(&error);
-                after.orders.push((order, None));
+                deferred.remotes.push((remote, None));
             }
             Err(refused) => {
                 let for_want_of_a_ring = matches!(refused, Refused::NoRing(_));
                 // Without an errno: a forked child has no use of its parent's ring, see `why_refused`.
                 let errno = refused.into_error().errno().unwrap_or(libc::EOPNOTSUPP);
                 if for_want_of_a_ring {
-                    REFUSED_ORDERS.store(errno, Ordering::Relaxed);
+                    REFUSED_REMOTES.store(errno, Ordering::Relaxed);
                 }
-                after.orders.push((order, Some(errno)));
+                deferred.remotes.push((remote, Some(errno)));
             }
         }
     }
 
     #[cold]
-    fn end_elsewhere(&mut self, key: Key, owner: Owner, after: &mut Aftermath) {
+    fn end_elsewhere(&mut self, key: Key, owner: Owner, deferred: &mut Deferred) {
         match owner {
             Owner::Here => {}
-            Owner::Afar => self.hand_over(key, after),
-            Owner::Nobody => after.buffers.push(self.take_finished(key.slot).held),
+            Owner::Afar => self.hand_over(key, deferred),
+            Owner::Nobody => deferred.buffers.push(self.take_finished(key.slot).held),
         }
     }
 
     /// Leaves a result where a future that moved to another thread finds it.
     #[cold]
-    fn hand_over(&mut self, key: Key, after: &mut Aftermath) {
+    fn hand_over(&mut self, key: Key, deferred: &mut Deferred) {
         let finished = self.take_finished(key.slot);
         let mut inner = self.shared.lock();
         inner.finished.insert(key, finished);
-        after.wakers.extend(inner.wakers.remove(&key));
+        deferred.wakers.extend(inner.wakers.remove(&key));
     }
 
-    fn read_mail(&mut self, after: &mut Aftermath) {
+    fn read_mail(&mut self, deferred: &mut Deferred) {
         if !self.shared.sleep.take_mail_flag() {
             return;
         }
-        let mut orders = std::mem::take(&mut self.spare_orders);
+        let mut remotes = std::mem::take(&mut self.spare_remotes);
         let mail = {
             let mut inner = self.shared.lock();
-            std::mem::swap(&mut orders, &mut inner.orders);
+            std::mem::swap(&mut remotes, &mut inner.remotes);
             std::mem::take(&mut inner.mail)
         };
-        for order in orders.drain(..) {
-            self.start_order(order, after);
+        for remote in remotes.drain(..) {
+            self.start_remote(remote, deferred);
         }
-        self.spare_orders = orders;
-        mail.into_iter().for_each(|letter| self.read_letter(letter, after));
+        self.spare_remotes = remotes;
+        mail.into_iter().for_each(|letter| self.read_letter(letter, deferred));
     }
 
-    fn read_letter(&mut self, letter: Mail, after: &mut Aftermath) {
+    fn read_letter(&mut self, letter: Mail, deferred: &mut Deferred) {
         match letter {
-            Mail::Watch(key) => self.watch(key, after),
-            Mail::Cancel(key) => self.cancel_for_afar(key, after),
-            Mail::CancelOrders(sink) => {
-                self.cancel_orders(&sink, after);
-                after.sinks.push(sink);
+            Mail::Watch(key) => self.watch(key, deferred),
+            Mail::Cancel(key) => self.cancel_for_afar(key, deferred),
+            Mail::CancelOrders(handler) => {
+                self.cancel_handler(&handler, deferred);
+                deferred.handlers.push(handler);
             }
-            Mail::CancelHeld(driver) => self.cancel_held_on_streams(driver, after),
+            Mail::CancelHeld(driver) => self.cancel_held_on_streams(driver, deferred),
             Mail::Close(number) => {
                 // Another file may have the number by now, if this driver gave the file up on the way of the letter.
                 let is_closed = self.files.target(number).is_some_and(Target::is_closed);
-                if let Some(given) = is_closed.then(|| self.files.close(number)).flatten() {
-                    self.unregister(&given);
-                    after.files.push(given);
+                if let Some(closed) = is_closed.then(|| self.files.close(number)).flatten() {
+                    self.unregister(&closed);
+                    deferred.files.push(closed);
                 }
             }
         }
     }
 
-    fn cancel_for_afar(&mut self, key: Key, after: &mut Aftermath) {
+    fn cancel_for_afar(&mut self, key: Key, deferred: &mut Deferred) {
         let Some(slot) = self.slots.get(key) else {
             // Its result was handed over on the way of this letter.
             let finished = self.shared.lock().finished.remove(&key);
-            return after.buffers.extend(finished.map(|finished| finished.held));
+            return deferred.buffers.extend(finished.map(|finished| finished.held));
         };
         slot.owner = Owner::Here;
-        if let Some((held, wake, given)) = self.cancel(key) {
-            after.buffers.push(held);
-            after.wake(wake);
-            after.files.extend(given);
+        if let Some((held, wake, closed)) = self.cancel(key) {
+            deferred.buffers.push(held);
+            deferred.wake(wake);
+            deferred.files.extend(closed);
         }
     }
 
-    fn watch(&mut self, key: Key, after: &mut Aftermath) {
+    fn watch(&mut self, key: Key, deferred: &mut Deferred) {
         let Some(slot) = self.slots.get(key) else {
             // The future came back and took its result on the way of this letter.
-            return after.wakers.extend(self.shared.lock().wakers.remove(&key));
+            return deferred.wakers.extend(self.shared.lock().wakers.remove(&key));
         };
         slot.owner = Owner::Afar;
-        after.wake(std::mem::take(&mut slot.wake));
+        deferred.wake(std::mem::take(&mut slot.wake));
         if slot.state == State::Done {
-            self.hand_over(key, after);
+            self.hand_over(key, deferred);
         }
     }
 
@@ -505,9 +508,9 @@ impl Driver {
 
     /// Gives everything up that the thread need not keep until its next loop. The wakers of futures on other threads,
     /// which find their results now.
-    pub(super) fn deactivate(&mut self, after: &mut Aftermath) -> Vec<Waker> {
-        self.disown(after);
-        self.read_mail(after);
+    pub(super) fn deactivate(&mut self, deferred: &mut Deferred) -> Vec<Waker> {
+        self.disown(deferred);
+        self.read_mail(deferred);
         let done: Vec<Key> = self.slots.done().collect();
         let results: Vec<(Key, Finished)> =
             done.into_iter().map(|key| (key, self.take_finished(key.slot))).collect();
@@ -520,8 +523,8 @@ impl Driver {
             (std::mem::take(&mut inner.mail), wakers)
         };
         // What was posted since: a dropped future's result is in `finished` now, and an open read may keep a closed file.
-        mail.into_iter().for_each(|letter| self.read_letter(letter, after));
-        self.give_up_files(after);
+        mail.into_iter().for_each(|letter| self.read_letter(letter, deferred));
+        self.give_up_files(deferred);
         // An entry that was not handed over yet names memory by its place among the registered.
         let may_forget = self.in_flight == 0;
         if let Some(rings) = self.rings.as_mut().filter(|rings| may_forget && rings.main.is_ours()) {
@@ -535,10 +538,10 @@ impl Driver {
     }
 
     /// Gives up every file that no operation uses.
-    pub(super) fn give_up_files(&mut self, after: &mut Aftermath) {
+    pub(super) fn give_up_files(&mut self, deferred: &mut Deferred) {
         let files = self.files.give_up_idle();
-        files.iter().for_each(|given| self.unregister(given));
-        after.files.extend(files);
+        files.iter().for_each(|closed| self.unregister(closed));
+        deferred.files.extend(files);
     }
 
     pub(super) fn current_counts(&self) -> Metrics {

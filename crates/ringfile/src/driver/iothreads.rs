@@ -1,6 +1,6 @@
 //! Threads with a ring each, for operations of threads that have none: those of other executors, and batches.
 //!
-//! Made with the first such operation, and there until the process ends. Knows drivers and orders.
+//! Made with the first such operation, and there until the process ends. Knows drivers and remote requests.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -8,8 +8,8 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 
-use super::order::Order;
-use super::{Aftermath, Call, Shared};
+use super::remote::RemoteRequest;
+use super::{Call, Deferred, Shared};
 use crate::error::Error;
 use crate::ring::{RingOptions, fork};
 
@@ -71,13 +71,13 @@ fn start(index: usize) -> io::Result<Arc<Shared>> {
         crate::memory::set_thread_must_not_block(true);
         let shared = super::enter(RingOptions::default());
         let _ = started.send(Arc::clone(&shared));
-        let (mut after, mut calls) = (Aftermath::default(), Vec::new());
+        let (mut deferred, mut calls) = (Deferred::default(), Vec::new());
         let mut may_sleep = true;
         loop {
             // Before its causes are looked at; and a thread that was notified would not sleep.
             shared.sleep.take_notification();
             run_calls(&shared, &mut calls);
-            let turn = std::panic::AssertUnwindSafe(|| super::turn(may_sleep, &mut after));
+            let turn = std::panic::AssertUnwindSafe(|| super::turn(may_sleep, &mut deferred));
             // What the panic kept from others is made up for before the thread sleeps.
             may_sleep = std::panic::catch_unwind(turn).is_ok();
             if !may_sleep {
@@ -113,10 +113,10 @@ fn pick() -> Option<&'static Arc<Shared>> {
     Some(&io.threads[io.next.fetch_add(1, Ordering::Relaxed) % io.threads.len()])
 }
 
-/// Has an I/O thread carry out an order, and says which. Gives it back where there is none, as in a forked child.
-pub(crate) fn send(order: Order) -> Result<Arc<Shared>, Order> {
-    let Some(thread) = pick() else { return Err(order) };
-    thread.post_order(order);
+/// Has an I/O thread carry out a remote request, and says which. Gives it back where there is none, as in a forked child.
+pub(crate) fn send(remote: RemoteRequest) -> Result<Arc<Shared>, RemoteRequest> {
+    let Some(thread) = pick() else { return Err(remote) };
+    thread.post_remote(remote);
     Ok(Arc::clone(thread))
 }
 

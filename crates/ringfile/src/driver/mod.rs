@@ -9,25 +9,25 @@
 //! - wakers are called, and buffers of others dropped, only while the driver is not borrowed: both may come back here;
 //! - when the thread leaves its loop ([`leave`]) nothing is in flight.
 
-mod aftermath;
 mod cancel;
 mod complete;
+mod deferred;
 mod inherited;
 mod iothreads;
 mod op;
-mod order;
 mod prepare;
 mod refused;
+mod remote;
 mod route;
 mod shared;
 mod sleep;
 mod slot;
 mod start;
-mod stay;
 mod sync;
 mod target;
 #[cfg(test)]
 mod tests;
+mod thread_ring;
 mod ticket;
 mod wake;
 mod workers;
@@ -47,32 +47,32 @@ use crate::memory::Held;
 use crate::metrics::{Counters, Metrics};
 use crate::ring::{Ring, RingOptions, thread_end};
 
-pub(crate) use aftermath::Aftermath;
 pub(crate) use cancel::{cancel, cancel_all};
+pub(crate) use deferred::Deferred;
 pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
 pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, Request};
-pub(crate) use order::{Errand, Order, Sink};
 pub(crate) use refused::why_refused;
+pub(crate) use remote::{Handler, RemoteOperation, RemoteRequest};
 pub(crate) use route::{Lanes, default_route};
 pub use route::{Route, set_default_route};
 pub(crate) use shared::{Call, Shared};
 pub(crate) use slot::Key;
 pub(crate) use start::{
-    HandlerOf, Hint, LocalSink, Place, Started, add_local, can_link, remove_local, start,
+    HandlerOf, LocalHandler, Place, Started, SubmitHint, add_local, can_link, remove_local, start,
 };
-pub(crate) use stay::Stay;
 pub(crate) use target::{FileKind, Multiples, Target};
+pub(crate) use thread_ring::ThreadRing;
 pub(crate) use ticket::{Ticket, Unstarted, disown};
 pub(crate) use wake::{TaskNumber, polled, polling};
 pub(crate) use workers::set_most as set_worker_threads;
 
-use order::Hold;
 use refused::{Refused, set_up_errno, set_up_failed};
+use remote::Hold;
 use shared::Mail;
 use slot::{Owner, Slots, State};
-use start::LocalSinks;
-use target::{Files, Given};
+use start::LocalHandlers;
+use target::{ClosedFile, Files};
 use wake::Wake;
 
 /// How an operation ended, and its buffer.
@@ -112,14 +112,14 @@ struct Driver {
     /// Some of what is in flight is on a pipe or a socket, where the end of one operation may wait for the next submission of
     /// another, or for another thread's word.
     on_streams: bool,
-    spare_orders: Vec<Order>,
-    local_sinks: LocalSinks,
+    spare_remotes: Vec<RemoteRequest>,
+    local_handlers: LocalHandlers,
     counts: Metrics,
     /// Whether the thread is in its loop.
     in_loop: bool,
-    /// How many times, one inside the other, the thread waits for operations of its own: see [`stay`].
-    visits: u32,
-    company: Company,
+    /// How many times, one inside the other, the thread waits for operations of its own: see [`thread_ring`].
+    guards: u32,
+    active_tasks: ActiveTasks,
     /// How many operations there were when counts were published last.
     published_ops: u64,
     options: RingOptions,
@@ -128,7 +128,7 @@ struct Driver {
 
 /// How many tasks of a loop start operations that the ring may do cheaper together.
 #[derive(Default)]
-struct Company {
+struct ActiveTasks {
     last: Option<TaskNumber>,
     /// Since the last turn, and between the two before.
     tasks: usize,
@@ -140,8 +140,8 @@ struct Rings {
     /// For files whose completions are polled, made when the first is used.
     polled: Option<Ring>,
     polled_in_flight: usize,
-    bell_armed: bool,
-    bell_repeats: bool,
+    wakeup_armed: bool,
+    wakeup_repeats: bool,
     /// The kernel refused the last `io_uring_enter` outright: a filter was installed since the ring was made.
     shut: bool,
 }
@@ -198,18 +198,18 @@ fn with<T>(f: impl FnOnce(&mut Driver) -> T) -> Option<T> {
     DRIVER.with(|cell| cell.try_borrow_mut().ok()?.as_deref_mut().map(f))
 }
 
-fn send_to_workers(order: Order) {
-    if let Err(order) = workers::send(order) {
-        order.refuse(libc::EOPNOTSUPP);
+fn send_to_workers(remote: RemoteRequest) {
+    if let Err(remote) = workers::send(remote) {
+        remote.refuse(libc::EOPNOTSUPP);
     }
 }
 
-/// Has an order carried out by another thread: on a ring where there is one. Gives the I/O thread that has it.
-fn send(mut order: Order, choice: route::Choice) -> Option<Arc<Shared>> {
-    order.hold = owner().map(Hold::on);
+/// Has a remote request carried out by another thread: on a ring where there is one. Gives the I/O thread that has it.
+fn send(mut remote: RemoteRequest, choice: route::Choice) -> Option<Arc<Shared>> {
+    remote.hold = owner().map(Hold::on);
     let sent = match choice {
-        route::Choice::Ring => iothreads::send(order),
-        _ => Err(order),
+        route::Choice::Ring => iothreads::send(remote),
+        _ => Err(remote),
     };
     sent.map_err(send_to_workers).ok()
 }
@@ -236,7 +236,7 @@ fn count(taken: route::Taken, request: &Request, ended: Ended) {
     });
 }
 
-/// Counts an order that was dropped before this thread began it.
+/// Counts a remote request that was dropped before this thread began it.
 fn count_cancelled() {
     add_to_counts(|counts| counts.cancelled += 1);
 }
@@ -258,7 +258,7 @@ fn add_to_counts(add: impl FnOnce(&mut Metrics)) {
         let is_late = driver.is_none() && is_ending();
         let own = driver.get_or_insert_with(|| Driver::new(RingOptions::default()));
         add(&mut own.counts);
-        if !own.in_loop && own.visits == 0 {
+        if !own.in_loop && own.guards == 0 {
             own.shared.counters.publish(&own.current_counts());
         }
         if is_late { driver.take() } else { None }
@@ -267,7 +267,7 @@ fn add_to_counts(add: impl FnOnce(&mut Metrics)) {
 }
 
 /// What a cancelled operation leaves to drop while the driver is not borrowed.
-type Rest = (Held, Wake, Option<Given>);
+type Rest = (Held, Wake, Option<ClosedFile>);
 
 impl Driver {
     fn new(options: RingOptions) -> Box<Self> {
@@ -288,12 +288,12 @@ impl Driver {
             waiting: VecDeque::new(),
             in_flight: 0,
             on_streams: false,
-            spare_orders: Vec::new(),
-            local_sinks: LocalSinks::default(),
+            spare_remotes: Vec::new(),
+            local_handlers: LocalHandlers::default(),
             counts: Metrics::default(),
             in_loop: false,
-            visits: 0,
-            company: Company::default(),
+            guards: 0,
+            active_tasks: ActiveTasks::default(),
             published_ops: 0,
             options,
             shared,
@@ -307,11 +307,11 @@ impl Driver {
     }
 
     /// Whether an operation can be started here that somebody will submit and collect: the thread's loop, or, for an
-    /// operation that the thread itself waits for (`own`), its visit. A future that a waker polls during a visit is no
-    /// business of the visit's, which may end at once: its operations go elsewhere.
+    /// operation that the thread itself waits for (`own`), the thread while it has a guard. A future that a waker polls
+    /// meanwhile is another matter: the guard may be dropped at once, so its operations go to another thread.
     #[inline]
     fn takes(&self, own: bool) -> bool {
-        self.in_loop || own && self.visits > 0
+        self.in_loop || own && self.guards > 0
     }
 
     /// Makes sure that an operation on `target` can be submitted; `own` as for [`takes`](Self::takes).
@@ -371,8 +371,8 @@ impl Driver {
                     main,
                     polled: None,
                     polled_in_flight: 0,
-                    bell_armed: false,
-                    bell_repeats: true,
+                    wakeup_armed: false,
+                    wakeup_repeats: true,
                     shut: false,
                 })
             }
@@ -433,19 +433,19 @@ impl Driver {
 
     /// Notes that an operation is not using its file any more; a file closed meanwhile is given up.
     #[inline]
-    fn leave_file(&mut self, file: u32) -> Option<Given> {
-        let given = self.files.leave(file)?;
-        self.unregister(&given);
-        Some(given)
+    fn leave_file(&mut self, file: u32) -> Option<ClosedFile> {
+        let closed = self.files.leave(file)?;
+        self.unregister(&closed);
+        Some(closed)
     }
 
     #[cold]
-    fn unregister(&mut self, given: &Given) {
-        given.forget_user(self.shared.id);
+    fn unregister(&mut self, closed: &ClosedFile) {
+        closed.forget_user(self.shared.id);
         // A forked child's file slots are those of the parent's ring.
         let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) else { return };
-        if let Some(slot) = given.registered {
-            let ring = if given.target.polled { rings.polled.as_mut() } else { Some(&mut rings.main) };
+        if let Some(slot) = closed.registered {
+            let ring = if closed.target.polled { rings.polled.as_mut() } else { Some(&mut rings.main) };
             if let Some(ring) = ring {
                 ring.set_file(slot, None);
             }
@@ -477,22 +477,22 @@ fn own_shared(options: RingOptions) -> Arc<Shared> {
 
 /// Hands over what was started and collects what has completed; with `may_sleep`, sleeps until there is something,
 /// or the thread is notified. Wakes tasks.
-pub(crate) fn turn(may_sleep: bool, after: &mut Aftermath) {
-    turn_with(may_sleep, None, 1, after);
+pub(crate) fn turn(may_sleep: bool, deferred: &mut Deferred) {
+    turn_with(may_sleep, None, 1, deferred);
 }
 
 /// A turn that may sleep, until the deadline at most, or until there are so many completions.
-fn turn_until(deadline: Option<Instant>, wanted: u32, after: &mut Aftermath) {
-    turn_with(true, deadline, wanted, after);
+fn turn_until(deadline: Option<Instant>, wanted: u32, deferred: &mut Deferred) {
+    turn_with(true, deadline, wanted, deferred);
 }
 
 #[inline]
-fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, after: &mut Aftermath) {
+fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, deferred: &mut Deferred) {
     let need_not_park = with(|driver| {
-        driver.turn(may_sleep, deadline, wanted, after);
-        driver.can_sleep_in_ring() || after.may_wake_someone()
+        driver.turn(may_sleep, deadline, wanted, deferred);
+        driver.can_sleep_in_ring() || deferred.may_wake_someone()
     });
-    after.settle();
+    deferred.settle();
     if may_sleep
         && need_not_park == Some(false)
         && let Some(shared) = with(|driver| Arc::clone(&driver.shared))
@@ -504,34 +504,34 @@ fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, after: &mu
 /// Ends the loop of this thread: every operation is waited for, those on pipes, sockets and terminals, which may wait for
 /// ever, are cancelled, results that nobody took are kept for their futures, files and registrations are given up. A thread
 /// that ends gives its driver up with them.
-pub(crate) fn leave(after: &mut Aftermath) {
+pub(crate) fn leave(deferred: &mut Deferred) {
     while with(Driver::must_drain) == Some(true)
-        && !(stay::is_any() && with(Driver::only_lasting) == Some(true))
+        && !(thread_ring::is_any() && with(Driver::only_lasting) == Some(true))
     {
         with(|driver| {
             driver.shared.sleep.take_notification();
-            driver.cancel_on_streams(after);
-            driver.turn(true, None, 1, after);
+            driver.cancel_on_streams(deferred);
+            driver.turn(true, None, 1, deferred);
         });
-        after.settle();
+        deferred.settle();
     }
     // What other threads carry out for this one has its buffers too.
     if let Some(shared) = with(|driver| Arc::clone(&driver.shared)) {
         shared.set_leaving(true);
-        if shared.has_errands() {
+        if shared.has_remotes() {
             shared::everyone().iter().for_each(|other| other.post(Mail::CancelHeld(shared.id)));
         }
         loop {
             shared.sleep.take_notification();
-            if !shared.has_errands() {
+            if !shared.has_remotes() {
                 break;
             }
-            turn(true, after);
+            turn(true, deferred);
         }
         shared.set_leaving(false);
     }
-    let wakers = with(|driver| driver.deactivate(after)).unwrap_or_default();
-    after.settle();
+    let wakers = with(|driver| driver.deactivate(deferred)).unwrap_or_default();
+    deferred.settle();
     if is_ending() {
         drop_driver();
     }
@@ -539,7 +539,7 @@ pub(crate) fn leave(after: &mut Aftermath) {
 }
 
 /// The descriptor that is readable when this thread's ring may have completions, made when first asked for. `None` where no
-/// ring can be had. The thread is in its loop, or visited.
+/// ring can be had. The thread is in its loop, or has a guard.
 ///
 /// # Errors
 /// As `eventfd(2)`, or what registering it says.
@@ -559,11 +559,11 @@ pub(crate) fn close(target: &Arc<Target>) {
     for user in target.users() {
         let own = with(|driver| {
             (driver.shared.id == user).then(|| {
-                let given = driver.files.close(target.number);
-                if let Some(given) = &given {
-                    driver.unregister(given);
+                let closed = driver.files.close(target.number);
+                if let Some(closed) = &closed {
+                    driver.unregister(closed);
                 }
-                given
+                closed
             })
         });
         if own.flatten().is_none()
@@ -612,15 +612,15 @@ impl Driver {
         if !self.must_drain() {
             return;
         }
-        let mut after = Aftermath::default();
+        let mut deferred = Deferred::default();
         let open: Vec<Key> = self.slots.unanswered().collect();
-        open.into_iter().for_each(|key| self.cancel_order(key, &mut after));
+        open.into_iter().for_each(|key| self.cancel_queued(key, &mut deferred));
         while self.must_drain() {
             self.shared.sleep.take_notification();
-            self.turn(true, None, 1, &mut after);
-            after.settle();
+            self.turn(true, None, 1, &mut deferred);
+            deferred.settle();
         }
-        after.settle();
+        deferred.settle();
     }
 }
 

@@ -17,7 +17,7 @@ use crate::ring::{Ring, Sqe};
 /// Completions that nobody waits for: withdrawn entries, and cancellations. Generation 0 is no operation's.
 pub(super) const IGNORED: u64 = 0;
 /// The eventfd by which other threads wake this one.
-pub(super) const BELL: u64 = 1;
+pub(super) const WAKEUP: u64 = 1;
 
 impl Driver {
     /// Puts the operation's next submission into the queue; false where there is no room.
@@ -91,23 +91,23 @@ impl Driver {
         unsafe { ring.push(sqe) }.is_some()
     }
 
-    /// Has the ring answer when another thread rings the bell.
+    /// Has the ring answer when another thread rings the wake-up descriptor.
     #[inline]
-    pub(super) fn arm_bell(&mut self) {
+    pub(super) fn arm_wakeup(&mut self) {
         if let Some(rings) = self.rings.as_mut()
-            && !rings.bell_armed
+            && !rings.wakeup_armed
             && let Ok(eventfd) = self.shared.eventfd()
         {
             let sqe = Sqe {
                 opcode: uop::IORING_OP_POLL_ADD as u8,
                 fd: eventfd,
                 op_flags: libc::POLLIN as u32,
-                len: if rings.bell_repeats { uapi::IORING_POLL_ADD_MULTI } else { 0 },
-                user_data: BELL,
+                len: if rings.wakeup_repeats { uapi::IORING_POLL_ADD_MULTI } else { 0 },
+                user_data: WAKEUP,
                 ..Sqe::default()
             };
             // SAFETY: the entry names no memory.
-            rings.bell_armed = unsafe { rings.main.push(sqe) }.is_some();
+            rings.wakeup_armed = unsafe { rings.main.push(sqe) }.is_some();
         }
     }
 

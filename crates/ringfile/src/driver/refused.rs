@@ -40,8 +40,9 @@ impl Refused {
 
 #[cold]
 pub(crate) fn after_fork() -> Error {
-    Error::new(io::ErrorKind::Unsupported, "file operation in a forked child")
-        .because("its ring and threads belong to the parent; use exec, or use ringfile only after the fork")
+    Error::new(io::ErrorKind::Unsupported, "file operation in a forked child").because(
+        "its ring and threads belong to the parent; use exec, or use ringfile only deferred the fork",
+    )
 }
 
 /// Says once what is in the way of a ring.
@@ -54,8 +55,8 @@ pub(super) fn warn_of_no_ring(error: &Error) {
     }
 }
 
-/// With which errno an I/O thread refused an order last, for want of a ring. An errno is all that an order's end tells.
-pub(super) static REFUSED_ORDERS: AtomicI32 = AtomicI32::new(0);
+/// With which errno an I/O thread refused a remote request last, for want of a ring. An errno is all that a remote request's end tells.
+pub(super) static REFUSED_REMOTES: AtomicI32 = AtomicI32::new(0);
 
 /// Why an operation that another thread was to carry out was not begun, where that is what this errno means.
 #[cold]
@@ -64,7 +65,7 @@ pub(crate) fn why_refused(target: &Target, errno: i32) -> Option<Error> {
     if errno == libc::EOPNOTSUPP && (workers::are_of_another_process() || inherited()) {
         return Some(after_fork());
     }
-    let refused = target.lanes.route() == Route::Ring && REFUSED_ORDERS.load(Ordering::Relaxed) == errno;
+    let refused = target.lanes.route() == Route::Ring && REFUSED_REMOTES.load(Ordering::Relaxed) == errno;
     refused.then(|| if route::workers_are_forced() { workers_are_forced() } else { set_up_failed(errno) })
 }
 

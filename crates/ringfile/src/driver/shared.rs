@@ -19,7 +19,7 @@ use rustix::event::EventfdFlags;
 use rustix::thread::futex;
 
 use super::sleep::{Asleep, Sleep};
-use super::{Finished, Key, Order, Sink, TaskNumber};
+use super::{Finished, Handler, Key, RemoteRequest, TaskNumber};
 use crate::metrics::Counters;
 use crate::ring::fork;
 
@@ -31,8 +31,8 @@ pub(crate) enum Mail {
     Watch(Key),
     /// A future was dropped elsewhere.
     Cancel(Key),
-    /// Nobody wants the results of this sink's orders any more.
-    CancelOrders(Arc<dyn Sink>),
+    /// Nobody wants the results of this handler's remote requests any more.
+    CancelOrders(Arc<dyn Handler>),
     /// The driver with this number leaves its loop: what is carried out for it and may wait for ever is cancelled.
     CancelHeld(u64),
     /// The last handle of the file with this number was dropped elsewhere.
@@ -45,7 +45,7 @@ pub(crate) struct Inner {
     pub in_loop: bool,
     pub mail: Vec<Mail>,
     /// Operations that other threads have this one carry out.
-    pub orders: Vec<Order>,
+    pub remotes: Vec<RemoteRequest>,
     pub finished: HashMap<Key, Finished>,
     pub wakers: HashMap<Key, Waker>,
     /// The thread is gone.
@@ -73,7 +73,7 @@ pub(crate) struct Shared {
     /// its own in the destructors of pthread keys, where asking for it panics.
     unparks: AtomicU32,
     /// Operations of this thread's loop that other threads carry out.
-    errands: AtomicUsize,
+    remotes: AtomicUsize,
     /// The thread leaves its loop, and waits for those.
     leaving: AtomicBool,
     process: fork::Mark,
@@ -89,7 +89,7 @@ impl Shared {
             sleep: Sleep::new(),
             eventfd: OnceLock::new(),
             unparks: AtomicU32::new(0),
-            errands: AtomicUsize::new(0),
+            remotes: AtomicUsize::new(0),
             leaving: AtomicBool::new(false),
             process: fork::Mark::current(),
             inner: Mutex::new(Inner::default()),
@@ -132,19 +132,19 @@ impl Shared {
     }
 
     /// Notes an operation that the thread must not leave its loop before the end of.
-    pub(crate) fn one_errand_more(&self) {
-        self.errands.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn one_remote_more(&self) {
+        self.remotes.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn one_errand_less(&self) {
-        if self.errands.fetch_sub(1, Ordering::SeqCst) == 1 {
+    pub(crate) fn one_remote_less(&self) {
+        if self.remotes.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.notify();
         }
     }
 
     /// Whether there are such operations; in a forked child they are the parent's.
-    pub(crate) fn has_errands(&self) -> bool {
-        self.errands.load(Ordering::SeqCst) > 0 && self.process.is_current()
+    pub(crate) fn has_remotes(&self) -> bool {
+        self.remotes.load(Ordering::SeqCst) > 0 && self.process.is_current()
     }
 
     /// Whether this is a forked child, and the driver its parent's.
@@ -158,17 +158,17 @@ impl Shared {
         self.is_inherited() && self.id != FORKED_BY.load(Ordering::Relaxed)
     }
 
-    /// Gets the orders of a sink cancelled. The sink lives at least until then, so that no other has its address.
-    pub(crate) fn post_cancellation(&self, sink: Arc<dyn Sink>) {
+    /// Gets the orders of a handler cancelled. The handler lives at least until then, so that no other has its address.
+    pub(crate) fn post_cancellation(&self, handler: Arc<dyn Handler>) {
         // In a forked child the thread is not there.
         if !self.is_inherited() {
-            self.post(Mail::CancelOrders(sink));
+            self.post(Mail::CancelOrders(handler));
         }
     }
 
-    /// Has the thread, which never leaves its loop, carry out an order.
-    pub(crate) fn post_order(&self, order: Order) {
-        self.lock().orders.push(order);
+    /// Has the thread, which never leaves its loop, carry out a remote request.
+    pub(crate) fn post_remote(&self, remote: RemoteRequest) {
+        self.lock().remotes.push(remote);
         self.sleep.mail_came();
         self.notify();
     }
@@ -185,7 +185,7 @@ impl Shared {
     /// Gets the thread to look at its mail and queues soon: now if it sleeps, else before it would sleep.
     pub(crate) fn notify(&self) {
         match self.sleep.notify() {
-            Asleep::InRing => self.ring_the_bell(),
+            Asleep::InRing => self.wake_ring(),
             Asleep::Parked => {
                 self.unparks.fetch_add(1, Ordering::SeqCst);
                 // It fails for no address that exists.
@@ -195,15 +195,15 @@ impl Shared {
         }
     }
 
-    fn ring_the_bell(&self) {
+    fn wake_ring(&self) {
         if let Some(fd) = self.eventfd.get() {
             // It can't block: the counter would have to be near its 64-bit limit.
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }
     }
 
-    /// Silences the bell, which a poll that does not repeat would otherwise find ringing for ever.
-    pub(crate) fn silence_bell(&self) {
+    /// Silences the wake-up descriptor, which a poll that does not repeat would otherwise find ringing for ever.
+    pub(crate) fn reset_wakeup(&self) {
         if let Some(fd) = self.eventfd.get() {
             let _ = rustix::io::read(fd, &mut [0u8; 8]);
         }

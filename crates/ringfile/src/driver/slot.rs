@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::op::{Kind, Parts, Progress, Request};
-use super::order::Sink;
+use super::remote::Handler;
 use super::wake::Wake;
 use crate::memory::Held;
 
@@ -187,10 +187,10 @@ impl Slots {
         self.with_state(|state| state == State::Done)
     }
 
-    /// The unanswered operations whose results go to `sink`.
-    pub(crate) fn of_sink(&self, sink: &Arc<dyn Sink>) -> Vec<Key> {
+    /// The unanswered operations whose results go to `handler`.
+    pub(crate) fn of_handler(&self, handler: &Arc<dyn Handler>) -> Vec<Key> {
         let wanted = |key: &Key| match &self.slots[key.slot as usize].wake {
-            Wake::Sink(known, _) => std::ptr::addr_eq(known.address(), sink.address()),
+            Wake::Handler(known, _) => std::ptr::addr_eq(known.address(), handler.address()),
             _ => false,
         };
         self.unanswered().filter(wanted).collect()
@@ -199,7 +199,7 @@ impl Slots {
     /// The unanswered operations which the thread with this driver waits for before it leaves its loop.
     pub(crate) fn held_by(&self, driver: u64) -> Vec<Key> {
         let wanted = |key: &Key| match &self.slots[key.slot as usize].wake {
-            Wake::Sink(sink, _) => sink.holds(driver),
+            Wake::Handler(handler, _) => handler.holds(driver),
             Wake::Nobody | Wake::Task(_) | Wake::Waker(_) | Wake::Local(..) => false,
         };
         self.unanswered().filter(wanted).collect()
@@ -208,7 +208,7 @@ impl Slots {
     /// The unanswered operations that must not be left open when the loop ends.
     pub(crate) fn of_loop(&self) -> impl Iterator<Item = Key> {
         self.unanswered().filter(|key| match &self.slots[key.slot as usize].wake {
-            Wake::Sink(sink, _) => !sink.outlives_loops(),
+            Wake::Handler(handler, _) => !handler.outlives_loops(),
             Wake::Local(..) => false,
             Wake::Nobody | Wake::Task(_) | Wake::Waker(_) => true,
         })

@@ -10,8 +10,8 @@ use std::task::Context;
 use std::time::{Duration, Instant};
 
 use super::op::plain::{self, Attempt};
-use super::order::{Errand, Order, Sink};
 use super::refused::{self, Refused};
+use super::remote::{Handler, RemoteOperation, RemoteRequest};
 use super::route::{self, Choice, Route, Taken};
 use super::wake::{self, Wake};
 use super::{Driver, Ended, Key, Kind, Request, Shared, Target, count, send, with, workers};
@@ -59,13 +59,13 @@ pub(crate) trait Receiver {
         target: &Arc<Target>,
         request: &Request,
         held: &mut Held,
-        send: impl FnOnce(Order) -> Option<Arc<Shared>>,
+        send: impl FnOnce(RemoteRequest) -> Option<Arc<Shared>>,
     ) -> Self::Remote;
 }
 
 /// The task that is polled with this context.
 impl Receiver for Context<'_> {
-    type Remote = Errand;
+    type Remote = RemoteOperation;
 
     fn is_a_task(&self) -> bool {
         true
@@ -85,20 +85,20 @@ impl Receiver for Context<'_> {
         target: &Arc<Target>,
         request: &Request,
         held: &mut Held,
-        send: impl FnOnce(Order) -> Option<Arc<Shared>>,
-    ) -> Errand {
-        let (mut errand, order) = Errand::new(target, request, held, self.waker());
-        errand.carried_by(send(order));
-        errand
+        send: impl FnOnce(RemoteRequest) -> Option<Arc<Shared>>,
+    ) -> RemoteOperation {
+        let (mut operation, remote) = RemoteOperation::new(target, request, held, self.waker());
+        operation.carried_by(send(remote));
+        operation
     }
 }
 
 /// A completion handler, which tells its operations apart by an index.
 pub(crate) struct HandlerOf<'a> {
-    pub handler: &'a Arc<dyn Sink>,
+    pub handler: &'a Arc<dyn Handler>,
     pub index: u32,
     /// By which this thread's driver knows the handler: then no count is touched that threads share.
-    pub local: Option<LocalSink>,
+    pub local: Option<LocalHandler>,
 }
 
 impl Receiver for HandlerOf<'_> {
@@ -117,7 +117,7 @@ impl Receiver for HandlerOf<'_> {
     fn wake(&self) -> Wake {
         match self.local {
             Some(local) => Wake::Local(local.0, self.index),
-            None => Wake::Sink(Arc::clone(self.handler), self.index),
+            None => Wake::Handler(Arc::clone(self.handler), self.index),
         }
     }
 
@@ -126,28 +126,29 @@ impl Receiver for HandlerOf<'_> {
         target: &Arc<Target>,
         request: &Request,
         held: &mut Held,
-        send: impl FnOnce(Order) -> Option<Arc<Shared>>,
+        send: impl FnOnce(RemoteRequest) -> Option<Arc<Shared>>,
     ) -> Self::Remote {
         let held = std::mem::take(held);
-        let order = Order::new(Arc::clone(target), *request, held, Arc::clone(self.handler), self.index);
-        send(order).map(|carrier| carrier.id)
+        let remote =
+            RemoteRequest::new(Arc::clone(target), *request, held, Arc::clone(self.handler), self.index);
+        send(remote).map(|carrier| carrier.id)
     }
 }
 
 /// A completion handler that the driver of this thread knows by a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct LocalSink(pub(super) u32);
+pub(crate) struct LocalHandler(pub(super) u32);
 
-/// What a caller knows of an operation's company.
+/// What a caller knows of the operations that accompany one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Hint {
+pub(crate) struct SubmitHint {
     /// Operations that are started together, this one among them.
     pub together: usize,
     /// The thread has no other operation, and does nothing until this one has ended.
     pub waits_for_one: bool,
 }
 
-impl Hint {
+impl SubmitHint {
     /// One operation of a task.
     pub(crate) const ONE: Self = Self { together: 1, waits_for_one: false };
 }
@@ -167,15 +168,15 @@ pub(crate) fn start<R: Receiver>(
     request: &Request,
     held: &mut Held,
     receiver: &R,
-    hint: Hint,
+    hint: SubmitHint,
 ) -> Result<Started<R::Remote>, Error> {
     if request.is_sync() && target.failed_sync() != 0 {
         // It would succeed now, although what the failed one was to write may be gone.
         return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
     }
     let lanes = &target.lanes;
-    let many =
-        lanes.goes_together(request.kind) && (hint.together >= MANY || receiver.is_a_task() && has_company());
+    let many = lanes.goes_together(request.kind)
+        && (hint.together >= MANY || receiver.is_a_task() && has_many_tasks());
     if lanes.goes_to_ring(request.kind) || many || request.linked {
         if hint.waits_for_one && lanes.may_wait_inline(target, request) && is_idle() {
             return Ok(Started::Done(call_and_wait(target, request, held)));
@@ -239,7 +240,7 @@ fn start_otherwise<R: Receiver>(
             Err(refused) => return Err(refused.into_error()),
         }
     }
-    let remote = receiver.send(target, request, held, |order| send(order, choice));
+    let remote = receiver.send(target, request, held, |remote| send(remote, choice));
     event::emit_deferred();
     Ok(Started::Elsewhere(remote))
 }
@@ -268,15 +269,15 @@ fn is_here(own: bool) -> bool {
 /// Whether so many tasks of this thread's loop do as the one that is polled that the ring takes them together: 16 tasks that
 /// read cached blocks got 1.2 times the IOPS through the ring that they had by calls.
 #[inline]
-fn has_company() -> bool {
+fn has_many_tasks() -> bool {
     let task = wake::polled_task();
     with(|driver| {
-        let company = &mut driver.company;
-        if company.last != Some(task) {
-            company.last = Some(task);
-            company.tasks += 1;
+        let active_tasks = &mut driver.active_tasks;
+        if active_tasks.last != Some(task) {
+            active_tasks.last = Some(task);
+            active_tasks.tasks += 1;
         }
-        driver.in_loop && company.before >= MANY
+        driver.in_loop && active_tasks.before >= MANY
     }) == Some(true)
 }
 
@@ -439,30 +440,30 @@ fn yield_next() {
 /// The completion handlers that a driver knows by number. A number stands for its handler until all operations with it
 /// have ended.
 #[derive(Default)]
-pub(super) struct LocalSinks(Vec<Option<Arc<dyn Sink>>>);
+pub(super) struct LocalHandlers(Vec<Option<Arc<dyn Handler>>>);
 
-impl LocalSinks {
-    pub(super) fn get(&self, number: u32) -> Option<&Arc<dyn Sink>> {
+impl LocalHandlers {
+    pub(super) fn get(&self, number: u32) -> Option<&Arc<dyn Handler>> {
         self.0.get(number as usize)?.as_ref()
     }
 }
 
 /// Makes a handler known to this thread's driver; `None` where the thread has none.
-pub(crate) fn add_local(sink: Arc<dyn Sink>) -> Option<LocalSink> {
+pub(crate) fn add_local(handler: Arc<dyn Handler>) -> Option<LocalHandler> {
     with(|driver| {
-        let sinks = &mut driver.local_sinks.0;
-        let number = sinks.iter().position(Option::is_none).unwrap_or_else(|| {
-            sinks.push(None);
-            sinks.len() - 1
+        let handlers = &mut driver.local_handlers.0;
+        let number = handlers.iter().position(Option::is_none).unwrap_or_else(|| {
+            handlers.push(None);
+            handlers.len() - 1
         });
-        sinks[number] = Some(sink);
-        LocalSink(number as u32)
+        handlers[number] = Some(handler);
+        LocalHandler(number as u32)
     })
 }
 
 /// Forgets a handler whose operations are over.
-pub(crate) fn remove_local(sink: LocalSink) {
-    let sink = with(|driver| driver.local_sinks.0.get_mut(sink.0 as usize)?.take());
+pub(crate) fn remove_local(handler: LocalHandler) {
+    let handler = with(|driver| driver.local_handlers.0.get_mut(handler.0 as usize)?.take());
     // Outside of the driver.
-    drop(sink);
+    drop(handler);
 }

@@ -202,7 +202,7 @@ impl Target {
     }
 
     /// Notes that the last handle is gone, before those who use the file are told: who begins to use it later, for an
-    /// order that was on its way, sees it.
+    /// remote request that was on its way, sees it.
     pub(crate) fn is_to_close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
@@ -351,29 +351,29 @@ impl Files {
 
     /// Notes that an operation has ended. A file whose last handle went meanwhile is given up.
     #[inline]
-    pub(crate) fn leave(&mut self, number: u32) -> Option<Given> {
+    pub(crate) fn leave(&mut self, number: u32) -> Option<ClosedFile> {
         let entry = self.0.get_mut(number as usize)?.as_mut()?;
         entry.in_flight -= 1;
         if entry.closing && entry.in_flight == 0 { self.give_up(number) } else { None }
     }
 
     /// The last handle is gone: gives the file up now, or when its last operation ends.
-    pub(crate) fn close(&mut self, number: u32) -> Option<Given> {
+    pub(crate) fn close(&mut self, number: u32) -> Option<ClosedFile> {
         let entry = self.0.get_mut(number as usize)?.as_mut()?;
         entry.closing = true;
         if entry.in_flight == 0 { self.give_up(number) } else { None }
     }
 
     /// Every file that no operation uses.
-    pub(crate) fn give_up_idle(&mut self) -> Vec<Given> {
+    pub(crate) fn give_up_idle(&mut self) -> Vec<ClosedFile> {
         let idle = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.in_flight == 0);
         let numbers: Vec<u32> = (0..self.0.len()).filter(|&i| idle(&self.0[i])).map(|i| i as u32).collect();
         numbers.into_iter().filter_map(|number| self.give_up(number)).collect()
     }
 
-    fn give_up(&mut self, number: u32) -> Option<Given> {
+    fn give_up(&mut self, number: u32) -> Option<ClosedFile> {
         let entry = self.0.get_mut(number as usize)?.take()?;
-        Some(Given { registered: entry.registered.then_some(number), target: entry.target })
+        Some(ClosedFile { registered: entry.registered.then_some(number), target: entry.target })
     }
 }
 
@@ -402,12 +402,12 @@ impl Entry {
 }
 
 /// A file that a driver has given up; its ring must give up the registration before the target is dropped.
-pub(crate) struct Given {
+pub(crate) struct ClosedFile {
     pub registered: Option<u32>,
     pub target: Arc<Target>,
 }
 
-impl Given {
+impl ClosedFile {
     /// Takes the driver off the list of those to tell when the file is closed.
     pub(crate) fn forget_user(&self, driver: u64) {
         if let Some(mut users) = self.target.lock_users() {

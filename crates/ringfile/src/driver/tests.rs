@@ -10,7 +10,7 @@ use linux_raw_sys::io_uring as uapi;
 
 use super::complete::SLICE;
 use super::slot::State;
-use super::{Driver, Ended, Errand, Key, Kind, Request, with};
+use super::{Driver, Ended, Key, Kind, RemoteOperation, Request, with};
 use crate::memory::Held;
 use crate::ring::{RingOptions, Sqe, Until};
 use crate::runtime::block_on_with;
@@ -262,10 +262,10 @@ fn an_order_that_is_dropped_ends_with_an_error() {
     let request = Request { kind: Kind::Read, op_flags: 0, offset: 0, start: 0, want: 4, linked: false };
     let mut held = Held::Vec(vec![1; 4]);
     let context = &mut Context::from_waker(Waker::noop());
-    let (mut errand, order) = Errand::new(file.target(), &request, &mut held, context.waker());
-    assert!(errand.poll(context, &mut held).is_pending());
-    drop(order);
-    let Poll::Ready(ended) = errand.poll(context, &mut held) else { panic!("it does not end") };
+    let (mut operation, remote) = RemoteOperation::new(file.target(), &request, &mut held, context.waker());
+    assert!(operation.poll(context, &mut held).is_pending());
+    drop(remote);
+    let Poll::Ready(ended) = operation.poll(context, &mut held) else { panic!("it does not end") };
     assert_eq!(ended, Ended { done: 0, errno: libc::EIO });
     assert!(matches!(held, Held::Vec(vec) if vec.is_empty()), "nothing was read");
 }

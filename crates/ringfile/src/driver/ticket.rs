@@ -9,7 +9,7 @@ use super::inherited::Inherited;
 use super::shared::{self, Mail};
 use super::start::Place;
 use super::wake::Wake;
-use super::{Aftermath, Ended, Key, Polled, Request, with};
+use super::{Deferred, Ended, Key, Polled, Request, with};
 use crate::memory::Held;
 
 /// An operation that was started. Dropping it cancels the operation; its buffer is dropped when the kernel is done.
@@ -127,9 +127,9 @@ const LOST: Ended = Ended { done: 0, errno: libc::ECANCELED };
 /// Ends what this thread's driver has in flight, in a forked child.
 #[cold]
 pub(crate) fn disown() {
-    let mut after = Aftermath::default();
-    with(|driver| driver.disown(&mut after));
-    after.settle();
+    let mut deferred = Deferred::default();
+    with(|driver| driver.disown(&mut deferred));
+    deferred.settle();
 }
 
 impl Drop for Ticket {

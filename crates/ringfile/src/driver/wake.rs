@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::task::{RawWakerVTable, Waker};
 
-use super::order::Sink;
+use super::remote::Handler;
 
 /// The number of a task in the loop of its thread.
 pub(crate) type TaskNumber = u32;
@@ -51,9 +51,9 @@ pub(crate) enum Wake {
     Nobody,
     Task(TaskNumber),
     Waker(Waker),
-    /// An order: its result goes there.
-    Sink(Arc<dyn Sink>, u32),
-    /// An operation of a sink that the driver knows by a number, see [`super::local`].
+    /// A remote request: its result goes there.
+    Handler(Arc<dyn Handler>, u32),
+    /// An operation of a handler that the driver knows by a number, see [`super::local`].
     Local(u32, u32),
 }
 
@@ -70,7 +70,7 @@ impl Wake {
         match self {
             Self::Task(task) => task_of(waker) == Some(*task),
             Self::Waker(known) => known.will_wake(waker),
-            Self::Nobody | Self::Sink(..) | Self::Local(..) => false,
+            Self::Nobody | Self::Handler(..) | Self::Local(..) => false,
         }
     }
 }

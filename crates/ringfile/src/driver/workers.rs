@@ -1,8 +1,8 @@
-//! Threads that carry orders out by plain system calls: what is left where io_uring is not to be had, and where a file
+//! Threads that carry remote requests out by plain system calls: what is left where io_uring is not to be had, and where a file
 //! is set to it.
 //!
 //! Threads are started when there is more to do than idle threads, up to a limit, and end after they were idle for a
-//! while. What always holds: an order that was taken ends; where no thread can be started, the caller's carries it out.
+//! while. What always holds: a remote request that was taken ends; where no thread can be started, the caller's carries it out.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::op::plain::{self, Attempt};
-use super::order::Order;
+use super::remote::RemoteRequest;
 use super::{Ended, FileKind, route};
 use crate::ring::fork;
 
@@ -29,15 +29,15 @@ struct Workers {
 }
 
 struct Queue {
-    orders: VecDeque<Order>,
+    remotes: VecDeque<RemoteRequest>,
     idle: usize,
     threads: usize,
-    /// That had the first order.
+    /// That had the first remote request.
     process: Option<fork::Mark>,
 }
 
 static WORKERS: Workers = Workers {
-    queue: Mutex::new(Queue { orders: VecDeque::new(), idle: 0, threads: 0, process: None }),
+    queue: Mutex::new(Queue { remotes: VecDeque::new(), idle: 0, threads: 0, process: None }),
     came: Condvar::new(),
 };
 
@@ -67,15 +67,15 @@ pub(crate) fn are_of_another_process() -> bool {
     WORKERS.lock().process.is_some_and(|process| !process.is_current())
 }
 
-/// Has a worker carry out an order. Gives it back in a forked child, which has none of its parent's threads.
-pub(crate) fn send(order: Order) -> Result<(), Order> {
+/// Has a worker carry out a remote request. Gives it back in a forked child, which has none of its parent's threads.
+pub(crate) fn send(remote: RemoteRequest) -> Result<(), RemoteRequest> {
     let mut queue = WORKERS.lock();
     if !queue.process.get_or_insert_with(fork::Mark::current).is_current() {
         drop(queue);
-        return Err(order);
+        return Err(remote);
     }
-    queue.orders.push_back(order);
-    if queue.idle >= queue.orders.len() {
+    queue.remotes.push_back(remote);
+    if queue.idle >= queue.remotes.len() {
         drop(queue);
         WORKERS.came.notify_one();
         return Ok(());
@@ -86,11 +86,11 @@ pub(crate) fn send(order: Order) -> Result<(), Order> {
         if started.is_err() {
             queue.threads -= 1;
             if queue.threads == 0 {
-                let order = queue.orders.pop_back();
+                let remote = queue.remotes.pop_back();
                 drop(queue);
-                let mut order = order;
-                while let Some(given_back) = order.and_then(carry_out) {
-                    order = Some(given_back);
+                let mut remote = remote;
+                while let Some(given_back) = remote.and_then(carry_out) {
+                    remote = Some(given_back);
                 }
             }
         }
@@ -101,57 +101,57 @@ pub(crate) fn send(order: Order) -> Result<(), Order> {
 /// How long a worker waits for a pipe before it looks at what else there is to do.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// Carries an order out. Gives back one that would wait for another process or a person, so that neither other orders
+/// Carries a remote request out. Gives back one that would wait for another process or a person, so that neither other remote requests
 /// wait for those, nor does what comes go to a read that nobody wants any more.
-fn carry_out(mut order: Order) -> Option<Order> {
-    if !order.is_wanted() {
+fn carry_out(mut remote: RemoteRequest) -> Option<RemoteRequest> {
+    if !remote.is_wanted() {
         super::count_cancelled();
-        order.refuse(libc::ECANCELED);
+        remote.refuse(libc::ECANCELED);
         return None;
     }
-    if order.target.kind == FileKind::Other {
-        match try_stream(&mut order) {
-            Some(Attempt::Over(ended)) => return end(order, ended),
-            Some(_) => return Some(order),
+    if remote.target.kind == FileKind::Other {
+        match try_stream(&mut remote) {
+            Some(Attempt::Over(ended)) => return end(remote, ended),
+            Some(_) => return Some(remote),
             None => {}
         }
     }
-    let (sink, index) = (&order.sink, order.index);
-    let is_wanted = || sink.as_ref().is_some_and(|sink| sink.is_wanted(index));
-    let ended = plain::run(&order.target, &order.request, &mut order.held, is_wanted);
-    end(order, ended)
+    let (handler, index) = (&remote.handler, remote.index);
+    let is_wanted = || handler.as_ref().is_some_and(|handler| handler.is_wanted(index));
+    let ended = plain::run(&remote.target, &remote.request, &mut remote.held, is_wanted);
+    end(remote, ended)
 }
 
-fn end(order: Order, ended: Ended) -> Option<Order> {
-    super::count(route::Taken::Workers, &order.request, ended);
-    order.end(ended);
+fn end(remote: RemoteRequest, ended: Ended) -> Option<RemoteRequest> {
+    super::count(route::Taken::Workers, &remote.request, ended);
+    remote.end(ended);
     None
 }
 
 /// Tries what a pipe, a socket or a terminal may keep its caller waiting with; nothing where it would not, or where it has
 /// to be done by a call that may wait. Somebody else may take what `poll` has shown, so a read must not wait either.
-fn try_stream(order: &mut Order) -> Option<Attempt> {
-    if !is_ready(order) {
+fn try_stream(remote: &mut RemoteRequest) -> Option<Attempt> {
+    if !is_ready(remote) {
         return Some(Attempt::WouldWait);
     }
-    if !order.request.kind.is_read() {
+    if !remote.request.kind.is_read() {
         // A part that was written must not be written again.
         return None;
     }
-    match plain::attempt(&order.target, &order.request, &mut order.held) {
+    match plain::attempt(&remote.target, &remote.request, &mut remote.held) {
         Attempt::NotOffered => None,
         attempt => Some(attempt),
     }
 }
 
 /// Whether a pipe, a socket or a terminal would not keep its caller waiting, or soon. Where that can't be known, it is.
-fn is_ready(order: &Order) -> bool {
-    let wanted = match order.request.kind {
+fn is_ready(remote: &RemoteRequest) -> bool {
+    let wanted = match remote.request.kind {
         kind if kind.is_read() => PollFlags::IN,
         kind if kind.is_write() => PollFlags::OUT,
         _ => return true,
     };
-    let mut polled = [PollFd::from_borrowed_fd(order.target.as_fd(), wanted)];
+    let mut polled = [PollFd::from_borrowed_fd(remote.target.as_fd(), wanted)];
     !matches!(rustix::event::poll(&mut polled, Some(&LOOK)), Ok(0) | Err(Errno::INTR))
 }
 
@@ -163,21 +163,21 @@ impl Workers {
     fn run(&self) {
         let mut queue = self.lock();
         loop {
-            if let Some(order) = queue.orders.pop_front() {
+            if let Some(remote) = queue.remotes.pop_front() {
                 drop(queue);
-                let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| carry_out(order)));
+                let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| carry_out(remote)));
                 if caught.is_err() {
                     tracing::error!("a waker or a buffer panicked on a worker thread");
                 }
                 queue = self.lock();
-                queue.orders.extend(caught.ok().flatten());
+                queue.remotes.extend(caught.ok().flatten());
                 continue;
             }
             queue.idle += 1;
             let (woken, waited) = self.came.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
             queue = woken;
             queue.idle -= 1;
-            if waited.timed_out() && queue.orders.is_empty() {
+            if waited.timed_out() && queue.remotes.is_empty() {
                 queue.threads -= 1;
                 return;
             }

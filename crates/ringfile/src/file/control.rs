@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use super::{File, OpenOptions, check};
-use crate::driver::{self, Ended, Errand, Hint, Kind, Request, Started, Ticket, Unstarted};
+use crate::driver::{self, Ended, Kind, RemoteOperation, Request, Started, SubmitHint, Ticket, Unstarted};
 use crate::error::{Error, Result};
 use crate::memory::Held;
 
@@ -100,7 +100,7 @@ pub struct Control<'a> {
 enum Stage {
     Start,
     Running(Ticket),
-    Elsewhere(Errand),
+    Elsewhere(RemoteOperation),
     /// The result is there and was not taken.
     Kept(Result<()>),
     Ended,
@@ -152,14 +152,14 @@ impl Future for Control<'_> {
         match &mut control.stage {
             Stage::Start => {
                 let (target, request) = (&control.file.0.target, &control.request);
-                match driver::start(target, request, &mut Held::None, context, Hint::ONE) {
+                match driver::start(target, request, &mut Held::None, context, SubmitHint::ONE) {
                     Ok(Started::Queued(place)) => {
                         let unstarted = Unstarted::new(&control.request, &Held::None);
                         control.stage = Stage::Running(Ticket::new(place, unstarted));
                         Poll::Pending
                     }
-                    Ok(Started::Elsewhere(errand)) => {
-                        control.stage = Stage::Elsewhere(errand);
+                    Ok(Started::Elsewhere(operation)) => {
+                        control.stage = Stage::Elsewhere(operation);
                         Poll::Pending
                     }
                     Ok(Started::Done(ended)) => control.end(ended),
@@ -177,8 +177,8 @@ impl Future for Control<'_> {
                 let ended = ready!(ticket.poll(context, &mut Held::None));
                 control.end(ended)
             }
-            Stage::Elsewhere(errand) => {
-                let ended = ready!(errand.poll(context, &mut Held::None));
+            Stage::Elsewhere(operation) => {
+                let ended = ready!(operation.poll(context, &mut Held::None));
                 control.end(ended)
             }
             Stage::Kept(_) | Stage::Ended => match std::mem::replace(&mut control.stage, Stage::Ended) {

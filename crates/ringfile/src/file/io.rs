@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::{File, check, unaligned};
-use crate::driver::{self, Ended, Errand, Hint, Kind, Request, Started, Ticket, Unstarted};
+use crate::driver::{self, Ended, Kind, RemoteOperation, Request, Started, SubmitHint, Ticket, Unstarted};
 use crate::error::{BufError, BufResult, Error};
 use crate::memory::{Held, IoBuf, IoBufMut};
 
@@ -59,7 +59,7 @@ enum Stage<'a> {
     Start,
     Running(Ticket),
     /// Another thread carries it out.
-    Elsewhere(Errand),
+    Elsewhere(RemoteOperation),
     Unaligned(Boxed<'a>),
     /// The kernel's answer. Left here rather than returned: a result that is built and copied at once costs a failed
     /// store forwarding on every operation.
@@ -229,8 +229,8 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
 
     #[cold]
     fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Stage::Elsewhere(errand) = &mut self.stage else { return self.poll_unaligned(context) };
-        let ended = ready!(errand.poll(context, &mut self.held));
+        let Stage::Elsewhere(operation) = &mut self.stage else { return self.poll_unaligned(context) };
+        let ended = ready!(operation.poll(context, &mut self.held));
         self.stage = Stage::Over(ended);
         if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) }
     }
@@ -286,7 +286,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             Err(error) => return self.fail(error),
         }
         let unstarted = Unstarted::new(&self.request, &self.held);
-        match driver::start(&self.file.0.target, &self.request, &mut self.held, context, Hint::ONE) {
+        match driver::start(&self.file.0.target, &self.request, &mut self.held, context, SubmitHint::ONE) {
             Ok(Started::Queued(place)) => {
                 // Before, the operation had not begun or was over: there is nothing to drop.
                 let ticket = Ticket::new(place, unstarted);
@@ -297,8 +297,8 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
                 self.stage = Stage::Over(ended);
                 if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) }
             }
-            Ok(Started::Elsewhere(errand)) => {
-                self.stage = Stage::Elsewhere(errand);
+            Ok(Started::Elsewhere(operation)) => {
+                self.stage = Stage::Elsewhere(operation);
                 Poll::Pending
             }
             Ok(Started::Yield) => {

@@ -13,7 +13,8 @@ use std::time::Instant;
 use super::op::{At, Op};
 use super::remote::RemoteResults;
 use crate::driver::{
-    self, Aftermath, Ended, Finished, HandlerOf, Hint, LocalSink, Request, Sink, Started, Stay, Target,
+    self, Deferred, Ended, Finished, Handler, HandlerOf, LocalHandler, Request, Started, SubmitHint, Target,
+    ThreadRing,
 };
 use crate::error::Error;
 use crate::memory::Held;
@@ -57,9 +58,9 @@ pub(super) trait Source {
 /// See the module.
 pub(super) struct Engine {
     pub(super) remote: Arc<RemoteResults>,
-    handler: Arc<dyn Sink>,
+    handler: Arc<dyn Handler>,
     /// By which this thread's driver knows the handler.
-    local: Option<LocalSink>,
+    local: Option<LocalHandler>,
     /// Operations that other threads have, and those that a ring has.
     elsewhere: usize,
     on_ring: usize,
@@ -75,7 +76,7 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn new(outlives_loops: bool) -> Self {
         let remote = RemoteResults::new(outlives_loops);
-        let handler = Arc::clone(&remote) as Arc<dyn Sink>;
+        let handler = Arc::clone(&remote) as Arc<dyn Handler>;
         let (drivers, fetched) = (Vec::new(), Vec::new());
         let process = fork::Mark::current();
         Self {
@@ -138,7 +139,7 @@ impl Engine {
     /// Starts what may start. False where the thread's other tasks are to run first.
     fn start(&mut self, source: &mut impl Source, waits: bool) -> bool {
         let together = source.startable();
-        let hint = Hint { together, waits_for_one: waits && source.open() == 1 };
+        let hint = SubmitHint { together, waits_for_one: waits && source.open() == 1 };
         while let Some((index, request, mut held)) = source.next() {
             let receiver = HandlerOf { handler: &self.handler, index, local: self.local };
             match driver::start(source.target(index), &request, &mut held, &receiver, hint) {
@@ -214,14 +215,14 @@ impl Engine {
 /// See the module.
 pub(super) struct ThreadEngine {
     pub(super) engine: Engine,
-    after: Aftermath,
-    ring: Stay,
+    deferred: Deferred,
+    ring: ThreadRing,
 }
 
 impl ThreadEngine {
     /// `keeps_ring`: its end leaves the thread its ring, for the next one.
     pub(super) fn new(keeps_ring: bool) -> Self {
-        Self { engine: Engine::new(true), after: Aftermath::default(), ring: Stay::new(keeps_ring) }
+        Self { engine: Engine::new(true), deferred: Deferred::default(), ring: ThreadRing::new(keeps_ring) }
     }
 
     /// Whether this is a forked child, and what is open here, or the driver that it is known to, the parent's. Where
@@ -239,12 +240,12 @@ impl ThreadEngine {
     pub(super) fn look(&mut self, source: &mut impl Source) -> bool {
         let inherited = self.is_inherited();
         // Where the thread ends and its driver is gone, that has waited for what was in flight.
-        let Some(visit) = self.ring.visit() else {
+        let Some(guard) = self.ring.guard() else {
             self.engine.take_in(source);
             return true;
         };
-        let Self { engine, after, .. } = self;
-        if visit.is_in_loop() {
+        let Self { engine, deferred, .. } = self;
+        if guard.is_in_loop() {
             // The loop submits and collects, and leaves results in `remote`: it knows its own tasks.
             let went_on = engine.go_on(source);
             if inherited {
@@ -252,10 +253,10 @@ impl ThreadEngine {
             }
             return went_on;
         }
-        engine.know(after);
-        engine.advance(source, after, false);
-        visit.look(after);
-        engine.advance(source, after, false);
+        engine.know(deferred);
+        engine.advance(source, deferred, false);
+        guard.look(deferred);
+        engine.advance(source, deferred, false);
         if inherited {
             engine.give_up(source);
         }
@@ -274,13 +275,13 @@ impl ThreadEngine {
             self.look(source);
             return;
         }
-        let Some(visit) = self.ring.visit() else { return self.engine.take_in(source) };
-        let Self { engine, after, .. } = self;
-        engine.know(after);
-        visit.wait(after, deadline, |after| {
+        let Some(guard) = self.ring.guard() else { return self.engine.take_in(source) };
+        let Self { engine, deferred, .. } = self;
+        engine.know(deferred);
+        guard.wait(deferred, deadline, |deferred| {
             engine.began = false;
             loop {
-                engine.advance(source, after, deadline.is_none());
+                engine.advance(source, deferred, deadline.is_none());
                 let more = wanted(source);
                 if more == 0 {
                     return None;
@@ -288,15 +289,15 @@ impl ThreadEngine {
                 if engine.elsewhere == 0 {
                     return Some(more.try_into().unwrap_or(u32::MAX));
                 }
-                if engine.remote.wake(&visit.waker(), 1) {
+                if engine.remote.wake(&guard.waker(), 1) {
                     return Some(1);
                 }
             }
         });
         // Where there was nothing to wait for, or no time, what was begun is submitted all the same.
         if engine.began {
-            visit.look(after);
-            engine.advance(source, after, false);
+            guard.look(deferred);
+            engine.advance(source, deferred, false);
             engine.began = false;
         }
     }
@@ -306,7 +307,7 @@ impl ThreadEngine {
     /// # Errors
     /// As `eventfd(2)`, or what registering it says.
     pub(super) fn completion_signal(&mut self) -> std::io::Result<Option<Arc<OwnedFd>>> {
-        match self.ring.visit() {
+        match self.ring.guard() {
             Some(_visit) => driver::completion_signal(),
             None => Ok(None),
         }
@@ -322,16 +323,16 @@ impl ThreadEngine {
 impl Engine {
     /// Makes this thread's driver know the handler, which takes its results from `after` in its own turns.
     #[inline]
-    fn know(&mut self, after: &mut Aftermath) {
+    fn know(&mut self, deferred: &mut Deferred) {
         if self.local.is_none() {
             self.local = driver::add_local(Arc::clone(&self.handler));
-            after.own = self.local;
+            deferred.own = self.local;
         }
     }
 
     #[inline]
-    fn advance(&mut self, source: &mut impl Source, after: &mut Aftermath, waits: bool) {
-        after.take_own_results(|index, finished| self.end(source, index, finished));
+    fn advance(&mut self, source: &mut impl Source, deferred: &mut Deferred, waits: bool) {
+        deferred.take_own_results(|index, finished| self.end(source, index, finished));
         self.take_in(source);
         if source.startable() > 0 {
             self.start(source, waits);

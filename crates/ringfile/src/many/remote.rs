@@ -12,7 +12,7 @@ use std::task::Waker;
 use rustix::event::EventfdFlags;
 
 use super::mailbox::Mailbox;
-use crate::driver::{Finished, Sink};
+use crate::driver::{Finished, Handler};
 use crate::ring::fork;
 
 /// See the module.
@@ -120,7 +120,7 @@ impl RemoteResults {
     }
 }
 
-impl Sink for RemoteResults {
+impl Handler for RemoteResults {
     fn done(self: Arc<Self>, index: u32, finished: Finished) {
         let refused = if self.process.is_current() {
             // Under the lock: a descriptor that became readable after the result was taken would stay so.

@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use pin_project_lite::pin_project;
 
-use crate::driver::{self, Aftermath, Call, Shared, TaskNumber};
+use crate::driver::{self, Call, Deferred, Shared, TaskNumber};
 use crate::ring::RingOptions;
 
 /// The number of the future of `block_on`.
@@ -29,19 +29,19 @@ thread_local! {
     static CURRENT: Cell<u64> = const { Cell::new(0) };
     /// This and the next are never destroyed, so that a thread that ends can have a loop; a loop leaves both empty.
     static TASKS: ManuallyDrop<RefCell<Tasks>> = const { ManuallyDrop::new(RefCell::new(Tasks::new())) };
-    static REMOTE: ManuallyDrop<RefCell<Option<Arc<Remote>>>> =
+    static REMOTE: ManuallyDrop<RefCell<Option<Arc<LoopHandle>>>> =
         const { ManuallyDrop::new(RefCell::new(None)) };
 }
 
 /// The tasks of a thread, by number; number 0 stands for the future of `block_on`.
 struct Tasks {
-    places: Vec<Place>,
+    places: Vec<TaskSlot>,
     free: Vec<TaskNumber>,
     ready: Vec<TaskNumber>,
 }
 
 #[derive(Default)]
-struct Place {
+struct TaskSlot {
     /// `None` while the task is out to be polled, too.
     task: Option<Task>,
     queued: bool,
@@ -123,7 +123,7 @@ fn with_tasks<T>(look: impl FnOnce(&mut Tasks) -> T) -> T {
 /// What a runtime asks of a loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(super) enum Orders {
+pub(super) enum Command {
     Run,
     /// End when the last task has.
     Finish,
@@ -132,12 +132,12 @@ pub(super) enum Orders {
 }
 
 /// The part of a loop that other threads may touch.
-pub(super) struct Remote {
+pub(super) struct LoopHandle {
     shared: Arc<Shared>,
-    orders: AtomicU8,
+    command: AtomicU8,
 }
 
-impl Remote {
+impl LoopHandle {
     /// Has the loop's thread do something soon; it is dropped where the loop has ended.
     pub(super) fn call(&self, call: Call) {
         {
@@ -152,16 +152,16 @@ impl Remote {
         self.shared.notify();
     }
 
-    pub(super) fn order(&self, orders: Orders) {
-        self.orders.store(orders as u8, Ordering::Release);
+    pub(super) fn set_command(&self, command: Command) {
+        self.command.store(command as u8, Ordering::Release);
         self.shared.notify();
     }
 
-    fn orders(&self) -> Orders {
-        match self.orders.load(Ordering::Acquire) {
-            0 => Orders::Run,
-            1 => Orders::Finish,
-            _ => Orders::Stop,
+    fn command(&self) -> Command {
+        match self.command.load(Ordering::Acquire) {
+            0 => Command::Run,
+            1 => Command::Finish,
+            _ => Command::Stop,
         }
     }
 
@@ -183,12 +183,12 @@ impl Remote {
 
 /// What a task's waker is made of. A number that was given to another task meanwhile wakes that one for nothing.
 struct Handle {
-    remote: Arc<Remote>,
+    remote: Arc<LoopHandle>,
     number: TaskNumber,
 }
 
 impl Handle {
-    fn waker(remote: Arc<Remote>, number: TaskNumber) -> Waker {
+    fn waker(remote: Arc<LoopHandle>, number: TaskNumber) -> Waker {
         Waker::from(Arc::new(Self { remote, number }))
     }
 }
@@ -204,7 +204,7 @@ impl Wake for Handle {
 }
 
 /// Where tasks that are spawned on this thread go.
-pub(super) fn current() -> Option<Arc<Remote>> {
+pub(super) fn current() -> Option<Arc<LoopHandle>> {
     REMOTE.with(|remote| remote.borrow().clone())
 }
 
@@ -214,10 +214,10 @@ pub(crate) fn is_in_loop() -> bool {
 }
 
 /// Starts a task on this thread, whose loop `remote` is.
-pub(super) fn add_task(future: impl Future<Output = ()> + 'static, remote: Arc<Remote>) {
+pub(super) fn add_task(future: impl Future<Output = ()> + 'static, remote: Arc<LoopHandle>) {
     let number = with_tasks(|tasks| {
         tasks.free.pop().unwrap_or_else(|| {
-            tasks.places.push(Place::default());
+            tasks.places.push(TaskSlot::default());
             (tasks.places.len() - 1) as TaskNumber
         })
     });
@@ -230,12 +230,12 @@ pub(super) fn add_task(future: impl Future<Output = ()> + 'static, remote: Arc<R
 
 /// A loop that the calling thread is in.
 pub(super) struct Loop {
-    remote: Arc<Remote>,
+    remote: Arc<LoopHandle>,
     /// The tasks of one round; kept, so that a round allocates nothing.
     batch: Vec<TaskNumber>,
     /// What other threads woke; empty between calls.
     woken: Vec<TaskNumber>,
-    after: Aftermath,
+    deferred: Deferred,
 }
 
 impl Loop {
@@ -247,16 +247,16 @@ impl Loop {
         let shared = driver::enter(options);
         CURRENT.set(shared.id);
         crate::memory::set_thread_must_not_block(true);
-        let orders = AtomicU8::new(Orders::Run as u8);
+        let command = AtomicU8::new(Command::Run as u8);
         // A waker of an earlier loop's task may have left something, which wakes for nothing.
         shared.tasks().closed = false;
-        let remote = Arc::new(Remote { shared, orders });
+        let remote = Arc::new(LoopHandle { shared, command });
         REMOTE.with(|slot| *slot.borrow_mut() = Some(Arc::clone(&remote)));
-        with_tasks(|tasks| *tasks = Tasks { places: vec![Place::default()], ..Tasks::new() });
-        Some(Self { remote, batch: Vec::new(), woken: Vec::new(), after: Aftermath::default() })
+        with_tasks(|tasks| *tasks = Tasks { places: vec![TaskSlot::default()], ..Tasks::new() });
+        Some(Self { remote, batch: Vec::new(), woken: Vec::new(), deferred: Deferred::default() })
     }
 
-    pub(super) fn remote(&self) -> Arc<Remote> {
+    pub(super) fn remote(&self) -> Arc<LoopHandle> {
         Arc::clone(&self.remote)
     }
 
@@ -279,20 +279,20 @@ impl Loop {
     }
 
     /// Runs tasks until ordered to end.
-    pub(super) fn run_orders(&mut self) {
+    pub(super) fn run_commands(&mut self) {
         loop {
-            match self.remote.orders() {
-                Orders::Run => {}
-                Orders::Finish if self.is_idle() => return,
-                Orders::Finish => {}
-                Orders::Stop => return,
+            match self.remote.command() {
+                Command::Run => {}
+                Command::Finish if self.is_idle() => return,
+                Command::Finish => {}
+                Command::Stop => return,
             }
             self.run_ready();
-            // Read again: the notification that came with an order may have been taken just now.
-            let may_sleep = match self.remote.orders() {
-                Orders::Run => true,
-                Orders::Finish => !self.is_idle(),
-                Orders::Stop => false,
+            // Read again: the notification that came with a command may have been taken just now.
+            let may_sleep = match self.remote.command() {
+                Command::Run => true,
+                Command::Finish => !self.is_idle(),
+                Command::Stop => false,
             };
             self.turn(may_sleep);
         }
@@ -345,8 +345,8 @@ impl Loop {
 
     fn turn(&mut self, may_sleep: bool) {
         let idle = with_tasks(|tasks| tasks.ready.is_empty());
-        driver::turn(may_sleep && idle, &mut self.after);
-        let woken = &mut self.after.tasks;
+        driver::turn(may_sleep && idle, &mut self.deferred);
+        let woken = &mut self.deferred.tasks;
         with_tasks(|tasks| woken.drain(..).for_each(|number| tasks.make_ready(number)));
     }
 
@@ -357,7 +357,7 @@ impl Loop {
             let places = with_tasks(|tasks| {
                 tasks.ready.clear();
                 tasks.free.clear();
-                std::mem::replace(&mut tasks.places, vec![Place::default()])
+                std::mem::replace(&mut tasks.places, vec![TaskSlot::default()])
             });
             let tasks: Vec<Task> = places.into_iter().filter_map(|place| place.task).collect();
             if tasks.is_empty() {
@@ -382,11 +382,11 @@ impl Drop for Loop {
         self.drop_tasks();
         // What panics, a waker or a buffer of the user's, is gone with that; what else is in flight must not be left to
         // the kernel.
-        while catch_unwind(AssertUnwindSafe(|| driver::leave(&mut self.after))).is_err() {
+        while catch_unwind(AssertUnwindSafe(|| driver::leave(&mut self.deferred))).is_err() {
             tracing::error!("a waker or a buffer panicked while its thread left its loop");
         }
         // What was woken while draining has no task any more; what was spawned meanwhile goes too.
-        self.after.tasks.clear();
+        self.deferred.tasks.clear();
         self.remote.shared.tasks().closed = true;
         self.drop_tasks();
         with_tasks(|tasks| *tasks = Tasks::new());

@@ -9,18 +9,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-use super::executor::{self, Remote};
+use super::executor::{self, LoopHandle};
 use crate::ring::fork;
 
 /// The handle to a task's result. Awaiting it, or [`join`](Self::join), gives the result or the task's panic; dropping
 /// it lets the task go on alone.
 pub struct JoinHandle<T> {
-    state: Arc<Mutex<State<T>>>,
+    state: Arc<Mutex<TaskState<T>>>,
     /// Of a task on another thread: in a forked child there is no such thread.
     process: Option<fork::Mark>,
 }
 
-enum State<T> {
+enum TaskState<T> {
     Running(Option<Waker>),
     Ended(Result<T, JoinError>),
     Taken,
@@ -98,7 +98,7 @@ impl<T> JoinHandle<T> {
     /// Whether the task has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.is_inherited() || !matches!(*lock(&self.state), State::Running(_))
+        self.is_inherited() || !matches!(*lock(&self.state), TaskState::Running(_))
     }
 
     /// Blocks the calling thread until the task has ended.
@@ -128,7 +128,7 @@ impl<T> JoinHandle<T> {
     }
 }
 
-fn lock<T>(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
+fn lock<T>(state: &Mutex<TaskState<T>>) -> MutexGuard<'_, TaskState<T>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -143,32 +143,32 @@ impl<T> Future for JoinHandle<T> {
         let waker = context.waker().clone();
         let mut state = lock(&self.state);
         let next = match *state {
-            State::Running(_) => State::Running(Some(waker)),
-            State::Ended(_) | State::Taken => State::Taken,
+            TaskState::Running(_) => TaskState::Running(Some(waker)),
+            TaskState::Ended(_) | TaskState::Taken => TaskState::Taken,
         };
         let before = std::mem::replace(&mut *state, next);
         drop(state);
         match before {
-            State::Running(_) => Poll::Pending,
-            State::Ended(result) => Poll::Ready(result),
-            State::Taken => Poll::Ready(Err(JoinError::Cancelled)),
+            TaskState::Running(_) => Poll::Pending,
+            TaskState::Ended(result) => Poll::Ready(result),
+            TaskState::Taken => Poll::Ready(Err(JoinError::Cancelled)),
         }
     }
 }
 
 /// The other end of a handle: whatever becomes of the task, the handle learns it.
-struct Completer<T>(Arc<Mutex<State<T>>>);
+struct Completer<T>(Arc<Mutex<TaskState<T>>>);
 
 impl<T> Completer<T> {
     fn end(&self, result: Result<T, JoinError>) {
         let before = {
             let mut state = lock(&self.0);
             match *state {
-                State::Running(_) => std::mem::replace(&mut *state, State::Ended(result)),
+                TaskState::Running(_) => std::mem::replace(&mut *state, TaskState::Ended(result)),
                 _ => return,
             }
         };
-        if let State::Running(Some(waker)) = before {
+        if let TaskState::Running(Some(waker)) = before {
             waker.wake();
         }
     }
@@ -213,12 +213,12 @@ async fn guarded<F: Future>(future: F, completer: Completer<F::Output>) {
 }
 
 fn handle<T>(process: Option<fork::Mark>) -> (JoinHandle<T>, Completer<T>) {
-    let state = Arc::new(Mutex::new(State::Running(None)));
+    let state = Arc::new(Mutex::new(TaskState::Running(None)));
     (JoinHandle { state: Arc::clone(&state), process }, Completer(state))
 }
 
 /// A task on the calling thread, whose loop `remote` is.
-pub(super) fn spawn_here<F>(future: F, remote: Arc<Remote>) -> JoinHandle<F::Output>
+pub(super) fn spawn_here<F>(future: F, remote: Arc<LoopHandle>) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
     F::Output: 'static,
@@ -229,7 +229,7 @@ where
 }
 
 /// A task on the thread whose loop `remote` is; `make` runs there.
-pub(super) fn spawn_there<M, F>(make: M, remote: &Arc<Remote>) -> JoinHandle<F::Output>
+pub(super) fn spawn_there<M, F>(make: M, remote: &Arc<LoopHandle>) -> JoinHandle<F::Output>
 where
     M: FnOnce() -> F + Send + 'static,
     F: Future + 'static,

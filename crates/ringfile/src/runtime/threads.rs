@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle as Thread;
 use std::time::Duration;
 
-use super::executor::{Loop, Orders, Remote};
+use super::executor::{Command, Loop, LoopHandle};
 use super::task::{self, JoinHandle};
 use crate::error::{Error, Result};
 use crate::ring::RingOptions;
@@ -31,7 +31,7 @@ pub struct Runtime {
 }
 
 struct Worker {
-    remote: Arc<Remote>,
+    remote: Arc<LoopHandle>,
     thread: Option<Thread<()>>,
 }
 
@@ -125,7 +125,7 @@ impl Worker {
             }
             if let Some(mut thread) = Loop::enter(options) {
                 let _ = started.send(Ok(thread.remote()));
-                thread.run_orders();
+                thread.run_commands();
             }
         };
         let ended = || Error::new(std::io::ErrorKind::Other, "starting a thread").because("it ended at once");
@@ -197,11 +197,11 @@ impl Runtime {
     /// Waits until every task has ended, then ends the threads. Blocks. Called by one of its own tasks it waits for the
     /// other threads; the task's own ends after it.
     pub fn shutdown(mut self) {
-        self.end(Orders::Finish);
+        self.end(Command::Finish);
     }
 
-    fn end(&mut self, orders: Orders) {
-        self.workers.iter().for_each(|worker| worker.remote.order(orders));
+    fn end(&mut self, command: Command) {
+        self.workers.iter().for_each(|worker| worker.remote.set_command(command));
         let own = std::thread::current().id();
         for worker in &mut self.workers {
             // A thread can't wait for itself: where a task of the runtime drops its last handle, that task's thread ends
@@ -216,7 +216,7 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        self.end(Orders::Stop);
+        self.end(Command::Stop);
     }
 }
 

@@ -1,46 +1,46 @@
 //! What a turn of the driver leaves to do once it is not borrowed any more: wake tasks, drop buffers and files, emit
 //! events, hand over results.
 //!
-//! Knows tasks, buffers and orders, and no ring. What always holds: what is done here may run anybody's code, which may
+//! Knows tasks, buffers and remote requests, and no ring. What always holds: what is done here may run anybody's code, which may
 //! come back to the driver; where that panics, the rest is done the next time.
 
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::order::{Order, Sink};
-use super::target::Given;
+use super::remote::{Handler, RemoteRequest};
+use super::target::ClosedFile;
 use super::wake::{TaskNumber, Wake};
-use super::{Finished, LocalSink, send_to_workers};
+use super::{Finished, LocalHandler, send_to_workers};
 use crate::event;
 use crate::memory::Held;
 
 /// See the module. Kept by the loop, so that it is filled without allocating.
 #[derive(Default)]
-pub(crate) struct Aftermath {
+pub(crate) struct Deferred {
     /// Tasks of this thread's loop to put back into its queue.
     pub tasks: Vec<TaskNumber>,
     pub(super) wakers: Vec<Waker>,
     pub(super) buffers: Vec<Held>,
-    pub(super) files: Vec<Given>,
-    /// Sinks that others named: a batch's may be the last trace of it.
-    pub(super) sinks: Vec<Arc<dyn Sink>>,
-    /// Results of orders, and who gets them.
-    pub(super) ended: Vec<(Arc<dyn Sink>, u32, Finished)>,
-    /// The sink for whom this is kept, by its number; and its results, which it takes in by itself.
-    pub(crate) own: Option<LocalSink>,
+    pub(super) files: Vec<ClosedFile>,
+    /// Handlers that others named: a batch's may be the last trace of it.
+    pub(super) handlers: Vec<Arc<dyn Handler>>,
+    /// Results of remote requests, and who gets them.
+    pub(super) ended: Vec<(Arc<dyn Handler>, u32, Finished)>,
+    /// The handler for whom this is kept, by its number; and its results, which it takes in by itself.
+    pub(crate) own: Option<LocalHandler>,
     pub(super) own_results: Vec<(u32, Finished)>,
     /// Orders that this thread could not carry out: why, or none where the workers are to.
-    pub(super) orders: Vec<(Order, Option<i32>)>,
+    pub(super) remotes: Vec<(RemoteRequest, Option<i32>)>,
 }
 
-impl Aftermath {
+impl Deferred {
     #[inline]
     pub(super) fn wake(&mut self, wake: Wake) {
         match wake {
             Wake::Task(task) => self.tasks.push(task),
             Wake::Waker(waker) => self.wakers.push(waker),
-            // Taken out where an order ends; what comes here is of an order that was withdrawn.
-            Wake::Sink(..) | Wake::Local(..) | Wake::Nobody => {}
+            // Taken out where a remote request ends; what comes here is of a remote request that was withdrawn.
+            Wake::Handler(..) | Wake::Local(..) | Wake::Nobody => {}
         }
     }
 
@@ -56,10 +56,10 @@ impl Aftermath {
             && self.wakers.is_empty()
             && self.buffers.is_empty()
             && self.ended.is_empty()
-            && self.orders.is_empty())
+            && self.remotes.is_empty())
     }
 
-    /// Gives what has ended of the sink for whom this is kept.
+    /// Gives what has ended of the handler for whom this is kept.
     #[inline]
     pub(crate) fn take_own_results(&mut self, mut take: impl FnMut(u32, Finished)) {
         if !self.own_results.is_empty() {
@@ -69,7 +69,7 @@ impl Aftermath {
 
     #[inline]
     pub(super) fn settle(&mut self) {
-        if self.has_something() || !(self.files.is_empty() && self.sinks.is_empty()) {
+        if self.has_something() || !(self.files.is_empty() && self.handlers.is_empty()) {
             self.settle_all();
         }
         event::emit_deferred();
@@ -80,11 +80,11 @@ impl Aftermath {
         for_each(&mut self.wakers, Waker::wake);
         self.buffers.clear();
         self.files.clear();
-        self.sinks.clear();
-        for_each(&mut self.ended, |(sink, index, finished)| sink.done(index, finished));
-        for_each(&mut self.orders, |(order, errno)| match errno {
-            Some(errno) => order.refuse(errno),
-            None => send_to_workers(order),
+        self.handlers.clear();
+        for_each(&mut self.ended, |(handler, index, finished)| handler.done(index, finished));
+        for_each(&mut self.remotes, |(remote, errno)| match errno {
+            Some(errno) => remote.refuse(errno),
+            None => send_to_workers(remote),
         });
     }
 }

@@ -1,9 +1,9 @@
-//! A thread outside of every loop that uses a ring of its own: blocking batches, and reads with handles.
+//! The ring of a thread that is in no loop: what blocking batches, queues and handles use.
 //!
-//! What always holds: the driver takes operations only during a [`Visit`], and only those that the thread itself waits for
-//! there. What other futures start on the thread, between visits or polled by a waker inside of one, goes elsewhere: nobody
-//! might submit it. The last [`Stay`] of a thread ends with
-//! the driver drained and given up, or, where it keeps the ring, idle and without files.
+//! What always holds: the driver takes operations only while a [`RingGuard`] lives, and only those that the thread itself
+//! waits for there. Operations of other futures on this thread go to other threads, since nobody might submit them here.
+//! When the last [`ThreadRing`] of a thread is dropped, the driver is drained and given up, or, where it keeps the ring,
+//! idle and without files.
 
 use std::cell::{Cell, OnceCell};
 use std::marker::PhantomData;
@@ -11,20 +11,20 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use super::{Aftermath, Shared, is_ending, leave, own_shared, turn, turn_until, with};
+use super::{Deferred, Shared, is_ending, leave, own_shared, turn, turn_until, with};
 use crate::ring::RingOptions;
 
 thread_local! {
-    static STAYS: Cell<usize> = const { Cell::new(0) };
+    static THREAD_RINGS: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Whether the thread has one.
 pub(super) fn is_any() -> bool {
-    STAYS.try_with(|stays| stays.get() > 0) == Ok(true)
+    THREAD_RINGS.try_with(|count| count.get() > 0) == Ok(true)
 }
 
 /// See the module.
-pub(crate) struct Stay {
+pub(crate) struct ThreadRing {
     /// The thread, once its driver is there.
     shared: OnceCell<Arc<Shared>>,
     /// The thread keeps its ring, and the ring its share of registered memory, for the next one.
@@ -32,16 +32,16 @@ pub(crate) struct Stay {
     thread: PhantomData<*const ()>,
 }
 
-impl Stay {
+impl ThreadRing {
     pub(crate) fn new(keeps_ring: bool) -> Self {
-        let _ = STAYS.try_with(|stays| stays.set(stays.get() + 1));
+        let _ = THREAD_RINGS.try_with(|count| count.set(count.get() + 1));
         Self { shared: OnceCell::new(), keeps_ring, thread: PhantomData }
     }
 
-    /// Has the driver take operations for as long as the visit lasts. `None` where the thread ends, and its driver has
-    /// drained and is gone.
+    /// Makes the driver take operations for as long as the guard lives. `None` where the thread ends and its driver is
+    /// gone.
     #[inline]
-    pub(crate) fn visit(&self) -> Option<Visit<'_>> {
+    pub(crate) fn guard(&self) -> Option<RingGuard<'_>> {
         let shared = match self.shared.get() {
             Some(shared) => shared,
             None => {
@@ -52,38 +52,38 @@ impl Stay {
         with(|driver| {
             // A thread that ends may have got another one since.
             let is_same = driver.shared.id == shared.id;
-            driver.visits += u32::from(is_same);
+            driver.guards += u32::from(is_same);
             is_same
         })
         .filter(|&is_same| is_same)?;
-        Some(Visit { shared })
+        Some(RingGuard { shared })
     }
 }
 
-impl Drop for Stay {
+impl Drop for ThreadRing {
     fn drop(&mut self) {
-        let last = STAYS.try_with(|stays| stays.replace(stays.get() - 1) == 1) == Ok(true);
+        let last = THREAD_RINGS.try_with(|count| count.replace(count.get() - 1) == 1) == Ok(true);
         // Where the thread has gone into a loop meanwhile, that leaves.
         if last && with(|driver| driver.in_loop) == Some(false) {
-            let mut after = Aftermath::default();
+            let mut deferred = Deferred::default();
             let is_idle = with(|driver| driver.in_flight == 0 && driver.waiting.is_empty());
             if self.keeps_ring && is_idle == Some(true) && !is_ending() {
                 // A file would stay open that others have closed.
-                with(|driver| driver.give_up_files(&mut after));
-                after.settle();
+                with(|driver| driver.give_up_files(&mut deferred));
+                deferred.settle();
             } else {
-                leave(&mut after);
+                leave(&mut deferred);
             }
         }
     }
 }
 
 /// A time during which the thread waits for its ring.
-pub(crate) struct Visit<'a> {
+pub(crate) struct RingGuard<'a> {
     shared: &'a Arc<Shared>,
 }
 
-impl Visit<'_> {
+impl RingGuard<'_> {
     /// Wakes the thread where it waits.
     pub(crate) fn waker(&self) -> Waker {
         self.shared.waker()
@@ -94,24 +94,24 @@ impl Visit<'_> {
     /// give: another thread's word waits as long, but where one of them is on a pipe or a socket.
     pub(crate) fn wait(
         &self,
-        after: &mut Aftermath,
+        deferred: &mut Deferred,
         deadline: Option<Instant>,
-        mut wanted: impl FnMut(&mut Aftermath) -> Option<u32>,
+        mut wanted: impl FnMut(&mut Deferred) -> Option<u32>,
     ) {
         let mut turned = false;
         loop {
             // Before the causes are looked at, so that none is missed.
             self.shared.sleep.take_notification();
-            let Some(to_end) = wanted(after) else { return };
+            let Some(to_end) = wanted(deferred) else { return };
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 if !turned {
                     // What waits to be handed over or collected is, even where there is no time to wait for more.
-                    turn(false, after);
-                    wanted(after);
+                    turn(false, deferred);
+                    wanted(deferred);
                 }
                 return;
             }
-            turn_until(deadline, to_end, after);
+            turn_until(deadline, to_end, deferred);
             turned = true;
         }
     }
@@ -122,17 +122,17 @@ impl Visit<'_> {
     }
 
     /// Turns the driver once, without waiting.
-    pub(crate) fn look(&self, after: &mut Aftermath) {
-        turn(false, after);
+    pub(crate) fn look(&self, deferred: &mut Deferred) {
+        turn(false, deferred);
     }
 }
 
-impl Drop for Visit<'_> {
+impl Drop for RingGuard<'_> {
     fn drop(&mut self) {
         with(|driver| {
             // What plain calls did since the last turn.
             driver.publish_counts();
-            driver.visits -= 1;
+            driver.guards -= 1;
         });
     }
 }

@@ -1,6 +1,6 @@
 //! An operation that any thread may carry out, and who gets its result.
 //!
-//! What always holds: an order owns its buffer until it has ended, and ends exactly once, on whatever thread, while no
+//! What always holds: a remote request owns its buffer until it has ended, and ends exactly once, on whatever thread, while no
 //! driver is borrowed and no lock is held. One that is dropped, as by a panic of its thread, ends with an error.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,15 +11,15 @@ use super::{Ended, FileKind, Finished, Request, Shared, Target};
 use crate::memory::Held;
 use crate::ring::fork;
 
-/// Who gets the results of orders; tells them apart by an index.
-pub(crate) trait Sink: Send + Sync {
+/// Who gets the results of remote requests; tells them apart by an index.
+pub(crate) trait Handler: Send + Sync {
     /// Takes a result.
     fn done(self: Arc<Self>, index: u32, finished: Finished);
 
-    /// Whether the result still matters; an order that has not begun is not carried out where it does not.
+    /// Whether the result still matters; a remote request that has not begun is not carried out where it does not.
     fn is_wanted(&self, index: u32) -> bool;
 
-    /// Whether a thread may leave its loop while its ring has such orders.
+    /// Whether a thread may leave its loop while its ring has such remote requests.
     fn outlives_loops(&self) -> bool {
         false
     }
@@ -29,7 +29,7 @@ pub(crate) trait Sink: Send + Sync {
         false
     }
 
-    /// By what it is known: one sink may stand in front of another.
+    /// By what it is known: one handler may stand in front of another.
     fn address(&self) -> *const ();
 }
 
@@ -38,37 +38,37 @@ pub(super) struct Hold(Arc<Shared>);
 
 impl Hold {
     pub(super) fn on(owner: Arc<Shared>) -> Self {
-        owner.one_errand_more();
+        owner.one_remote_more();
         Self(owner)
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.0.one_errand_less();
+        self.0.one_remote_less();
     }
 }
 
-/// Stands in front of a sink, and keeps a hold until its one order has ended.
+/// Stands in front of a handler, and keeps a hold until its one remote request has ended.
 struct Holding {
-    sink: Arc<dyn Sink>,
+    handler: Arc<dyn Handler>,
     hold: Hold,
 }
 
 impl Holding {
-    fn in_front_of(sink: Arc<dyn Sink>, hold: Hold) -> Arc<dyn Sink> {
-        Arc::new(Self { sink, hold })
+    fn in_front_of(handler: Arc<dyn Handler>, hold: Hold) -> Arc<dyn Handler> {
+        Arc::new(Self { handler, hold })
     }
 }
 
-impl Sink for Holding {
+impl Handler for Holding {
     fn done(self: Arc<Self>, index: u32, finished: Finished) {
         // Where that panics, the hold is dropped all the same.
-        Arc::clone(&self.sink).done(index, finished);
+        Arc::clone(&self.handler).done(index, finished);
     }
 
     fn is_wanted(&self, index: u32) -> bool {
-        self.sink.is_wanted(index)
+        self.handler.is_wanted(index)
     }
 
     fn holds(&self, driver: u64) -> bool {
@@ -76,38 +76,38 @@ impl Sink for Holding {
     }
 
     fn address(&self) -> *const () {
-        self.sink.address()
+        self.handler.address()
     }
 }
 
 /// See the module.
-pub(crate) struct Order {
+pub(crate) struct RemoteRequest {
     pub target: Arc<Target>,
     pub request: Request,
     pub held: Held,
     /// Taken where it ends, or where somebody else sees to that.
-    pub(super) sink: Option<Arc<dyn Sink>>,
+    pub(super) handler: Option<Arc<dyn Handler>>,
     pub index: u32,
     /// Of the thread that gave the order away, which does not leave its loop before it has ended.
     pub(super) hold: Option<Hold>,
 }
 
-impl Order {
+impl RemoteRequest {
     pub(crate) fn new(
         target: Arc<Target>,
         request: Request,
         held: Held,
-        sink: Arc<dyn Sink>,
+        handler: Arc<dyn Handler>,
         index: u32,
     ) -> Self {
-        Self { target, request, held, sink: Some(sink), index, hold: None }
+        Self { target, request, held, handler: Some(handler), index, hold: None }
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
         // What may wait for ever must not keep a thread from leaving its loop.
         let waits_in_vain =
             self.target.kind == FileKind::Other && self.hold.as_ref().is_some_and(|hold| hold.0.is_leaving());
-        self.sink.as_ref().is_some_and(|sink| sink.is_wanted(self.index)) && !waits_in_vain
+        self.handler.as_ref().is_some_and(|handler| handler.is_wanted(self.index)) && !waits_in_vain
     }
 
     pub(crate) fn end(mut self, ended: Ended) {
@@ -120,10 +120,10 @@ impl Order {
     }
 
     fn end_once(&mut self, ended: Ended) {
-        // Dropped after the sink is done, or has panicked.
+        // Dropped after the handler is done, or has panicked.
         let _hold = self.hold.take();
-        if let Some(sink) = self.sink.take() {
-            sink.done(self.index, Finished { held: std::mem::take(&mut self.held), ended });
+        if let Some(handler) = self.handler.take() {
+            handler.done(self.index, Finished { held: std::mem::take(&mut self.held), ended });
         }
     }
 
@@ -136,18 +136,18 @@ impl Order {
     }
 
     /// Gives the handler to a ring, which ends the operation from here on.
-    pub(super) fn take_sink(&mut self) -> Option<Arc<dyn Sink>> {
-        let sink = self.sink.take()?;
+    pub(super) fn take_handler(&mut self) -> Option<Arc<dyn Handler>> {
+        let handler = self.handler.take()?;
         Some(match self.hold.take() {
-            Some(hold) => Holding::in_front_of(sink, hold),
-            None => sink,
+            Some(hold) => Holding::in_front_of(handler, hold),
+            None => handler,
         })
     }
 }
 
-impl Drop for Order {
+impl Drop for RemoteRequest {
     fn drop(&mut self) {
-        if self.sink.is_some() {
+        if self.handler.is_some() {
             // Whether it was begun, and how far it is, nobody knows.
             self.refuse_once(libc::EIO);
         }
@@ -156,7 +156,7 @@ impl Drop for Order {
 
 /// One operation that another thread carries out, as its future holds it. Dropping it withdraws the operation where it
 /// has not begun, and gets it cancelled where a ring has it; its buffer is dropped when it has ended.
-pub(crate) struct Errand {
+pub(crate) struct RemoteOperation {
     outcome: Arc<Outcome>,
     inherited: Inherited,
     /// The I/O thread that has the order.
@@ -199,7 +199,7 @@ impl Outcome {
     }
 }
 
-impl Sink for Outcome {
+impl Handler for Outcome {
     fn done(self: Arc<Self>, _: u32, finished: Finished) {
         self.take_in(finished);
     }
@@ -213,24 +213,24 @@ impl Sink for Outcome {
     }
 }
 
-impl Errand {
-    /// An errand, and the order that carries it out.
+impl RemoteOperation {
+    /// A remote operation, and the order that carries it out.
     pub(crate) fn new(
         target: &Arc<Target>,
         request: &Request,
         held: &mut Held,
         waker: &Waker,
-    ) -> (Self, Order) {
+    ) -> (Self, RemoteRequest) {
         let state = Mutex::new(State::Open(waker.clone()));
         let outcome = Arc::new(Outcome { state, process: fork::Mark::current() });
         let inherited = Inherited::of(request, held);
         let held = std::mem::take(held);
-        let sink = Arc::clone(&outcome) as Arc<dyn Sink>;
-        let order = Order::new(Arc::clone(target), *request, held, sink, 0);
-        (Self { outcome, inherited, carrier: None }, order)
+        let handler = Arc::clone(&outcome) as Arc<dyn Handler>;
+        let remote = RemoteRequest::new(Arc::clone(target), *request, held, handler, 0);
+        (Self { outcome, inherited, carrier: None }, remote)
     }
 
-    /// Says who has the order, to be told where the errand is dropped.
+    /// Says who has the order, to be told where the remote operation is dropped.
     pub(crate) fn carried_by(&mut self, carrier: Option<Arc<Shared>>) {
         self.carrier = carrier;
     }
@@ -267,7 +267,7 @@ impl Errand {
     }
 }
 
-impl Drop for Errand {
+impl Drop for RemoteOperation {
     fn drop(&mut self) {
         if !self.outcome.process.is_current() {
             // The parent's, lock and all; leaked, see `poll`.
@@ -276,7 +276,7 @@ impl Drop for Errand {
         }
         let before = std::mem::replace(&mut *self.outcome.lock(), State::Closed);
         if let (State::Open(_), Some(carrier)) = (&before, &self.carrier) {
-            carrier.post_cancellation(Arc::clone(&self.outcome) as Arc<dyn Sink>);
+            carrier.post_cancellation(Arc::clone(&self.outcome) as Arc<dyn Handler>);
         }
         drop(before);
     }
