@@ -122,7 +122,7 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
         libc::EINVAL if file.is_direct() => error.because(
             "the file system refuses direct I/O here; open without direct, or with buffered_fallback(true)",
         ),
-        libc::EOPNOTSUPP if file.0.target.polled => {
+        libc::EOPNOTSUPP if !file.0.target.ring.announces() => {
             error.because("the file system can't poll for completions; open without poll")
         }
         libc::ECANCELED => cancelled(error),

@@ -117,7 +117,7 @@ impl Entries {
         entry.cancelled = false;
         entry.user_data = user_data;
         self.open += 1;
-        self.polled += usize::from(file.target().polled);
+        self.polled += usize::from(!file.target().ring.announces());
         self.to_start.push_back(index);
         Token::new(index, generation)
     }
@@ -138,7 +138,7 @@ impl Entries {
         if self.polled > 0
             && let Some(op) = &entry.op
         {
-            self.polled -= usize::from(self.files.get(op.file).target().polled);
+            self.polled -= usize::from(!self.files.get(op.file).target().ring.announces());
         }
         self.ended.push_back((index, entry.generation));
     }

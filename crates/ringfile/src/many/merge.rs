@@ -27,7 +27,7 @@ fn may_merge(op: &Op, files: &Files) -> bool {
         && op.request.want > 0
         && matches!(op.held, Held::Pooled(_))
         && matches!(file.target().kind, FileKind::Regular | FileKind::Block)
-        && !file.target().polled
+        && file.target().ring.announces()
         && matches!(check::fits(file, &op.request, &op.held), Ok(true))
 }
 
