@@ -61,7 +61,7 @@ impl Kept {
     #[inline]
     pub(crate) fn put(&mut self, held: Held) {
         if self.is_own {
-            *self.own() = held;
+            self.own().put(held);
         } else {
             self.held.write(held);
             self.is_own = true;

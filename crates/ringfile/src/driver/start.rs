@@ -161,7 +161,7 @@ const MANY: usize = 8;
 /// # Errors
 /// Leaves the buffer where the operation can't be carried out: where a ring was asked for and can't be had, or where a
 /// forked child would need its parent's ring or threads.
-#[inline]
+#[inline(always)]
 pub(crate) fn start<R: Receiver>(
     target: &Arc<Target>,
     request: &Request,
@@ -191,7 +191,7 @@ pub(crate) fn start<R: Receiver>(
 }
 
 /// Puts an operation on this thread's ring.
-#[inline]
+#[inline(always)]
 fn queue<R: Receiver>(
     target: &Arc<Target>,
     request: &Request,

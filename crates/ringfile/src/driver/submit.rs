@@ -42,7 +42,7 @@ const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 impl Driver {
     /// Gives an operation a slot, which owns its buffer from here on, and submits it. [`may_start`](Self::may_start) said
     /// yes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn queue(
         &mut self,
         target: &Arc<Target>,
@@ -251,7 +251,7 @@ impl Driver {
 }
 
 /// Puts an operation's next submission into the queue of its ring; false where there is no room.
-#[inline]
+#[inline(always)]
 fn push<'a>(
     rings: &mut Rings,
     file: &mut Entry,
@@ -287,7 +287,7 @@ fn push<'a>(
 }
 
 /// The index of the registered region that all parts of a buffer lie in.
-#[inline]
+#[inline(always)]
 fn fixed_index(held: &Held, ring: &mut Ring) -> Option<u16> {
     if let Held::Pooled(buffer) = held
         && let Some(index) = ring.recent_fixed_index(buffer.as_ptr(), buffer.capacity())

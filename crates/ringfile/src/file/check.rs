@@ -43,7 +43,7 @@ pub(crate) fn explain_sync(file: &File, request: &Request, errno: i32, error: Er
 
 /// Whether an operation can go to the kernel as it is; false for a direct read that must go through aligned memory. An
 /// error for what would be refused without a reason.
-#[inline]
+#[inline(always)]
 pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, Error> {
     let end = request.offset.checked_add(request.want as u64);
     if end.is_none_or(|end| end > i64::MAX as u64) {
