@@ -225,6 +225,9 @@ impl Buffer {
     /// when the pool's last handle is gone. [`Pool::thaw`](crate::Pool::thaw) makes a buffer of them again. One small
     /// heap allocation; none and empty `Bytes` if the length is 0, and the memory goes back at once.
     ///
+    /// Writing the `Bytes`, or any part or clone of them, allocates nothing and uses the pool's registered memory, which is found
+    /// by its address. `Bytes` of lent memory are written unregistered.
+    ///
     /// ```
     /// let pool = ringfile::Pool::new(1 << 20);
     /// let mut buffer = pool.get(4096)?;

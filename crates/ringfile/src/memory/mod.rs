@@ -39,6 +39,7 @@ mod mapping;
 mod metrics;
 mod pool;
 mod region;
+mod regions;
 mod slow;
 mod sync;
 #[cfg(test)]
@@ -61,4 +62,5 @@ pub(crate) use self::class::LARGEST;
 pub(crate) use self::held::Part;
 pub(crate) use self::pool::reserve;
 pub(crate) use self::region::{Region, Registration};
+pub(crate) use self::regions::KnownRegions;
 pub(crate) use self::waiters::set_thread_must_not_block;

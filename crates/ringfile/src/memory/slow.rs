@@ -19,6 +19,7 @@ use super::frozen::FrozenParts;
 use super::kernel::Cell;
 use super::mapping::{HugePages, Mapping, page_size};
 use super::region::{REGION_MAX, Region};
+use super::regions;
 use super::waiters::{Waiters, wake_all};
 
 /// The first region's size; each further one is twice as large, so that a low limit on locked memory still lets
@@ -291,9 +292,12 @@ impl Core {
                 Err(error) => return Err(self.refused(len, &error)),
             }
         };
-        let region = Region::new(mapping, options.registered);
+        let region = Arc::new(Region::new(mapping, options.registered));
         region.slot.store(inner.tracts.len(), Ordering::Relaxed);
-        inner.tracts.push(Tract { region: Arc::new(region), extents: Extents::new(len) });
+        if region.is_registrable() {
+            regions::add(&region);
+        }
+        inner.tracts.push(Tract { region, extents: Extents::new(len) });
         inner.reserved += len;
         inner.reserved_high_water = inner.reserved_high_water.max(inner.reserved);
         Ok(true)
