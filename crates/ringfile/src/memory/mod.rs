@@ -30,6 +30,7 @@ mod count;
 mod error;
 mod extents;
 mod frozen;
+mod growing;
 mod held;
 mod iobuf;
 mod kernel;

@@ -21,6 +21,7 @@ use super::mapping::{HugePages, Mapping, page_size};
 use super::region::{REGION_MAX, Region};
 use super::regions;
 use super::waiters::{Waiters, wake_all};
+use crate::event;
 
 /// The first region's size; each further one is twice as large, so that a low limit on locked memory still lets
 /// the first ones, which are searched first, be registered.
@@ -355,6 +356,17 @@ impl Core {
         inner.blocks.insert(base.addr().get(), index);
         inner.outside_bytes += size;
         inner.outside_allocations += 1;
+        if inner.outside_allocations == 1 && self.options.warns {
+            let capacity = self.options.capacity;
+            event::defer(move || {
+                tracing::warn!(
+                    capacity,
+                    limit,
+                    requested = n,
+                    "a pool is full, and memory comes from outside of it: unregistered, and mapped for each buffer"
+                );
+            });
+        }
         Ok(Some(self.arena.get(index)))
     }
 
