@@ -31,6 +31,22 @@ use super::region::Region;
 /// All of the capacity is initialised memory at any time, but beyond what was written through this buffer it may be
 /// what an earlier buffer of this process left there. Clear what is secret before dropping.
 ///
+/// # Growing
+///
+/// A buffer of a pool grows when more is appended than it has room for, unless its pool was
+/// [built](crate::PoolBuilder::growing) not to: into what is left of its block, if it shares that with no other part or
+/// `Bytes`; else its content is copied to a larger block of the same pool, at least twice as large where the pool has one,
+/// and its own memory goes back. The new capacity is all of the block, and [`as_ptr`](Self::as_ptr) changes with the block.
+/// Copies are counted ([`PoolMetrics::growths`](crate::PoolMetrics::growths)). Growing never waits for memory, whatever
+/// [`WhenFull`](crate::WhenFull) says, since the one who waits would hold memory meanwhile.
+///
+/// - A part of a buffer that was split, or shared, grows by itself, into a block of its own; the others stay as they are.
+/// - Lent memory, memory from [`from_raw`](Self::from_raw), and buffers whose pool's last handle is gone do not grow.
+///
+/// [`std::io::Write`] never grows the buffer: it takes what fits. [`BufMut::writer`](bytes::BufMut::writer) gives one that does.
+///
+/// # Example
+///
 /// ```
 /// use std::io::Write;
 /// let pool = ringfile::Pool::new(1 << 20);

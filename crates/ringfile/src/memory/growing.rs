@@ -15,19 +15,7 @@ pub(super) const GONE: &str = "its pool is gone";
 /// What `chunk_mut` makes room for where there is none, as `Vec` does.
 const LEAST_CHUNK: usize = 64;
 
-/// Appending, and room for it.
-///
-/// **Growing.** A buffer of a pool grows when more is appended than it has room for, unless its pool was
-/// [built](crate::PoolBuilder::growing) not to: into what is left of its block, if it shares that with no other part or
-/// `Bytes`; else its content is copied to a larger block of the same pool, at least twice as large where the pool has one,
-/// and its own memory goes back. The new capacity is all of the block, and [`as_ptr`](Self::as_ptr) changes with the block.
-/// Copies are counted ([`PoolMetrics::growths`](crate::PoolMetrics::growths)). Growing never waits for memory, whatever
-/// [`WhenFull`](crate::WhenFull) says, since the one who waits would hold memory meanwhile.
-///
-/// - A part of a buffer that was split grows by itself, into a block of its own; the other parts stay as they are.
-/// - Lent memory, memory from [`from_raw`](Self::from_raw), and buffers whose pool's last handle is gone do not grow.
-///
-/// [`std::io::Write`] never grows the buffer: it takes what fits. [`BufMut::writer`] gives one that does.
+/// Appending, and room for it: see [growing](Buffer#growing).
 impl Buffer {
     /// Makes room for `additional` bytes behind the content.
     ///

@@ -29,6 +29,8 @@ mod core;
 mod count;
 mod error;
 mod extents;
+#[cfg(any(feature = "compio-buf-08", feature = "monoio-02", feature = "tokio-uring-05"))]
+mod foreign;
 mod frozen;
 mod growing;
 mod held;
