@@ -146,6 +146,7 @@ fn what_may_not_grow_says_so_and_stays_as_it_is() {
         buffer.put_slice(&pattern(500));
         assert_eq!((buffer.remaining_mut(), buffer.chunk_mut().len()), (12, 12));
         let start = buffer.as_ptr();
+        assert!(matches!(buffer.try_set_len(513), Err(PoolError::NoRoom { requested: 513, .. })));
         for result in
             [buffer.try_reserve(13), buffer.try_extend_from_slice(&[1; 13]), buffer.try_resize(513, 1)]
         {

@@ -17,6 +17,7 @@ use bytes::Bytes;
 
 use super::block::{self, Block, Kind};
 use super::core::Core;
+use super::error::PoolError;
 use super::frozen;
 use super::lend::{self, Lender};
 use super::region::Region;
@@ -127,7 +128,7 @@ impl Buffer {
     /// Sets the length. What is between the old and the new one is whatever was in this memory before.
     ///
     /// # Panics
-    /// If `len` is above the capacity; [`try_reserve`](Self::try_reserve) first makes room, or gives an error.
+    /// If `len` is above the capacity, where [`try_set_len`](Self::try_set_len) fails.
     ///
     /// ```
     /// let mut buffer = ringfile::Pool::new(1 << 20).get(512)?;
@@ -139,6 +140,24 @@ impl Buffer {
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.cap, "length {len} is above the buffer's capacity {}", self.cap);
         self.len = len;
+    }
+
+    /// As [`set_len`](Self::set_len), or leaves the buffer as it is.
+    ///
+    /// # Errors
+    /// [`PoolError::NoRoom`] if `len` is above the capacity: a length that is set makes no room, as
+    /// [`try_reserve`](Self::try_reserve) does.
+    #[inline]
+    pub fn try_set_len(&mut self, len: usize) -> Result<(), PoolError> {
+        if len > self.cap {
+            return Err(PoolError::NoRoom {
+                requested: len,
+                capacity: self.cap,
+                why: "setting a length makes no room",
+            });
+        }
+        self.len = len;
+        Ok(())
     }
 
     /// Sets the length to 0.
