@@ -300,7 +300,8 @@ impl ClonedBuffers {
 
     /// As [`index_of`](Self::index_of), for bytes whose region is not known. They are found by their address, in the region
     /// of the last operation, or among those of all pools.
-    #[inline]
+    // Inlined it would grow the start of every operation.
+    #[inline(never)]
     pub(crate) fn index_of_bytes(&mut self, ring: &OwnedFd, all: &[Bytes]) -> Option<u16> {
         let mut all = all.iter().filter(|bytes| !bytes.is_empty());
         let first = all.next()?;
