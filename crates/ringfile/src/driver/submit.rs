@@ -294,6 +294,12 @@ fn fixed_index(held: &Held, ring: &mut Ring) -> Option<u16> {
     {
         return Some(index);
     }
+    found_index(held, ring)
+}
+
+/// As `fixed_index`, for memory that is not a buffer in the last operation's region.
+#[inline(never)]
+fn found_index(held: &Held, ring: &mut Ring) -> Option<u16> {
     if held.count() > 1 && !ring.supports(uop::IORING_OP_READV_FIXED as u8) {
         return None;
     }
