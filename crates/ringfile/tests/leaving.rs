@@ -7,6 +7,7 @@ mod support;
 use std::future::IntoFuture;
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::task::Poll;
 
 use ringfile::{Batch, File, OpenOptions, Pool, Queue, Route, block_on};
 use support::fuse::{Act, Op, Server};
@@ -39,6 +40,29 @@ fn what_a_dropped_batch_or_read_waits_for_in_a_pipe_is_cancelled() {
             });
             wait_for("the memory", || pool.metrics().in_use == 0);
         }
+        writer.write_all(b"for who comes now").unwrap();
+        assert_eq!(block_on(pipe.read_at(Vec::with_capacity(100), 0)).unwrap(), b"for who comes now");
+    });
+}
+
+#[test]
+fn reads_that_wait_for_room_when_the_loop_ends_are_over_and_never_begun() {
+    const READS: usize = 600;
+    must_end("a loop with more reads of a pipe than its ring has room for", || {
+        let (pipe, mut writer) = pipe();
+        let mut reads: Vec<_> = (0..READS).map(|_| pipe.read_at(vec![0; 64], 0)).collect();
+        block_on(async {
+            for read in &mut reads {
+                assert!(poll_once(read).await.is_pending());
+            }
+        });
+        block_on(async {
+            for read in &mut reads {
+                let Poll::Ready(result) = poll_once(read).await else { panic!("a read is still open") };
+                assert!(result.is_err(), "the pipe is silent");
+            }
+        });
+        drop(reads);
         writer.write_all(b"for who comes now").unwrap();
         assert_eq!(block_on(pipe.read_at(Vec::with_capacity(100), 0)).unwrap(), b"for who comes now");
     });

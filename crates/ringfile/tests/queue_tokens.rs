@@ -10,7 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use ringfile::{Advice, AllocateMode, Batch, Buffer, File, OpenOptions, Pool, Queue, RangeSync, Token};
+use ringfile::{
+    Advice, AllocateMode, Batch, Buffer, File, OpenOptions, Pool, Queue, RangeSync, Route, Token,
+};
 use rustix::event::epoll;
 use support::forms::routes;
 use support::{Folder, Random, assert_content, content, must_end};
@@ -92,6 +94,42 @@ fn what_was_not_submitted_is_never_carried_out() {
         assert_eq!(queue.wait_by(token).unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_content(&std::fs::read(&path).unwrap(), 0);
     }
+}
+
+#[test]
+fn what_a_loop_put_off_and_was_cancelled_is_never_carried_out() {
+    const LEN: usize = 256 << 10;
+    if support::is_without_ring() {
+        return support::skip("what a loop puts off", "workers have begun it");
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &vec![0; 7 * LEN]);
+    let file = OpenOptions::new().write(true).route(Route::Inline).open(&path).unwrap();
+    let pool = Pool::new(16 << 20);
+    let mut cancelled = 0;
+    ringfile::block_on(async {
+        for round in 1..=20_u8 {
+            let mut queue = Queue::new();
+            for at in 0..7 {
+                let mut buffer = pool.get(LEN).unwrap();
+                buffer.resize(LEN, round);
+                let token = queue.write(&file, buffer, at * LEN as u64, at);
+                // After each long call the loop's other tasks have their turn, and this waits for the next.
+                queue.submit();
+                if !queue.is_done(token) {
+                    assert!(queue.cancel(token));
+                    queue.submit();
+                    let done = queue.take_by(token).expect("it has ended");
+                    assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED));
+                    assert_eq!(done.buffer.unwrap().len(), LEN, "the buffer comes back as it was");
+                    cancelled += 1;
+                }
+                while queue.take().is_some() {}
+                queue.ready().await;
+            }
+        }
+    });
+    assert!(cancelled > 0, "nothing was put off");
 }
 
 #[test]

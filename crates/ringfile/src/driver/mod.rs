@@ -470,8 +470,6 @@ pub(crate) fn features() -> Result<Vec<String>, Error> {
     Ok(ring.features())
 }
 
-impl Driver {}
-
 impl Drop for Driver {
     fn drop(&mut self) {
         let inherited = self.rings.as_ref().is_some_and(|rings| !rings.are_ours());

@@ -40,9 +40,8 @@ impl Refused {
 
 #[cold]
 pub(crate) fn after_fork() -> Error {
-    Error::new(io::ErrorKind::Unsupported, "file operation in a forked child").because(
-        "its ring and threads belong to the parent; use exec, or use ringfile only deferred the fork",
-    )
+    Error::new(io::ErrorKind::Unsupported, "file operation in a forked child")
+        .because("its ring and threads belong to the parent; use exec, or use ringfile only after the fork")
 }
 
 /// Says once what is in the way of a ring.

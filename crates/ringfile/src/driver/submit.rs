@@ -85,8 +85,12 @@ impl Driver {
     pub(super) fn submit_waiting(&mut self) {
         while let Some(next) = self.waiting.front() {
             let pushed = match *next {
-                // Withdrawn meanwhile: nothing is left to do.
-                Waiting::Operation(key) if self.slots.get(key).is_none() => true,
+                // It has ended or was withdrawn meanwhile: nothing is left to do.
+                Waiting::Operation(key)
+                    if self.slots.get(key).is_none_or(|slot| slot.state != State::Waiting) =>
+                {
+                    true
+                }
                 Waiting::Operation(key) => self.push(key),
                 Waiting::Cancellation(key) => self.push_cancellation(key),
             };

@@ -208,7 +208,7 @@ impl Target {
         if self.streams { u64::MAX } else { offset }
     }
 
-    /// Notes that the last handle is gone, before those who use the file are told: who begins to use it later, for an
+    /// Notes that the last handle is gone, before those who use the file are told: who begins to use it later, for a
     /// remote request that was on its way, sees it.
     pub(crate) fn is_to_close(&self) {
         self.closed.store(true, Ordering::SeqCst);

@@ -53,7 +53,7 @@ pub(crate) enum Wake {
     Waker(Waker),
     /// A remote request: its result goes there.
     Handler(Arc<dyn Handler>, u32),
-    /// An operation of a handler that the driver knows by a number, see [`super::local`].
+    /// An operation of a handler that the driver knows by a number, see [`super::start::LocalHandlers`].
     Local(u32, u32),
 }
 

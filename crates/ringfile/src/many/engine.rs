@@ -325,7 +325,7 @@ impl ThreadEngine {
 }
 
 impl Engine {
-    /// Makes this thread's driver know the handler, which takes its results from `after` in its own turns.
+    /// Makes this thread's driver know the handler, which takes its results from `deferred` in its own turns.
     #[inline]
     fn know(&mut self, deferred: &mut Deferred) {
         if self.local.is_none() {

@@ -214,8 +214,13 @@ impl Entries {
 impl Source for Entries {
     #[inline]
     fn next(&mut self) -> Option<u32> {
-        if let Some(given_back) = self.given_back.take() {
-            return Some(given_back);
+        if let Some(index) = self.given_back.take() {
+            let entry = &mut self.list[index as usize];
+            match entry.op.as_mut().filter(|_| entry.cancelled) {
+                Some(op) => op.cancel_begun(CANCELLED),
+                None => return Some(index),
+            }
+            self.is_over(index);
         }
         while let Some(index) = self.to_start.pop_front() {
             let entry = &mut self.list[index as usize];

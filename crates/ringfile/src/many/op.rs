@@ -293,14 +293,26 @@ impl Op {
     /// Takes back what could not be carried out.
     #[cold]
     pub(super) fn refuse_with(&mut self, error: Error, files: &Files) {
-        let held = std::mem::take(self.begun().1);
-        self.take_back(held);
+        self.take_back_begun();
         let error = error.on(files.get(self.file).path());
         let error = match &self.detour {
             Some(detour) => error.after(detour.pieces.done()),
             None => error,
         };
         self.refuse(if self.request.kind.moves_data() { error.at(self.request.offset) } else { error });
+    }
+
+    /// Takes back the memory of what was begun and not started.
+    fn take_back_begun(&mut self) {
+        let held = std::mem::take(self.begun().1);
+        self.take_back(held);
+    }
+
+    /// Cancels an operation that was begun and not started.
+    #[cold]
+    pub(super) fn cancel_begun(&mut self, why: &'static str) {
+        self.take_back_begun();
+        self.cancel(why);
     }
 
     pub(super) fn cancel(&mut self, why: &'static str) {

@@ -150,7 +150,7 @@ mod tests {
     fn run(request: &Request, file: &File, answers: &[Result<usize, i32>]) -> (Vec<usize>, Step, usize) {
         let (mut progress, mut began, mut step) = (Progress::default(), Vec::new(), Step::GoOn);
         for &answer in answers {
-            assert_eq!(step, Step::GoOn, "an answer deferred the end");
+            assert_eq!(step, Step::GoOn, "an answer after the end");
             began.push(progress.began(request, file));
             step = progress.answered(request, file, answer, || true);
         }
