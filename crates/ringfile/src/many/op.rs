@@ -336,7 +336,7 @@ fn done(result: Result<usize, Error>, held: Held) -> Done {
         Held::Pooled(buffer) => (Some(AnyBuffer::Pooled(buffer)), Vec::new()),
         Held::Vec(vec) => (Some(AnyBuffer::Vec(vec)), Vec::new()),
         Held::Buffers(buffers) => (None, buffers),
-        Held::None | Held::Vecs(_) | Held::Other(_) => (None, Vec::new()),
+        Held::None | Held::Vecs(_) | Held::Other(_) | Held::Paths(_) => (None, Vec::new()),
     };
     Done { result, buffer, buffers }
 }

@@ -7,6 +7,7 @@
 use std::any::Any;
 
 use super::buffer::Buffer;
+use super::paths::Paths;
 use super::region::Region;
 
 /// A buffer or several, of any type, with the type put aside.
@@ -26,6 +27,8 @@ pub enum Held {
     Vecs(Vec<Vec<u8>>),
     /// Anything else, boxed.
     Other(Box<Other>),
+    /// Paths. They are no data, so there are no parts.
+    Paths(Box<Paths>),
 }
 
 const _: () = assert!(size_of::<Held>() <= 40);
@@ -109,7 +112,7 @@ impl Held {
     #[inline]
     pub(crate) fn count(&self) -> usize {
         match self {
-            Held::None => 0,
+            Held::None | Held::Paths(_) => 0,
             Held::Pooled(_) | Held::Vec(_) => 1,
             Held::Buffers(buffers) => buffers.len(),
             Held::Vecs(vecs) => vecs.len(),
@@ -121,7 +124,7 @@ impl Held {
     #[inline]
     pub(crate) fn part(&self, at: usize) -> Option<Part<'_>> {
         match self {
-            Held::None => None,
+            Held::None | Held::Paths(_) => None,
             Held::Pooled(buffer) => (at == 0).then(|| of_buffer(buffer)),
             Held::Vec(vec) => (at == 0).then(|| of_vec(vec)),
             Held::Buffers(buffers) => buffers.get(at).map(of_buffer),
@@ -192,7 +195,7 @@ impl Held {
             let len = left.min(capacity);
             left -= len;
             match self {
-                Held::None => {}
+                Held::None | Held::Paths(_) => {}
                 Held::Pooled(buffer) => buffer.set_len(len),
                 Held::Buffers(buffers) => buffers[at].set_len(len),
                 // SAFETY: `len` is at most the capacity, and initialised, says the caller.
