@@ -243,7 +243,7 @@ impl Source for Entries {
     #[inline]
     fn target(&self, index: u32) -> &Arc<Target> {
         match &self.list[index as usize].op {
-            Some(op) => self.files.get(op.file).target(),
+            Some(op) => op.target(&self.files),
             None => unreachable!("an operation is kept until its result was taken"),
         }
     }

@@ -28,6 +28,8 @@ pub use started::StartedBatch;
 pub(crate) use batch::MOST_IN_FLIGHT;
 
 use crate::error::Result;
+use crate::file::File;
+use crate::fs::Metadata;
 use crate::memory::Buffer;
 
 /// The memory of one operation of a batch or a queue: a pooled buffer or a vector.
@@ -96,4 +98,8 @@ pub struct Done {
     pub buffer: Option<AnyBuffer>,
     /// The buffers of a vectored operation, their lengths set to what was read; else empty.
     pub buffers: Vec<Buffer>,
+    /// The file that was opened; `None` for other operations.
+    pub file: Option<File>,
+    /// The metadata that was read; `None` for other operations.
+    pub metadata: Option<Box<Metadata>>,
 }

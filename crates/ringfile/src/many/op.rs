@@ -3,15 +3,19 @@
 //! Knows files, and what a driver takes; starts nothing itself. What always holds: the buffer is here, or in the order
 //! that was begun, never in both.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use super::files::Files;
 use super::{AnyBuffer, Done};
-use crate::driver::{self, Ended, Finished, Kind, Place, Request};
+use crate::driver::{Ended, Finished, Kind, Place, Request, Target};
 use crate::error::Error;
 use crate::file::unaligned::Pieces;
-use crate::file::{Advice, AllocateMode, File, RangeSync, check};
+use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync, check};
+use crate::fs::{self, Metadata, PathRequest};
 use crate::memory::{Buffer, Held, IoBuf, IoBufMut};
 
 pub(super) const NONE: u32 = u32::MAX;
@@ -46,6 +50,14 @@ pub(super) struct Asked {
     offset: u64,
     want: usize,
     held: Held,
+    opening: Option<Box<Opening>>,
+}
+
+/// A file that an operation opens.
+struct Opening {
+    options: OpenOptions,
+    /// It is open, and not truncated yet, or the operation is over.
+    file: Option<File>,
 }
 
 impl Asked {
@@ -56,7 +68,7 @@ impl Asked {
             AnyBuffer::Vec(vec) => vec.hold_mut(),
         };
         let want = held.part(0).map_or(0, |part| part.capacity);
-        Self { kind: Kind::Read, op_flags: 0, offset, want, held }
+        Self { kind: Kind::Read, op_flags: 0, offset, want, held, opening: None }
     }
 
     #[inline]
@@ -66,7 +78,7 @@ impl Asked {
             AnyBuffer::Vec(vec) => vec.hold(),
         };
         let want = held.part(0).map_or(0, |part| part.len);
-        Self { kind: Kind::Write, op_flags: 0, offset, want, held }
+        Self { kind: Kind::Write, op_flags: 0, offset, want, held, opening: None }
     }
 
     /// A write that is durable when it ends.
@@ -76,16 +88,30 @@ impl Asked {
 
     pub(super) fn read_vectored(buffers: Vec<Buffer>, offset: u64) -> Self {
         let want = buffers.iter().map(Buffer::capacity).sum();
-        Self { kind: Kind::ReadVectored, op_flags: 0, offset, want, held: Buffer::hold_many_mut(buffers) }
+        let held = Buffer::hold_many_mut(buffers);
+        Self { kind: Kind::ReadVectored, op_flags: 0, offset, want, held, opening: None }
     }
 
     pub(super) fn write_vectored(buffers: Vec<Buffer>, offset: u64) -> Self {
         let want = buffers.iter().map(|buffer| buffer.len()).sum();
-        Self { kind: Kind::WriteVectored, op_flags: 0, offset, want, held: Buffer::hold_many(buffers) }
+        let held = Buffer::hold_many(buffers);
+        Self { kind: Kind::WriteVectored, op_flags: 0, offset, want, held, opening: None }
     }
 
     fn control(kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
-        Self { kind, op_flags, offset, want: want as usize, held: Held::None }
+        Self { kind, op_flags, offset, want: want as usize, held: Held::None, opening: None }
+    }
+
+    /// What an operation on paths asks for, and what stands for its file.
+    pub(super) fn path(asked: PathRequest) -> (File, Self) {
+        let PathRequest { path, request, held } = asked;
+        (path, Self { held, ..Self::control(request.kind, request.op_flags, 0, 0) })
+    }
+
+    pub(super) fn open(path: &Path, options: &OpenOptions) -> (File, Self) {
+        let (path, asked) = Self::path(PathRequest::open(path, options));
+        let opening = Some(Box::new(Opening { options: options.clone(), file: None }));
+        (path, Self { opening, ..asked })
     }
 
     pub(super) fn sync_data() -> Self {
@@ -126,12 +152,13 @@ pub(super) struct Op {
     /// How far a direct read is that does not fit.
     pieces: Option<Pieces>,
     fell_back: bool,
+    opening: Option<Box<Opening>>,
 }
 
 impl Op {
     #[inline]
     pub(super) fn new(file: u32, asked: Asked) -> Self {
-        let Asked { kind, op_flags, offset, want, held } = asked;
+        let Asked { kind, op_flags, offset, want, held, opening } = asked;
         Self {
             file,
             request: Request { kind, op_flags, offset, start: 0, want, linked: false },
@@ -141,6 +168,7 @@ impl Op {
             next: NONE,
             pieces: None,
             fell_back: false,
+            opening,
         }
     }
 
@@ -149,7 +177,7 @@ impl Op {
         let file = files.get(self.file);
         self.stage = Stage::Begun;
         if !self.request.kind.moves_data() {
-            return Some((self.request, Held::None));
+            return self.begin_without_data(file);
         }
         if self.request.want == 0 {
             self.end_with(Ended { done: 0, errno: 0 });
@@ -167,6 +195,28 @@ impl Op {
         }
     }
 
+    /// Begins what moves no data.
+    fn begin_without_data(&mut self, file: &File) -> Option<(Request, Held)> {
+        let options = self.opening.as_ref().map_or(Ok(()), |opening| opening.options.check());
+        let fit = options.map_err(|error| error.on(file.path())).and_then(|()| {
+            match self.request.kind.names_paths() {
+                true => fs::check(file, &self.request, &self.held),
+                false => Ok(()),
+            }
+        });
+        fit.map_err(|error| self.refuse(error)).ok()?;
+        Some((self.request, std::mem::take(&mut self.held)))
+    }
+
+    /// The file that the operation is on now, for the driver.
+    #[inline]
+    pub(super) fn target<'a>(&'a self, files: &'a Files) -> &'a Arc<Target> {
+        match self.opening.as_ref().and_then(|opening| opening.file.as_ref()) {
+            Some(opened) => opened.target(),
+            None => files.get(self.file).target(),
+        }
+    }
+
     /// Begins the next piece of a direct read that does not fit.
     #[cold]
     fn begin_piece(&mut self, file: &File) -> Option<(Request, Held)> {
@@ -177,7 +227,7 @@ impl Op {
     /// Takes what a driver gave. False where the operation must begin again, for the rest of it.
     #[inline]
     pub(super) fn end(&mut self, files: &Files, finished: Finished) -> bool {
-        if self.pieces.is_some() || finished.ended.errno != 0 {
+        if self.pieces.is_some() || finished.ended.errno != 0 || self.opening.is_some() {
             return self.end_otherwise(files.get(self.file), finished);
         }
         self.held = finished.held;
@@ -188,6 +238,9 @@ impl Op {
     #[cold]
     fn end_otherwise(&mut self, file: &File, finished: Finished) -> bool {
         let ended = finished.ended;
+        if ended.errno == 0 && self.opening.is_some() {
+            return self.end_opening(file, finished.held);
+        }
         if ended.errno == libc::EINVAL && !self.fell_back && check::falls_back(file, ended) {
             self.fell_back = true;
             self.take_back(finished.held);
@@ -206,6 +259,26 @@ impl Op {
             None => self.stage = Stage::Waiting,
         }
         over.is_some()
+    }
+
+    /// Makes a file of what was opened; one that is to be truncated begins again, for that.
+    fn end_opening(&mut self, path: &File, held: Held) -> bool {
+        let Some(opening) = &mut self.opening else { return true };
+        if opening.file.is_none() {
+            match fs::opened(&opening.options, path, held) {
+                Ok(file) => opening.file = Some(file),
+                Err(error) => {
+                    self.refuse(error);
+                    return true;
+                }
+            }
+            if opening.options.truncates() {
+                (self.request, self.stage) = (fs::TRUNCATION, Stage::Waiting);
+                return false;
+            }
+        }
+        self.end_with(Ended { done: 0, errno: 0 });
+        true
     }
 
     /// Takes back the memory of what was not carried out.
@@ -286,7 +359,7 @@ impl Op {
         if !self.has_failed()
             && let Stage::Over(ended) = self.stage
         {
-            return done(Ok(ended.done), self.held);
+            return done(Ok(ended.done), self.held, self.opening);
         }
         let file = files.get(self.file);
         self.into_failure(file)
@@ -298,20 +371,12 @@ impl Op {
             Stage::Over(ended) if self.request.kind.moves_data() => {
                 Err(check::failure(file, &self.request, ended))
             }
-            Stage::Over(ended) => {
-                let refused = driver::why_refused(file.target(), ended.errno);
-                let error = refused.unwrap_or_else(|| Error::from_errno(ended.errno, self.what()));
-                let error = match ended.errno {
-                    libc::ECANCELED => check::cancelled(error),
-                    _ => check::explain_sync(file, &self.request, ended.errno, error),
-                };
-                Err(error.on(file.path()))
-            }
+            Stage::Over(ended) => Err(check::why_not_done(file, &self.request, &self.held, ended.errno)),
             Stage::Refused(error) => Err(error),
             Stage::Cancelled(why) => Err(self.unbegun(file).because(why)),
             Stage::Waiting | Stage::Merged | Stage::Begun => Err(self.unbegun(file)),
         };
-        done(result, self.held)
+        done(result, self.held, None)
     }
 
     fn unbegun(&self, file: &File) -> Error {
@@ -331,12 +396,15 @@ impl Op {
 }
 
 #[inline]
-fn done(result: Result<usize, Error>, held: Held) -> Done {
-    let (buffer, buffers) = match held {
-        Held::Pooled(buffer) => (Some(AnyBuffer::Pooled(buffer)), Vec::new()),
-        Held::Vec(vec) => (Some(AnyBuffer::Vec(vec)), Vec::new()),
-        Held::Buffers(buffers) => (None, buffers),
-        Held::None | Held::Vecs(_) | Held::Other(_) | Held::Paths(_) => (None, Vec::new()),
-    };
-    Done { result, buffer, buffers }
+fn done(result: Result<usize, Error>, held: Held, opening: Option<Box<Opening>>) -> Done {
+    let (mut buffer, mut buffers, mut metadata) = (None, Vec::new(), None);
+    match held {
+        Held::Pooled(pooled) => buffer = Some(AnyBuffer::Pooled(pooled)),
+        Held::Vec(vec) => buffer = Some(AnyBuffer::Vec(vec)),
+        Held::Buffers(all) => buffers = all,
+        held @ Held::Paths(_) if result.is_ok() => metadata = Metadata::of(held).map(Box::new),
+        Held::None | Held::Vecs(_) | Held::Other(_) | Held::Paths(_) => {}
+    }
+    let file = opening.and_then(|opening| opening.file);
+    Done { result, buffer, buffers, file, metadata }
 }

@@ -192,7 +192,7 @@ impl Source for Plan {
 
     #[inline]
     fn target(&self, index: u32) -> &Arc<Target> {
-        self.files.get(self.ops[index as usize].file).target()
+        self.ops[index as usize].target(&self.files)
     }
 
     #[inline]

@@ -4,6 +4,7 @@
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,10 @@ use super::entries::{Entries, Token};
 use super::op::Asked;
 use super::{AnyBuffer, Done};
 use crate::error::{Error, Result};
-use crate::file::{Advice, AllocateMode, File, RangeSync};
+use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync};
+#[cfg(doc)]
+use crate::fs;
+use crate::fs::PathRequest;
 use crate::memory::Buffer;
 
 /// Operations that are added, submitted together, and collected as they end.
@@ -164,6 +168,61 @@ impl Queue {
     /// Adds advice for the page cache, as [`File::advise`].
     pub fn advise(&mut self, file: &File, offset: u64, len: u64, advice: Advice, user_data: u64) -> Token {
         self.add(file, Asked::advise(offset, len, advice), user_data)
+    }
+
+    /// Adds the opening of a file, as [`fs::open`]. It comes as [`Done::file`]; dropping the result closes it.
+    ///
+    /// An operation on paths allocates a few hundred bytes for them.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("data.bin");
+    /// # std::fs::write(&path, b"content")?;
+    /// use ringfile::{OpenOptions, Queue};
+    /// let mut queue = Queue::new();
+    /// let opening = queue.open(&path, OpenOptions::new().read(true), 0);
+    /// let opened = queue.wait_by(opening)?;
+    /// opened.result?;
+    /// let file = opened.file.expect("it is open");
+    /// let reading = queue.read(&file, Vec::with_capacity(100), 0, 0);
+    /// assert_eq!(queue.wait_by(reading)?.result?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn open(&mut self, path: impl AsRef<Path>, options: &OpenOptions, user_data: u64) -> Token {
+        let (file, asked) = Asked::open(path.as_ref(), options);
+        self.add(&file, asked, user_data)
+    }
+
+    /// Adds giving a file another path, as [`fs::rename`].
+    pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>, user_data: u64) -> Token {
+        self.add_on_path(PathRequest::rename(from.as_ref(), to.as_ref()), user_data)
+    }
+
+    /// Adds the removal of a file, as [`fs::remove_file`].
+    pub fn remove_file(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
+        self.add_on_path(PathRequest::remove_file(path.as_ref()), user_data)
+    }
+
+    /// Adds the removal of an empty directory, as [`fs::remove_dir`].
+    pub fn remove_dir(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
+        self.add_on_path(PathRequest::remove_dir(path.as_ref()), user_data)
+    }
+
+    /// Adds the creation of a directory, as [`fs::create_dir`].
+    pub fn create_dir(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
+        self.add_on_path(PathRequest::create_dir(path.as_ref()), user_data)
+    }
+
+    /// Adds the reading of metadata, as [`fs::metadata`]. They come as [`Done::metadata`].
+    pub fn metadata(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
+        self.add_on_path(PathRequest::metadata(path.as_ref()), user_data)
+    }
+
+    fn add_on_path(&mut self, asked: PathRequest, user_data: u64) -> Token {
+        let (path, asked) = Asked::path(asked);
+        self.add(&path, asked, user_data)
     }
 
     #[inline]
