@@ -42,7 +42,7 @@ async fn every_operation(folder: &Path) {
     assert_eq!((metadata.size, metadata.file_type), (7, FileType::File));
     assert_eq!((metadata.inode, metadata.device), (expected.ino(), expected.dev()));
     assert_eq!((metadata.uid, metadata.gid, metadata.links), (expected.uid(), expected.gid(), 1));
-    assert_eq!((metadata.permissions, metadata.allocated), (0o640, expected.blocks() * 512));
+    assert_eq!((metadata.mode, metadata.allocated), (expected.mode(), expected.blocks() * 512));
     assert_eq!(metadata.modified, expected.modified().unwrap());
     let changed = metadata.changed.duration_since(UNIX_EPOCH).unwrap();
     assert_eq!(

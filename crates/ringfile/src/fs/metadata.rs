@@ -52,8 +52,8 @@ pub struct Metadata {
     pub size: u64,
     /// What it is.
     pub file_type: FileType,
-    /// Permission bits, with set-user-ID, set-group-ID and sticky: at most `0o7777`.
-    pub permissions: u32,
+    /// The `st_mode` of `stat(2)`: what it is, and in the lowest 12 bits (`0o7777`) the permissions.
+    pub mode: u32,
     /// How many paths the file has.
     pub links: u32,
     /// Who owns it: the user's number.
@@ -93,7 +93,7 @@ impl Metadata {
         Self {
             size: stat.stx_size,
             file_type: FileType::of(mode),
-            permissions: mode & 0o7777,
+            mode,
             links: stat.stx_nlink,
             uid: stat.stx_uid,
             gid: stat.stx_gid,
@@ -144,7 +144,7 @@ mod tests {
         stat.stx_atime.tv_nsec = 250_000_000;
         let metadata = Metadata::new(&stat);
         assert_eq!((metadata.size, metadata.allocated, metadata.inode), (5000, 8192, 42));
-        assert_eq!((metadata.file_type, metadata.permissions), (FileType::File, 0o4640));
+        assert_eq!((metadata.file_type, metadata.mode), (FileType::File, libc::S_IFREG | 0o4640));
         assert_eq!((metadata.links, metadata.uid, metadata.gid), (3, 1000, 100));
         assert_eq!(metadata.modified, UNIX_EPOCH + Duration::new(1, 999_999_999));
         assert_eq!(metadata.accessed, UNIX_EPOCH - Duration::from_millis(1750));

@@ -38,7 +38,7 @@ const MOST_OPERATIONS: usize = u32::MAX as usize;
 /// operations of a thread without a ring of ringfile's are carried out by the I/O threads
 /// ([`set_io_threads`](crate::set_io_threads)). Each file's [`Route`](crate::Route) counts in either form.
 ///
-/// Adding an operation moves its buffer in, and does no I/O; about 200 bytes are kept for each until the results are
+/// Adding an operation moves its buffer in, and does no I/O; about 180 bytes are kept for each until the results are
 /// taken. `run` allocates a few hundred bytes, and nothing for each operation.
 ///
 /// ```

@@ -182,11 +182,13 @@ impl Entries {
 
     /// Takes the result of what has ended first.
     #[inline]
-    pub(super) fn take_first(&mut self) -> Option<(u64, Done)> {
+    pub(super) fn take_first(&mut self) -> Option<(Token, u64, Done)> {
         while let Some((index, generation)) = self.ended.pop_front() {
             let entry = &self.list[index as usize];
             if entry.generation == generation && entry.op.is_some() {
-                return self.take(index);
+                return self
+                    .take(index)
+                    .map(|(user_data, done)| (Token::new(index, generation), user_data, done));
             }
         }
         None

@@ -286,6 +286,12 @@ impl Queue {
     /// Takes the result of the operation that ended first, with its `user_data`; `None` where no result is there.
     #[inline]
     pub fn take(&mut self) -> Option<(u64, Done)> {
+        self.take_with_token().map(|(_, user_data, done)| (user_data, done))
+    }
+
+    /// As [`take`](Self::take), with the token that the operation had.
+    #[inline]
+    pub fn take_with_token(&mut self) -> Option<(Token, u64, Done)> {
         let entries = &mut self.entries;
         let taken = entries.take_first();
         if entries.done == 0 {
