@@ -56,13 +56,12 @@ pub(crate) fn why_not_done(file: &File, request: &Request, held: &Held, errno: i
 
 /// Says of a rename that has failed where it was to.
 fn with_new_path(held: &Held, error: Error) -> Error {
-    match held {
-        Held::Paths(paths) => match paths.to() {
-            Some(to) => error.because(format!("the new path is {}", to.to_string_lossy())),
-            None => error,
-        },
-        _ => error,
+    if let Held::Paths(paths) = held
+        && let Some(to) = paths.to()
+    {
+        return error.because(format!("the new path is {}", to.to_string_lossy()));
     }
+    error
 }
 
 /// Whether an operation can go to the kernel as it is; false for a direct read that must go through aligned memory. An

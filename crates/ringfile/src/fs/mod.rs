@@ -28,9 +28,8 @@
 //!
 //! Through io_uring where the ring has the operation (opening and metadata since Linux 5.6, renaming and removing since 5.11,
 //! creating directories since 5.15), else by a [worker](crate::Route::Workers); never by a call on the polling thread.
-//! The kernel hands each to a thread of its own, except for opening what it has cached, so one costs 5 to 60 µs more than the
-//! plain call: where paths are known to be cached and files to be small, [`OpenOptions::open`] and [`std::fs`] are cheaper.
-//! Routes of files and [`set_default_route`](crate::set_default_route) do not count here.
+//! Opening what the kernel has cached takes about as long as the plain call; all else it hands to a thread of its own, which
+//! costs 5 to 60 µs more: where paths are known to be cached and files to be small, [`std::fs`] is cheaper. Routes of files and [`set_default_route`](crate::set_default_route) do not count here.
 //!
 //! A relative path begins at the working directory of the process when the operation is carried out. Each operation
 //! allocates a few hundred bytes for its paths. A descriptor that is opened has `O_CLOEXEC`. In a forked child the
@@ -44,7 +43,7 @@
 //!
 //! Nothing happens before a future is polled. Dropping it cancels the operation where the kernel or a worker has not begun
 //! it; else it is carried out. A file that was opened for nobody is closed. As elsewhere, leaving a loop waits for what
-//! is under way, so opening a FIFO that has no other end may keep it from ending.
+//! is under way.
 //!
 //! # Errors
 //!
@@ -228,6 +227,10 @@ impl Future for GetMetadata {
 /// What the library asks of the open file (its kind, the alignment of direct I/O) is done by the polling thread: a few system
 /// calls that block only where the file system must ask a server. Truncating is an operation of its own, after those, so
 /// nothing is lost where opening fails. Dropping the future closes what was opened by then, or is later.
+///
+/// A FIFO without its other end: io_uring tries first without waiting, and succeeds (for reading) or fails with `ENXIO` (for
+/// writing), as `O_NONBLOCK` has it; a worker waits for the other end, and the loop with it where that is left meanwhile. With
+/// `O_NONBLOCK` among the [flags](OpenOptions::custom_flags) neither waits.
 ///
 /// # Errors
 /// As [`OpenOptions::open`].
