@@ -6,14 +6,14 @@
 use std::task::{Context, Poll, ready};
 
 use super::{File, check};
-use crate::driver::{self, Ended, RemoteOperation, Request, Started, SubmitHint, Ticket, Unstarted};
+use crate::driver::{self, Ended, Kept, Lend, RemoteOperation, Request, Started, SubmitHint, Ticket};
 use crate::error::Result;
 use crate::memory::Held;
 
 /// See the module. Dropping it cancels the operation where the kernel still can.
 pub(crate) struct Single {
     request: Request,
-    held: Held,
+    held: Kept,
     stage: Stage,
 }
 
@@ -26,6 +26,7 @@ enum Stage {
 
 impl Single {
     pub(crate) fn new(request: Request, held: Held) -> Self {
+        let held = Kept::new(held, request.kind.is_read());
         Self { request, held, stage: Stage::Start }
     }
 
@@ -42,9 +43,8 @@ impl Single {
     }
 
     fn begin(&mut self, file: &File, context: &mut Context<'_>) -> Poll<Result<Held>> {
-        let unstarted = Unstarted::new(&self.request, &self.held);
         match driver::start(&file.0.target, &self.request, &mut self.held, context, SubmitHint::ONE) {
-            Ok(Started::Queued(place)) => self.stage = Stage::Running(Ticket::new(place, unstarted)),
+            Ok(Started::Queued(place)) => self.stage = Stage::Running(Ticket::new(place)),
             Ok(Started::Elsewhere(operation)) => self.stage = Stage::Elsewhere(operation),
             Ok(Started::Yield) => context.waker().wake_by_ref(),
             Ok(Started::Done(ended)) => return self.end(file, ended),
@@ -58,7 +58,7 @@ impl Single {
 
     fn end(&mut self, file: &File, ended: Ended) -> Poll<Result<Held>> {
         self.stage = Stage::Ended;
-        let held = std::mem::take(&mut self.held);
+        let held = self.held.lend();
         Poll::Ready(match ended.errno {
             0 => Ok(held),
             errno => Err(check::why_not_done(file, &self.request, &held, errno)),

@@ -1,7 +1,7 @@
 //! One operation of a batch or a queue: what was asked for, how far it is, what it gives.
 //!
-//! Knows files, and what a driver takes; starts nothing itself. What always holds: the buffer is here, or in the order
-//! that was begun, never in both.
+//! Knows files, and what a driver takes; starts nothing itself. What always holds: the buffer is here, or a driver has it,
+//! never both.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) enum Stage {
     Waiting,
     /// The operation that is first in its group carries it out too.
     Merged,
-    Begun,
+    Begun(At),
     Over(Ended),
     Refused(Error),
     /// It was not begun, and why.
@@ -50,11 +50,11 @@ pub(super) struct Asked {
     offset: u64,
     want: usize,
     held: Held,
-    opening: Option<Box<Opening>>,
+    opening: Option<Opening>,
 }
 
 /// A file that an operation opens.
-struct Opening {
+pub(super) struct Opening {
     options: OpenOptions,
     /// It is open, and not truncated yet, or the operation is over.
     file: Option<File>,
@@ -110,7 +110,7 @@ impl Asked {
 
     pub(super) fn open(path: &Path, options: &OpenOptions) -> (File, Self) {
         let (path, asked) = Self::path(PathRequest::open(path, options));
-        let opening = Some(Box::new(Opening { options: options.clone(), file: None }));
+        let opening = Some(Opening { options: options.clone(), file: None });
         (path, Self { opening, ..asked })
     }
 
@@ -146,91 +146,138 @@ pub(super) struct Op {
     pub request: Request,
     pub held: Held,
     pub stage: Stage,
-    pub at: At,
     /// The next operation of its group.
     pub next: u32,
-    /// How far a direct read is that does not fit.
-    pieces: Option<Pieces>,
+    /// What is started in its place.
+    pub detour: Option<Box<Detour>>,
     fell_back: bool,
-    opening: Option<Box<Opening>>,
+}
+
+// Two cache lines: more is copied by a call.
+const _: () = assert!(size_of::<Op>() <= 128);
+
+/// What is started in an operation's place: a piece of a direct read that does not fit, the one read of a group, or a step of
+/// opening a file.
+pub(super) struct Detour {
+    pub request: Request,
+    pub held: Held,
+    /// How far a direct read is that does not fit.
+    pieces: Pieces,
+    opening: Option<Opening>,
+}
+
+impl Detour {
+    pub(super) fn new(request: Request, held: Held) -> Box<Self> {
+        Box::new(Self { request, held, pieces: Pieces::default(), opening: None })
+    }
 }
 
 impl Op {
     #[inline]
     pub(super) fn new(file: u32, asked: Asked) -> Self {
         let Asked { kind, op_flags, offset, want, held, opening } = asked;
-        Self {
-            file,
-            request: Request { kind, op_flags, offset, start: 0, want, linked: false },
-            held,
-            stage: Stage::Waiting,
-            at: At::Nowhere,
-            next: NONE,
-            pieces: None,
-            fell_back: false,
-            opening,
+        let request = Request { kind, op_flags, offset, start: 0, want, linked: false };
+        let mut op =
+            Self { file, request, held, stage: Stage::Waiting, next: NONE, detour: None, fell_back: false };
+        if opening.is_some() {
+            let held = std::mem::take(&mut op.held);
+            op.detour = Some(Box::new(Detour { opening, ..*Detour::new(request, held) }));
         }
+        op
     }
 
-    /// What to hand to a driver; nothing where the operation is over without one.
-    pub(super) fn begin(&mut self, files: &Files) -> Option<(Request, Held)> {
+    /// Begins the operation; false where it is over without being started.
+    #[inline]
+    pub(super) fn begin(&mut self, files: &Files) -> bool {
         let file = files.get(self.file);
-        self.stage = Stage::Begun;
+        self.stage = Stage::Begun(At::Nowhere);
         if !self.request.kind.moves_data() {
             return self.begin_without_data(file);
         }
         if self.request.want == 0 {
             self.end_with(Ended { done: 0, errno: 0 });
-        } else if self.pieces.is_some() {
+        } else if self.detour.is_some() {
             return self.begin_piece(file);
         }
         match check::fits(file, &self.request, &self.held) {
-            Ok(_) if self.is_over() => None,
-            Ok(true) => Some((self.request, std::mem::take(&mut self.held))),
-            Ok(false) => self.begin_piece(file),
+            Ok(fits) if fits || self.is_over() => !self.is_over(),
+            Ok(_) => self.begin_piece(file),
             Err(error) => {
                 self.refuse(error);
-                None
+                false
             }
         }
     }
 
     /// Begins what moves no data.
-    fn begin_without_data(&mut self, file: &File) -> Option<(Request, Held)> {
-        let options = self.opening.as_ref().map_or(Ok(()), |opening| opening.options.check());
-        let fit = options.map_err(|error| error.on(file.path())).and_then(|()| {
-            match self.request.kind.names_paths() {
-                true => fs::check(file, &self.request, &self.held),
-                false => Ok(()),
-            }
-        });
-        fit.map_err(|error| self.refuse(error)).ok()?;
-        Some((self.request, std::mem::take(&mut self.held)))
+    fn begin_without_data(&mut self, file: &File) -> bool {
+        let (request, held) = match &self.detour {
+            None => (&self.request, &self.held),
+            Some(detour) => (&detour.request, &detour.held),
+        };
+        if !request.kind.names_paths() {
+            return true;
+        }
+        let options = self.opening().map_or(Ok(()), |opening| opening.options.check());
+        let fits =
+            options.map_err(|error| error.on(file.path())).and_then(|()| fs::check(file, request, held));
+        fits.map_err(|error| self.refuse(error)).is_ok()
     }
 
-    /// The file that the operation is on now, for the driver.
-    #[inline]
-    pub(super) fn target<'a>(&'a self, files: &'a Files) -> &'a Arc<Target> {
-        match self.opening.as_ref().and_then(|opening| opening.file.as_ref()) {
-            Some(opened) => opened.target(),
-            None => files.get(self.file).target(),
-        }
+    /// The file that is opened, where that is the operation.
+    fn opening(&self) -> Option<&Opening> {
+        self.detour.as_ref()?.opening.as_ref()
     }
 
     /// Begins the next piece of a direct read that does not fit.
     #[cold]
-    fn begin_piece(&mut self, file: &File) -> Option<(Request, Held)> {
-        let pieces = self.pieces.get_or_insert_default();
-        pieces.begin(&self.request, file.alignment(), &mut self.held).map_err(|error| self.refuse(error)).ok()
+    fn begin_piece(&mut self, file: &File) -> bool {
+        let detour = self.detour.get_or_insert_with(|| Detour::new(self.request, Held::None));
+        match detour.pieces.begin(&self.request, file.alignment(), &mut self.held) {
+            Ok((request, held)) => {
+                (detour.request, detour.held) = (request, held);
+                true
+            }
+            Err(error) => {
+                self.refuse(error);
+                false
+            }
+        }
+    }
+
+    /// Where the operation is that was begun.
+    #[inline]
+    pub(super) fn at(&self) -> At {
+        if let Stage::Begun(at) = self.stage { at } else { At::Nowhere }
+    }
+
+    /// Notes where the operation is that was begun, and returns where it was.
+    #[inline]
+    pub(super) fn set_at(&mut self, now: At) -> At {
+        if let Stage::Begun(at) = &mut self.stage { std::mem::replace(at, now) } else { At::Nowhere }
+    }
+
+    /// What a driver is to start for an operation that was begun: on which file, and with which memory.
+    #[inline]
+    pub(super) fn begun<'a>(&'a mut self, files: &'a Files) -> (&'a Arc<Target>, &'a Request, &'a mut Held) {
+        let file = files.get(self.file);
+        match &mut self.detour {
+            None => (file.target(), &self.request, &mut self.held),
+            Some(detour) => {
+                let Detour { request, held, opening, .. } = &mut **detour;
+                let opened = opening.as_ref().and_then(|opening| opening.file.as_ref());
+                (opened.unwrap_or(file).target(), request, held)
+            }
+        }
     }
 
     /// Takes what a driver gave. False where the operation must begin again, for the rest of it.
     #[inline]
     pub(super) fn end(&mut self, files: &Files, finished: Finished) -> bool {
-        if self.pieces.is_some() || finished.ended.errno != 0 || self.opening.is_some() {
+        if self.detour.is_some() || finished.ended.errno != 0 {
             return self.end_otherwise(files.get(self.file), finished);
         }
-        self.held = finished.held;
+        self.held.put(finished.held);
         self.end_with(finished.ended);
         true
     }
@@ -238,8 +285,8 @@ impl Op {
     #[cold]
     fn end_otherwise(&mut self, file: &File, finished: Finished) -> bool {
         let ended = finished.ended;
-        if ended.errno == 0 && self.opening.is_some() {
-            return self.end_opening(file, finished.held);
+        if self.opening().is_some() {
+            return self.end_opening(file, finished);
         }
         if ended.errno == libc::EINVAL && !self.fell_back && check::falls_back(file, ended) {
             self.fell_back = true;
@@ -247,8 +294,8 @@ impl Op {
             self.stage = Stage::Waiting;
             return false;
         }
-        let over = match &mut self.pieces {
-            Some(pieces) => pieces.end(&self.request, &mut self.held, finished),
+        let over = match &mut self.detour {
+            Some(detour) => detour.pieces.end(&self.request, &mut self.held, finished),
             None => {
                 self.held = finished.held;
                 Some(ended)
@@ -262,9 +309,13 @@ impl Op {
     }
 
     /// Makes a file of what was opened; one that is to be truncated begins again, for that.
-    fn end_opening(&mut self, path: &File, held: Held) -> bool {
-        let Some(opening) = &mut self.opening else { return true };
-        if opening.file.is_none() {
+    fn end_opening(&mut self, path: &File, finished: Finished) -> bool {
+        let Finished { held, ended } = finished;
+        if let Some(detour) = &mut self.detour
+            && let Some(opening) = &mut detour.opening
+            && opening.file.is_none()
+            && ended.errno == 0
+        {
             match fs::opened(&opening.options, path, held) {
                 Ok(file) => opening.file = Some(file),
                 Err(error) => {
@@ -273,18 +324,19 @@ impl Op {
                 }
             }
             if opening.options.truncates() {
-                (self.request, self.stage) = (fs::TRUNCATION, Stage::Waiting);
+                detour.request = fs::TRUNCATION;
+                self.stage = Stage::Waiting;
                 return false;
             }
         }
-        self.end_with(Ended { done: 0, errno: 0 });
+        self.end_with(ended);
         true
     }
 
     /// Takes back the memory of what was not carried out.
     fn take_back(&mut self, held: Held) {
-        match &self.pieces {
-            Some(pieces) => pieces.give_back(&mut self.held, held),
+        match &self.detour {
+            Some(detour) => detour.pieces.give_back(&mut self.held, held),
             None => self.held = held,
         }
     }
@@ -304,11 +356,12 @@ impl Op {
 
     /// Takes back what could not be carried out.
     #[cold]
-    pub(super) fn refuse_with(&mut self, held: Held, error: Error, files: &Files) {
+    pub(super) fn refuse_with(&mut self, error: Error, files: &Files) {
+        let held = std::mem::take(self.begun(files).2);
         self.take_back(held);
         let error = error.on(files.get(self.file).path());
-        let error = match &self.pieces {
-            Some(pieces) => error.after(pieces.done()),
+        let error = match &self.detour {
+            Some(detour) => error.after(detour.pieces.done()),
             None => error,
         };
         self.refuse(if self.request.kind.moves_data() { error.at(self.request.offset) } else { error });
@@ -322,7 +375,7 @@ impl Op {
     /// A read that did not come to its end leaves a buffer that shows what it gave.
     fn show_done(&mut self) {
         if self.request.kind.is_read() {
-            self.held.copy_in(self.pieces.as_ref().map_or(0, Pieces::done), &[]);
+            self.held.copy_in(self.detour.as_ref().map_or(0, |detour| detour.pieces.done()), &[]);
         }
     }
 
@@ -359,7 +412,7 @@ impl Op {
         if !self.has_failed()
             && let Stage::Over(ended) = self.stage
         {
-            return done(Ok(ended.done), self.held, self.opening);
+            return done(Ok(ended.done), self.held, self.detour);
         }
         let file = files.get(self.file);
         self.into_failure(file)
@@ -371,10 +424,10 @@ impl Op {
             Stage::Over(ended) if self.request.kind.moves_data() => {
                 Err(check::failure(file, &self.request, ended))
             }
-            Stage::Over(ended) => Err(check::why_not_done(file, &self.request, &self.held, ended.errno)),
+            Stage::Over(ended) => Err(check::why_not_done(file, self.now(), &self.held, ended.errno)),
             Stage::Refused(error) => Err(error),
             Stage::Cancelled(why) => Err(self.unbegun(file).because(why)),
-            Stage::Waiting | Stage::Merged | Stage::Begun => Err(self.unbegun(file)),
+            Stage::Waiting | Stage::Merged | Stage::Begun(_) => Err(self.unbegun(file)),
         };
         done(result, self.held, None)
     }
@@ -382,6 +435,11 @@ impl Op {
     fn unbegun(&self, file: &File) -> Error {
         let error = Error::from_errno(libc::ECANCELED, self.what()).on(file.path());
         if self.request.kind.moves_data() { error.at(self.request.offset) } else { error }
+    }
+
+    /// What was started last.
+    fn now(&self) -> &Request {
+        self.detour.as_ref().map_or(&self.request, |detour| &detour.request)
     }
 
     fn what(&self) -> &'static str {
@@ -396,7 +454,7 @@ impl Op {
 }
 
 #[inline]
-fn done(result: Result<usize, Error>, held: Held, opening: Option<Box<Opening>>) -> Done {
+fn done(result: Result<usize, Error>, held: Held, detour: Option<Box<Detour>>) -> Done {
     let (mut buffer, mut buffers, mut metadata) = (None, Vec::new(), None);
     match held {
         Held::Pooled(pooled) => buffer = Some(AnyBuffer::Pooled(pooled)),
@@ -405,6 +463,6 @@ fn done(result: Result<usize, Error>, held: Held, opening: Option<Box<Opening>>)
         held @ Held::Paths(_) if result.is_ok() => metadata = Metadata::of(held).map(Box::new),
         Held::None | Held::Vecs(_) | Held::Other(_) | Held::Paths(_) => {}
     }
-    let file = opening.and_then(|opening| opening.file);
+    let file = detour.and_then(|detour| detour.opening?.file);
     Done { result, buffer, buffers, file, metadata }
 }

@@ -108,6 +108,15 @@ impl Held {
         }
     }
 
+    /// Puts a value where, as a rule, nothing is: then nothing is dropped, which is not even looked for out of line.
+    #[inline]
+    pub(crate) fn put(&mut self, held: Held) {
+        let before = std::mem::replace(self, held);
+        if matches!(before, Held::None) {
+            std::mem::forget(before);
+        }
+    }
+
     /// How many parts there are.
     #[inline]
     pub(crate) fn count(&self) -> usize {

@@ -52,7 +52,6 @@ pub(crate) struct Ring {
     enter_fd: i32,
     enter_flags: u32,
     sqpoll: bool,
-    iopoll: bool,
     enters: u64,
     /// Entries that the last `enter` submitted.
     submitted: u32,
@@ -110,7 +109,6 @@ impl Ring {
             enter_fd: mapping.fd.as_raw_fd(),
             enter_flags: 0,
             sqpoll: params.flags & uapi::IORING_SETUP_SQPOLL != 0,
-            iopoll: params.flags & uapi::IORING_SETUP_IOPOLL != 0,
             enters: 0,
             submitted: 0,
             collected: 0,
@@ -424,11 +422,6 @@ impl Ring {
     /// say where.
     pub(crate) fn is_sqpoll(&self) -> bool {
         self.sqpoll
-    }
-
-    /// Whether completions have to be asked for in a loop.
-    pub(crate) fn is_polled(&self) -> bool {
-        self.iopoll
     }
 
     /// Whether a completion is there to be taken, without asking the kernel.

@@ -23,7 +23,7 @@ const MOST_PARTS: usize = 1024;
 pub(in crate::driver) type Parts = Vec<libc::iovec>;
 
 /// The entry of a read or write of one piece of memory, in its fixed form where the memory is registered.
-#[inline]
+#[inline(always)]
 pub(super) fn fill(request: &Request, held: &Held, began: usize, index: Option<u16>, sqe: &mut Sqe) -> bool {
     let start = match held {
         Held::Pooled(buffer) => buffer.as_ptr(),
