@@ -88,6 +88,20 @@ fn record(metadata: &Metadata) -> ringfile_metadata {
     }
 }
 
+/// Takes the result of the operation that has ended first: its `user_data`, and as [`deliver`].
+///
+/// # Safety
+/// As [`deliver`], for each operation of the queue.
+#[inline]
+pub(crate) unsafe fn take(own: &mut Own) -> Option<(u64, i64)> {
+    if own.rooms.is_empty() {
+        return own.queue.take().map(|(user_data, done)| (user_data, number_or_errno(done)));
+    }
+    let (token, user_data, done) = own.queue.take_with_token()?;
+    // SAFETY: as the caller says.
+    Some((user_data, unsafe { deliver(own, token, done) }))
+}
+
 /// Writes what an operation gave to where its caller wants it, and gives the number of its result, or the negative errno.
 ///
 /// # Safety
@@ -107,7 +121,7 @@ pub(crate) unsafe fn deliver(own: &mut Own, token: Token, done: Done) -> i64 {
 /// As [`deliver`].
 #[cold]
 unsafe fn deliver_to_room(room: Option<Room>, mut done: Done) -> i64 {
-    let written = match (room, done.file.take(), done.metadata.take()) {
+    let written = match (room, done.take_file(), done.take_metadata()) {
         (Some(Room::File(to)), Some(opened), _) => file::add(opened).and_then(|handle| {
             // SAFETY: as the caller says.
             unsafe { raw::put(to, handle, "where the file is to go") }

@@ -320,9 +320,9 @@ pub unsafe extern "C" fn ringfile_queue_wait(
             own.queue.wait(at_least.min(room), timeout);
             let mut taken = 0;
             for to in results {
-                let Some((token, user_data, done)) = own.queue.take_with_token() else { break };
                 // SAFETY: as the header says.
-                *to = ringfile_result { user_data, result: unsafe { path::deliver(own, token, done) } };
+                let Some((user_data, result)) = (unsafe { path::take(own) }) else { break };
+                *to = ringfile_result { user_data, result };
                 taken += 1;
             }
             Ok(taken)

@@ -169,9 +169,9 @@ fn an_open_that_fails_loses_nothing() {
     assert_eq!((error.kind(), error.path()), (ErrorKind::Unsupported, Some(path.as_path())), "{error}");
     let mut queue = Queue::new();
     let token = queue.open(&path, &options, 0);
-    let done = queue.wait_by(token).unwrap();
+    let mut done = queue.wait_by(token).unwrap();
+    assert!(done.take_file().is_none());
     assert_eq!(done.result.unwrap_err().kind(), ErrorKind::Unsupported);
-    assert!(done.file.is_none());
     assert_eq!(std::fs::read(&path).unwrap(), b"content");
     let file = block_on(fs::open(&path, options.buffered_fallback(true))).unwrap();
     assert_eq!((file.is_direct(), file.size().unwrap()), (false, 0));
@@ -281,9 +281,9 @@ fn a_queue_has_every_operation_with_tokens_and_user_data() {
 
     let mut options = creating();
     let opening = queue.open(in_folder("data"), &options, 2);
-    let opened = queue.wait_by(opening).unwrap();
+    let mut opened = queue.wait_by(opening).unwrap();
+    let file = opened.take_file().unwrap();
     assert_eq!(opened.result.unwrap(), 0);
-    let file = opened.file.unwrap();
     let writing = queue.write(&file, b"content".to_vec(), 0, 3);
     assert_eq!(queue.wait_by(writing).unwrap().result.unwrap(), 7);
 
@@ -296,10 +296,10 @@ fn a_queue_has_every_operation_with_tokens_and_user_data() {
     assert_eq!(queue.wait(5, None), 5);
     let mut results: Vec<_> = std::iter::from_fn(|| queue.take()).collect();
     results.sort_by_key(|(number, _)| *number);
-    let [known, missing, removed, bad_path, bad_target] = <[_; 5]>::try_from(results).unwrap();
-    assert_eq!((known.0, known.1.metadata.unwrap().size), (10, 7));
+    let [mut known, mut missing, removed, bad_path, bad_target] = <[_; 5]>::try_from(results).unwrap();
+    assert_eq!((known.0, known.1.take_metadata().unwrap().size), (10, 7));
+    assert!(missing.1.take_metadata().is_none());
     assert_eq!((missing.0, missing.1.result.unwrap_err().errno()), (11, Some(libc::ENOENT)));
-    assert!(missing.1.metadata.is_none());
     assert!(removed.1.result.is_ok() && !in_folder("directory").exists());
     for (number, done) in [bad_path, bad_target] {
         assert_eq!(done.result.unwrap_err().kind(), ErrorKind::InvalidInput, "{number}");
@@ -308,8 +308,8 @@ fn a_queue_has_every_operation_with_tokens_and_user_data() {
     let renaming = queue.rename(in_folder("data"), in_folder("renamed"), 20);
     assert!(queue.wait_by(renaming).unwrap().result.is_ok());
     let truncating = queue.open(in_folder("renamed"), options.truncate(true), 21);
-    let truncated = queue.wait_by(truncating).unwrap();
-    assert_eq!(truncated.file.unwrap().size().unwrap(), 0);
+    let mut truncated = queue.wait_by(truncating).unwrap();
+    assert_eq!(truncated.take_file().unwrap().size().unwrap(), 0);
     assert_eq!(file.size().unwrap(), 0, "the same file");
     let removing = queue.remove_file(in_folder("renamed"), 22);
     assert!(queue.wait_by(removing).unwrap().result.is_ok());
@@ -325,7 +325,7 @@ fn a_queue_in_a_loop_opens_files_and_the_loop_waits_for_what_is_left() {
         (0..8).for_each(|number| _ = queue.open(&path, creating().truncate(true), number));
         let mut opened = Vec::new();
         while queue.ready().await > 0 {
-            opened.extend(queue.take().map(|(_, done)| done.file.unwrap()));
+            opened.extend(queue.take().map(|(_, mut done)| done.take_file().unwrap()));
         }
         assert_eq!(opened.len(), 8);
         (0..8).for_each(|number| _ = queue.open(&path, &reading(), number));
@@ -348,9 +348,9 @@ fn what_is_cancelled_before_it_is_submitted_is_not_carried_out() {
     ];
     assert!(tokens.iter().all(|&token| queue.cancel(token)));
     for token in tokens {
-        let done = queue.wait_by(token).unwrap();
+        let mut done = queue.wait_by(token).unwrap();
+        assert!(done.take_file().is_none());
         assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED));
-        assert!(done.file.is_none());
     }
     assert!(!made.exists());
     assert_eq!(std::fs::read(&path).unwrap(), b"content");
@@ -366,13 +366,11 @@ fn what_is_cancelled_under_way_tells_what_has_become_of_it() {
         let token = queue.open(&path, &creating(), round);
         queue.submit();
         queue.cancel(token);
-        let done = queue.wait_by(token).unwrap();
-        match done.result {
-            Ok(_) => assert_eq!(done.file.unwrap().size().unwrap(), 0),
-            Err(error) => {
-                assert_eq!(error.errno(), Some(libc::ECANCELED), "{error}");
-                assert!(done.file.is_none());
-            }
+        let mut done = queue.wait_by(token).unwrap();
+        match (done.take_file(), done.result) {
+            (Some(file), Ok(_)) => assert_eq!(file.size().unwrap(), 0),
+            (None, Err(error)) => assert_eq!(error.errno(), Some(libc::ECANCELED), "{error}"),
+            other => panic!("{other:?}"),
         }
         assert_eq!(descriptors_of(&path), 0);
     }
@@ -398,14 +396,14 @@ fn a_batch_opens_renames_and_removes_in_the_order_of_its_barriers() {
         batch.metadata(in_folder("data"));
         batch
     };
-    for done in [
+    for mut done in [
         batch().run(),
         block_on(async { batch().await }),
         futures::executor::block_on(async { batch().await }),
     ] {
         assert_eq!(done.len(), 7);
-        assert_eq!(done[1].file.as_ref().unwrap().path(), Some(in_folder("directory/data").as_path()));
-        assert_eq!(done[3].metadata.as_ref().unwrap().size, 0);
+        assert_eq!(done[1].take_file().unwrap().path(), Some(in_folder("directory/data").as_path()));
+        assert_eq!(done[3].take_metadata().unwrap().size, 0);
         assert!(done[..6].iter().all(|done| done.result.is_ok()));
         assert_eq!(done[6].result.as_ref().unwrap_err().errno(), Some(libc::ENOENT));
     }
@@ -483,7 +481,7 @@ fn a_forked_child_makes_plain_calls() {
             let mut queue = Queue::new();
             let token = queue.open(&path, &reading(), 0);
             let mut bytes = [0; 7];
-            std::os::fd::AsFd::as_fd(&queue.wait_by(token).unwrap().file.unwrap())
+            std::os::fd::AsFd::as_fd(&queue.wait_by(token).unwrap().take_file().unwrap())
                 .try_clone_to_owned()
                 .map(std::fs::File::from)
                 .and_then(|file| file.read_exact_at(&mut bytes, 0))
@@ -498,5 +496,5 @@ fn a_forked_child_makes_plain_calls() {
     // SAFETY: one valid number to write to.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "the forked child failed (1 << 8), or hung (14)");
-    assert_eq!(queue.wait_by(open).unwrap().file.unwrap().size().unwrap(), 7);
+    assert_eq!(queue.wait_by(open).unwrap().take_file().unwrap().size().unwrap(), 7);
 }

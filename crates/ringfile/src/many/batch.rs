@@ -193,7 +193,7 @@ impl Batch {
         self.add(file, Asked::advise(offset, len, advice))
     }
 
-    /// Adds the opening of a file, as [`fs::open`]. It comes as [`Done::file`]. Gives the index of its result.
+    /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] gives it. Gives the index of its result.
     ///
     /// Adding an operation on paths allocates a few hundred bytes for them.
     pub fn open(&mut self, path: impl AsRef<Path>, options: &OpenOptions) -> usize {
@@ -221,7 +221,7 @@ impl Batch {
         self.add_on_path(PathRequest::create_dir(path.as_ref()))
     }
 
-    /// Adds the reading of metadata, as [`fs::metadata`]. They come as [`Done::metadata`]. Gives the index of its result.
+    /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] gives them. Gives the index of its result.
     pub fn metadata(&mut self, path: impl AsRef<Path>) -> usize {
         self.add_on_path(PathRequest::metadata(path.as_ref()))
     }
@@ -342,8 +342,7 @@ pub(super) fn with_refused(mut results: Vec<Done>, refused: usize) -> Vec<Done> 
         result: Err(Error::no_memory()),
         buffer: None,
         buffers: Vec::new(),
-        file: None,
-        metadata: None,
+        on_path: None,
     }));
     results
 }

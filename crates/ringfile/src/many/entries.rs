@@ -182,13 +182,25 @@ impl Entries {
 
     /// Takes the result of what has ended first.
     #[inline]
-    pub(super) fn take_first(&mut self) -> Option<(Token, u64, Done)> {
+    pub(super) fn take_first(&mut self) -> Option<(u64, Done)> {
+        let (index, _) = self.next_ended()?;
+        self.take(index)
+    }
+
+    /// As [`take_first`](Self::take_first), with the token.
+    pub(super) fn take_first_with_token(&mut self) -> Option<(Token, u64, Done)> {
+        let (index, generation) = self.next_ended()?;
+        let (user_data, done) = self.take(index)?;
+        Some((Token::new(index, generation), user_data, done))
+    }
+
+    /// The operation that has ended first and was not taken, which is to be taken now.
+    #[inline]
+    fn next_ended(&mut self) -> Option<(u32, u32)> {
         while let Some((index, generation)) = self.ended.pop_front() {
             let entry = &self.list[index as usize];
             if entry.generation == generation && entry.op.is_some() {
-                return self
-                    .take(index)
-                    .map(|(user_data, done)| (Token::new(index, generation), user_data, done));
+                return Some((index, generation));
             }
         }
         None

@@ -10,7 +10,7 @@ use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use super::files::Files;
-use super::{AnyBuffer, Done};
+use super::{AnyBuffer, Done, OnPath};
 use crate::driver::{Ended, Finished, Kind, Place, Request, Target};
 use crate::error::Error;
 use crate::file::unaligned::Pieces;
@@ -408,14 +408,23 @@ impl Op {
     }
 
     #[inline]
-    pub(super) fn into_done(self, files: &Files) -> Done {
+    pub(super) fn into_done(mut self, files: &Files) -> Done {
         if !self.has_failed()
             && let Stage::Over(ended) = self.stage
         {
-            return done(Ok(ended.done), self.held, self.detour);
+            let on_path = if self.request.kind.names_paths() { self.on_path() } else { None };
+            return done(Ok(ended.done), self.held, on_path);
         }
         let file = files.get(self.file);
         self.into_failure(file)
+    }
+
+    /// What an operation on a path gave.
+    #[cold]
+    fn on_path(&mut self) -> Option<Box<OnPath>> {
+        let opened = self.detour.take().and_then(|detour| detour.opening?.file);
+        let metadata = || Metadata::of(std::mem::take(&mut self.held)).map(OnPath::Metadata);
+        opened.map(OnPath::File).or_else(metadata).map(Box::new)
     }
 
     #[cold]
@@ -454,15 +463,12 @@ impl Op {
 }
 
 #[inline]
-fn done(result: Result<usize, Error>, held: Held, detour: Option<Box<Detour>>) -> Done {
-    let (mut buffer, mut buffers, mut metadata) = (None, Vec::new(), None);
-    match held {
-        Held::Pooled(pooled) => buffer = Some(AnyBuffer::Pooled(pooled)),
-        Held::Vec(vec) => buffer = Some(AnyBuffer::Vec(vec)),
-        Held::Buffers(all) => buffers = all,
-        held @ Held::Paths(_) if result.is_ok() => metadata = Metadata::of(held).map(Box::new),
-        Held::None | Held::Vecs(_) | Held::Other(_) | Held::Paths(_) => {}
-    }
-    let file = detour.and_then(|detour| detour.opening?.file);
-    Done { result, buffer, buffers, file, metadata }
+fn done(result: Result<usize, Error>, held: Held, on_path: Option<Box<OnPath>>) -> Done {
+    let (buffer, buffers) = match held {
+        Held::Pooled(buffer) => (Some(AnyBuffer::Pooled(buffer)), Vec::new()),
+        Held::Vec(vec) => (Some(AnyBuffer::Vec(vec)), Vec::new()),
+        Held::Buffers(buffers) => (None, buffers),
+        Held::None | Held::Vecs(_) | Held::Other(_) | Held::Paths(_) => (None, Vec::new()),
+    };
+    Done { result, buffer, buffers, on_path }
 }

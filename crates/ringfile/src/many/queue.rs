@@ -170,7 +170,7 @@ impl Queue {
         self.add(file, Asked::advise(offset, len, advice), user_data)
     }
 
-    /// Adds the opening of a file, as [`fs::open`]. It comes as [`Done::file`]; dropping the result closes it.
+    /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] gives it; dropping the result closes it.
     ///
     /// An operation on paths allocates a few hundred bytes for them.
     ///
@@ -182,9 +182,8 @@ impl Queue {
     /// use ringfile::{OpenOptions, Queue};
     /// let mut queue = Queue::new();
     /// let opening = queue.open(&path, OpenOptions::new().read(true), 0);
-    /// let opened = queue.wait_by(opening)?;
-    /// opened.result?;
-    /// let file = opened.file.expect("it is open");
+    /// let mut opened = queue.wait_by(opening)?;
+    /// let file = opened.take_file().ok_or_else(|| opened.result.unwrap_err())?;
     /// let reading = queue.read(&file, Vec::with_capacity(100), 0, 0);
     /// assert_eq!(queue.wait_by(reading)?.result?, 7);
     /// # Ok(())
@@ -215,7 +214,7 @@ impl Queue {
         self.add_on_path(PathRequest::create_dir(path.as_ref()), user_data)
     }
 
-    /// Adds the reading of metadata, as [`fs::metadata`]. They come as [`Done::metadata`].
+    /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] gives them.
     pub fn metadata(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
         self.add_on_path(PathRequest::metadata(path.as_ref()), user_data)
     }
@@ -286,14 +285,18 @@ impl Queue {
     /// Takes the result of the operation that ended first, with its `user_data`; `None` where no result is there.
     #[inline]
     pub fn take(&mut self) -> Option<(u64, Done)> {
-        self.take_with_token().map(|(_, user_data, done)| (user_data, done))
+        let entries = &mut self.entries;
+        let taken = entries.take_first();
+        if entries.done == 0 {
+            self.tell();
+        }
+        taken
     }
 
     /// As [`take`](Self::take), with the token that the operation had.
-    #[inline]
     pub fn take_with_token(&mut self) -> Option<(Token, u64, Done)> {
         let entries = &mut self.entries;
-        let taken = entries.take_first();
+        let taken = entries.take_first_with_token();
         if entries.done == 0 {
             self.tell();
         }
