@@ -236,11 +236,17 @@ impl Target {
     }
 
     pub(crate) fn raw_fd(&self) -> i32 {
-        self.as_fd().as_raw_fd()
+        match &self.fd {
+            Some(file) => file.as_raw_fd(),
+            None => libc::AT_FDCWD,
+        }
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_ref().map_or(rustix::fs::CWD, AsFd::as_fd)
+        match &self.fd {
+            Some(file) => file.as_fd(),
+            None => rustix::fs::CWD,
+        }
     }
 
     /// The file's size in bytes now.

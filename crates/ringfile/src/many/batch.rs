@@ -197,8 +197,12 @@ impl Batch {
     ///
     /// Adding an operation on paths allocates a few hundred bytes for them.
     pub fn open(&mut self, path: impl AsRef<Path>, options: &OpenOptions) -> usize {
-        let (file, asked) = Asked::open(path.as_ref(), options);
-        self.add(&file, asked)
+        let index = self.add_on_path(PathRequest::open(path.as_ref(), options));
+        // Not there where there was no memory for it.
+        if let Some(op) = self.ops.get_mut(index) {
+            op.opens_with(options);
+        }
+        index
     }
 
     /// Adds giving a file another path, as [`fs::rename`]. Gives the index of its result.

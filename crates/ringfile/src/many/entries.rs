@@ -13,7 +13,7 @@ use super::files::Files;
 use super::op::{Asked, Op};
 use crate::driver::{Finished, Request, Target};
 use crate::error::Error;
-use crate::file::File;
+use crate::file::{File, OpenOptions};
 use crate::memory::Held;
 
 const CANCELLED: &str = "it was cancelled";
@@ -120,6 +120,13 @@ impl Entries {
         self.polled += usize::from(!file.target().ring.announces());
         self.to_start.push_back(index);
         Token::new(index, generation)
+    }
+
+    /// Notes with which options an operation that was just added is to open its file.
+    pub(super) fn opens_with(&mut self, token: Token, options: &OpenOptions) {
+        if let Some(op) = &mut self.list[token.index()].op {
+            op.opens_with(options);
+        }
     }
 
     #[cold]

@@ -3,7 +3,6 @@
 //! Knows files, and what a driver takes; starts nothing itself. What always holds: the buffer is here, or a driver has it,
 //! never both.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use linux_raw_sys::general::RWF_DSYNC;
@@ -50,7 +49,6 @@ pub(super) struct Asked {
     offset: u64,
     want: usize,
     held: Held,
-    opening: Option<Opening>,
 }
 
 /// A file that an operation opens.
@@ -68,7 +66,7 @@ impl Asked {
             AnyBuffer::Vec(vec) => vec.hold_mut(),
         };
         let want = held.part(0).map_or(0, |part| part.capacity);
-        Self { kind: Kind::Read, op_flags: 0, offset, want, held, opening: None }
+        Self { kind: Kind::Read, op_flags: 0, offset, want, held }
     }
 
     #[inline]
@@ -78,7 +76,7 @@ impl Asked {
             AnyBuffer::Vec(vec) => vec.hold(),
         };
         let want = held.part(0).map_or(0, |part| part.len);
-        Self { kind: Kind::Write, op_flags: 0, offset, want, held, opening: None }
+        Self { kind: Kind::Write, op_flags: 0, offset, want, held }
     }
 
     /// A write that is durable when it ends.
@@ -89,29 +87,23 @@ impl Asked {
     pub(super) fn read_vectored(buffers: Vec<Buffer>, offset: u64) -> Self {
         let want = buffers.iter().map(Buffer::capacity).sum();
         let held = Buffer::hold_many_mut(buffers);
-        Self { kind: Kind::ReadVectored, op_flags: 0, offset, want, held, opening: None }
+        Self { kind: Kind::ReadVectored, op_flags: 0, offset, want, held }
     }
 
     pub(super) fn write_vectored(buffers: Vec<Buffer>, offset: u64) -> Self {
         let want = buffers.iter().map(|buffer| buffer.len()).sum();
         let held = Buffer::hold_many(buffers);
-        Self { kind: Kind::WriteVectored, op_flags: 0, offset, want, held, opening: None }
+        Self { kind: Kind::WriteVectored, op_flags: 0, offset, want, held }
     }
 
     fn control(kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
-        Self { kind, op_flags, offset, want: want as usize, held: Held::None, opening: None }
+        Self { kind, op_flags, offset, want: want as usize, held: Held::None }
     }
 
     /// What an operation on paths asks for, and what stands for its file.
     pub(super) fn path(asked: PathRequest) -> (File, Self) {
         let PathRequest { path, request, held } = asked;
         (path, Self { held, ..Self::control(request.kind, request.op_flags, 0, 0) })
-    }
-
-    pub(super) fn open(path: &Path, options: &OpenOptions) -> (File, Self) {
-        let (path, asked) = Self::path(PathRequest::open(path, options));
-        let opening = Some(Opening { options: options.clone(), file: None });
-        (path, Self { opening, ..asked })
     }
 
     pub(super) fn sync_data() -> Self {
@@ -175,15 +167,16 @@ impl Detour {
 impl Op {
     #[inline]
     pub(super) fn new(file: u32, asked: Asked) -> Self {
-        let Asked { kind, op_flags, offset, want, held, opening } = asked;
+        let Asked { kind, op_flags, offset, want, held } = asked;
         let request = Request { kind, op_flags, offset, start: 0, want, linked: false };
-        let mut op =
-            Self { file, request, held, stage: Stage::Waiting, next: NONE, detour: None, fell_back: false };
-        if opening.is_some() {
-            let held = std::mem::take(&mut op.held);
-            op.detour = Some(Box::new(Detour { opening, ..*Detour::new(request, held) }));
-        }
-        op
+        Self { file, request, held, stage: Stage::Waiting, next: NONE, detour: None, fell_back: false }
+    }
+
+    /// Notes with which options the operation, which was not begun, is to open its file.
+    pub(super) fn opens_with(&mut self, options: &OpenOptions) {
+        let opening = Some(Opening { options: options.clone(), file: None });
+        let held = std::mem::take(&mut self.held);
+        self.detour = Some(Box::new(Detour { opening, ..*Detour::new(self.request, held) }));
     }
 
     /// Begins the operation; false where it is over without being started.
@@ -408,23 +401,20 @@ impl Op {
     }
 
     #[inline]
-    pub(super) fn into_done(mut self, files: &Files) -> Done {
+    pub(super) fn into_done(self, files: &Files) -> Done {
         if !self.has_failed()
             && let Stage::Over(ended) = self.stage
         {
-            let on_path = if self.request.kind.names_paths() { self.on_path() } else { None };
-            return done(Ok(ended.done), self.held, on_path);
+            let Self { held, detour, .. } = self;
+            if detour.is_some() || matches!(held, Held::Paths(_)) {
+                return done_otherwise(ended, held, detour);
+            }
+            // There is nothing to drop, which would be looked for out of line.
+            std::mem::forget(detour);
+            return done(Ok(ended.done), held);
         }
         let file = files.get(self.file);
         self.into_failure(file)
-    }
-
-    /// What an operation on a path gave.
-    #[cold]
-    fn on_path(&mut self) -> Option<Box<OnPath>> {
-        let opened = self.detour.take().and_then(|detour| detour.opening?.file);
-        let metadata = || Metadata::of(std::mem::take(&mut self.held)).map(OnPath::Metadata);
-        opened.map(OnPath::File).or_else(metadata).map(Box::new)
     }
 
     #[cold]
@@ -438,7 +428,7 @@ impl Op {
             Stage::Cancelled(why) => Err(self.unbegun(file).because(why)),
             Stage::Waiting | Stage::Merged | Stage::Begun(_) => Err(self.unbegun(file)),
         };
-        done(result, self.held, None)
+        done(result, self.held)
     }
 
     fn unbegun(&self, file: &File) -> Error {
@@ -463,12 +453,23 @@ impl Op {
 }
 
 #[inline]
-fn done(result: Result<usize, Error>, held: Held, on_path: Option<Box<OnPath>>) -> Done {
+fn done(result: Result<usize, Error>, held: Held) -> Done {
     let (buffer, buffers) = match held {
         Held::Pooled(buffer) => (Some(AnyBuffer::Pooled(buffer)), Vec::new()),
         Held::Vec(vec) => (Some(AnyBuffer::Vec(vec)), Vec::new()),
         Held::Buffers(buffers) => (None, buffers),
         Held::None | Held::Vecs(_) | Held::Other(_) | Held::Paths(_) => (None, Vec::new()),
     };
-    Done { result, buffer, buffers, on_path }
+    Done { result, buffer, buffers, on_path: None }
+}
+
+/// The result of an operation on paths, or of one that was started in pieces.
+#[cold]
+fn done_otherwise(ended: Ended, held: Held, detour: Option<Box<Detour>>) -> Done {
+    let opened = detour.and_then(|detour| detour.opening?.file).map(OnPath::File);
+    let (on_path, held) = match held {
+        held @ Held::Paths(_) => (Metadata::of(held).map(OnPath::Metadata), Held::None),
+        held => (opened, held),
+    };
+    Done { on_path: on_path.map(Box::new), ..done(Ok(ended.done), held) }
 }

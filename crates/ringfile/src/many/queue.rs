@@ -190,8 +190,9 @@ impl Queue {
     /// # }
     /// ```
     pub fn open(&mut self, path: impl AsRef<Path>, options: &OpenOptions, user_data: u64) -> Token {
-        let (file, asked) = Asked::open(path.as_ref(), options);
-        self.add(&file, asked, user_data)
+        let token = self.add_on_path(PathRequest::open(path.as_ref(), options), user_data);
+        self.entries.opens_with(token, options);
+        token
     }
 
     /// Adds giving a file another path, as [`fs::rename`].

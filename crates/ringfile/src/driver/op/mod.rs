@@ -228,7 +228,13 @@ pub(super) fn fill<'a>(
 
 /// One plain call for what comes of the operation from byte `began` on: what the ring would answer, so the bytes that it
 /// moved, or the descriptor that it opened; or the errno.
-fn call(target: &Target, request: &Request, held: &Held, began: usize, nowait: u32) -> Result<usize, i32> {
+fn call(
+    target: &Target,
+    request: &Request,
+    held: &mut Held,
+    began: usize,
+    nowait: u32,
+) -> Result<usize, i32> {
     match request.kind {
         Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored => {
             transfer::call(target, request, held, began, nowait)

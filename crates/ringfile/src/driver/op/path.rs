@@ -46,8 +46,16 @@ pub(super) fn fill(request: &Request, held: &Held, sqe: &mut Sqe) {
     }
 }
 
-/// The plain call: the descriptor that it opened, or 0.
-pub(super) fn call(request: &Request, held: &Held) -> Result<usize, i32> {
+/// The plain call. What it opened is kept in `held`, see [`keep_opened`].
+#[cold]
+pub(super) fn call(request: &Request, held: &mut Held) -> Result<usize, i32> {
+    let answer = call_with(request, held);
+    // SAFETY: the answer is that of the call for this request.
+    unsafe { keep_opened(request, held, answer) };
+    answer
+}
+
+fn call_with(request: &Request, held: &Held) -> Result<usize, i32> {
     let Held::Paths(paths) = held else { return Err(libc::EFAULT) };
     let (from, path, flags) = (libc::AT_FDCWD, paths.path().as_ptr(), request.op_flags.cast_signed());
     let to = paths.to().map_or(std::ptr::null(), |to| to.as_ptr());
@@ -76,8 +84,7 @@ pub(super) fn call(request: &Request, held: &Held) -> Result<usize, i32> {
 /// Keeps the descriptor with which an open was answered in `held`: wherever that is dropped, it is closed.
 ///
 /// # Safety
-/// `answer` is that to `request`, from the kernel or from [`call`], and comes here once.
-#[inline]
+/// `answer` is that to `request`, and comes here once.
 pub(in crate::driver) unsafe fn keep_opened(request: &Request, held: &mut Held, answer: Result<usize, i32>) {
     if request.kind == Kind::Open
         && let (Ok(descriptor), Held::Paths(paths)) = (answer, held)

@@ -5,7 +5,7 @@
 
 use linux_raw_sys::general::RWF_NOWAIT;
 
-use super::{Ended, Progress, Request, Step, call, keep_opened};
+use super::{Ended, Progress, Request, Step, call};
 use crate::driver::target::Target;
 use crate::memory::Held;
 
@@ -53,8 +53,6 @@ fn go(
             Err(libc::EOPNOTSUPP) if nowait != 0 && progress.done() == 0 => return Attempt::NotOffered,
             Ok(_) | Err(_) => {}
         }
-        // SAFETY: the answer is that of the call for this request.
-        unsafe { keep_opened(request, held, answer) };
         if let Step::Over(errno) = progress.answered(request, target, answer, &is_wanted) {
             break errno;
         }
