@@ -257,7 +257,7 @@ impl ThreadEngine {
             }
             return went_on;
         }
-        engine.know(source, deferred);
+        engine.know(deferred);
         engine.advance(source, deferred, false);
         guard.look(deferred);
         engine.advance(source, deferred, false);
@@ -281,7 +281,7 @@ impl ThreadEngine {
         }
         let Some(guard) = self.ring.guard() else { return self.engine.take_in(source) };
         let Self { engine, deferred, .. } = self;
-        engine.know(source, deferred);
+        engine.know(deferred);
         guard.wait(deferred, deadline, |deferred| {
             engine.began = false;
             loop {
@@ -327,9 +327,8 @@ impl ThreadEngine {
 impl Engine {
     /// Makes this thread's driver know the handler, which takes its results from `after` in its own turns.
     #[inline]
-    fn know(&mut self, source: &impl Source, deferred: &mut Deferred) {
+    fn know(&mut self, deferred: &mut Deferred) {
         if self.local.is_none() {
-            deferred.expect_results(source.startable());
             self.local = driver::add_local(Arc::clone(&self.handler));
             deferred.own = self.local;
         }
@@ -341,6 +340,8 @@ impl Engine {
         self.take_in(source);
         if source.startable() > 0 {
             self.start(source, waits);
+            // One turn may collect them all.
+            deferred.expect_results(self.on_ring);
         }
     }
 

@@ -3,6 +3,7 @@
 //! Knows files, and what a driver takes; starts nothing itself. What always holds: the buffer is here, or a driver has it,
 //! never both.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use linux_raw_sys::general::RWF_DSYNC;
@@ -64,6 +65,8 @@ impl Asked {
         let held = match buffer {
             AnyBuffer::Pooled(buffer) => buffer.hold_mut(),
             AnyBuffer::Vec(vec) => vec.hold_mut(),
+            // Refused when it begins.
+            AnyBuffer::Bytes(bytes) => bytes.hold(),
         };
         let want = held.part(0).map_or(0, |part| part.capacity);
         Self { kind: Kind::Read, op_flags: 0, offset, want, held }
@@ -74,6 +77,7 @@ impl Asked {
         let held = match buffer {
             AnyBuffer::Pooled(buffer) => buffer.hold(),
             AnyBuffer::Vec(vec) => vec.hold(),
+            AnyBuffer::Bytes(bytes) => bytes.hold(),
         };
         let want = held.part(0).map_or(0, |part| part.len);
         Self { kind: Kind::Write, op_flags: 0, offset, want, held }
@@ -188,7 +192,7 @@ impl Op {
             return self.begin_without_data(file);
         }
         if self.request.want == 0 {
-            self.end_with(Ended { done: 0, errno: 0 });
+            self.end_empty(file);
         } else if self.detour.is_some() {
             return self.begin_piece(file);
         }
@@ -220,6 +224,17 @@ impl Op {
     /// The file that is opened, where that is the operation.
     fn opening(&self) -> Option<&Opening> {
         self.detour.as_ref()?.opening.as_ref()
+    }
+
+    /// Ends an operation that moves nothing.
+    #[cold]
+    fn end_empty(&mut self, file: &File) {
+        if self.request.kind.is_read() && matches!(self.held, Held::Bytes(_)) {
+            let why = "shared bytes can't be read into; read into a buffer of a Pool or a vector";
+            self.refuse(check::error(file, &self.request, ErrorKind::InvalidInput, why));
+        } else {
+            self.end_with(Ended { done: 0, errno: 0 });
+        }
     }
 
     /// Begins the next piece of a direct read that does not fit.
@@ -448,7 +463,7 @@ impl Op {
     /// The error of an operation whose caller may not wait here.
     pub(super) fn would_block(&self, files: &Files, why: &'static str) -> Error {
         let path = files.get(self.file).path();
-        Error::new(std::io::ErrorKind::WouldBlock, self.what()).on(path).because(why)
+        Error::new(ErrorKind::WouldBlock, self.what()).on(path).because(why)
     }
 }
 
@@ -457,8 +472,11 @@ fn done(result: Result<usize, Error>, held: Held) -> Done {
     let (buffer, buffers) = match held {
         Held::Pooled(buffer) => (Some(AnyBuffer::Pooled(buffer)), Vec::new()),
         Held::Vec(vec) => (Some(AnyBuffer::Vec(vec)), Vec::new()),
+        Held::Bytes(bytes) => (Some(AnyBuffer::Bytes(bytes)), Vec::new()),
         Held::Buffers(buffers) => (None, buffers),
-        Held::None | Held::Vecs(_) | Held::Other(_) | Held::Paths(_) => (None, Vec::new()),
+        Held::None | Held::Vecs(_) | Held::ManyBytes(_) | Held::Other(_) | Held::Paths(_) => {
+            (None, Vec::new())
+        }
     };
     Done { result, buffer, buffers, on_path: None }
 }
