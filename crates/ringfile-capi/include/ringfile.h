@@ -30,13 +30,14 @@
  * the right bytes or -EOPNOTSUPP, and the parent's I/O goes on. Carried out is what needs no I/O (handles, sizes,
  * ringfile_sync_range) and what is a plain call on the calling thread: all reads, writes and syncs of files with
  * RINGFILE_ROUTE_INLINE; with RINGFILE_ROUTE_AUTO what is done so there, as reads of cached blocks, and reads and writes
- * on tmpfs. (With RINGFILE_BACKEND=workers in the environment, neither is.) Refused, with -EOPNOTSUPP, is what needs a
- * ring that the thread had at the fork, or a thread of the library's that the parent had, or would have to wait in a
- * queue that was used before the fork. What was in flight at the fork ends in the child with -ECANCELED, or
- * -EOPNOTSUPP for a ringfile_async_read that another thread was looking at. A thread that the child starts has a ring of its
- * own. No call waits for a lock that another thread had at the fork, but for that of a pool which such a thread was just
- * using: a child makes its own. A batch that such a thread was using is -EBUSY for good. All of this holds for fork(),
- * not for a bare clone() or vfork(), after which there is exec and _exit alone.
+ * on tmpfs. (With RINGFILE_BACKEND=workers in the environment, neither is.) Operations on paths of a queue that the
+ * child has made are plain calls, which block. Refused, with -EOPNOTSUPP, is what needs a ring that the thread had at
+ * the fork, or a thread of the library's that the parent had, or would have to wait in a queue that was used before the
+ * fork. What was in flight at the fork ends in the child with -ECANCELED, or -EOPNOTSUPP for a ringfile_async_read that
+ * another thread was looking at. A thread that the child starts has a ring of its own. No call waits for a lock that another
+ * thread had at the fork, but for that of a pool which such a thread was just using: a child makes its own. A batch
+ * that such a thread was using is -EBUSY for good. All of this holds for fork(), not for a bare clone() or vfork(),
+ * after which there is exec and _exit alone.
  *
  * STRUCTS with a `size` field may grow in later versions: set it to sizeof, and all else that you do not use to 0,
  * which always stands for the default.
@@ -289,6 +290,42 @@ typedef struct ringfile_read_request {
 // A function that is told what the library warns of: what was given with it, a level (RINGFILE_LOG_...), and one line,
 // which is the library's and gone when the function returns.
 typedef void (*ringfile_log)(void *context, int level, const char *message);
+
+// What the file system knows of a file. Filled by ringfile_queue_statx. Times are nanoseconds since 1970, INT64_MIN where the
+// file system does not tell.
+typedef struct ringfile_metadata {
+    // sizeof(ringfile_metadata), set by the caller.
+    size_t size;
+    // The size of the file in bytes.
+    uint64_t length;
+    // Storage that it takes, in bytes.
+    uint64_t allocated;
+    // Its number, unique within the file system.
+    uint64_t inode;
+    // The file system, as st_dev.
+    uint64_t device;
+    // What it is and its permissions, as st_mode.
+    uint32_t mode;
+    // How many paths the file has.
+    uint32_t links;
+    // Its owner.
+    uint32_t uid;
+    // Its group.
+    uint32_t gid;
+    // The last access.
+    int64_t accessed;
+    // The last change of its content.
+    int64_t modified;
+    // The last change of its content or metadata.
+    int64_t changed;
+    // When it was created.
+    int64_t created;
+    // What offsets and lengths of direct I/O are to be multiples of; 0 where the kernel or the file system does not tell, and
+    // where the file can't do direct I/O.
+    uint32_t direct_bytes;
+    // What addresses of direct I/O are to be multiples of; 0 as above.
+    uint32_t direct_memory;
+} ringfile_metadata;
 
 // How a pool is to be. All zeros but `size` and `capacity` are the defaults.
 typedef struct ringfile_pool_options {
@@ -815,6 +852,70 @@ int ringfile_memory_unregister(struct ringfile_memory *memory);
 
 // Whether an operation on some of the registered memory is not over: 1 or 0. Any thread; does not block.
 int ringfile_memory_is_in_use(const struct ringfile_memory *memory);
+
+// Adds the opening of a file, as ringfile_open, which does not block this thread: the kernel or a worker looks the path up, and
+// cuts the file where RINGFILE_TRUNCATE says so. Where the result is 0, `*file` gets the handle at the moment at which the
+// result is taken; it is not touched before, nor where the queue is freed, which closes the file.
+//
+// `user_data` and `token` as ringfile_queue_read. A relative path begins at the working directory of the moment at which the
+// operation is carried out. The path and the options are read here, and may go when this returns. Allocates a few hundred
+// bytes. The queue's own thread; does not block. Errors of open(2) are the operation's result.
+//
+// Pointers: `path` is a text that ends with 0; `options` points to one whose size is set; `file` points to where the handle is
+// to go, until the result was taken; `token` is NULL or points to where the token is to go.
+int ringfile_queue_open_file(struct ringfile_queue *queue,
+                             const char *path,
+                             const struct ringfile_open_options *options,
+                             struct ringfile_file **file,
+                             uint64_t user_data,
+                             uint64_t *token);
+
+// Adds giving a file or a directory another path (rename(2)), which replaces a file that is there. In all else as
+// ringfile_queue_unlink.
+//
+// Pointers: `from` and `to` are texts that end with 0; `token` as ringfile_queue_unlink.
+int ringfile_queue_rename(struct ringfile_queue *queue,
+                          const char *from,
+                          const char *to,
+                          uint64_t user_data,
+                          uint64_t *token);
+
+// Adds the removal of a file (unlink(2)). The result is 0, or a negative errno. Another thread carries it out, so that the blocks
+// of a large file are given back without blocking this one; those of a file that is open somewhere, by whoever closes it last.
+//
+// `user_data` and `token` as ringfile_queue_read. A relative path begins at the working directory of the moment at which the
+// operation is carried out. The path is read here, and may go when this returns. Allocates a few hundred bytes. The
+// queue's own thread; does not block.
+//
+// Pointers: `path` is a text that ends with 0; `token` is NULL or points to where the token is to go.
+int ringfile_queue_unlink(struct ringfile_queue *queue,
+                          const char *path,
+                          uint64_t user_data,
+                          uint64_t *token);
+
+// Adds the removal of an empty directory (rmdir(2)); in all else as ringfile_queue_unlink.
+//
+// Pointers: as ringfile_queue_unlink.
+int ringfile_queue_rmdir(struct ringfile_queue *queue, const char *path, uint64_t user_data, uint64_t *token);
+
+// Adds the creation of a directory (mkdir(2), with mode 0777 less the umask); in all else as ringfile_queue_unlink.
+//
+// Pointers: as ringfile_queue_unlink.
+int ringfile_queue_mkdir(struct ringfile_queue *queue,
+                         const char *path,
+                         uint64_t user_data,
+                         uint64_t *token);
+
+// Adds the reading of what the file system knows of a path (statx(2)), following symbolic links. Where the result is 0,
+// `*metadata` is filled at the moment at which the result is taken; it is not touched before, nor where the queue is freed.
+// In all else as ringfile_queue_unlink.
+//
+// Pointers: `metadata` points to one whose size is set, until the result was taken; all else as ringfile_queue_unlink.
+int ringfile_queue_statx(struct ringfile_queue *queue,
+                         const char *path,
+                         struct ringfile_metadata *metadata,
+                         uint64_t user_data,
+                         uint64_t *token);
 
 // Makes a pool. `*pool` gets the handle, to be closed with ringfile_pool_free.
 //

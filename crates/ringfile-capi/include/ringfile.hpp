@@ -677,6 +677,71 @@ public:
         check(ringfile_queue_advise(get(), of.get(), offset, length, advice, user_data, &token), error);
         return token;
     }
+    // The handle goes to `*opened`, and the metadata to `*to`, when the result is taken: see the C header.
+    std::uint64_t open_file(const char* path, const ringfile_open_options& options, ringfile_file** opened,
+                            std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_open_file(get(), path, &options, opened, user_data, &token));
+        return token;
+    }
+    std::uint64_t open_file(const char* path, const ringfile_open_options& options, ringfile_file** opened,
+                            std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_open_file(get(), path, &options, opened, user_data, &token), error);
+        return token;
+    }
+    std::uint64_t statx(const char* path, ringfile_metadata* to, std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_statx(get(), path, to, user_data, &token));
+        return token;
+    }
+    std::uint64_t statx(const char* path, ringfile_metadata* to, std::uint64_t user_data,
+                        std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_statx(get(), path, to, user_data, &token), error);
+        return token;
+    }
+    std::uint64_t rename(const char* from, const char* to, std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_rename(get(), from, to, user_data, &token));
+        return token;
+    }
+    std::uint64_t rename(const char* from, const char* to, std::uint64_t user_data,
+                         std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_rename(get(), from, to, user_data, &token), error);
+        return token;
+    }
+    std::uint64_t unlink(const char* path, std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_unlink(get(), path, user_data, &token));
+        return token;
+    }
+    std::uint64_t unlink(const char* path, std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_unlink(get(), path, user_data, &token), error);
+        return token;
+    }
+    std::uint64_t rmdir(const char* path, std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_rmdir(get(), path, user_data, &token));
+        return token;
+    }
+    std::uint64_t rmdir(const char* path, std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_rmdir(get(), path, user_data, &token), error);
+        return token;
+    }
+    std::uint64_t mkdir(const char* path, std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_mkdir(get(), path, user_data, &token));
+        return token;
+    }
+    std::uint64_t mkdir(const char* path, std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_mkdir(get(), path, user_data, &token), error);
+        return token;
+    }
     void submit() { check(ringfile_queue_submit(get())); }
     void submit(std::error_code& error) noexcept { check(ringfile_queue_submit(get()), error); }
     // Takes up to `room` results, and waits for `at_least` so many. How many were taken.

@@ -28,6 +28,11 @@ pub(crate) fn get(file: *const ringfile_file) -> Result<File> {
     FILES.get(file)
 }
 
+/// Gives a file a handle.
+pub(crate) fn add(file: File) -> Result<*mut ringfile_file> {
+    FILES.add(file)
+}
+
 /// Uses what a handle stands for, which can't be closed meanwhile: for what does not block.
 #[inline]
 pub(crate) fn with<R>(file: *const ringfile_file, act: impl FnOnce(&File) -> R) -> Result<R> {
@@ -106,7 +111,7 @@ pub(crate) fn route(number: u32) -> Result<Option<Route>> {
     })
 }
 
-fn options(from: &ringfile_open_options) -> Result<OpenOptions> {
+pub(crate) fn open_options(from: &ringfile_open_options) -> Result<OpenOptions> {
     const ALL: u32 = RINGFILE_DONT_CACHE * 2 - 1;
     if from.flags & !ALL != 0 {
         return Err(Fault::invalid(format!("flags has bits {:#x} that mean nothing", from.flags & !ALL)));
@@ -162,7 +167,7 @@ pub unsafe extern "C" fn ringfile_open(
         if file.is_null() {
             return Err(Fault::null("where the file is to go"));
         }
-        let handle = FILES.add(self::options(&given)?.open(path)?)?;
+        let handle = FILES.add(open_options(&given)?.open(path)?)?;
         // SAFETY: as the header says.
         unsafe { raw::put(file, handle, "where the file is to go") }
     })
@@ -199,7 +204,7 @@ pub unsafe extern "C" fn ringfile_open_fd(
             let errno = error.raw_os_error().unwrap_or(libc::EBADF);
             Fault::new(errno, format!("duplicating descriptor {fd}: {error}"))
         })?;
-        let handle = FILES.add(self::options(&given)?.adopt(own.into())?)?;
+        let handle = FILES.add(open_options(&given)?.adopt(own.into())?)?;
         // SAFETY: as the header says.
         unsafe { raw::put(file, handle, "where the file is to go") }
     })

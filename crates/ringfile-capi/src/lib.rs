@@ -18,6 +18,7 @@ mod io;
 mod local;
 mod log;
 mod memory;
+mod path;
 mod pool;
 mod queue;
 mod raw;

@@ -4,11 +4,14 @@
 //! what a thread leaves open is closed with it, which waits for the kernel.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 
 use ringfile::Queue;
 
 use crate::error::{Fault, Result};
+use crate::file::ringfile_file;
 use crate::fork::Guard;
+use crate::path::ringfile_metadata;
 use crate::table::Table;
 
 /// The handles of all threads.
@@ -22,7 +25,15 @@ pub(crate) fn hold() -> Guard {
 /// A queue of this thread's.
 pub(crate) struct Own {
     handle: *const (),
-    queue: Queue,
+    pub(crate) queue: Queue,
+    /// Where more than a number goes of an operation's result, by its token.
+    pub(crate) rooms: HashMap<u64, Room>,
+}
+
+/// Where the caller wants what an operation on a path gives.
+pub(crate) enum Room {
+    File(*mut *mut ringfile_file),
+    Metadata(*mut ringfile_metadata),
 }
 
 impl Drop for Own {
@@ -79,7 +90,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output> {
 /// Makes a queue this thread's own.
 pub(crate) fn add<H>(queue: Queue) -> Result<*mut H> {
     let handle: *mut H = QUEUES.add(())?;
-    let added = Own { handle: handle.cast_const().cast(), queue };
+    let added = Own { handle: handle.cast_const().cast(), queue, rooms: HashMap::new() };
     own(|list| {
         list.push(added);
         Ok(handle)
@@ -89,8 +100,14 @@ pub(crate) fn add<H>(queue: Queue) -> Result<*mut H> {
 /// Uses a queue of this thread's.
 #[inline]
 pub(crate) fn with<H, R>(handle: *const H, act: impl FnOnce(&mut Queue) -> Result<R>) -> Result<R> {
+    with_rooms(handle, |own| act(&mut own.queue))
+}
+
+/// Uses a queue of this thread's, and where its results go.
+#[inline]
+pub(crate) fn with_rooms<H, R>(handle: *const H, act: impl FnOnce(&mut Own) -> Result<R>) -> Result<R> {
     own(|list| match list.iter_mut().find(|own| own.handle == handle.cast()) {
-        Some(own) => act(&mut own.queue),
+        Some(own) => act(own),
         None => Err(elsewhere(handle)),
     })
 }

@@ -10,8 +10,7 @@ use ringfile::{File, Queue, Token};
 use crate::batch::ringfile_result;
 use crate::error::{Fault, Result, call, done};
 use crate::file::{self, ringfile_file};
-use crate::io::{number, number_or_errno};
-use crate::{control, io, local, memory, raw};
+use crate::{control, io, local, memory, path, raw};
 
 /// Operations that are added, submitted together, and collected as they end.
 pub struct ringfile_queue {
@@ -317,12 +316,13 @@ pub unsafe extern "C" fn ringfile_queue_wait(
         // SAFETY: as the header says.
         let results = unsafe { raw::array_mut(results, room, "where the results are to go") }?;
         let timeout = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
-        local::with(queue, |own| {
-            own.wait(at_least.min(room), timeout);
+        local::with_rooms(queue, |own| {
+            own.queue.wait(at_least.min(room), timeout);
             let mut taken = 0;
             for to in results {
-                let Some((user_data, done)) = own.take() else { break };
-                *to = ringfile_result { user_data, result: number_or_errno(done) };
+                // SAFETY: as the header says.
+                let Some((user_data, result)) = (unsafe { path::take(own) }) else { break };
+                *to = ringfile_result { user_data, result };
                 taken += 1;
             }
             Ok(taken)
@@ -341,7 +341,14 @@ fn names_none() -> Fault {
 /// its result was taken.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_wait_for(queue: *mut ringfile_queue, token: u64) -> i64 {
-    call(|| local::with(queue, |own| number(own.wait_by(Token::from_u64(token))?)))
+    let token = Token::from_u64(token);
+    call(|| {
+        local::with_rooms(queue, |own| {
+            let done = own.queue.wait_by(token)?;
+            // SAFETY: as the header says.
+            Ok(unsafe { path::deliver(own, token, done) })
+        })
+    })
 }
 
 /// Takes the result of one operation that has ended, as ringfile_queue_wait_for. -EAGAIN, and nothing is taken, where it has
@@ -352,9 +359,10 @@ pub extern "C" fn ringfile_queue_wait_for(queue: *mut ringfile_queue, token: u64
 pub extern "C" fn ringfile_queue_take(queue: *mut ringfile_queue, token: u64) -> i64 {
     let token = Token::from_u64(token);
     call(|| {
-        local::with(queue, |own| match own.take_by(token) {
-            Some(done) => Ok(number_or_errno(done)),
-            None if own.contains(token) => Err(Fault::new(libc::EAGAIN, "the operation has not ended")),
+        local::with_rooms(queue, |own| match own.queue.take_by(token) {
+            // SAFETY: as the header says.
+            Some(done) => Ok(unsafe { path::deliver(own, token, done) }),
+            None if own.queue.contains(token) => Err(Fault::new(libc::EAGAIN, "the operation has not ended")),
             None => Err(names_none()),
         })
     })

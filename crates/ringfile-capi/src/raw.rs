@@ -51,14 +51,8 @@ pub(crate) unsafe fn options<T: Growing>(from: *const T, what: &str) -> Result<T
 /// # Safety
 /// As [`options`]; the struct may be written.
 pub(crate) unsafe fn give<T: Growing>(to: *mut T, known: &T, what: &str) -> Result<()> {
-    if to.is_null() {
-        return Err(Fault::null(what));
-    }
-    // SAFETY: the size is there, says the caller.
-    let room = unsafe { to.cast::<usize>().read() };
-    if !(size_of::<usize>()..=4096).contains(&room) {
-        return Err(Fault::invalid(format!("the size of {what} is {room}: set its field `size` to sizeof")));
-    }
+    // SAFETY: as the caller says.
+    let room = unsafe { room(to, what) }?;
     let size = size_of::<usize>();
     let len = room.min(size_of::<T>()) - size;
     // SAFETY: behind the size, within both structs.
@@ -67,6 +61,22 @@ pub(crate) unsafe fn give<T: Growing>(to: *mut T, known: &T, what: &str) -> Resu
         from.copy_to_nonoverlapping(to.cast::<u8>().add(size), len);
     }
     Ok(())
+}
+
+/// The size of a struct that the caller's version of the header has, or an error where that can't be.
+///
+/// # Safety
+/// As [`options`].
+pub(crate) unsafe fn room<T: Growing>(to: *const T, what: &str) -> Result<usize> {
+    if to.is_null() {
+        return Err(Fault::null(what));
+    }
+    // SAFETY: the size is there, says the caller.
+    let room = unsafe { to.cast::<usize>().read() };
+    if !(size_of::<usize>()..=4096).contains(&room) {
+        return Err(Fault::invalid(format!("the size of {what} is {room}: set its field `size` to sizeof")));
+    }
+    Ok(room)
 }
 
 /// Puts a result where the caller wants it.

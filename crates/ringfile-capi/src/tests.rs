@@ -8,6 +8,7 @@ mod header;
 mod logs;
 mod misuse;
 mod operations;
+mod paths;
 mod queues;
 mod started;
 

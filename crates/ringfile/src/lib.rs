@@ -28,6 +28,7 @@
 //! - [`File`] and [`OpenOptions`]: positional reads and writes with owned buffers, [vectored](File::read_vectored_at)
 //!   and [durable](File::write_durable_at) ones, syncing, allocating; [`Reader`] streams a file as
 //!   [`Bytes`](bytes::Bytes).
+//! - [`fs`]: opening, renaming, removing and more by path, without blocking a thread.
 //! - [`Pool`] and [`Buffer`]: aligned memory with a hard limit, registered with the kernel by itself. A buffer
 //!   [freezes](Buffer::freeze) to `Bytes` without a copy, and [grows](Buffer#growing) as a [`bytes::BufMut`].
 //!   [`RegisteredMemory`] takes memory that the program has already. `Vec<u8>` and other [owned memory](IoBuf) works too,
@@ -95,6 +96,7 @@ mod driver;
 mod error;
 mod event;
 mod file;
+pub mod fs;
 mod many;
 mod memory;
 mod metrics;
@@ -107,8 +109,10 @@ pub use driver::{Route, set_default_route};
 pub use error::{BufError, BufResult, Error, IntoParts, Result};
 pub use file::{
     Advice, Alignment, AllocateMode, Control, Durability, File, Io, IoVectored, Next, OpenOptions, RangeSync,
-    Reader, WriteDurable, sync_dir,
+    Reader, WriteDurable,
 };
+#[doc(no_inline)]
+pub use fs::sync_dir;
 pub use many::{AnyBuffer, Batch, BatchRun, Done, Queue, StartedBatch, Token};
 pub use memory::{
     Buffer, ClassMetrics, GetBuffer, HugePages, IoBuf, IoBufMut, Pool, PoolBuilder, PoolError, PoolMetrics,

@@ -366,6 +366,34 @@ void hear_warnings() {
     expect(!error, "a log was set");
 }
 
+// Each operation on a path throws or fills a code, and both forms do the same.
+void use_paths(const std::string& folder) {
+    const std::string name = folder + "/ringfile-paths-" + std::to_string(::getpid()), other = name + "-other";
+    const char *path = name.c_str(), *moved = other.c_str();
+    const auto options = ringfile::open_options(RINGFILE_READ | RINGFILE_WRITE | RINGFILE_CREATE);
+    std::error_code error;
+    auto queue = ringfile::queue::create(4);
+    const auto done = [&](std::uint64_t token) { return queue.wait_for(token) == 0; };
+    ringfile_file *first = nullptr, *second = nullptr;
+    expect(done(queue.open_file(path, options, &first, 1)) && first, "opened");
+    expect(done(queue.open_file(path, options, &second, 1, error)) && second && !error, "opened with a code");
+    ringfile::file file(first), again(second);
+    file.write("content", 7, 0);
+    ringfile_metadata metadata{};
+    metadata.size = sizeof metadata;
+    expect(done(queue.statx(path, &metadata, 2)) && metadata.length == 7, "looked at");
+    metadata.length = 0;
+    expect(done(queue.statx(path, &metadata, 2, error)) && metadata.length == 7, "looked at with a code");
+    expect(done(queue.rename(path, moved, 3)) && done(queue.rename(moved, path, 3, error)), "renamed there and back");
+    expect(done(queue.mkdir(moved, 4)) && done(queue.rmdir(moved, 4, error)), "a directory made and removed");
+    expect(done(queue.mkdir(moved, 4, error)) && done(queue.rmdir(moved, 4)), "the same the other way round");
+    expect(done(queue.unlink(path, 5)), "removed");
+    const auto token = queue.unlink(path, 5, error);
+    expect(queue.wait_for(token, error) == 0 && error == std::errc::no_such_file_or_directory, "it was removed before");
+    ringfile::queue().unlink(path, 5, error);
+    expect(error == std::errc::bad_file_descriptor, "no queue");
+}
+
 void run(const std::string& folder) {
     hear_warnings();
     std::error_code error;
@@ -384,6 +412,7 @@ void run(const std::string& folder) {
     run_a_batch(file);
     start_a_batch(file);
     run_a_queue(file);
+    use_paths(folder);
     use_memory(file);
     set_and_count(folder);
     ringfile::set_log(nullptr);

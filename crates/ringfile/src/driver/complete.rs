@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use linux_raw_sys::io_uring as uapi;
 
-use super::op::Step;
+use super::op::{Step, keep_opened};
 use super::rings::{RingKind, Rings};
 use super::slot::{Key, Owner, State};
 use super::submit::{IGNORED, WAKEUP};
@@ -120,9 +120,11 @@ impl Driver {
     #[cold]
     fn is_over(&mut self, key: Key, result: i32) -> bool {
         let slot = self.slots.at(key.slot);
+        let answer = usize::try_from(result).map_err(|_| -result);
+        // SAFETY: the answer is the kernel's to the entry of this request.
+        unsafe { keep_opened(&slot.request, &mut slot.held, answer) };
         let Some(target) = self.files.target(slot.file) else { return true };
         let wanted = slot.owner != Owner::Nobody && !slot.cancelled;
-        let answer = usize::try_from(result).map_err(|_| -result);
         match slot.progress.answered(&slot.request, target, answer, || wanted) {
             Step::Over(errno) => {
                 slot.errno = errno as u16;

@@ -43,12 +43,6 @@ impl Kept {
         Self { held: MaybeUninit::new(held), is_own: true, is_read }
     }
 
-    /// What an operation without memory keeps.
-    #[inline]
-    pub(crate) fn nothing() -> Self {
-        Self::new(Held::None, false)
-    }
-
     /// The buffer, where it is not lent.
     #[inline]
     pub(crate) fn get(&self) -> &Held {

@@ -245,10 +245,10 @@ fn start_otherwise<R: Receiver>(
 }
 
 /// The gate for forks: a child has neither its parent's rings nor its threads. What a plain call does without waiting for
-/// another process works, the rest is an error.
+/// another process works, the rest is an error. Operations on paths are done by a plain call.
 #[cold]
 fn in_forked_child(target: &Target, request: &Request, held: &mut Held) -> Result<Ended, Error> {
-    if target.lanes.may_wait_inline(target, request) {
+    if request.kind.names_paths() || target.lanes.may_wait_inline(target, request) {
         Ok(call_and_wait(target, request, held))
     } else {
         Err(refused::after_fork())

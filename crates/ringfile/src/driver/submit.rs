@@ -310,7 +310,8 @@ fn found_index(held: &Held, ring: &mut Ring) -> Option<u16> {
     match held {
         Held::Bytes(bytes) => return ring.fixed_index_of_bytes(std::slice::from_ref(bytes)),
         Held::ManyBytes(all) => return ring.fixed_index_of_bytes(all),
-        Held::None | Held::Pooled(_) | Held::Vec(_) | Held::Buffers(_) | Held::Vecs(_) | Held::Other(_) => {}
+        Held::None | Held::Pooled(_) | Held::Vec(_) | Held::Buffers(_) | Held::Vecs(_) => {}
+        Held::Other(_) | Held::Paths(_) => {}
     }
     let first = held.part(0)?.region?;
     let same = |part: Part<'_>| part.region.is_some_and(|region| std::ptr::eq(first, region));

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::op::{Kind, Rules};
 use super::rings::RingKind;
-use super::route::Lanes;
+use super::route::{Lanes, Route};
 use crate::ring::{Ring, fork};
 use rustix::fs::OFlags;
 
@@ -45,7 +45,8 @@ pub(crate) struct Multiples {
 
 /// A file, shared by its handles and by the drivers that use it.
 pub(crate) struct Target {
-    fd: fs::File,
+    /// `None` for operations that name the path; they begin at the working directory.
+    fd: Option<fs::File>,
     /// A small number, unique among live targets.
     pub number: u32,
     pub kind: FileKind,
@@ -103,28 +104,44 @@ impl Target {
         path: Option<PathBuf>,
         lanes: Lanes,
     ) -> Self {
+        let mut target = Self::unopened(path, lanes);
+        target.kind = kind;
+        if let Some(direct) = direct {
+            target.direct = AtomicU32::new(direct.block);
+            target.first_block = direct.block;
+            target.memory = direct.memory;
+        }
+        target.ring = ring;
+        target.streams =
+            kind == FileKind::Other && rustix::fs::seek(&fd, rustix::fs::SeekFrom::Current(0)).is_err();
+        target.appends = rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(OFlags::APPEND));
+        target.fd = Some(fd.into());
+        target
+    }
+
+    /// What stands for a path, in operations that name it.
+    pub(crate) fn of_path(path: PathBuf) -> Self {
+        Self::unopened(Some(path), Lanes::new(Route::Auto, false))
+    }
+
+    fn unopened(path: Option<PathBuf>, lanes: Lanes) -> Self {
         fork::hold_over_forks(super::hold_locks);
-        let number = new_number();
-        let memory = direct.map_or(1, |direct| direct.memory);
-        let first_block = direct.map_or(1, |direct| direct.block);
-        let direct = AtomicU32::new(direct.map_or(0, |direct| direct.block));
         Self {
-            number,
-            kind,
-            direct,
-            first_block,
-            memory,
+            fd: None,
+            number: new_number(),
+            kind: FileKind::Regular,
+            direct: AtomicU32::new(0),
+            first_block: 1,
+            memory: 1,
             cache_flags: AtomicU32::new(0),
             must_not_cache: AtomicBool::new(false),
-            ring,
-            streams: kind == FileKind::Other
-                && rustix::fs::seek(&fd, rustix::fs::SeekFrom::Current(0)).is_err(),
-            appends: rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(OFlags::APPEND)),
+            ring: RingKind::Main,
+            streams: false,
+            appends: false,
             path,
             lanes,
             failed_sync: AtomicI32::new(0),
             closed: AtomicBool::new(false),
-            fd: fd.into(),
             users: Mutex::new(Vec::new()),
             process: fork::Mark::current(),
         }
@@ -177,8 +194,8 @@ impl Target {
 
     /// From now on I/O is buffered.
     pub(crate) fn turn_buffered(&self) -> std::io::Result<()> {
-        let flags = rustix::fs::fcntl_getfl(&self.fd)?;
-        rustix::fs::fcntl_setfl(&self.fd, flags - OFlags::DIRECT)?;
+        let flags = rustix::fs::fcntl_getfl(self.as_fd())?;
+        rustix::fs::fcntl_setfl(self.as_fd(), flags - OFlags::DIRECT)?;
         self.direct.store(0, Ordering::Relaxed);
         self.lanes.reset();
         Ok(())
@@ -219,11 +236,17 @@ impl Target {
     }
 
     pub(crate) fn raw_fd(&self) -> i32 {
-        self.fd.as_raw_fd()
+        match &self.fd {
+            Some(file) => file.as_raw_fd(),
+            None => libc::AT_FDCWD,
+        }
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        match &self.fd {
+            Some(file) => file.as_fd(),
+            None => rustix::fs::CWD,
+        }
     }
 
     /// The file's size in bytes now.
@@ -233,11 +256,14 @@ impl Target {
             let path = format!("/proc/self/fd/{}", self.raw_fd());
             return fs::File::open(path)?.seek(SeekFrom::End(0));
         }
-        Ok(rustix::fs::fstat(&self.fd)?.st_size as u64)
+        Ok(rustix::fs::fstat(self.as_fd())?.st_size as u64)
     }
 
     pub(crate) fn metadata(&self) -> std::io::Result<fs::Metadata> {
-        self.fd.metadata()
+        match &self.fd {
+            Some(file) => file.metadata(),
+            None => Err(std::io::Error::from_raw_os_error(libc::EBADF)),
+        }
     }
 
     /// The drivers to tell when the last handle goes.
@@ -402,7 +428,8 @@ impl Entry {
 
     #[cold]
     fn register_if_it_pays(&mut self, kind: RingKind, ring: &mut Ring) {
-        if self.target.ring != kind || self.uses > USES_BEFORE_REGISTERING {
+        let has_none = self.target.fd.is_none();
+        if has_none || self.target.ring != kind || self.uses > USES_BEFORE_REGISTERING {
             return;
         }
         self.uses += 1;

@@ -41,6 +41,29 @@ pub(crate) fn explain_sync(file: &File, request: &Request, errno: i32, error: Er
     error
 }
 
+/// Why an operation that moves no data is not done.
+#[cold]
+pub(crate) fn why_not_done(file: &File, request: &Request, held: &Held, errno: i32) -> Error {
+    let refused = driver::why_refused(&file.0.target, errno);
+    let error = refused
+        .unwrap_or_else(|| Error::from_errno(errno, request.kind.verb(request.op_flags)))
+        .on(file.path());
+    match errno {
+        libc::ECANCELED => cancelled(error),
+        _ => explain_sync(file, request, errno, with_new_path(held, error)),
+    }
+}
+
+/// Says of a rename that has failed where it was to.
+fn with_new_path(held: &Held, error: Error) -> Error {
+    if let Held::Paths(paths) = held
+        && let Some(to) = paths.to()
+    {
+        return error.because(format!("the new path is {}", to.to_string_lossy()));
+    }
+    error
+}
+
 /// Whether an operation can go to the kernel as it is; false for a direct read that must go through aligned memory. An
 /// error for what would be refused without a reason.
 #[inline(always)]

@@ -1,15 +1,15 @@
 //! Operations that move no data: syncing, allocating, truncating, advising.
 
 use std::future::Future;
-use std::path::Path;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
-use super::{File, OpenOptions, check};
-use crate::driver::{self, Ended, Kept, Kind, RemoteOperation, Request, Started, SubmitHint, Ticket};
-use crate::error::{Error, Result};
+use super::File;
+use super::single::Single;
+use crate::driver::{Kind, Request};
+use crate::error::Result;
 use crate::memory::Held;
 
 /// What [`File::allocate`] does with a range.
@@ -93,24 +93,16 @@ impl Advice {
 #[must_use = "nothing is done until the future is awaited"]
 pub struct Control<'a> {
     file: &'a File,
-    request: Request,
-    stage: Stage,
-}
-
-enum Stage {
-    Start,
-    Running(Ticket),
-    Elsewhere(RemoteOperation),
+    single: Single,
     /// The result is there and was not taken.
-    Kept(Result<()>),
-    Ended,
+    kept: Option<Result<()>>,
 }
 
 impl<'a> Control<'a> {
     fn new(file: &'a File, kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
         let want = want as usize;
         let request = Request { kind, op_flags, offset, start: 0, want, linked: false };
-        Self { file, request, stage: Stage::Start }
+        Self { file, single: Single::new(request, Held::None), kept: None }
     }
 
     pub(super) fn sync_data(file: &'a File) -> Self {
@@ -119,28 +111,7 @@ impl<'a> Control<'a> {
 
     /// Keeps the result of an operation that has ended, for who polls next.
     pub(super) fn keep(&mut self, result: Result<()>) {
-        self.stage = Stage::Kept(result);
-    }
-
-    fn end(&mut self, ended: Ended) -> Poll<Result<()>> {
-        self.stage = Stage::Ended;
-        Poll::Ready(match ended.errno {
-            0 => Ok(()),
-            errno => {
-                let refused = driver::why_refused(&self.file.0.target, errno);
-                let error = refused.unwrap_or_else(|| {
-                    Error::from_errno(errno, self.request.kind.verb(self.request.op_flags))
-                });
-                Err(self.failed(match errno {
-                    libc::ECANCELED => check::cancelled(error),
-                    _ => check::explain_sync(self.file, &self.request, errno, error),
-                }))
-            }
-        })
-    }
-
-    fn failed(&self, error: Error) -> Error {
-        error.on(self.file.path())
+        self.kept = Some(result);
     }
 }
 
@@ -149,41 +120,9 @@ impl Future for Control<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let control = &mut *self;
-        match &mut control.stage {
-            Stage::Start => {
-                let (target, request) = (&control.file.0.target, &control.request);
-                match driver::start(target, request, &mut Held::None, context, SubmitHint::ONE) {
-                    Ok(Started::Queued(place)) => {
-                        control.stage = Stage::Running(Ticket::new(place));
-                        Poll::Pending
-                    }
-                    Ok(Started::Elsewhere(operation)) => {
-                        control.stage = Stage::Elsewhere(operation);
-                        Poll::Pending
-                    }
-                    Ok(Started::Done(ended)) => control.end(ended),
-                    Ok(Started::Yield) => {
-                        context.waker().wake_by_ref();
-                        Poll::Pending
-                    }
-                    Err(error) => {
-                        control.stage = Stage::Ended;
-                        Poll::Ready(Err(control.failed(error)))
-                    }
-                }
-            }
-            Stage::Running(ticket) => {
-                let ended = ready!(ticket.poll(context, &mut Kept::nothing()));
-                control.end(ended)
-            }
-            Stage::Elsewhere(operation) => {
-                let ended = ready!(operation.poll(context, &mut Kept::nothing()));
-                control.end(ended)
-            }
-            Stage::Kept(_) | Stage::Ended => match std::mem::replace(&mut control.stage, Stage::Ended) {
-                Stage::Kept(result) => Poll::Ready(result),
-                _ => Poll::Pending,
-            },
+        match control.kept.take() {
+            Some(result) => Poll::Ready(result),
+            None => control.single.poll(control.file, context).map(|result| result.map(drop)),
         }
     }
 }
@@ -269,20 +208,4 @@ impl File {
     pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Control<'_> {
         Control::new(self, Kind::Advise, advice.number(), offset, len)
     }
-}
-
-/// Syncs a directory, so that files made, renamed or removed in it stay so after a crash. Opening it blocks.
-///
-/// # Errors
-/// As `open(2)` and `fsync(2)`.
-///
-/// ```
-/// # fn main() -> std::io::Result<()> {
-/// ringfile::block_on(ringfile::sync_dir(std::env::temp_dir()))?;
-/// # Ok(())
-/// # }
-/// ```
-pub async fn sync_dir(path: impl AsRef<Path>) -> Result<()> {
-    let directory = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(path)?;
-    directory.sync_all().await
 }

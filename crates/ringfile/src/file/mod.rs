@@ -8,14 +8,15 @@ mod control;
 mod durable;
 mod io;
 mod open;
+pub(crate) mod single;
 mod stream;
 pub(crate) mod unaligned;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use control::{Advice, AllocateMode, Control, RangeSync, sync_dir};
+pub use control::{Advice, AllocateMode, Control, RangeSync};
 pub use durable::{Durability, WriteDurable};
 pub use io::{Io, IoVectored};
 pub use open::OpenOptions;
@@ -96,6 +97,12 @@ impl File {
     /// The file as drivers see it.
     pub(crate) fn target(&self) -> &Arc<Target> {
         &self.0.target
+    }
+
+    /// What stands for a path, in operations that name it. It has no descriptor.
+    pub(crate) fn of_path(path: PathBuf) -> Self {
+        let target = Arc::new(Target::of_path(path));
+        Self(Arc::new(Handle::new(target, None, false, Durability::default())))
     }
 
     /// Opens a file for buffered reads. See [`OpenOptions`] for all else.

@@ -6,11 +6,12 @@
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::io::{Errno, retry_on_intr};
 
 use super::{Durability, File, Handle};
 use crate::driver::{self, FileKind, Lanes, Multiples, RingKind, Route, Target};
@@ -201,8 +202,8 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the file. Blocks: the kernel has no way to look a path up without, and would hand it to a worker thread,
-    /// which takes longer.
+    /// Opens the file, on the calling thread. Blocks until the path was looked up, which takes a microsecond or two where its
+    /// directories are cached, and until the file was truncated. [`fs::open`](crate::fs::open) does not block.
     ///
     /// # Errors
     /// As `open(2)`; `InvalidInput` for options that contradict each other; `Unsupported` as
@@ -210,20 +211,49 @@ impl OpenOptions {
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         let path = path.as_ref();
         self.check().map_err(|error| error.on(Some(path)))?;
-        let opened = fs::OpenOptions::new()
-            .read(self.read)
-            .write(self.write)
-            .create(self.create)
-            .create_new(self.create_new)
-            .mode(self.mode)
-            .custom_flags(self.custom_flags)
-            .open(path)
-            .map_err(|error| Error::from_io(&error, "opening").on(Some(path)))?;
-        let direct = self.direct_of(&opened).map_err(|error| error.on(Some(path)))?;
+        let (flags, mode) = (OFlags::from_bits_retain(self.flags()), Mode::from_bits_retain(self.mode));
+        let failed = |errno: Errno, what| Error::from_errno(errno.raw_os_error(), what).on(Some(path));
+        let opened = retry_on_intr(|| rustix::fs::open(path, flags, mode))
+            .map_err(|errno| failed(errno, "opening"))?;
+        let file = self.finish(opened, path)?;
         if self.truncate {
-            opened.set_len(0).map_err(|error| Error::from_io(&error, "truncating").on(Some(path)))?;
+            let truncated = retry_on_intr(|| rustix::fs::ftruncate(file.0.target.as_fd(), 0));
+            truncated.map_err(|errno| failed(errno, "truncating"))?;
         }
-        self.file(opened.into(), direct, Some(path)).map_err(|error| error.on(Some(path)))
+        Ok(file)
+    }
+
+    /// The `O_…` flags to open with. Direct I/O and truncation come later.
+    pub(crate) fn flags(&self) -> u32 {
+        let access = match (self.read, self.write) {
+            (true, true) => libc::O_RDWR,
+            (false, true) => libc::O_WRONLY,
+            (_, false) => libc::O_RDONLY,
+        };
+        let creation = match (self.create, self.create_new) {
+            (_, true) => libc::O_CREAT | libc::O_EXCL,
+            (true, false) => libc::O_CREAT,
+            (false, false) => 0,
+        };
+        let custom = self.custom_flags & !libc::O_ACCMODE;
+        (access | creation | custom | libc::O_CLOEXEC | libc::O_LARGEFILE).cast_unsigned()
+    }
+
+    /// Permission bits of a file that gets made.
+    pub(crate) fn permissions(&self) -> u32 {
+        self.mode
+    }
+
+    pub(crate) fn truncates(&self) -> bool {
+        self.truncate
+    }
+
+    /// Makes a [`File`] of what was just opened by `path`, and not yet truncated. Asks the kernel a few things about the open
+    /// file, which block only where the file system must ask a server.
+    pub(crate) fn finish(&self, opened: OwnedFd, path: &Path) -> Result<File> {
+        let opened = fs::File::from(opened);
+        let file = self.direct_of(&opened).and_then(|direct| self.file(opened.into(), direct, Some(path)));
+        file.map_err(|error| error.on(Some(path)))
     }
 
     /// A [`File`] of one that is open already, as [`From<std::fs::File>`](File), with the options that concern how I/O is
@@ -251,7 +281,8 @@ impl OpenOptions {
         self.file(file.into(), direct, None)
     }
 
-    fn check(&self) -> Result<()> {
+    /// Whether the options go together.
+    pub(crate) fn check(&self) -> Result<()> {
         let wrong = |why| Err(Error::new(std::io::ErrorKind::InvalidInput, "opening").because(why));
         match self {
             Self { read: false, write: false, .. } => wrong("neither read(true) nor write(true) was set"),

@@ -1,6 +1,7 @@
 //! Batches: operations that are added, then carried out together.
 
 use std::future::{Future, IntoFuture};
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -11,7 +12,10 @@ use super::plan::Plan;
 use super::{AnyBuffer, Done};
 use crate::driver::{self, Ended};
 use crate::error::Error;
-use crate::file::{Advice, AllocateMode, File, RangeSync};
+use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync};
+#[cfg(doc)]
+use crate::fs;
+use crate::fs::PathRequest;
 use crate::memory::Buffer;
 
 const CANCELLED: &str = "the batch was cancelled";
@@ -189,6 +193,48 @@ impl Batch {
         self.add(file, Asked::advise(offset, len, advice))
     }
 
+    /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] gives it. Gives the index of its result.
+    ///
+    /// Adding an operation on paths allocates a few hundred bytes for them.
+    pub fn open(&mut self, path: impl AsRef<Path>, options: &OpenOptions) -> usize {
+        let index = self.add_on_path(PathRequest::open(path.as_ref(), options));
+        // Not there where there was no memory for it.
+        if let Some(op) = self.ops.get_mut(index) {
+            op.opens_with(options);
+        }
+        index
+    }
+
+    /// Adds giving a file another path, as [`fs::rename`]. Gives the index of its result.
+    pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> usize {
+        self.add_on_path(PathRequest::rename(from.as_ref(), to.as_ref()))
+    }
+
+    /// Adds the removal of a file, as [`fs::remove_file`]. Gives the index of its result.
+    pub fn remove_file(&mut self, path: impl AsRef<Path>) -> usize {
+        self.add_on_path(PathRequest::remove_file(path.as_ref()))
+    }
+
+    /// Adds the removal of an empty directory, as [`fs::remove_dir`]. Gives the index of its result.
+    pub fn remove_dir(&mut self, path: impl AsRef<Path>) -> usize {
+        self.add_on_path(PathRequest::remove_dir(path.as_ref()))
+    }
+
+    /// Adds the creation of a directory, as [`fs::create_dir`]. Gives the index of its result.
+    pub fn create_dir(&mut self, path: impl AsRef<Path>) -> usize {
+        self.add_on_path(PathRequest::create_dir(path.as_ref()))
+    }
+
+    /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] gives them. Gives the index of its result.
+    pub fn metadata(&mut self, path: impl AsRef<Path>) -> usize {
+        self.add_on_path(PathRequest::metadata(path.as_ref()))
+    }
+
+    fn add_on_path(&mut self, asked: PathRequest) -> usize {
+        let (path, asked) = Asked::path(asked);
+        self.add(&path, asked)
+    }
+
     #[inline]
     fn add(&mut self, file: &File, asked: Asked) -> usize {
         // Once one was refused all are, so that results stay in the order of their operations.
@@ -300,6 +346,7 @@ pub(super) fn with_refused(mut results: Vec<Done>, refused: usize) -> Vec<Done> 
         result: Err(Error::no_memory()),
         buffer: None,
         buffers: Vec::new(),
+        on_path: None,
     }));
     results
 }

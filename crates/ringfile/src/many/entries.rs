@@ -13,7 +13,7 @@ use super::files::Files;
 use super::op::{Asked, Op};
 use crate::driver::{Finished, Request, Target};
 use crate::error::Error;
-use crate::file::File;
+use crate::file::{File, OpenOptions};
 use crate::memory::Held;
 
 const CANCELLED: &str = "it was cancelled";
@@ -122,6 +122,13 @@ impl Entries {
         Token::new(index, generation)
     }
 
+    /// Notes with which options an operation that was just added is to open its file.
+    pub(super) fn opens_with(&mut self, token: Token, options: &OpenOptions) {
+        if let Some(op) = &mut self.list[token.index()].op {
+            op.opens_with(options);
+        }
+    }
+
     #[cold]
     fn grow(&mut self) -> u32 {
         let index = self.list.len() as u32;
@@ -183,10 +190,24 @@ impl Entries {
     /// Takes the result of what has ended first.
     #[inline]
     pub(super) fn take_first(&mut self) -> Option<(u64, Done)> {
+        let (index, _) = self.next_ended()?;
+        self.take(index)
+    }
+
+    /// As [`take_first`](Self::take_first), with the token.
+    pub(super) fn take_first_with_token(&mut self) -> Option<(Token, u64, Done)> {
+        let (index, generation) = self.next_ended()?;
+        let (user_data, done) = self.take(index)?;
+        Some((Token::new(index, generation), user_data, done))
+    }
+
+    /// The operation that has ended first and was not taken, which is to be taken now.
+    #[inline]
+    fn next_ended(&mut self) -> Option<(u32, u32)> {
         while let Some((index, generation)) = self.ended.pop_front() {
             let entry = &self.list[index as usize];
             if entry.generation == generation && entry.op.is_some() {
-                return self.take(index);
+                return Some((index, generation));
             }
         }
         None
@@ -217,7 +238,7 @@ impl Source for Entries {
         if let Some(index) = self.given_back.take() {
             let entry = &mut self.list[index as usize];
             match entry.op.as_mut().filter(|_| entry.cancelled) {
-                Some(op) => op.cancel_begun(CANCELLED),
+                Some(op) => op.cancel_begun(CANCELLED, &self.files),
                 None => return Some(index),
             }
             self.is_over(index);
@@ -250,11 +271,7 @@ impl Source for Entries {
     #[inline]
     fn begun(&mut self, index: u32) -> (&Arc<Target>, &Request, &mut Held) {
         match &mut self.list[index as usize].op {
-            Some(op) => {
-                let target = self.files.get(op.file).target();
-                let (request, held) = op.begun();
-                (target, request, held)
-            }
+            Some(op) => op.begun(&self.files),
             None => unreachable!("an operation is kept until its result was taken"),
         }
     }

@@ -30,6 +30,8 @@ pub(crate) use batch::MOST_IN_FLIGHT;
 use bytes::Bytes;
 
 use crate::error::Result;
+use crate::file::File;
+use crate::fs::Metadata;
 use crate::memory::Buffer;
 
 /// The memory of one operation of a batch or a queue: a pooled buffer, a vector, or shared bytes.
@@ -113,4 +115,32 @@ pub struct Done {
     pub buffer: Option<AnyBuffer>,
     /// The buffers of a vectored operation, their lengths set to what was read; else empty.
     pub buffers: Vec<Buffer>,
+    /// What an operation on a path gave. Boxed, since results of reads and writes are copied with it.
+    on_path: Option<Box<OnPath>>,
+}
+
+/// What an operation on a path gave besides its end.
+#[derive(Debug)]
+enum OnPath {
+    File(File),
+    Metadata(Metadata),
+}
+
+impl Done {
+    /// Takes the file that was opened; `None` for other operations, and where it was not opened. What is not taken is closed
+    /// with the result.
+    pub fn take_file(&mut self) -> Option<File> {
+        match self.on_path.take_if(|given| matches!(**given, OnPath::File(_))).map(|given| *given) {
+            Some(OnPath::File(file)) => Some(file),
+            Some(OnPath::Metadata(_)) | None => None,
+        }
+    }
+
+    /// Takes the metadata that was read; `None` for other operations, and where it was not read.
+    pub fn take_metadata(&mut self) -> Option<Metadata> {
+        match self.on_path.take_if(|given| matches!(**given, OnPath::Metadata(_))).map(|given| *given) {
+            Some(OnPath::Metadata(metadata)) => Some(metadata),
+            Some(OnPath::File(_)) | None => None,
+        }
+    }
 }

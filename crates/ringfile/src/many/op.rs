@@ -4,16 +4,18 @@
 //! never both.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 
 use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use super::files::Files;
-use super::{AnyBuffer, Done};
-use crate::driver::{self, Ended, Finished, Kind, Place, Request};
+use super::{AnyBuffer, Done, OnPath};
+use crate::driver::{Ended, Finished, Kind, Place, Request, Target};
 use crate::error::Error;
 use crate::file::unaligned::Pieces;
-use crate::file::{Advice, AllocateMode, File, RangeSync, check};
+use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync, check};
+use crate::fs::{self, Metadata, PathRequest};
 use crate::memory::{Buffer, Held, IoBuf, IoBufMut};
 
 pub(super) const NONE: u32 = u32::MAX;
@@ -50,6 +52,13 @@ pub(super) struct Asked {
     held: Held,
 }
 
+/// A file that an operation opens.
+pub(super) struct Opening {
+    options: OpenOptions,
+    /// It is open, and not truncated yet, or the operation is over.
+    file: Option<File>,
+}
+
 impl Asked {
     #[inline]
     pub(super) fn read(buffer: AnyBuffer, offset: u64) -> Self {
@@ -81,16 +90,24 @@ impl Asked {
 
     pub(super) fn read_vectored(buffers: Vec<Buffer>, offset: u64) -> Self {
         let want = buffers.iter().map(Buffer::capacity).sum();
-        Self { kind: Kind::ReadVectored, op_flags: 0, offset, want, held: Buffer::hold_many_mut(buffers) }
+        let held = Buffer::hold_many_mut(buffers);
+        Self { kind: Kind::ReadVectored, op_flags: 0, offset, want, held }
     }
 
     pub(super) fn write_vectored(buffers: Vec<Buffer>, offset: u64) -> Self {
         let want = buffers.iter().map(|buffer| buffer.len()).sum();
-        Self { kind: Kind::WriteVectored, op_flags: 0, offset, want, held: Buffer::hold_many(buffers) }
+        let held = Buffer::hold_many(buffers);
+        Self { kind: Kind::WriteVectored, op_flags: 0, offset, want, held }
     }
 
     fn control(kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
         Self { kind, op_flags, offset, want: want as usize, held: Held::None }
+    }
+
+    /// What an operation on paths asks for, and what stands for its file.
+    pub(super) fn path(asked: PathRequest) -> (File, Self) {
+        let PathRequest { path, request, held } = asked;
+        (path, Self { held, ..Self::control(request.kind, request.op_flags, 0, 0) })
     }
 
     pub(super) fn sync_data() -> Self {
@@ -135,17 +152,19 @@ pub(super) struct Op {
 // Two cache lines: more is copied by a call.
 const _: () = assert!(size_of::<Op>() <= 128);
 
-/// What is started in an operation's place: a piece of a direct read that does not fit, or the one read of a group.
+/// What is started in an operation's place: a piece of a direct read that does not fit, the one read of a group, or a step of
+/// opening a file.
 pub(super) struct Detour {
     pub request: Request,
     pub held: Held,
     /// How far a direct read is that does not fit.
     pieces: Pieces,
+    opening: Option<Opening>,
 }
 
 impl Detour {
     pub(super) fn new(request: Request, held: Held) -> Box<Self> {
-        Box::new(Self { request, held, pieces: Pieces::default() })
+        Box::new(Self { request, held, pieces: Pieces::default(), opening: None })
     }
 }
 
@@ -153,15 +172,15 @@ impl Op {
     #[inline]
     pub(super) fn new(file: u32, asked: Asked) -> Self {
         let Asked { kind, op_flags, offset, want, held } = asked;
-        Self {
-            file,
-            request: Request { kind, op_flags, offset, start: 0, want, linked: false },
-            held,
-            stage: Stage::Waiting,
-            next: NONE,
-            detour: None,
-            fell_back: false,
-        }
+        let request = Request { kind, op_flags, offset, start: 0, want, linked: false };
+        Self { file, request, held, stage: Stage::Waiting, next: NONE, detour: None, fell_back: false }
+    }
+
+    /// Notes with which options the operation, which was not begun, is to open its file.
+    pub(super) fn opens_with(&mut self, options: &OpenOptions) {
+        let opening = Some(Opening { options: options.clone(), file: None });
+        let held = std::mem::take(&mut self.held);
+        self.detour = Some(Box::new(Detour { opening, ..*Detour::new(self.request, held) }));
     }
 
     /// Begins the operation; false where it is over without being started.
@@ -170,7 +189,7 @@ impl Op {
         let file = files.get(self.file);
         self.stage = Stage::Begun(At::Nowhere);
         if !self.request.kind.moves_data() {
-            return true;
+            return self.begin_without_data(file);
         }
         if self.request.want == 0 {
             self.end_empty(file);
@@ -185,6 +204,26 @@ impl Op {
                 false
             }
         }
+    }
+
+    /// Begins what moves no data.
+    fn begin_without_data(&mut self, file: &File) -> bool {
+        let (request, held) = match &self.detour {
+            None => (&self.request, &self.held),
+            Some(detour) => (&detour.request, &detour.held),
+        };
+        if !request.kind.names_paths() {
+            return true;
+        }
+        let options = self.opening().map_or(Ok(()), |opening| opening.options.check());
+        let fits =
+            options.map_err(|error| error.on(file.path())).and_then(|()| fs::check(file, request, held));
+        fits.map_err(|error| self.refuse(error)).is_ok()
+    }
+
+    /// The file that is opened, where that is the operation.
+    fn opening(&self) -> Option<&Opening> {
+        self.detour.as_ref()?.opening.as_ref()
     }
 
     /// Ends an operation that moves nothing.
@@ -226,12 +265,17 @@ impl Op {
         if let Stage::Begun(at) = &mut self.stage { std::mem::replace(at, now) } else { At::Nowhere }
     }
 
-    /// What a driver is to start for an operation that was begun, and the memory for it.
+    /// What a driver is to start for an operation that was begun: on which file, and with which memory.
     #[inline]
-    pub(super) fn begun(&mut self) -> (&Request, &mut Held) {
+    pub(super) fn begun<'a>(&'a mut self, files: &'a Files) -> (&'a Arc<Target>, &'a Request, &'a mut Held) {
+        let file = files.get(self.file);
         match &mut self.detour {
-            None => (&self.request, &mut self.held),
-            Some(detour) => (&detour.request, &mut detour.held),
+            None => (file.target(), &self.request, &mut self.held),
+            Some(detour) => {
+                let Detour { request, held, opening, .. } = &mut **detour;
+                let opened = opening.as_ref().and_then(|opening| opening.file.as_ref());
+                (opened.unwrap_or(file).target(), request, held)
+            }
         }
     }
 
@@ -249,6 +293,9 @@ impl Op {
     #[cold]
     fn end_otherwise(&mut self, file: &File, finished: Finished) -> bool {
         let ended = finished.ended;
+        if self.opening().is_some() {
+            return self.end_opening(file, finished);
+        }
         if ended.errno == libc::EINVAL && !self.fell_back && check::falls_back(file, ended) {
             self.fell_back = true;
             self.take_back(finished.held);
@@ -267,6 +314,31 @@ impl Op {
             None => self.stage = Stage::Waiting,
         }
         over.is_some()
+    }
+
+    /// Makes a file of what was opened; one that is to be truncated begins again, for that.
+    fn end_opening(&mut self, path: &File, finished: Finished) -> bool {
+        let Finished { held, ended } = finished;
+        if let Some(detour) = &mut self.detour
+            && let Some(opening) = &mut detour.opening
+            && opening.file.is_none()
+            && ended.errno == 0
+        {
+            match fs::opened(&opening.options, path, held) {
+                Ok(file) => opening.file = Some(file),
+                Err(error) => {
+                    self.refuse(error);
+                    return true;
+                }
+            }
+            if opening.options.truncates() {
+                detour.request = fs::TRUNCATION;
+                self.stage = Stage::Waiting;
+                return false;
+            }
+        }
+        self.end_with(ended);
+        true
     }
 
     /// Takes back the memory of what was not carried out.
@@ -293,7 +365,7 @@ impl Op {
     /// Takes back what could not be carried out.
     #[cold]
     pub(super) fn refuse_with(&mut self, error: Error, files: &Files) {
-        self.take_back_begun();
+        self.take_back_begun(files);
         let error = error.on(files.get(self.file).path());
         let error = match &self.detour {
             Some(detour) => error.after(detour.pieces.done()),
@@ -303,15 +375,15 @@ impl Op {
     }
 
     /// Takes back the memory of what was begun and not started.
-    fn take_back_begun(&mut self) {
-        let held = std::mem::take(self.begun().1);
+    fn take_back_begun(&mut self, files: &Files) {
+        let held = std::mem::take(self.begun(files).2);
         self.take_back(held);
     }
 
     /// Cancels an operation that was begun and not started.
     #[cold]
-    pub(super) fn cancel_begun(&mut self, why: &'static str) {
-        self.take_back_begun();
+    pub(super) fn cancel_begun(&mut self, why: &'static str, files: &Files) {
+        self.take_back_begun(files);
         self.cancel(why);
     }
 
@@ -360,7 +432,13 @@ impl Op {
         if !self.has_failed()
             && let Stage::Over(ended) = self.stage
         {
-            return done(Ok(ended.done), self.held);
+            let Self { held, detour, .. } = self;
+            if detour.is_some() || matches!(held, Held::Paths(_)) {
+                return done_otherwise(ended, held, detour);
+            }
+            // There is nothing to drop, which would be looked for out of line.
+            std::mem::forget(detour);
+            return done(Ok(ended.done), held);
         }
         let file = files.get(self.file);
         self.into_failure(file)
@@ -372,15 +450,7 @@ impl Op {
             Stage::Over(ended) if self.request.kind.moves_data() => {
                 Err(check::failure(file, &self.request, ended))
             }
-            Stage::Over(ended) => {
-                let refused = driver::why_refused(file.target(), ended.errno);
-                let error = refused.unwrap_or_else(|| Error::from_errno(ended.errno, self.what()));
-                let error = match ended.errno {
-                    libc::ECANCELED => check::cancelled(error),
-                    _ => check::explain_sync(file, &self.request, ended.errno, error),
-                };
-                Err(error.on(file.path()))
-            }
+            Stage::Over(ended) => Err(check::why_not_done(file, self.now(), &self.held, ended.errno)),
             Stage::Refused(error) => Err(error),
             Stage::Cancelled(why) => Err(self.unbegun(file).because(why)),
             Stage::Waiting | Stage::Merged | Stage::Begun(_) => Err(self.unbegun(file)),
@@ -391,6 +461,11 @@ impl Op {
     fn unbegun(&self, file: &File) -> Error {
         let error = Error::from_errno(libc::ECANCELED, self.what()).on(file.path());
         if self.request.kind.moves_data() { error.at(self.request.offset) } else { error }
+    }
+
+    /// What was started last.
+    fn now(&self) -> &Request {
+        self.detour.as_ref().map_or(&self.request, |detour| &detour.request)
     }
 
     fn what(&self) -> &'static str {
@@ -411,7 +486,20 @@ fn done(result: Result<usize, Error>, held: Held) -> Done {
         Held::Vec(vec) => (Some(AnyBuffer::Vec(vec)), Vec::new()),
         Held::Bytes(bytes) => (Some(AnyBuffer::Bytes(bytes)), Vec::new()),
         Held::Buffers(buffers) => (None, buffers),
-        Held::None | Held::Vecs(_) | Held::ManyBytes(_) | Held::Other(_) => (None, Vec::new()),
+        Held::None | Held::Vecs(_) | Held::ManyBytes(_) | Held::Other(_) | Held::Paths(_) => {
+            (None, Vec::new())
+        }
     };
-    Done { result, buffer, buffers }
+    Done { result, buffer, buffers, on_path: None }
+}
+
+/// The result of an operation on paths, or of one that was started in pieces.
+#[cold]
+fn done_otherwise(ended: Ended, held: Held, detour: Option<Box<Detour>>) -> Done {
+    let opened = detour.and_then(|detour| detour.opening?.file).map(OnPath::File);
+    let (on_path, held) = match held {
+        held @ Held::Paths(_) => (Metadata::of(held).map(OnPath::Metadata), Held::None),
+        held => (opened, held),
+    };
+    Done { on_path: on_path.map(Box::new), ..done(Ok(ended.done), held) }
 }

@@ -203,10 +203,7 @@ impl Source for Plan {
 
     #[inline]
     fn begun(&mut self, index: u32) -> (&Arc<Target>, &Request, &mut Held) {
-        let op = &mut self.ops[index as usize];
-        let target = self.files.get(op.file).target();
-        let (request, held) = op.begun();
-        (target, request, held)
+        self.ops[index as usize].begun(&self.files)
     }
 
     #[inline]

@@ -4,6 +4,7 @@
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,10 @@ use super::entries::{Entries, Token};
 use super::op::Asked;
 use super::{AnyBuffer, Done};
 use crate::error::{Error, Result};
-use crate::file::{Advice, AllocateMode, File, RangeSync};
+use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync};
+#[cfg(doc)]
+use crate::fs;
+use crate::fs::PathRequest;
 use crate::memory::Buffer;
 
 /// Operations that are added, submitted together, and collected as they end.
@@ -166,6 +170,61 @@ impl Queue {
         self.add(file, Asked::advise(offset, len, advice), user_data)
     }
 
+    /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] gives it; dropping the result closes it.
+    ///
+    /// An operation on paths allocates a few hundred bytes for them.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("data.bin");
+    /// # std::fs::write(&path, b"content")?;
+    /// use ringfile::{OpenOptions, Queue};
+    /// let mut queue = Queue::new();
+    /// let opening = queue.open(&path, OpenOptions::new().read(true), 0);
+    /// let mut opened = queue.wait_by(opening)?;
+    /// let file = opened.take_file().ok_or_else(|| opened.result.unwrap_err())?;
+    /// let reading = queue.read(&file, Vec::with_capacity(100), 0, 0);
+    /// assert_eq!(queue.wait_by(reading)?.result?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn open(&mut self, path: impl AsRef<Path>, options: &OpenOptions, user_data: u64) -> Token {
+        let token = self.add_on_path(PathRequest::open(path.as_ref(), options), user_data);
+        self.entries.opens_with(token, options);
+        token
+    }
+
+    /// Adds giving a file another path, as [`fs::rename`].
+    pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>, user_data: u64) -> Token {
+        self.add_on_path(PathRequest::rename(from.as_ref(), to.as_ref()), user_data)
+    }
+
+    /// Adds the removal of a file, as [`fs::remove_file`].
+    pub fn remove_file(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
+        self.add_on_path(PathRequest::remove_file(path.as_ref()), user_data)
+    }
+
+    /// Adds the removal of an empty directory, as [`fs::remove_dir`].
+    pub fn remove_dir(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
+        self.add_on_path(PathRequest::remove_dir(path.as_ref()), user_data)
+    }
+
+    /// Adds the creation of a directory, as [`fs::create_dir`].
+    pub fn create_dir(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
+        self.add_on_path(PathRequest::create_dir(path.as_ref()), user_data)
+    }
+
+    /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] gives them.
+    pub fn metadata(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
+        self.add_on_path(PathRequest::metadata(path.as_ref()), user_data)
+    }
+
+    fn add_on_path(&mut self, asked: PathRequest, user_data: u64) -> Token {
+        let (path, asked) = Asked::path(asked);
+        self.add(&path, asked, user_data)
+    }
+
     #[inline]
     fn add(&mut self, file: &File, asked: Asked, user_data: u64) -> Token {
         self.entries.add(file, asked, user_data)
@@ -229,6 +288,16 @@ impl Queue {
     pub fn take(&mut self) -> Option<(u64, Done)> {
         let entries = &mut self.entries;
         let taken = entries.take_first();
+        if entries.done == 0 {
+            self.tell();
+        }
+        taken
+    }
+
+    /// As [`take`](Self::take), with the token that the operation had.
+    pub fn take_with_token(&mut self) -> Option<(Token, u64, Done)> {
+        let entries = &mut self.entries;
+        let taken = entries.take_first_with_token();
         if entries.done == 0 {
             self.tell();
         }

@@ -9,6 +9,7 @@ use std::any::Any;
 use bytes::Bytes;
 
 use super::buffer::Buffer;
+use super::paths::Paths;
 use super::region::Region;
 
 /// A buffer or several, of any type, with the type put aside.
@@ -32,6 +33,8 @@ pub enum Held {
     ManyBytes(Vec<Bytes>),
     /// Anything else, boxed.
     Other(Box<Other>),
+    /// Paths. They are no data, so there are no parts.
+    Paths(Box<Paths>),
 }
 
 const _: () = assert!(size_of::<Held>() <= 40);
@@ -124,7 +127,7 @@ impl Held {
     #[inline]
     pub(crate) fn count(&self) -> usize {
         match self {
-            Held::None => 0,
+            Held::None | Held::Paths(_) => 0,
             Held::Pooled(_) | Held::Vec(_) | Held::Bytes(_) => 1,
             Held::Buffers(buffers) => buffers.len(),
             Held::Vecs(vecs) => vecs.len(),
@@ -137,7 +140,7 @@ impl Held {
     #[inline]
     pub(crate) fn part(&self, at: usize) -> Option<Part<'_>> {
         match self {
-            Held::None => None,
+            Held::None | Held::Paths(_) => None,
             Held::Pooled(buffer) => (at == 0).then(|| of_buffer(buffer)),
             Held::Vec(vec) => (at == 0).then(|| of_vec(vec)),
             Held::Buffers(buffers) => buffers.get(at).map(of_buffer),
@@ -210,7 +213,7 @@ impl Held {
             let len = left.min(capacity);
             left -= len;
             match self {
-                Held::None | Held::Bytes(_) | Held::ManyBytes(_) => {}
+                Held::None | Held::Bytes(_) | Held::ManyBytes(_) | Held::Paths(_) => {}
                 Held::Pooled(buffer) => buffer.set_len(len),
                 Held::Buffers(buffers) => buffers[at].set_len(len),
                 // SAFETY: `len` is at most the capacity, and initialised, says the caller.

@@ -40,6 +40,7 @@ mod lend;
 mod locks;
 mod mapping;
 mod metrics;
+mod paths;
 mod pool;
 mod region;
 mod regions;
@@ -63,6 +64,7 @@ pub use self::waiters::GetBuffer;
 
 pub(crate) use self::class::LARGEST;
 pub(crate) use self::held::Part;
+pub(crate) use self::paths::Paths;
 pub(crate) use self::pool::reserve;
 pub(crate) use self::region::{Region, Registration};
 pub(crate) use self::regions::KnownRegions;

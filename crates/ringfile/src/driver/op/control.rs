@@ -25,6 +25,7 @@ pub(super) fn fill(request: &Request, sqe: &mut Sqe) {
             Err(_) => sqe.addr = request.want as u64,
         },
         Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored => {}
+        Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => {}
     }
 }
 
@@ -46,7 +47,15 @@ pub(super) fn call(target: &Target, request: &Request) -> Result<(), i32> {
             Kind::Allocate => libc::fallocate(fd, flags, offset, want),
             Kind::Truncate => libc::ftruncate(fd, offset),
             Kind::Advise => return errno(libc::posix_fadvise(fd, offset, want, flags)),
-            Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored => return Err(libc::EINVAL),
+            Kind::Read
+            | Kind::Write
+            | Kind::ReadVectored
+            | Kind::WriteVectored
+            | Kind::Open
+            | Kind::Rename
+            | Kind::Remove
+            | Kind::CreateDir
+            | Kind::Stat => return Err(libc::EINVAL),
         }
     };
     if answer < 0 { Err(last_errno()) } else { Ok(()) }

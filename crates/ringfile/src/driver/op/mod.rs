@@ -4,6 +4,7 @@
 //! has a wildcard, so that a new operation does not compile before every place handles it.
 
 mod control;
+mod path;
 pub(super) mod plain;
 mod progress;
 mod transfer;
@@ -15,6 +16,7 @@ use super::target::Target;
 use crate::memory::Held;
 use crate::ring::Sqe;
 
+pub(super) use path::keep_opened;
 pub(super) use progress::{Progress, Rules, Step};
 pub(crate) use transfer::MOST_AT_ONCE;
 pub(super) use transfer::Parts;
@@ -36,6 +38,14 @@ pub(crate) enum Kind {
     Truncate,
     /// `op_flags`: the advice; `want`: the length.
     Advise,
+    /// `op_flags`: `O_…`.
+    Open,
+    Rename,
+    /// `op_flags`: `AT_REMOVEDIR` or 0.
+    Remove,
+    CreateDir,
+    /// Reads the metadata.
+    Stat,
 }
 
 impl Kind {
@@ -49,7 +59,12 @@ impl Kind {
             | Self::SyncRange
             | Self::Allocate
             | Self::Truncate
-            | Self::Advise => false,
+            | Self::Advise
+            | Self::Open
+            | Self::Rename
+            | Self::Remove
+            | Self::CreateDir
+            | Self::Stat => false,
         }
     }
 
@@ -59,6 +74,27 @@ impl Kind {
             Self::Write | Self::WriteVectored => true,
             Self::Read
             | Self::ReadVectored
+            | Self::Sync
+            | Self::SyncRange
+            | Self::Allocate
+            | Self::Truncate
+            | Self::Advise
+            | Self::Open
+            | Self::Rename
+            | Self::Remove
+            | Self::CreateDir
+            | Self::Stat => false,
+        }
+    }
+
+    /// Whether it names paths, and no open file.
+    pub(crate) fn names_paths(self) -> bool {
+        match self {
+            Self::Open | Self::Rename | Self::Remove | Self::CreateDir | Self::Stat => true,
+            Self::Read
+            | Self::Write
+            | Self::ReadVectored
+            | Self::WriteVectored
             | Self::Sync
             | Self::SyncRange
             | Self::Allocate
@@ -84,6 +120,11 @@ impl Kind {
             Self::Allocate => op::IORING_OP_FALLOCATE,
             Self::Truncate => op::IORING_OP_FTRUNCATE,
             Self::Advise => op::IORING_OP_FADVISE,
+            Self::Open => op::IORING_OP_OPENAT,
+            Self::Rename => op::IORING_OP_RENAMEAT,
+            Self::Remove => op::IORING_OP_UNLINKAT,
+            Self::CreateDir => op::IORING_OP_MKDIRAT,
+            Self::Stat => op::IORING_OP_STATX,
         };
         code as u8
     }
@@ -99,6 +140,12 @@ impl Kind {
             Self::Allocate => "allocating",
             Self::Truncate => "setting the size",
             Self::Advise => "advising",
+            Self::Open => "opening",
+            Self::Rename => "renaming",
+            Self::Remove if op_flags == 0 => "removing",
+            Self::Remove => "removing the directory",
+            Self::CreateDir => "making the directory",
+            Self::Stat => "reading the metadata",
         }
     }
 }
@@ -127,7 +174,16 @@ impl Request {
         match self.kind {
             Kind::Sync | Kind::SyncRange => true,
             Kind::Write | Kind::WriteVectored => self.op_flags & RWF_DSYNC != 0,
-            Kind::Read | Kind::ReadVectored | Kind::Allocate | Kind::Truncate | Kind::Advise => false,
+            Kind::Read
+            | Kind::ReadVectored
+            | Kind::Allocate
+            | Kind::Truncate
+            | Kind::Advise
+            | Kind::Open
+            | Kind::Rename
+            | Kind::Remove
+            | Kind::CreateDir
+            | Kind::Stat => false,
         }
     }
 }
@@ -163,11 +219,22 @@ pub(super) fn fill<'a>(
             control::fill(request, sqe);
             false
         }
+        Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => {
+            path::fill(request, held, sqe);
+            false
+        }
     }
 }
 
-/// One plain call for what comes of the operation from byte `began` on: the bytes that it moved, or the errno.
-fn call(target: &Target, request: &Request, held: &Held, began: usize, nowait: u32) -> Result<usize, i32> {
+/// One plain call for what comes of the operation from byte `began` on: what the ring would answer, so the bytes that it
+/// moved, or the descriptor that it opened; or the errno.
+fn call(
+    target: &Target,
+    request: &Request,
+    held: &mut Held,
+    began: usize,
+    nowait: u32,
+) -> Result<usize, i32> {
     match request.kind {
         Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored => {
             transfer::call(target, request, held, began, nowait)
@@ -175,6 +242,7 @@ fn call(target: &Target, request: &Request, held: &Held, began: usize, nowait: u
         Kind::Sync | Kind::SyncRange | Kind::Allocate | Kind::Truncate | Kind::Advise => {
             control::call(target, request).map(|()| 0)
         }
+        Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => path::call(request, held),
     }
 }
 

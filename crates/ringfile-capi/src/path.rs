@@ -1,0 +1,287 @@
+//! Operations on paths, in queues: opening, renaming, removing, creating directories, reading metadata.
+//!
+//! What an operation gives besides a number is written where its result is taken, so never to memory that the caller may
+//! have given up: a queue that is freed writes nothing.
+
+use std::ffi::{c_char, c_int};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ringfile::fs::Metadata;
+use ringfile::{Done, Queue, Token};
+
+use crate::error::{Fault, Result, done};
+use crate::file::{self, ringfile_file, ringfile_open_options};
+use crate::io::number_or_errno;
+use crate::local::{self, Own, Room};
+use crate::queue::ringfile_queue;
+use crate::raw::{self, Growing};
+
+/// What the file system knows of a file. Filled by ringfile_queue_statx. Times are nanoseconds since 1970, INT64_MIN where the
+/// file system does not tell.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ringfile_metadata {
+    /// sizeof(ringfile_metadata), set by the caller.
+    pub size: usize,
+    /// The size of the file in bytes.
+    pub length: u64,
+    /// Storage that it takes, in bytes.
+    pub allocated: u64,
+    /// Its number, unique within the file system.
+    pub inode: u64,
+    /// The file system, as st_dev.
+    pub device: u64,
+    /// What it is and its permissions, as st_mode.
+    pub mode: u32,
+    /// How many paths the file has.
+    pub links: u32,
+    /// Its owner.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// The last access.
+    pub accessed: i64,
+    /// The last change of its content.
+    pub modified: i64,
+    /// The last change of its content or metadata.
+    pub changed: i64,
+    /// When it was created.
+    pub created: i64,
+    /// What offsets and lengths of direct I/O are to be multiples of; 0 where the kernel or the file system does not tell, and
+    /// where the file can't do direct I/O.
+    pub direct_bytes: u32,
+    /// What addresses of direct I/O are to be multiples of; 0 as above.
+    pub direct_memory: u32,
+}
+
+// SAFETY: integers alone, with the size first.
+unsafe impl Growing for ringfile_metadata {}
+
+/// Nanoseconds since 1970; those beyond 292 years from then are the last that fit.
+fn nanoseconds(time: SystemTime) -> i64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(-i64::MAX, |before| -before),
+    }
+}
+
+fn record(metadata: &Metadata) -> ringfile_metadata {
+    let (bytes, memory) =
+        metadata.direct.map_or((0, 0), |direct| (direct.bytes as u32, direct.memory as u32));
+    ringfile_metadata {
+        size: 0,
+        length: metadata.size,
+        allocated: metadata.allocated,
+        inode: metadata.inode,
+        device: metadata.device,
+        mode: metadata.mode,
+        links: metadata.links,
+        uid: metadata.uid,
+        gid: metadata.gid,
+        accessed: nanoseconds(metadata.accessed),
+        modified: nanoseconds(metadata.modified),
+        changed: nanoseconds(metadata.changed),
+        created: metadata.created.map_or(i64::MIN, nanoseconds),
+        direct_bytes: bytes,
+        direct_memory: memory,
+    }
+}
+
+/// Takes the result of the operation that has ended first: its `user_data`, and as [`deliver`].
+///
+/// # Safety
+/// As [`deliver`], for each operation of the queue.
+#[inline]
+pub(crate) unsafe fn take(own: &mut Own) -> Option<(u64, i64)> {
+    if own.rooms.is_empty() {
+        return own.queue.take().map(|(user_data, done)| (user_data, number_or_errno(done)));
+    }
+    let (token, user_data, done) = own.queue.take_with_token()?;
+    // SAFETY: as the caller says.
+    Some((user_data, unsafe { deliver(own, token, done) }))
+}
+
+/// Writes what an operation gave to where its caller wants it, and gives the number of its result, or the negative errno.
+///
+/// # Safety
+/// The room that was named for the operation may be written to.
+#[inline]
+pub(crate) unsafe fn deliver(own: &mut Own, token: Token, done: Done) -> i64 {
+    if own.rooms.is_empty() {
+        return number_or_errno(done);
+    }
+    // SAFETY: as the caller says.
+    unsafe { deliver_to_room(own.rooms.remove(&token.to_u64()), done) }
+}
+
+/// As [`deliver`].
+///
+/// # Safety
+/// As [`deliver`].
+#[cold]
+unsafe fn deliver_to_room(room: Option<Room>, mut done: Done) -> i64 {
+    let written = match (room, done.take_file(), done.take_metadata()) {
+        (Some(Room::File(to)), Some(opened), _) => file::add(opened).and_then(|handle| {
+            // SAFETY: as the caller says.
+            unsafe { raw::put(to, handle, "where the file is to go") }
+        }),
+        (Some(Room::Metadata(to)), _, Some(metadata)) => {
+            // SAFETY: as the caller says.
+            unsafe { raw::give(to, &record(&metadata), "ringfile_metadata") }
+        }
+        (Some(_) | None, _, _) => Ok(()),
+    };
+    match written {
+        Ok(()) => number_or_errno(done),
+        Err(fault) => fault.note(),
+    }
+}
+
+/// Adds an operation on a path, and writes its token to where that is wanted.
+///
+/// # Safety
+/// `path` is null or a text that ends with 0; `token` is null, or may be written to.
+unsafe fn add(
+    queue: *mut ringfile_queue,
+    path: *const c_char,
+    token: *mut u64,
+    room: Option<Room>,
+    add: impl FnOnce(&mut Queue, &Path) -> Result<Token>,
+) -> c_int {
+    done(|| {
+        // SAFETY: as the caller says.
+        let path = unsafe { raw::path(path) }?;
+        let added = local::with_rooms(queue, |own| {
+            let added = add(&mut own.queue, path)?.to_u64();
+            if let Some(room) = room {
+                own.rooms.insert(added, room);
+            }
+            Ok(added)
+        })?;
+        if !token.is_null() {
+            // SAFETY: it may be written to, says the caller.
+            unsafe { token.write(added) };
+        }
+        Ok(())
+    })
+}
+
+/// Adds the opening of a file, as ringfile_open, which does not block this thread: the kernel or a worker looks the path up, and
+/// cuts the file where RINGFILE_TRUNCATE says so. Where the result is 0, `*file` gets the handle at the moment at which the
+/// result is taken; it is not touched before, nor where the queue is freed, which closes the file.
+///
+/// `user_data` and `token` as ringfile_queue_read. A relative path begins at the working directory of the moment at which the
+/// operation is carried out. The path and the options are read here, and may go when this returns. Allocates a few hundred
+/// bytes. The queue's own thread; does not block. Errors of open(2) are the operation's result.
+///
+/// Pointers: `path` is a text that ends with 0; `options` points to one whose size is set; `file` points to where the handle is
+/// to go, until the result was taken; `token` is NULL or points to where the token is to go.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_open_file(
+    queue: *mut ringfile_queue,
+    path: *const c_char,
+    options: *const ringfile_open_options,
+    file: *mut *mut ringfile_file,
+    user_data: u64,
+    token: *mut u64,
+) -> c_int {
+    let open = |queue: &mut Queue, path: &Path| {
+        if file.is_null() {
+            return Err(Fault::null("where the file is to go"));
+        }
+        // SAFETY: as the header says.
+        let given = unsafe { raw::options(options, "ringfile_open_options") }?;
+        Ok(queue.open(path, &file::open_options(&given)?, user_data))
+    };
+    // SAFETY: as the header says.
+    unsafe { add(queue, path, token, Some(Room::File(file)), open) }
+}
+
+/// Adds giving a file or a directory another path (rename(2)), which replaces a file that is there. In all else as
+/// ringfile_queue_unlink.
+///
+/// Pointers: `from` and `to` are texts that end with 0; `token` as ringfile_queue_unlink.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_rename(
+    queue: *mut ringfile_queue,
+    from: *const c_char,
+    to: *const c_char,
+    user_data: u64,
+    token: *mut u64,
+) -> c_int {
+    // SAFETY: as the header says.
+    let rename =
+        |queue: &mut Queue, from: &Path| Ok(queue.rename(from, unsafe { raw::path(to) }?, user_data));
+    // SAFETY: as the header says.
+    unsafe { add(queue, from, token, None, rename) }
+}
+
+/// Adds the removal of a file (unlink(2)). The result is 0, or a negative errno. Another thread carries it out, so that the blocks
+/// of a large file are given back without blocking this one; those of a file that is open somewhere, by whoever closes it last.
+///
+/// `user_data` and `token` as ringfile_queue_read. A relative path begins at the working directory of the moment at which the
+/// operation is carried out. The path is read here, and may go when this returns. Allocates a few hundred bytes. The
+/// queue's own thread; does not block.
+///
+/// Pointers: `path` is a text that ends with 0; `token` is NULL or points to where the token is to go.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_unlink(
+    queue: *mut ringfile_queue,
+    path: *const c_char,
+    user_data: u64,
+    token: *mut u64,
+) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { add(queue, path, token, None, |queue, path| Ok(queue.remove_file(path, user_data))) }
+}
+
+/// Adds the removal of an empty directory (rmdir(2)); in all else as ringfile_queue_unlink.
+///
+/// Pointers: as ringfile_queue_unlink.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_rmdir(
+    queue: *mut ringfile_queue,
+    path: *const c_char,
+    user_data: u64,
+    token: *mut u64,
+) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { add(queue, path, token, None, |queue, path| Ok(queue.remove_dir(path, user_data))) }
+}
+
+/// Adds the creation of a directory (mkdir(2), with mode 0777 less the umask); in all else as ringfile_queue_unlink.
+///
+/// Pointers: as ringfile_queue_unlink.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_mkdir(
+    queue: *mut ringfile_queue,
+    path: *const c_char,
+    user_data: u64,
+    token: *mut u64,
+) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { add(queue, path, token, None, |queue, path| Ok(queue.create_dir(path, user_data))) }
+}
+
+/// Adds the reading of what the file system knows of a path (statx(2)), following symbolic links. Where the result is 0,
+/// `*metadata` is filled at the moment at which the result is taken; it is not touched before, nor where the queue is freed.
+/// In all else as ringfile_queue_unlink.
+///
+/// Pointers: `metadata` points to one whose size is set, until the result was taken; all else as ringfile_queue_unlink.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_statx(
+    queue: *mut ringfile_queue,
+    path: *const c_char,
+    metadata: *mut ringfile_metadata,
+    user_data: u64,
+    token: *mut u64,
+) -> c_int {
+    let stat = |queue: &mut Queue, path: &Path| {
+        // SAFETY: as the header says.
+        unsafe { raw::room(metadata, "ringfile_metadata") }?;
+        Ok(queue.metadata(path, user_data))
+    };
+    // SAFETY: as the header says.
+    unsafe { add(queue, path, token, Some(Room::Metadata(metadata)), stat) }
+}

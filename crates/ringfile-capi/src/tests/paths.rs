@@ -1,0 +1,138 @@
+//! Operations on paths in queues: what comes where, and when.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use super::*;
+use crate::batch::ringfile_result;
+use crate::file::*;
+use crate::path::*;
+use crate::queue::*;
+
+fn queue() -> *mut ringfile_queue {
+    let mut queue = ptr::null_mut();
+    // SAFETY: a pointer to what is here.
+    well(unsafe { ringfile_queue_create(8, &mut queue) });
+    queue
+}
+
+fn text(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+fn metadata() -> ringfile_metadata {
+    // SAFETY: integers alone.
+    let empty: ringfile_metadata = unsafe { std::mem::zeroed() };
+    ringfile_metadata { size: size_of::<ringfile_metadata>(), ..empty }
+}
+
+/// A folder with a file of one page.
+fn folder() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, content(1)).unwrap();
+    (folder, path)
+}
+
+#[test]
+fn paths_are_opened_renamed_removed_and_looked_at() {
+    let (folder, path) = folder();
+    let (queue, mut token) = (queue(), 0);
+    let [data, moved, directory] =
+        [path.clone(), folder.path().join("moved"), folder.path().join("directory")];
+    let expected = std::fs::metadata(&path).unwrap();
+    let (mut file, mut known) = (ptr::null_mut(), metadata());
+    let open_options = options(RINGFILE_READ | RINGFILE_WRITE, ring());
+    // SAFETY: all that is pointed to stays until the results were taken.
+    unsafe {
+        well(ringfile_queue_open_file(queue, text(&data).as_ptr(), &open_options, &mut file, 1, &mut token));
+        assert!(file.is_null(), "nothing was begun");
+        assert_eq!(ringfile_queue_wait_for(queue, token), 0);
+        let mut page = vec![0; PAGE];
+        assert_eq!(crate::io::ringfile_read(file, page.as_mut_ptr().cast(), PAGE, 0), PAGE as i64);
+        assert!(is_page(&page, 0));
+        well(ringfile_close(file));
+
+        let mut results = [ringfile_result { user_data: 0, result: 1 }; 4];
+        well(ringfile_queue_statx(queue, text(&data).as_ptr(), &mut known, 2, ptr::null_mut()));
+        well(ringfile_queue_mkdir(queue, text(&directory).as_ptr(), 3, ptr::null_mut()));
+        well(ringfile_queue_statx(queue, text(&moved).as_ptr(), &mut known, 4, ptr::null_mut()));
+        assert_eq!(ringfile_queue_wait(queue, results.as_mut_ptr(), 4, 3, -1), 3);
+        results[..3].sort_by_key(|result| result.user_data);
+        let results = results.map(|result| (result.user_data, result.result));
+        assert_eq!(results[..3], [(2, 0), (3, 0), (4, -i64::from(libc::ENOENT))]);
+        assert_eq!((known.length, known.inode, known.mode), (PAGE as u64, expected.ino(), expected.mode()));
+        assert_eq!(known.modified, expected.mtime() * 1_000_000_000 + expected.mtime_nsec());
+
+        well(ringfile_queue_rename(queue, text(&data).as_ptr(), text(&moved).as_ptr(), 0, &mut token));
+        assert_eq!(ringfile_queue_wait_for(queue, token), 0);
+        assert!(moved.exists() && !data.exists());
+        well(ringfile_queue_rmdir(queue, text(&directory).as_ptr(), 0, &mut token));
+        assert_eq!(ringfile_queue_wait_for(queue, token), 0);
+        well(ringfile_queue_unlink(queue, text(&moved).as_ptr(), 0, &mut token));
+        assert_eq!(ringfile_queue_wait_for(queue, token), 0);
+        well(ringfile_queue_unlink(queue, text(&moved).as_ptr(), 0, &mut token));
+        fails(ringfile_queue_wait_for(queue, token), libc::ENOENT, "removing");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    well(ringfile_queue_free(queue));
+}
+
+#[test]
+fn bad_arguments_of_operations_on_paths_are_errors() {
+    let (_folder, path) = folder();
+    let (queue, mut file, mut unsized_metadata) = (queue(), ptr::null_mut(), metadata());
+    unsized_metadata.size = 0;
+    let (path, none, no_token) = (text(&path), ptr::null(), ptr::null_mut());
+    let (good, bad) = (options(RINGFILE_READ, 0), options(1 << 30, 0));
+    // SAFETY: all that is pointed to is here, but for what is null.
+    unsafe {
+        fails(ringfile_queue_unlink(queue, none, 0, no_token), libc::EFAULT, "NULL");
+        fails(ringfile_queue_rename(queue, path.as_ptr(), none, 0, no_token), libc::EFAULT, "NULL");
+        let no_file = ptr::null_mut();
+        fails(
+            ringfile_queue_open_file(queue, path.as_ptr(), &good, no_file, 0, no_token),
+            libc::EFAULT,
+            "file",
+        );
+        fails(
+            ringfile_queue_open_file(queue, path.as_ptr(), &bad, &mut file, 0, no_token),
+            libc::EINVAL,
+            "flags",
+        );
+        let no_metadata = ptr::null_mut();
+        fails(ringfile_queue_statx(queue, path.as_ptr(), no_metadata, 0, no_token), libc::EFAULT, "NULL");
+        fails(
+            ringfile_queue_statx(queue, path.as_ptr(), &mut unsized_metadata, 0, no_token),
+            libc::EINVAL,
+            "sizeof",
+        );
+        fails(ringfile_queue_mkdir(ptr::null_mut(), path.as_ptr(), 0, no_token), libc::EBADF, "NULL");
+    }
+    assert_eq!(ringfile_queue_open(queue), 0, "none was added");
+    well(ringfile_queue_free(queue));
+}
+
+#[test]
+fn a_queue_that_is_freed_closes_what_it_has_opened_and_writes_nothing() {
+    let (_folder, path) = folder();
+    let descriptors = || {
+        let names = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        names.filter(|name| std::fs::read_link(name.path()).is_ok_and(|target| target == path)).count()
+    };
+    let (queue, mut files, mut known) = (queue(), [ptr::null_mut(); 8], metadata());
+    let good = options(RINGFILE_READ, 0);
+    // SAFETY: all that is pointed to stays until the queue is freed.
+    unsafe {
+        for file in &mut files {
+            well(ringfile_queue_open_file(queue, text(&path).as_ptr(), &good, file, 0, ptr::null_mut()));
+        }
+        well(ringfile_queue_statx(queue, text(&path).as_ptr(), &mut known, 0, ptr::null_mut()));
+        assert_eq!(ringfile_queue_wait(queue, ptr::null_mut(), 0, 9, -1), 0);
+    }
+    well(ringfile_queue_submit(queue));
+    well(ringfile_queue_free(queue));
+    assert_eq!(descriptors(), 0);
+    assert!(files.iter().all(|file| file.is_null()) && known.length == 0);
+}

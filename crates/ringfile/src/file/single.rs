@@ -1,0 +1,67 @@
+//! One operation of a task that moves no data, from its first poll to its end.
+//!
+//! What always holds: what the operation gives to the kernel is here before it starts and after it has ended, and in between
+//! the driver's, also where this is dropped.
+
+use std::task::{Context, Poll, ready};
+
+use super::{File, check};
+use crate::driver::{self, Ended, Kept, Lend, RemoteOperation, Request, Started, SubmitHint, Ticket};
+use crate::error::Result;
+use crate::memory::Held;
+
+/// See the module. Dropping it cancels the operation where the kernel still can.
+pub(crate) struct Single {
+    request: Request,
+    held: Kept,
+    stage: Stage,
+}
+
+enum Stage {
+    Start,
+    Running(Ticket),
+    Elsewhere(RemoteOperation),
+    Ended,
+}
+
+impl Single {
+    pub(crate) fn new(request: Request, held: Held) -> Self {
+        let held = Kept::new(held, request.kind.is_read());
+        Self { request, held, stage: Stage::Start }
+    }
+
+    /// Starts the operation on `file`, or goes on with it; gives what it held. One that is polled after it has ended does
+    /// nothing.
+    pub(crate) fn poll(&mut self, file: &File, context: &mut Context<'_>) -> Poll<Result<Held>> {
+        let ended = match &mut self.stage {
+            Stage::Start => return self.begin(file, context),
+            Stage::Running(ticket) => ready!(ticket.poll(context, &mut self.held)),
+            Stage::Elsewhere(operation) => ready!(operation.poll(context, &mut self.held)),
+            Stage::Ended => return Poll::Pending,
+        };
+        self.end(file, ended)
+    }
+
+    fn begin(&mut self, file: &File, context: &mut Context<'_>) -> Poll<Result<Held>> {
+        match driver::start(&file.0.target, &self.request, &mut self.held, context, SubmitHint::ONE) {
+            Ok(Started::Queued(place)) => self.stage = Stage::Running(Ticket::new(place)),
+            Ok(Started::Elsewhere(operation)) => self.stage = Stage::Elsewhere(operation),
+            Ok(Started::Yield) => context.waker().wake_by_ref(),
+            Ok(Started::Done(ended)) => return self.end(file, ended),
+            Err(error) => {
+                self.stage = Stage::Ended;
+                return Poll::Ready(Err(error.on(file.path())));
+            }
+        }
+        Poll::Pending
+    }
+
+    fn end(&mut self, file: &File, ended: Ended) -> Poll<Result<Held>> {
+        self.stage = Stage::Ended;
+        let held = self.held.lend();
+        Poll::Ready(match ended.errno {
+            0 => Ok(held),
+            errno => Err(check::why_not_done(file, &self.request, &held, errno)),
+        })
+    }
+}

@@ -1,0 +1,173 @@
+//! What the file system knows of a file: the kernel's record in the library's words. Pure.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use linux_raw_sys::general::{STATX_BTIME, STATX_DIOALIGN};
+
+use crate::file::Alignment;
+use crate::memory::Held;
+
+/// What is at a path.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum FileType {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link. [`metadata`](super::metadata) follows them.
+    Symlink,
+    /// A block device.
+    BlockDevice,
+    /// A character device.
+    CharacterDevice,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// What the file system says is none of these.
+    Unknown,
+}
+
+impl FileType {
+    fn of(mode: u32) -> Self {
+        match mode & libc::S_IFMT {
+            libc::S_IFREG => Self::File,
+            libc::S_IFDIR => Self::Directory,
+            libc::S_IFLNK => Self::Symlink,
+            libc::S_IFBLK => Self::BlockDevice,
+            libc::S_IFCHR => Self::CharacterDevice,
+            libc::S_IFIFO => Self::Fifo,
+            libc::S_IFSOCK => Self::Socket,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// What the file system knows of a file, as [`metadata`](super::metadata) gives it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Metadata {
+    /// In bytes; 0 for devices.
+    pub size: u64,
+    /// What it is.
+    pub file_type: FileType,
+    /// The `st_mode` of `stat(2)`: what it is, and in the lowest 12 bits (`0o7777`) the permissions.
+    pub mode: u32,
+    /// How many paths the file has.
+    pub links: u32,
+    /// Who owns it: the user's number.
+    pub uid: u32,
+    /// The group's number.
+    pub gid: u32,
+    /// Its number, unique within the file system.
+    pub inode: u64,
+    /// The file system, as the `st_dev` of `stat(2)`.
+    pub device: u64,
+    /// Storage that it takes, in bytes: less than the size where there are holes.
+    pub allocated: u64,
+    /// The last access, where the file system keeps it.
+    pub accessed: SystemTime,
+    /// The last change of its content, in the file system's resolution, nanoseconds at best.
+    pub modified: SystemTime,
+    /// The last change of its content or metadata.
+    pub changed: SystemTime,
+    /// When it was created, where the file system tells.
+    pub created: Option<SystemTime>,
+    /// What direct I/O on it must be a multiple of. `None` where the kernel (before Linux 6.1) or the file system does not
+    /// tell, and where the file can't do direct I/O.
+    pub direct: Option<Alignment>,
+}
+
+impl Metadata {
+    /// Of what an operation has left; nothing where it was another one.
+    pub(crate) fn of(held: Held) -> Option<Self> {
+        let Held::Paths(mut paths) = held else { return None };
+        paths.take_stat().map(|stat| Self::new(&stat))
+    }
+
+    fn new(stat: &libc::statx) -> Self {
+        let mode = u32::from(stat.stx_mode);
+        let tells = |what| stat.stx_mask & what != 0;
+        let does_direct = tells(STATX_DIOALIGN) && stat.stx_dio_offset_align != 0;
+        Self {
+            size: stat.stx_size,
+            file_type: FileType::of(mode),
+            mode,
+            links: stat.stx_nlink,
+            uid: stat.stx_uid,
+            gid: stat.stx_gid,
+            inode: stat.stx_ino,
+            device: libc::makedev(stat.stx_dev_major, stat.stx_dev_minor),
+            allocated: stat.stx_blocks.saturating_mul(512),
+            accessed: time(&stat.stx_atime),
+            modified: time(&stat.stx_mtime),
+            changed: time(&stat.stx_ctime),
+            created: tells(STATX_BTIME).then(|| time(&stat.stx_btime)),
+            direct: does_direct.then_some(Alignment {
+                bytes: stat.stx_dio_offset_align as usize,
+                memory: stat.stx_dio_mem_align as usize,
+            }),
+        }
+    }
+}
+
+/// Nanoseconds count forward, also from a second before 1970. A time that the clock does not reach is its beginning.
+fn time(time: &libc::statx_timestamp) -> SystemTime {
+    let seconds = Duration::from_secs(time.tv_sec.unsigned_abs());
+    let whole =
+        if time.tv_sec < 0 { UNIX_EPOCH.checked_sub(seconds) } else { UNIX_EPOCH.checked_add(seconds) };
+    let exact = whole.and_then(|whole| whole.checked_add(Duration::from_nanos(time.tv_nsec.into())));
+    exact.unwrap_or(UNIX_EPOCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> libc::statx {
+        let paths = crate::memory::Paths::new(std::path::Path::new("x")).unwrap();
+        paths.with_stat().take_stat().unwrap()
+    }
+
+    #[test]
+    fn every_field_comes_over_in_its_unit() {
+        let mut stat = record();
+        stat.stx_mask = STATX_BTIME | STATX_DIOALIGN;
+        (stat.stx_size, stat.stx_blocks, stat.stx_ino) = (5000, 16, 42);
+        stat.stx_mode = (libc::S_IFREG | 0o4640) as u16;
+        (stat.stx_nlink, stat.stx_uid, stat.stx_gid) = (3, 1000, 100);
+        (stat.stx_dio_mem_align, stat.stx_dio_offset_align) = (4, 512);
+        stat.stx_mtime.tv_sec = 1;
+        stat.stx_mtime.tv_nsec = 999_999_999;
+        stat.stx_atime.tv_sec = -2;
+        stat.stx_atime.tv_nsec = 250_000_000;
+        let metadata = Metadata::new(&stat);
+        assert_eq!((metadata.size, metadata.allocated, metadata.inode), (5000, 8192, 42));
+        assert_eq!((metadata.file_type, metadata.mode), (FileType::File, libc::S_IFREG | 0o4640));
+        assert_eq!((metadata.links, metadata.uid, metadata.gid), (3, 1000, 100));
+        assert_eq!(metadata.modified, UNIX_EPOCH + Duration::new(1, 999_999_999));
+        assert_eq!(metadata.accessed, UNIX_EPOCH - Duration::from_millis(1750));
+        assert_eq!(metadata.created, Some(UNIX_EPOCH));
+        assert_eq!(metadata.direct, Some(Alignment { bytes: 512, memory: 4 }));
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_tell_is_none() {
+        let metadata = Metadata::new(&record());
+        assert_eq!((metadata.created, metadata.direct), (None, None));
+        assert_eq!(metadata.file_type, FileType::Unknown);
+        let mut cannot = record();
+        cannot.stx_mask = STATX_DIOALIGN;
+        assert_eq!(Metadata::new(&cannot).direct, None, "0 says that it can't do direct I/O");
+    }
+
+    #[test]
+    fn times_beyond_the_clock_do_not_panic() {
+        let mut stat = record();
+        stat.stx_ctime.tv_sec = i64::MIN;
+        stat.stx_mtime.tv_sec = i64::MAX;
+        stat.stx_mtime.tv_nsec = u32::MAX;
+        let _ = Metadata::new(&stat);
+    }
+}

@@ -1,0 +1,373 @@
+//! Operations on paths that block no thread of the program: open, rename, remove, create directories, read metadata.
+//!
+//! A path is looked up, and a file removed, in the time that the file system takes: a cold directory is read from the disk, and
+//! the blocks of a large file are given back one extent after another, which may take seconds. Inside a loop that has other
+//! tasks, or connections to serve, these calls belong to another thread. Here they are futures, as the operations of a
+//! [`File`]; [`Queue`](crate::Queue) and [`Batch`](crate::Batch) have them too.
+//!
+//! ```
+//! # fn main() -> std::io::Result<()> {
+//! # let folder = tempfile::tempdir()?;
+//! # let (new, old) = (folder.path().join("table.new"), folder.path().join("table"));
+//! use ringfile::{OpenOptions, fs};
+//! ringfile::block_on(async {
+//!     // Replace a file so that after a crash there is either the old one or the new one.
+//!     let file = fs::open(&new, OpenOptions::new().write(true).create(true).truncate(true)).await?;
+//!     file.write_at(b"content".to_vec(), 0).await?;
+//!     file.sync_all().await?;
+//!     fs::rename(&new, &old).await?;
+//!     fs::sync_dir(folder.path()).await?;
+//!     assert_eq!(fs::metadata(&old).await?.size, 7);
+//!     fs::remove_file(&old).await
+//! })?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How they are carried out
+//!
+//! Through io_uring where the ring has the operation (opening and metadata since Linux 5.6, renaming and removing since 5.11,
+//! creating directories since 5.15), else by a [worker](crate::Route::Workers); never by a call on the polling thread.
+//! Opening what the kernel has cached takes about as long as the plain call; all else it hands to a thread of its own, which
+//! costs 5 to 60 µs more: where paths are known to be cached and files to be small, [`std::fs`] is cheaper. Routes of files and [`set_default_route`](crate::set_default_route) do not count here.
+//!
+//! A relative path begins at the working directory of the process when the operation is carried out. Each operation
+//! allocates a few hundred bytes for its paths. A descriptor that is opened has `O_CLOEXEC`. In a forked child the
+//! operations are plain calls, which block.
+//!
+//! **What still blocks**: closing. The blocks of a removed file are given back when its last descriptor closes, by the thread
+//! that closes it: remove a large file while nobody has it open, or give its blocks back before, in steps, by
+//! [`File::set_len`] or by holes ([`File::allocate`] with [`AllocateMode::PunchHole`](crate::AllocateMode::PunchHole)).
+//!
+//! # Dropping and cancelling
+//!
+//! Nothing happens before a future is polled. Dropping it cancels the operation where the kernel or a worker has not begun
+//! it; else it is carried out. A file that was opened for nobody is closed. As elsewhere, leaving a loop waits for what
+//! is under way.
+//!
+//! # Errors
+//!
+//! An [`Error`] has the errno of the system call, the path, and what was being done. `InvalidInput` for a path that contains a
+//! NUL byte.
+
+mod metadata;
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+pub use metadata::{FileType, Metadata};
+
+use crate::driver::{Kind, Request};
+use crate::error::{Error, Result};
+use crate::file::single::Single;
+use crate::file::{File, OpenOptions};
+use crate::memory::{Held, Paths};
+
+/// Permission bits of a directory that gets made, less the umask.
+const DIRECTORY: u32 = 0o777;
+
+/// An operation on paths, before it starts.
+pub(crate) struct PathRequest {
+    /// Stands for the first path.
+    pub(crate) path: File,
+    pub(crate) request: Request,
+    /// The paths; nothing where one contains a NUL byte.
+    pub(crate) held: Held,
+}
+
+impl PathRequest {
+    fn new(path: &Path, kind: Kind, op_flags: u32, paths: Option<Box<Paths>>) -> Self {
+        let request = Request { kind, linked: false, op_flags, offset: 0, start: 0, want: 0 };
+        Self { path: File::of_path(path.to_owned()), request, held: paths.map_or(Held::None, Held::Paths) }
+    }
+
+    pub(crate) fn open(path: &Path, options: &OpenOptions) -> Self {
+        let paths = Paths::new(path).map(|paths| paths.with_mode(options.permissions()));
+        Self::new(path, Kind::Open, options.flags(), paths)
+    }
+
+    pub(crate) fn rename(from: &Path, to: &Path) -> Self {
+        Self::new(from, Kind::Rename, 0, Paths::new(from).and_then(|paths| paths.and(to)))
+    }
+
+    pub(crate) fn remove_file(path: &Path) -> Self {
+        Self::new(path, Kind::Remove, 0, Paths::new(path))
+    }
+
+    pub(crate) fn remove_dir(path: &Path) -> Self {
+        Self::new(path, Kind::Remove, libc::AT_REMOVEDIR.cast_unsigned(), Paths::new(path))
+    }
+
+    pub(crate) fn create_dir(path: &Path) -> Self {
+        Self::new(path, Kind::CreateDir, 0, Paths::new(path).map(|paths| paths.with_mode(DIRECTORY)))
+    }
+
+    pub(crate) fn metadata(path: &Path) -> Self {
+        Self::new(path, Kind::Stat, 0, Paths::new(path).map(Paths::with_stat))
+    }
+}
+
+/// Checks what an operation on paths is about to give to the kernel.
+pub(crate) fn check(path: &File, request: &Request, held: &Held) -> Result<()> {
+    if matches!(held, Held::Paths(_)) {
+        return Ok(());
+    }
+    let error = Error::new(std::io::ErrorKind::InvalidInput, request.kind.verb(request.op_flags));
+    Err(error.on(path.path()).because("a path contains a NUL byte"))
+}
+
+/// Makes a [`File`] of what an open has left, not yet truncated.
+pub(crate) fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<File> {
+    let opened = if let Held::Paths(mut paths) = held { paths.take_opened() } else { None };
+    match (opened, path.path()) {
+        (Some(opened), Some(path)) => options.finish(opened, path),
+        // An open that ended well has left a descriptor.
+        (_, path) => Err(Error::from_errno(libc::EBADF, "opening").on(path)),
+    }
+}
+
+/// What empties a file that was opened.
+pub(crate) const TRUNCATION: Request =
+    Request { kind: Kind::Truncate, linked: false, op_flags: 0, offset: 0, start: 0, want: 0 };
+
+/// One operation, as its future has it.
+struct OnPath {
+    single: Single,
+    path: File,
+    /// It is not begun, for this.
+    refused: Option<Error>,
+}
+
+impl OnPath {
+    fn new(asked: PathRequest) -> Self {
+        let PathRequest { path, request, held } = asked;
+        let refused = check(&path, &request, &held).err();
+        Self { single: Single::new(request, held), path, refused }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Held>> {
+        match self.refused.take() {
+            Some(error) => Poll::Ready(Err(error)),
+            None => self.single.poll(&self.path, context),
+        }
+    }
+}
+
+/// The future of [`open`]: the file.
+///
+/// `Send` and `Unpin`; it borrows nothing, and works in any executor.
+#[must_use = "nothing is opened until the future is awaited"]
+pub struct Open {
+    options: OpenOptions,
+    opening: OnPath,
+    /// The file that is open, while it is truncated.
+    truncating: Option<(Single, File)>,
+}
+
+impl Future for Open {
+    type Output = Result<File>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { options, opening, truncating } = &mut *self;
+        let (mut single, file) = match truncating.take() {
+            Some(truncating) => truncating,
+            None => {
+                let held = ready!(opening.poll(context));
+                match held.and_then(|held| opened(options, &opening.path, held)) {
+                    Ok(file) if options.truncates() => (Single::new(TRUNCATION, Held::None), file),
+                    opened => return Poll::Ready(opened),
+                }
+            }
+        };
+        match single.poll(&file, context) {
+            Poll::Ready(truncated) => Poll::Ready(truncated.map(|_| file)),
+            Poll::Pending => {
+                *truncating = Some((single, file));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// The future of an operation that changes a directory.
+///
+/// `Send` and `Unpin`; it borrows nothing, and works in any executor.
+#[must_use = "nothing is done until the future is awaited"]
+pub struct Change(OnPath);
+
+impl Future for Change {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(context).map(|result| result.map(drop))
+    }
+}
+
+/// The future of [`metadata`].
+///
+/// `Send` and `Unpin`; it borrows nothing, and works in any executor.
+#[must_use = "nothing is done until the future is awaited"]
+pub struct GetMetadata(OnPath);
+
+impl Future for GetMetadata {
+    type Output = Result<Metadata>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let held = ready!(self.0.poll(context))?;
+        // One that ended well has left a record.
+        let nothing = || Error::from_errno(libc::EFAULT, "reading the metadata").on(self.0.path.path());
+        Poll::Ready(Metadata::of(held).ok_or_else(nothing))
+    }
+}
+
+/// Opens a file without blocking the calling thread. All options are those of [`OpenOptions::open`], which blocks.
+///
+/// What the library asks of the open file (its kind, the alignment of direct I/O) is done by the polling thread: a few system
+/// calls that block only where the file system must ask a server. Truncating is an operation of its own, after those, so
+/// nothing is lost where opening fails. Dropping the future closes what was opened by then, or is later.
+///
+/// A FIFO without its other end: io_uring tries first without waiting, and succeeds (for reading) or fails with `ENXIO` (for
+/// writing), as `O_NONBLOCK` has it; a worker waits for the other end, and the loop with it where that is left meanwhile. With
+/// `O_NONBLOCK` among the [flags](OpenOptions::custom_flags) neither waits.
+///
+/// # Errors
+/// As [`OpenOptions::open`].
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use ringfile::{OpenOptions, fs};
+/// let head = ringfile::block_on(async {
+///     let file = fs::open("/proc/self/exe", OpenOptions::new().read(true)).await?;
+///     Ok::<_, std::io::Error>(file.read_at(Vec::with_capacity(4), 0).await?)
+/// })?;
+/// assert_eq!(head, b"\x7fELF");
+/// # Ok(())
+/// # }
+/// ```
+pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Open {
+    let path = path.as_ref();
+    let mut opening = OnPath::new(PathRequest::open(path, options));
+    if let Err(error) = options.check() {
+        opening.refused = Some(error.on(Some(path)));
+    }
+    Open { options: options.clone(), opening, truncating: None }
+}
+
+/// Gives a file or a directory another path (`rename`), replacing a file that is there, in one step. For other processes
+/// there is always one or the other; after a crash, only once the directory was [synced](sync_dir).
+///
+/// # Errors
+/// As `rename(2)`: `EXDEV` for another file system, `ENOENT`, `ENOTEMPTY`. Nothing has changed then. The error's path is
+/// `from`; its text names both.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let (from, to) = (folder.path().join("a"), folder.path().join("b"));
+/// std::fs::write(&from, "content")?;
+/// ringfile::block_on(ringfile::fs::rename(&from, &to))?;
+/// assert_eq!(std::fs::read(&to)?, b"content");
+/// # Ok(())
+/// # }
+/// ```
+pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
+    Change(OnPath::new(PathRequest::rename(from.as_ref(), to.as_ref())))
+}
+
+/// Removes a file (`unlink`); of a symbolic link, the link. The blocks of a file that nobody has open are given back by the time
+/// the future is ready.
+///
+/// # Errors
+/// As `unlink(2)`: `ENOENT`, `EISDIR` for a directory, `EACCES`.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("segment");
+/// std::fs::write(&path, vec![7; 1 << 20])?;
+/// ringfile::block_on(ringfile::fs::remove_file(&path))?;
+/// assert!(!path.exists());
+/// # Ok(())
+/// # }
+/// ```
+pub fn remove_file(path: impl AsRef<Path>) -> Change {
+    Change(OnPath::new(PathRequest::remove_file(path.as_ref())))
+}
+
+/// Removes an empty directory (`rmdir`).
+///
+/// # Errors
+/// As `rmdir(2)`: `ENOTEMPTY`, `ENOTDIR`, `ENOENT`.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("shard");
+/// use ringfile::fs;
+/// ringfile::block_on(async {
+///     fs::create_dir(&path).await?;
+///     fs::remove_dir(&path).await
+/// })?;
+/// assert!(!path.exists());
+/// # Ok(())
+/// # }
+/// ```
+pub fn remove_dir(path: impl AsRef<Path>) -> Change {
+    Change(OnPath::new(PathRequest::remove_dir(path.as_ref())))
+}
+
+/// Creates a directory (`mkdir`), for all to use as far as the umask allows. Its parent must exist.
+///
+/// # Errors
+/// As `mkdir(2)`: `EEXIST`, `ENOENT`, `ENOSPC`.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("shard");
+/// ringfile::block_on(ringfile::fs::create_dir(&path))?;
+/// assert!(path.is_dir());
+/// # Ok(())
+/// # }
+/// ```
+pub fn create_dir(path: impl AsRef<Path>) -> Change {
+    Change(OnPath::new(PathRequest::create_dir(path.as_ref())))
+}
+
+/// Reads what the file system knows of a path (`statx`), following symbolic links.
+///
+/// # Errors
+/// As `statx(2)`: `ENOENT`, `ENOTDIR`, `EACCES`.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("data.bin");
+/// std::fs::write(&path, "content")?;
+/// let metadata = ringfile::block_on(ringfile::fs::metadata(&path))?;
+/// assert_eq!((metadata.size, metadata.file_type), (7, ringfile::fs::FileType::File));
+/// # Ok(())
+/// # }
+/// ```
+pub fn metadata(path: impl AsRef<Path>) -> GetMetadata {
+    GetMetadata(OnPath::new(PathRequest::metadata(path.as_ref())))
+}
+
+/// Syncs a directory, so that files created, renamed or removed in it stay so after a crash.
+///
+/// # Errors
+/// As `open(2)` and `fsync(2)`; `ENOTDIR` where it is no directory.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// ringfile::block_on(ringfile::fs::sync_dir(std::env::temp_dir()))?;
+/// # Ok(())
+/// # }
+/// ```
+pub async fn sync_dir(path: impl AsRef<Path>) -> Result<()> {
+    let mut options = OpenOptions::new();
+    let directory = open(path, options.read(true).custom_flags(libc::O_DIRECTORY)).await?;
+    directory.sync_all().await
+}

@@ -1,0 +1,112 @@
+//! What an operation on paths gives to the kernel: the paths, and room for what it tells of a file.
+//!
+//! What always holds: the addresses given here do not change while the value is only moved; a descriptor that an operation
+//! has opened is closed when the value is dropped, unless it was taken.
+
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, CString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// See the module.
+#[derive(Debug)]
+#[doc(hidden)]
+pub struct Paths {
+    path: CString,
+    /// The new path of a rename.
+    to: Option<CString>,
+    /// Permission bits of what gets made.
+    mode: u32,
+    /// Room for one record, or none. The kernel writes to it, so it is reached by a pointer of its own.
+    stat: Vec<UnsafeCell<libc::statx>>,
+    opened: Option<OwnedFd>,
+}
+
+impl Paths {
+    /// `None` where the path contains a NUL byte.
+    pub(crate) fn new(path: &Path) -> Option<Box<Self>> {
+        let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+        Some(Box::new(Self { path, to: None, mode: 0, stat: Vec::new(), opened: None }))
+    }
+
+    /// Adds a second path; `None` where that contains a NUL byte.
+    pub(crate) fn and(mut self: Box<Self>, to: &Path) -> Option<Box<Self>> {
+        self.to = Some(CString::new(to.as_os_str().as_bytes()).ok()?);
+        Some(self)
+    }
+
+    /// Sets the permission bits of what gets made.
+    pub(crate) fn with_mode(mut self: Box<Self>, mode: u32) -> Box<Self> {
+        self.mode = mode;
+        self
+    }
+
+    /// Makes room for what the kernel tells of a file.
+    pub(crate) fn with_stat(mut self: Box<Self>) -> Box<Self> {
+        // SAFETY: the record is made of integers, for which zeros are values.
+        self.stat = vec![UnsafeCell::new(unsafe { std::mem::zeroed() })];
+        self
+    }
+
+    pub(crate) fn path(&self) -> &CStr {
+        &self.path
+    }
+
+    pub(crate) fn to(&self) -> Option<&CStr> {
+        self.to.as_deref()
+    }
+
+    pub(crate) fn mode(&self) -> u32 {
+        self.mode
+    }
+
+    /// Where the kernel writes what it tells of a file; null without room for that.
+    pub(crate) fn stat_address(&self) -> *mut libc::statx {
+        self.stat.first().map_or(std::ptr::null_mut(), UnsafeCell::get)
+    }
+
+    /// What the kernel told of the file, once the operation has ended well.
+    pub(crate) fn take_stat(&mut self) -> Option<libc::statx> {
+        self.stat.pop().map(UnsafeCell::into_inner)
+    }
+
+    /// Keeps the descriptor that the operation has opened.
+    pub(crate) fn set_opened(&mut self, opened: OwnedFd) {
+        self.opened = Some(opened);
+    }
+
+    pub(crate) fn take_opened(&mut self) -> Option<OwnedFd> {
+        self.opened.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_stay_while_the_value_moves_and_an_opened_descriptor_is_closed_once() {
+        let paths = Paths::new(Path::new("a")).unwrap().and(Path::new("b")).unwrap().with_stat();
+        let addresses =
+            |paths: &Paths| (paths.path().as_ptr(), paths.to().unwrap().as_ptr(), paths.stat_address());
+        let before = addresses(&paths);
+        let mut held = super::super::Held::Paths(paths);
+        let moved = std::mem::take(&mut held);
+        let super::super::Held::Paths(mut paths) = moved else { unreachable!() };
+        assert_eq!(addresses(&paths), before);
+        assert!(paths.take_stat().is_some_and(|stat| stat.stx_mask == 0) && paths.take_stat().is_none());
+
+        // A pipe tells when its other end is closed.
+        let (reader, writer) = std::io::pipe().unwrap();
+        paths.set_opened(writer.into());
+        drop(paths);
+        assert_eq!(std::io::Read::read(&mut &reader, &mut [0]).unwrap(), 0, "it is still open");
+    }
+
+    #[test]
+    fn a_path_with_a_nul_byte_is_none() {
+        assert!(Paths::new(Path::new("a\0b")).is_none());
+        assert!(Paths::new(Path::new("a")).unwrap().and(Path::new("\0")).is_none());
+    }
+}
