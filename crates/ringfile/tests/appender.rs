@@ -594,6 +594,33 @@ fn a_file_that_may_not_grow_is_told() {
 }
 
 #[test]
+fn a_recycled_file_keeps_its_length_and_what_follows() {
+    let name = "a_recycled_file_keeps_its_length_and_what_follows";
+    let folder = folder();
+    for direct in kinds(name, &folder) {
+        for route in routes() {
+            let path = folder.file("used", &[0xEE; 10 * PAGE + 100]);
+            let file = options(route, direct).open(&path).unwrap();
+            let pool = Pool::new(1 << 20);
+            block_on(async {
+                let valid = 100;
+                let log = Appender::open(&file, &pool, valid as u64).block(PAGE).recycle(true).await.unwrap();
+                assert_eq!(log.append(&content(valid as u64, 5000)).await.unwrap(), valid as u64);
+                log.sync().await.unwrap();
+                log.close().await.unwrap();
+                let read = std::fs::read(&path).unwrap();
+                assert_eq!(read.len(), 10 * PAGE + 100);
+                assert!(read[..valid].iter().all(|&byte| byte == 0xEE));
+                assert_content(&read[valid..5100], valid as u64);
+                let padded = 5100_usize.next_multiple_of(file.alignment().bytes);
+                assert!(read[5100..padded].iter().all(|&byte| byte == 0));
+                assert!(read[padded..].iter().all(|&byte| byte == 0xEE));
+            });
+        }
+    }
+}
+
+#[test]
 fn what_can_not_be_appended_to_is_refused_at_once() {
     let folder = folder();
     let path = folder.file("log", &content(0, 100));

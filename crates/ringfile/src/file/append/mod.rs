@@ -108,6 +108,7 @@ pub struct OpenAppender {
     valid: u64,
     block: usize,
     depth: usize,
+    recycle: bool,
 }
 
 impl OpenAppender {
@@ -123,8 +124,16 @@ impl OpenAppender {
         self
     }
 
+    /// Keeps what the file has behind the valid length, and writes over it; [`close`](Appender::close) leaves the file's
+    /// length alone. For a log in files that were [allocated](File::allocate) or used before: a sync of a write that makes no
+    /// file longer need not wait for the file system's journal. The program tells the end of the log by its records.
+    pub fn recycle(mut self, recycle: bool) -> Self {
+        self.recycle = recycle;
+        self
+    }
+
     async fn open(self) -> Result<Appender> {
-        let Self { file, pool, valid, block, depth } = self;
+        let Self { file, pool, valid, block, depth, recycle } = self;
         let error = |why: String| {
             Error::new(ErrorKind::InvalidInput, "opening an appender").on(file.path()).because(why)
         };
@@ -146,13 +155,13 @@ impl OpenAppender {
             0 => Vec::new(),
             _ => file.read_exact_at(Vec::with_capacity(past), valid - past as u64).await?,
         };
-        if size > valid {
+        if size > valid && !recycle {
             file.set_len(valid).await?;
         }
         // What is valid may have been read from the page cache alone, and what was cut must not come back.
         file.sync_all().await?;
         let chunk = block.next_multiple_of(alignment);
-        let setup = Setup { block: alignment, chunk, depth, len: valid, carried };
+        let setup = Setup { block: alignment, chunk, depth, len: valid, carried, cuts: !recycle };
         Ok(Appender(Shared::new(file, pool, &setup)))
     }
 }
@@ -168,18 +177,24 @@ impl IntoFuture for OpenAppender {
 
 impl Appender {
     /// Opens an appender that goes on at `valid`, the length in bytes that the program knows to be valid; 0 for a new file.
-    /// What the file has behind it is cut. Syncs the file, so that everything up to `valid` is durable.
+    /// What the file has behind it is cut, unless it is [recycled](OpenAppender::recycle). Syncs the file, so that everything up to `valid` is durable.
     ///
     /// The file must be a regular one, open for writing, and not be written to at or behind `valid` by others. With direct
     /// I/O, and a `valid` inside a block, it must be open for reading too. Its entry in its folder is made durable with
-    /// [`sync_dir`](crate::sync_dir). Space [allocated](File::allocate) with
-    /// [`KeepSize`](crate::AllocateMode::KeepSize) stays where nothing is cut.
+    /// [`sync_dir`](crate::sync_dir).
     ///
     /// # Errors
     /// `InvalidInput` for a file of another kind or with `O_APPEND`, or where the file is shorter than `valid`; as
     /// `read(2)`, `ftruncate(2)` and `fsync(2)`.
     pub fn open(file: &File, pool: &Pool, valid: u64) -> OpenAppender {
-        OpenAppender { file: file.clone(), pool: pool.clone(), valid, block: 256 << 10, depth: 4 }
+        OpenAppender {
+            file: file.clone(),
+            pool: pool.clone(),
+            valid,
+            block: 256 << 10,
+            depth: 4,
+            recycle: false,
+        }
     }
 
     /// Appends a record and returns its offset. Its bytes are copied when this returns, not written, and contiguous.
@@ -212,7 +227,8 @@ impl Appender {
         Settle::new(&self.0, Ask::Sync)
     }
 
-    /// Waits until everything appended is durable and the file has its exact length. No more is appended after its first
+    /// Waits until everything appended is durable and the file has its exact length, unless it is
+    /// [recycled](OpenAppender::recycle). No more is appended after its first
     /// poll, through this handle or another; appends that wait then fail. May be called more than once.
     ///
     /// # Errors

@@ -52,7 +52,8 @@ pub(super) struct Plan {
     appended: u64,
     sealed: u64,
     durable: u64,
-    /// The file was extended with zeros up to a block.
+    cuts: bool,
+    /// The last write ended with zeros up to a block.
     padded: bool,
     full: VecDeque<Piece>,
     in_flight: Vec<Piece>,
@@ -66,14 +67,15 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// A file whose first `len` bytes are durable.
-    pub fn new(block: u64, limit: u64, depth: usize, len: u64) -> Self {
+    /// A file whose first `len` bytes are durable; `cuts`: closing makes its length exact.
+    pub fn new(block: u64, limit: u64, depth: usize, len: u64, cuts: bool) -> Self {
         Self {
             block,
             limit,
             appended: len,
             sealed: len,
             durable: len,
+            cuts,
             padded: false,
             full: VecDeque::new(),
             in_flight: Vec::with_capacity(depth),
@@ -193,7 +195,7 @@ impl Plan {
         let is_written = self.written() == self.appended;
         match self.closing {
             Closing::No => self.group().filter(|&group| group <= self.written()).map(|_| Step::Sync),
-            Closing::Asked if is_written && self.padded => Some(Step::Cut(self.appended)),
+            Closing::Asked if is_written && self.padded && self.cuts => Some(Step::Cut(self.appended)),
             Closing::Asked | Closing::Cut => is_written.then_some(Step::SyncAll),
             Closing::Done => None,
         }
@@ -343,7 +345,7 @@ mod tests {
         let chunk = block.max(4) * (1 + random.below(4));
         let depth = 1 + random.below(4) as usize;
         let first = random.below(3 * block);
-        let mut plan = Plan::new(block, (depth as u64 + 1) * chunk, depth, first);
+        let mut plan = Plan::new(block, (depth as u64 + 1) * chunk, depth, first, true);
         let known = vec![true; first as usize];
         let mut model = Model { block, written: known.clone(), durable: known, len: first };
         let mut running = Running::new();
@@ -408,7 +410,7 @@ mod tests {
 
     #[test]
     fn who_asks_while_a_sync_runs_shares_the_next_one() {
-        let mut plan = Plan::new(4096, 1 << 20, 4, 0);
+        let mut plan = Plan::new(4096, 1 << 20, 4, 0, true);
         plan.append(100);
         plan.want_durable();
         let first = plan.next();
@@ -431,7 +433,7 @@ mod tests {
 
     #[test]
     fn a_sync_that_runs_does_not_hold_up_full_pieces() {
-        let mut plan = Plan::new(4096, 1 << 20, 4, 0);
+        let mut plan = Plan::new(4096, 1 << 20, 4, 0, true);
         plan.append(4096);
         plan.seal_full();
         plan.want_durable();

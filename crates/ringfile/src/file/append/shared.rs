@@ -66,16 +66,18 @@ pub(super) struct Setup {
     pub len: u64,
     /// The first bytes of the block that `len` lies in.
     pub carried: Vec<u8>,
+    /// Whether closing makes the length exact.
+    pub cuts: bool,
 }
 
 impl Shared {
     pub fn new(file: File, pool: Pool, setup: &Setup) -> Arc<Self> {
-        let &Setup { block, chunk, depth, len, ref carried } = setup;
+        let &Setup { block, chunk, depth, len, ref carried, cuts } = setup;
         // A chunk beside those in flight takes what is appended meanwhile.
         let limit = (depth as u64 + 1) * chunk as u64;
         Arc::new_cyclic(|shared| {
             let state = State {
-                plan: Plan::new(block as u64, limit, depth, len),
+                plan: Plan::new(block as u64, limit, depth, len, cuts),
                 chunks: Chunks::new(chunk, block, depth, carried),
                 waiters: Waiters::default(),
                 metrics: AppenderMetrics::default(),
