@@ -82,17 +82,19 @@ impl Chunks {
         self.full.pop_front()
     }
 
-    /// The memory of the rest, padded with zeros up to a block. The current chunk goes on behind it, with a copy of what
-    /// the last block holds.
+    /// The memory of the rest, padded with zeros up to a block. The current chunk goes on behind it, or the next one, with a
+    /// copy of what the last block holds.
     pub fn take_rest(&mut self) -> Option<Buffer> {
         let mut rest = self.current.take()?;
         let (len, block) = (rest.len(), self.block);
         let mut next = rest.split_off(len.next_multiple_of(block));
         let last_block = &rest[len - len % block..];
-        if next.capacity() > 0 {
+        // A short rest of a chunk would split what is synced next into two writes, which then need a sync of their own.
+        if next.capacity() >= self.size / 2 {
             next.extend_from_slice(last_block);
             self.current = Some(next);
         } else {
+            // `rest` keeps the chunk's memory, so that dropping `next` gives nothing back under the appender's lock.
             self.carried.extend_from_slice(last_block);
         }
         rest.resize(rest.capacity(), 0);
