@@ -310,6 +310,44 @@ fn a_future_that_nobody_polls_stops_no_other() {
 }
 
 #[test]
+fn a_loop_that_ends_leaves_its_writes_to_the_next_one() {
+    let folder = folder();
+    for route in routes() {
+        for start_elsewhere in [false, true] {
+            let path = folder.file("log", b"");
+            let file = options(route, false).open(&path).unwrap();
+            let log =
+                block_on(async { Appender::open(&file, &Pool::new(1 << 20), 0).block(PAGE).await }).unwrap();
+            for round in 0..20 {
+                // Full blocks and a sync are started on a loop that ends before they do.
+                let started = log.clone();
+                let start = move || {
+                    block_on(async {
+                        started.append(&content(round * 9000, 9000)).await.unwrap();
+                        let _ = poll_once(&mut started.sync()).await;
+                    });
+                };
+                if start_elsewhere {
+                    std::thread::spawn(start).join().unwrap();
+                } else {
+                    start();
+                }
+                let log = log.clone();
+                must_end("the sync on another loop", move || match round % 3 {
+                    0 => futures::executor::block_on(log.sync()).unwrap(),
+                    1 => block_on(log.sync()).unwrap(),
+                    _ => {}
+                });
+            }
+            block_on(log.close()).unwrap();
+            let read = std::fs::read(&path).unwrap();
+            assert_eq!(read.len(), 20 * 9000);
+            assert_content(&read, 0);
+        }
+    }
+}
+
+#[test]
 fn syncs_that_wait_share_one() {
     let name = "syncs_that_wait_share_one";
     for (route, durability) in
