@@ -7,9 +7,10 @@ use std::sync::Arc;
 use super::remote::Handler;
 use super::slot::{Key, Owner, State};
 use super::start::Place;
+use super::submit::IGNORED;
 use super::target::FileKind;
 use super::wake::Wake;
-use super::{Deferred, Driver, Rest, Waiting, prepare, shared, with};
+use super::{Deferred, Driver, Rest, Waiting, shared, with};
 use crate::memory::Held;
 
 /// Gets the kernel to cancel an operation that this thread's ring has, where it still can. It ends by its handler in any
@@ -48,23 +49,19 @@ impl Driver {
             return Some((self.take_finished(key.slot).held, Wake::Nobody, None));
         }
         self.counts.cancelled += 1;
-        let (state, position, file) = (slot.state, slot.position, slot.file);
-        let polled = self.is_polled(key);
-        let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) else {
+        let (state, position, file, kind) = (slot.state, slot.position, slot.file, slot.ring);
+        let Some(rings) = self.rings.as_mut().filter(|rings| rings.are_ours()) else {
             // A forked child: the operation is the parent's, and its end here is for nobody.
             let slot = self.slots.at(key.slot);
             slot.owner = Owner::Nobody;
             return Some((Held::None, std::mem::take(&mut slot.wake), None));
         };
-        let ring = if polled { rings.polled.as_mut()? } else { &mut rings.main };
         let withdrawn = match state {
             State::Waiting => true,
-            _ => ring.withdraw(position, prepare::IGNORED),
+            _ => rings.get(kind)?.withdraw(position, IGNORED),
         };
         if withdrawn {
-            if state == State::InFlight {
-                self.no_longer_in_flight(polled);
-            }
+            self.no_longer_in_flight(key);
             let wake = std::mem::take(&mut self.slots.at(key.slot).wake);
             let held = self.take_finished(key.slot).held;
             return Some((held, wake, self.leave_file(file)));
@@ -80,32 +77,19 @@ impl Driver {
     /// Withdraws a remote request, or asks the kernel to cancel it; either way it ends by its handler.
     pub(super) fn cancel_queued(&mut self, key: Key, deferred: &mut Deferred) {
         let Some(slot) = self.slots.get(key) else { return };
-        let (state, position) = (slot.state, slot.position);
-        let polled = self.is_polled(key);
-        let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) else { return };
-        let ring = match rings.polled.as_mut() {
-            Some(ring) if polled => ring,
-            _ => &mut rings.main,
-        };
-        self.counts.cancelled += 1;
-        self.slots.at(key.slot).cancelled = true;
+        let (state, position, kind) = (slot.state, slot.position, slot.ring);
+        let Some(rings) = self.rings.as_mut().filter(|rings| rings.are_ours()) else { return };
         match state {
-            State::InFlight if !ring.withdraw(position, prepare::IGNORED) => {
-                self.waiting.push_back(Waiting::Cancellation(key));
-                return self.submit_waiting();
-            }
-            // What waits for room is not counted as in flight.
-            State::Waiting => {
-                self.in_flight += 1;
-                if let Some(rings) = self.rings.as_mut() {
-                    rings.polled_in_flight += usize::from(polled);
-                }
-            }
-            State::InFlight => {}
             State::Free | State::Done => return,
+            State::Waiting | State::InFlight => slot.cancelled = true,
         }
-        self.slots.at(key.slot).errno = libc::ECANCELED as u16;
-        self.end(key, polled, deferred);
+        self.counts.cancelled += 1;
+        if state == State::InFlight && !rings.get(kind).is_some_and(|ring| ring.withdraw(position, IGNORED)) {
+            self.waiting.push_back(Waiting::Cancellation(key));
+            return self.submit_waiting();
+        }
+        slot.errno = libc::ECANCELED as u16;
+        self.end(key, deferred);
     }
 
     /// Cancels what would keep the thread from leaving its loop for as long as another process or a person likes: each ends

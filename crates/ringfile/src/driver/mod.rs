@@ -12,17 +12,20 @@
 mod cancel;
 mod complete;
 mod deferred;
-mod inherited;
 mod iothreads;
+mod kept;
+mod leave;
+mod mail;
 mod op;
-mod prepare;
 mod refused;
 mod remote;
+mod rings;
 mod route;
 mod shared;
 mod sleep;
 mod slot;
 mod start;
+mod submit;
 mod sync;
 mod target;
 #[cfg(test)]
@@ -40,7 +43,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::error::Error;
 use crate::memory::Held;
@@ -51,6 +54,8 @@ pub(crate) use cancel::{cancel, cancel_all};
 pub(crate) use deferred::Deferred;
 pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
+pub(crate) use kept::{Kept, Lend};
+pub(crate) use leave::leave;
 pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, Request};
 pub(crate) use refused::why_refused;
 pub(crate) use remote::{Handler, RemoteOperation, RemoteRequest};
@@ -63,12 +68,14 @@ pub(crate) use start::{
 };
 pub(crate) use target::{FileKind, Multiples, Target};
 pub(crate) use thread_ring::ThreadRing;
-pub(crate) use ticket::{Ticket, Unstarted, disown};
+pub(crate) use ticket::{Ticket, disown};
 pub(crate) use wake::{TaskNumber, polled, polling};
 pub(crate) use workers::set_most as set_worker_threads;
 
-use refused::{Refused, set_up_errno, set_up_failed};
+use refused::{set_up_errno, set_up_failed};
 use remote::Hold;
+pub(crate) use rings::RingKind;
+use rings::Rings;
 use shared::Mail;
 use slot::{Owner, Slots, State};
 use start::LocalHandlers;
@@ -108,6 +115,7 @@ struct Driver {
     slots: Slots,
     files: Files,
     waiting: VecDeque<Waiting>,
+    /// Operations that have a slot and no answer yet, those that wait for room included.
     in_flight: usize,
     /// Some of what is in flight is on a pipe or a socket, where the end of one operation may wait for the next submission of
     /// another, or for another thread's word.
@@ -133,28 +141,6 @@ struct ActiveTasks {
     /// Since the last turn, and between the two before.
     tasks: usize,
     before: usize,
-}
-
-struct Rings {
-    main: Ring,
-    /// For files whose completions are polled, made when the first is used.
-    polled: Option<Ring>,
-    polled_in_flight: usize,
-    wakeup_armed: bool,
-    wakeup_repeats: bool,
-    /// The kernel refused the last `io_uring_enter` outright: a filter was installed since the ring was made.
-    shut: bool,
-}
-
-impl Rings {
-    fn have_completions(&self) -> bool {
-        self.main.has_completions() || self.polled.as_ref().is_some_and(Ring::has_completions)
-    }
-
-    /// Whether registrations have gone that these rings still have a share of.
-    fn have_released(&self) -> bool {
-        self.main.has_released() || self.polled.as_ref().is_some_and(Ring::has_released)
-    }
 }
 
 thread_local! {
@@ -188,9 +174,6 @@ fn is_ending() -> bool {
 fn take_driver() -> Option<Box<Driver>> {
     DRIVER.with(|cell| cell.try_borrow_mut().ok()?.take())
 }
-
-/// A failed set-up is not tried again at once: on `ENOMEM` a try takes 200 ms.
-const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Runs `f` on this thread's driver; `None` where there is none, or where it is borrowed further up the stack.
 #[inline]
@@ -314,93 +297,18 @@ impl Driver {
         self.in_loop || own && self.guards > 0
     }
 
-    /// Makes sure that an operation on `target` can be submitted; `own` as for [`takes`](Self::takes).
-    #[inline]
-    fn may_start(&mut self, target: &Target, kind: Kind, own: bool) -> Result<(), Refused> {
-        match &self.rings {
-            Some(rings)
-                if self.takes(own)
-                    && rings.main.is_ours()
-                    && (!target.polled || rings.polled.is_some())
-                    && (kind.moves_data() || rings.main.supports(kind.opcode())) =>
-            {
-                Ok(())
-            }
-            _ => self.prepare_rings(target, kind, own),
-        }
-    }
-
-    #[cold]
-    fn prepare_rings(&mut self, target: &Target, kind: Kind, own: bool) -> Result<(), Refused> {
-        if !self.takes(own) {
-            return Err(Refused::Outside);
-        }
-        if route::workers_are_forced() {
-            return Err(Refused::NoRing(refused::workers_are_forced()));
-        }
-        if self.shared.is_inherited() {
-            return Err(Refused::Forked);
-        }
-        if self.rings.is_none() {
-            self.rings = Some(self.make_rings().map_err(Refused::NoRing)?);
-        }
-        let Some(rings) = self.rings.as_mut() else { return Err(Refused::Outside) };
-        if target.polled && rings.polled.is_none() {
-            let options = RingOptions { iopoll: true, sqpoll_idle: None, ..self.options };
-            let ring = Ring::new(&options, self.shared.waker())
-                .map_err(|error| Refused::Finally(set_up_failed(set_up_errno(&error))))?;
-            rings.polled = Some(ring);
-        }
-        if !kind.moves_data() && !rings.main.supports(kind.opcode()) {
-            return Err(Refused::Unsupported);
-        }
-        Ok(())
-    }
-
-    fn make_rings(&mut self) -> Result<Rings, Error> {
-        if let Some((when, errno)) = self.failed
-            && when.elapsed() < TRY_AGAIN_AFTER
-        {
-            return Err(set_up_failed(errno));
-        }
-        let made = self.shared.eventfd().and_then(|_| Ring::new(&self.options, self.shared.waker()));
-        match made {
-            Ok(main) => {
-                self.failed = None;
-                Ok(Rings {
-                    main,
-                    polled: None,
-                    polled_in_flight: 0,
-                    wakeup_armed: false,
-                    wakeup_repeats: true,
-                    shut: false,
-                })
-            }
-            Err(error) => {
-                let errno = set_up_errno(&error);
-                self.failed = Some((Instant::now(), errno));
-                Err(set_up_failed(errno))
-            }
-        }
-    }
-
-    /// Not in a parent's ring after a fork, nor in one that may not be entered when nothing is in flight.
-    #[inline]
-    fn can_sleep_in_ring(&self) -> bool {
-        let idle = self.in_flight == 0 && self.waiting.is_empty();
-        self.rings.as_ref().is_some_and(|rings| rings.main.is_ours() && !(rings.shut && idle))
-    }
-
     /// Takes the result if it is there; else makes sure that `waker`'s task is woken. `wake` is made of `waker` if an
     /// earlier call said that it is needed, and is what was there before after the call.
     #[inline]
-    fn poll(&mut self, key: Key, waker: &Waker, held: &mut Held, wake: &mut Wake) -> Option<Polled> {
+    fn poll(&mut self, key: Key, waker: &Waker, held: &mut Kept, wake: &mut Wake) -> Option<Polled> {
         let slot = self.slots.get(key)?;
         if slot.owner == Owner::Afar {
             return None;
         }
         if slot.state == State::Done {
-            return Some(Polled::Over(self.take(key.slot, held)));
+            let (held_by_driver, ended) = self.slots.take(key.slot);
+            held.put(held_by_driver);
+            return Some(Polled::Over(ended));
         }
         if self.shared.is_inherited() {
             return Some(Polled::Inherited);
@@ -417,17 +325,8 @@ impl Driver {
 
     /// Frees the slot of an operation that is done, or never began.
     #[inline]
-    fn take(&mut self, index: u32, held: &mut Held) -> Ended {
-        let slot = self.slots.at(index);
-        let ended = Ended { done: slot.progress.done(), errno: i32::from(slot.errno) };
-        std::mem::swap(&mut slot.held, held);
-        self.slots.remove(index);
-        ended
-    }
-
     fn take_finished(&mut self, index: u32) -> Finished {
-        let mut held = Held::None;
-        let ended = self.take(index, &mut held);
+        let (held, ended) = self.slots.take(index);
         Finished { held, ended }
     }
 
@@ -443,19 +342,22 @@ impl Driver {
     fn unregister(&mut self, closed: &ClosedFile) {
         closed.forget_user(self.shared.id);
         // A forked child's file slots are those of the parent's ring.
-        let Some(rings) = self.rings.as_mut().filter(|rings| rings.main.is_ours()) else { return };
-        if let Some(slot) = closed.registered {
-            let ring = if closed.target.polled { rings.polled.as_mut() } else { Some(&mut rings.main) };
-            if let Some(ring) = ring {
-                ring.set_file(slot, None);
-            }
+        if let Some(rings) = self.rings.as_mut().filter(|rings| rings.are_ours())
+            && let Some(slot) = closed.registered
+            && let Some(ring) = rings.get(closed.target.ring)
+        {
+            ring.set_file(slot, None);
         }
     }
 
-    fn no_longer_in_flight(&mut self, polled: bool) {
+    /// Notes that an operation is over.
+    #[inline]
+    fn no_longer_in_flight(&mut self, key: Key) {
         self.in_flight -= 1;
-        if polled && let Some(rings) = self.rings.as_mut() {
-            rings.polled_in_flight -= 1;
+        if !self.slots.at(key.slot).ring.announces()
+            && let Some(rings) = self.rings.as_mut()
+        {
+            rings.unannounced -= 1;
         }
     }
 }
@@ -499,43 +401,6 @@ fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, deferred: 
     {
         shared.park(deadline);
     }
-}
-
-/// Ends the loop of this thread: every operation is waited for, those on pipes, sockets and terminals, which may wait for
-/// ever, are cancelled, results that nobody took are kept for their futures, files and registrations are given up. A thread
-/// that ends gives its driver up with them.
-pub(crate) fn leave(deferred: &mut Deferred) {
-    while with(Driver::must_drain) == Some(true)
-        && !(thread_ring::is_any() && with(Driver::only_lasting) == Some(true))
-    {
-        with(|driver| {
-            driver.shared.sleep.take_notification();
-            driver.cancel_on_streams(deferred);
-            driver.turn(true, None, 1, deferred);
-        });
-        deferred.settle();
-    }
-    // What other threads carry out for this one has its buffers too.
-    if let Some(shared) = with(|driver| Arc::clone(&driver.shared)) {
-        shared.set_leaving(true);
-        if shared.has_remotes() {
-            shared::everyone().iter().for_each(|other| other.post(Mail::CancelHeld(shared.id)));
-        }
-        loop {
-            shared.sleep.take_notification();
-            if !shared.has_remotes() {
-                break;
-            }
-            turn(true, deferred);
-        }
-        shared.set_leaving(false);
-    }
-    let wakers = with(|driver| driver.deactivate(deferred)).unwrap_or_default();
-    deferred.settle();
-    if is_ending() {
-        drop_driver();
-    }
-    wakers.into_iter().for_each(Waker::wake);
 }
 
 /// The descriptor that is readable when this thread's ring may have completions, made when first asked for. `None` where no
@@ -605,28 +470,11 @@ pub(crate) fn features() -> Result<Vec<String>, Error> {
     Ok(ring.features())
 }
 
-impl Driver {
-    /// The thread ends, and reads were started on it whose owner was leaked or outlives the driver: they are cancelled
-    /// where the kernel still can, and waited for.
-    fn drain(&mut self) {
-        if !self.must_drain() {
-            return;
-        }
-        let mut deferred = Deferred::default();
-        let open: Vec<Key> = self.slots.unanswered().collect();
-        open.into_iter().for_each(|key| self.cancel_queued(key, &mut deferred));
-        while self.must_drain() {
-            self.shared.sleep.take_notification();
-            self.turn(true, None, 1, &mut deferred);
-            deferred.settle();
-        }
-        deferred.settle();
-    }
-}
+impl Driver {}
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        let inherited = self.rings.as_ref().is_some_and(|rings| !rings.main.is_ours());
+        let inherited = self.rings.as_ref().is_some_and(|rings| !rings.are_ours());
         if inherited {
             // A forked child ends: the operations and their memory are the parent's.
             std::mem::forget(std::mem::take(&mut self.rings));

@@ -6,8 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::inherited::Inherited;
-use super::{Ended, FileKind, Finished, Request, Shared, Target};
+use super::{Ended, FileKind, Finished, Kept, Request, Shared, Target};
 use crate::memory::Held;
 use crate::ring::fork;
 
@@ -158,7 +157,6 @@ impl Drop for RemoteRequest {
 /// has not begun, and gets it cancelled where a ring has it; its buffer is dropped when it has ended.
 pub(crate) struct RemoteOperation {
     outcome: Arc<Outcome>,
-    inherited: Inherited,
     /// The I/O thread that has the order.
     carrier: Option<Arc<Shared>>,
 }
@@ -218,16 +216,14 @@ impl RemoteOperation {
     pub(crate) fn new(
         target: &Arc<Target>,
         request: &Request,
-        held: &mut Held,
+        held: Held,
         waker: &Waker,
     ) -> (Self, RemoteRequest) {
         let state = Mutex::new(State::Open(waker.clone()));
         let outcome = Arc::new(Outcome { state, process: fork::Mark::current() });
-        let inherited = Inherited::of(request, held);
-        let held = std::mem::take(held);
         let handler = Arc::clone(&outcome) as Arc<dyn Handler>;
         let remote = RemoteRequest::new(Arc::clone(target), *request, held, handler, 0);
-        (Self { outcome, inherited, carrier: None }, remote)
+        (Self { outcome, carrier: None }, remote)
     }
 
     /// Says who has the order, to be told where the remote operation is dropped.
@@ -236,14 +232,14 @@ impl RemoteOperation {
     }
 
     /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
-    pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Held) -> Poll<Ended> {
+    pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Kept) -> Poll<Ended> {
         // The function that a batch reports to may fork on the I/O thread, which then has the order in the child too.
         let has_gone = || self.carrier.as_ref().is_none_or(|carrier| carrier.has_gone());
         if !self.outcome.process.is_current() && has_gone() {
             // The result comes in the parent.
             // SAFETY: the thread that had the order does not exist here, and the outcome, which may have it by now, is
             // leaked: nobody else uses or drops what it held.
-            return Poll::Ready(unsafe { self.inherited.give_up(held) });
+            return Poll::Ready(unsafe { held.reclaim() });
         }
         if matches!(&*self.outcome.lock(), State::Open(waker) if waker.will_wake(context.waker())) {
             return Poll::Pending;
@@ -259,7 +255,7 @@ impl RemoteOperation {
         drop(state);
         match before {
             State::Ended(finished) => {
-                *held = finished.held;
+                held.put(finished.held);
                 Poll::Ready(finished.ended)
             }
             State::Open(_) | State::Closed => Poll::Pending,

@@ -281,7 +281,7 @@ impl Lanes {
         self.route == Route::Auto
             && plain
             && target.kind != FileKind::Other
-            && !target.polled
+            && target.ring.announces()
             && !workers_are_forced()
     }
 
@@ -297,7 +297,7 @@ impl Lanes {
             Route::Auto => {}
         }
         // A pipe may keep its reader waiting for ever.
-        let waits = target.kind == FileKind::Other || target.polled || request.linked;
+        let waits = target.kind == FileKind::Other || !target.ring.announces() || request.linked;
         if waits || !request.kind.moves_data() {
             return Choice::Ring;
         }

@@ -5,8 +5,11 @@
 
 use std::sync::Arc;
 
-use super::op::{Kind, Parts, Progress, Request};
+use super::kept::Lend;
+use super::op::{Ended, Kind, Parts, Progress, Request};
 use super::remote::Handler;
+use super::rings::RingKind;
+use super::target::Target;
 use super::wake::Wake;
 use crate::memory::Held;
 
@@ -60,6 +63,8 @@ pub(crate) struct Slot {
     pub owner: Owner,
     /// What the kernel answers next is the end.
     pub cancelled: bool,
+    /// Where it goes.
+    pub ring: RingKind,
     /// 0, or why the operation failed; Linux has none above 4095.
     pub errno: u16,
     pub file: u32,
@@ -81,6 +86,7 @@ impl Slot {
             fixed: false,
             owner: Owner::Here,
             cancelled: false,
+            ring: RingKind::Main,
             errno: 0,
             file: 0,
             position: NONE,
@@ -93,6 +99,17 @@ impl Slot {
 }
 
 const NONE: u32 = u32::MAX;
+
+/// Where the addresses of an operation's parts go, made when first asked for.
+#[inline]
+fn parts_of<'a>(all: &'a mut Vec<Parts>, index: u32) -> impl FnOnce() -> &'a mut Parts {
+    move || {
+        if all.len() <= index as usize {
+            all.resize_with(index as usize + 1, Parts::new);
+        }
+        &mut all[index as usize]
+    }
+}
 
 /// All slots of a driver.
 pub(crate) struct Slots {
@@ -108,9 +125,15 @@ impl Slots {
         Self { slots: Vec::new(), parts: Vec::new(), free: NONE }
     }
 
-    /// A slot for `request`; the caller puts it into flight.
+    /// A slot for `request`, which the caller submits, and where the addresses of its parts go.
     #[inline]
-    pub(crate) fn insert(&mut self, request: &Request, held: &mut Held, file: u32, wake: Wake) -> Key {
+    pub(super) fn insert<'a>(
+        &'a mut self,
+        request: &Request,
+        held: &mut impl Lend,
+        target: &Target,
+        wake: Wake,
+    ) -> (Key, &'a mut Slot, impl FnOnce() -> &'a mut Parts) {
         if self.free == NONE {
             self.grow();
         }
@@ -121,14 +144,15 @@ impl Slots {
         slot.fixed = true;
         slot.owner = Owner::Here;
         slot.cancelled = false;
+        slot.ring = target.ring_for(request.kind);
         slot.errno = 0;
-        slot.file = file;
+        slot.file = target.number;
         slot.request = *request;
         slot.progress = Progress::default();
-        // A free slot holds nothing and wakes nobody: swapping spares the dropping of that.
-        std::mem::swap(&mut slot.held, held);
+        // A free slot holds nothing and wakes nobody: what is there needs no dropping.
+        std::mem::forget(std::mem::replace(&mut slot.held, held.lend()));
         std::mem::forget(std::mem::replace(&mut slot.wake, wake));
-        Key { slot: index, generation: slot.generation }
+        (Key { slot: index, generation: slot.generation }, slot, parts_of(&mut self.parts, index))
     }
 
     #[cold]
@@ -159,27 +183,21 @@ impl Slots {
     /// A slot known to be live, and where the addresses of its parts go.
     #[inline]
     pub(super) fn with_parts<'a>(&'a mut self, index: u32) -> (&'a mut Slot, impl FnOnce() -> &'a mut Parts) {
-        let parts = &mut self.parts;
-        let parts_of = move || {
-            let parts = parts;
-            if parts.len() <= index as usize {
-                parts.resize_with(index as usize + 1, Parts::new);
-            }
-            &mut parts[index as usize]
-        };
-        (&mut self.slots[index as usize], parts_of)
+        (&mut self.slots[index as usize], parts_of(&mut self.parts, index))
     }
 
-    /// Frees a slot whose buffer and waker were taken.
+    /// Frees the slot of an operation that is done, or never began, whose waker was taken.
     #[inline]
-    pub(crate) fn remove(&mut self, index: u32) {
+    pub(super) fn take(&mut self, index: u32) -> (Held, Ended) {
         let free = self.free;
         let slot = &mut self.slots[index as usize];
+        debug_assert!(matches!(slot.wake, Wake::Nobody));
         slot.state = State::Free;
         slot.generation = slot.generation.wrapping_add(1).max(1);
         slot.position = free;
         self.free = index;
-        debug_assert!(matches!(slot.held, Held::None) && matches!(slot.wake, Wake::Nobody));
+        let ended = Ended { done: slot.progress.done(), errno: slot.errno.into() };
+        (std::mem::take(&mut slot.held), ended)
     }
 
     /// The operations that are answered and not yet taken.

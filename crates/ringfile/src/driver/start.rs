@@ -14,7 +14,7 @@ use super::refused::{self, Refused};
 use super::remote::{Handler, RemoteOperation, RemoteRequest};
 use super::route::{self, Choice, Route, Taken};
 use super::wake::{self, Wake};
-use super::{Driver, Ended, Key, Kind, Request, Shared, Target, count, send, with, workers};
+use super::{Ended, Key, Kind, Lend, Request, Shared, Target, count, send, with, workers};
 use crate::error::Error;
 use crate::event;
 use crate::memory::Held;
@@ -58,7 +58,7 @@ pub(crate) trait Receiver {
         &self,
         target: &Arc<Target>,
         request: &Request,
-        held: &mut Held,
+        held: Held,
         send: impl FnOnce(RemoteRequest) -> Option<Arc<Shared>>,
     ) -> Self::Remote;
 }
@@ -84,7 +84,7 @@ impl Receiver for Context<'_> {
         &self,
         target: &Arc<Target>,
         request: &Request,
-        held: &mut Held,
+        held: Held,
         send: impl FnOnce(RemoteRequest) -> Option<Arc<Shared>>,
     ) -> RemoteOperation {
         let (mut operation, remote) = RemoteOperation::new(target, request, held, self.waker());
@@ -125,10 +125,9 @@ impl Receiver for HandlerOf<'_> {
         &self,
         target: &Arc<Target>,
         request: &Request,
-        held: &mut Held,
+        held: Held,
         send: impl FnOnce(RemoteRequest) -> Option<Arc<Shared>>,
     ) -> Self::Remote {
-        let held = std::mem::take(held);
         let remote =
             RemoteRequest::new(Arc::clone(target), *request, held, Arc::clone(self.handler), self.index);
         send(remote).map(|carrier| carrier.id)
@@ -162,11 +161,11 @@ const MANY: usize = 8;
 /// # Errors
 /// Leaves the buffer where the operation can't be carried out: where a ring was asked for and can't be had, or where a
 /// forked child would need its parent's ring or threads.
-#[inline]
+#[inline(always)]
 pub(crate) fn start<R: Receiver>(
     target: &Arc<Target>,
     request: &Request,
-    held: &mut Held,
+    held: &mut impl Lend,
     receiver: &R,
     hint: SubmitHint,
 ) -> Result<Started<R::Remote>, Error> {
@@ -179,7 +178,7 @@ pub(crate) fn start<R: Receiver>(
         && (hint.together >= MANY || receiver.is_a_task() && has_many_tasks());
     if lanes.goes_to_ring(request.kind) || many || request.linked {
         if hint.waits_for_one && lanes.may_wait_inline(target, request) && is_idle() {
-            return Ok(Started::Done(call_and_wait(target, request, held)));
+            return Ok(Started::Done(call_and_wait(target, request, held.own())));
         }
         match queue(target, request, held, receiver) {
             Ok(place) => return Ok(Started::Queued(place)),
@@ -192,11 +191,11 @@ pub(crate) fn start<R: Receiver>(
 }
 
 /// Puts an operation on this thread's ring.
-#[inline]
+#[inline(always)]
 fn queue<R: Receiver>(
     target: &Arc<Target>,
     request: &Request,
-    held: &mut Held,
+    held: &mut impl Lend,
     receiver: &R,
 ) -> Result<Place, Refused> {
     // Made before the driver is borrowed: to clone a waker may run anybody's code.
@@ -214,11 +213,11 @@ fn queue<R: Receiver>(
 fn start_otherwise<R: Receiver>(
     target: &Arc<Target>,
     request: &Request,
-    held: &mut Held,
+    held: &mut impl Lend,
     receiver: &R,
 ) -> Result<Started<R::Remote>, Error> {
     let mut choice = loop {
-        match call(target, request, held) {
+        match call(target, request, held.own()) {
             Called::Over(ended) => return Ok(Started::Done(ended)),
             Called::Later if !receiver.is_own() => return Ok(Started::Yield),
             Called::Later => {}
@@ -226,7 +225,7 @@ fn start_otherwise<R: Receiver>(
         }
     };
     if is_forked_child() {
-        return in_forked_child(target, request, held).map(Started::Done);
+        return in_forked_child(target, request, held.own()).map(Started::Done);
     }
     if choice == Choice::Ring && is_here(receiver.is_own()) {
         match queue(target, request, held, receiver) {
@@ -240,7 +239,7 @@ fn start_otherwise<R: Receiver>(
             Err(refused) => return Err(refused.into_error()),
         }
     }
-    let remote = receiver.send(target, request, held, |remote| send(remote, choice));
+    let remote = receiver.send(target, request, held.lend(), |remote| send(remote, choice));
     event::emit_deferred();
     Ok(Started::Elsewhere(remote))
 }
@@ -294,24 +293,6 @@ pub(crate) fn can_link(target: &Target) -> bool {
             driver.may_start(target, Kind::Sync, false).is_ok()
                 && driver.rings.as_ref().is_some_and(|rings| !rings.main.is_sqpoll())
         }) == Some(true)
-}
-
-impl Driver {
-    /// Gives an operation a slot, which owns its buffer from here on, and submits it. [`may_start`](Self::may_start) said
-    /// yes.
-    #[inline]
-    pub(super) fn queue(
-        &mut self,
-        target: &Arc<Target>,
-        request: &Request,
-        held: &mut Held,
-        wake: Wake,
-    ) -> Key {
-        self.files.enter(target, self.shared.id);
-        let key = self.slots.insert(request, held, target.number, wake);
-        self.submit(key);
-        key
-    }
 }
 
 /// So long a task may go on with operations that end at once, before the thread's other tasks have their turn: with 16 tasks,

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::op::{Kind, Rules};
+use super::rings::RingKind;
 use super::route::Lanes;
 use crate::ring::{Ring, fork};
 use rustix::fs::OFlags;
@@ -59,8 +60,8 @@ pub(crate) struct Target {
     cache_flags: AtomicU32,
     /// Whether they carried it at first.
     must_not_cache: AtomicBool,
-    /// Completions are polled from the device.
-    pub polled: bool,
+    /// Where its reads and writes go.
+    pub ring: RingKind,
     /// A pipe, a socket or a terminal: there are no offsets.
     streams: bool,
     /// Writes go to the end, whatever their offset.
@@ -98,7 +99,7 @@ impl Target {
         fd: OwnedFd,
         kind: FileKind,
         direct: Option<Multiples>,
-        polled: bool,
+        ring: RingKind,
         path: Option<PathBuf>,
         lanes: Lanes,
     ) -> Self {
@@ -115,7 +116,7 @@ impl Target {
             memory,
             cache_flags: AtomicU32::new(0),
             must_not_cache: AtomicBool::new(false),
-            polled,
+            ring,
             streams: kind == FileKind::Other
                 && rustix::fs::seek(&fd, rustix::fs::SeekFrom::Current(0)).is_err(),
             appends: rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(OFlags::APPEND)),
@@ -193,6 +194,12 @@ impl Target {
     #[inline]
     pub(crate) fn cache_flags(&self) -> u32 {
         self.cache_flags.load(Ordering::Relaxed)
+    }
+
+    /// The kind of ring that its operations of this kind go to.
+    #[inline]
+    pub(crate) fn ring_for(&self, kind: Kind) -> RingKind {
+        if kind.moves_data() { self.ring } else { RingKind::Main }
     }
 
     /// What the kernel is told as the offset of an operation.
@@ -299,7 +306,10 @@ pub(crate) struct Entry {
     pub target: Arc<Target>,
     in_flight: u32,
     uses: u32,
-    registered: bool,
+    /// Its place among the registered files of a ring of this kind.
+    registered: Option<RingKind>,
+    /// A pipe, a socket, a terminal or another device.
+    pub is_stream: bool,
     closing: bool,
 }
 
@@ -310,31 +320,15 @@ pub(crate) struct Files(Vec<Option<Entry>>);
 impl Files {
     /// Notes an operation on `target`.
     #[inline]
-    pub(crate) fn enter(&mut self, target: &Arc<Target>, driver: u64) {
-        let entry = match self.0.get_mut(target.number as usize) {
-            Some(Some(entry)) => entry,
-            _ => self.add(target, driver),
-        };
-        debug_assert!(Arc::ptr_eq(&entry.target, target));
-        entry.in_flight += 1;
-    }
-
-    #[cold]
-    fn add(&mut self, target: &Arc<Target>, driver: u64) -> &mut Entry {
+    pub(crate) fn enter(&mut self, target: &Arc<Target>, driver: u64) -> &mut Entry {
         let index = target.number as usize;
         if self.0.len() <= index {
             self.0.resize_with(index + 1, || None);
         }
-        if let Some(mut users) = target.lock_users() {
-            users.push(driver);
-        }
-        self.0[index].insert(Entry {
-            target: Arc::clone(target),
-            in_flight: 0,
-            uses: 0,
-            registered: false,
-            closing: false,
-        })
+        let entry = self.0[index].get_or_insert_with(|| Entry::new(target, driver));
+        debug_assert!(Arc::ptr_eq(&entry.target, target));
+        entry.in_flight += 1;
+        entry
     }
 
     /// The file with this number, which is in use.
@@ -364,38 +358,57 @@ impl Files {
         if entry.in_flight == 0 { self.give_up(number) } else { None }
     }
 
-    /// Every file that no operation uses.
-    pub(crate) fn give_up_idle(&mut self) -> Vec<ClosedFile> {
-        let idle = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.in_flight == 0);
-        let numbers: Vec<u32> = (0..self.0.len()).filter(|&i| idle(&self.0[i])).map(|i| i as u32).collect();
-        numbers.into_iter().filter_map(|number| self.give_up(number)).collect()
+    /// Gives up the first file from `number` on that no operation uses, and says which it was.
+    pub(crate) fn give_up_idle(&mut self, number: u32) -> Option<(u32, ClosedFile)> {
+        let is_idle = |number: &u32| {
+            let entry = self.0[*number as usize].as_ref();
+            entry.is_some_and(|entry| entry.in_flight == 0)
+        };
+        let number = (number..self.0.len() as u32).find(is_idle)?;
+        Some((number, self.give_up(number)?))
     }
 
     fn give_up(&mut self, number: u32) -> Option<ClosedFile> {
         let entry = self.0.get_mut(number as usize)?.take()?;
-        Some(ClosedFile { registered: entry.registered.then_some(number), target: entry.target })
+        Some(ClosedFile { registered: entry.registered.map(|_| number), target: entry.target })
     }
 }
 
 impl Entry {
+    #[cold]
+    fn new(target: &Arc<Target>, driver: u64) -> Self {
+        if let Some(mut users) = target.lock_users() {
+            users.push(driver);
+        }
+        Self {
+            target: Arc::clone(target),
+            in_flight: 0,
+            uses: 0,
+            registered: None,
+            is_stream: target.kind == FileKind::Other,
+            closing: false,
+        }
+    }
+
     /// The number to put into an entry for `ring`, and whether it is a registered one.
     #[inline]
-    pub(crate) fn descriptor(&mut self, ring: &mut Ring) -> (i32, bool) {
-        if self.registered && self.target.polled == ring.is_polled() {
+    pub(super) fn descriptor(&mut self, kind: RingKind, ring: &mut Ring) -> (i32, bool) {
+        if self.registered == Some(kind) {
             return (self.target.number as i32, true);
         }
-        self.register_if_it_pays(ring);
+        self.register_if_it_pays(kind, ring);
         (self.target.raw_fd(), false)
     }
 
     #[cold]
-    fn register_if_it_pays(&mut self, ring: &mut Ring) {
-        if self.target.polled != ring.is_polled() || self.uses > USES_BEFORE_REGISTERING {
+    fn register_if_it_pays(&mut self, kind: RingKind, ring: &mut Ring) {
+        if self.target.ring != kind || self.uses > USES_BEFORE_REGISTERING {
             return;
         }
         self.uses += 1;
         if self.uses == USES_BEFORE_REGISTERING {
-            self.registered = ring.set_file(self.target.number, Some(self.target.raw_fd()));
+            let is_registered = ring.set_file(self.target.number, Some(self.target.raw_fd()));
+            self.registered = is_registered.then_some(kind);
             self.uses += 1;
         }
     }

@@ -8,9 +8,9 @@ use std::task::{Context, Poll, Waker};
 
 use linux_raw_sys::io_uring as uapi;
 
-use super::complete::SLICE;
 use super::slot::State;
-use super::{Driver, Ended, Key, Kind, RemoteOperation, Request, with};
+use super::submit::SLICE;
+use super::{Driver, Ended, Kept, Key, Kind, Lend, RemoteOperation, Request, with};
 use crate::memory::Held;
 use crate::ring::{RingOptions, Sqe, Until};
 use crate::runtime::block_on_with;
@@ -256,16 +256,16 @@ fn f42_a_ring_that_can_not_tell_of_a_cut_link_has_none() {
 }
 
 #[test]
-fn an_order_that_is_dropped_ends_with_an_error() {
+fn a_remote_request_that_is_dropped_ends_with_an_error() {
     let data = TempFile::new(b"data");
     let file = File::open(&data.0).unwrap();
     let request = Request { kind: Kind::Read, op_flags: 0, offset: 0, start: 0, want: 4, linked: false };
-    let mut held = Held::Vec(vec![1; 4]);
+    let mut held = Kept::new(Held::Vec(vec![1; 4]), true);
     let context = &mut Context::from_waker(Waker::noop());
-    let (mut operation, remote) = RemoteOperation::new(file.target(), &request, &mut held, context.waker());
+    let (mut operation, remote) = RemoteOperation::new(file.target(), &request, held.lend(), context.waker());
     assert!(operation.poll(context, &mut held).is_pending());
     drop(remote);
     let Poll::Ready(ended) = operation.poll(context, &mut held) else { panic!("it does not end") };
     assert_eq!(ended, Ended { done: 0, errno: libc::EIO });
-    assert!(matches!(held, Held::Vec(vec) if vec.is_empty()), "nothing was read");
+    assert!(matches!(held.get(), Held::Vec(vec) if vec.is_empty()), "nothing was read");
 }

@@ -5,39 +5,26 @@
 
 use std::task::{Context, Poll};
 
-use super::inherited::Inherited;
 use super::shared::{self, Mail};
 use super::start::Place;
 use super::wake::Wake;
-use super::{Deferred, Ended, Key, Polled, Request, with};
-use crate::memory::Held;
+use super::{Deferred, Ended, Kept, Key, Polled, with};
 
 /// An operation that was started. Dropping it cancels the operation; its buffer is dropped when the kernel is done.
 pub(crate) struct Ticket {
     driver: u64,
     key: Key,
-    inherited: Inherited,
-}
-
-/// What a ticket needs to know of an operation before it is started.
-pub(crate) struct Unstarted(Inherited);
-
-impl Unstarted {
-    #[inline]
-    pub(crate) fn new(request: &Request, held: &Held) -> Self {
-        Self(Inherited::of(request, held))
-    }
 }
 
 impl Ticket {
     #[inline]
-    pub(crate) fn new(place: Place, unstarted: Unstarted) -> Self {
-        Self { driver: place.driver, key: place.key, inherited: unstarted.0 }
+    pub(crate) fn new(place: Place) -> Self {
+        Self { driver: place.driver, key: place.key }
     }
 
     /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
     #[inline]
-    pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Held) -> Poll<Ended> {
+    pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Kept) -> Poll<Ended> {
         // What was to be woken before is in it after, and dropped while the driver is not borrowed.
         let mut wake = Wake::Nobody;
         loop {
@@ -63,7 +50,7 @@ impl Ticket {
     }
 
     #[cold]
-    fn poll_from_afar(&mut self, context: &Context<'_>, held: &mut Held) -> Poll<Ended> {
+    fn poll_from_afar(&mut self, context: &Context<'_>, held: &mut Kept) -> Poll<Ended> {
         let Some(shared) = shared::find(self.driver) else { return Poll::Ready(LOST) };
         // Wakers may run anybody's code and own anything, so none is cloned or dropped under the lock.
         let mut clone = Some(context.waker().clone());
@@ -74,7 +61,7 @@ impl Ticket {
             drop(waker);
             self.key.generation = 0;
             shared::retire(&shared);
-            *held = finished.held;
+            held.put(finished.held);
             return Poll::Ready(finished.ended);
         }
         if shared.has_gone() {
@@ -82,7 +69,7 @@ impl Ticket {
             self.key.generation = 0;
             // SAFETY: the thread whose driver holds the buffer does not exist in this process, and the buffer is not among the
             // results that it has left: nobody else uses or drops it.
-            return Poll::Ready(unsafe { self.inherited.give_up(held) });
+            return Poll::Ready(unsafe { held.reclaim() });
         }
         if !inner.in_loop {
             return Poll::Ready(LOST);

@@ -43,7 +43,7 @@ pub(crate) fn explain_sync(file: &File, request: &Request, errno: i32, error: Er
 
 /// Whether an operation can go to the kernel as it is; false for a direct read that must go through aligned memory. An
 /// error for what would be refused without a reason.
-#[inline]
+#[inline(always)]
 pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, Error> {
     let end = request.offset.checked_add(request.want as u64);
     if end.is_none_or(|end| end > i64::MAX as u64) {
@@ -122,7 +122,7 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
         libc::EINVAL if file.is_direct() => error.because(
             "the file system refuses direct I/O here; open without direct, or with buffered_fallback(true)",
         ),
-        libc::EOPNOTSUPP if file.0.target.polled => {
+        libc::EOPNOTSUPP if !file.0.target.ring.announces() => {
             error.because("the file system can't poll for completions; open without poll")
         }
         libc::ECANCELED => cancelled(error),

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use super::{File, OpenOptions, check};
-use crate::driver::{self, Ended, Kind, RemoteOperation, Request, Started, SubmitHint, Ticket, Unstarted};
+use crate::driver::{self, Ended, Kept, Kind, RemoteOperation, Request, Started, SubmitHint, Ticket};
 use crate::error::{Error, Result};
 use crate::memory::Held;
 
@@ -154,8 +154,7 @@ impl Future for Control<'_> {
                 let (target, request) = (&control.file.0.target, &control.request);
                 match driver::start(target, request, &mut Held::None, context, SubmitHint::ONE) {
                     Ok(Started::Queued(place)) => {
-                        let unstarted = Unstarted::new(&control.request, &Held::None);
-                        control.stage = Stage::Running(Ticket::new(place, unstarted));
+                        control.stage = Stage::Running(Ticket::new(place));
                         Poll::Pending
                     }
                     Ok(Started::Elsewhere(operation)) => {
@@ -174,11 +173,11 @@ impl Future for Control<'_> {
                 }
             }
             Stage::Running(ticket) => {
-                let ended = ready!(ticket.poll(context, &mut Held::None));
+                let ended = ready!(ticket.poll(context, &mut Kept::nothing()));
                 control.end(ended)
             }
             Stage::Elsewhere(operation) => {
-                let ended = ready!(operation.poll(context, &mut Held::None));
+                let ended = ready!(operation.poll(context, &mut Kept::nothing()));
                 control.end(ended)
             }
             Stage::Kept(_) | Stage::Ended => match std::mem::replace(&mut control.stage, Stage::Ended) {

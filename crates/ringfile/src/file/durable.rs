@@ -97,7 +97,7 @@ impl<'a, B: IoBuf> WriteDurable<'a, B> {
         let write = Io::write(file, buffer, offset);
         // A link holds one submission back until another on the same ring has ended, so it can't be between two rings,
         // nor cover a write of several submissions.
-        let linked = kind == Durability::Fsync && write.is_one_submission() && !file.0.target.polled;
+        let linked = kind == Durability::Fsync && write.is_one_submission() && file.0.target.ring.announces();
         let (write, sync) = match kind {
             Durability::Fsync if linked => (write.linked(), Some(Control::sync_data(file))),
             Durability::Fsync => (write, Some(Control::sync_data(file))),

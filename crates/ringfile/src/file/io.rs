@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::{File, check, unaligned};
-use crate::driver::{self, Ended, Kind, RemoteOperation, Request, Started, SubmitHint, Ticket, Unstarted};
+use crate::driver::{self, Ended, Kept, Kind, Lend, RemoteOperation, Request, Started, SubmitHint, Ticket};
 use crate::error::{BufError, BufResult, Error};
 use crate::memory::{Held, IoBuf, IoBufMut};
 
@@ -47,7 +47,7 @@ pub(super) struct Operation<'a, F = &'a File> {
     file: F,
     request: Request,
     /// The buffer, before and after.
-    held: Held,
+    held: Kept,
     /// It was begun again after direct I/O was refused.
     fell_back: bool,
     stage: Stage<'a>,
@@ -89,7 +89,7 @@ impl<'a> Transfer<'a> {
     /// Whether less will do; not for a buffer that can't show how much it is.
     #[cold]
     fn may_be_short(&mut self) -> bool {
-        !self.exact && !self.operation.held.hides_length()
+        !self.exact && !self.operation.held.own().hides_length()
     }
 
     #[inline]
@@ -206,17 +206,18 @@ impl<B: IoBuf> Future for IoVectored<'_, B> {
 impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     #[inline]
     pub(super) fn new(file: F, request: Request, held: Held) -> Self {
+        let held = Kept::new(held, request.kind.is_read());
         Self { file, request, held, fell_back: false, stage: Stage::Start }
     }
 
     /// The buffer of an operation that is over.
     #[inline]
     pub(super) fn take_held(&mut self) -> Held {
-        std::mem::take(&mut self.held)
+        self.held.lend()
     }
 
     /// Drives the operation. Once it is ready, [`result`](Self::result) has the outcome.
-    #[inline]
+    #[inline(always)]
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Stage::Running(ticket) = &mut self.stage {
             let Poll::Ready(ended) = ticket.poll(context, &mut self.held) else { return Poll::Pending };
@@ -224,11 +225,13 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
             return if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) };
         }
-        if let Stage::Start = self.stage { self.begin(context) } else { self.poll_otherwise(context) }
+        self.poll_otherwise(context)
     }
 
-    #[cold]
     fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Stage::Start = self.stage {
+            return self.begin(context);
+        }
         let Stage::Elsewhere(operation) = &mut self.stage else { return self.poll_unaligned(context) };
         let ended = ready!(operation.poll(context, &mut self.held));
         self.stage = Stage::Over(ended);
@@ -240,7 +243,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         // A future that is polled after it was ready may do as it likes; this one does nothing.
         let Stage::Unaligned(read) = &mut self.stage else { return Poll::Pending };
         let (held, result) = ready!(read.as_mut().poll(context));
-        self.held = held;
+        self.held.put(held);
         self.stage = result.map_or_else(Stage::Failed, Stage::Over);
         Poll::Ready(())
     }
@@ -285,11 +288,10 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             Ok(false) => return self.begin_unaligned(context),
             Err(error) => return self.fail(error),
         }
-        let unstarted = Unstarted::new(&self.request, &self.held);
         match driver::start(&self.file.0.target, &self.request, &mut self.held, context, SubmitHint::ONE) {
             Ok(Started::Queued(place)) => {
                 // Before, the operation had not begun or was over: there is nothing to drop.
-                let ticket = Ticket::new(place, unstarted);
+                let ticket = Ticket::new(place);
                 std::mem::forget(std::mem::replace(&mut self.stage, Stage::Running(ticket)));
                 Poll::Pending
             }
@@ -314,7 +316,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
     fn fail(&mut self, error: Error) -> Poll<()> {
         if self.request.kind.is_read() {
             // Nothing was read, and the buffer's length says so.
-            self.held.copy_in(0, &[]);
+            self.held.own().copy_in(0, &[]);
         }
         self.stage = Stage::Failed(error);
         Poll::Ready(())
@@ -322,14 +324,14 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
 
     #[cold]
     fn begin_unaligned(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let held = std::mem::take(&mut self.held);
+        let held = self.held.lend();
         self.stage = Stage::Unaligned(Box::pin(unaligned::read(self.file.clone(), self.request, held)));
         self.poll(context)
     }
 
     #[inline]
     fn fits(&self) -> Result<bool, Error> {
-        check::fits(&self.file, &self.request, &self.held)
+        check::fits(&self.file, &self.request, self.held.get())
     }
 
     #[cold]

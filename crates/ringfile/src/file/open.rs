@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 
 use super::{Durability, File, Handle};
-use crate::driver::{self, FileKind, Lanes, Multiples, Route, Target};
+use crate::driver::{self, FileKind, Lanes, Multiples, RingKind, Route, Target};
 use crate::error::{Error, Result};
 
 /// Where the kernel does not tell what direct I/O needs.
@@ -302,9 +302,9 @@ impl OpenOptions {
         path: Option<&Path>,
     ) -> File {
         let kind = kind_of(&own);
-        let polled = self.poll && direct.is_some();
+        let ring = if self.poll && direct.is_some() { RingKind::Polled } else { RingKind::Main };
         let lanes = Lanes::new(self.route.unwrap_or_else(driver::default_route), is_in_memory(&own));
-        let target = Arc::new(Target::new(own, kind, direct, polled, path.map(Path::to_owned), lanes));
+        let target = Arc::new(Target::new(own, kind, direct, ring, path.map(Path::to_owned), lanes));
         if self.dont_cache && direct.is_none() && kind != FileKind::Other {
             target.do_not_cache();
         }

@@ -23,21 +23,21 @@ use crate::ring::fork;
 /// Operations to be started, and who gets their results.
 pub(super) trait Source {
     /// The next operation that may start now. Ends those that need no start.
-    fn next(&mut self) -> Option<(u32, Request, Held)>;
+    fn next(&mut self) -> Option<u32>;
+
+    /// The file of an operation that [`next`](Self::next) gave, what is to be started for it, and the memory for that.
+    fn begun(&mut self, index: u32) -> (&Arc<Target>, &Request, &mut Held);
 
     fn op(&mut self, index: u32) -> &mut Op;
-
-    /// The file of an operation.
-    fn target(&self, index: u32) -> &Arc<Target>;
 
     /// Takes a result.
     fn end(&mut self, index: u32, finished: Finished);
 
     /// Takes back an operation that can't be carried out, with the reason.
-    fn refuse(&mut self, index: u32, held: Held, error: Error);
+    fn refuse(&mut self, index: u32, error: Error);
 
     /// Takes back an operation that was not begun, to give it again.
-    fn give_back(&mut self, index: u32, request: Request, held: Held);
+    fn give_back(&mut self, index: u32);
 
     /// About how many operations may start now.
     fn startable(&self) -> usize;
@@ -125,7 +125,7 @@ impl Engine {
 
     #[inline]
     fn end(&mut self, source: &mut impl Source, index: u32, finished: Finished) {
-        match std::mem::take(&mut source.op(index).at) {
+        match source.op(index).set_at(At::Nowhere) {
             At::Nowhere => {}
             At::Ring(_) => self.on_ring -= 1,
             At::Elsewhere => {
@@ -140,27 +140,31 @@ impl Engine {
     fn start(&mut self, source: &mut impl Source, waits: bool) -> bool {
         let together = source.startable();
         let hint = SubmitHint { together, waits_for_one: waits && source.open() == 1 };
-        while let Some((index, request, mut held)) = source.next() {
+        while let Some(index) = source.next() {
             let receiver = HandlerOf { handler: &self.handler, index, local: self.local };
-            match driver::start(source.target(index), &request, &mut held, &receiver, hint) {
+            let (target, request, held) = source.begun(index);
+            match driver::start(target, request, held, &receiver, hint) {
                 Ok(Started::Queued(place)) => {
-                    source.op(index).at = At::Ring(place);
+                    source.op(index).set_at(At::Ring(place));
                     (self.began, self.on_ring) = (true, self.on_ring + 1);
                     if self.local.is_none() {
                         self.note_driver(place.driver);
                     }
                 }
-                Ok(Started::Done(ended)) => source.end(index, Finished { held, ended }),
+                Ok(Started::Done(ended)) => {
+                    let held = std::mem::take(held);
+                    source.end(index, Finished { held, ended });
+                }
                 Ok(Started::Elsewhere(driver)) => {
-                    source.op(index).at = At::Elsewhere;
+                    source.op(index).set_at(At::Elsewhere);
                     self.elsewhere += 1;
                     driver.into_iter().for_each(|driver| self.note_driver(driver));
                 }
                 Ok(Started::Yield) => {
-                    source.give_back(index, request, held);
+                    source.give_back(index);
                     return false;
                 }
-                Err(error) => source.refuse(index, held, error),
+                Err(error) => source.refuse(index, error),
             }
         }
         true
@@ -193,7 +197,7 @@ impl Engine {
     /// Asks for the cancellation of everything in flight; each operation gives its result in any case.
     pub(super) fn cancel_all(&self, source: &mut impl Source) {
         for index in 0..source.indices() {
-            if source.is_open(index) && source.op(index).at == At::Elsewhere {
+            if source.is_open(index) && source.op(index).at() == At::Elsewhere {
                 self.remote.cancel(index);
             }
         }
@@ -202,7 +206,7 @@ impl Engine {
 
     /// Asks for the cancellation of one operation, which gives its result in any case.
     fn cancel(&self, source: &mut impl Source, index: u32) {
-        match source.op(index).at {
+        match source.op(index).at() {
             At::Ring(place) => driver::cancel(place),
             At::Elsewhere => {
                 self.remote.cancel(index);
@@ -253,7 +257,7 @@ impl ThreadEngine {
             }
             return went_on;
         }
-        engine.know(deferred);
+        engine.know(source, deferred);
         engine.advance(source, deferred, false);
         guard.look(deferred);
         engine.advance(source, deferred, false);
@@ -277,7 +281,7 @@ impl ThreadEngine {
         }
         let Some(guard) = self.ring.guard() else { return self.engine.take_in(source) };
         let Self { engine, deferred, .. } = self;
-        engine.know(deferred);
+        engine.know(source, deferred);
         guard.wait(deferred, deadline, |deferred| {
             engine.began = false;
             loop {
@@ -323,8 +327,9 @@ impl ThreadEngine {
 impl Engine {
     /// Makes this thread's driver know the handler, which takes its results from `after` in its own turns.
     #[inline]
-    fn know(&mut self, deferred: &mut Deferred) {
+    fn know(&mut self, source: &impl Source, deferred: &mut Deferred) {
         if self.local.is_none() {
+            deferred.expect_results(source.startable());
             self.local = driver::add_local(Arc::clone(&self.handler));
             deferred.own = self.local;
         }
@@ -344,7 +349,7 @@ impl Engine {
     fn give_up(&mut self, source: &mut impl Source) {
         self.take_in_inherited(source);
         for index in 0..source.indices() {
-            if source.is_open(index) && source.op(index).at != At::Nowhere {
+            if source.is_open(index) && source.op(index).at() != At::Nowhere {
                 let ended = Ended { done: 0, errno: libc::ECANCELED };
                 self.end(source, index, Finished { held: Held::None, ended });
             }

@@ -69,7 +69,7 @@ pub(super) struct Entries {
     next_generation: u32,
     /// To be started, or started once more.
     to_start: VecDeque<u32>,
-    given_back: Option<(u32, Request, Held)>,
+    given_back: Option<u32>,
     /// What has ended, in that order, with generations: some was taken by its token meanwhile.
     ended: VecDeque<(u32, u32)>,
     /// Ended and not taken.
@@ -117,7 +117,7 @@ impl Entries {
         entry.cancelled = false;
         entry.user_data = user_data;
         self.open += 1;
-        self.polled += usize::from(file.target().polled);
+        self.polled += usize::from(!file.target().ring.announces());
         self.to_start.push_back(index);
         Token::new(index, generation)
     }
@@ -138,7 +138,7 @@ impl Entries {
         if self.polled > 0
             && let Some(op) = &entry.op
         {
-            self.polled -= usize::from(self.files.get(op.file).target().polled);
+            self.polled -= usize::from(!self.files.get(op.file).target().ring.announces());
         }
         self.ended.push_back((index, entry.generation));
     }
@@ -213,7 +213,7 @@ impl Entries {
 
 impl Source for Entries {
     #[inline]
-    fn next(&mut self) -> Option<(u32, Request, Held)> {
+    fn next(&mut self) -> Option<u32> {
         if let Some(given_back) = self.given_back.take() {
             return Some(given_back);
         }
@@ -222,8 +222,8 @@ impl Source for Entries {
             let Some(op) = entry.op.as_mut().filter(|op| !op.is_over()) else { continue };
             if entry.cancelled {
                 op.cancel(CANCELLED);
-            } else if let Some((request, held)) = op.begin(&self.files) {
-                return Some((index, request, held));
+            } else if op.begin(&self.files) {
+                return Some(index);
             }
             self.is_over(index);
         }
@@ -240,10 +240,16 @@ impl Source for Entries {
         }
     }
 
+    /// # Panics
+    /// If it was taken.
     #[inline]
-    fn target(&self, index: u32) -> &Arc<Target> {
-        match &self.list[index as usize].op {
-            Some(op) => self.files.get(op.file).target(),
+    fn begun(&mut self, index: u32) -> (&Arc<Target>, &Request, &mut Held) {
+        match &mut self.list[index as usize].op {
+            Some(op) => {
+                let target = self.files.get(op.file).target();
+                let (request, held) = op.begun();
+                (target, request, held)
+            }
             None => unreachable!("an operation is kept until its result was taken"),
         }
     }
@@ -266,16 +272,16 @@ impl Source for Entries {
     }
 
     #[cold]
-    fn refuse(&mut self, index: u32, held: Held, error: Error) {
+    fn refuse(&mut self, index: u32, error: Error) {
         if let Some(op) = self.list[index as usize].op.as_mut() {
-            op.refuse_with(held, error, &self.files);
+            op.refuse_with(error, &self.files);
             self.is_over(index);
         }
     }
 
     #[cold]
-    fn give_back(&mut self, index: u32, request: Request, held: Held) {
-        self.given_back = Some((index, request, held));
+    fn give_back(&mut self, index: u32) {
+        self.given_back = Some(index);
     }
 
     #[inline]

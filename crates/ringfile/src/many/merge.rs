@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::files::Files;
-use super::op::{NONE, Op, Stage};
+use super::op::{At, Detour, NONE, Op, Stage};
 use crate::driver::{Ended, FileKind, Finished, Kind, Request};
 use crate::file::check;
 use crate::memory::{Buffer, Held, reserve};
@@ -27,7 +27,7 @@ fn may_merge(op: &Op, files: &Files) -> bool {
         && op.request.want > 0
         && matches!(op.held, Held::Pooled(_))
         && matches!(file.target().kind, FileKind::Regular | FileKind::Block)
-        && !file.target().polled
+        && file.target().ring.announces()
         && matches!(check::fits(file, &op.request, &op.held), Ok(true))
 }
 
@@ -70,8 +70,8 @@ fn for_each(ops: &mut [Op], first: u32, mut look: impl FnMut(&mut Op, u32)) {
     }
 }
 
-/// The one read of a group. Where there is no memory for its gaps, the reads go one by one.
-pub(super) fn begin(ops: &mut [Op], first: u32, again: &mut Vec<u32>) -> Option<(Request, Held)> {
+/// Begins the one read of a group. False where there is no memory for its gaps: the reads go one by one.
+pub(super) fn begin(ops: &mut [Op], first: u32, again: &mut Vec<u32>) -> bool {
     let start = ops[first as usize].request.offset;
     let (mut parts, mut at, mut fits) = (Vec::<Buffer>::new(), start, true);
     let mut scratch = Vec::new();
@@ -84,7 +84,7 @@ pub(super) fn begin(ops: &mut [Op], first: u32, again: &mut Vec<u32>) -> Option<
     });
     if !fits {
         take_apart(ops, first, again);
-        return None;
+        return false;
     }
     let want = (at - start) as usize;
     let (mut scratch, mut at) = (scratch.into_iter(), start);
@@ -98,8 +98,10 @@ pub(super) fn begin(ops: &mut [Op], first: u32, again: &mut Vec<u32>) -> Option<
         at = end_of(op);
     });
     let leader = &mut ops[first as usize];
-    leader.stage = Stage::Begun;
-    Some((Request { kind: Kind::ReadVectored, want, ..leader.request }, Held::Buffers(parts)))
+    leader.stage = Stage::Begun(At::Nowhere);
+    let request = Request { kind: Kind::ReadVectored, want, ..leader.request };
+    leader.detour = Some(Detour::new(request, Held::Buffers(parts)));
+    true
 }
 
 fn take_apart(ops: &mut [Op], first: u32, again: &mut Vec<u32>) {
@@ -119,6 +121,7 @@ pub(super) fn take_back(ops: &mut [Op], first: u32, held: Held, again: &mut Vec<
 /// Gives the reads of a group their buffers again, without those of the gaps.
 fn give_parts(ops: &mut [Op], first: u32, held: Held) {
     let parts = if let Held::Buffers(parts) = held { parts } else { Vec::new() };
+    ops[first as usize].detour = None;
     let (mut parts, mut at) = (parts.into_iter(), ops[first as usize].request.offset);
     for_each(ops, first, |op, _| {
         if op.request.offset > at {

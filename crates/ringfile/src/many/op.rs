@@ -1,7 +1,9 @@
 //! One operation of a batch or a queue: what was asked for, how far it is, what it gives.
 //!
-//! Knows files, and what a driver takes; starts nothing itself. What always holds: the buffer is here, or in the order
-//! that was begun, never in both.
+//! Knows files, and what a driver takes; starts nothing itself. What always holds: the buffer is here, or a driver has it,
+//! never both.
+
+use std::io::ErrorKind;
 
 use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
@@ -20,7 +22,7 @@ pub(super) enum Stage {
     Waiting,
     /// The operation that is first in its group carries it out too.
     Merged,
-    Begun,
+    Begun(At),
     Over(Ended),
     Refused(Error),
     /// It was not begun, and why.
@@ -54,6 +56,8 @@ impl Asked {
         let held = match buffer {
             AnyBuffer::Pooled(buffer) => buffer.hold_mut(),
             AnyBuffer::Vec(vec) => vec.hold_mut(),
+            // Refused when it begins.
+            AnyBuffer::Bytes(bytes) => bytes.hold(),
         };
         let want = held.part(0).map_or(0, |part| part.capacity);
         Self { kind: Kind::Read, op_flags: 0, offset, want, held }
@@ -64,6 +68,7 @@ impl Asked {
         let held = match buffer {
             AnyBuffer::Pooled(buffer) => buffer.hold(),
             AnyBuffer::Vec(vec) => vec.hold(),
+            AnyBuffer::Bytes(bytes) => bytes.hold(),
         };
         let want = held.part(0).map_or(0, |part| part.len);
         Self { kind: Kind::Write, op_flags: 0, offset, want, held }
@@ -120,12 +125,28 @@ pub(super) struct Op {
     pub request: Request,
     pub held: Held,
     pub stage: Stage,
-    pub at: At,
     /// The next operation of its group.
     pub next: u32,
-    /// How far a direct read is that does not fit.
-    pieces: Option<Pieces>,
+    /// What is started in its place.
+    pub detour: Option<Box<Detour>>,
     fell_back: bool,
+}
+
+// Two cache lines: more is copied by a call.
+const _: () = assert!(size_of::<Op>() <= 128);
+
+/// What is started in an operation's place: a piece of a direct read that does not fit, or the one read of a group.
+pub(super) struct Detour {
+    pub request: Request,
+    pub held: Held,
+    /// How far a direct read is that does not fit.
+    pieces: Pieces,
+}
+
+impl Detour {
+    pub(super) fn new(request: Request, held: Held) -> Box<Self> {
+        Box::new(Self { request, held, pieces: Pieces::default() })
+    }
 }
 
 impl Op {
@@ -137,50 +158,90 @@ impl Op {
             request: Request { kind, op_flags, offset, start: 0, want, linked: false },
             held,
             stage: Stage::Waiting,
-            at: At::Nowhere,
             next: NONE,
-            pieces: None,
+            detour: None,
             fell_back: false,
         }
     }
 
-    /// What to hand to a driver; nothing where the operation is over without one.
-    pub(super) fn begin(&mut self, files: &Files) -> Option<(Request, Held)> {
+    /// Begins the operation; false where it is over without being started.
+    #[inline]
+    pub(super) fn begin(&mut self, files: &Files) -> bool {
         let file = files.get(self.file);
-        self.stage = Stage::Begun;
+        self.stage = Stage::Begun(At::Nowhere);
         if !self.request.kind.moves_data() {
-            return Some((self.request, Held::None));
+            return true;
         }
         if self.request.want == 0 {
-            self.end_with(Ended { done: 0, errno: 0 });
-        } else if self.pieces.is_some() {
+            self.end_empty(file);
+        } else if self.detour.is_some() {
             return self.begin_piece(file);
         }
         match check::fits(file, &self.request, &self.held) {
-            Ok(_) if self.is_over() => None,
-            Ok(true) => Some((self.request, std::mem::take(&mut self.held))),
-            Ok(false) => self.begin_piece(file),
+            Ok(fits) if fits || self.is_over() => !self.is_over(),
+            Ok(_) => self.begin_piece(file),
             Err(error) => {
                 self.refuse(error);
-                None
+                false
             }
+        }
+    }
+
+    /// Ends an operation that moves nothing.
+    #[cold]
+    fn end_empty(&mut self, file: &File) {
+        if self.request.kind.is_read() && matches!(self.held, Held::Bytes(_)) {
+            let why = "shared bytes can't be read into; read into a buffer of a Pool or a vector";
+            self.refuse(check::error(file, &self.request, ErrorKind::InvalidInput, why));
+        } else {
+            self.end_with(Ended { done: 0, errno: 0 });
         }
     }
 
     /// Begins the next piece of a direct read that does not fit.
     #[cold]
-    fn begin_piece(&mut self, file: &File) -> Option<(Request, Held)> {
-        let pieces = self.pieces.get_or_insert_default();
-        pieces.begin(&self.request, file.alignment(), &mut self.held).map_err(|error| self.refuse(error)).ok()
+    fn begin_piece(&mut self, file: &File) -> bool {
+        let detour = self.detour.get_or_insert_with(|| Detour::new(self.request, Held::None));
+        match detour.pieces.begin(&self.request, file.alignment(), &mut self.held) {
+            Ok((request, held)) => {
+                (detour.request, detour.held) = (request, held);
+                true
+            }
+            Err(error) => {
+                self.refuse(error);
+                false
+            }
+        }
+    }
+
+    /// Where the operation is that was begun.
+    #[inline]
+    pub(super) fn at(&self) -> At {
+        if let Stage::Begun(at) = self.stage { at } else { At::Nowhere }
+    }
+
+    /// Notes where the operation is that was begun, and returns where it was.
+    #[inline]
+    pub(super) fn set_at(&mut self, now: At) -> At {
+        if let Stage::Begun(at) = &mut self.stage { std::mem::replace(at, now) } else { At::Nowhere }
+    }
+
+    /// What a driver is to start for an operation that was begun, and the memory for it.
+    #[inline]
+    pub(super) fn begun(&mut self) -> (&Request, &mut Held) {
+        match &mut self.detour {
+            None => (&self.request, &mut self.held),
+            Some(detour) => (&detour.request, &mut detour.held),
+        }
     }
 
     /// Takes what a driver gave. False where the operation must begin again, for the rest of it.
     #[inline]
     pub(super) fn end(&mut self, files: &Files, finished: Finished) -> bool {
-        if self.pieces.is_some() || finished.ended.errno != 0 {
+        if self.detour.is_some() || finished.ended.errno != 0 {
             return self.end_otherwise(files.get(self.file), finished);
         }
-        self.held = finished.held;
+        self.held.put(finished.held);
         self.end_with(finished.ended);
         true
     }
@@ -194,8 +255,8 @@ impl Op {
             self.stage = Stage::Waiting;
             return false;
         }
-        let over = match &mut self.pieces {
-            Some(pieces) => pieces.end(&self.request, &mut self.held, finished),
+        let over = match &mut self.detour {
+            Some(detour) => detour.pieces.end(&self.request, &mut self.held, finished),
             None => {
                 self.held = finished.held;
                 Some(ended)
@@ -210,8 +271,8 @@ impl Op {
 
     /// Takes back the memory of what was not carried out.
     fn take_back(&mut self, held: Held) {
-        match &self.pieces {
-            Some(pieces) => pieces.give_back(&mut self.held, held),
+        match &self.detour {
+            Some(detour) => detour.pieces.give_back(&mut self.held, held),
             None => self.held = held,
         }
     }
@@ -231,11 +292,12 @@ impl Op {
 
     /// Takes back what could not be carried out.
     #[cold]
-    pub(super) fn refuse_with(&mut self, held: Held, error: Error, files: &Files) {
+    pub(super) fn refuse_with(&mut self, error: Error, files: &Files) {
+        let held = std::mem::take(self.begun().1);
         self.take_back(held);
         let error = error.on(files.get(self.file).path());
-        let error = match &self.pieces {
-            Some(pieces) => error.after(pieces.done()),
+        let error = match &self.detour {
+            Some(detour) => error.after(detour.pieces.done()),
             None => error,
         };
         self.refuse(if self.request.kind.moves_data() { error.at(self.request.offset) } else { error });
@@ -249,7 +311,7 @@ impl Op {
     /// A read that did not come to its end leaves a buffer that shows what it gave.
     fn show_done(&mut self) {
         if self.request.kind.is_read() {
-            self.held.copy_in(self.pieces.as_ref().map_or(0, Pieces::done), &[]);
+            self.held.copy_in(self.detour.as_ref().map_or(0, |detour| detour.pieces.done()), &[]);
         }
     }
 
@@ -309,7 +371,7 @@ impl Op {
             }
             Stage::Refused(error) => Err(error),
             Stage::Cancelled(why) => Err(self.unbegun(file).because(why)),
-            Stage::Waiting | Stage::Merged | Stage::Begun => Err(self.unbegun(file)),
+            Stage::Waiting | Stage::Merged | Stage::Begun(_) => Err(self.unbegun(file)),
         };
         done(result, self.held)
     }
@@ -326,7 +388,7 @@ impl Op {
     /// The error of an operation whose caller may not wait here.
     pub(super) fn would_block(&self, files: &Files, why: &'static str) -> Error {
         let path = files.get(self.file).path();
-        Error::new(std::io::ErrorKind::WouldBlock, self.what()).on(path).because(why)
+        Error::new(ErrorKind::WouldBlock, self.what()).on(path).because(why)
     }
 }
 
@@ -335,8 +397,9 @@ fn done(result: Result<usize, Error>, held: Held) -> Done {
     let (buffer, buffers) = match held {
         Held::Pooled(buffer) => (Some(AnyBuffer::Pooled(buffer)), Vec::new()),
         Held::Vec(vec) => (Some(AnyBuffer::Vec(vec)), Vec::new()),
+        Held::Bytes(bytes) => (Some(AnyBuffer::Bytes(bytes)), Vec::new()),
         Held::Buffers(buffers) => (None, buffers),
-        Held::None | Held::Vecs(_) | Held::Other(_) => (None, Vec::new()),
+        Held::None | Held::Vecs(_) | Held::ManyBytes(_) | Held::Other(_) => (None, Vec::new()),
     };
     Done { result, buffer, buffers }
 }

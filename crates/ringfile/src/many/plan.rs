@@ -31,7 +31,7 @@ pub(super) struct Plan {
     /// Operations to begin once more.
     again: Vec<u32>,
     /// Begun, and given back to be started later.
-    given_back: Option<(u32, Request, Held)>,
+    given_back: Option<u32>,
     in_flight: usize,
     most: usize,
     ended: usize,
@@ -81,9 +81,9 @@ impl Plan {
     /// Ends what is left, which can't be carried out: each operation by `end`.
     #[cold]
     pub(super) fn end_all(&mut self, end: impl Fn(&mut Op, &Files)) {
-        if let Some((index, _, held)) = self.given_back.take() {
+        if let Some(index) = self.given_back.take() {
             self.in_flight += 1;
-            self.end(index, Finished { held, ended: Ended { done: 0, errno: libc::ECANCELED } });
+            self.end_unstarted(index);
         }
         self.ops.iter_mut().filter(|op| !op.is_over()).for_each(|op| end(op, &self.files));
         self.ended = self.ops.len();
@@ -128,19 +128,30 @@ impl Plan {
         Some(self.next - 1)
     }
 
-    fn begin(&mut self, index: u32) -> Option<(Request, Held)> {
+    /// Ends an operation that was begun and not started.
+    #[cold]
+    fn end_unstarted(&mut self, index: u32) {
+        let held = std::mem::take(self.begun(index).2);
+        self.end(index, Finished { held, ended: Ended { done: 0, errno: libc::ECANCELED } });
+    }
+
+    /// Begins an operation; false where it is over without being started.
+    #[inline]
+    fn begin(&mut self, index: u32) -> bool {
         let op = &mut self.ops[index as usize];
         match op.stage {
             Stage::Waiting if op.next != NONE => merge::begin(&mut self.ops, index, &mut self.again),
             Stage::Waiting => {
                 let begun = op.begin(&self.files);
-                if begun.is_none() {
+                if !begun {
                     self.count(index);
                 }
                 begun
             }
             // It was begun, or is over, with its group; or it is twice among those to begin once more.
-            Stage::Merged | Stage::Begun | Stage::Over(_) | Stage::Refused(_) | Stage::Cancelled(_) => None,
+            Stage::Merged | Stage::Begun(_) | Stage::Over(_) | Stage::Refused(_) | Stage::Cancelled(_) => {
+                false
+            }
         }
     }
 
@@ -166,20 +177,20 @@ impl Plan {
 }
 
 impl Source for Plan {
-    fn next(&mut self) -> Option<(u32, Request, Held)> {
-        if let Some(begun) = self.given_back.take() {
+    #[inline]
+    fn next(&mut self) -> Option<u32> {
+        if let Some(index) = self.given_back.take() {
             self.in_flight += 1;
             if self.cancelled.is_none() {
-                return Some(begun);
+                return Some(index);
             }
-            let (index, _, held) = begun;
-            self.end(index, Finished { held, ended: Ended { done: 0, errno: libc::ECANCELED } });
+            self.end_unstarted(index);
         }
         while self.in_flight < self.most {
             let index = self.next_index()?;
-            if let Some((request, held)) = self.begin(index) {
+            if self.begin(index) {
                 self.in_flight += 1;
-                return Some((index, request, held));
+                return Some(index);
             }
         }
         None
@@ -191,8 +202,11 @@ impl Source for Plan {
     }
 
     #[inline]
-    fn target(&self, index: u32) -> &Arc<Target> {
-        self.files.get(self.ops[index as usize].file).target()
+    fn begun(&mut self, index: u32) -> (&Arc<Target>, &Request, &mut Held) {
+        let op = &mut self.ops[index as usize];
+        let target = self.files.get(op.file).target();
+        let (request, held) = op.begun();
+        (target, request, held)
     }
 
     #[inline]
@@ -208,21 +222,22 @@ impl Source for Plan {
     }
 
     #[cold]
-    fn refuse(&mut self, index: u32, held: Held, error: Error) {
+    fn refuse(&mut self, index: u32, error: Error) {
         self.in_flight -= 1;
         if self.ops[index as usize].next != NONE {
             // Each finds out for itself.
+            let held = std::mem::take(self.begun(index).2);
             merge::take_back(&mut self.ops, index, held, &mut self.again);
         } else {
-            self.ops[index as usize].refuse_with(held, error, &self.files);
+            self.ops[index as usize].refuse_with(error, &self.files);
             self.count(index);
         }
     }
 
     #[cold]
-    fn give_back(&mut self, index: u32, request: Request, held: Held) {
+    fn give_back(&mut self, index: u32) {
         self.in_flight -= 1;
-        self.given_back = Some((index, request, held));
+        self.given_back = Some(index);
     }
 
     fn startable(&self) -> usize {

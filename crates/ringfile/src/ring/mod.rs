@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
+use bytes::Bytes;
 use linux_raw_sys::io_uring as uapi;
 
 pub(crate) use abi::{Cqe, Sqe};
@@ -52,7 +53,6 @@ pub(crate) struct Ring {
     enter_fd: i32,
     enter_flags: u32,
     sqpoll: bool,
-    iopoll: bool,
     enters: u64,
     /// Entries that the last `enter` submitted.
     submitted: u32,
@@ -110,7 +110,6 @@ impl Ring {
             enter_fd: mapping.fd.as_raw_fd(),
             enter_flags: 0,
             sqpoll: params.flags & uapi::IORING_SETUP_SQPOLL != 0,
-            iopoll: params.flags & uapi::IORING_SETUP_IOPOLL != 0,
             enters: 0,
             submitted: 0,
             collected: 0,
@@ -426,11 +425,6 @@ impl Ring {
         self.sqpoll
     }
 
-    /// Whether completions have to be asked for in a loop.
-    pub(crate) fn is_polled(&self) -> bool {
-        self.iopoll
-    }
-
     /// Whether a completion is there to be taken, without asking the kernel.
     pub(crate) fn has_completions(&self) -> bool {
         // SAFETY: as in `space`.
@@ -463,6 +457,12 @@ impl Ring {
     #[inline]
     pub(crate) fn recent_fixed_index(&self, start: *const u8, len: usize) -> Option<u16> {
         self.buffers.recent_index_of(start, len)
+    }
+
+    /// The index for what is written from shared bytes, if all that have content lie in one registered region of a pool.
+    #[inline]
+    pub(crate) fn fixed_index_of_bytes(&mut self, all: &[Bytes]) -> Option<u16> {
+        self.buffers.index_of_bytes(&self.mapping.fd, all)
     }
 
     /// Whether there is something for [`Ring::forget_released`] to do.

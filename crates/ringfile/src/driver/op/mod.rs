@@ -145,7 +145,7 @@ pub(crate) struct Ended {
 /// `began` on. `index` is the registered memory that the buffer lies in, where the ring has a fixed form of the operation.
 ///
 /// The entry names memory that `held` or `parts` owns. Whether it is the fixed form.
-#[inline]
+#[inline(always)]
 pub(super) fn fill<'a>(
     request: &Request,
     held: &Held,

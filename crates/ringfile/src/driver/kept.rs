@@ -1,0 +1,118 @@
+//! The buffer of an operation as its future keeps it: its own before and after, lent to a driver meanwhile.
+//!
+//! What always holds: the bytes of a lent buffer stay here, and nothing is made of them but in a forked child that lacks the
+//! thread which had it.
+
+use std::mem::MaybeUninit;
+
+use super::Ended;
+use crate::memory::Held;
+
+/// Where a buffer comes from that an operation is started with.
+pub(crate) trait Lend {
+    /// Hands the buffer out.
+    fn lend(&mut self) -> Held;
+
+    /// The buffer, for a call that is over when it returns.
+    fn own(&mut self) -> &mut Held;
+}
+
+impl Lend for Held {
+    #[inline]
+    fn lend(&mut self) -> Held {
+        std::mem::take(self)
+    }
+
+    #[inline]
+    fn own(&mut self) -> &mut Held {
+        self
+    }
+}
+
+/// See the module.
+pub(crate) struct Kept {
+    held: MaybeUninit<Held>,
+    is_own: bool,
+    is_read: bool,
+}
+
+impl Kept {
+    /// `is_read`: the kernel writes to it.
+    #[inline]
+    pub(crate) fn new(held: Held, is_read: bool) -> Self {
+        Self { held: MaybeUninit::new(held), is_own: true, is_read }
+    }
+
+    /// What an operation without memory keeps.
+    #[inline]
+    pub(crate) fn nothing() -> Self {
+        Self::new(Held::None, false)
+    }
+
+    /// The buffer, where it is not lent.
+    #[inline]
+    pub(crate) fn get(&self) -> &Held {
+        const NONE: &Held = &Held::None;
+        // SAFETY: the flag says that the value is here.
+        if self.is_own { unsafe { self.held.assume_init_ref() } } else { NONE }
+    }
+
+    /// Takes the buffer back.
+    #[inline]
+    pub(crate) fn put(&mut self, held: Held) {
+        if self.is_own {
+            self.own().put(held);
+        } else {
+            self.held.write(held);
+            self.is_own = true;
+        }
+    }
+
+    /// Ends the operation in a forked child, and takes the child's copy of the buffer.
+    ///
+    /// # Safety
+    /// Nobody else in this process uses or drops what was lent: the thread that had it does not exist.
+    #[cold]
+    pub(super) unsafe fn reclaim(&mut self) -> Ended {
+        // Of what is taken already, the caller's bytes would be somebody else's by now.
+        if !self.is_own {
+            self.is_own = true;
+            if self.is_read {
+                // Nothing was read, and the buffer's length says so.
+                self.own().copy_in(0, &[]);
+            }
+        }
+        Ended { done: 0, errno: libc::ECANCELED }
+    }
+}
+
+impl Lend for Kept {
+    #[inline]
+    fn lend(&mut self) -> Held {
+        if !std::mem::replace(&mut self.is_own, false) {
+            return Held::None;
+        }
+        // SAFETY: the flag said that the value is here, and says that it is not from now on.
+        unsafe { self.held.assume_init_read() }
+    }
+
+    #[inline]
+    fn own(&mut self) -> &mut Held {
+        if !self.is_own {
+            self.held.write(Held::None);
+            self.is_own = true;
+        }
+        // SAFETY: the flag says that the value is here.
+        unsafe { self.held.assume_init_mut() }
+    }
+}
+
+impl Drop for Kept {
+    #[inline]
+    fn drop(&mut self) {
+        if self.is_own {
+            // SAFETY: the flag says that the value is here; it is dropped once, with `self`.
+            unsafe { self.held.assume_init_drop() };
+        }
+    }
+}

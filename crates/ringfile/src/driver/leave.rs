@@ -1,0 +1,137 @@
+//! Leaving a loop, or a thread: everything in flight ends first.
+//!
+//! What always holds: when [`leave`] returns, nothing of the loop is in flight, here or on other threads.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::rings::Rings;
+use super::shared::{self, Mail};
+use super::slot::Key;
+use super::{Deferred, Driver, Finished, drop_driver, is_ending, thread_ring, turn, with};
+use crate::ring::Ring;
+
+/// Ends the loop of this thread: every operation is waited for, those on pipes, sockets and terminals, which may wait for
+/// ever, are cancelled, results that nobody took are kept for their futures, files and registrations are given up. A thread
+/// that ends gives its driver up with them.
+pub(crate) fn leave(deferred: &mut Deferred) {
+    while with(Driver::must_drain) == Some(true)
+        && !(thread_ring::is_any() && with(Driver::only_lasting) == Some(true))
+    {
+        with(|driver| {
+            driver.shared.sleep.take_notification();
+            driver.cancel_on_streams(deferred);
+            driver.turn(true, None, 1, deferred);
+        });
+        deferred.settle();
+    }
+    // What other threads carry out for this one has its buffers too.
+    if let Some(shared) = with(|driver| Arc::clone(&driver.shared)) {
+        shared.set_leaving(true);
+        if shared.has_remotes() {
+            shared::everyone().iter().for_each(|other| other.post(Mail::CancelHeld(shared.id)));
+        }
+        loop {
+            shared.sleep.take_notification();
+            if !shared.has_remotes() {
+                break;
+            }
+            turn(true, deferred);
+        }
+        shared.set_leaving(false);
+    }
+    let wakers = with(|driver| driver.deactivate(deferred)).unwrap_or_default();
+    deferred.settle();
+    if is_ending() {
+        drop_driver();
+    }
+    wakers.into_iter().for_each(Waker::wake);
+}
+
+impl Driver {
+    /// Whether something must be waited for before the thread leaves.
+    pub(super) fn must_drain(&mut self) -> bool {
+        let ours = self.rings.as_ref().is_some_and(Rings::are_ours);
+        if ours {
+            // What was withdrawn, or has ended, may be all that waits: nothing would come for it.
+            self.submit_waiting();
+        }
+        ours && (self.in_flight > 0 || !self.waiting.is_empty())
+    }
+
+    /// Whether all that must be waited for are reads which the thread itself holds open.
+    pub(super) fn only_lasting(&mut self) -> bool {
+        self.slots.of_loop().next().is_none()
+    }
+
+    /// Gives everything up that the thread need not keep until its next loop. The wakers of futures on other threads,
+    /// which find their results now.
+    pub(super) fn deactivate(&mut self, deferred: &mut Deferred) -> Vec<Waker> {
+        self.disown(deferred);
+        self.read_mail(deferred);
+        let done: Vec<Key> = self.slots.done().collect();
+        let results: Vec<(Key, Finished)> =
+            done.into_iter().map(|key| (key, self.take_finished(key.slot))).collect();
+        self.in_loop = false;
+        let (mail, wakers) = {
+            let mut inner = self.shared.lock();
+            inner.in_loop = false;
+            inner.finished.extend(results);
+            let wakers = inner.wakers.drain().map(|(_, waker)| waker).collect();
+            (std::mem::take(&mut inner.mail), wakers)
+        };
+        // What was posted since: a dropped future's result is in `finished` now, and an open read may keep a closed file.
+        mail.into_iter().for_each(|letter| self.read_letter(letter, deferred));
+        self.give_up_files(deferred);
+        // An entry that was not handed over yet names memory by its place among the registered.
+        let may_forget = self.in_flight == 0;
+        if let Some(rings) = self.rings.as_mut().filter(|rings| may_forget && rings.are_ours()) {
+            rings.each_mut().for_each(Ring::forget_buffers);
+        }
+        self.shared.counters.publish(&self.current_counts());
+        wakers
+    }
+
+    /// Gives up every file that no operation uses.
+    pub(super) fn give_up_files(&mut self, deferred: &mut Deferred) {
+        let mut next = 0;
+        while let Some((number, closed)) = self.files.give_up_idle(next) {
+            self.unregister(&closed);
+            deferred.files.push(closed);
+            next = number + 1;
+        }
+    }
+
+    /// In a forked child, ends what the parent has in flight: its answers come to the parent, into the parent's memory,
+    /// of which this process has a copy. Does nothing in the process that made the ring.
+    #[cold]
+    pub(super) fn disown(&mut self, deferred: &mut Deferred) {
+        let is_ours = self.rings.as_ref().is_none_or(Rings::are_ours);
+        if is_ours {
+            return;
+        }
+        self.waiting.clear();
+        let open: Vec<Key> = self.slots.unanswered().collect();
+        for key in open {
+            self.slots.at(key.slot).errno = libc::ECANCELED as u16;
+            self.end(key, deferred);
+        }
+    }
+
+    /// The thread ends, and reads were started on it whose owner was leaked or outlives the driver: they are cancelled
+    /// where the kernel still can, and waited for.
+    pub(super) fn drain(&mut self) {
+        if !self.must_drain() {
+            return;
+        }
+        let mut deferred = Deferred::default();
+        let open: Vec<Key> = self.slots.unanswered().collect();
+        open.into_iter().for_each(|key| self.cancel_queued(key, &mut deferred));
+        while self.must_drain() {
+            self.shared.sleep.take_notification();
+            self.turn(true, None, 1, &mut deferred);
+            deferred.settle();
+        }
+        deferred.settle();
+    }
+}

@@ -1,0 +1,125 @@
+//! Mail: what other threads ask of this one, and results for futures that moved to them.
+
+use std::sync::atomic::Ordering;
+
+use super::refused::{REFUSED_REMOTES, Refused, warn_of_no_ring};
+use super::shared::Mail;
+use super::slot::{Key, Owner, State};
+use super::target::Target;
+use super::wake::Wake;
+use super::{Deferred, Driver, RemoteRequest, Route};
+
+impl Driver {
+    /// Starts a remote request on this thread's ring; where it has none, the workers get it.
+    pub(super) fn start_remote(&mut self, mut remote: RemoteRequest, deferred: &mut Deferred) {
+        if !remote.is_wanted() {
+            return deferred.remotes.push((remote, Some(libc::ECANCELED)));
+        }
+        match self.may_start(&remote.target, remote.request.kind, false) {
+            Ok(()) => {
+                let Some(handler) = remote.take_handler() else { return };
+                let wake = Wake::Handler(handler, remote.index);
+                self.queue(&remote.target, &remote.request, &mut remote.held, wake);
+                if remote.target.is_closed() {
+                    // Nobody will tell us any more: the file is given up with this operation.
+                    self.files.close(remote.target.number);
+                }
+            }
+            Err(Refused::Unsupported) => deferred.remotes.push((remote, None)),
+            Err(Refused::NoRing(error)) if remote.target.lanes.route() != Route::Ring => {
+                warn_of_no_ring(&error);
+                deferred.remotes.push((remote, None));
+            }
+            Err(refused) => {
+                let for_want_of_a_ring = matches!(refused, Refused::NoRing(_));
+                // Without an errno: a forked child has no use of its parent's ring, see `why_refused`.
+                let errno = refused.into_error().errno().unwrap_or(libc::EOPNOTSUPP);
+                if for_want_of_a_ring {
+                    REFUSED_REMOTES.store(errno, Ordering::Relaxed);
+                }
+                deferred.remotes.push((remote, Some(errno)));
+            }
+        }
+    }
+
+    #[cold]
+    pub(super) fn end_elsewhere(&mut self, key: Key, owner: Owner, deferred: &mut Deferred) {
+        match owner {
+            Owner::Here => {}
+            Owner::Afar => self.hand_over(key, deferred),
+            Owner::Nobody => deferred.buffers.push(self.take_finished(key.slot).held),
+        }
+    }
+
+    /// Leaves a result where a future that moved to another thread finds it.
+    #[cold]
+    fn hand_over(&mut self, key: Key, deferred: &mut Deferred) {
+        let finished = self.take_finished(key.slot);
+        let mut inner = self.shared.lock();
+        inner.finished.insert(key, finished);
+        deferred.wakers.extend(inner.wakers.remove(&key));
+    }
+
+    pub(super) fn read_mail(&mut self, deferred: &mut Deferred) {
+        if !self.shared.sleep.take_mail_flag() {
+            return;
+        }
+        let mut remotes = std::mem::take(&mut self.spare_remotes);
+        let mail = {
+            let mut inner = self.shared.lock();
+            std::mem::swap(&mut remotes, &mut inner.remotes);
+            std::mem::take(&mut inner.mail)
+        };
+        for remote in remotes.drain(..) {
+            self.start_remote(remote, deferred);
+        }
+        self.spare_remotes = remotes;
+        mail.into_iter().for_each(|letter| self.read_letter(letter, deferred));
+    }
+
+    pub(super) fn read_letter(&mut self, letter: Mail, deferred: &mut Deferred) {
+        match letter {
+            Mail::Watch(key) => self.watch(key, deferred),
+            Mail::Cancel(key) => self.cancel_for_afar(key, deferred),
+            Mail::CancelOrders(handler) => {
+                self.cancel_handler(&handler, deferred);
+                deferred.handlers.push(handler);
+            }
+            Mail::CancelHeld(driver) => self.cancel_held_on_streams(driver, deferred),
+            Mail::Close(number) => {
+                // Another file may have the number by now, if this driver gave the file up on the way of the letter.
+                let is_closed = self.files.target(number).is_some_and(Target::is_closed);
+                if let Some(closed) = is_closed.then(|| self.files.close(number)).flatten() {
+                    self.unregister(&closed);
+                    deferred.files.push(closed);
+                }
+            }
+        }
+    }
+
+    fn cancel_for_afar(&mut self, key: Key, deferred: &mut Deferred) {
+        let Some(slot) = self.slots.get(key) else {
+            // Its result was handed over on the way of this letter.
+            let finished = self.shared.lock().finished.remove(&key);
+            return deferred.buffers.extend(finished.map(|finished| finished.held));
+        };
+        slot.owner = Owner::Here;
+        if let Some((held, wake, closed)) = self.cancel(key) {
+            deferred.buffers.push(held);
+            deferred.wake(wake);
+            deferred.files.extend(closed);
+        }
+    }
+
+    fn watch(&mut self, key: Key, deferred: &mut Deferred) {
+        let Some(slot) = self.slots.get(key) else {
+            // The future came back and took its result on the way of this letter.
+            return deferred.wakers.extend(self.shared.lock().wakers.remove(&key));
+        };
+        slot.owner = Owner::Afar;
+        deferred.wake(std::mem::take(&mut slot.wake));
+        if slot.state == State::Done {
+            self.hand_over(key, deferred);
+        }
+    }
+}

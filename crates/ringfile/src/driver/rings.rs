@@ -1,0 +1,148 @@
+//! The rings of a thread: one of each kind, made when the first operation needs it.
+//!
+//! Knows what each kind can do, and no operation in flight. What always holds: a kind's properties are asked here, by
+//! matches without a wildcard, so that a new kind of ring does not compile before each has an answer.
+
+use std::time::{Duration, Instant};
+
+use super::refused::{self, Refused, set_up_errno, set_up_failed};
+use super::{Driver, Kind, Target, route};
+use crate::error::Error;
+use crate::ring::{Ring, RingOptions};
+
+/// A failed set-up is not tried again at once: on `ENOMEM` a try takes 200 ms.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// The kind of ring that an operation goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RingKind {
+    /// The kernel announces completions.
+    Main,
+    /// Completions are polled from the device (`IORING_SETUP_IOPOLL`).
+    Polled,
+}
+
+impl RingKind {
+    pub(super) const ALL: [Self; 2] = [Self::Main, Self::Polled];
+
+    /// Whether a thread that sleeps is woken by a completion; otherwise it has to ask for completions in a loop.
+    pub(crate) fn announces(self) -> bool {
+        match self {
+            Self::Main => true,
+            Self::Polled => false,
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Rings {
+    pub main: Ring,
+    polled: Option<Ring>,
+    /// Operations in flight on rings that do not announce completions.
+    pub unannounced: usize,
+    pub wakeup_armed: bool,
+    pub wakeup_repeats: bool,
+    /// The kernel refused the last `io_uring_enter` outright: a filter was installed since the ring was made.
+    pub shut: bool,
+}
+
+impl Rings {
+    fn new(main: Ring) -> Self {
+        Self { main, polled: None, unannounced: 0, wakeup_armed: false, wakeup_repeats: true, shut: false }
+    }
+
+    /// The ring of a kind, where it was made.
+    #[inline]
+    pub(super) fn get(&mut self, kind: RingKind) -> Option<&mut Ring> {
+        match kind {
+            RingKind::Main => Some(&mut self.main),
+            RingKind::Polled => self.polled.as_mut(),
+        }
+    }
+
+    /// Every ring there is.
+    pub(super) fn each(&self) -> impl Iterator<Item = &Ring> {
+        std::iter::once(&self.main).chain(&self.polled)
+    }
+
+    pub(super) fn each_mut(&mut self) -> impl Iterator<Item = &mut Ring> {
+        std::iter::once(&mut self.main).chain(&mut self.polled)
+    }
+
+    /// Whether this process made the rings.
+    #[inline]
+    pub(super) fn are_ours(&self) -> bool {
+        self.main.is_ours()
+    }
+
+    /// Whether an operation on `target` can be submitted as things are.
+    #[inline]
+    fn take(&self, target: &Target, kind: Kind) -> bool {
+        match target.ring_for(kind) {
+            RingKind::Main => kind.moves_data() || self.main.supports(kind.opcode()),
+            RingKind::Polled => self.polled.is_some(),
+        }
+    }
+}
+
+impl Driver {
+    /// Makes sure that an operation on `target` can be submitted; `own` as for [`takes`](Self::takes).
+    #[inline]
+    pub(super) fn may_start(&mut self, target: &Target, kind: Kind, own: bool) -> Result<(), Refused> {
+        match &self.rings {
+            Some(rings) if self.takes(own) && rings.are_ours() && rings.take(target, kind) => Ok(()),
+            _ => self.prepare_rings(target, kind, own),
+        }
+    }
+
+    #[cold]
+    fn prepare_rings(&mut self, target: &Target, kind: Kind, own: bool) -> Result<(), Refused> {
+        if !self.takes(own) {
+            return Err(Refused::Outside);
+        }
+        if route::workers_are_forced() {
+            return Err(Refused::NoRing(refused::workers_are_forced()));
+        }
+        if self.shared.is_inherited() {
+            return Err(Refused::Forked);
+        }
+        if self.rings.is_none() {
+            self.rings = Some(self.make_rings().map_err(Refused::NoRing)?);
+        }
+        let Some(rings) = self.rings.as_mut() else { return Err(Refused::Outside) };
+        if target.ring_for(kind) == RingKind::Polled && rings.polled.is_none() {
+            let options = RingOptions { iopoll: true, sqpoll_idle: None, ..self.options };
+            let ring = Ring::new(&options, self.shared.waker())
+                .map_err(|error| Refused::Finally(set_up_failed(set_up_errno(&error))))?;
+            rings.polled = Some(ring);
+        }
+        if rings.take(target, kind) { Ok(()) } else { Err(Refused::Unsupported) }
+    }
+
+    pub(super) fn make_rings(&mut self) -> Result<Rings, Error> {
+        if let Some((when, errno)) = self.failed
+            && when.elapsed() < TRY_AGAIN_AFTER
+        {
+            return Err(set_up_failed(errno));
+        }
+        let made = self.shared.eventfd().and_then(|_| Ring::new(&self.options, self.shared.waker()));
+        match made {
+            Ok(main) => {
+                self.failed = None;
+                Ok(Rings::new(main))
+            }
+            Err(error) => {
+                let errno = set_up_errno(&error);
+                self.failed = Some((Instant::now(), errno));
+                Err(set_up_failed(errno))
+            }
+        }
+    }
+
+    /// Not in a parent's ring after a fork, nor in one that may not be entered when nothing is in flight.
+    #[inline]
+    pub(super) fn can_sleep_in_ring(&self) -> bool {
+        let idle = self.in_flight == 0 && self.waiting.is_empty();
+        self.rings.as_ref().is_some_and(|rings| rings.are_ours() && !(rings.shut && idle))
+    }
+}

@@ -1,0 +1,317 @@
+//! Submission: entries for the queues of the rings, and handing them over. The one place where a pointer is handed to the
+//! kernel.
+//!
+//! The invariant that all of it rests on: an entry names only memory that its slot owns (`held`, and `parts`, which
+//! lists addresses inside `held`), and a slot gives that memory up only when the operation is withdrawn or answered
+//! ([`super::slot`]). A buffer's address does not change when the buffer moves (the contract of
+//! [`IoBuf`](crate::IoBuf)). What also holds: whatever the kernel answers to `enter`, the driver can be used afterwards.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use linux_raw_sys::io_uring as uapi;
+use uapi::io_uring_op as uop;
+
+use super::op::Parts;
+use super::rings::{RingKind, Rings};
+use super::slot::{Key, Slot, State};
+use super::target::{Entry, Target};
+use super::wake::Wake;
+use super::{Deferred, Driver, Lend, Request, Waiting, op};
+use crate::event;
+use crate::memory::{Held, Part};
+use crate::ring::{Ring, Sqe, Until};
+
+/// Completions that nobody waits for: withdrawn entries, and cancellations. Generation 0 is no operation's.
+pub(super) const IGNORED: u64 = 0;
+/// The eventfd by which other threads wake this one.
+pub(super) const WAKEUP: u64 = 1;
+
+/// How long a kernel that takes nothing (EAGAIN, EBUSY, ENOMEM) is asked again before that is the answer.
+const REFUSED_PATIENCE: Duration = Duration::from_secs(1);
+const REFUSED_PAUSE: Duration = Duration::from_millis(1);
+
+/// Entries that one `enter` hands over at most on a thread that has other tasks: a device takes about 3 µs for each, and
+/// the tasks wait meanwhile. A thread that waits for these operations alone hands all over at once.
+pub(super) const SLICE: u32 = 128;
+
+const FIXED_FILE: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
+const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
+
+impl Driver {
+    /// Gives an operation a slot, which owns its buffer from here on, and submits it. [`may_start`](Self::may_start) said
+    /// yes.
+    #[inline(always)]
+    pub(super) fn queue(
+        &mut self,
+        target: &Arc<Target>,
+        request: &Request,
+        held: &mut impl Lend,
+        wake: Wake,
+    ) -> Key {
+        let file = self.files.enter(target, self.shared.id);
+        let (key, slot, parts) = self.slots.insert(request, held, target, wake);
+        self.in_flight += 1;
+        self.on_streams |= file.is_stream;
+        if let Some(rings) = &mut self.rings {
+            rings.unannounced += usize::from(!slot.ring.announces());
+            if self.waiting.is_empty() && push(rings, file, key, slot, parts) {
+                return key;
+            }
+        }
+        // The queue is full: the next turns hand it over, a slice in each.
+        self.waiting.push_back(Waiting::Operation(key));
+        key
+    }
+
+    /// Submits the rest of an operation.
+    pub(super) fn submit_again(&mut self, key: Key) {
+        if !self.waiting.is_empty() || !self.push(key) {
+            self.waiting.push_back(Waiting::Operation(key));
+        }
+    }
+
+    /// Puts the operation's next submission into the queue; false where there is no room.
+    fn push(&mut self, key: Key) -> bool {
+        let (slot, parts) = self.slots.with_parts(key.slot);
+        match (self.rings.as_mut(), self.files.entry(slot.file)) {
+            (Some(rings), Some(file)) => push(rings, file, key, slot, parts),
+            _ => false,
+        }
+    }
+
+    /// Submits what waits, as far as there is room.
+    pub(super) fn submit_waiting(&mut self) {
+        while let Some(next) = self.waiting.front() {
+            let pushed = match *next {
+                // Withdrawn meanwhile: nothing is left to do.
+                Waiting::Operation(key) if self.slots.get(key).is_none() => true,
+                Waiting::Operation(key) => self.push(key),
+                Waiting::Cancellation(key) => self.push_cancellation(key),
+            };
+            if !pushed {
+                return;
+            }
+            self.waiting.pop_front();
+        }
+    }
+
+    /// Sleeps until there are so many completions, where none is there; not at all for 0.
+    pub(super) fn enter(&mut self, wanted: u32, deadline: Option<Instant>, deferred: &mut Deferred) {
+        self.on_streams &= self.in_flight > 0;
+        let wanted = if self.on_streams { wanted.min(1) } else { wanted };
+        let Some(rings) = self.rings.as_mut() else { return };
+        let spins = rings.unannounced > 0;
+        let idle = !rings.main.has_completions() && self.waiting.is_empty();
+        // Without the wake-up descriptor, where the queue was too full to arm it, nobody could wake us.
+        let awaited = rings.wakeup_armed && !rings.each().any(Ring::has_released);
+        let sleeps = wanted > 0 && idle && !spins && awaited && self.shared.sleep.about_to_sleep_in_ring();
+        let until = if sleeps {
+            // More than there will be would never come.
+            Until::Completed(wanted.min(self.in_flight as u32).max(1))
+        } else if rings.main.has_deferred() || rings.main.waiting() > 0 {
+            Until::Collected
+        } else {
+            Until::Submitted
+        };
+        rings.main.reset_completion_signal();
+        let most = if self.guards > 0 && !self.in_loop { u32::MAX } else { SLICE };
+        let before = rings.main.enters();
+        let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let answer = rings.main.enter(until, most, at_most);
+        let entered = rings.main.enters() != before;
+        rings.shut &= answer.is_err() || !entered;
+        if entered {
+            let (submitted, completed) = rings.main.enter_sizes();
+            self.shared.counters.entered(submitted, completed);
+        }
+        if sleeps {
+            self.shared.sleep.woke();
+        }
+        if let Some(user_data) = rings.main.take_cut_off(IGNORED) {
+            self.end_cut_off(Key::from_user_data(user_data), deferred);
+        }
+        let refused = self.was_refused(RingKind::Main, answer, deferred);
+        let refused = spins && self.poll_devices(deferred) || refused;
+        if !refused {
+            self.refused_since = None;
+        }
+    }
+
+    /// Enters the rings whose completions have to be asked for. Whether the kernel refused one.
+    #[cold]
+    fn poll_devices(&mut self, deferred: &mut Deferred) -> bool {
+        let kinds = RingKind::ALL.into_iter().filter(|kind| !kind.announces());
+        kinds.fold(false, |refused, kind| {
+            let ring = self.rings.as_mut().and_then(|rings| rings.get(kind));
+            let answer = ring.map_or(Ok(()), |ring| ring.enter(Until::Collected, SLICE, None));
+            self.was_refused(kind, answer, deferred) || refused
+        })
+    }
+
+    /// Ends an operation that was to wait for another one, where the kernel took that and not this: begun now it would not
+    /// wait, and a sync would succeed without the write that it is for. It is as if the other had cancelled it, upon which
+    /// a durable write syncs once more when the write has ended. The kernel takes entries in order, so it never takes the
+    /// second without the first.
+    #[cold]
+    fn end_cut_off(&mut self, key: Key, deferred: &mut Deferred) {
+        if let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) {
+            slot.errno = libc::ECANCELED as u16;
+            self.end(key, deferred);
+        }
+    }
+
+    /// Whether the kernel refused to take entries. EINTR needs nothing but the next turn, and so does, for a while, a kernel
+    /// that is short of something. Anything else is the answer to every operation that was not taken.
+    #[inline]
+    fn was_refused(&mut self, kind: RingKind, answer: io::Result<()>, deferred: &mut Deferred) -> bool {
+        answer.map_err(|error| self.refused(kind, error, deferred)).is_err()
+    }
+
+    #[cold]
+    fn refused(&mut self, kind: RingKind, error: io::Error, deferred: &mut Deferred) {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        match errno {
+            libc::EINTR | libc::ETIME => return,
+            libc::EBUSY | libc::EAGAIN | libc::ENOMEM if self.may_ask_again() => return,
+            _ => {}
+        }
+        let Some(rings) = self.rings.as_mut() else { return };
+        if kind != RingKind::Main || !std::mem::replace(&mut rings.shut, true) {
+            event::defer(move || {
+                tracing::warn!(%error, "io_uring_enter failed, so do the operations that it did not take");
+            });
+        }
+        self.refused_since = None;
+        let mut refused = Vec::new();
+        if let Some(ring) = rings.get(kind) {
+            ring.take_back(|user_data| refused.push(user_data));
+        }
+        for user_data in refused {
+            let key = Key::from_user_data(user_data);
+            if let Some(slot) = self.slots.get(key) {
+                slot.errno = errno as u16;
+                self.end(key, deferred);
+            } else if user_data == WAKEUP
+                && let Some(rings) = self.rings.as_mut()
+            {
+                rings.wakeup_armed = false;
+            }
+        }
+    }
+
+    /// Whether a kernel that refused to take operations is to be asked again: after what has completed was collected,
+    /// else after a pause, so that the thread does not spin.
+    fn may_ask_again(&mut self) -> bool {
+        let has_completions =
+            self.rings.as_ref().is_some_and(|rings| rings.each().any(Ring::has_completions));
+        let since = *self.refused_since.get_or_insert_with(Instant::now);
+        if has_completions {
+            return true;
+        }
+        std::thread::sleep(REFUSED_PAUSE);
+        since.elapsed() < REFUSED_PATIENCE
+    }
+
+    /// Asks the kernel to cancel an operation that is on its way. Most are beyond that, and simply finish.
+    fn push_cancellation(&mut self, key: Key) -> bool {
+        let (Some(slot), Some(rings)) = (self.slots.get(key), self.rings.as_mut()) else { return true };
+        let Some(ring) = rings.get(slot.ring) else { return true };
+        let sqe = Sqe {
+            opcode: uop::IORING_OP_ASYNC_CANCEL as u8,
+            fd: -1,
+            addr: key.to_user_data(),
+            user_data: IGNORED,
+            ..Sqe::default()
+        };
+        // SAFETY: the entry names no memory.
+        unsafe { ring.push(sqe) }.is_some()
+    }
+
+    /// Makes the ring answer when another thread writes to the wake-up descriptor.
+    #[inline]
+    pub(super) fn arm_wakeup(&mut self) {
+        if let Some(rings) = self.rings.as_mut()
+            && !rings.wakeup_armed
+            && let Ok(eventfd) = self.shared.eventfd()
+        {
+            let sqe = Sqe {
+                opcode: uop::IORING_OP_POLL_ADD as u8,
+                fd: eventfd,
+                op_flags: libc::POLLIN as u32,
+                len: if rings.wakeup_repeats { uapi::IORING_POLL_ADD_MULTI } else { 0 },
+                user_data: WAKEUP,
+                ..Sqe::default()
+            };
+            // SAFETY: the entry names no memory.
+            rings.wakeup_armed = unsafe { rings.main.push(sqe) }.is_some();
+        }
+    }
+}
+
+/// Puts an operation's next submission into the queue of its ring; false where there is no room.
+#[inline(always)]
+fn push<'a>(
+    rings: &mut Rings,
+    file: &mut Entry,
+    key: Key,
+    slot: &mut Slot,
+    parts: impl FnOnce() -> &'a mut Parts,
+) -> bool {
+    let Some(ring) = rings.get(slot.ring) else { return false };
+    let request = &slot.request;
+    // A linked operation goes to the kernel together with the one that waits for it, or not yet.
+    if request.linked && ring.space() < 2 {
+        return false;
+    }
+    let moves_data = request.kind.moves_data();
+    let index = if moves_data { fixed_index(&slot.held, ring) } else { None };
+    let (fd, registered) = file.descriptor(slot.ring, ring);
+    let began = slot.progress.began(request, &*file.target);
+    let Some(sqe) = ring.vacant() else { return false };
+    // Filled in place: an entry made on the stack and copied costs a failed store forwarding.
+    *sqe = Sqe {
+        fd,
+        flags: if registered { FIXED_FILE } else { 0 } | if request.linked { LINK } else { 0 },
+        user_data: key.to_user_data(),
+        offset: file.target.offset(request.offset),
+        op_flags: request.op_flags | if moves_data { file.target.cache_flags() } else { 0 },
+        ..Sqe::default()
+    };
+    slot.fixed &= op::fill(request, &slot.held, began, index, parts, sqe);
+    // SAFETY: the entry was filled above, and names memory of the slot's, see the module.
+    slot.position = unsafe { ring.commit() };
+    slot.state = State::InFlight;
+    true
+}
+
+/// The index of the registered region that all parts of a buffer lie in.
+#[inline(always)]
+fn fixed_index(held: &Held, ring: &mut Ring) -> Option<u16> {
+    if let Held::Pooled(buffer) = held
+        && let Some(index) = ring.recent_fixed_index(buffer.as_ptr(), buffer.capacity())
+    {
+        return Some(index);
+    }
+    found_index(held, ring)
+}
+
+/// As `fixed_index`, for memory that is not a buffer in the last operation's region.
+#[inline(never)]
+fn found_index(held: &Held, ring: &mut Ring) -> Option<u16> {
+    if held.count() > 1 && !ring.supports(uop::IORING_OP_READV_FIXED as u8) {
+        return None;
+    }
+    match held {
+        Held::Bytes(bytes) => return ring.fixed_index_of_bytes(std::slice::from_ref(bytes)),
+        Held::ManyBytes(all) => return ring.fixed_index_of_bytes(all),
+        Held::None | Held::Pooled(_) | Held::Vec(_) | Held::Buffers(_) | Held::Vecs(_) | Held::Other(_) => {}
+    }
+    let first = held.part(0)?.region?;
+    let same = |part: Part<'_>| part.region.is_some_and(|region| std::ptr::eq(first, region));
+    if held.count() > 1 && !held.parts().all(same) {
+        return None;
+    }
+    ring.fixed_index(first)
+}
