@@ -758,7 +758,8 @@ fn a_writer_that_is_killed_has_lost_nothing_that_was_durable() {
     let (folder, mut random) = (folder(), Random::new());
     for direct in kinds(name, &folder) {
         let path = folder.file("killed", b"");
-        for _ in 0..6 {
+        // Twenty times, with both.
+        for _ in 0..10 {
             let mut command = Command::new("/proc/self/exe");
             command.args([name, "--exact", "--nocapture", "--test-threads=1"]);
             command.env(LOG_OF_CHILD, format!("{direct} {}", path.display()));
