@@ -1,4 +1,4 @@
-//! Latencies of one run: a histogram of fixed size, and exact sum and maximum beside it.
+//! Latencies of one run: a histogram of fixed size, and exact sum, minimum and maximum beside it.
 //!
 //! Recording allocates nothing and takes a few nanoseconds, so that it can stand in the measured loop.
 
@@ -16,6 +16,7 @@ const LONGEST_NANOS: u64 = 60_000_000_000;
 pub struct Recorder {
     histogram: Histogram<u64>,
     sum: u128,
+    min: u64,
     max: u64,
 }
 
@@ -25,6 +26,7 @@ struct Saved {
     /// Nanoseconds, and how often.
     counts: Vec<(u64, u64)>,
     sum: u64,
+    min: u64,
     max: u64,
 }
 
@@ -36,6 +38,7 @@ impl From<Recorder> for Saved {
             counts: counts.collect(),
             // 584 years fit.
             sum: u64::try_from(recorder.sum).unwrap_or(u64::MAX),
+            min: recorder.min,
             max: recorder.max,
         }
     }
@@ -48,7 +51,7 @@ impl From<Saved> for Recorder {
             recorder.histogram.saturating_record_n(nanos.clamp(1, LONGEST_NANOS), count);
         }
         recorder.sum = u128::from(saved.sum);
-        recorder.max = saved.max;
+        (recorder.min, recorder.max) = (saved.min, saved.max);
         recorder
     }
 }
@@ -58,7 +61,7 @@ impl Recorder {
     pub fn new() -> Recorder {
         let histogram =
             Histogram::new_with_bounds(1, LONGEST_NANOS, 3).expect("the bounds are constants that fit");
-        Recorder { histogram, sum: 0, max: 0 }
+        Recorder { histogram, sum: 0, min: u64::MAX, max: 0 }
     }
 
     /// Counts one operation.
@@ -72,14 +75,14 @@ impl Recorder {
         let nanos = latency.as_nanos() as u64;
         self.histogram.saturating_record_n(nanos.clamp(1, LONGEST_NANOS), count);
         self.sum += u128::from(nanos) * u128::from(count);
-        self.max = self.max.max(nanos);
+        (self.min, self.max) = (self.min.min(nanos), self.max.max(nanos));
     }
 
     /// Adds what another thread saw.
     pub fn merge(&mut self, other: &Recorder) {
         self.histogram.add(&other.histogram).expect("all recorders have the same bounds");
         self.sum += other.sum;
-        self.max = self.max.max(other.max);
+        (self.min, self.max) = (self.min.min(other.min), self.max.max(other.max));
     }
 
     /// How many operations were counted.
@@ -93,6 +96,7 @@ impl Recorder {
         (self.count() > 0).then(|| Latency {
             mean: (self.sum / u128::from(self.count())) as u64,
             stddev: self.histogram.stdev() as u64,
+            min: self.min,
             p50: at(0.5),
             p90: at(0.9),
             p95: at(0.95),
@@ -112,6 +116,8 @@ pub struct Latency {
     pub mean: u64,
     /// Standard deviation.
     pub stddev: u64,
+    /// The shortest.
+    pub min: u64,
     /// Median.
     pub p50: u64,
     /// 90th percentile.

@@ -81,6 +81,14 @@ pub fn count<const MAX: u32>(text: &str) -> Result<u32, String> {
     }
 }
 
+/// A count from 0 to `MAX`.
+pub fn count_or_none<const MAX: u32>(text: &str) -> Result<u32, String> {
+    match text.trim().parse() {
+        Ok(count) if count <= MAX => Ok(count),
+        _ => Err(format!("'{text}' is not a whole number from 0 to {MAX}")),
+    }
+}
+
 /// The word for a value of a fixed set, as the command line and JSON spell it.
 pub fn name<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map(|word| word.get_name().to_string()).unwrap_or_default()

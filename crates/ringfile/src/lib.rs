@@ -27,7 +27,7 @@
 //!
 //! - [`File`] and [`OpenOptions`]: positional reads and writes with owned buffers, [vectored](File::read_vectored_at)
 //!   and [durable](File::write_durable_at) ones, syncing, allocating; [`Reader`] streams a file as
-//!   [`Bytes`](bytes::Bytes).
+//!   [`Bytes`](bytes::Bytes), [`Appender`] appends to one from many tasks.
 //! - [`fs`]: opening, renaming, removing and more by path, without blocking a thread.
 //! - [`Pool`] and [`Buffer`]: aligned memory with a hard limit, registered with the kernel by itself. A buffer
 //!   [freezes](Buffer::freeze) to `Bytes` without a copy, and [grows](Buffer#growing) as a [`bytes::BufMut`].
@@ -108,8 +108,8 @@ pub use config::{Buffers, Config};
 pub use driver::{Route, set_default_route};
 pub use error::{BufError, BufResult, Error, IntoParts, Result};
 pub use file::{
-    Advice, Alignment, AllocateMode, Control, Durability, File, Io, IoVectored, Next, OpenOptions, RangeSync,
-    Reader, WriteDurable,
+    Advice, Alignment, AllocateMode, Append, Appender, AppenderMetrics, Control, Durability, File, Io,
+    IoVectored, Next, OpenAppender, OpenOptions, RangeSync, Reader, Settle, WriteDurable,
 };
 #[doc(no_inline)]
 pub use fs::sync_dir;

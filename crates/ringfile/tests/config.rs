@@ -322,6 +322,22 @@ fn the_depth_is_that_of_batches() {
 }
 
 #[test]
+fn depth_and_block_size_are_those_of_appenders() {
+    let folder = Folder::new();
+    let file = File::create(folder.path().join("log")).unwrap();
+    let (config, pool) = (config("depth = 1\nblock_size = '16k'"), Pool::new(4 << 20));
+    block_on(async {
+        let log = config.appender(&file, &pool, 0).await.unwrap();
+        log.append(&content(0, 100)).await.unwrap();
+        assert_eq!(pool.metrics().in_use, 16 << 10);
+        let log = config.appender(&file, &Pool::new(4 << 20), 0).block(PAGE).await.unwrap();
+        log.append(&content(0, PAGE)).await.unwrap();
+        log.flush().await.unwrap();
+        assert_eq!(log.metrics().writes, 1, "a call wins");
+    });
+}
+
+#[test]
 fn depth_and_block_size_are_those_of_readers() {
     let folder = Folder::new();
     let file = File::open(folder.file("data", &content(0, 1 << 20))).unwrap();

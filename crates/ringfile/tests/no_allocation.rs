@@ -11,7 +11,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringfile::{Batch, Done, File, OpenOptions, Pool, Queue, Route, block_on};
+use ringfile::{Appender, Batch, Done, File, OpenOptions, Pool, Queue, Route, block_on};
 use support::forms::routes;
 use support::handles::Handles as _;
 use support::{Folder, assert_content, content};
@@ -231,6 +231,44 @@ fn reads_with_handles_allocate_nothing_once_there_is_room_for_them() {
         println!("{name}, handles: {few} and {many} allocations");
         assert!(many <= few + growth, "{name}, handles: {few} for {FEW} reads, {many} for {MANY}");
         assert!(few <= growth, "{name}, handles: {few} for {FEW} reads");
+    }
+}
+
+#[test]
+fn appends_and_syncs_allocate_nothing_while_the_pool_has_memory() {
+    const MANY: u64 = 3000;
+    let _alone = alone();
+    let folder = Folder::new();
+    let path = folder.path().join("log");
+    let record = content(0, 1000);
+    for route in routes().filter(|&route| !is_carried_by_workers(route)) {
+        for direct in [false, true] {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).direct(direct).buffered_fallback(true).route(route);
+            let file = options.open(&path).unwrap();
+            let pool = Pool::new(8 << 20);
+            let (few, many) = few_and_many(MANY, |records| {
+                block_on(async {
+                    let log = Appender::open(&file, &pool, 0).block(16 * PAGE).await.unwrap();
+                    let before = COUNT.load(Ordering::Relaxed);
+                    for number in 0..records {
+                        assert_eq!(log.append(&record).await.unwrap(), number * 1000);
+                        if number % 50 == 0 {
+                            log.sync().await.unwrap();
+                        }
+                    }
+                    let count = COUNT.load(Ordering::Relaxed) - before;
+                    log.close().await.unwrap();
+                    count
+                })
+            });
+            println!("{route:?}, direct {direct}, appends: {few} and {many} allocations");
+            let growth = growth(route);
+            assert!(
+                many <= few + growth,
+                "{route:?}, direct {direct}: {few} for {FEW} records, {many} for {MANY}"
+            );
+        }
     }
 }
 

@@ -19,7 +19,7 @@ fn every_rust_passage_of_the_readme_is_in_this_file() {
     let here = [include_str!("readme.rs"), include_str!("../examples/range_server.rs")].map(lines).concat();
     let passages: Vec<&str> =
         readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(passages.len(), 13, "a passage came or went: is it run below?");
+    assert_eq!(passages.len(), 14, "a passage came or went: is it run below?");
     for passage in passages {
         let wanted = lines(passage);
         assert!(here.windows(wanted.len()).any(|window| window == wanted), "not in this file:\n{passage}");
@@ -49,6 +49,7 @@ fn every_passage_runs() {
         share(&pool, &file).await.unwrap();
         own_memory(&file).await.unwrap();
         stream(pool.clone(), &file).await.unwrap();
+        append(pool.clone()).await.unwrap();
         errors(&file).await.unwrap();
         why_slow(&pool, &file).await.unwrap();
         set_once().await.unwrap();
@@ -153,6 +154,25 @@ async fn stream(pool: Pool, file: &File) -> std::io::Result<()> {
     while let Some(piece) = reader.next().await {
         println!("{} bytes", piece?.len());
     }
+    Ok(())
+}
+
+async fn append(pool: Pool) -> std::io::Result<()> {
+    let file = OpenOptions::new().read(true).write(true).create(true).open("log.bin")?; // direct or not
+    let log = ringfile::Appender::open(&file, &pool, 0).await?; // 0: how much of the file is known to be valid
+    let writers = (0..8).map(|writer| {
+        let log = log.clone();
+        ringfile::spawn(async move {
+            let offset = log.append(format!("record of {writer}\n").as_bytes()).await?;
+            log.sync().await?; // durable now
+            ringfile::Result::Ok(offset)
+        })
+    });
+    for writer in writers.collect::<Vec<_>>() {
+        assert_eq!(writer.await?? % 12, 0);
+    }
+    log.close().await?; // all is durable, and the file has its exact length
+    assert_eq!(file.size()?, 8 * 12);
     Ok(())
 }
 

@@ -125,6 +125,9 @@ Examples:
   Another disk, with small buffers in larger batches:
     ringfile perf pool --folder /data --bs 4k --batch 64 --rate-limit 50MB
 
+  A log of messages, durable in groups, past the page cache and through it:
+    ringfile perf pool --message-size 1000 --batch 100 --sync --rate-limit 50MB
+
   As fast as it goes, with more readers than writers, the pool alone:
     ringfile perf pool --producers 2 --consumers 6 --memory pool --json pool.json
 

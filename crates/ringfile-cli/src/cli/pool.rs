@@ -12,11 +12,11 @@ use crate::values::{self, List};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Job", after_long_help = examples::POOL)]
 pub struct PoolArgs {
-    /// Threads that fill buffers and write them
-    #[arg(long, value_name = "N", default_value = "4", value_parser = values::count::<256>)]
+    /// Threads that fill buffers and write them; with 0, consumers read segments that were written before
+    #[arg(long, value_name = "N", default_value = "4", value_parser = values::count_or_none::<256>)]
     pub producers: u32,
-    /// Threads that read back what was written and check it
-    #[arg(long, value_name = "N", default_value = "4", value_parser = values::count::<256>)]
+    /// Threads that read back what was written and check it; with 0, nothing is read
+    #[arg(long, value_name = "N", default_value = "4", value_parser = values::count_or_none::<256>)]
     pub consumers: u32,
     /// Bytes a second for each side, all its threads together: 500MB (k, m, g are powers of 1024) [default: as fast
     /// as it goes]
@@ -28,10 +28,23 @@ pub struct PoolArgs {
     /// Buffers that are written together, and read back together
     #[arg(long, value_name = "N", default_value = "4", value_parser = values::count::<4096>)]
     pub batch: u32,
-    /// Memory, each measured in turn: pool (ringfile's, registered, O_DIRECT), malloc (from the allocator and aligned,
-    /// anew for each operation, O_DIRECT), vec (a Vec for each operation, through the page cache)
-    #[arg(long, value_name = "LIST", default_value = "pool,malloc,vec", value_parser = values::words::<Memory>)]
-    pub memory: List<Memory>,
+    /// Memory, each measured in turn: pool (ringfile's, registered, O_DIRECT), pool-buffered (the same through the page
+    /// cache), malloc (from the allocator and aligned, anew for each operation, O_DIRECT), vec (a Vec for each operation,
+    /// through the page cache), vec-direct (the same with O_DIRECT, copied to and from aligned memory) [default:
+    /// pool,malloc,vec; with --message-size pool,pool-buffered,vec]
+    #[arg(long, value_name = "LIST", value_parser = values::words::<Memory>)]
+    pub memory: Option<List<Memory>>,
+    /// Writes a log of messages of this many bytes instead of buffers of --bs; --batch messages are appended together.
+    /// The pool's go through ringfile's Appender, those of vec are one buffered write for each batch
+    #[arg(long, value_name = "SIZE", value_parser = values::size, conflicts_with = "bs")]
+    pub message_size: Option<u64>,
+    /// Each batch counts as written when it is durable: the Appender's sync, or fdatasync
+    #[arg(long)]
+    pub sync: bool,
+    /// Ends each run when this much was written (read, with --producers 0) in the measured time, rather than after
+    /// --duration
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub total_data: Option<u64>,
     /// Where segments are written: a folder on the disk to be measured [default: $TMPDIR, else /var/tmp]
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
@@ -44,6 +57,17 @@ pub struct PoolArgs {
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+impl PoolArgs {
+    /// The kinds of memory to measure.
+    pub fn kinds(&self) -> Vec<Memory> {
+        match (&self.memory, self.message_size) {
+            (Some(memory), _) => memory.values().to_vec(),
+            (None, Some(_)) => vec![Memory::Pool, Memory::PoolBuffered, Memory::Vec],
+            (None, None) => vec![Memory::Pool, Memory::Malloc, Memory::Vec],
+        }
+    }
 }
 
 /// What all commands have, as it is here.

@@ -79,6 +79,7 @@ impl Fio {
             latency: (stats.total_ios > 0).then(|| Latency {
                 mean: stats.lat_ns.mean as u64,
                 stddev: stats.lat_ns.stddev as u64,
+                min: stats.lat_ns.min,
                 p50: percentile("50.000000"),
                 p90: percentile("90.000000"),
                 p95: percentile("95.000000"),
@@ -301,6 +302,8 @@ struct LatencyStats {
     mean: f64,
     #[serde(default)]
     stddev: f64,
+    #[serde(default)]
+    min: u64,
     #[serde(default)]
     percentile: BTreeMap<String, u64>,
 }

@@ -61,7 +61,7 @@ fn of_terminal(results: &Results) -> Vec<Table> {
     let runs = &results.runs;
     match results.kind {
         Some(Kind::Buffers) => buffers::tables(results),
-        Some(Kind::Pool) => vec![pool::table(runs), pool::changes(runs)],
+        Some(Kind::Pool) => vec![pool::table(runs), pool::changes(runs), pool::actors(runs)],
         Some(Kind::Batch | Kind::Multiread) => {
             vec![batches::table(runs), change::table(runs), enters::table(runs)]
         }

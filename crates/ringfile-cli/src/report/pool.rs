@@ -2,7 +2,9 @@
 //!
 //! Figures are medians over rounds; changes are those within a round, with the least and the most.
 
-use super::results::{Memory, Role, Run, Side};
+use clap::ValueEnum;
+
+use super::results::{Actor, Memory, Role, Run, Side};
 use super::statistics::Spread;
 use super::summary::groups;
 use super::table::{Table, change, figure, rate};
@@ -68,6 +70,65 @@ pub fn table(runs: &[Run]) -> Table {
     table
 }
 
+/// A figure of one thread of a side, or of all.
+type OfActor = (&'static str, fn(&Actor) -> Option<f64>);
+
+const ACTOR_COLUMNS: [OfActor; 11] = [
+    ("MiB/s", |actor| Some(actor.bw_bytes / f64::from(1 << 20))),
+    ("mean", |actor| actor_micros(actor, |latency| latency.mean)),
+    ("min", |actor| actor_micros(actor, |latency| latency.min)),
+    ("p50", |actor| actor_micros(actor, |latency| latency.p50)),
+    ("p90", |actor| actor_micros(actor, |latency| latency.p90)),
+    ("p95", |actor| actor_micros(actor, |latency| latency.p95)),
+    ("p99", |actor| actor_micros(actor, |latency| latency.p99)),
+    ("p99.9", |actor| actor_micros(actor, |latency| latency.p999)),
+    ("p99.99", |actor| actor_micros(actor, |latency| latency.p9999)),
+    ("max", |actor| actor_micros(actor, |latency| latency.max)),
+    ("time s", |actor| Some(actor.duration_s)),
+];
+
+fn actor_micros(actor: &Actor, of: fn(&Latency) -> u64) -> Option<f64> {
+    actor.latency_ns.as_ref().map(|latency| of(latency) as f64 / 1000.0)
+}
+
+/// The threads of a run by themselves, and all together as the last one.
+fn actors_of(run: &Run) -> Vec<Actor> {
+    let each = run.pool.as_ref().map(|pool| pool.actors.clone()).unwrap_or_default();
+    let all = Actor {
+        ops: run.ops,
+        duration_s: run.duration_s,
+        bw_bytes: run.bw_bytes,
+        latency_ns: run.latency_ns,
+    };
+    if each.is_empty() { Vec::new() } else { each.into_iter().chain([all]).collect() }
+}
+
+/// The table of each producer and consumer; empty for results of a version that did not tell them apart.
+pub fn actors(runs: &[Run]) -> Table {
+    let mut table = Table::default().text("side").text("memory").text("thread").end_keys();
+    for (title, _) in ACTOR_COLUMNS {
+        table = table.number(title);
+    }
+    let groups = groups(runs);
+    for side in SIDES {
+        for group in groups.iter().filter(|group| group[0].side == Some(side)) {
+            let memory = group[0].memory.as_ref().map(values::name).unwrap_or_default();
+            let rounds: Vec<Vec<Actor>> = group.iter().map(|run| actors_of(run)).collect();
+            let threads = rounds.iter().map(Vec::len).min().unwrap_or(0);
+            for thread in 0..threads {
+                let name = if thread + 1 == threads { "all".into() } else { thread.to_string() };
+                let mut cells = vec![values::name(&side), memory.clone(), name];
+                cells.extend(ACTOR_COLUMNS.iter().map(|(_, of)| {
+                    let figures = rounds.iter().filter_map(|actors| of(&actors[thread]));
+                    Spread::of(figures).map_or_else(|| "-".into(), |spread| figure(spread.median))
+                }));
+                table.row(cells);
+            }
+        }
+    }
+    table
+}
+
 /// The table of changes in per cent; empty where there is nothing to compare.
 pub fn changes(runs: &[Run]) -> Table {
     let several_rounds = runs.iter().any(|run| run.round > 1);
@@ -126,7 +187,7 @@ fn comparisons(runs: &[Run], side: Side) -> Vec<(String, Vec<Pair<'_>>)> {
     let Some(first) = of_side().find(measured).and_then(|run| run.memory) else { return Vec::new() };
     let subjects = || of_side().filter(measured).filter(|run| run.memory == Some(first));
     let mut found = Vec::new();
-    for other in [Memory::Pool, Memory::Malloc, Memory::Vec].into_iter().filter(|&memory| memory != first) {
+    for &other in Memory::value_variants().iter().filter(|&&memory| memory != first) {
         let base =
             |round| of_side().filter(measured).find(|run| run.memory == Some(other) && run.round == round);
         let pairs: Vec<Pair<'_>> = subjects().filter_map(|run| Some((run, base(run.round)?))).collect();

@@ -178,14 +178,36 @@ pub enum Side {
 
 /// Where the memory of operations comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Memory {
-    /// The library's pool.
+    /// The library's pool, with direct I/O.
     Pool,
-    /// Aligned memory of the allocator, anew for each operation.
+    /// The library's pool, through the page cache.
+    PoolBuffered,
+    /// Aligned memory of the allocator, anew for each operation, with direct I/O.
     Malloc,
     /// A `Vec` for each operation, through the page cache.
     Vec,
+    /// A `Vec` for each operation, with direct I/O: copied to and from aligned memory.
+    VecDirect,
+}
+
+impl Memory {
+    /// Whether I/O passes the page cache by.
+    pub fn is_direct(self) -> bool {
+        match self {
+            Memory::Pool | Memory::Malloc | Memory::VecDirect => true,
+            Memory::PoolBuffered | Memory::Vec => false,
+        }
+    }
+
+    /// Whether the memory is the library's pool.
+    pub fn is_pooled(self) -> bool {
+        match self {
+            Memory::Pool | Memory::PoolBuffered => true,
+            Memory::Malloc | Memory::Vec | Memory::VecDirect => false,
+        }
+    }
 }
 
 /// Why a run was made.
@@ -327,6 +349,22 @@ pub struct PoolRun {
     pub other_cpu_percent: Option<f64>,
     /// The pool when all was over, where memory came from one.
     pub metrics: Option<PoolFigures>,
+    /// Each thread of the side by itself.
+    pub actors: Vec<Actor>,
+}
+
+/// What one thread of a side of `perf pool` did in the measured time.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Actor {
+    /// Operations.
+    pub ops: u64,
+    /// From the begin of the measured time to its last operation, in seconds.
+    pub duration_s: f64,
+    /// Bytes a second over that time.
+    pub bw_bytes: f64,
+    /// As that of the run.
+    pub latency_ns: Option<Latency>,
 }
 
 /// What a pool has and has done, warm-up included.

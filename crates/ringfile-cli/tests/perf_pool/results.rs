@@ -136,3 +136,63 @@ fn a_rate_that_is_not_carried_is_told() {
         }
     }
 }
+
+#[test]
+fn each_thread_has_a_row_and_all_together() {
+    let (folder, results) = (folder(), folder());
+    let out = results.path().join("out.json");
+    let mut program = short(folder.path());
+    program.args("--memory vec,pool-buffered --json".split(' ')).arg(&out);
+    let finished = run(&mut program).ok();
+    for text in [
+        "|producer|vec          |0",
+        "|producer|vec          |all",
+        "|consumer|pool-buffered|1",
+        "time s",
+        "mean",
+    ] {
+        assert!(finished.stdout.contains(text), "{text}: {}", finished.stdout);
+    }
+    for run in runs(&json(&out)) {
+        let actors = run["pool"]["actors"].as_array().expect("a list");
+        assert_eq!(actors.len(), 2, "{run}");
+        let ops: u64 = actors.iter().filter_map(|actor| actor["ops"].as_u64()).sum();
+        assert_eq!(Some(ops), run["ops"].as_u64(), "{run}");
+        let least = actors.iter().filter_map(|actor| actor["latency_ns"]["min"].as_u64()).min();
+        assert_eq!(least, run["latency_ns"]["min"].as_u64(), "{run}");
+    }
+    assert_eq!(files_in(folder.path()), 0);
+}
+
+#[test]
+fn a_log_of_messages_and_either_side_alone() {
+    let (folder, results) = (folder(), folder());
+    let out = results.path().join("out.json");
+    for (arguments, sides) in [
+        ("--message-size 1000 --sync --memory pool-buffered,vec", &["producer", "consumer"][..]),
+        ("--message-size 100 --consumers 0 --memory pool-buffered", &["producer"]),
+        ("--producers 0 --memory vec", &["consumer"]),
+        ("--producers 0 --message-size 1000 --total-data 100k --memory pool-buffered", &["consumer"]),
+    ] {
+        let mut program = perf_pool(folder.path());
+        program.args("--duration 100ms --warmup 20ms --size 8m --force --json".split(' ')).arg(&out);
+        if !arguments.contains("--producers") {
+            program.args(["--producers", "2"]);
+        }
+        let finished = run(program.args(arguments.split(' '))).ok();
+        assert!(!finished.stdout.contains("doctor"), "{arguments}: {}", finished.stdout);
+        let results = json(&out);
+        for run in runs(&results) {
+            assert!(sides.contains(&run["side"].as_str().expect("a side")), "{arguments}: {run}");
+            assert!(run["ops"].as_u64() > Some(0) && run["errors"] == 0, "{arguments}: {run}");
+            if arguments.contains("message-size 1000") {
+                assert_eq!(
+                    (&run["block_size_bytes"], run["route_ops"].is_null()),
+                    (&1000.into(), true),
+                    "{run}"
+                );
+            }
+        }
+    }
+    assert_eq!(files_in(folder.path()), 0);
+}

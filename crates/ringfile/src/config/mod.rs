@@ -14,7 +14,9 @@ mod writing;
 use std::path::Path;
 
 use crate::error::Result;
-use crate::{Batch, File, HugePages, OpenOptions, Pool, PoolBuilder, Reader, Route, WhenFull};
+use crate::{
+    Appender, Batch, File, HugePages, OpenAppender, OpenOptions, Pool, PoolBuilder, Reader, Route, WhenFull,
+};
 use reading::Source;
 use settings::{ALIGNMENTS, BLOCK_SIZES, CAPACITIES, DEPTHS, NO_LIMIT, WORKERS};
 
@@ -249,6 +251,18 @@ impl Config {
             reader = reader.depth(reads);
         }
         reader
+    }
+
+    /// An appender for the file, with `block_size` and `depth`; see [`Appender::open`].
+    pub fn appender(&self, file: &File, pool: &Pool, valid: u64) -> OpenAppender {
+        let mut appender = Appender::open(file, pool, valid);
+        if let Some(bytes) = self.block_size {
+            appender = appender.block(bytes);
+        }
+        if let Some(operations) = self.depth {
+            appender = appender.depth(operations);
+        }
+        appender
     }
 
     /// An empty batch, with `depth` as the most that are [in flight](Batch::in_flight).

@@ -3,6 +3,7 @@
 //! Safe code over the driver. Knows alignment and what is needed to make an operation fit it; does not know rings.
 //! What always holds: a future does nothing before it is polled, and gives its buffer back, also on error.
 
+mod append;
 pub(crate) mod check;
 mod control;
 mod durable;
@@ -16,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use append::{Append, Appender, AppenderMetrics, OpenAppender, Settle};
 pub use control::{Advice, AllocateMode, Control, RangeSync};
 pub use durable::{Durability, WriteDurable};
 pub use io::{Io, IoVectored};

@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 
+use super::content::Label;
 use super::ledger::Ledger;
 use super::memory::Source;
+use super::messages;
+use super::pace::Pace;
 use super::producer::Written;
 use super::run::{Shared, TICK, outcome_of};
 use crate::error::{Failure, library, mismatch};
@@ -38,11 +41,42 @@ impl<S: Source> Consumer<S> {
         Ok(self.ledger)
     }
 
+    /// Reads batches that are there, again and again from the one with this number on, at the pace.
+    pub async fn replay(mut self, all: &[Written], first: usize, mut pace: Pace) -> Result<Ledger, Failure> {
+        let shared = self.shared.clone();
+        let mut turn = all.iter().cycle().skip(first);
+        while let Some(due) = pace.wait_for_next(&shared)
+            && let Some(written) = turn.next()
+        {
+            let measured = Instant::now() >= shared.timeline.measured;
+            let at = if shared.job.rate.is_some() { due } else { Instant::now() };
+            self.read(Written { at, measured, ..written.clone() }).await?;
+            pace.count(measured);
+        }
+        self.ledger.close();
+        Ok(self.ledger)
+    }
+
     /// Reads one batch. It was due when it was written.
     async fn read(&mut self, written: Written) -> Result<(), Failure> {
         let job = &self.shared.job;
         let began = Instant::now();
         let before = written.measured.then(|| self.ledger.begin());
+        let wrong =
+            if job.messages { self.read_messages(&written).await } else { self.read_blocks(&written).await };
+        let done = Instant::now();
+        if let Some(before) = before {
+            self.ledger.count(before);
+        }
+        wrong?;
+        if written.measured {
+            self.ledger.record(written.at, began, done, u64::from(job.batch));
+        }
+        Ok(())
+    }
+
+    async fn read_blocks(&self, written: &Written) -> Result<(), Failure> {
+        let job = &self.shared.job;
         let mut reads = Vec::with_capacity(job.batch as usize);
         for label in job.labels(written.first) {
             let block = self.source.take(job.block as usize).await?;
@@ -53,31 +87,38 @@ impl<S: Source> Consumer<S> {
         let mut wrong = None;
         for (label, read) in reads {
             let checked = match outcome_of(read.await) {
-                Ok(block) => self.shared.content.check(&block, label).map_err(|why| {
-                    let folder = written.segment.file().path().unwrap_or(&job.folder);
-                    let what = format!("{why} (a segment of producer {})", label.producer);
-                    mismatch(folder, label.offset, &what)
-                }),
+                Ok(block) => self.check(&block, written, label),
                 Err(error) => Err(library(error.error())),
             };
-            match checked {
-                Ok(()) => self.shared.count_checked(1),
-                Err(failure) => {
-                    wrong.get_or_insert(failure);
-                }
+            if let Err(failure) = checked {
+                wrong.get_or_insert(failure);
             }
         }
-        let done = Instant::now();
-        if let Some(before) = before {
-            self.ledger.count(before);
-        }
-        if let Some(failure) = wrong {
-            return Err(failure);
-        }
-        if written.measured {
-            self.ledger.record(written.at, began, done, u64::from(job.batch));
+        wrong.map_or(Ok(()), Err)
+    }
+
+    /// A batch of messages is one read.
+    async fn read_messages(&self, written: &Written) -> Result<(), Failure> {
+        let job = &self.shared.job;
+        let (start, length, before) = messages::around(job, written.first);
+        let memory = self.source.take(length).await?;
+        let read = written.segment.file().read_at(memory, start).await;
+        let read = read.map_err(|error| library(error.error()))?;
+        for (index, label) in job.labels(written.first).enumerate() {
+            let at = before + index * job.block as usize;
+            let message = read.get(at..at + job.block as usize).unwrap_or(&[]);
+            self.check(message, written, label)?;
         }
         Ok(())
+    }
+
+    fn check(&self, block: &[u8], written: &Written, label: Label) -> Result<(), Failure> {
+        let checked = self.shared.content.check(block, label).map_err(|why| {
+            let folder = written.segment.file().path().unwrap_or(&self.shared.job.folder);
+            let what = format!("{why} (a segment of producer {})", label.producer);
+            mismatch(folder, label.offset, &what)
+        });
+        checked.inspect(|()| self.shared.count_checked(1))
     }
 }
 
@@ -86,7 +127,6 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::sync::mpsc;
 
-    use super::super::content::Label;
     use super::super::memory::Plain;
     use super::super::run::tests::shared;
     use super::super::segments::Log;

@@ -1,11 +1,11 @@
-//! The three kinds of memory that are compared. The rest of a run is the same code for all of them.
+//! The kinds of memory that are compared. The rest of a run is the same code for all of them.
 //!
 //! Each hands out owned memory for one block, with nothing in it; dropping it gives it back to where it came from.
 
 use std::ops::Deref;
 
 use bytes::{Buf, BytesMut};
-use ringfile::{Buffer, IoBufMut, Pool};
+use ringfile::{Buffer, IoBuf, IoBufMut, Pool};
 
 use crate::error::{Failure, library};
 use crate::memory::ALIGNMENT;
@@ -15,8 +15,19 @@ pub trait Source: Clone + Send + Sync + 'static {
     /// The memory of one operation.
     type Block: Block;
 
+    /// What a block is written from.
+    type Written: IoBuf;
+
     /// Room for just `length` bytes.
     fn take(&self, length: usize) -> impl Future<Output = Result<Self::Block, Failure>>;
+
+    /// A block that was filled, as it is written.
+    fn to_write(block: Self::Block) -> Self::Written;
+
+    /// The library's pool, if it is that.
+    fn pool(&self) -> Option<&Pool> {
+        None
+    }
 }
 
 /// The memory of one operation.
@@ -28,6 +39,15 @@ pub trait Block: IoBufMut + Deref<Target = [u8]> {
 /// The library's pool.
 impl Source for Pool {
     type Block = Buffer;
+    type Written = Buffer;
+
+    fn to_write(block: Buffer) -> Buffer {
+        block
+    }
+
+    fn pool(&self) -> Option<&Pool> {
+        Some(self)
+    }
 
     async fn take(&self, length: usize) -> Result<Buffer, Failure> {
         self.get_async(length).await.map_err(|error| library(&error.into()))
@@ -50,16 +70,25 @@ pub struct Malloc;
 
 impl Source for Malloc {
     type Block = BytesMut;
+    type Written = BytesMut;
+
+    fn to_write(block: BytesMut) -> BytesMut {
+        block
+    }
 
     async fn take(&self, length: usize) -> Result<BytesMut, Failure> {
-        let mut memory = BytesMut::with_capacity(length + ALIGNMENT);
-        let before = memory.as_ptr().align_offset(ALIGNMENT);
-        memory.resize(before, 0);
-        memory.advance(before);
-        // A read fills all of the capacity.
-        drop(memory.split_off(length));
-        Ok(memory)
+        Ok(aligned(length))
     }
+}
+
+fn aligned(length: usize) -> BytesMut {
+    let mut memory = BytesMut::with_capacity(length + ALIGNMENT);
+    let before = memory.as_ptr().align_offset(ALIGNMENT);
+    memory.resize(before, 0);
+    memory.advance(before);
+    // A read fills all of the capacity.
+    drop(memory.split_off(length));
+    memory
 }
 
 impl Block for BytesMut {
@@ -74,9 +103,34 @@ pub struct Plain;
 
 impl Source for Plain {
     type Block = Vec<u8>;
+    type Written = Vec<u8>;
+
+    fn to_write(block: Vec<u8>) -> Vec<u8> {
+        block
+    }
 
     async fn take(&self, length: usize) -> Result<Vec<u8>, Failure> {
         Ok(Vec::with_capacity(length))
+    }
+}
+
+/// The allocator, as it comes, for direct I/O: what is written is copied to aligned memory, and reads go through aligned
+/// memory of the library's.
+#[derive(Debug, Clone, Copy)]
+pub struct Copied;
+
+impl Source for Copied {
+    type Block = Vec<u8>;
+    type Written = BytesMut;
+
+    fn to_write(block: Vec<u8>) -> BytesMut {
+        let mut memory = aligned(block.len());
+        memory.extend_from_slice(&block);
+        memory
+    }
+
+    async fn take(&self, length: usize) -> Result<Vec<u8>, Failure> {
+        Plain.take(length).await
     }
 }
 
@@ -105,6 +159,9 @@ mod tests {
             check(&Pool::new(4 << 20), length, length >= 4096);
             check(&Malloc, length, true);
             check(&Plain, length, false);
+            check(&Copied, length, false);
+            let written = Copied::to_write(vec![7; length]);
+            assert!(written.as_ptr().align_offset(ALIGNMENT) == 0 && written[..] == vec![7; length]);
         }
     }
 }

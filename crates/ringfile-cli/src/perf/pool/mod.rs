@@ -7,8 +7,10 @@ mod consumer;
 mod content;
 mod ledger;
 mod memory;
+mod messages;
 mod notes;
 mod outcome;
+mod pace;
 mod producer;
 mod run;
 mod schedule;
@@ -39,6 +41,12 @@ const SEGMENT: u64 = 8 << 20;
 /// The smallest unit of any direct I/O; a block's label fits too.
 const SECTOR: u64 = 512;
 
+/// A message's label fits.
+const SMALLEST_MESSAGE: u64 = 32;
+
+/// No more than a few writes of the appender.
+const LARGEST_MESSAGE: u64 = 1 << 20;
+
 /// Carries out the command.
 pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     leftover::tell(args.output.quiet);
@@ -48,7 +56,7 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     let output = &args.output;
     let outputs = Outputs::check(output, None)?;
     let interrupt = Interrupt::catch_signals()?;
-    let steps = steps(args.memory.values(), args.timing.rounds);
+    let steps = steps(&args.kinds(), args.timing.rounds);
     let length = job.warmup + job.duration;
     let progress = Progress::new(length * steps.len() as u32, output.quiet);
     let mut command = Command { job, interrupt, progress, runs: Vec::new() };
@@ -56,18 +64,37 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     command.progress.finish();
     let results = command.into_results(args, matches!(ended, Err(Failure::Interrupted)));
     let runs = &results.runs;
-    let printed = print_tables(output, &results, &pool::table(runs), &[pool::changes(runs)]);
+    let printed =
+        print_tables(output, &results, &pool::table(runs), &[pool::changes(runs), pool::actors(runs)]);
     let saved = outputs.write(&results);
     ended.and(printed).and(saved)
 }
 
 /// What is asked for, if its parts fit together.
 fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
-    if !args.bs.is_multiple_of(SECTOR) {
+    let kinds = args.kinds();
+    if args.producers == 0 && args.consumers == 0 {
+        return usage("--producers 0 --consumers 0: there is nothing to measure; leave one of them out");
+    }
+    if let Some(size) = args.message_size {
+        if !(SMALLEST_MESSAGE..=LARGEST_MESSAGE).contains(&size) {
+            return usage(format!(
+                "--message-size {size}: a message is from {SMALLEST_MESSAGE} bytes to {} here, as in 1000",
+                Bytes(LARGEST_MESSAGE)
+            ));
+        }
+        if kinds.contains(&Memory::Malloc) || kinds.contains(&Memory::VecDirect) {
+            return usage(
+                "--message-size: messages that are no whole blocks are written past the page cache by the pool alone; use \
+                 --memory pool,pool-buffered,vec",
+            );
+        }
+    } else if !args.bs.is_multiple_of(SECTOR) {
         return usage(format!("--bs {}: blocks here are multiples of {SECTOR} bytes; use --bs 64k", args.bs));
     }
     let (producers, consumers) = (u64::from(args.producers), u64::from(args.consumers));
-    let batch = args.bs.saturating_mul(u64::from(args.batch));
+    let block = args.message_size.unwrap_or(args.bs);
+    let batch = block.saturating_mul(u64::from(args.batch));
     let memory = batch.saturating_mul(producers + consumers);
     if machine::is_too_much(memory) {
         return usage(format!(
@@ -77,6 +104,7 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
         ));
     }
     // Two for each producer: it fills one while the other is read.
+    let producers = producers.max(1);
     let segment = (args.size / (2 * producers)).min(SEGMENT) / batch * batch;
     if segment == 0 {
         return usage(format!(
@@ -90,7 +118,10 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
         folder: folder.to_path_buf(),
         size: args.size,
         segment,
-        block: args.bs,
+        block,
+        messages: args.message_size.is_some(),
+        sync: args.sync,
+        total: args.total_data,
         batch: args.batch,
         producers: args.producers,
         consumers: args.consumers,
@@ -105,25 +136,28 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
 /// Refuses a rate at which not every producer has something to do.
 fn check_rate(job: &Job) -> Result<(), Failure> {
     let Some(rate) = job.rate else { return Ok(()) };
-    let wanted = u128::from(job.batch_bytes()) * u128::from(job.producers);
+    let threads = if job.producers == 0 { job.consumers } else { job.producers };
+    let wanted = u128::from(job.batch_bytes()) * u128::from(threads);
+    if job.total.is_some() {
+        return Ok(());
+    }
     if u128::from(rate) * job.duration.as_nanos() >= wanted * 1_000_000_000 {
         return Ok(());
     }
     usage(format!(
-        "--rate-limit {} a second is less than one batch of {} for each of {} producers within {}: raise it, or use a \
+        "--rate-limit {} a second is less than one batch of {} for each of {threads} threads within {}: raise it, or use a \
          longer --duration, a smaller --batch or fewer producers",
         Bytes(rate),
         Bytes(job.batch_bytes()),
-        job.producers,
         humantime::format_duration(job.duration)
     ))
 }
 
 /// Refuses a folder that can't be used for what is asked.
 fn check_folder(args: &PoolArgs, job: &Job) -> Result<(), Failure> {
-    let (folder, direct) = (&job.folder, args.memory.values().iter().copied().any(is_direct));
+    let (folder, direct) = (&job.folder, args.kinds().into_iter().any(Memory::is_direct));
     let alignment = segments::check_folder(folder, direct)?;
-    if !job.block.is_multiple_of(alignment) {
+    if !job.messages && !job.block.is_multiple_of(alignment) {
         return usage(format!(
             "--bs {}: direct I/O in {} needs multiples of {alignment}; change --bs, or measure --memory vec alone",
             job.block,
@@ -141,11 +175,6 @@ fn check_folder(args: &PoolArgs, job: &Job) -> Result<(), Failure> {
         ));
     }
     Ok(())
-}
-
-/// Whether segments are written past the page cache.
-fn is_direct(memory: Memory) -> bool {
-    memory != Memory::Vec
 }
 
 /// Has what the last run did to the file system done with, as far as it has a journal: the end of its segments, and what
@@ -205,7 +234,7 @@ impl Command {
         settle(&self.job.folder);
         let outcome = run::run(&self.job, step.memory, &self.interrupt, &mut || progress.tick(&label))?;
         // A run that was cut short is whole as far as it went, if it did anything.
-        if outcome.produced.latency.count() > 0 {
+        if outcome.produced.latency.count() + outcome.consumed.latency.count() > 0 {
             self.runs.extend(outcome::runs(&self.job, step.memory, (step.round, step.role), &outcome));
         }
         match outcome.failure {
@@ -220,7 +249,7 @@ impl Command {
         let filesystem = File::open(&job.folder)
             .map_or_else(|_| "unknown".into(), |folder| testfile::filesystem(&job.folder, &folder));
         let notes = notes::of(args, job, &filesystem, &self.runs);
-        let direct = args.memory.values().iter().copied().any(is_direct);
+        let direct = args.kinds().into_iter().any(Memory::is_direct);
         Results {
             schema: SCHEMA,
             kind: Some(Kind::Pool),
@@ -242,12 +271,17 @@ impl Command {
                 iodepth_batch_complete: None,
                 iodepth_low: None,
                 warmup_s: job.warmup.as_secs_f64(),
-                numjobs: distinct([job.producers as usize, job.consumers as usize].into_iter()),
+                numjobs: distinct(
+                    [job.producers, job.consumers].into_iter().filter(|&n| n > 0).map(|n| n as usize),
+                ),
                 iodepth: vec![job.batch as usize],
                 batch: vec![job.batch as usize],
                 inflight: vec![1],
-                rw: vec![Rw::Write, Rw::Read],
-                buffers: outcome::buffers(args.memory.values()),
+                rw: [(job.producers, Rw::Write), (job.consumers, Rw::Read)]
+                    .into_iter()
+                    .filter_map(|(threads, rw)| (threads > 0).then_some(rw))
+                    .collect(),
+                buffers: outcome::buffers(&args.kinds()),
                 direct,
                 cache: vec![Cache::Keep],
                 route: vec![Route::Auto],

@@ -1,6 +1,8 @@
 //! The notes below the tables: whether the rate was carried, what the pool did, and how to read the figures.
 
 use super::run::Job;
+use clap::ValueEnum;
+
 use crate::cli::PoolArgs;
 use crate::perf::notes::{machine, why_not_fixed};
 use crate::report::judge::{self, Noise};
@@ -20,14 +22,15 @@ pub fn of(args: &PoolArgs, job: &Job, filesystem: &str, runs: &[Run]) -> Vec<Str
     notes.extend(registered(runs));
     notes.push(checked(runs));
     notes.push(place(job, filesystem));
+    notes.extend(written(job));
     notes.push(timing(args));
     notes.push(machine());
     notes.push(units(job, runs));
     notes.extend(room(runs));
     notes.extend(routes(runs));
-    if runs.iter().any(|run| run.memory == Some(Memory::Vec)) {
+    if runs.iter().any(|run| run.memory.is_some_and(|memory| !memory.is_direct())) {
         notes.push(
-            "vec goes through the page cache: what is read was never off it, and a segment may be used again before it \
+            "vec and pool-buffered go through the page cache: what is read was never off it, and a segment may be used again before it \
              was on the disk"
                 .into(),
         );
@@ -96,7 +99,7 @@ fn pool(runs: &[Run]) -> Option<String> {
 
 /// What was asked for is not always what was had.
 fn registered(runs: &[Run]) -> Option<String> {
-    let pooled = || runs.iter().filter(|run| run.memory == Some(Memory::Pool));
+    let pooled = || runs.iter().filter(|run| run.memory.is_some_and(Memory::is_pooled));
     let ring: u64 = pooled().filter_map(|run| run.route_ops).map(|routes| routes.ring).sum();
     let fixed: u64 = pooled().filter_map(|run| run.fixed_ops).sum();
     (fixed < ring).then(|| {
@@ -109,7 +112,14 @@ fn registered(runs: &[Run]) -> Option<String> {
 }
 
 fn checked(runs: &[Run]) -> String {
+    if runs.iter().all(|run| run.side == Some(Side::Consumer)) {
+        return "there were no producers: segments were written before each run, and every block that was read is right"
+            .into();
+    }
     let of_producers = runs.iter().filter(|run| run.side == Some(Side::Producer));
+    if runs.iter().all(|run| run.side == Some(Side::Producer)) {
+        return "there were no consumers: nothing that was written was read back".into();
+    }
     let (written, checked) = of_producers
         .filter_map(|run| run.pool.as_ref())
         .fold((0, 0), |sum, pool| (sum.0 + pool.written_blocks, sum.1 + pool.checked_blocks));
@@ -134,12 +144,31 @@ fn place(job: &Job, filesystem: &str) -> String {
 
 fn timing(args: &PoolArgs) -> String {
     let time = humantime::format_duration;
-    let (duration, warmup) = (time(args.timing.duration), time(args.timing.warmup));
+    let length = match args.total_data {
+        Some(total) => format!("{}", Bytes(total)),
+        None => time(args.timing.duration).to_string(),
+    };
+    let (duration, warmup) = (length, time(args.timing.warmup));
     let rounds = match args.timing.rounds {
         1 => "1 round".to_string(),
         rounds => format!("medians of {rounds} rounds"),
     };
     format!("{duration} a run after {warmup} of warm-up, {rounds}")
+}
+
+/// What was written, and when it counted as written.
+fn written(job: &Job) -> Option<String> {
+    let until = if job.sync { "it was durable" } else { "it could be read" };
+    if !job.messages {
+        return job
+            .sync
+            .then(|| "each batch was synced (fdatasync), which is in the producers' latency".into());
+    }
+    Some(format!(
+        "messages of {} bytes: those of the pool go through an Appender in each producer's own log, those of vec are one \
+         buffered write for each batch; a batch was written when {until}; logs recycle their files",
+        job.block
+    ))
 }
 
 fn units(job: &Job, runs: &[Run]) -> String {
@@ -176,7 +205,7 @@ fn room(runs: &[Run]) -> Option<String> {
 /// Which way the operations of each kind of memory went, where not all went through the ring.
 fn routes(runs: &[Run]) -> Option<String> {
     let mut parts = Vec::new();
-    for memory in [Memory::Pool, Memory::Malloc, Memory::Vec] {
+    for &memory in Memory::value_variants() {
         let of_kind = runs.iter().filter(|run| run.memory == Some(memory)).filter_map(|run| run.route_ops);
         let sum =
             of_kind.fold((0, 0, 0), |sum, ops| (sum.0 + ops.ring, sum.1 + ops.inline, sum.2 + ops.workers));

@@ -4,18 +4,19 @@ use std::time::Duration;
 
 use ringfile::PoolMetrics;
 
-use super::is_direct;
 use super::ledger::Ledger;
 use super::run::{Job, Outcome};
 use crate::cli::{Buffers, Cache, Executor, Route, Rw};
 use crate::engine::{Engine, RouteOps};
 use crate::perf::notes::refused;
-use crate::report::results::{Memory, PoolFigures, PoolRun, Role, Run, Side};
+use crate::report::results::{Actor, Memory, PoolFigures, PoolRun, Role, Run, Side};
 use crate::sys::Usage;
 
-/// The producers' figures and the consumers'.
-pub fn runs(job: &Job, memory: Memory, (round, role): (u32, Role), outcome: &Outcome) -> [Run; 2] {
-    [Side::Producer, Side::Consumer].map(|side| Run { round, role, ..run(job, memory, side, outcome) })
+/// The producers' figures and the consumers', of those that there are.
+pub fn runs(job: &Job, memory: Memory, (round, role): (u32, Role), outcome: &Outcome) -> Vec<Run> {
+    let sides = [(Side::Producer, job.producers), (Side::Consumer, job.consumers)];
+    let there = sides.into_iter().filter(|&(_, threads)| threads > 0);
+    there.map(|(side, _)| Run { round, role, ..run(job, memory, side, outcome) }).collect()
 }
 
 /// What memory of these kinds is in fio's words.
@@ -31,7 +32,7 @@ pub fn buffers(kinds: &[Memory]) -> Vec<Buffers> {
 }
 
 fn of_memory(memory: Memory) -> Buffers {
-    if memory == Memory::Pool { Buffers::Fixed } else { Buffers::Normal }
+    if memory.is_pooled() { Buffers::Fixed } else { Buffers::Normal }
 }
 
 fn run(job: &Job, memory: Memory, side: Side, outcome: &Outcome) -> Run {
@@ -39,12 +40,14 @@ fn run(job: &Job, memory: Memory, side: Side, outcome: &Outcome) -> Run {
         Side::Producer => (&outcome.produced, Rw::Write, job.producers),
         Side::Consumer => (&outcome.consumed, Rw::Read, job.consumers),
     };
-    let seconds = measured_time(outcome, ledger).as_secs_f64();
+    let seconds = measured_time(job, outcome, ledger).as_secs_f64();
     let ops = ledger.latency.count();
     let iops = ops as f64 / seconds;
     let (counts, usage) = (ledger.counts, ledger.usage);
     // What workers did they have counted elsewhere.
     let workers = ops.saturating_sub(counts.ops);
+    // A write takes many messages, and syncs are operations too: the library's counts are then not those of blocks.
+    let each_is_one = !(job.messages || job.sync && side == Side::Producer);
     let per_io = |cpu: Duration| (ops > 0).then(|| cpu.as_secs_f64() * 1e6 / ops as f64);
     let per_cent = |cpu: Duration| cpu.as_secs_f64() * 100.0 / seconds;
     let mut run = Run {
@@ -61,8 +64,8 @@ fn run(job: &Job, memory: Memory, side: Side, outcome: &Outcome) -> Run {
         parts: None,
         side: Some(side),
         memory: Some(memory),
-        pool: Some(of_pool(side, outcome, ledger, seconds)),
-        direct: is_direct(memory),
+        pool: Some(of_pool(job, side, outcome, ledger, seconds)),
+        direct: memory.is_direct(),
         cache: Cache::Keep,
         route: Some(Route::Auto),
         executor: Some(Executor::Ringfile),
@@ -79,13 +82,13 @@ fn run(job: &Job, memory: Memory, side: Side, outcome: &Outcome) -> Run {
         user_percent: usage.map(|usage| per_cent(usage.user)),
         system_percent: usage.map(|usage| per_cent(usage.system)),
         context_switches: usage.map(|usage| usage.context_switches),
-        system_calls: Some(counts.enters + counts.inline_ops + workers),
+        system_calls: each_is_one.then_some(counts.enters + counts.inline_ops + workers),
         cycles: None,
         instructions: None,
         enters: Some(counts.enters),
-        fixed_ops: Some(counts.fixed_ops),
+        fixed_ops: each_is_one.then_some(counts.fixed_ops),
         refused: None,
-        route_ops: Some(RouteOps {
+        route_ops: each_is_one.then_some(RouteOps {
             ring: counts.ops.saturating_sub(counts.inline_ops),
             inline: counts.inline_ops,
             workers,
@@ -103,14 +106,23 @@ fn run(job: &Job, memory: Memory, side: Side, outcome: &Outcome) -> Run {
 
 /// From the first batch that counts to the last; at a rate to the end of the time, if that is later: the last batch may
 /// be due long before.
-fn measured_time(outcome: &Outcome, ledger: &Ledger) -> Duration {
+fn measured_time(job: &Job, outcome: &Outcome, ledger: &Ledger) -> Duration {
     let timeline = &outcome.timeline;
-    let end = if outcome.stopped { ledger.last } else { ledger.last.max(timeline.end) };
+    let end =
+        if outcome.stopped || job.total.is_some() { ledger.last } else { ledger.last.max(timeline.end) };
     end.saturating_duration_since(timeline.measured).max(Duration::from_nanos(1))
 }
 
-fn of_pool(side: Side, outcome: &Outcome, ledger: &Ledger, seconds: f64) -> PoolRun {
+fn actor(job: &Job, outcome: &Outcome, ledger: &Ledger) -> Actor {
+    let duration_s = measured_time(job, outcome, ledger).as_secs_f64();
+    let ops = ledger.latency.count();
+    let bw_bytes = ops as f64 * job.block as f64 / duration_s;
+    Actor { ops, duration_s, bw_bytes, latency_ns: ledger.latency.summary() }
+}
+
+fn of_pool(job: &Job, side: Side, outcome: &Outcome, ledger: &Ledger, seconds: f64) -> PoolRun {
     let cpu_of = |usage: Option<Usage>| usage.map_or(Duration::ZERO, |usage| usage.cpu());
+    let actors = if side == Side::Producer { &outcome.producers } else { &outcome.consumers };
     let sides = cpu_of(outcome.produced.usage) + cpu_of(outcome.consumed.usage);
     PoolRun {
         late_ns: ledger.late.summary(),
@@ -122,6 +134,7 @@ fn of_pool(side: Side, outcome: &Outcome, ledger: &Ledger, seconds: f64) -> Pool
             .usage
             .map(|usage| usage.cpu().saturating_sub(sides).as_secs_f64() * 100.0 / seconds),
         metrics: outcome.pool.as_ref().map(figures),
+        actors: actors.iter().map(|ledger| actor(job, outcome, ledger)).collect(),
     }
 }
 

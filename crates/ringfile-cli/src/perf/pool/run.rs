@@ -18,7 +18,9 @@ use ringfile::{BufResult, JoinError, Pool, PoolMetrics};
 use super::consumer::Consumer;
 use super::content::{Content, Label};
 use super::ledger::Ledger;
-use super::memory::{Malloc, Plain, Source};
+use super::memory::{Copied, Malloc, Plain, Source};
+use super::messages;
+use super::pace::Pace;
 use super::producer::{Produced, Producer, Written};
 use super::schedule::Timeline;
 use super::segments::Store;
@@ -27,6 +29,7 @@ use crate::error::{Failure, library};
 use crate::interrupt::Interrupt;
 use crate::report::results::Memory;
 use crate::sys::{self, Usage};
+use crate::values;
 
 /// How long a thread that waits goes without looking whether the run was stopped.
 pub const TICK: Duration = Duration::from_millis(50);
@@ -43,8 +46,14 @@ pub struct Job {
     pub size: u64,
     /// Bytes of a segment: whole batches.
     pub segment: u64,
-    /// Bytes of a block.
+    /// Bytes of a block, or of a message.
     pub block: u64,
+    /// Whether blocks are messages of a log.
+    pub messages: bool,
+    /// Whether a batch counts as written when it is durable.
+    pub sync: bool,
+    /// Bytes after which a run ends, rather than after its time.
+    pub total: Option<u64>,
     /// Blocks in a batch.
     pub batch: u32,
     /// Threads that write.
@@ -83,6 +92,10 @@ pub struct Outcome {
     pub produced: Ledger,
     /// What the consumers saw.
     pub consumed: Ledger,
+    /// What each producer saw.
+    pub producers: Vec<Ledger>,
+    /// What each consumer saw.
+    pub consumers: Vec<Ledger>,
     /// When it was measured.
     pub timeline: Timeline,
     /// Whether it was stopped before it was over.
@@ -122,9 +135,14 @@ pub struct Shared {
 
 impl Shared {
     fn new(job: &Job, direct: bool) -> Arc<Shared> {
-        let store = Store::new(&job.folder, direct, job.segment, job.size);
+        Shared::with(job, Store::new(&job.folder, direct, job.segment, job.size))
+    }
+
+    fn with(job: &Job, store: Arc<Store>) -> Arc<Shared> {
+        // What ends a run is then how much was done.
+        let duration = if job.total.is_some() { values::LONGEST } else { job.duration };
         Arc::new(Shared {
-            timeline: Timeline::new(Instant::now() + LEAD, job.warmup, job.duration),
+            timeline: Timeline::new(Instant::now() + LEAD, job.warmup, duration),
             store,
             content: Content::new(job.block as usize),
             job: job.clone(),
@@ -172,22 +190,29 @@ pub fn run(
     interrupt: &Interrupt,
     tick: &mut dyn FnMut(),
 ) -> Result<Outcome, Failure> {
+    let direct = memory.is_direct();
     match memory {
-        Memory::Pool => {
+        Memory::Pool | Memory::PoolBuffered => {
             let pool = Pool::builder().capacity(pool_capacity(job)).build();
             let pool = pool.map_err(|error| library(&error.into()))?;
-            let mut outcome = run_with(job, &pool, true, interrupt, tick);
+            let mut outcome = run_with(job, &pool, direct, interrupt, tick)?;
             outcome.pool = Some(pool.metrics());
             Ok(outcome)
         }
-        Memory::Malloc => Ok(run_with(job, &Malloc, true, interrupt, tick)),
-        Memory::Vec => Ok(run_with(job, &Plain, false, interrupt, tick)),
+        Memory::Malloc => run_with(job, &Malloc, direct, interrupt, tick),
+        Memory::Vec => run_with(job, &Plain, direct, interrupt, tick),
+        Memory::VecDirect => run_with(job, &Copied, direct, interrupt, tick),
     }
 }
 
 /// Room for all buffers that can be in use at once.
 pub fn pool_capacity(job: &Job) -> usize {
-    let buffers = u64::from(job.producers + job.consumers) * u64::from(job.batch);
+    let (threads, writers) = (u64::from(job.producers + job.consumers), u64::from(job.producers.max(1)));
+    if job.messages {
+        let each = (job.batch_bytes() + (8 << 10)) * threads + messages::memory() * writers;
+        return usize::try_from(each.saturating_mul(2).saturating_add(4 << 20)).unwrap_or(usize::MAX);
+    }
+    let buffers = threads.max(writers) * u64::from(job.batch);
     // A buffer may take a quarter more than its length, a small one a whole page; the rest is for whole regions.
     let each = job.block.div_ceil(4).saturating_mul(5).next_multiple_of(4096);
     usize::try_from(buffers.saturating_mul(each).saturating_add(2 << 20)).unwrap_or(usize::MAX)
@@ -199,27 +224,38 @@ fn run_with<S: Source>(
     direct: bool,
     interrupt: &Interrupt,
     tick: &mut dyn FnMut(),
-) -> Outcome {
-    let shared = Shared::new(job, direct);
+) -> Result<Outcome, Failure> {
+    let mut shared = Shared::new(job, direct);
+    let mut written = Vec::new();
+    if job.producers == 0 {
+        written = prepare(&shared, source, interrupt)?;
+        // Its time begins now.
+        shared = Shared::with(job, shared.store.clone());
+    }
     let timeline = shared.timeline;
     let (mut produced, mut consumed) = (Ledger::new(timeline.measured), Ledger::new(timeline.measured));
+    let (mut producers, mut consumers) = (Vec::new(), Vec::new());
     let mut backlog: Option<u64> = None;
     let usage = std::thread::scope(|scope| {
-        let threads = Threads::start(scope, &shared, source);
+        let threads = Threads::start(scope, &shared, source, &written);
         let before = threads.conduct(&shared, interrupt, tick);
         for producer in threads.producers.into_iter().filter_map(join) {
             produced.merge(&producer.ledger);
             let operations = producer.backlog.map(|batches| batches.saturating_mul(u64::from(job.batch)));
             backlog = operations
                 .map_or(backlog, |operations| Some(backlog.unwrap_or(0).saturating_add(operations)));
+            producers.push(producer.ledger);
         }
-        threads.consumers.into_iter().filter_map(join).for_each(|ledger| consumed.merge(&ledger));
+        consumers.extend(threads.consumers.into_iter().filter_map(join));
+        consumers.iter().for_each(|ledger| consumed.merge(ledger));
         before.and_then(|before| Some(sys::own_usage().ok()?.since(&before)))
     });
     let failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
-    Outcome {
+    Ok(Outcome {
         produced,
         consumed,
+        producers,
+        consumers,
         timeline,
         stopped: shared.stopped(),
         backlog: backlog.filter(|_| !shared.stopped()),
@@ -229,7 +265,26 @@ fn run_with<S: Source>(
         usage,
         pool: None,
         failure,
-    }
+    })
+}
+
+/// Writes segments for consumers that have no producers: as many as there may be.
+fn prepare<S: Source>(
+    shared: &Arc<Shared>,
+    source: &S,
+    interrupt: &Interrupt,
+) -> Result<Vec<Written>, Failure> {
+    let job = Job { producers: 1, rate: None, total: None, sync: false, ..shared.job.clone() };
+    let preparing = Shared::with(&job, shared.store.clone());
+    let batches = job.size / job.segment * (job.segment / job.batch_bytes());
+    ringfile::block_on(async {
+        let mut producer = Producer::new(&preparing, source.clone(), 0, Vec::new());
+        let mut all = Vec::new();
+        while (all.len() as u64) < batches && !interrupt.asked() {
+            all.extend(producer.write(Instant::now()).await?);
+        }
+        Ok(all)
+    })
 }
 
 /// What a thread gives; its panic goes on here.
@@ -248,6 +303,7 @@ impl<'scope> Threads<'scope> {
         scope: &'scope Scope<'scope, '_>,
         shared: &Arc<Shared>,
         source: &S,
+        written: &'scope [Written],
     ) -> Threads<'scope> {
         let mut threads = Threads { producers: Vec::new(), consumers: Vec::new() };
         let mut outboxes: Vec<mpsc::Sender<Written>> = Vec::new();
@@ -256,7 +312,14 @@ impl<'scope> Threads<'scope> {
             outboxes.push(outbox);
             let source = source.clone();
             threads.consumers.extend(spawn(scope, shared, format!("consumer-{number}"), move |shared| {
-                ringfile::block_on(Consumer::new(shared, source, inbox).run())
+                let consumer = Consumer::new(shared, source, inbox);
+                if shared.job.producers > 0 {
+                    return ringfile::block_on(consumer.run());
+                }
+                // Each begins elsewhere, so that they do not all read the same.
+                let first = written.len() * number as usize / shared.job.consumers as usize;
+                let pace = Pace::new(&shared.job, number, shared.job.consumers);
+                ringfile::block_on(consumer.replay(written, first, pace))
             }));
         }
         for number in 0..shared.job.producers {
@@ -334,6 +397,8 @@ pub fn outcome_of<B>(joined: Result<BufResult<B>, JoinError>) -> BufResult<B> {
 pub mod tests {
     use std::path::Path;
 
+    use clap::ValueEnum;
+
     use super::super::segments::check_folder;
     use super::*;
     use crate::testfile::DefaultPlace;
@@ -344,6 +409,9 @@ pub mod tests {
             size: 64 << 10,
             segment: 16 << 10,
             block: 4096,
+            messages: false,
+            sync: false,
+            total: None,
             batch: 2,
             producers: 2,
             consumers: 3,
@@ -377,14 +445,71 @@ pub mod tests {
             std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).expect("standard error");
             return;
         }
-        for memory in [Memory::Pool, Memory::Malloc, Memory::Vec] {
+        for &memory in Memory::value_variants() {
             let outcome = check(&job(folder.path()), memory);
-            assert_eq!((outcome.pool.is_some(), outcome.backlog), (memory == Memory::Pool, None));
+            assert_eq!((outcome.pool.is_some(), outcome.backlog), (memory.is_pooled(), None));
             if let Some(pool) = outcome.pool {
                 assert_eq!((pool.in_use, pool.outside_allocations, pool.failures), (0, 0, 0), "{pool:?}");
             }
         }
         assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);
+    }
+
+    #[test]
+    fn every_message_of_a_log_is_checked() {
+        let folder = tempfile::tempdir_in(DefaultPlace::Disk.folder()).expect("temporary folder");
+        let direct = check_folder(folder.path(), true).is_ok();
+        for memory in [Memory::Pool, Memory::PoolBuffered, Memory::Vec] {
+            if memory.is_direct() && !direct {
+                continue;
+            }
+            for sync in [false, true] {
+                let batch = 7;
+                let job =
+                    Job { messages: true, block: 1000, batch, segment: 14_000, sync, ..job(folder.path()) };
+                let outcome = check(&job, memory);
+                if let Some(pool) = outcome.pool {
+                    assert_eq!((pool.in_use, pool.outside_allocations, pool.failures), (0, 0, 0), "{pool:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn either_side_alone() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        for messages in [false, true] {
+            for memory in [Memory::PoolBuffered, Memory::Vec] {
+                let job = Job { messages, ..job(folder.path()) };
+                let alone = |producers, consumers| {
+                    let job = Job { producers, consumers, ..job.clone() };
+                    let outcome =
+                        run(&job, memory, &Interrupt::default(), &mut || {}).expect("it can be run");
+                    assert!(outcome.failure.is_none() && !outcome.stopped, "{:?}", outcome.failure);
+                    outcome
+                };
+                let produced = alone(2, 0);
+                assert!(produced.written > 0 && produced.checked == 0 && produced.producers.len() == 2);
+                assert!(produced.produced.latency.count() > 0 && produced.consumed.latency.count() == 0);
+                let consumed = alone(0, 3);
+                assert!(consumed.checked > 0 && consumed.written == 0 && consumed.consumers.len() == 3);
+                let of_each: u64 = consumed.consumers.iter().map(|ledger| ledger.latency.count()).sum();
+                assert_eq!(of_each, consumed.consumed.latency.count());
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_ends_when_its_data_is_done() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        // Four batches of 8 KiB for each of two producers.
+        let total = Some(8 * 8192);
+        for rate in [None, Some(1 << 20)] {
+            let job = Job { total, rate, duration: Duration::from_secs(3600), ..job(folder.path()) };
+            let outcome = check(&job, Memory::Vec);
+            assert_eq!(outcome.produced.latency.count(), 8 * 2);
+            assert_eq!(outcome.backlog, rate.map(|_| 0));
+        }
     }
 
     #[test]

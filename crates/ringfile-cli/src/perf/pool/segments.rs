@@ -103,7 +103,7 @@ impl Store {
 
     async fn make(&self, number: u64) -> Result<File, Failure> {
         let file = open_unnamed(&self.folder, self.direct, number).map_err(|error| with_advice(&error))?;
-        match file.allocate(AllocateMode::Extend, 0, self.segment_bytes).await {
+        match file.allocate(AllocateMode::Extend, 0, self.segment_bytes.next_multiple_of(4096)).await {
             // Without a place of its own it grows as it is written.
             Err(error) if !matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
                 Err(with_advice(&error))

@@ -1,0 +1,91 @@
+//! A producer's log of messages: the pool's through an appender, others as one buffered write for each batch.
+
+use std::sync::Arc;
+
+use ringfile::Appender;
+
+use super::content::Label;
+use super::memory::Source;
+use super::run::{Job, Shared};
+use super::segments::Segment;
+use crate::error::{Failure, library};
+
+/// Bytes of one write of the appender, and operations that it has in flight.
+const WRITE: usize = 256 << 10;
+const DEPTH: usize = 4;
+
+/// What one producer appends to.
+#[derive(Debug, Default)]
+pub struct Messages {
+    /// The appender of the current segment.
+    log: Option<(Arc<Segment>, Appender)>,
+    scratch: Vec<u8>,
+}
+
+/// Memory of a pool that one producer's appender takes at most.
+pub fn memory() -> u64 {
+    (WRITE * (DEPTH + 2)) as u64
+}
+
+impl Messages {
+    /// Writes a batch, and waits until it can be read, or is durable.
+    pub async fn write<S: Source>(
+        &mut self,
+        shared: &Shared,
+        source: &S,
+        segment: &Arc<Segment>,
+        first: Label,
+    ) -> Result<(), Failure> {
+        let job = &shared.job;
+        let written = match source.pool() {
+            Some(pool) => self.append(shared, pool, segment, first).await,
+            None => write_whole(shared, segment, first).await,
+        };
+        written.map_err(|error| library(&error))?;
+        // The next segment has an appender of its own, and this one's file goes back to be used again.
+        if first.offset + 2 * job.batch_bytes() > job.segment
+            && let Some((_, log)) = self.log.take()
+        {
+            log.close().await.map_err(|error| library(&error))?;
+        }
+        Ok(())
+    }
+
+    async fn append(
+        &mut self,
+        shared: &Shared,
+        pool: &ringfile::Pool,
+        segment: &Arc<Segment>,
+        first: Label,
+    ) -> ringfile::Result<()> {
+        if self.log.as_ref().is_none_or(|(current, _)| !Arc::ptr_eq(current, segment)) {
+            let open = Appender::open(segment.file(), pool, 0).recycle(true);
+            self.log = Some((segment.clone(), open.block(WRITE).depth(DEPTH).await?));
+        }
+        let Some((_, log)) = &self.log else { return Ok(()) };
+        for label in shared.job.labels(first) {
+            self.scratch.clear();
+            shared.content.fill(&mut self.scratch, label);
+            log.append(&self.scratch).await?;
+        }
+        if shared.job.sync { log.sync().await } else { log.flush().await }
+    }
+}
+
+async fn write_whole(shared: &Shared, segment: &Segment, first: Label) -> ringfile::Result<()> {
+    let job = &shared.job;
+    let mut batch = Vec::with_capacity(job.batch_bytes() as usize);
+    for label in job.labels(first) {
+        shared.content.fill(&mut batch, label);
+    }
+    segment.file().write_at(batch, first.offset).await?;
+    if job.sync { segment.file().sync_data().await } else { Ok(()) }
+}
+
+/// The part of the file to read for a batch: whole blocks of direct I/O around it; and how far in it begins.
+pub fn around(job: &Job, first: Label) -> (u64, usize, usize) {
+    const BLOCK: u64 = 4096;
+    let start = first.offset / BLOCK * BLOCK;
+    let end = (first.offset + job.batch_bytes()).next_multiple_of(BLOCK);
+    (start, (end - start) as usize, (first.offset - start) as usize)
+}

@@ -1,0 +1,87 @@
+//! When a thread of a run does its next batch, and when it has done enough.
+
+use std::time::{Duration, Instant};
+
+use super::run::{Job, Shared, TICK};
+use super::schedule::Schedule;
+
+/// The pace of one thread: by the rate, or as fast as it goes.
+#[derive(Debug)]
+pub struct Pace {
+    schedule: Option<Schedule>,
+    /// Measured batches after which it is done.
+    quota: Option<u64>,
+    batches: u64,
+    measured: u64,
+}
+
+impl Pace {
+    /// That of thread `number` of `threads` which share the rate and the data.
+    pub fn new(job: &Job, number: u32, threads: u32) -> Pace {
+        let threads = u64::from(threads);
+        let schedule = job.rate.map(|rate| Schedule {
+            rate,
+            batch_bytes: job.batch_bytes(),
+            producers: threads,
+            producer: u64::from(number),
+        });
+        let quota = job.total.map(|total| total.div_ceil(job.batch_bytes() * threads));
+        Pace { schedule, quota, batches: 0, measured: 0 }
+    }
+
+    /// How many batches were done.
+    pub fn batches(&self) -> u64 {
+        self.batches
+    }
+
+    /// One more is done.
+    pub fn count(&mut self, measured: bool) {
+        self.batches += 1;
+        self.measured += u64::from(measured);
+    }
+
+    /// When the next batch is due, once that is now or past; `None` when there is none any more. None is ever skipped.
+    pub fn wait_for_next(&self, shared: &Shared) -> Option<Instant> {
+        let timeline = shared.timeline;
+        // Short of a stop there is a batch that counts, however late the thread got its turn, or the disk came back: what
+        // stalled most would else have no figures.
+        let has_some = self.measured > 0;
+        if self.quota.is_some_and(|quota| self.measured >= quota) {
+            return None;
+        }
+        let due = match self.schedule {
+            Some(schedule) => {
+                timeline.begin.checked_add(schedule.due(self.batches)?).filter(|&due| due < timeline.end)?
+            }
+            None => {
+                let now = Instant::now().max(timeline.begin);
+                if now >= timeline.end && has_some {
+                    return None;
+                }
+                now
+            }
+        };
+        loop {
+            let now = Instant::now();
+            let given_up = self.schedule.is_some() && now >= timeline.give_up() && has_some;
+            if shared.stopped() || given_up {
+                return None;
+            }
+            match due.saturating_duration_since(now) {
+                Duration::ZERO => return Some(due),
+                left => std::thread::sleep(left.min(TICK)),
+            }
+        }
+    }
+
+    /// Batches that were due and not begun when the thread gave up; `None` without a rate, and where it was stopped.
+    pub fn backlog(&self, shared: &Shared) -> Option<u64> {
+        let timeline = shared.timeline;
+        // What a run that was stopped has left undone says nothing.
+        let schedule = self.schedule.filter(|_| !shared.stopped())?;
+        if self.quota.is_some() {
+            return Some(0);
+        }
+        Some(schedule.due_before(timeline.end - timeline.begin).saturating_sub(self.batches))
+    }
+}

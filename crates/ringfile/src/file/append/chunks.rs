@@ -1,0 +1,103 @@
+//! The memory of an appender: what was appended and not yet handed to a write.
+//!
+//! Knows buffers, not files. What always holds: a chunk begins at a block boundary of the file; what a write takes is cut
+//! off and never touched again, so the first bytes of a block that it ends in are copied to the next chunk.
+
+use std::collections::VecDeque;
+
+use super::plan::Plan;
+use crate::memory::Buffer;
+
+pub(super) struct Chunks {
+    /// Bytes of a new chunk.
+    size: usize,
+    block: usize,
+    current: Option<Buffer>,
+    /// The first bytes of the block that the next chunk begins with. Empty while there is a current chunk.
+    carried: Vec<u8>,
+    /// New memory.
+    spare: Vec<Buffer>,
+    /// Full chunks, for the plan's full pieces in the same order.
+    full: VecDeque<Buffer>,
+}
+
+impl Chunks {
+    pub fn new(size: usize, block: usize, depth: usize, carried: &[u8]) -> Self {
+        let mut memory = Vec::with_capacity(block);
+        memory.extend_from_slice(carried);
+        let (spare, full) = (Vec::with_capacity(2), VecDeque::with_capacity(depth + 2));
+        Self { size, block, current: None, carried: memory, spare, full }
+    }
+
+    /// Bytes of the chunks to [add](Self::add).
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Whether the memory for `bytes` more is there.
+    pub fn has_memory(&self, bytes: usize) -> bool {
+        let spare: usize = self.spare.iter().map(Buffer::capacity).sum();
+        let current = self.current.as_ref().map_or(0, |current| current.capacity() - current.len());
+        bytes == 0 || bytes + self.carried.len() <= current + spare
+    }
+
+    pub fn add(&mut self, chunk: Buffer) {
+        self.spare.push(chunk);
+    }
+
+    /// Copies `data` behind what was appended before. The memory for it is there.
+    pub fn append(&mut self, mut data: &[u8], plan: &mut Plan) {
+        while !data.is_empty() {
+            let Some(current) = Self::current(&mut self.current, &mut self.spare, &mut self.carried) else {
+                debug_assert!(false, "memory for all of it is there");
+                return;
+            };
+            let (now, later) = data.split_at(data.len().min(current.capacity() - current.len()));
+            current.extend_from_slice(now);
+            plan.append(now.len());
+            if current.len() == current.capacity() {
+                plan.seal_full();
+                self.full.extend(self.current.take());
+            }
+            data = later;
+        }
+    }
+
+    fn current<'a>(
+        current: &'a mut Option<Buffer>,
+        spare: &mut Vec<Buffer>,
+        carried: &mut Vec<u8>,
+    ) -> Option<&'a mut Buffer> {
+        if current.is_none() {
+            let mut chunk = spare.pop()?;
+            chunk.extend_from_slice(carried);
+            carried.clear();
+            *current = Some(chunk);
+        }
+        current.as_mut()
+    }
+
+    /// The memory of the first full piece.
+    pub fn take_full(&mut self) -> Option<Buffer> {
+        self.full.pop_front()
+    }
+
+    /// The memory of the rest, padded with zeros up to a block. The current chunk goes on behind it, or the next one, with a
+    /// copy of what the last block holds.
+    pub fn take_rest(&mut self) -> Option<Buffer> {
+        let mut rest = self.current.take()?;
+        let (len, block) = (rest.len(), self.block);
+        let mut next = rest.split_off(len.next_multiple_of(block));
+        let last_block = &rest[len - len % block..];
+        // A short rest of a chunk would split what is synced next into two writes, which then need a sync of their own.
+        if next.capacity() >= self.size / 2 {
+            next.extend_from_slice(last_block);
+            self.current = Some(next);
+        } else {
+            // `rest` keeps the chunk's memory, so that dropping `next` gives nothing back under the appender's lock.
+            self.carried.extend_from_slice(last_block);
+        }
+        rest.resize(rest.capacity(), 0);
+        Some(rest)
+    }
+}

@@ -1,0 +1,268 @@
+//! The futures of an appender: a record that waits for room, and tasks that wait for the file.
+//!
+//! Each drives the appender while it is polled. What always holds: a future leaves the list of waiters when it is ready or
+//! dropped; a record of at most a chunk is appended in one go.
+
+use std::future::Future;
+use std::io::ErrorKind;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use super::shared::Shared;
+use super::waiters::{Goal, Place};
+use crate::error::{Error, Result};
+use crate::memory::{Buffer, PoolError};
+
+/// Waits for memory of the pool.
+type Waiting = dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send;
+
+/// The future of [`Appender::append`](super::Appender::append). Dropping it before it is ready appends nothing of a record of at most a block.
+#[must_use = "nothing is appended until the future is awaited"]
+pub struct Append<'a> {
+    shared: &'a Shared,
+    record: &'a [u8],
+    /// Bytes of the record that are appended: fewer than all only for records longer than a chunk.
+    done: usize,
+    offset: Option<u64>,
+    place: Option<Place>,
+    memory: Option<Pin<Box<Waiting>>>,
+}
+
+/// What came of an attempt to append.
+enum Attempt {
+    /// All is appended; whether to drive the writes that came of it.
+    Done(u64, bool),
+    /// It is not this task's turn, or there is no room.
+    NoRoom,
+    NoMemory,
+}
+
+const APPENDING: &str = "appending to a file";
+
+impl<'a> Append<'a> {
+    pub(super) fn new(shared: &'a Shared, record: &'a [u8]) -> Self {
+        Self { shared, record, done: 0, offset: None, place: None, memory: None }
+    }
+
+    fn attempt(&mut self) -> Result<Attempt> {
+        let shared = self.shared;
+        let mut state = shared.lock();
+        if let Some(error) = shared.refusal(&state, APPENDING) {
+            return Err(error.after(self.done));
+        }
+        let state = &mut *state;
+        if state.has_failed() || !state.waiters.is_first(self.place) {
+            return Ok(Attempt::NoRoom);
+        }
+        let end = state.plan.appended().checked_add((self.record.len() - self.done) as u64);
+        let refused = match end {
+            _ if state.plan.is_closing() => Some("the appender was closed"),
+            Some(end) if end <= i64::MAX as u64 => None,
+            _ => Some("the end would be beyond 2^63 bytes"),
+        };
+        if let Some(why) = refused {
+            let error = Error::new(ErrorKind::InvalidInput, APPENDING).on(shared.file.path());
+            return Err(error.because(why).after(self.done));
+        }
+        loop {
+            let left = &self.record[self.done..];
+            let piece = left.len().min(state.chunks.size());
+            if !state.plan.has_room(piece) {
+                return Ok(Attempt::NoRoom);
+            }
+            if !state.chunks.has_memory(piece) {
+                return Ok(Attempt::NoMemory);
+            }
+            let offset = *self.offset.get_or_insert(state.plan.appended());
+            state.chunks.append(&left[..piece], &mut state.plan);
+            self.done += piece;
+            shared.publish(state);
+            if self.done == self.record.len() {
+                state.metrics.appends += 1;
+                return Ok(Attempt::Done(offset, state.has_work()));
+            }
+            if self.place.is_none() {
+                // Nobody else appends before this record is whole. The list had no waker for a new place.
+                let _ = state.waiters.register(&mut self.place, Goal::Turn, None);
+            }
+        }
+    }
+
+    /// Gets memory for one chunk more.
+    fn poll_memory(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        if self.memory.is_none() {
+            match self.shared.pool.try_get(self.shared.chunk) {
+                Ok(chunk) => {
+                    self.shared.lock().chunks.add(chunk);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(PoolError::Full { .. }) => {
+                    let (pool, len) = (self.shared.pool.clone(), self.shared.chunk);
+                    self.memory = Some(Box::pin(async move { pool.get_async(len).await }));
+                }
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+        let Some(memory) = self.memory.as_mut() else { return Poll::Pending };
+        let chunk = ready!(memory.as_mut().poll(context));
+        self.memory = None;
+        self.shared.lock().chunks.add(chunk?);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_offset(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
+        self.shared.check_process(APPENDING)?;
+        let mut waits = self.place.is_some();
+        loop {
+            match self.attempt()? {
+                Attempt::Done(offset, has_work) => {
+                    if has_work {
+                        self.shared.drive();
+                    }
+                    return Poll::Ready(Ok(offset));
+                }
+                Attempt::NoMemory => {
+                    if self.poll_memory(context)?.is_ready() {
+                        continue;
+                    }
+                }
+                Attempt::NoRoom => {}
+            }
+            if !std::mem::replace(&mut waits, true) {
+                self.shared.lock().metrics.waits += 1;
+            }
+            self.shared.register(&mut self.place, Goal::Turn, context.waker());
+            if !self.shared.drive() && !self.may_go_on() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Whether another attempt is worth it, now that the waker is registered.
+    fn may_go_on(&self) -> bool {
+        let state = self.shared.lock();
+        let piece = (self.record.len() - self.done).min(state.chunks.size());
+        if state.has_failed() {
+            return self.shared.refusal(&state, APPENDING).is_some();
+        }
+        let has_room = self.memory.is_none() && state.plan.has_room(piece);
+        state.waiters.is_first(self.place) && (has_room || state.plan.is_closing())
+    }
+}
+
+impl Future for Append<'_> {
+    type Output = Result<u64>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = self.poll_offset(context);
+        if polled.is_ready() {
+            let this = &mut *self;
+            this.shared.leave(&mut this.place);
+        }
+        polled
+    }
+}
+
+impl Drop for Append<'_> {
+    fn drop(&mut self) {
+        self.shared.leave(&mut self.place);
+    }
+}
+
+/// What a [`Settle`] waits for.
+#[derive(Clone, Copy)]
+pub(super) enum Ask {
+    Flush,
+    Sync,
+    Close,
+}
+
+impl Ask {
+    fn what(self) -> &'static str {
+        match self {
+            Self::Flush => "flushing an appender",
+            Self::Sync => "syncing an appender",
+            Self::Close => "closing an appender",
+        }
+    }
+}
+
+/// The future of [`Appender::flush`](super::Appender::flush), [`sync`](super::Appender::sync) and [`close`](super::Appender::close). May be dropped at any point.
+#[must_use = "nothing is written until the future is awaited"]
+pub struct Settle<'a> {
+    shared: &'a Shared,
+    ask: Ask,
+    goal: Option<Goal>,
+    place: Option<Place>,
+}
+
+impl<'a> Settle<'a> {
+    pub(super) fn new(shared: &'a Shared, ask: Ask) -> Self {
+        Self { shared, ask, goal: None, place: None }
+    }
+
+    /// Whether it is over. Asks for what is wanted the first time.
+    fn look(&mut self) -> Poll<Result<()>> {
+        let mut state = self.shared.lock();
+        let what = self.ask.what();
+        if let Some(goal) = self.goal
+            && goal.is_reached(&state.plan)
+        {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(error) = self.shared.refusal(&state, what) {
+            return Poll::Ready(Err(error));
+        }
+        if self.goal.is_none() && !state.has_failed() {
+            let plan = &mut state.plan;
+            let goal = match self.ask {
+                Ask::Flush => Goal::Written(plan.want_written()),
+                Ask::Sync => Goal::Durable(plan.want_durable()),
+                Ask::Close => {
+                    plan.close();
+                    Goal::Closed
+                }
+            };
+            self.goal = Some(goal);
+            if goal.is_reached(plan) {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        Poll::Pending
+    }
+
+    fn poll_settled(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        self.shared.check_process(self.ask.what())?;
+        loop {
+            if let Poll::Ready(result) = self.look() {
+                return Poll::Ready(result);
+            }
+            // A call that came after a failure has no goal, and waits for what is in flight.
+            let goal = self.goal.unwrap_or(Goal::Closed);
+            self.shared.register(&mut self.place, goal, context.waker());
+            if !self.shared.drive() {
+                // What another task has taken from the lanes since the look.
+                return self.look();
+            }
+        }
+    }
+}
+
+impl Future for Settle<'_> {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = self.poll_settled(context);
+        if polled.is_ready() {
+            let this = &mut *self;
+            this.shared.leave(&mut this.place);
+        }
+        polled
+    }
+}
+
+impl Drop for Settle<'_> {
+    fn drop(&mut self) {
+        self.shared.leave(&mut self.place);
+    }
+}

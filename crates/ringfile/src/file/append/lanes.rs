@@ -1,0 +1,140 @@
+//! The operations that an appender has in flight: each lane is a future that carries out one after another.
+//!
+//! A lane is allocated once and lives as long as the appender, so that an operation allocates nothing. It knows the file and
+//! its jobs, not what they are for. What always holds: nothing is polled or woken under a lock.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+
+use super::plan::Step;
+use super::shared::Shared;
+use crate::error::Result;
+use crate::file::File;
+use crate::memory::Buffer;
+
+/// What a lane is to do.
+pub(super) enum Job {
+    Write { buffer: Buffer, offset: u64, durable: bool },
+    Sync,
+    SyncAll,
+    Cut(u64),
+}
+
+/// Where a lane finds its job and leaves the result.
+#[derive(Default)]
+struct Desk(Mutex<(Option<Job>, Option<Result<()>>)>);
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, (Option<Job>, Option<Result<()>>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Wakes whoever waits for the appender. Notes which lane to poll.
+struct LaneWaker {
+    shared: Weak<Shared>,
+    woken: AtomicBool,
+}
+
+impl Wake for LaneWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Before the lock that `stirred` takes: whoever has the lanes looks at it after taking that lock too.
+        self.woken.store(true, Ordering::SeqCst);
+        if let Some(shared) = self.shared.upgrade() {
+            shared.stirred();
+        }
+    }
+}
+
+struct Lane {
+    future: Pin<Box<dyn Future<Output = ()> + Send>>,
+    desk: Arc<Desk>,
+    wake: Arc<LaneWaker>,
+    waker: Waker,
+    step: Option<Step>,
+    ended: Option<(Step, Result<()>)>,
+}
+
+/// All lanes of an appender. Whoever polls them has taken them out of the shared state.
+pub(super) struct Lanes(Vec<Lane>);
+
+async fn carry_out(file: &File, job: Job) -> Result<()> {
+    match job {
+        Job::Write { buffer, offset, durable: false } => drop(file.write_at(buffer, offset).await?),
+        Job::Write { buffer, offset, durable: true } => drop(file.write_durable_at(buffer, offset).await?),
+        Job::Sync => file.sync_data().await?,
+        Job::SyncAll => file.sync_all().await?,
+        Job::Cut(len) => file.set_len(len).await?,
+    }
+    Ok(())
+}
+
+async fn work(file: File, desk: Arc<Desk>) {
+    loop {
+        // Polled only when there is a job, so nobody needs waking.
+        let job = poll_fn(|_| desk.lock().0.take().map_or(Poll::Pending, Poll::Ready)).await;
+        let result = carry_out(&file, job).await;
+        desk.lock().1 = Some(result);
+    }
+}
+
+impl Lanes {
+    pub fn new(count: usize, file: &File, shared: &Weak<Shared>) -> Self {
+        let lane = |_| {
+            let desk = Arc::<Desk>::default();
+            let wake = Arc::new(LaneWaker { shared: shared.clone(), woken: AtomicBool::new(false) });
+            let future = Box::pin(work(file.clone(), Arc::clone(&desk)));
+            let waker = Waker::from(Arc::clone(&wake));
+            Lane { future, desk, wake, waker, step: None, ended: None }
+        };
+        Self((0..count).map(lane).collect())
+    }
+
+    pub fn has_idle(&self) -> bool {
+        self.0.iter().any(|lane| lane.step.is_none())
+    }
+
+    /// Gives a job to an idle lane; there is one.
+    pub fn give(&mut self, step: Step, job: Job) {
+        let idle = self.0.iter_mut().find(|lane| lane.step.is_none());
+        debug_assert!(idle.is_some(), "the caller has looked");
+        if let Some(lane) = idle {
+            lane.step = Some(step);
+            lane.desk.lock().0 = Some(job);
+            lane.wake.woken.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Polls the lanes that were woken, and those with a new job.
+    pub fn poll(&mut self) {
+        for lane in &mut self.0 {
+            if lane.step.is_none() || !lane.wake.woken.swap(false, Ordering::SeqCst) {
+                continue;
+            }
+            // A lane never ends.
+            let _ = lane.future.as_mut().poll(&mut Context::from_waker(&lane.waker));
+            if let Some(result) = lane.desk.lock().1.take()
+                && let Some(step) = lane.step.take()
+            {
+                lane.ended = Some((step, result));
+            }
+        }
+    }
+
+    /// Steps that have ended since the last call.
+    pub fn ended(&mut self) -> impl Iterator<Item = (Step, Result<()>)> + '_ {
+        self.0.iter_mut().filter_map(|lane| lane.ended.take())
+    }
+
+    /// Whether a lane is to be polled again.
+    pub fn is_woken(&self) -> bool {
+        self.0.iter().any(|lane| lane.step.is_some() && lane.wake.woken.load(Ordering::SeqCst))
+    }
+}

@@ -1,0 +1,283 @@
+//! `Appender`: appends of any length from many tasks, durable in groups.
+//!
+//! The writing counterpart of [`Reader`](super::Reader). [`plan`] decides what is written and synced next, [`chunks`] has
+//! the memory, [`lanes`] the operations, [`waiters`] the tasks that wait, and [`shared`] drives them all while one of [`futures`] is polled.
+
+mod chunks;
+mod futures;
+mod lanes;
+mod plan;
+mod shared;
+mod waiters;
+
+use std::future::{Future, IntoFuture};
+use std::io::ErrorKind;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use self::futures::Ask;
+pub use self::futures::{Append, Settle};
+use self::shared::{Setup, Shared};
+
+use super::File;
+use crate::driver::FileKind;
+use crate::error::{Error, Result};
+use crate::memory::{LARGEST, Pool};
+
+/// Appends to a file: records of any length, from any number of tasks and threads, also to a file opened for direct I/O.
+///
+/// [`append`](Self::append) copies a record into registered memory of the pool and returns its offset. Full blocks are
+/// written as they fill, several at once. [`flush`](Self::flush) waits until everything appended before is in the file,
+/// [`sync`](Self::sync) until it is durable. Syncs are **grouped**: all that are asked for while one runs share the next
+/// one. A small group is a single [durable write](File::write_durable_at).
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("log");
+/// use ringfile::{Appender, OpenOptions, Pool};
+/// let pool = Pool::new(16 << 20);
+/// ringfile::block_on(async {
+///     let mut options = OpenOptions::new();
+///     options.read(true).write(true).create(true).direct(true).buffered_fallback(true);
+///     let log = Appender::open(&options.open(&path)?, &pool, 0).await?;
+///     let writers: Vec<_> = (0..8)
+///         .map(|writer| {
+///             let log = log.clone();
+///             ringfile::spawn(async move {
+///                 let at = log.append(format!("record of {writer}\n").as_bytes()).await?;
+///                 log.sync().await?; // durable now
+///                 ringfile::Result::Ok(at)
+///             })
+///         })
+///         .collect();
+///     for writer in writers {
+///         assert_eq!(writer.await?? % 12, 0);
+///     }
+///     log.close().await?;
+///     std::io::Result::Ok(())
+/// })?;
+/// assert_eq!(std::fs::metadata(&path)?.len(), 8 * 12);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// **Memory** is bounded: at most `depth` + 1 blocks (see [`OpenAppender`]) are appended and not yet written; an append
+/// that finds no room, or the pool full, waits its turn. A pool with room for two blocks is the least that keeps an
+/// appender going.
+///
+/// **Handles** are cheap to clone, `Send + Sync`, and work in any executor and on plain threads. There is no task of the
+/// library's behind them: whoever awaits one of an appender's futures drives its writes for all. So what was appended stays in
+/// memory until a block is full or someone flushes, syncs or closes. Dropping the last handle without
+/// [`close`](Self::close) discards what is not written, and a write in flight may still reach the file: close an
+/// appender before opening another one for the same file.
+///
+/// **Dropping a future** is safe at any point. A dropped `append` has appended its record whole or not at all; only a
+/// record longer than a block may be appended in part. The writes and the sync that a dropped `flush` or `sync` asked for
+/// may still be carried out.
+///
+/// **After a crash** the file holds at least what was reported durable. Behind that there may be a part of later
+/// appends, and, with direct I/O, zeros up to a block. The program finds out how much is valid, by lengths and checksums
+/// in its records, and [`open`](Self::open) cuts the rest. Only `close` makes the length of a file with direct I/O exact.
+///
+/// **A failed write or sync is final**: that call and every later one fails with the same errno, since what was to be
+/// written may be lost although a later sync would succeed (see [`File::sync_all`]). When a call has failed so, nothing of
+/// the appender is in flight. In a forked child every call fails.
+#[derive(Clone)]
+pub struct Appender(Arc<Shared>);
+
+/// Counts of an [`Appender`], since it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct AppenderMetrics {
+    /// Records appended.
+    pub appends: u64,
+    /// Appends that had to wait for their turn, for room or for memory.
+    pub waits: u64,
+    /// Writes started, durable ones included.
+    pub writes: u64,
+    /// Syncs started: durable writes, and syncs of their own.
+    pub syncs: u64,
+}
+
+/// Settings of an appender that is about to be opened; awaiting it opens it. See [`Appender::open`].
+#[derive(Debug)]
+#[must_use = "nothing is opened until it is awaited"]
+pub struct OpenAppender {
+    file: File,
+    pool: Pool,
+    valid: u64,
+    block: usize,
+    depth: usize,
+    recycle: bool,
+}
+
+impl OpenAppender {
+    /// Sets how many bytes one write has at most: 256 KiB by default, at most 1 GiB. Rounded up to the file's alignment.
+    pub fn block(mut self, bytes: usize) -> Self {
+        self.block = bytes.clamp(1, LARGEST);
+        self
+    }
+
+    /// Sets how many operations are in flight at most; 4 by default.
+    pub fn depth(mut self, operations: usize) -> Self {
+        self.depth = operations.max(1);
+        self
+    }
+
+    /// Keeps what the file has behind the valid length, and writes over it; [`close`](Appender::close) leaves the file's
+    /// length alone. For a log in files that were [allocated](File::allocate) or used before: a sync of a write that makes no
+    /// file longer need not wait for the file system's journal. The program tells the end of the log by its records.
+    pub fn recycle(mut self, recycle: bool) -> Self {
+        self.recycle = recycle;
+        self
+    }
+
+    async fn open(self) -> Result<Appender> {
+        let Self { file, pool, valid, block, depth, recycle } = self;
+        let error = |why: String| {
+            Error::new(ErrorKind::InvalidInput, "opening an appender").on(file.path()).because(why)
+        };
+        if file.target().kind != FileKind::Regular {
+            return Err(error("it needs a regular file".into()));
+        }
+        if file.target().appends {
+            return Err(error(
+                "the file was opened with O_APPEND, which overrides offsets; open it without".into(),
+            ));
+        }
+        let size = file.size()?;
+        if size < valid {
+            return Err(error(format!("{valid} bytes are said to be valid, and the file has {size}")));
+        }
+        let alignment = file.alignment().bytes;
+        let past = (valid % alignment as u64) as usize;
+        let carried = match past {
+            0 => Vec::new(),
+            _ => file.read_exact_at(Vec::with_capacity(past), valid - past as u64).await?,
+        };
+        if size > valid && !recycle {
+            file.set_len(valid).await?;
+        }
+        // What is valid may have been read from the page cache alone, and what was cut must not come back.
+        file.sync_all().await?;
+        let chunk = block.next_multiple_of(alignment);
+        let setup = Setup { block: alignment, chunk, depth, len: valid, carried, cuts: !recycle };
+        Ok(Appender(Shared::new(file, pool, &setup)))
+    }
+}
+
+impl IntoFuture for OpenAppender {
+    type Output = Result<Appender>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<Appender>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.open())
+    }
+}
+
+impl Appender {
+    /// Opens an appender that goes on at `valid`, the length in bytes that the program knows to be valid; 0 for a new file.
+    /// What the file has behind it is cut, unless it is [recycled](OpenAppender::recycle). Syncs the file, so that everything up to `valid` is durable.
+    ///
+    /// The file must be a regular one, open for writing, and not be written to at or behind `valid` by others. With direct
+    /// I/O, and a `valid` inside a block, it must be open for reading too. Its entry in its folder is made durable with
+    /// [`sync_dir`](crate::sync_dir).
+    ///
+    /// # Errors
+    /// `InvalidInput` for a file of another kind or with `O_APPEND`, or where the file is shorter than `valid`; as
+    /// `read(2)`, `ftruncate(2)` and `fsync(2)`.
+    pub fn open(file: &File, pool: &Pool, valid: u64) -> OpenAppender {
+        OpenAppender {
+            file: file.clone(),
+            pool: pool.clone(),
+            valid,
+            block: 256 << 10,
+            depth: 4,
+            recycle: false,
+        }
+    }
+
+    /// Appends a record and returns its offset. Its bytes are copied when this returns, not written, and contiguous.
+    ///
+    /// Waits only while too much is appended and not yet written, or the pool is full; then records are appended in
+    /// the order of arrival. Allocates nothing as long as the pool has memory; takes a lock for the time of the copy.
+    ///
+    /// # Errors
+    /// After a failed write or sync, its errno. An error of the pool other than being full, which concerns this record
+    /// alone. `InvalidInput` after [`close`](Self::close), or where the file would grow beyond 2^63 bytes.
+    pub fn append<'a>(&'a self, record: &'a [u8]) -> Append<'a> {
+        Append::new(&self.0, record)
+    }
+
+    /// Waits until everything appended before is in the file, where others can read it, which makes it not yet durable.
+    ///
+    /// # Errors
+    /// As `write(2)`. A failure is final, see [`Appender`].
+    pub fn flush(&self) -> Settle<'_> {
+        Settle::new(&self.0, Ask::Flush)
+    }
+
+    /// Waits until everything appended before is durable. Those who wait together share one sync.
+    ///
+    /// "Before" is before the first poll of the future.
+    ///
+    /// # Errors
+    /// As `write(2)` and `fdatasync(2)`. A failure is final, see [`Appender`].
+    pub fn sync(&self) -> Settle<'_> {
+        Settle::new(&self.0, Ask::Sync)
+    }
+
+    /// Waits until everything appended is durable and the file has its exact length, unless it is
+    /// [recycled](OpenAppender::recycle). No more is appended after its first
+    /// poll, through this handle or another; appends that wait then fail. May be called more than once.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync), and `ftruncate(2)`.
+    pub fn close(&self) -> Settle<'_> {
+        Settle::new(&self.0, Ask::Close)
+    }
+
+    /// Where the next record will begin: the length of what was there and of everything appended, in bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a length in bytes, not a collection")]
+    pub fn len(&self) -> u64 {
+        self.0.ends()[0]
+    }
+
+    /// The end of what is in the file. Readers find every byte before it.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.0.ends()[1]
+    }
+
+    /// The end of what is durable.
+    #[must_use]
+    pub fn durable(&self) -> u64 {
+        self.0.ends()[2]
+    }
+
+    /// The file that is appended to.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.0.file
+    }
+
+    /// What the appender has done. All 0 in a forked child.
+    #[must_use]
+    pub fn metrics(&self) -> AppenderMetrics {
+        if self.0.is_ours() { self.0.lock().metrics } else { AppenderMetrics::default() }
+    }
+}
+
+impl std::fmt::Debug for Appender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [len, written, durable] = self.0.ends();
+        f.debug_struct("Appender")
+            .field("path", &self.0.file.path())
+            .field("len", &len)
+            .field("written", &written)
+            .field("durable", &durable)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,453 @@
+//! What an appender writes and syncs next: numbers only, no memory and no I/O.
+//!
+//! Appended bytes become pieces, each of which is one write. A piece begins at a block boundary; if the piece before it
+//! ended inside a block, it repeats that block's first bytes. What always holds: writes of one block never overlap in
+//! time; `durable <= written <= sealed <= appended`; a sync covers only bytes whose writes had ended when it started.
+
+use std::collections::VecDeque;
+
+/// The bytes of one write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Piece {
+    /// Where the write begins: a multiple of the block.
+    pub start: u64,
+    /// The first byte that no earlier piece has.
+    pub from: u64,
+    /// Where its bytes end. The write ends at the next multiple of the block.
+    pub end: u64,
+}
+
+/// One operation on the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// Writes a piece that was sealed full.
+    Full(Piece),
+    /// Writes what was appended since the last piece, which this step seals. `durable`: the write itself makes it durable.
+    Rest { piece: Piece, durable: bool },
+    /// Syncs what is written.
+    Sync,
+    /// Sets the file's length.
+    Cut(u64),
+    /// Syncs data and metadata, last of all.
+    SyncAll,
+}
+
+/// How far closing is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Closing {
+    No,
+    /// Everything is to be written.
+    Asked,
+    /// The length is exact.
+    Cut,
+    /// All is durable.
+    Done,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    block: u64,
+    /// Bytes that may be appended and not yet written.
+    limit: u64,
+    appended: u64,
+    sealed: u64,
+    durable: u64,
+    cuts: bool,
+    /// The last write ended with zeros up to a block.
+    padded: bool,
+    full: VecDeque<Piece>,
+    in_flight: Vec<Piece>,
+    wanted_written: u64,
+    wanted_durable: u64,
+    /// What the current group commit must cover. Fixed when the group starts, so that later appends can't put it off.
+    group: Option<u64>,
+    /// A sync, a durable write or a step of closing is in flight, and covers this much.
+    covers: Option<u64>,
+    closing: Closing,
+}
+
+impl Plan {
+    /// A file whose first `len` bytes are durable; `cuts`: closing makes its length exact.
+    pub fn new(block: u64, limit: u64, depth: usize, len: u64, cuts: bool) -> Self {
+        Self {
+            block,
+            limit,
+            appended: len,
+            sealed: len,
+            durable: len,
+            cuts,
+            padded: false,
+            full: VecDeque::new(),
+            in_flight: Vec::with_capacity(depth),
+            wanted_written: 0,
+            wanted_durable: 0,
+            group: None,
+            covers: None,
+            closing: Closing::No,
+        }
+    }
+
+    pub fn appended(&self) -> u64 {
+        self.appended
+    }
+
+    /// The end of the bytes all of which are in the file.
+    pub fn written(&self) -> u64 {
+        let unfinished = self.in_flight.iter().chain(self.full.front()).map(|piece| piece.from);
+        unfinished.min().unwrap_or(self.sealed)
+    }
+
+    pub fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.closing != Closing::No
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closing == Closing::Done
+    }
+
+    /// Whether `bytes` more may be appended now.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.appended - self.written() + bytes as u64 <= self.limit
+    }
+
+    pub fn append(&mut self, bytes: usize) {
+        self.appended += bytes as u64;
+    }
+
+    /// What was appended since the last piece fills its memory, and is one now.
+    pub fn seal_full(&mut self) {
+        let piece = self.rest();
+        self.full.push_back(piece);
+        self.sealed = piece.end;
+    }
+
+    /// Asks for everything appended so far to be written; returns where that ends.
+    pub fn want_written(&mut self) -> u64 {
+        self.wanted_written = self.appended;
+        self.appended
+    }
+
+    /// Asks for everything appended so far to be durable; returns where that ends.
+    pub fn want_durable(&mut self) -> u64 {
+        self.wanted_durable = self.appended;
+        self.appended
+    }
+
+    /// Asks for everything to be written and durable, and the file's length to be exact. Nothing is appended after.
+    pub fn close(&mut self) {
+        if self.closing == Closing::No {
+            self.closing = Closing::Asked;
+        }
+    }
+
+    /// The step that can start now. The caller starts it and says when it has [ended](Self::ended).
+    pub fn next(&mut self) -> Option<Step> {
+        let step = self.peek()?;
+        // A group is what was asked for when its first step starts.
+        self.group = self.group();
+        match step {
+            Step::Full(piece) => {
+                self.full.pop_front();
+                self.in_flight.push(piece);
+            }
+            Step::Rest { piece, durable } => {
+                self.sealed = piece.end;
+                self.in_flight.push(piece);
+                if durable {
+                    self.covers = Some(piece.end);
+                }
+            }
+            Step::Sync => self.covers = Some(self.written()),
+            Step::Cut(_) | Step::SyncAll => self.covers = Some(self.appended),
+        }
+        Some(step)
+    }
+
+    /// What [`next`](Self::next) would give.
+    pub fn peek(&self) -> Option<Step> {
+        if let Some(&piece) = self.full.front() {
+            return if self.is_free(piece) { Some(Step::Full(piece)) } else { self.next_sync() };
+        }
+        let is_closing = self.closing == Closing::Asked;
+        let wanted =
+            if is_closing { self.appended } else { self.wanted_written.max(self.group().unwrap_or(0)) };
+        if wanted <= self.sealed {
+            return self.next_sync();
+        }
+        let piece = self.rest();
+        if !self.is_free(piece) {
+            return self.next_sync();
+        }
+        let is_all_that_is_not_durable =
+            self.group().is_some() && self.in_flight.is_empty() && self.durable == piece.from;
+        let durable = is_all_that_is_not_durable && self.covers.is_none() && !is_closing;
+        Some(Step::Rest { piece, durable })
+    }
+
+    fn next_sync(&self) -> Option<Step> {
+        if self.covers.is_some() {
+            return None;
+        }
+        let is_written = self.written() == self.appended;
+        match self.closing {
+            Closing::No => self.group().filter(|&group| group <= self.written()).map(|_| Step::Sync),
+            Closing::Asked if is_written && self.padded && self.cuts => Some(Step::Cut(self.appended)),
+            Closing::Asked | Closing::Cut => is_written.then_some(Step::SyncAll),
+            Closing::Done => None,
+        }
+    }
+
+    /// A step has ended well.
+    pub fn ended(&mut self, step: Step) {
+        match step {
+            Step::Full(piece) => self.was_written(piece),
+            Step::Rest { piece, durable } => {
+                self.was_written(piece);
+                if durable {
+                    self.synced();
+                }
+            }
+            Step::Sync => self.synced(),
+            Step::Cut(_) => {
+                (self.padded, self.covers) = (false, None);
+                self.closing = Closing::Cut;
+            }
+            Step::SyncAll => {
+                self.synced();
+                self.closing = Closing::Done;
+            }
+        }
+    }
+
+    fn was_written(&mut self, piece: Piece) {
+        self.in_flight.retain(|other| *other != piece);
+        if piece.end == self.sealed {
+            self.padded = !piece.end.is_multiple_of(self.block);
+        }
+    }
+
+    fn synced(&mut self) {
+        self.durable = self.durable.max(self.covers.take().unwrap_or(0));
+        self.group = None;
+    }
+
+    /// The end of the current group commit, or of the one that would start now.
+    fn group(&self) -> Option<u64> {
+        self.group.or_else(|| (self.wanted_durable > self.durable).then_some(self.wanted_durable))
+    }
+
+    /// What was appended since the last piece.
+    fn rest(&self) -> Piece {
+        let start = self.sealed - self.sealed % self.block;
+        Piece { start, from: self.sealed, end: self.appended }
+    }
+
+    /// Whether no write in flight has a block of this piece.
+    fn is_free(&self, piece: Piece) -> bool {
+        self.in_flight.iter().all(|other| other.end.next_multiple_of(self.block) <= piece.start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, bound: u64) -> u64 {
+            self.0 ^= self.0 >> 12;
+            self.0 ^= self.0 << 25;
+            self.0 ^= self.0 >> 27;
+            (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 32) % bound
+        }
+    }
+
+    /// A file of which each byte that was written is known, and whether it is durable.
+    struct Model {
+        block: u64,
+        written: Vec<bool>,
+        durable: Vec<bool>,
+        len: u64,
+    }
+
+    impl Model {
+        fn set(all: &mut Vec<bool>, range: std::ops::Range<u64>, to: bool) {
+            all.resize(all.len().max(range.end as usize), false);
+            all[range.start as usize..range.end as usize].fill(to);
+        }
+
+        fn write(&mut self, piece: Piece, durable: bool) {
+            Self::set(&mut self.written, piece.from..piece.end, true);
+            if durable {
+                Self::set(&mut self.durable, piece.from..piece.end, true);
+            }
+            self.len = self.len.max(piece.end.next_multiple_of(self.block));
+        }
+
+        fn prefix(all: &[bool]) -> u64 {
+            all.iter().take_while(|&&known| known).count() as u64
+        }
+    }
+
+    /// Steps in flight, with what a sync covers: what was written when it started.
+    type Running = Vec<(Step, Vec<bool>)>;
+
+    fn start(plan: &mut Plan, model: &Model, running: &mut Running, depth: usize) {
+        while running.len() < depth
+            && let Some(step) = plan.next()
+        {
+            if let Step::Full(piece) | Step::Rest { piece, .. } = step {
+                assert_eq!(piece.start % model.block, 0);
+                assert!(piece.start <= piece.from && piece.from - piece.start < model.block);
+                assert!(piece.from < piece.end, "a write of nothing");
+                for (other, _) in running.iter() {
+                    if let Step::Full(other) | Step::Rest { piece: other, .. } = other {
+                        assert!(
+                            other.end.next_multiple_of(model.block) <= piece.start,
+                            "two writes of one block"
+                        );
+                    }
+                }
+            } else {
+                let is_sync =
+                    |step: &Step| !matches!(step, Step::Full(_) | Step::Rest { durable: false, .. });
+                assert!(!running.iter().any(|(step, _)| is_sync(step)), "two syncs at once");
+            }
+            running.push((step, model.written.clone()));
+        }
+    }
+
+    fn end(plan: &mut Plan, model: &mut Model, (step, covers): (Step, Vec<bool>)) {
+        match step {
+            Step::Full(piece) => model.write(piece, false),
+            Step::Rest { piece, durable } => model.write(piece, durable),
+            Step::Cut(len) => model.len = len,
+            Step::Sync | Step::SyncAll => {
+                model.durable.resize(model.durable.len().max(covers.len()), false);
+                for (durable, covered) in model.durable.iter_mut().zip(covers) {
+                    *durable |= covered;
+                }
+            }
+        }
+        plan.ended(step);
+        assert_eq!(plan.written(), Model::prefix(&model.written));
+        assert!(plan.durable() <= Model::prefix(&model.durable), "more is reported than is durable");
+    }
+
+    fn run(random: &mut Random) {
+        let block = [1, 4, 32][random.below(3) as usize];
+        let chunk = block.max(4) * (1 + random.below(4));
+        let depth = 1 + random.below(4) as usize;
+        let first = random.below(3 * block);
+        let mut plan = Plan::new(block, (depth as u64 + 1) * chunk, depth, first, true);
+        let known = vec![true; first as usize];
+        let mut model = Model { block, written: known.clone(), durable: known, len: first };
+        let mut running = Running::new();
+        // The memory that the rest has left, and the goals that are waited for.
+        let mut room = chunk - first % block;
+        let mut goals: Vec<(bool, u64)> = Vec::new();
+        for _ in 0..200 {
+            match random.below(6) {
+                0..3 => {
+                    let bytes = (1 + random.below(room)).min(1 + random.below(8)).max(random.below(2) * room);
+                    if plan.has_room(bytes as usize) {
+                        plan.append(bytes as usize);
+                        room -= bytes;
+                        if room == 0 {
+                            plan.seal_full();
+                            room = chunk - plan.appended() % block;
+                        }
+                    }
+                }
+                3 => goals.push((true, plan.want_durable())),
+                4 => goals.push((false, plan.want_written())),
+                _ if !running.is_empty() => {
+                    let step = running.swap_remove(random.below(running.len() as u64) as usize);
+                    end(&mut plan, &mut model, step);
+                }
+                _ => {}
+            }
+            start(&mut plan, &model, &mut running, depth);
+            goals.retain(|&(durable, at)| if durable { plan.durable() } else { plan.written() } < at);
+        }
+        let closes = random.below(2) == 0;
+        if closes {
+            plan.close();
+        }
+        loop {
+            start(&mut plan, &model, &mut running, depth);
+            if running.is_empty() {
+                break;
+            }
+            let step = running.swap_remove(random.below(running.len() as u64) as usize);
+            end(&mut plan, &mut model, step);
+        }
+        for (durable, at) in goals {
+            assert!(if durable { plan.durable() } else { plan.written() } >= at, "a goal was never reached");
+        }
+        assert_eq!(plan.is_closed(), closes);
+        if closes {
+            assert_eq!((model.len, plan.durable()), (plan.appended(), plan.appended()));
+        }
+    }
+
+    #[test]
+    fn random_appends_flushes_and_syncs_reach_the_file_whole() {
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64);
+        let given = std::env::var("RINGFILE_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed: u64 = given.unwrap_or(clock);
+        println!("RINGFILE_SEED={seed}");
+        for round in 0..2000 {
+            run(&mut Random(seed.wrapping_add(round).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1));
+        }
+    }
+
+    #[test]
+    fn who_asks_while_a_sync_runs_shares_the_next_one() {
+        let mut plan = Plan::new(4096, 1 << 20, 4, 0, true);
+        plan.append(100);
+        plan.want_durable();
+        let first = plan.next();
+        assert!(matches!(first, Some(Step::Rest { durable: true, .. })));
+        for _ in 0..5 {
+            plan.append(100);
+            plan.want_durable();
+            assert_eq!(
+                plan.next(),
+                None,
+                "nothing starts while the group's write of the same block is in flight"
+            );
+        }
+        plan.ended(first.unwrap_or(Step::Sync));
+        assert_eq!(plan.durable(), 100);
+        let piece = Piece { start: 0, from: 100, end: 600 };
+        assert_eq!(plan.next(), Some(Step::Rest { piece, durable: true }));
+        assert_eq!(plan.next(), None);
+    }
+
+    #[test]
+    fn a_sync_that_runs_does_not_hold_up_full_pieces() {
+        let mut plan = Plan::new(4096, 1 << 20, 4, 0, true);
+        plan.append(4096);
+        plan.seal_full();
+        plan.want_durable();
+        let write = plan.next();
+        assert!(matches!(write, Some(Step::Full(_))));
+        plan.ended(write.unwrap_or(Step::Sync));
+        assert_eq!(plan.next(), Some(Step::Sync));
+        plan.append(4096);
+        plan.seal_full();
+        assert!(matches!(plan.next(), Some(Step::Full(_))));
+        plan.append(1);
+        plan.want_durable();
+        assert_eq!(plan.next(), None, "the rest waits for its group");
+        plan.ended(Step::Sync);
+        assert_eq!(plan.durable(), 4096);
+    }
+}

@@ -1,0 +1,308 @@
+//! What the handles of an appender share, and how its operations are driven: by whoever polls one of its futures.
+//!
+//! What always holds: no waker, buffer or operation is called, polled or dropped under the lock; one task at a time has
+//! the lanes, and whoever finds them taken leaves word; a task registers its waker before it looks whether it must wait.
+//! A completion wakes every task that waits, since a future that is held and not polled must not stop the others.
+
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use super::AppenderMetrics;
+use super::chunks::Chunks;
+use super::lanes::{Job, Lanes};
+use super::plan::{Plan, Step};
+use super::waiters::{Goal, Place, Waiters, Wakers};
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::memory::Pool;
+use crate::ring::fork;
+
+/// How often one task polls the lanes in a row while others find work for them.
+const MOST_TURNS: usize = 64;
+
+pub(super) struct Shared {
+    pub file: File,
+    pub pool: Pool,
+    /// Bytes of a chunk.
+    pub chunk: usize,
+    process: fork::Mark,
+    state: Mutex<State>,
+    appended: AtomicU64,
+    written: AtomicU64,
+    durable: AtomicU64,
+}
+
+pub(super) struct State {
+    pub plan: Plan,
+    pub chunks: Chunks,
+    pub waiters: Waiters,
+    pub metrics: AppenderMetrics,
+    /// `None` while a task polls them.
+    lanes: Option<Lanes>,
+    /// Lanes that have a job.
+    busy: usize,
+    depth: usize,
+    /// A lane is to be polled.
+    stirred: bool,
+    /// There was something to do for the task that has the lanes.
+    again: bool,
+    failure: Option<Failure>,
+}
+
+/// The first write or sync that failed.
+struct Failure {
+    kind: ErrorKind,
+    errno: Option<i32>,
+    why: String,
+}
+
+/// How an appender begins.
+pub(super) struct Setup {
+    pub block: usize,
+    pub chunk: usize,
+    pub depth: usize,
+    pub len: u64,
+    /// The first bytes of the block that `len` lies in.
+    pub carried: Vec<u8>,
+    /// Whether closing makes the length exact.
+    pub cuts: bool,
+}
+
+impl Shared {
+    pub fn new(file: File, pool: Pool, setup: &Setup) -> Arc<Self> {
+        let &Setup { block, chunk, depth, len, ref carried, cuts } = setup;
+        // A chunk beside those in flight takes what is appended meanwhile.
+        let limit = (depth as u64 + 1) * chunk as u64;
+        Arc::new_cyclic(|shared| {
+            let state = State {
+                plan: Plan::new(block as u64, limit, depth, len, cuts),
+                chunks: Chunks::new(chunk, block, depth, carried),
+                waiters: Waiters::default(),
+                metrics: AppenderMetrics::default(),
+                lanes: Some(Lanes::new(depth, &file, shared)),
+                busy: 0,
+                depth,
+                stirred: false,
+                again: false,
+                failure: None,
+            };
+            let at = || AtomicU64::new(len);
+            let process = fork::Mark::current();
+            let (appended, written, durable) = (at(), at(), at());
+            Self { file, pool, chunk, process, state: Mutex::new(state), appended, written, durable }
+        })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this is the process that opened the appender. In a forked child, a thread that is not there may have the lock.
+    pub fn is_ours(&self) -> bool {
+        self.process.is_current()
+    }
+
+    /// # Errors
+    /// In a forked child.
+    pub fn check_process(&self, what: &'static str) -> Result<()> {
+        if self.is_ours() {
+            return Ok(());
+        }
+        let why = "this process was forked from the one that opened the appender, which goes on with it";
+        Err(Error::new(ErrorKind::Unsupported, what).on(self.file.path()).because(why))
+    }
+
+    /// The ends of what is appended, written, and durable.
+    pub fn ends(&self) -> [u64; 3] {
+        [&self.appended, &self.written, &self.durable].map(|end| end.load(Ordering::Acquire))
+    }
+
+    pub fn publish(&self, state: &State) {
+        self.durable.store(state.plan.durable(), Ordering::Release);
+        self.written.store(state.plan.written(), Ordering::Release);
+        self.appended.store(state.plan.appended(), Ordering::Release);
+    }
+
+    /// Why a call fails now, whatever it asks for.
+    pub fn refusal(&self, state: &State, what: &'static str) -> Option<Error> {
+        let Failure { kind, errno, why } = state.failure.as_ref().filter(|_| state.busy == 0)?;
+        let error = errno.map_or_else(|| Error::new(*kind, what), |errno| Error::from_errno(errno, what));
+        let durable = state.plan.durable();
+        Some(error.on(self.file.path()).because(format!(
+            "this appender has failed ({why}), and takes no more: what follows byte {durable} of the file may be lost; \
+             check it, and open the file and the appender again"
+        )))
+    }
+
+    /// Registers a task. The waker was cloned, and the one before is dropped, without the lock.
+    pub fn register(&self, place: &mut Option<Place>, goal: Goal, waker: &Waker) {
+        let waker = Some(waker.clone());
+        let before = self.lock().waiters.register(place, goal, waker);
+        drop(before);
+    }
+
+    /// Takes a task off the list. The next one that waits to append is woken where that was the first.
+    pub fn leave(&self, place: &mut Option<Place>) {
+        if place.is_none() || !self.is_ours() {
+            return;
+        }
+        let before = self.lock().waiters.leave(place);
+        drop(before);
+        self.wake(false);
+    }
+
+    /// Wakes every task, or those that have reached their goals.
+    fn wake(&self, everyone: bool) {
+        let mut cursor = 0;
+        loop {
+            let mut wakers = Wakers::default();
+            let mut state = self.lock();
+            let State { waiters, plan, .. } = &mut *state;
+            let more = waiters.take(&mut cursor, everyone, plan, &mut wakers);
+            drop(state);
+            wakers.into_iter().flatten().for_each(Waker::wake);
+            if !more {
+                return;
+            }
+        }
+    }
+
+    /// A lane is to be polled: by a task that waits, or by the one that has the lanes.
+    pub fn stirred(&self) {
+        // In a forked child nobody waits for what the parent has in flight.
+        if !self.is_ours() {
+            return;
+        }
+        let mut state = self.lock();
+        if state.lanes.is_none() {
+            return;
+        }
+        state.stirred = true;
+        drop(state);
+        self.wake(true);
+    }
+
+    /// Starts what can be started and takes what has ended. False where nothing has ended, and a task that waits is woken.
+    pub fn drive(&self) -> bool {
+        let mut progress = false;
+        for _ in 0..MOST_TURNS {
+            let Some(lanes) = self.begin() else { return progress };
+            let mut driving = Driving { shared: self, lanes: Some(lanes) };
+            if let Some(lanes) = &mut driving.lanes {
+                lanes.poll();
+            }
+            let Some(lanes) = driving.lanes.take() else { return progress };
+            let Turn { ended, stirred, again, failed } = self.end(lanes);
+            progress |= ended;
+            if ended || stirred {
+                self.wake(stirred || failed);
+            }
+            if !ended && !again {
+                return progress;
+            }
+        }
+        // Others go on appending: one of them, or of those that wait, drives next.
+        self.stirred();
+        progress
+    }
+
+    /// Takes the lanes, with jobs for those that are idle; or leaves word for the task that has them.
+    fn begin(&self) -> Option<Lanes> {
+        let mut state = self.lock();
+        let Some(mut lanes) = state.lanes.take() else {
+            state.again = true;
+            return None;
+        };
+        (state.again, state.stirred) = (false, false);
+        while lanes.has_idle()
+            && let Some((step, job)) = state.next_job()
+        {
+            lanes.give(step, job);
+            state.busy += 1;
+        }
+        Some(lanes)
+    }
+
+    fn end(&self, mut lanes: Lanes) -> Turn {
+        let mut state = self.lock();
+        let mut ended = false;
+        for (step, result) in lanes.ended() {
+            ended = true;
+            state.busy -= 1;
+            match result {
+                Ok(()) => state.plan.ended(step),
+                Err(error) => state.fail(&error),
+            }
+        }
+        state.stirred = lanes.is_woken();
+        state.lanes = Some(lanes);
+        self.publish(&state);
+        let failed = state.failure.is_some() && state.busy == 0;
+        Turn { ended, stirred: state.stirred, again: std::mem::take(&mut state.again), failed }
+    }
+}
+
+/// What came of polling the lanes once.
+struct Turn {
+    ended: bool,
+    stirred: bool,
+    again: bool,
+    failed: bool,
+}
+
+/// Fails the appender where polling panics: the lanes are gone then.
+struct Driving<'a> {
+    shared: &'a Shared,
+    lanes: Option<Lanes>,
+}
+
+impl Drop for Driving<'_> {
+    fn drop(&mut self) {
+        if self.lanes.take().is_some() {
+            let mut state = self.shared.lock();
+            state.fail(&Error::new(ErrorKind::Other, "writing").because("it panicked"));
+            state.busy = 0;
+            drop(state);
+            self.shared.wake(true);
+        }
+    }
+}
+
+impl State {
+    /// Whether polling the lanes would do something.
+    pub fn has_work(&self) -> bool {
+        self.stirred || self.failure.is_none() && self.busy < self.depth && self.plan.peek().is_some()
+    }
+
+    fn fail(&mut self, error: &Error) {
+        if self.failure.is_none() {
+            self.failure = Some(Failure { kind: error.kind(), errno: error.errno(), why: error.to_string() });
+        }
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    fn next_job(&mut self) -> Option<(Step, Job)> {
+        if self.has_failed() {
+            return None;
+        }
+        let step = self.plan.next()?;
+        let write = |buffer, offset, durable| Job::Write { buffer, offset, durable };
+        let job = match step {
+            Step::Full(piece) => write(self.chunks.take_full()?, piece.start, false),
+            Step::Rest { piece, durable } => write(self.chunks.take_rest()?, piece.start, durable),
+            Step::Sync => Job::Sync,
+            Step::SyncAll => Job::SyncAll,
+            Step::Cut(len) => Job::Cut(len),
+        };
+        let is_write = matches!(job, Job::Write { .. });
+        let is_sync = matches!(job, Job::Sync | Job::SyncAll | Job::Write { durable: true, .. });
+        self.metrics.writes += u64::from(is_write);
+        self.metrics.syncs += u64::from(is_sync);
+        Some((step, job))
+    }
+}

@@ -1,0 +1,106 @@
+//! The tasks that wait for an appender, with what each waits for.
+//!
+//! Lies under the appender's lock, and so never clones, calls or drops a waker: they go in and come out by move.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use super::plan::Plan;
+
+/// What a task waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Goal {
+    /// Its turn to append, and room. Served in order of arrival.
+    Turn,
+    /// The file holds everything up to here.
+    Written(u64),
+    /// Everything up to here is durable.
+    Durable(u64),
+    /// The appender is closed.
+    Closed,
+}
+
+impl Goal {
+    /// Whether a task with this goal has reached it; for [`Turn`](Self::Turn), whether it may try, if it is the first.
+    pub fn is_reached(self, plan: &Plan) -> bool {
+        match self {
+            Self::Turn => plan.has_room(1) || plan.is_closing(),
+            Self::Written(at) => plan.written() >= at,
+            Self::Durable(at) => plan.durable() >= at,
+            Self::Closed => plan.is_closed(),
+        }
+    }
+}
+
+/// A place in the list of [`Waiters`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place(usize);
+
+#[derive(Default)]
+pub(super) struct Waiters {
+    /// Free places are `None`.
+    all: Vec<Option<(Goal, Option<Waker>)>>,
+    free: Vec<usize>,
+    /// Those that wait to append, in order.
+    appending: VecDeque<usize>,
+}
+
+/// Wakers to call once the lock is free; a wake-up of more tasks takes several rounds.
+pub(super) type Wakers = [Option<Waker>; 16];
+
+impl Waiters {
+    /// Adds a task, or renews the waker of one that is in the list. What this returns is dropped without the lock.
+    #[must_use]
+    pub fn register(&mut self, place: &mut Option<Place>, goal: Goal, waker: Option<Waker>) -> Option<Waker> {
+        if let Some((_, kept)) = place.and_then(|place| self.all.get_mut(place.0)?.as_mut()) {
+            return std::mem::replace(kept, waker);
+        }
+        let index = self.free.pop().unwrap_or(self.all.len());
+        if index == self.all.len() {
+            self.all.push(None);
+            // So that leaving never allocates.
+            self.free.reserve(self.all.len());
+        }
+        self.all[index] = Some((goal, waker));
+        if goal == Goal::Turn {
+            self.appending.push_back(index);
+        }
+        *place = Some(Place(index));
+        None
+    }
+
+    /// Takes a task off the list. What this returns is dropped without the lock.
+    #[must_use]
+    pub fn leave(&mut self, place: &mut Option<Place>) -> Option<Waker> {
+        let Place(index) = place.take()?;
+        let (goal, waker) = self.all.get_mut(index)?.take()?;
+        self.free.push(index);
+        if goal == Goal::Turn {
+            self.appending.retain(|&other| other != index);
+        }
+        waker
+    }
+
+    /// Whether the task at `place`, or a new one, may append before all others.
+    pub fn is_first(&self, place: Option<Place>) -> bool {
+        self.appending.front().map(|&first| Place(first)) == place || self.appending.is_empty()
+    }
+
+    /// Takes wakers from `cursor` on: of all tasks, or of those who have reached their goals. True if there may be more.
+    pub fn take(&mut self, cursor: &mut usize, everyone: bool, plan: &Plan, into: &mut Wakers) -> bool {
+        let first = self.appending.front().copied();
+        for slot in into {
+            *slot = loop {
+                let Some(waiter) = self.all.get_mut(*cursor) else { return false };
+                let index = *cursor;
+                *cursor += 1;
+                let Some((goal, waker)) = waiter else { continue };
+                let is_next = *goal != Goal::Turn || first == Some(index);
+                if waker.is_some() && (everyone || is_next && goal.is_reached(plan)) {
+                    break waker.take();
+                }
+            };
+        }
+        true
+    }
+}

@@ -1,0 +1,810 @@
+//! `Appender`: what is appended reaches the file whole, in order, and durable when it is said to be.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+mod support;
+
+use std::future::Future;
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::path::Path;
+use std::pin::{Pin, pin};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use ringfile::{Appender, Durability, File, OpenOptions, Pool, Route, Runtime, WhenFull, block_on};
+use support::forms::routes;
+use support::fuse::{Act, Op, Server};
+use support::{
+    Folder, Random, assert_content, content, in_child, is_without_ring, must_end, poll_once, skip, wait_for,
+    yield_now,
+};
+
+const PAGE: usize = 4096;
+const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
+
+/// On the file system that the project is built on, which has direct I/O more often than the temporary folder.
+fn folder() -> Folder {
+    Folder::inside(Path::new(env!("CARGO_TARGET_TMPDIR")))
+}
+
+fn options(route: Route, direct: bool) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).route(route).direct(direct);
+    options
+}
+
+/// Buffered, and direct where that can be had.
+fn kinds(test: &str, folder: &Folder) -> Vec<bool> {
+    let path = folder.file("probe", b"");
+    match options(Route::Auto, true).open(&path) {
+        Ok(_) => vec![false, true],
+        Err(error) => {
+            skip(&format!("the direct half of {test}"), error);
+            vec![false]
+        }
+    }
+}
+
+#[test]
+fn appends_of_every_length_are_in_the_file_in_order_and_exact() {
+    let name = "appends_of_every_length_are_in_the_file_in_order_and_exact";
+    let (folder, mut random) = (folder(), Random::new());
+    let path = folder.path().join("log");
+    for direct in kinds(name, &folder) {
+        for route in routes() {
+            for round in 0..6 {
+                let _ = std::fs::remove_file(&path);
+                let file = options(route, direct).open(&path).unwrap();
+                let pool = Pool::new(1 << 20);
+                let block = [100, PAGE, 3 * PAGE, 64 << 10][random.below(4) as usize];
+                let depth = 1 + random.below(4) as usize;
+                let how = format!("{direct}, {route:?}, round {round}, block {block}, depth {depth}");
+                block_on(async {
+                    let mut len = 0;
+                    for _ in 0..3 {
+                        let open = Appender::open(&file, &pool, len).block(block).depth(depth);
+                        let log = open.await.unwrap_or_else(|error| panic!("{how}: {error}"));
+                        assert_eq!((log.len(), log.written(), log.durable()), (len, len, len), "{how}");
+                        for _ in 0..60 {
+                            match random.below(8) {
+                                0 => log.flush().await.unwrap(),
+                                1 => log.sync().await.unwrap(),
+                                kind => {
+                                    let most = [1, 20, 600, 5000, 3 * block as u64][kind as usize % 5];
+                                    let bytes = content(len, random.below(most + 1) as usize);
+                                    assert_eq!(log.append(&bytes).await.unwrap(), len, "{how}");
+                                    len += bytes.len() as u64;
+                                    continue;
+                                }
+                            }
+                            assert_eq!(log.written(), len, "{how}");
+                            let read = std::fs::read(&path).unwrap();
+                            let (valid, padding) = read.split_at(len as usize);
+                            assert_content(valid, 0);
+                            let alignment = file.alignment().bytes;
+                            assert!(
+                                padding.len() < alignment && padding.iter().all(|&byte| byte == 0),
+                                "{how}"
+                            );
+                        }
+                        if random.below(3) > 0 {
+                            log.close().await.unwrap();
+                            log.close().await.unwrap();
+                            log.sync().await.unwrap();
+                            let refused = log.append(b"more").await.unwrap_err();
+                            assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+                            assert_eq!(log.durable(), len, "{how}");
+                            let read = std::fs::read(&path).unwrap();
+                            assert_eq!(read.len() as u64, len, "{how}");
+                            assert_content(&read, 0);
+                        } else {
+                            log.flush().await.unwrap();
+                        }
+                        // The program takes a part of it for valid.
+                        len -= random.below(len / 2 + 1);
+                    }
+                });
+                drop(file);
+                assert_eq!(pool.metrics().in_use, 0, "{how}");
+            }
+        }
+    }
+}
+
+/// The routes on which an operation that the server holds back does not hold up the thread that started it.
+fn held_routes() -> impl Iterator<Item = Route> {
+    [Route::Ring, Route::Workers].into_iter().filter(|&route| route == Route::Workers || !is_without_ring())
+}
+
+/// Length, writer and number, then bytes that follow from these.
+fn record(writer: u64, number: u64, len: usize) -> Vec<u8> {
+    let seed = writer * 1_000_003 + number * 7919;
+    [&(len as u64).to_le_bytes()[..], &seed.to_le_bytes(), &content(seed, len)].concat()
+}
+
+/// Every record at its offset, and nothing between them.
+fn assert_records(path: &Path, mut all: Vec<(u64, Vec<u8>)>) {
+    let read = std::fs::read(path).unwrap();
+    all.sort_by_key(|(at, _)| *at);
+    let mut end = 0;
+    for (at, record) in all {
+        assert_eq!(at, end);
+        end += record.len() as u64;
+        assert!(read[at as usize..end as usize] == record, "the record at {at}");
+    }
+    assert_eq!(read.len() as u64, end);
+}
+
+async fn write_some(log: Appender, writer: u64, seed: u64) -> Vec<(u64, Vec<u8>)> {
+    let mut random = Random::from_seed(seed + writer);
+    let mut all = Vec::new();
+    for number in 0..60 {
+        let most = [10, 1000, 20_000][random.below(3) as usize];
+        let record = record(writer, number, random.below(most) as usize);
+        let at = log.append(&record).await.unwrap();
+        let end = at + record.len() as u64;
+        match random.below(4) {
+            0 => {
+                log.sync().await.unwrap();
+                assert!(log.durable() >= end);
+            }
+            1 => {
+                log.flush().await.unwrap();
+                assert!(log.written() >= end);
+            }
+            _ => {}
+        }
+        all.push((at, record));
+    }
+    all
+}
+
+#[test]
+fn tasks_and_threads_append_at_once() {
+    let name = "tasks_and_threads_append_at_once";
+    let folder = folder();
+    let path = folder.path().join("log");
+    let seed = Random::new().below(1 << 30);
+    for direct in kinds(name, &folder) {
+        for route in routes() {
+            let _ = std::fs::remove_file(&path);
+            let file = options(route, direct).open(&path).unwrap();
+            let open = move || {
+                let pool = Pool::new(4 << 20);
+                block_on(async { Appender::open(&file, &pool, 0).block(4 * PAGE).depth(3).await }).unwrap()
+            };
+            let all = must_end(name, move || {
+                let log = open();
+                let runtime = Runtime::builder().threads(2).build().unwrap();
+                let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+                let in_runtime: Vec<_> = (0..4)
+                    .map(|writer| {
+                        let log = log.clone();
+                        runtime.spawn(async move { write_some(log, writer, seed).await })
+                    })
+                    .collect();
+                let in_tokio: Vec<_> =
+                    (4..8).map(|writer| tokio.spawn(write_some(log.clone(), writer, seed))).collect();
+                let threads: Vec<_> = (8..10)
+                    .map(|writer| {
+                        let log = log.clone();
+                        std::thread::spawn(move || futures::executor::block_on(write_some(log, writer, seed)))
+                    })
+                    .collect();
+                let here = block_on(write_some(log.clone(), 10, seed));
+                let mut all = here;
+                all.extend(in_runtime.into_iter().flat_map(|task| task.join().unwrap()));
+                all.extend(in_tokio.into_iter().flat_map(|task| tokio.block_on(task).unwrap()));
+                all.extend(threads.into_iter().flat_map(|thread| thread.join().unwrap()));
+                futures::executor::block_on(log.close()).unwrap();
+                all
+            });
+            assert_records(&path, all);
+        }
+    }
+}
+
+#[test]
+fn futures_are_dropped_at_any_point() {
+    let name = "futures_are_dropped_at_any_point";
+    let folder = folder();
+    let path = folder.path().join("log");
+    let mut random = Random::new();
+    for direct in kinds(name, &folder) {
+        for route in routes() {
+            let _ = std::fs::remove_file(&path);
+            let file = options(route, direct).open(&path).unwrap();
+            let pool = Pool::builder().capacity(1 << 20).when_full(WhenFull::Error).build().unwrap();
+            block_on(async {
+                let log = Appender::open(&file, &pool, 0).block(2 * PAGE).depth(2).await.unwrap();
+                let mut all = Vec::new();
+                for number in 0..400 {
+                    let record = record(1, number, random.below(6000) as usize);
+                    let before = log.len();
+                    let mut append = log.append(&record);
+                    let polls = random.below(4);
+                    for _ in 0..polls {
+                        if let Poll::Ready(at) = poll_once(&mut append).await {
+                            assert_eq!(at.unwrap(), before);
+                            all.push((before, record.clone()));
+                            break;
+                        }
+                        yield_now().await;
+                    }
+                    drop(append);
+                    assert_eq!(log.len(), all.last().map_or(0, |(at, record)| at + record.len() as u64));
+                    let mut settle = if random.below(2) == 0 { log.sync() } else { log.flush() };
+                    for _ in 0..random.below(4) {
+                        if poll_once(&mut settle).await.is_ready() {
+                            break;
+                        }
+                        yield_now().await;
+                    }
+                }
+                log.close().await.unwrap();
+                assert_records(&path, all);
+            });
+            assert_eq!(pool.metrics().in_use, 0);
+        }
+    }
+}
+
+#[test]
+fn dropping_the_appender_discards_and_gives_memory_back() {
+    let folder = folder();
+    let path = folder.path().join("log");
+    for route in routes() {
+        let pool = Pool::new(1 << 20);
+        let file = options(route, false).open(&path).unwrap();
+        block_on(async {
+            let log = Appender::open(&file, &pool, 0).block(PAGE).await.unwrap();
+            log.append(&content(0, 3 * PAGE + 100)).await.unwrap();
+            let mut sync = log.sync();
+            let _ = poll_once(&mut sync).await;
+            drop(sync);
+        });
+        wait_for("the memory", || pool.metrics().in_use == 0);
+        block_on(async {
+            let log = Appender::open(&file, &pool, 0).await.unwrap();
+            assert_eq!(file.size().unwrap(), 0);
+            log.close().await.unwrap();
+        });
+    }
+}
+
+/// Counts how often it is called.
+#[derive(Default)]
+struct Calls(AtomicUsize);
+
+impl Wake for Calls {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_future_that_nobody_polls_stops_no_other() {
+    let name = "a_future_that_nobody_polls_stops_no_other";
+    for route in held_routes() {
+        let Some(server) = Server::or_skip(name, Vec::new()) else { return };
+        let file = OpenOptions::new().read(true).write(true).route(route).open(server.path()).unwrap();
+        let log = futures::executor::block_on(async { Appender::open(&file, &Pool::new(1 << 20), 0).await })
+            .unwrap();
+        futures::executor::block_on(log.append(&content(0, 100))).unwrap();
+        server.rule(Op::Write, EVERYWHERE, 1, Act::Hold);
+        // It has started the write, and is not polled again.
+        let calls = Arc::new(Calls::default());
+        let waker = Waker::from(Arc::clone(&calls));
+        let mut held = pin!(log.sync());
+        assert!(held.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let other = log.clone();
+        let thread = std::thread::spawn(move || futures::executor::block_on(other.sync()));
+        server.wait_held(1);
+        server.release();
+        must_end("the other's sync", move || thread.join().unwrap().unwrap());
+        assert!(calls.0.load(Ordering::SeqCst) > 0);
+        futures::executor::block_on(held).unwrap();
+    }
+}
+
+#[test]
+fn a_loop_that_ends_leaves_its_writes_to_the_next_one() {
+    let folder = folder();
+    for route in routes() {
+        for start_elsewhere in [false, true] {
+            let path = folder.file("log", b"");
+            let file = options(route, false).open(&path).unwrap();
+            let log =
+                block_on(async { Appender::open(&file, &Pool::new(1 << 20), 0).block(PAGE).await }).unwrap();
+            for round in 0..20 {
+                // Full blocks and a sync are started on a loop that ends before they do.
+                let started = log.clone();
+                let start = move || {
+                    block_on(async {
+                        started.append(&content(round * 9000, 9000)).await.unwrap();
+                        let _ = poll_once(&mut started.sync()).await;
+                    });
+                };
+                if start_elsewhere {
+                    std::thread::spawn(start).join().unwrap();
+                } else {
+                    start();
+                }
+                let log = log.clone();
+                must_end("the sync on another loop", move || match round % 3 {
+                    0 => futures::executor::block_on(log.sync()).unwrap(),
+                    1 => block_on(log.sync()).unwrap(),
+                    _ => {}
+                });
+            }
+            block_on(log.close()).unwrap();
+            let read = std::fs::read(&path).unwrap();
+            assert_eq!(read.len(), 20 * 9000);
+            assert_content(&read, 0);
+        }
+    }
+}
+
+#[test]
+fn syncs_that_wait_share_one() {
+    let name = "syncs_that_wait_share_one";
+    for (route, durability) in
+        held_routes().flat_map(|route| [(route, Durability::Dsync), (route, Durability::Fsync)])
+    {
+        let Some(server) = Server::or_skip(name, Vec::new()) else { return };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).route(route).durability(durability);
+        let file = options.open(server.path()).unwrap();
+        let log = futures::executor::block_on(async { Appender::open(&file, &Pool::new(1 << 20), 0).await })
+            .unwrap();
+        server.rule(Op::Write, EVERYWHERE, 1, Act::Hold);
+        let syncing = || {
+            let log = log.clone();
+            std::thread::spawn(move || {
+                futures::executor::block_on(async {
+                    let at = log.append(&[7; 100]).await?;
+                    log.sync().await?;
+                    assert!(log.durable() >= at + 100);
+                    ringfile::Result::Ok(())
+                })
+            })
+        };
+        let before = server.log().iter().filter(|(op, ..)| *op == Op::Sync).count();
+        let first = syncing();
+        server.wait_held(1);
+        let others: Vec<_> = (0..20).map(|_| syncing()).collect();
+        wait_for("all to append", || log.len() == 2100);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        server.release();
+        for thread in others.into_iter().chain([first]) {
+            must_end("a sync", move || thread.join().unwrap().unwrap());
+        }
+        let counts = log.metrics();
+        // One that had not yet asked when the server answered may come after.
+        assert!((2..=3).contains(&counts.syncs), "{route:?}, {durability:?}: {counts:?}");
+        assert_eq!((counts.appends, counts.writes), (21, counts.syncs), "{route:?}, {durability:?}");
+        let asked = server.log();
+        let writes = asked.iter().filter(|(op, ..)| *op == Op::Write).count();
+        assert_eq!(writes as u64, counts.writes, "{asked:?}");
+        if durability == Durability::Fsync {
+            let syncs = asked.iter().filter(|(op, ..)| *op == Op::Sync).count() - before;
+            assert_eq!(syncs as u64, counts.syncs, "{asked:?}");
+        }
+        assert_eq!(server.data(), [7; 2100]);
+    }
+}
+
+#[test]
+fn a_block_is_not_written_again_while_a_write_of_it_is_in_flight() {
+    let name = "a_block_is_not_written_again_while_a_write_of_it_is_in_flight";
+    for route in held_routes() {
+        let Some(server) = Server::or_skip(name, Vec::new()) else { return };
+        let file =
+            OpenOptions::new().read(true).write(true).direct(true).route(route).open(server.path()).unwrap();
+        let log = futures::executor::block_on(async { Appender::open(&file, &Pool::new(1 << 20), 0).await })
+            .unwrap();
+        server.rule(Op::Write, EVERYWHERE, 1, Act::Hold);
+        let flush = |from: u64| {
+            let log = log.clone();
+            std::thread::spawn(move || {
+                futures::executor::block_on(async {
+                    log.append(&content(from, 100)).await.unwrap();
+                    log.flush().await.unwrap();
+                });
+            })
+        };
+        let first = flush(0);
+        server.wait_held(1);
+        let second = flush(100);
+        wait_for("the second append", || log.len() == 200);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!((log.metrics().writes, log.written()), (1, 0), "{route:?}");
+        server.release();
+        must_end("both flushes", move || (first.join().unwrap(), second.join().unwrap()));
+        let writes: Vec<_> = server.log().into_iter().filter(|(op, ..)| *op == Op::Write).collect();
+        assert_eq!(writes, [(Op::Write, 0, PAGE), (Op::Write, 0, PAGE)], "{route:?}");
+        let data = server.data();
+        assert_content(&data[..200], 0);
+        assert!(data[200..].iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn memory_is_bounded_and_appends_wait_for_room_in_order() {
+    let name = "memory_is_bounded_and_appends_wait_for_room_in_order";
+    for route in held_routes() {
+        let Some(server) = Server::or_skip(name, Vec::new()) else { return };
+        let file = OpenOptions::new().read(true).write(true).route(route).open(server.path()).unwrap();
+        let pool = Pool::new(1 << 20);
+        let log =
+            futures::executor::block_on(async { Appender::open(&file, &pool, 0).block(PAGE).depth(2).await })
+                .unwrap();
+        server.rule(Op::Write, EVERYWHERE, usize::MAX, Act::Hold);
+        let records: Vec<Vec<u8>> = (0..40).map(|number| vec![number + 1; 1000]).collect();
+        let mut waiting: Vec<_> = records.iter().map(|record| Box::pin(log.append(record))).collect();
+        let context = &mut Context::from_waker(Waker::noop());
+        let begun = waiting.iter_mut().filter_map(|append| match append.as_mut().poll(context) {
+            Poll::Ready(at) => Some(at.unwrap()),
+            Poll::Pending => None,
+        });
+        assert!(begun.eq((0..12).map(|number| number * 1000)), "three blocks hold 12 records, {route:?}");
+        assert!(pool.metrics().in_use <= 4 * PAGE as u64 as usize, "{:?}", pool.metrics());
+        assert!(log.metrics().waits > 0);
+        server.release();
+        let mut rest = waiting.into_iter().skip(12);
+        let offsets: Vec<u64> = futures::executor::block_on(async {
+            let mut offsets = Vec::new();
+            for append in rest.by_ref().take(10) {
+                offsets.push(append.await.unwrap());
+            }
+            offsets
+        });
+        assert!(offsets.into_iter().eq((12..22).map(|number| number * 1000)));
+        drop(rest);
+        futures::executor::block_on(log.append(b"end")).unwrap();
+        futures::executor::block_on(log.close()).unwrap();
+        let data = server.data();
+        assert_eq!(data.len(), 22 * 1000 + 3);
+        assert!(data.chunks(1000).take(22).enumerate().all(|(i, chunk)| chunk == vec![i as u8 + 1; 1000]));
+    }
+}
+
+#[test]
+fn a_pool_of_two_blocks_keeps_it_going() {
+    let folder = folder();
+    let path = folder.path().join("log");
+    for route in routes() {
+        for elsewhere in [false, true] {
+            let _ = std::fs::remove_file(&path);
+            let file = options(route, false).open(&path).unwrap();
+            let path = path.clone();
+            must_end("appends with little memory", move || {
+                let pool = Pool::builder().capacity(2 * PAGE).when_full(WhenFull::Wait).build().unwrap();
+                let run = async {
+                    let log = Appender::open(&file, &pool, 0).block(PAGE).depth(4).await.unwrap();
+                    let mut len = 0;
+                    for bytes in [1, 5000, 4096, 4095, 30_000, 3, 8192, 100, 4096] {
+                        assert_eq!(log.append(&content(len, bytes)).await.unwrap(), len);
+                        len += bytes as u64;
+                    }
+                    log.close().await.unwrap();
+                    assert_content(&std::fs::read(&path).unwrap(), 0);
+                };
+                if elsewhere { futures::executor::block_on(run) } else { block_on(run) }
+            });
+        }
+    }
+}
+
+/// What every call says after one has failed.
+fn assert_failed(log: &Appender, errno: i32, how: &str) {
+    let calls: [Pin<Box<dyn Future<Output = ringfile::Result<()>>>>; 4] = [
+        Box::pin(async { log.append(b"more").await.map(drop) }),
+        Box::pin(log.flush()),
+        Box::pin(log.sync()),
+        Box::pin(log.close()),
+    ];
+    for call in calls {
+        let error = futures::executor::block_on(call).expect_err(how);
+        assert_eq!(error.errno(), Some(errno), "{how}: {error}");
+        assert!(error.to_string().contains("open the file and the appender again"), "{error}");
+    }
+}
+
+#[test]
+fn f51_a_failed_write_or_sync_is_final() {
+    let name = "f51_a_failed_write_or_sync_is_final";
+    for route in routes() {
+        for (op, durability) in
+            [(Op::Write, Durability::Dsync), (Op::Write, Durability::Fsync), (Op::Sync, Durability::Fsync)]
+        {
+            for large in [false, true] {
+                let Some(server) = Server::or_skip(name, Vec::new()) else { return };
+                let how = format!("{route:?}, {op:?}, {durability:?}, large: {large}");
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).route(route).durability(durability);
+                let file = options.open(server.path()).unwrap();
+                let pool = Pool::new(1 << 20);
+                let log = block_on(async { Appender::open(&file, &pool, 0).block(PAGE).await }).unwrap();
+                block_on(async {
+                    log.append(&content(0, 100)).await.unwrap();
+                    log.sync().await.unwrap();
+                });
+                server.rule(op, EVERYWHERE, 1, Act::Fail(libc::EIO));
+                let failed = block_on(async {
+                    // Of many full blocks, one fails.
+                    let appended = log.append(&content(100, if large { 9 * PAGE } else { 50 })).await;
+                    let (first, second) = (log.sync(), log.sync());
+                    let both = support::all(vec![first, second]).await;
+                    assert!(both.iter().all(Result::is_err), "{how}");
+                    appended.map(drop).and(both.into_iter().next().unwrap())
+                });
+                let failed = failed.expect_err(&how);
+                assert_eq!(failed.errno(), Some(libc::EIO), "{how}: {failed}");
+                assert_eq!(log.durable(), 100, "{how}");
+                assert_failed(&log, libc::EIO, &how);
+                let asked = server.log().len();
+                assert_failed(&log, libc::EIO, &how);
+                assert_eq!(server.log().len(), asked, "{how}: nothing is tried any more");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_failure_is_told_when_nothing_is_in_flight_any_more() {
+    let name = "a_failure_is_told_when_nothing_is_in_flight_any_more";
+    for route in held_routes() {
+        let Some(server) = Server::or_skip(name, vec![0; 8 * PAGE]) else { return };
+        let file = OpenOptions::new().read(true).write(true).route(route).open(server.path()).unwrap();
+        let len = file.size().unwrap();
+        let log = futures::executor::block_on(async {
+            Appender::open(&file, &Pool::new(1 << 20), len).block(PAGE).await
+        })
+        .unwrap();
+        // Writes within what the kernel takes for the file's length go on beside each other.
+        server.show_size(64 * PAGE as u64);
+        assert_eq!(file.size().unwrap(), 64 * PAGE as u64);
+        server.rule(Op::Write, len..len + 1, 1, Act::Hold);
+        server.rule(Op::Write, len + PAGE as u64..len + PAGE as u64 + 1, 1, Act::Fail(libc::ENOSPC));
+        futures::executor::block_on(log.append(&content(len, 2 * PAGE))).unwrap();
+        let mut flush = log.flush();
+        let context = &mut Context::from_waker(Waker::noop());
+        wait_for("the failure", || {
+            assert!(Pin::new(&mut flush).poll(context).is_pending());
+            assert!(Pin::new(&mut log.sync()).poll(context).is_pending());
+            server.log().contains(&(Op::Write, len + PAGE as u64, 0))
+        });
+        server.wait_held(1);
+        for _ in 0..10 {
+            assert!(Pin::new(&mut flush).poll(context).is_pending());
+            assert!(Pin::new(&mut log.append(b"more")).poll(context).is_pending());
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        server.release();
+        let failed = futures::executor::block_on(flush).unwrap_err();
+        assert_eq!(failed.errno(), Some(libc::ENOSPC), "{route:?}: {failed}");
+        wait_for("nothing held back", || server.held() == 0);
+        assert_failed(&log, libc::ENOSPC, "after it");
+    }
+}
+
+#[test]
+fn a_file_that_may_not_grow_is_told() {
+    if !in_child("a_file_that_may_not_grow_is_told") {
+        return;
+    }
+    // SAFETY: changes this process alone.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    let limit = libc::rlimit { rlim_cur: 3 * PAGE as u64, rlim_max: libc::RLIM_INFINITY };
+    let folder = folder();
+    let direct = kinds("a_file_that_may_not_grow_is_told", &folder);
+    let path = folder.path().join("log");
+    // SAFETY: one valid record.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+    for direct in direct {
+        for route in routes() {
+            let _ = std::fs::remove_file(&path);
+            let file = options(route, direct).open(&path).unwrap();
+            block_on(async {
+                let log = Appender::open(&file, &Pool::new(1 << 20), 0).block(PAGE).await.unwrap();
+                log.append(&content(0, 2 * PAGE + 10)).await.unwrap();
+                log.sync().await.unwrap();
+                let appended = log.append(&content(2 * PAGE as u64 + 10, 2 * PAGE)).await;
+                let failed = appended.map(drop).and(log.sync().await).unwrap_err();
+                assert_eq!(failed.errno(), Some(libc::EFBIG), "{route:?}, {direct}: {failed}");
+                assert_eq!(log.durable(), 2 * PAGE as u64 + 10);
+                assert_failed(&log, libc::EFBIG, "after it");
+            });
+            // The program opens it again at what it knows, and goes on.
+            block_on(async {
+                let log = Appender::open(&file, &Pool::new(1 << 20), 2 * PAGE as u64 + 10).await.unwrap();
+                log.append(&content(2 * PAGE as u64 + 10, 20)).await.unwrap();
+                log.close().await.unwrap();
+            });
+            let read = std::fs::read(&path).unwrap();
+            assert_eq!(read.len(), 2 * PAGE + 30);
+            assert_content(&read, 0);
+        }
+    }
+}
+
+#[test]
+fn a_recycled_file_keeps_its_length_and_what_follows() {
+    let name = "a_recycled_file_keeps_its_length_and_what_follows";
+    let folder = folder();
+    for direct in kinds(name, &folder) {
+        for route in routes() {
+            let path = folder.file("used", &[0xEE; 10 * PAGE + 100]);
+            let file = options(route, direct).open(&path).unwrap();
+            let pool = Pool::new(1 << 20);
+            block_on(async {
+                let valid = 100;
+                let log = Appender::open(&file, &pool, valid as u64).block(PAGE).recycle(true).await.unwrap();
+                assert_eq!(log.append(&content(valid as u64, 5000)).await.unwrap(), valid as u64);
+                log.sync().await.unwrap();
+                log.close().await.unwrap();
+                let read = std::fs::read(&path).unwrap();
+                assert_eq!(read.len(), 10 * PAGE + 100);
+                assert!(read[..valid].iter().all(|&byte| byte == 0xEE));
+                assert_content(&read[valid..5100], valid as u64);
+                let padded = 5100_usize.next_multiple_of(file.alignment().bytes);
+                assert!(read[5100..padded].iter().all(|&byte| byte == 0));
+                assert!(read[padded..].iter().all(|&byte| byte == 0xEE));
+            });
+        }
+    }
+}
+
+#[test]
+fn what_can_not_be_appended_to_is_refused_at_once() {
+    let folder = folder();
+    let path = folder.file("log", &content(0, 100));
+    let pool = Pool::new(1 << 20);
+    let refused = |file: &File, valid: u64, why: &str| {
+        let error = block_on(async { Appender::open(file, &pool, valid).await }).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.to_string().contains(why), "{error}");
+    };
+    let file = options(Route::Auto, false).open(&path).unwrap();
+    refused(&file, 101, "the file has 100");
+    refused(&File::open("/dev/null").unwrap(), 0, "a regular file");
+    let appending = options(Route::Auto, false).custom_flags(libc::O_APPEND).open(&path).unwrap();
+    refused(&appending, 100, "O_APPEND");
+    let read_only = File::open(&path).unwrap();
+    assert!(block_on(async { Appender::open(&read_only, &pool, 50).await }).is_err());
+    assert_eq!(std::fs::read(&path).unwrap().len(), 100);
+    block_on(async {
+        let small = Pool::new(4 * PAGE);
+        let log = Appender::open(&file, &small, 100).block(1 << 20).await.unwrap();
+        let error = log.append(b"a block never fits").await.unwrap_err();
+        assert!(error.to_string().contains("pool"), "{error}");
+        // That concerns the record alone.
+        log.sync().await.unwrap();
+        log.close().await.unwrap();
+    });
+    assert_content(&std::fs::read(&path).unwrap(), 0);
+}
+
+#[test]
+fn f22_in_a_forked_child_every_call_fails() {
+    if !in_child("f22_in_a_forked_child_every_call_fails") {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("log");
+    let file = options(Route::Auto, false).open(&path).unwrap();
+    block_on(async {
+        let log = Appender::open(&file, &Pool::new(1 << 20), 0).await.unwrap();
+        log.append(&content(0, 100)).await.unwrap();
+        // SAFETY: the child has this thread alone and ends with `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: changes this process alone.
+            unsafe { libc::alarm(15) };
+            let append = log.append(b"child").await.map(drop);
+            let all = [append, log.flush().await, log.sync().await, log.close().await];
+            let told = all.into_iter().all(|result| {
+                result.is_err_and(|error| {
+                    error.kind() == ErrorKind::Unsupported && error.to_string().contains("fork")
+                })
+            });
+            drop(log);
+            // SAFETY: ends this process, and touches no memory.
+            unsafe { libc::_exit(i32::from(!told)) };
+        }
+        let mut status = 0;
+        // SAFETY: one valid number to write to.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "the child failed (1 << 8), or hung (14)");
+        log.append(&content(100, 100)).await.unwrap();
+        log.close().await.unwrap();
+    });
+    let read = std::fs::read(&path).unwrap();
+    assert_eq!(read.len(), 200);
+    assert_content(&read, 0);
+}
+
+const LOG_OF_CHILD: &str = "RINGFILE_APPENDER_CHILD";
+
+/// Appends for ever, and says on standard output what is durable.
+fn append_until_killed(setup: &str) {
+    let (direct, path) = setup.split_once(' ').unwrap();
+    let file = options(Route::Auto, direct == "true").open(path).unwrap();
+    let mut random = Random::new();
+    block_on(async {
+        let valid = file.size().unwrap();
+        let log = Appender::open(&file, &Pool::new(1 << 20), valid).block(4 * PAGE).depth(4).await.unwrap();
+        loop {
+            for _ in 0..random.below(12) {
+                let most = [100, 1000, 30_000][random.below(3) as usize];
+                let bytes = random.below(most);
+                log.append(&content(log.len(), bytes as usize)).await.unwrap();
+            }
+            log.sync().await.unwrap();
+            println!("\ndurable {}", log.durable());
+        }
+    });
+}
+
+#[test]
+fn a_writer_that_is_killed_has_lost_nothing_that_was_durable() {
+    let name = "a_writer_that_is_killed_has_lost_nothing_that_was_durable";
+    if let Ok(setup) = std::env::var(LOG_OF_CHILD) {
+        return append_until_killed(&setup);
+    }
+    let (folder, mut random) = (folder(), Random::new());
+    for direct in kinds(name, &folder) {
+        let path = folder.file("killed", b"");
+        // Twenty times, with both.
+        for _ in 0..10 {
+            let mut command = Command::new("/proc/self/exe");
+            command.args([name, "--exact", "--nocapture", "--test-threads=1"]);
+            command.env(LOG_OF_CHILD, format!("{direct} {}", path.display()));
+            let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+            let mut durable = 0;
+            let mut told = |line: String| {
+                let at = line.strip_prefix("durable ").and_then(|at| at.parse().ok());
+                durable = at.unwrap_or(durable);
+                at.is_some()
+            };
+            let mut left = 1 + random.below(40);
+            while left > 0 {
+                left -= u64::from(told(lines.next().expect("the child goes on until it is killed")));
+            }
+            child.kill().unwrap();
+            // What it said before it was killed counts too.
+            lines.for_each(|line| {
+                told(line);
+            });
+            child.wait().unwrap();
+            let read = std::fs::read(&path).unwrap();
+            assert!(
+                read.len() as u64 >= durable,
+                "{durable} bytes were durable, and {} are there",
+                read.len()
+            );
+            let (valid, later) = read.split_at(durable as usize);
+            assert_content(valid, 0);
+            for (i, &byte) in later.iter().enumerate() {
+                assert!(
+                    byte == 0 || byte == support::byte_at(durable + i as u64),
+                    "neither zero nor appended"
+                );
+            }
+            let file = options(Route::Auto, direct).open(&path).unwrap();
+            block_on(async {
+                let log = Appender::open(&file, &Pool::new(1 << 20), durable).await.unwrap();
+                assert_eq!(file.size().unwrap(), durable);
+                log.append(&content(durable, 1234)).await.unwrap();
+                log.close().await.unwrap();
+            });
+            let read = std::fs::read(&path).unwrap();
+            assert_eq!(read.len() as u64, durable + 1234);
+            assert_content(&read, 0);
+        }
+    }
+}
