@@ -86,9 +86,9 @@ func (f *File) ReadBatch(ctx context.Context, reads []Read) error {
 	return flight.results(ctx, reads)
 }
 
-var maxBatches int64 = 128
+var maxBatches int64 = 64
 
-// SetMaxBatches sets how many batches may be under way at once in this process, 128 if it is not called; the goroutines of
+// SetMaxBatches sets how many batches may be under way at once in this process, 64 if it is not called; the goroutines of
 // more wait in Go. So many reads that the disk is never idle are enough: more only spread over more memory. It has no effect
 // after the first ReadBatch.
 func SetMaxBatches(batches int) {
