@@ -33,7 +33,7 @@
  * on tmpfs. (With RINGFILE_BACKEND=workers in the environment, neither is.) Refused, with -EOPNOTSUPP, is what needs a
  * ring that the thread had at the fork, or a thread of the library's that the parent had, or would have to wait in a
  * queue that was used before the fork. What was in flight at the fork ends in the child with -ECANCELED, or
- * -EOPNOTSUPP for a ringfile_async_read that a thread was waiting for. A thread that the child starts has a ring of its
+ * -EOPNOTSUPP for a ringfile_async_read that another thread was looking at. A thread that the child starts has a ring of its
  * own. No call waits for a lock that another thread had at the fork, but for that of a pool which such a thread was just
  * using: a child makes its own. A batch that such a thread was using is -EBUSY for good. All of this holds for fork(),
  * not for a bare clone() or vfork(), after which there is exec and _exit alone.
@@ -353,6 +353,9 @@ extern "C" {
 // (ringfile_set_io_threads), or, where the file's route is a plain call, here. A ringfile_queue costs less, where one
 // thread does all. What is wrong with the read itself is its result.
 //
+// At most 128 of these reads are in flight at once in a process. The others start, in order, as those end, or when
+// ringfile_async_read_is_done or ringfile_async_read_wait is called for them.
+//
 // Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `read` points to where the
 // handle is to go.
 int ringfile_async_read_start(const struct ringfile_file *file,
@@ -361,16 +364,17 @@ int ringfile_async_read_start(const struct ringfile_file *file,
                               uint64_t offset,
                               struct ringfile_async_read **read);
 
-// Whether a read has ended: 1 or 0. Any thread; does not block.
+// Whether a read has ended: 1 or 0. Starts a read that has not started yet. Any thread; does not block.
 int ringfile_async_read_is_done(const struct ringfile_async_read *read);
 
 // Asks for the cancellation of a read. Its result still comes, to ringfile_async_read_wait: the bytes read, or -ECANCELED.
 // Until that returns, the memory is the library's.
 //
-// What waits for a pipe or a socket, or was not begun, is cancelled; what a disk has begun runs to its end. To give up many
-// reads, cancel all of them before waiting for any.
+// A read that has not started never does, and one that waits for a pipe or a socket is cancelled; a read that a disk
+// has begun runs to its end. To give up many reads, cancel all of them, the last first, before waiting for any: the last
+// start last.
 //
-// Any thread. Does not block. -EBUSY where another thread is waiting for the read.
+// Any thread. Does not block.
 int ringfile_async_read_cancel(const struct ringfile_async_read *read);
 
 // Waits for a read, takes its result, and closes the handle: the bytes read, fewer than wanted only at the end of the

@@ -3,6 +3,7 @@
 //! What always holds: the memory of a read is the caller's again when the call that took its result returns, and never
 //! before; a result is taken once.
 
+use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -24,9 +25,65 @@ pub struct ringfile_async_read {
 
 static ASYNC_READS: Table<Arc<Under>> = Table::new("ringfile_async_read", 15);
 
-/// Locks the table of reads while the process forks.
-pub(crate) fn hold() -> Guard {
-    ASYNC_READS.hold()
+/// Locks the table of reads, and the window, while the process forks.
+pub(crate) fn hold() -> [Guard; 2] {
+    [ASYNC_READS.hold(), Box::new(WINDOW.lock())]
+}
+
+/// Reads that are in flight at once. What a device has begun it completes, so the others wait in the [`Window`], where
+/// cancelling them costs nothing. More fill no device's queue.
+const MOST_IN_FLIGHT: usize = 128;
+
+static WINDOW: Window = Window { inner: Mutex::new(Reads { in_flight: 0, waiting: VecDeque::new() }) };
+
+/// Starts reads in the order they come, at most [`MOST_IN_FLIGHT`] at once. A read that a thread waits for starts at once.
+struct Window {
+    inner: Mutex<Reads>,
+}
+
+struct Reads {
+    /// Places taken: reads in flight, and those about to start.
+    in_flight: usize,
+    /// Empty where a place is free. Holds also what was cancelled, or started by the thread that waits for it.
+    waiting: VecDeque<Arc<Under>>,
+}
+
+impl Window {
+    fn lock(&self) -> MutexGuard<'_, Reads> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a read, or lets it wait for a place.
+    fn enter(&self, under: &Arc<Under>) {
+        let mut reads = self.lock();
+        if reads.in_flight == MOST_IN_FLIGHT {
+            if reads.waiting.len() == reads.waiting.capacity() {
+                // What is held here alone was closed.
+                reads.waiting.retain(|under| Arc::strong_count(under) > 1);
+            }
+            return reads.waiting.push_back(Arc::clone(under));
+        }
+        reads.in_flight += 1;
+        drop(reads);
+        if !under.start() {
+            self.leave();
+        }
+    }
+
+    /// Gives a place to the next read that is not over, or frees it.
+    fn leave(&self) {
+        loop {
+            let mut reads = self.lock();
+            let Some(next) = reads.waiting.pop_front() else {
+                reads.in_flight -= 1;
+                return;
+            };
+            drop(reads);
+            if next.start() {
+                return;
+            }
+        }
+    }
 }
 
 /// A read that is under way.
@@ -45,22 +102,50 @@ enum State {
 /// Rings when the read should be looked at. Apart from its state, which is locked while it is looked at.
 #[derive(Default)]
 struct Alarm {
-    rung: Mutex<bool>,
+    bell: Mutex<Bell>,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct Bell {
+    rung: bool,
+    /// The read has a place in the window, and gives it up when the bell rings.
+    has_place: bool,
 }
 
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
-        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.changed.notify_all();
+        self.ring();
     }
 }
 
 impl Alarm {
+    fn lock(&self) -> MutexGuard<'_, Bell> {
+        self.bell.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ring(&self) {
+        let mut bell = self.lock();
+        bell.rung = true;
+        let has_left = std::mem::take(&mut bell.has_place);
+        drop(bell);
+        self.changed.notify_all();
+        if has_left {
+            WINDOW.leave();
+        }
+    }
+
     fn wait(&self) {
-        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        let rung = self.changed.wait_while(rung, |rung| !*rung);
-        *rung.unwrap_or_else(PoisonError::into_inner) = false;
+        let mut bell = self.changed.wait_while(self.lock(), |bell| !bell.rung);
+        bell.as_mut().unwrap_or_else(|poisoned| poisoned.get_mut()).rung = false;
+    }
+
+    /// Keeps a place in the window until the bell rings. False where it has rung meanwhile.
+    fn keep_place(&self) -> bool {
+        let mut bell = self.lock();
+        let has_rung = std::mem::take(&mut bell.rung);
+        bell.has_place = !has_rung;
+        !has_rung
     }
 }
 
@@ -84,7 +169,7 @@ impl Under {
         Self { state: Mutex::new(State::Running(read)), process: std::process::id(), alarm: Arc::default() }
     }
 
-    /// The read's state. In a forked child another thread, which is not there, may have it for ever.
+    /// Locks the state, which no thread holds for long. In a forked child a thread that is not there may hold it for ever.
     fn lock(&self) -> Result<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(state) => Ok(state),
@@ -97,32 +182,40 @@ impl Under {
         }
     }
 
+    /// Starts a read that has a place in the window. Whether it keeps the place.
+    fn start(&self) -> bool {
+        let Ok(mut state) = self.lock() else { return false };
+        while !state.advance(&self.alarm) {
+            if self.alarm.keep_place() {
+                return true;
+            }
+        }
+        drop(state);
+        // The bell that was heard here may have been for a thread that waits.
+        self.alarm.ring();
+        false
+    }
+
     fn advance(&self) -> Result<bool> {
         Ok(self.lock()?.advance(&self.alarm))
     }
 
     fn cancel(&self) -> Result<()> {
-        let mut state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                return Err(Fault::new(libc::EBUSY, "another thread is waiting for this read"));
-            }
-        };
-        if let State::Running(read) = &mut *state {
+        if let State::Running(read) = &mut *self.lock()? {
             read.cancel();
         }
         Ok(())
     }
 
     fn wait(&self) -> Result<i64> {
-        let mut state = self.lock()?;
-        while !state.advance(&self.alarm) {
+        while !self.advance()? {
             self.alarm.wait();
         }
-        match std::mem::replace(&mut *state, State::Taken) {
+        match std::mem::replace(&mut *self.lock()?, State::Taken) {
             State::Over(result) => Ok(result? as i64),
-            _ => Err(Fault::new(libc::EBADF, "another thread has taken the result of this read")),
+            State::Running(_) | State::Taken => {
+                Err(Fault::new(libc::EBADF, "another thread has taken the result of this read"))
+            }
         }
     }
 }
@@ -133,6 +226,9 @@ impl Under {
 /// Any thread. Does not wait for a disk: what is not in the page cache is carried out by a thread of the library's
 /// (ringfile_set_io_threads), or, where the file's route is a plain call, here. A ringfile_queue costs less, where one
 /// thread does all. What is wrong with the read itself is its result.
+///
+/// At most 128 of these reads are in flight at once in a process. The others start, in order, as those end, or when
+/// ringfile_async_read_is_done or ringfile_async_read_wait is called for them.
 ///
 /// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `read` points to where the
 /// handle is to go.
@@ -154,7 +250,7 @@ pub unsafe extern "C" fn ringfile_async_read_start(
         let mut batch = Batch::with_capacity(1);
         batch.read(&file, buffer, offset);
         let under = Arc::new(Under::new(batch.into_future()));
-        under.advance()?;
+        WINDOW.enter(&under);
         match ASYNC_READS.add(Arc::clone(&under)) {
             // SAFETY: not null, and to be written to, says the header.
             Ok(handle) => unsafe { raw::put(read, handle, "where the handle of the read is to go") },
@@ -167,7 +263,7 @@ pub unsafe extern "C" fn ringfile_async_read_start(
     })
 }
 
-/// Whether a read has ended: 1 or 0. Any thread; does not block.
+/// Whether a read has ended: 1 or 0. Starts a read that has not started yet. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_async_read_is_done(read: *const ringfile_async_read) -> c_int {
     call(|| Ok(i64::from(ASYNC_READS.get(read)?.advance()?))) as c_int
@@ -176,10 +272,11 @@ pub extern "C" fn ringfile_async_read_is_done(read: *const ringfile_async_read) 
 /// Asks for the cancellation of a read. Its result still comes, to ringfile_async_read_wait: the bytes read, or -ECANCELED.
 /// Until that returns, the memory is the library's.
 ///
-/// What waits for a pipe or a socket, or was not begun, is cancelled; what a disk has begun runs to its end. To give up many
-/// reads, cancel all of them before waiting for any.
+/// A read that has not started never does, and one that waits for a pipe or a socket is cancelled; a read that a disk
+/// has begun runs to its end. To give up many reads, cancel all of them, the last first, before waiting for any: the last
+/// start last.
 ///
-/// Any thread. Does not block. -EBUSY where another thread is waiting for the read.
+/// Any thread. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_async_read_cancel(read: *const ringfile_async_read) -> c_int {
     done(|| ASYNC_READS.get(read)?.cancel())
@@ -312,6 +409,44 @@ mod tests {
         }
         assert_eq!(ringfile_async_read_cancel(read), 0);
         assert_eq!(ringfile_async_read_wait(read), 8);
+        assert_eq!(ringfile_close(file) + ringfile_close(pipe), 0);
+    }
+
+    /// The bytes that lie in a pipe.
+    fn left_in(pipe: &std::io::PipeReader) -> i32 {
+        let mut bytes = 0;
+        // SAFETY: the kernel writes one number.
+        assert_eq!(unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &raw mut bytes) }, 0);
+        bytes
+    }
+
+    #[test]
+    fn more_than_the_window_start_in_turn_and_cancelled_ones_never_do() {
+        const READS: usize = 2 * MOST_IN_FLIGHT + 44;
+        const KEPT: usize = MOST_IN_FLIGHT + 22;
+        let (ours, mut theirs) = std::io::pipe().unwrap();
+        let mut pipe = ptr::null_mut();
+        // SAFETY: the descriptor is duplicated.
+        let result = unsafe { ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &raw mut pipe) };
+        assert_eq!(result, 0);
+        let file = open(b"0123456789");
+        let mut into = [[0; 1]; READS];
+        let mut other = [0; 8];
+        let reads: Vec<_> = into.iter_mut().map(|into| start(pipe, into, 0)).collect();
+        let read = start(file, &mut other, 2);
+        // Reads of a pipe may wait for ever, and keep none waiting that somebody asks for.
+        assert_eq!(ringfile_async_read_wait(read), 8);
+        let (kept, cancelled) = reads.split_at(KEPT);
+        assert!(cancelled.iter().rev().all(|&read| ringfile_async_read_cancel(read) == 0));
+        for &read in cancelled {
+            assert_eq!(ringfile_async_read_wait(read), -i64::from(libc::ECANCELED));
+        }
+        theirs.write_all(&[7; KEPT + 5]).unwrap();
+        assert!(kept.iter().all(|&read| ringfile_async_read_wait(read) == 1));
+        assert_eq!(left_in(&ours), 5);
+        assert!(into[..KEPT].iter().all(|into| into[0] == 7));
+        assert!(into[KEPT..].iter().all(|into| into[0] == 0));
+        assert_eq!(&other, b"23456789");
         assert_eq!(ringfile_close(file) + ringfile_close(pipe), 0);
     }
 

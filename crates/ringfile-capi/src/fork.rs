@@ -36,7 +36,7 @@ extern "C" fn before() {
         held.extend(pool::hold());
         held.push(local::hold());
         held.push(batch::hold());
-        held.push(any_thread::hold());
+        held.extend(any_thread::hold());
         held.extend(memory::hold());
         held.extend(log::hold());
     });

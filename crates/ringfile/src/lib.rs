@@ -29,14 +29,17 @@
 //!   and [durable](File::write_durable_at) ones, syncing, allocating; [`Reader`] streams a file as
 //!   [`Bytes`](bytes::Bytes).
 //! - [`Pool`] and [`Buffer`]: aligned memory with a hard limit, registered with the kernel by itself. A buffer
-//!   [freezes](Buffer::freeze) to `Bytes` without a copy. [`RegisteredMemory`] takes memory that the program has
-//!   already. `Vec<u8>` and other [owned memory](IoBuf) works too, unregistered.
+//!   [freezes](Buffer::freeze) to `Bytes` without a copy, and [grows](Buffer#growing) as a [`bytes::BufMut`].
+//!   [`RegisteredMemory`] takes memory that the program has already. `Vec<u8>` and other [owned memory](IoBuf) works too,
+//!   unregistered.
 //! - [`Batch`]: many operations at once, from any thread, blocking or awaited. [`Queue`]: submissions and completions
 //!   apart, with cancelling and a descriptor to wait on, for a program with a loop of its own.
 //! - [`block_on`], [`spawn`] and [`Runtime`]: who runs the futures. A thread's loop runs what is ready, submits all
 //!   I/O that came of it with one system call, and waits in that same call.
 //! - [`thread_metrics`], [`metrics`], [`Pool::metrics`] and [`ring_features`]: where operations went, and what the
 //!   kernel has.
+//! - The buffer traits of other runtimes, for [`Buffer`]: of compio 0.19 (feature `compio-buf-08`), monoio 0.2 (`monoio-02`) and
+//!   tokio-uring 0.5 (`tokio-uring-05`). Each needs the Rust that its runtime needs.
 //! - `Config`: what was found best on a machine, from a TOML file and the environment (feature `config`, on by default).
 //!
 //! # Buffers and cancellation

@@ -8,8 +8,8 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use ringfile::{
-    Buffers, Config, Error, File, HugePages, Metrics, OpenOptions, Pool, PoolError, Route, block_on,
-    thread_metrics,
+    Buffers, Config, Error, File, HugePages, Metrics, OpenOptions, Pool, PoolError, Route, WhenFull,
+    block_on, thread_metrics,
 };
 use support::fuse::{Act, Op, Server};
 use support::{Folder, Random, assert_content, content, in_child, in_child_with, is_without_ring, skip};
@@ -88,7 +88,8 @@ fn bad_text_is_told_with_its_line_and_what_is_right() {
         assert!(!error.to_string().contains('\n'), "one line");
         error
     };
-    let known = "known: capacity, huge_pages, depth, block_size, buffers, direct, route, workers";
+    let known = "known: capacity, huge_pages, alignment, when_full, outside_limit, pooling, depth, block_size, buffers, \
+                 direct, route, workers";
     let cases = [
         ("# first\n\ndepht = 4", "line 3", format!("unknown field `depht`: did you mean `depth`? {known}")),
         (
@@ -129,6 +130,28 @@ fn bad_text_is_told_with_its_line_and_what_is_right() {
 }
 
 #[test]
+fn pools_are_aligned_go_outside_and_are_left_out_as_the_settings_say() {
+    let aligned = config("alignment = '16KiB'").pool().build().unwrap();
+    let buffer = aligned.get(1).unwrap();
+    assert_eq!((buffer.as_ptr().addr() % (16 << 10), aligned.metrics().in_use), (0, 16 << 10));
+    let with_limit = config("capacity = 4096\nwhen_full = 'outside'\noutside_limit = 8192");
+    assert_eq!(with_limit.when_full(), Some(WhenFull::Outside { limit: 8192 }));
+    let pool = with_limit.pool().build().unwrap();
+    let buffers: Vec<_> = (0..3).map(|_| pool.get(4096).unwrap()).collect();
+    assert_eq!(pool.metrics().outside_bytes, 8192);
+    assert!(matches!(pool.get(1), Err(PoolError::Full { .. })));
+    drop(buffers);
+    let unlimited = config("capacity = 4096\nwhen_full = 'outside'");
+    assert_eq!(unlimited.when_full(), Some(WhenFull::Outside { limit: usize::MAX }));
+    assert!(unlimited.pool().build().unwrap().get(1 << 20).is_ok());
+    assert_eq!(config("outside_limit = 8192").when_full(), None, "a limit alone sets nothing");
+    assert_eq!(config("when_full = 'wait'\noutside_limit = 8192").when_full(), Some(WhenFull::Wait));
+    let without = config("pooling = false").pool().build().unwrap();
+    let buffer = without.get(4096).unwrap();
+    assert_eq!((without.metrics().reserved, without.metrics().outside_bytes), (0, buffer.capacity()));
+}
+
+#[test]
 fn what_is_no_file_of_settings_is_told() {
     let folder = Folder::new();
     let error = Config::load(folder.path().join("none.toml")).unwrap_err();
@@ -147,9 +170,11 @@ fn what_is_no_file_of_settings_is_told() {
 fn random_config(random: &mut Random) -> Config {
     let routes = [Route::Auto, Route::Ring, Route::Inline, Route::Workers];
     let huge_pages = [HugePages::Auto, HugePages::Never, HugePages::Require];
+    let limits = [1 << 20, usize::MAX].map(|limit| WhenFull::Outside { limit });
+    let when_full = [WhenFull::Error, WhenFull::Wait, limits[0], limits[1]];
     let buffers = [Buffers::Normal, Buffers::Fixed, Buffers::Vectored, Buffers::VectoredFixed];
     let mut config = Config::new();
-    for setting in 0..8 {
+    for setting in 0..11 {
         let value = random.below(1 << 32) as usize >> random.below(32);
         config = match setting {
             _ if random.below(2) == 0 => config,
@@ -160,7 +185,10 @@ fn random_config(random: &mut Random) -> Config {
             4 => config.with_buffers(buffers[value % 4]),
             5 => config.with_direct(value.is_multiple_of(2)),
             6 => config.with_route(routes[value % 4]),
-            _ => config.with_workers(value),
+            7 => config.with_workers(value),
+            8 => config.with_alignment(value),
+            9 => config.with_when_full(when_full[value % 4]),
+            _ => config.with_pooling(value.is_multiple_of(2)),
         };
     }
     config

@@ -233,3 +233,73 @@ fn reads_with_handles_allocate_nothing_once_there_is_room_for_them() {
         assert!(few <= growth, "{name}, handles: {few} for {FEW} reads");
     }
 }
+
+/// What can be written with shared bytes: they are cloned and cut without an allocation.
+fn write_bytes(file: &File, sources: &[bytes::Bytes], count: u64) {
+    block_on(async {
+        for i in 0..count {
+            let bytes = sources[i as usize % sources.len()].slice(i as usize % 8 * 512..);
+            drop(file.write_at(bytes, i % PAGES * PAGE as u64).await.unwrap());
+        }
+    });
+    let mut queue = Queue::with_capacity(32);
+    for i in 0..count {
+        if queue.len() == 32 {
+            queue.wait(1, None);
+            while let Some((_, done)) = queue.take() {
+                done.result.unwrap();
+            }
+        }
+        queue.write(file, sources[i as usize % sources.len()].clone(), i % PAGES * PAGE as u64, i);
+    }
+    while !queue.is_empty() {
+        queue.wait(1, None);
+        while let Some((_, done)) = queue.take() {
+            done.result.unwrap();
+        }
+    }
+}
+
+#[test]
+fn writes_of_shared_bytes_allocate_nothing_in_one_region_or_several_or_outside_of_pools() {
+    const MANY: u64 = 3000;
+    let _alone = alone();
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGES as usize * PAGE));
+    let pool = Pool::new(64 << 20);
+    let frozen = |len| {
+        let mut buffer = pool.get(len).unwrap();
+        buffer.resize(len, 7);
+        buffer.freeze().slice(..2 * PAGE)
+    };
+    // In three regions, of 2, 4 and 8 MiB.
+    let in_pools = [frozen(2 * PAGE), frozen(3 << 20), frozen(5 << 20)];
+    assert_eq!(pool.metrics().regions, 3);
+    let outside = [bytes::Bytes::from(vec![7; 2 * PAGE]), bytes::Bytes::from_static(&[7; 2 * PAGE])];
+    for route in routes() {
+        let file = OpenOptions::new().read(true).write(true).route(route).open(&path).unwrap();
+        // For a future that waits for a worker there is something to tell it by.
+        if is_carried_by_workers(route) {
+            continue;
+        }
+        for (what, sources) in
+            [("one region", &in_pools[..1]), ("several", &in_pools), ("outside", &outside[..])]
+        {
+            let (few, many) = few_and_many(MANY, |count| {
+                let before = ringfile::thread_metrics();
+                let (allocations, ()) = allocations(|| write_bytes(&file, sources, count));
+                let counts = ringfile::thread_metrics() - before;
+                let fixed = if route == Route::Ring && what != "outside" { counts.ops } else { 0 };
+                assert!(route == Route::Auto || counts.fixed_ops == fixed, "{route:?}, {what}: {counts:?}");
+                allocations
+            });
+            println!("{route:?}, {what}: {few} and {many} allocations");
+            assert!(
+                many <= few + growth(route),
+                "{route:?}, {what}: {few} for {FEW} writes, {many} for {MANY}"
+            );
+        }
+    }
+    drop(in_pools);
+    assert_eq!(pool.metrics().in_use, 0);
+}

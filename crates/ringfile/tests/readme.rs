@@ -19,7 +19,7 @@ fn every_rust_passage_of_the_readme_is_in_this_file() {
     let here = [include_str!("readme.rs"), include_str!("../examples/range_server.rs")].map(lines).concat();
     let passages: Vec<&str> =
         readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(passages.len(), 12, "a passage came or went: is it run below?");
+    assert_eq!(passages.len(), 13, "a passage came or went: is it run below?");
     for passage in passages {
         let wanted = lines(passage);
         assert!(here.windows(wanted.len()).any(|window| window == wanted), "not in this file:\n{passage}");
@@ -53,6 +53,7 @@ fn every_passage_runs() {
         why_slow(&pool, &file).await.unwrap();
         set_once().await.unwrap();
     });
+    own_loop(&pool, file.clone()).unwrap();
     // On a thread of its own, whose counts begin at 0.
     let counted = std::thread::spawn(move || ringfile::block_on(one_route(&pool)));
     if let Err(error) = counted.join().unwrap() {
@@ -69,6 +70,17 @@ async fn a_batch(pool: &Pool, file: File) -> std::io::Result<()> {
     for done in batch.await {
         assert_eq!(done.result?, 4096);
     }
+    Ok(())
+}
+
+fn own_loop(pool: &Pool, file: File) -> std::io::Result<()> {
+    let mut queue = ringfile::Queue::new();
+    let token = queue.read(&file, pool.get(4096)?, 8192, 7); // 7 is a number of yours
+    queue.submit();
+    assert!(queue.wait(1, None) > 0); // or wait until queue.descriptor()? is readable
+    let (user_data, done) = queue.take().expect("one has ended");
+    assert_eq!((user_data, done.result?), (7, 4096));
+    assert!(!queue.cancel(token)); // it is over; earlier, the kernel would have been asked to stop
     Ok(())
 }
 

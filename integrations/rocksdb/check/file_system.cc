@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "checks.h"
 #include "ringfile/rocksdb.h"
 #include "rocksdb/convenience.h"
 #include "rocksdb/file_system.h"
@@ -22,25 +23,12 @@ using rocksdb::FSReadRequest;
 using rocksdb::IOOptions;
 using rocksdb::Slice;
 
-constexpr size_t kPage = 4096;
+using checks::Aligned;
+using checks::kPage;
+using checks::Memory;
+using checks::OpenReadable;
+
 constexpr size_t kPages = 256;
-
-#define EXPECT(condition) \
-    do { \
-        if (!(condition)) { \
-            std::cerr << __FILE__ << ":" << __LINE__ << ": not so: " << #condition << "\n"; \
-            std::exit(1); \
-        } \
-    } while (false)
-
-#define EXPECT_OK(expression) \
-    do { \
-        const rocksdb::Status outcome = (expression); \
-        if (!outcome.ok()) { \
-            std::cerr << __FILE__ << ":" << __LINE__ << ": " << #expression << ": " << outcome.ToString() << "\n"; \
-            std::exit(1); \
-        } \
-    } while (false)
 
 char ByteAt(uint64_t offset) { return static_cast<char>(offset / 7 + offset / kPage * 13); }
 
@@ -51,21 +39,6 @@ bool Holds(const Slice& data, uint64_t offset) {
         }
     }
     return true;
-}
-
-struct Free {
-    void operator()(char* memory) const { std::free(memory); }
-};
-using Memory = std::unique_ptr<char, Free>;
-
-Memory Aligned(size_t bytes) { return Memory(static_cast<char*>(std::aligned_alloc(kPage, bytes))); }
-
-std::unique_ptr<FSRandomAccessFile> OpenReadable(FileSystem* files, const std::string& path, bool direct) {
-    FileOptions options;
-    options.use_direct_reads = direct;
-    std::unique_ptr<FSRandomAccessFile> file;
-    EXPECT_OK(files->NewRandomAccessFile(path, options, &file, nullptr));
-    return file;
 }
 
 void Append(rocksdb::FSWritableFile* file, uint64_t begin, uint64_t end) {

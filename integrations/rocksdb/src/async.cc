@@ -69,11 +69,11 @@ void AsyncRead::Poll(const std::vector<void*>& handles) {
 }
 
 void AsyncRead::Abort(const std::vector<void*>& handles) {
-    // All of them before any is waited for, so that the device may drop them together.
-    for (void* handle : handles) {
-        auto* read = static_cast<AsyncRead*>(handle);
+    // All before any is waited for, and the last first: a read that has not started is dropped before an earlier one ends
+    // and makes room for it.
+    for (auto handle = handles.rbegin(); handle != handles.rend(); ++handle) {
+        auto* read = static_cast<AsyncRead*>(*handle);
         if (read != nullptr && read->read_ != nullptr) {
-            // Where another thread waits for it, it ends by itself.
             ringfile_async_read_cancel(read->read_);
         }
     }

@@ -14,9 +14,9 @@ mod writing;
 use std::path::Path;
 
 use crate::error::Result;
-use crate::{Batch, File, HugePages, OpenOptions, Pool, PoolBuilder, Reader, Route};
+use crate::{Batch, File, HugePages, OpenOptions, Pool, PoolBuilder, Reader, Route, WhenFull};
 use reading::Source;
-use settings::{BLOCK_SIZES, CAPACITIES, DEPTHS, WORKERS};
+use settings::{ALIGNMENTS, BLOCK_SIZES, CAPACITIES, DEPTHS, NO_LIMIT, WORKERS};
 
 /// Settings for a machine, from a TOML file and the environment. Each may be missing, and is then the library's usual one.
 ///
@@ -26,6 +26,10 @@ use settings::{BLOCK_SIZES, CAPACITIES, DEPTHS, WORKERS};
 /// ```toml
 /// capacity = "64MiB"      # of a pool; or bytes as a number
 /// huge_pages = "auto"     # "auto", "never", "require"
+/// alignment = "4KiB"      # of each buffer: a power of two
+/// when_full = "outside"   # "error", "wait", "outside"
+/// outside_limit = "16MiB" # of memory outside of the pool, with when_full = "outside"; without it, there is none
+/// pooling = true          # false maps each buffer for itself
 /// depth = 64              # operations in flight at most, 1 to 4096
 /// block_size = "16KiB"    # of one read
 /// buffers = "fixed"       # "normal", "fixed", "vectored", "vectored-fixed"
@@ -35,7 +39,8 @@ use settings::{BLOCK_SIZES, CAPACITIES, DEPTHS, WORKERS};
 /// ```
 ///
 /// Sizes in text are in powers of 1024, whether `64m`, `64MB` or `64MiB`. The environment has the same settings, without
-/// quotes, as `RINGFILE_CAPACITY`, `RINGFILE_HUGE_PAGES`, `RINGFILE_DEPTH`, `RINGFILE_BLOCK_SIZE`, `RINGFILE_BUFFERS`,
+/// quotes, as `RINGFILE_CAPACITY`, `RINGFILE_HUGE_PAGES`, `RINGFILE_ALIGNMENT`, `RINGFILE_WHEN_FULL`,
+/// `RINGFILE_OUTSIDE_LIMIT`, `RINGFILE_POOLING`, `RINGFILE_DEPTH`, `RINGFILE_BLOCK_SIZE`, `RINGFILE_BUFFERS`,
 /// `RINGFILE_DIRECT`, `RINGFILE_ROUTE` and `RINGFILE_WORKERS`; an empty one counts as missing. They are read by
 /// [`load`](Self::load), [`from_env`](Self::from_env) and [`with_env`](Self::with_env), and have no effect without. (Apart
 /// from this, `RINGFILE_BACKEND=workers` does without io_uring in any program.)
@@ -68,6 +73,11 @@ use settings::{BLOCK_SIZES, CAPACITIES, DEPTHS, WORKERS};
 pub struct Config {
     capacity: Option<usize>,
     huge_pages: Option<HugePages>,
+    alignment: Option<usize>,
+    /// A limit is in `outside_limit`.
+    when_full: Option<WhenFull>,
+    outside_limit: Option<usize>,
+    pooling: Option<bool>,
     depth: Option<usize>,
     block_size: Option<usize>,
     buffers: Option<Buffers>,
@@ -170,7 +180,8 @@ impl Config {
 
 /// What is made with the settings. Every call on what is returned wins over them.
 impl Config {
-    /// A pool's builder, with `capacity`, `huge_pages` and whether it is registered (`buffers`).
+    /// A pool's builder, with `capacity`, `huge_pages`, `alignment`, `when_full` and its `outside_limit`, whether it is a pool at
+    /// all ([`pooling`](PoolBuilder::pooling)), and whether it is registered (`buffers`).
     ///
     /// ```
     /// let config = ringfile::Config::parse("capacity = '1MiB'\nbuffers = 'normal'")?;
@@ -185,6 +196,15 @@ impl Config {
         }
         if let Some(huge_pages) = self.huge_pages {
             pool = pool.huge_pages(huge_pages);
+        }
+        if let Some(bytes) = self.alignment {
+            pool = pool.alignment(bytes);
+        }
+        if let Some(when_full) = self.when_full() {
+            pool = pool.when_full(when_full);
+        }
+        if let Some(pooling) = self.pooling {
+            pool = pool.pooling(pooling);
         }
         if let Some(buffers) = self.buffers {
             pool = pool.registered(buffers.is_registered());
@@ -281,6 +301,30 @@ impl Config {
         self
     }
 
+    /// The alignment of each buffer of pools: a power of two from 512 to 1 GiB, or the next one.
+    pub fn with_alignment(mut self, bytes: usize) -> Self {
+        self.alignment = Some(bytes.clamp(*ALIGNMENTS.start(), *ALIGNMENTS.end()).next_power_of_two());
+        self
+    }
+
+    /// What pools do when they are full.
+    pub fn with_when_full(mut self, when_full: WhenFull) -> Self {
+        (self.when_full, self.outside_limit) = match when_full {
+            WhenFull::Outside { limit } => {
+                let limit = (limit <= *CAPACITIES.end()).then_some(limit.max(*CAPACITIES.start()));
+                (Some(NO_LIMIT), limit)
+            }
+            WhenFull::Error | WhenFull::Wait => (Some(when_full), None),
+        };
+        self
+    }
+
+    /// Whether there are pools at all, or each buffer is mapped for itself: [`PoolBuilder::pooling`].
+    pub fn with_pooling(mut self, pooling: bool) -> Self {
+        self.pooling = Some(pooling);
+        self
+    }
+
     /// Operations in flight at most, 1 to 4096.
     pub fn with_depth(mut self, operations: usize) -> Self {
         self.depth = Some(operations.clamp(*DEPTHS.start(), *DEPTHS.end()));
@@ -330,6 +374,27 @@ impl Config {
     #[must_use]
     pub fn huge_pages(&self) -> Option<HugePages> {
         self.huge_pages
+    }
+
+    /// The alignment of each buffer of pools, in bytes.
+    #[must_use]
+    pub fn alignment(&self) -> Option<usize> {
+        self.alignment
+    }
+
+    /// What pools do when they are full. The limit of [`WhenFull::Outside`] is `usize::MAX` where none is set.
+    #[must_use]
+    pub fn when_full(&self) -> Option<WhenFull> {
+        match (self.when_full?, self.outside_limit) {
+            (WhenFull::Outside { .. }, Some(limit)) => Some(WhenFull::Outside { limit }),
+            (when_full, _) => Some(when_full),
+        }
+    }
+
+    /// Whether there are pools at all.
+    #[must_use]
+    pub fn pooling(&self) -> Option<bool> {
+        self.pooling
     }
 
     /// Operations in flight at most.

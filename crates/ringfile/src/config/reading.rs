@@ -15,7 +15,7 @@ use super::Config;
 use super::settings::{SETTINGS, Setting, Value};
 use crate::error::{Error, Result};
 
-/// Far more than eight settings with any comments: what is longer is some other file.
+/// Far more than all settings with any comments: what is longer is some other file.
 const LONGEST: u64 = 1 << 20;
 /// Characters of a wrong value that an error shows.
 const SHOWN: usize = 40;

@@ -7,17 +7,22 @@ use std::ops::RangeInclusive;
 use super::{Buffers, Config};
 use crate::many::MOST_IN_FLIGHT;
 use crate::memory::LARGEST;
-use crate::{HugePages, Route};
+use crate::{HugePages, Route, WhenFull};
 
 /// Below the smallest page no pool can be made, and more than half the address space can't be mapped.
 pub(super) const CAPACITIES: RangeInclusive<usize> = 4096..=isize::MAX as usize / 2;
 pub(super) const BLOCK_SIZES: RangeInclusive<usize> = 1..=LARGEST;
+pub(super) const ALIGNMENTS: RangeInclusive<usize> = 512..=LARGEST;
 pub(super) const DEPTHS: RangeInclusive<usize> = 1..=MOST_IN_FLIGHT;
 /// More would have nothing to do.
 pub(super) const WORKERS: RangeInclusive<usize> = 0..=MOST_IN_FLIGHT;
 
 const HUGE_PAGES: [(&str, HugePages); 3] =
     [("auto", HugePages::Auto), ("never", HugePages::Never), ("require", HugePages::Require)];
+/// Memory outside of a pool whose limit is not set.
+pub(super) const NO_LIMIT: WhenFull = WhenFull::Outside { limit: usize::MAX };
+const WHEN_FULL: [(&str, WhenFull); 3] =
+    [("error", WhenFull::Error), ("wait", WhenFull::Wait), ("outside", NO_LIMIT)];
 const BUFFERS: [(&str, Buffers); 4] = [
     ("normal", Buffers::Normal),
     ("fixed", Buffers::Fixed),
@@ -49,7 +54,7 @@ pub(super) struct Setting {
     pub(super) get: fn(&Config) -> Option<String>,
 }
 
-pub(super) static SETTINGS: [Setting; 8] = [
+pub(super) static SETTINGS: [Setting; 12] = [
     Setting {
         name: "capacity",
         about: "Memory of a pool, at most.",
@@ -63,6 +68,37 @@ pub(super) static SETTINGS: [Setting; 8] = [
         allowed: r#""auto", "never" or "require""#,
         set: |config, value| put(&mut config.huge_pages, word(value, &HUGE_PAGES)),
         get: |config| written_word(config.huge_pages, &HUGE_PAGES),
+    },
+    Setting {
+        name: "alignment",
+        about: "Alignment of each buffer of a pool.",
+        allowed: r#"a power of two from 512 bytes to 1 GiB, as 4096 or "4KiB""#,
+        set: |config, value| {
+            let bytes = size(value, &ALIGNMENTS).filter(|bytes| bytes.is_power_of_two());
+            put(&mut config.alignment, bytes)
+        },
+        get: |config| config.alignment.map(written_size),
+    },
+    Setting {
+        name: "when_full",
+        about: "What a full pool does: error, wait, or take memory from outside.",
+        allowed: r#""error", "wait" or "outside""#,
+        set: |config, value| put(&mut config.when_full, word(value, &WHEN_FULL)),
+        get: |config| written_word(config.when_full, &WHEN_FULL),
+    },
+    Setting {
+        name: "outside_limit",
+        about: "Memory outside of a pool, at most, where when_full is outside.",
+        allowed: r#"4096 bytes or more, as 16777216 or "16MiB""#,
+        set: |config, value| put(&mut config.outside_limit, size(value, &CAPACITIES)),
+        get: |config| config.outside_limit.map(written_size),
+    },
+    Setting {
+        name: "pooling",
+        about: "Whether memory is pooled, or mapped for each buffer.",
+        allowed: "true or false",
+        set: |config, value| put(&mut config.pooling, switch(value)),
+        get: |config| config.pooling.map(|pooling| pooling.to_string()),
     },
     Setting {
         name: "depth",

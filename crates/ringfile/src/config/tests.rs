@@ -4,12 +4,15 @@ use std::ffi::OsString;
 
 use super::settings::SETTINGS;
 use super::{Buffers, Config, reading};
-use crate::{HugePages, Route};
+use crate::{HugePages, Route, WhenFull};
 
 fn full() -> Config {
     Config::new()
         .with_capacity(1 << 30)
         .with_huge_pages(HugePages::Never)
+        .with_alignment(8192)
+        .with_when_full(WhenFull::Outside { limit: 16 << 20 })
+        .with_pooling(false)
         .with_depth(64)
         .with_block_size(12345)
         .with_buffers(Buffers::VectoredFixed)
@@ -49,13 +52,29 @@ fn every_word_of_a_setting_is_taken_and_written_again() {
 #[test]
 fn the_ends_of_ranges_are_taken_and_what_is_beyond_is_not() {
     let taken = ["capacity = 4096", "capacity = 4611686018427387903", "depth = 1", "depth = 4096"];
-    let more = ["block_size = 1", "block_size = \"1g\"", "workers = 0", "workers = 4096", "depth = 0x10"];
+    let more = [
+        "block_size = 1",
+        "block_size = \"1g\"",
+        "alignment = 512",
+        "alignment = \"1g\"",
+        "workers = 0",
+        "workers = 4096",
+        "depth = 0x10",
+    ];
     for line in taken.iter().chain(&more) {
         let config = Config::parse(line).unwrap();
         assert_eq!(Config::parse(&config.to_string()).unwrap(), config, "{line}");
     }
     let refused = ["capacity = 4095", "capacity = 4611686018427387904", "depth = 0", "depth = 4097"];
-    let more = ["block_size = 0", "block_size = 1073741825", "workers = 4097", "workers = -1"];
+    let more = [
+        "block_size = 0",
+        "block_size = 1073741825",
+        "alignment = 1024.5",
+        "alignment = 4097",
+        "alignment = 256",
+        "workers = 4097",
+        "workers = -1",
+    ];
     let other =
         ["depth = 99999999999999999999999", "capacity = \"64 parsecs\"", "capacity = \"1e999999999\""];
     for line in refused.iter().chain(&more).chain(&other) {

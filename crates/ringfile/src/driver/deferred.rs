@@ -59,6 +59,11 @@ impl Deferred {
             && self.remotes.is_empty())
     }
 
+    /// Makes room for so many results.
+    pub(crate) fn expect_results(&mut self, count: usize) {
+        self.own_results.reserve(count);
+    }
+
     /// Gives what has ended of the handler for whom this is kept.
     #[inline]
     pub(crate) fn take_own_results(&mut self, mut take: impl FnMut(u32, Finished)) {

@@ -94,9 +94,12 @@ impl Driver {
 
     /// Gives up every file that no operation uses.
     pub(super) fn give_up_files(&mut self, deferred: &mut Deferred) {
-        let files = self.files.give_up_idle();
-        files.iter().for_each(|closed| self.unregister(closed));
-        deferred.files.extend(files);
+        let mut next = 0;
+        while let Some((number, closed)) = self.files.give_up_idle(next) {
+            self.unregister(&closed);
+            deferred.files.push(closed);
+            next = number + 1;
+        }
     }
 
     /// In a forked child, ends what the parent has in flight: its answers come to the parent, into the parent's memory,

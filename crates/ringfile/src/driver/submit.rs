@@ -294,8 +294,19 @@ fn fixed_index(held: &Held, ring: &mut Ring) -> Option<u16> {
     {
         return Some(index);
     }
+    found_index(held, ring)
+}
+
+/// As `fixed_index`, for memory that is not a buffer in the last operation's region.
+#[inline(never)]
+fn found_index(held: &Held, ring: &mut Ring) -> Option<u16> {
     if held.count() > 1 && !ring.supports(uop::IORING_OP_READV_FIXED as u8) {
         return None;
+    }
+    match held {
+        Held::Bytes(bytes) => return ring.fixed_index_of_bytes(std::slice::from_ref(bytes)),
+        Held::ManyBytes(all) => return ring.fixed_index_of_bytes(all),
+        Held::None | Held::Pooled(_) | Held::Vec(_) | Held::Buffers(_) | Held::Vecs(_) | Held::Other(_) => {}
     }
     let first = held.part(0)?.region?;
     let same = |part: Part<'_>| part.region.is_some_and(|region| std::ptr::eq(first, region));

@@ -358,11 +358,14 @@ impl Files {
         if entry.in_flight == 0 { self.give_up(number) } else { None }
     }
 
-    /// Every file that no operation uses.
-    pub(crate) fn give_up_idle(&mut self) -> Vec<ClosedFile> {
-        let idle = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.in_flight == 0);
-        let numbers: Vec<u32> = (0..self.0.len()).filter(|&i| idle(&self.0[i])).map(|i| i as u32).collect();
-        numbers.into_iter().filter_map(|number| self.give_up(number)).collect()
+    /// Gives up the first file from `number` on that no operation uses, and says which it was.
+    pub(crate) fn give_up_idle(&mut self, number: u32) -> Option<(u32, ClosedFile)> {
+        let is_idle = |number: &u32| {
+            let entry = self.0[*number as usize].as_ref();
+            entry.is_some_and(|entry| entry.in_flight == 0)
+        };
+        let number = (number..self.0.len() as u32).find(is_idle)?;
+        Some((number, self.give_up(number)?))
     }
 
     fn give_up(&mut self, number: u32) -> Option<ClosedFile> {

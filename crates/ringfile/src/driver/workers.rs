@@ -32,12 +32,13 @@ struct Queue {
     remotes: VecDeque<RemoteRequest>,
     idle: usize,
     threads: usize,
-    /// That had the first remote request.
-    process: Option<fork::Mark>,
 }
 
+/// The process that sent the first remote request. Set under the queue's lock, so that no fork finds it half done.
+static PROCESS: OnceLock<fork::Mark> = OnceLock::new();
+
 static WORKERS: Workers = Workers {
-    queue: Mutex::new(Queue { remotes: VecDeque::new(), idle: 0, threads: 0, process: None }),
+    queue: Mutex::new(Queue { remotes: VecDeque::new(), idle: 0, threads: 0 }),
     came: Condvar::new(),
 };
 
@@ -64,13 +65,13 @@ fn most() -> usize {
 
 /// Whether this is a forked child.
 pub(crate) fn are_of_another_process() -> bool {
-    WORKERS.lock().process.is_some_and(|process| !process.is_current())
+    PROCESS.get().is_some_and(|process| !process.is_current())
 }
 
 /// Has a worker carry out a remote request. Gives it back in a forked child, which has none of its parent's threads.
 pub(crate) fn send(remote: RemoteRequest) -> Result<(), RemoteRequest> {
     let mut queue = WORKERS.lock();
-    if !queue.process.get_or_insert_with(fork::Mark::current).is_current() {
+    if !PROCESS.get_or_init(fork::Mark::current).is_current() {
         drop(queue);
         return Err(remote);
     }

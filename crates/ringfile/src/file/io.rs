@@ -217,7 +217,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
     }
 
     /// Drives the operation. Once it is ready, [`result`](Self::result) has the outcome.
-    #[inline]
+    #[inline(always)]
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Stage::Running(ticket) = &mut self.stage {
             let Poll::Ready(ended) = ticket.poll(context, &mut self.held) else { return Poll::Pending };
@@ -225,11 +225,13 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
             return if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) };
         }
-        if let Stage::Start = self.stage { self.begin(context) } else { self.poll_otherwise(context) }
+        self.poll_otherwise(context)
     }
 
-    #[cold]
     fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Stage::Start = self.stage {
+            return self.begin(context);
+        }
         let Stage::Elsewhere(operation) = &mut self.stage else { return self.poll_unaligned(context) };
         let ended = ready!(operation.poll(context, &mut self.held));
         self.stage = Stage::Over(ended);

@@ -340,6 +340,8 @@ impl Engine {
         self.take_in(source);
         if source.startable() > 0 {
             self.start(source, waits);
+            // One turn may collect them all.
+            deferred.expect_results(self.on_ring);
         }
     }
 

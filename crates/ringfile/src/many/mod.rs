@@ -27,10 +27,12 @@ pub use started::StartedBatch;
 #[cfg(feature = "config")]
 pub(crate) use batch::MOST_IN_FLIGHT;
 
+use bytes::Bytes;
+
 use crate::error::Result;
 use crate::memory::Buffer;
 
-/// The memory of one operation of a batch or a queue: a pooled buffer or a vector.
+/// The memory of one operation of a batch or a queue: a pooled buffer, a vector, or shared bytes.
 ///
 /// ```
 /// use ringfile::AnyBuffer;
@@ -45,6 +47,8 @@ pub enum AnyBuffer {
     Pooled(Buffer),
     /// A vector: a read fills its capacity, a write takes its length.
     Vec(Vec<u8>),
+    /// Shared bytes, such as a frozen buffer's: they are written, and a read into them fails with `InvalidInput`.
+    Bytes(Bytes),
 }
 
 impl AnyBuffer {
@@ -58,6 +62,18 @@ impl AnyBuffer {
     #[must_use]
     pub fn into_vec(self) -> Option<Vec<u8>> {
         if let Self::Vec(vec) = self { Some(vec) } else { None }
+    }
+
+    /// The shared bytes, where they are these.
+    #[must_use]
+    pub fn into_bytes(self) -> Option<Bytes> {
+        if let Self::Bytes(bytes) = self { Some(bytes) } else { None }
+    }
+}
+
+impl From<Bytes> for AnyBuffer {
+    fn from(bytes: Bytes) -> Self {
+        Self::Bytes(bytes)
     }
 }
 
@@ -80,6 +96,7 @@ impl Deref for AnyBuffer {
         match self {
             Self::Pooled(buffer) => buffer,
             Self::Vec(vec) => vec,
+            Self::Bytes(bytes) => bytes,
         }
     }
 }

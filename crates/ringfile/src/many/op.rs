@@ -3,6 +3,8 @@
 //! Knows files, and what a driver takes; starts nothing itself. What always holds: the buffer is here, or a driver has it,
 //! never both.
 
+use std::io::ErrorKind;
+
 use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
@@ -54,6 +56,8 @@ impl Asked {
         let held = match buffer {
             AnyBuffer::Pooled(buffer) => buffer.hold_mut(),
             AnyBuffer::Vec(vec) => vec.hold_mut(),
+            // Refused when it begins.
+            AnyBuffer::Bytes(bytes) => bytes.hold(),
         };
         let want = held.part(0).map_or(0, |part| part.capacity);
         Self { kind: Kind::Read, op_flags: 0, offset, want, held }
@@ -64,6 +68,7 @@ impl Asked {
         let held = match buffer {
             AnyBuffer::Pooled(buffer) => buffer.hold(),
             AnyBuffer::Vec(vec) => vec.hold(),
+            AnyBuffer::Bytes(bytes) => bytes.hold(),
         };
         let want = held.part(0).map_or(0, |part| part.len);
         Self { kind: Kind::Write, op_flags: 0, offset, want, held }
@@ -168,7 +173,7 @@ impl Op {
             return true;
         }
         if self.request.want == 0 {
-            self.end_with(Ended { done: 0, errno: 0 });
+            self.end_empty(file);
         } else if self.detour.is_some() {
             return self.begin_piece(file);
         }
@@ -179,6 +184,17 @@ impl Op {
                 self.refuse(error);
                 false
             }
+        }
+    }
+
+    /// Ends an operation that moves nothing.
+    #[cold]
+    fn end_empty(&mut self, file: &File) {
+        if self.request.kind.is_read() && matches!(self.held, Held::Bytes(_)) {
+            let why = "shared bytes can't be read into; read into a buffer of a Pool or a vector";
+            self.refuse(check::error(file, &self.request, ErrorKind::InvalidInput, why));
+        } else {
+            self.end_with(Ended { done: 0, errno: 0 });
         }
     }
 
@@ -372,7 +388,7 @@ impl Op {
     /// The error of an operation whose caller may not wait here.
     pub(super) fn would_block(&self, files: &Files, why: &'static str) -> Error {
         let path = files.get(self.file).path();
-        Error::new(std::io::ErrorKind::WouldBlock, self.what()).on(path).because(why)
+        Error::new(ErrorKind::WouldBlock, self.what()).on(path).because(why)
     }
 }
 
@@ -381,8 +397,9 @@ fn done(result: Result<usize, Error>, held: Held) -> Done {
     let (buffer, buffers) = match held {
         Held::Pooled(buffer) => (Some(AnyBuffer::Pooled(buffer)), Vec::new()),
         Held::Vec(vec) => (Some(AnyBuffer::Vec(vec)), Vec::new()),
+        Held::Bytes(bytes) => (Some(AnyBuffer::Bytes(bytes)), Vec::new()),
         Held::Buffers(buffers) => (None, buffers),
-        Held::None | Held::Vecs(_) | Held::Other(_) => (None, Vec::new()),
+        Held::None | Held::Vecs(_) | Held::ManyBytes(_) | Held::Other(_) => (None, Vec::new()),
     };
     Done { result, buffer, buffers }
 }

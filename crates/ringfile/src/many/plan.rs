@@ -149,7 +149,9 @@ impl Plan {
                 begun
             }
             // It was begun, or is over, with its group; or it is twice among those to begin once more.
-            Stage::Merged | Stage::Begun(_) | Stage::Over(_) | Stage::Refused(_) | Stage::Cancelled(_) => false,
+            Stage::Merged | Stage::Begun(_) | Stage::Over(_) | Stage::Refused(_) | Stage::Cancelled(_) => {
+                false
+            }
         }
     }
 

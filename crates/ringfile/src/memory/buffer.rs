@@ -16,6 +16,8 @@ use std::slice;
 use bytes::Bytes;
 
 use super::block::{self, Block, Kind};
+use super::core::Core;
+use super::error::PoolError;
 use super::frozen;
 use super::lend::{self, Lender};
 use super::region::Region;
@@ -23,11 +25,28 @@ use super::region::Region;
 /// Owned, aligned memory for I/O, from [`Pool::get`](crate::Pool::get) or
 /// [`RegisteredMemory::lend`](crate::RegisteredMemory::lend).
 ///
-/// It has a fixed capacity and a length, and derefs to the `[u8]` of its length. A read fills it from the start
-/// and sets the length; a write takes the length. Dropping it gives the memory back.
+/// It has a capacity and a length, and derefs to the `[u8]` of its length. A read fills it from the start and sets the
+/// length; a write takes the length. What is appended beyond the capacity makes it [grow](#growing). Dropping it gives the
+/// memory back.
 ///
 /// All of the capacity is initialised memory at any time, but beyond what was written through this buffer it may be
 /// what an earlier buffer of this process left there. Clear what is secret before dropping.
+///
+/// # Growing
+///
+/// A buffer of a pool grows when more is appended than it has room for, unless its pool was
+/// [built](crate::PoolBuilder::growing) not to: into what is left of its block, if it shares that with no other part or
+/// `Bytes`; else its content is copied to a larger block of the same pool, at least twice as large where the pool has one,
+/// and its own memory goes back. The new capacity is all of the block, and [`as_ptr`](Self::as_ptr) changes with the block.
+/// Copies are counted ([`PoolMetrics::growths`](crate::PoolMetrics::growths)). Growing never waits for memory, whatever
+/// [`WhenFull`](crate::WhenFull) says, since the one who waits would hold memory meanwhile.
+///
+/// - A part of a buffer that was split, or shared, grows by itself, into a block of its own; the others stay as they are.
+/// - Lent memory, memory from [`from_raw`](Self::from_raw), and buffers whose pool's last handle is gone do not grow.
+///
+/// [`std::io::Write`] never grows the buffer: it takes what fits. [`BufMut::writer`](bytes::BufMut::writer) gives one that does.
+///
+/// # Example
 ///
 /// ```
 /// use std::io::Write;
@@ -88,13 +107,13 @@ impl Buffer {
         self.len == 0
     }
 
-    /// Bytes that there is room for: what was asked for, never more.
+    /// Bytes that there is room for: just what was asked for, until the buffer grows.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.cap
     }
 
-    /// Where the buffer starts. Stays the same for the buffer's whole life.
+    /// Where the buffer starts. Stays the same until the buffer grows.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         self.ptr.as_ptr()
@@ -109,7 +128,7 @@ impl Buffer {
     /// Sets the length. What is between the old and the new one is whatever was in this memory before.
     ///
     /// # Panics
-    /// If `len` is above the capacity.
+    /// If `len` is above the capacity, where [`try_set_len`](Self::try_set_len) fails.
     ///
     /// ```
     /// let mut buffer = ringfile::Pool::new(1 << 20).get(512)?;
@@ -123,6 +142,24 @@ impl Buffer {
         self.len = len;
     }
 
+    /// As [`set_len`](Self::set_len), or leaves the buffer as it is.
+    ///
+    /// # Errors
+    /// [`PoolError::NoRoom`] if `len` is above the capacity: a length that is set makes no room, as
+    /// [`try_reserve`](Self::try_reserve) does.
+    #[inline]
+    pub fn try_set_len(&mut self, len: usize) -> Result<(), PoolError> {
+        if len > self.cap {
+            return Err(PoolError::NoRoom {
+                requested: len,
+                capacity: self.cap,
+                why: "setting a length makes no room",
+            });
+        }
+        self.len = len;
+        Ok(())
+    }
+
     /// Sets the length to 0.
     #[inline]
     pub fn clear(&mut self) {
@@ -133,44 +170,6 @@ impl Buffer {
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
-    }
-
-    /// Sets the length, and new bytes to `byte`.
-    ///
-    /// # Panics
-    /// If `len` is above the capacity.
-    ///
-    /// ```
-    /// let mut buffer = ringfile::Pool::new(1 << 20).get(4)?;
-    /// buffer.resize(4, b'x');
-    /// assert_eq!(&buffer[..], b"xxxx");
-    /// # Ok::<(), ringfile::PoolError>(())
-    /// ```
-    pub fn resize(&mut self, len: usize, byte: u8) {
-        let old = self.len;
-        self.set_len(len);
-        if let Some(new) = self.get_mut(old..) {
-            new.fill(byte);
-        }
-    }
-
-    /// Appends `data`.
-    ///
-    /// # Panics
-    /// If there is not room for all of it, like [`bytes::BufMut::put_slice`]. [`std::io::Write`] takes what fits.
-    ///
-    /// ```
-    /// let mut buffer = ringfile::Pool::new(1 << 20).get(4)?;
-    /// buffer.extend_from_slice(b"ab");
-    /// buffer.extend_from_slice(b"cd");
-    /// assert_eq!(&buffer[..], b"abcd");
-    /// # Ok::<(), ringfile::PoolError>(())
-    /// ```
-    pub fn extend_from_slice(&mut self, data: &[u8]) {
-        let (len, room) = (self.len, self.cap - self.len);
-        assert!(data.len() <= room, "{} bytes don't fit in the {room} that a buffer has left", data.len());
-        self.len += data.len();
-        self[len..].copy_from_slice(data);
     }
 
     /// Splits off the first `at` bytes of the capacity: they are given back, and `self` keeps the rest.
@@ -224,6 +223,9 @@ impl Buffer {
     /// The memory goes back to the pool when the last clone and slice of them is dropped, on whatever thread, also
     /// when the pool's last handle is gone. [`Pool::thaw`](crate::Pool::thaw) makes a buffer of them again. One small
     /// heap allocation; none and empty `Bytes` if the length is 0, and the memory goes back at once.
+    ///
+    /// Writing the `Bytes`, or any part or clone of them, allocates nothing and uses the pool's registered memory, which is found
+    /// by its address. `Bytes` of lent memory are written unregistered.
     ///
     /// ```
     /// let pool = ringfile::Pool::new(1 << 20);
@@ -363,9 +365,37 @@ impl Buffer {
         (self.ptr, self.cap)
     }
 
-    fn parts(&mut self) -> (&mut [u8], usize) {
+    /// The inside of the pool that it may get a larger block from, or why it may not.
+    pub(super) fn may_grow(&self) -> Result<&Core, &'static str> {
+        let header = self.header();
+        match header.kind() {
+            Kind::Cached | Kind::Exact | Kind::Outside => {}
+            Kind::Lent | Kind::Nobodys => return Err("its memory is not of a pool"),
+        }
+        // SAFETY: the home of such a block is a core, which our reference keeps.
+        let core = unsafe { &*header.home().cast_const().cast::<Core>() };
+        core.lets_buffers_grow().map(|()| core)
+    }
+
+    /// The capacity that it would have with the rest of its block, if nothing else refers to that. The block is a pool's.
+    pub(super) fn widest(&self) -> usize {
+        let header = self.header();
+        match header.is_shared() {
+            true => self.cap,
+            false => header.size() - (self.ptr.addr().get() - header.base().addr()),
+        }
+    }
+
+    /// Takes the rest of its block, if nothing else refers to that. The block is a pool's.
+    pub(super) fn widen(&mut self) {
+        // All of a pool's memory is initialised, and with the only reference all of the block is ours.
+        self.cap = self.widest();
+    }
+
+    /// What is between the length and the capacity.
+    pub(super) fn spare_mut(&mut self) -> &mut [u8] {
         // SAFETY: all of the capacity is ours and initialised.
-        (unsafe { slice::from_raw_parts_mut(self.ptr.as_ptr(), self.cap) }, self.len)
+        unsafe { slice::from_raw_parts_mut(self.ptr.as_ptr().add(self.len), self.cap - self.len) }
     }
 }
 
@@ -418,11 +448,11 @@ impl fmt::Debug for Buffer {
 }
 
 impl io::Write for Buffer {
-    /// Appends what fits; 0 bytes when the buffer is full.
+    /// Appends what fits; 0 bytes when the buffer is full. Never grows the buffer.
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        let (all, len) = self.parts();
-        let n = data.len().min(all.len() - len);
-        all[len..len + n].copy_from_slice(&data[..n]);
+        let spare = self.spare_mut();
+        let n = data.len().min(spare.len());
+        spare[..n].copy_from_slice(&data[..n]);
         self.len += n;
         Ok(n)
     }

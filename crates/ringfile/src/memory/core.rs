@@ -12,6 +12,7 @@ use std::thread;
 
 use super::block::{Arena, Block, Kind};
 use super::class::{self, CLASSES};
+use super::growing;
 use super::kernel::{Anchors, Cell};
 use super::locks::{self, Locked};
 use super::mapping::MapOptions;
@@ -48,6 +49,10 @@ pub(crate) struct Options {
     pub(super) map: MapOptions,
     pub(super) when_full: WhenFull,
     pub(super) registered: bool,
+    /// Whether buffers may move to larger blocks.
+    pub(super) growing: bool,
+    /// Whether to warn of memory outside.
+    pub(super) warns: bool,
 }
 
 /// What one group of threads keeps at hand. Its own cache lines, two each, as processors fetch them in pairs.
@@ -62,6 +67,7 @@ pub(super) struct Counters {
     pub(super) misses: AtomicU64,
     pub(super) waits: AtomicU64,
     pub(super) failures: AtomicU64,
+    pub(super) growths: AtomicU64,
 }
 
 /// The inside of a pool.
@@ -226,6 +232,34 @@ impl Core {
             // As `Arc` does: handles that were forgotten must not add up to none.
             std::process::abort();
         }
+    }
+
+    /// Whether buffers may move to larger blocks now, or why not.
+    pub(super) fn lets_buffers_grow(&self) -> Result<(), &'static str> {
+        if !self.options.growing {
+            return Err("its pool was built with growing(false)");
+        }
+        if self.handles.load(Ordering::Relaxed) == 0 { Err(growing::GONE) } else { Ok(()) }
+    }
+
+    /// Adds a handle if there is one still. The caller keeps the core by a block.
+    pub(super) fn add_handle_if_any(&self) -> bool {
+        let mut handles = self.handles.load(Ordering::Relaxed);
+        while handles != 0 {
+            let more = self.handles.compare_exchange_weak(
+                handles,
+                handles + 1,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            );
+            match more {
+                // As `add_handle`.
+                Ok(_) if handles > isize::MAX as usize => std::process::abort(),
+                Ok(_) => return true,
+                Err(now) => handles = now,
+            }
+        }
+        false
     }
 
     /// Drops a handle; with the last one the pool is closed, and freed when its last buffer is gone.

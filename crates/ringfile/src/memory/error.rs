@@ -8,7 +8,7 @@ use std::io;
 /// Why memory could not be had.
 ///
 /// Its text says what was asked, what there is, and what to try. Turns into an [`std::io::Error`] of kind
-/// `OutOfMemory`, `WouldBlock`, `InvalidInput` or, for [`PoolError::System`], that of its errno.
+/// `OutOfMemory`, `WouldBlock`, `InvalidInput`, `ResourceBusy`, `WriteZero` (no room) or, for [`PoolError::System`], that of its errno.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -62,6 +62,16 @@ pub enum PoolError {
     Invalid {
         /// What is wrong, and what would be right.
         what: String,
+    },
+    /// A buffer has less room than was to be appended, and does not [grow](crate::Buffer#growing).
+    #[non_exhaustive]
+    NoRoom {
+        /// The capacity that would be needed, in bytes.
+        requested: usize,
+        /// The buffer's capacity, in bytes.
+        capacity: usize,
+        /// Why it does not grow.
+        why: &'static str,
     },
     /// A part of the range is lent already. Drop the buffers over it first.
     #[non_exhaustive]
@@ -117,6 +127,10 @@ impl fmt::Display for PoolError {
                 io::Error::from_raw_os_error(*errno)
             ),
             PoolError::Invalid { what } => f.write_str(what),
+            PoolError::NoRoom { requested, capacity, why } => write!(
+                f,
+                "a buffer of {capacity} bytes can't hold {requested}, and does not grow: {why}; get a larger one from a pool"
+            ),
             PoolError::Lent { requested, lent } => write!(
                 f,
                 "bytes {}..{} can't be lent: {}..{} is lent already; drop the buffers over it first",
@@ -135,6 +149,7 @@ impl From<PoolError> for io::Error {
             PoolError::WouldDeadlock { .. } => io::ErrorKind::WouldBlock,
             PoolError::TooLarge { .. } | PoolError::Invalid { .. } => io::ErrorKind::InvalidInput,
             PoolError::Lent { .. } => io::ErrorKind::ResourceBusy,
+            PoolError::NoRoom { .. } => io::ErrorKind::WriteZero,
             PoolError::System { errno, .. } => io::Error::from_raw_os_error(*errno).kind(),
         };
         io::Error::new(kind, error)

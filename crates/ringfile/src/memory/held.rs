@@ -6,6 +6,8 @@
 
 use std::any::Any;
 
+use bytes::Bytes;
+
 use super::buffer::Buffer;
 use super::region::Region;
 
@@ -24,6 +26,10 @@ pub enum Held {
     Buffers(Vec<Buffer>),
     /// Vectors, for vectored I/O.
     Vecs(Vec<Vec<u8>>),
+    /// Shared bytes, to be written from alone.
+    Bytes(Bytes),
+    /// Shared bytes, for vectored writes.
+    ManyBytes(Vec<Bytes>),
     /// Anything else, boxed.
     Other(Box<Other>),
 }
@@ -119,9 +125,10 @@ impl Held {
     pub(crate) fn count(&self) -> usize {
         match self {
             Held::None => 0,
-            Held::Pooled(_) | Held::Vec(_) => 1,
+            Held::Pooled(_) | Held::Vec(_) | Held::Bytes(_) => 1,
             Held::Buffers(buffers) => buffers.len(),
             Held::Vecs(vecs) => vecs.len(),
+            Held::ManyBytes(all) => all.len(),
             Held::Other(other) => other.parts.len(),
         }
     }
@@ -135,6 +142,8 @@ impl Held {
             Held::Vec(vec) => (at == 0).then(|| of_vec(vec)),
             Held::Buffers(buffers) => buffers.get(at).map(of_buffer),
             Held::Vecs(vecs) => vecs.get(at).map(of_vec),
+            Held::Bytes(bytes) => (at == 0).then(|| of_bytes(bytes)),
+            Held::ManyBytes(all) => all.get(at).map(of_bytes),
             Held::Other(other) => {
                 let part = other.parts.get(at)?;
                 Some(Part { ptr: part.ptr, len: part.len, capacity: part.capacity, region: None })
@@ -201,7 +210,7 @@ impl Held {
             let len = left.min(capacity);
             left -= len;
             match self {
-                Held::None => {}
+                Held::None | Held::Bytes(_) | Held::ManyBytes(_) => {}
                 Held::Pooled(buffer) => buffer.set_len(len),
                 Held::Buffers(buffers) => buffers[at].set_len(len),
                 // SAFETY: `len` is at most the capacity, and initialised, says the caller.
@@ -232,12 +241,19 @@ fn of_vec(vec: &Vec<u8>) -> Part<'_> {
     Part { ptr: vec.as_ptr().cast_mut(), len: vec.len(), capacity: vec.capacity(), region: None }
 }
 
+/// Nothing may be read into them. Their region is searched for only where an entry is made for a ring, which knows the
+/// regions (`fixed_index_of_bytes`).
+#[inline]
+fn of_bytes(bytes: &Bytes) -> Part<'_> {
+    Part { ptr: bytes.as_ptr().cast_mut(), len: bytes.len(), capacity: 0, region: None }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::iobuf::{IoBuf, IoBufMut};
     use super::super::pool::Pool;
     use super::*;
-    use bytes::{Bytes, BytesMut};
+    use bytes::BytesMut;
 
     /// Plays the kernel: writes 1, 2, 3, … over the parts, as much as `n`, and sets the lengths.
     fn read_into(held: &mut Held, n: usize) {

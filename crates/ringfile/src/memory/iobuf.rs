@@ -314,6 +314,23 @@ unsafe impl IoBuf for Bytes {
     fn len(&self) -> usize {
         Bytes::len(self)
     }
+
+    fn hold(self) -> Held {
+        Held::Bytes(self)
+    }
+
+    #[inline]
+    fn release(held: Held) -> Self {
+        released(if let Held::Bytes(bytes) = held { Some(bytes) } else { None })
+    }
+
+    fn hold_many(all: Vec<Self>) -> Held {
+        Held::ManyBytes(all)
+    }
+
+    fn release_many(held: Held) -> Vec<Self> {
+        released(if let Held::ManyBytes(all) = held { Some(all) } else { None })
+    }
 }
 
 // SAFETY: static bytes don't move and are never written to.

@@ -2,7 +2,8 @@
 //! whole.
 //!
 //! Knows where the locks are, and the process's one-time initialisations of memory. What always holds: a core or lender is
-//! in [`ALL`] from its making until it is about to be freed. A holder of one of these locks takes none of the others.
+//! in [`ALL`] from its making until it is about to be freed. A holder of one of these locks takes none of the others; the list
+//! of regions (`regions.rs`) is locked last of all.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::core::Core;
 use super::lend::Lender;
-use super::{block, mapping, pool};
+use super::{block, mapping, pool, regions};
 use crate::ring::fork;
 
 /// Something with a lock.
@@ -64,6 +65,7 @@ pub(super) fn remove(locked: Locked) {
 
 /// Locks all there is. Fields are dropped in this order.
 struct Held {
+    _regions: Box<dyn Any>,
     _each: Vec<Box<dyn Any>>,
     _all: MutexGuard<'static, BTreeMap<usize, Locked>>,
 }
@@ -76,5 +78,5 @@ fn hold() -> Box<dyn Any> {
     let all = all();
     // SAFETY: all in `ALL`, whose guard goes last.
     let each = all.values().map(|locked| unsafe { locked.lock() }).collect();
-    Box::new(Held { _each: each, _all: all })
+    Box::new(Held { _regions: Box::new(regions::lock()), _each: each, _all: all })
 }

@@ -42,6 +42,8 @@ pub struct PoolMetrics {
     pub waits: u64,
     /// Gets that failed because the pool was full.
     pub failures: u64,
+    /// Buffers whose content was copied to a larger block, since more was appended than they had room for.
+    pub growths: u64,
     /// Regions that the pool's memory lies in.
     pub regions: usize,
     /// Regions that are registered with io_uring.
@@ -68,6 +70,7 @@ impl Core {
             outside_bytes: inner.outside_bytes,
             waits: self.counters.waits.load(Ordering::Relaxed),
             failures: self.counters.failures.load(Ordering::Relaxed),
+            growths: self.counters.growths.load(Ordering::Relaxed),
             regions: regions.regions,
             registered_regions: regions.registered,
             registered_bytes: regions.registered_bytes,

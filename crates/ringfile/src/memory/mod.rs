@@ -29,7 +29,10 @@ mod core;
 mod count;
 mod error;
 mod extents;
+#[cfg(any(feature = "compio-buf-08", feature = "monoio-02", feature = "tokio-uring-05"))]
+mod foreign;
 mod frozen;
+mod growing;
 mod held;
 mod iobuf;
 mod kernel;
@@ -39,6 +42,7 @@ mod mapping;
 mod metrics;
 mod pool;
 mod region;
+mod regions;
 mod slow;
 mod sync;
 #[cfg(test)]
@@ -61,4 +65,5 @@ pub(crate) use self::class::LARGEST;
 pub(crate) use self::held::Part;
 pub(crate) use self::pool::reserve;
 pub(crate) use self::region::{Region, Registration};
+pub(crate) use self::regions::KnownRegions;
 pub(crate) use self::waiters::set_thread_must_not_block;

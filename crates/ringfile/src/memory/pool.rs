@@ -5,6 +5,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
@@ -17,6 +18,7 @@ use super::mapping::{HugePages, MapOptions, page_size};
 use super::metrics::PoolMetrics;
 use super::region::REGION_MAX;
 use super::waiters::GetBuffer;
+use crate::event;
 
 /// Aligned memory for I/O, with a hard limit, shared by all who have a clone of it.
 ///
@@ -72,6 +74,8 @@ impl Pool {
             when_full: WhenFull::Error,
             dont_fork: false,
             registered: true,
+            growing: true,
+            pooling: true,
         }
     }
 
@@ -193,6 +197,22 @@ impl Pool {
         self.core().metrics()
     }
 
+    /// A buffer for one of its own that has to grow: of `wanted` bytes, or else of `needed`. Never waits.
+    pub(super) fn get_to_grow(&self, needed: usize, wanted: usize) -> Result<Buffer, PoolError> {
+        let counters = &self.core().counters;
+        let larger = if wanted > needed { self.try_get(wanted).ok() } else { None };
+        let got = larger.map_or_else(|| self.try_get(needed), Ok);
+        let count = if got.is_ok() { &counters.growths } else { &counters.failures };
+        count.fetch_add(1, Ordering::Relaxed);
+        event::emit_deferred();
+        got
+    }
+
+    /// A handle of the pool of this core, if there is another one still. The caller keeps the core by a block.
+    pub(super) fn of_core(core: &Core) -> Option<Pool> {
+        core.add_handle_if_any().then(|| Pool { core: NonNull::from(core) })
+    }
+
     #[inline]
     pub(super) fn core(&self) -> &Core {
         // SAFETY: a handle keeps its core alive.
@@ -236,6 +256,8 @@ pub struct PoolBuilder {
     when_full: WhenFull,
     dont_fork: bool,
     registered: bool,
+    growing: bool,
+    pooling: bool,
 }
 
 impl PoolBuilder {
@@ -279,6 +301,28 @@ impl PoolBuilder {
         self
     }
 
+    /// Whether buffers grow when more is appended than they have room for; on by default. Off, appending fails instead, so that
+    /// no buffer has more memory than was asked for.
+    pub fn growing(mut self, growing: bool) -> Self {
+        self.growing = growing;
+        self
+    }
+
+    /// Whether memory is kept for the next buffer; on by default. Off, each buffer is mapped for itself and unmapped when it is
+    /// dropped, unregistered, up to the capacity and what [`WhenFull::Outside`] allows; [`Pool::get`] fails beyond that, also
+    /// with [`WhenFull::Wait`]. Shows what the pool is worth, with the rest of the program as it is.
+    ///
+    /// ```
+    /// let pool = ringfile::Pool::builder().capacity(1 << 20).pooling(false).build()?;
+    /// let buffer = pool.get(4096)?;
+    /// assert_eq!((pool.metrics().reserved, pool.metrics().outside_bytes), (0, 4096));
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    pub fn pooling(mut self, pooling: bool) -> Self {
+        self.pooling = pooling;
+        self
+    }
+
     /// Makes the pool. With [`HugePages::Require`] the first huge pages are mapped now, else nothing.
     ///
     /// # Errors
@@ -297,16 +341,16 @@ impl PoolBuilder {
             )));
         }
         let (asked, require) = (self.capacity, self.huge_pages == HugePages::Require);
-        let options = self.options();
+        let (pooling, options) = (self.pooling, self.options());
         let least = options.map.granule().max(align);
-        if options.capacity < least {
+        if asked < least {
             return Err(PoolError::invalid(format!(
                 "a pool of {asked} bytes is too small for one page and its alignment: give it a capacity of at least \
                  {least} bytes"
             )));
         }
         let pool = Pool { core: Core::new(options) };
-        if require {
+        if require && pooling {
             pool.core().map_first()?;
         }
         Ok(pool)
@@ -317,7 +361,21 @@ impl PoolBuilder {
         let map = MapOptions { align, huge_pages: self.huge_pages, dont_fork: self.dont_fork };
         // More can't be mapped at once, and sums of it can't overflow.
         let capacity = self.capacity.min(isize::MAX as usize / 2) & !(map.granule() - 1);
-        Options { capacity, align, map, when_full: self.when_full, registered: self.registered }
+        let usual = Options {
+            capacity,
+            align,
+            map,
+            when_full: self.when_full,
+            registered: self.registered,
+            growing: self.growing,
+            warns: true,
+        };
+        if self.pooling {
+            return usual;
+        }
+        let beyond = if let WhenFull::Outside { limit } = self.when_full { limit } else { 0 };
+        let when_full = WhenFull::Outside { limit: capacity.saturating_add(beyond) };
+        Options { capacity: 0, when_full, warns: false, ..usual }
     }
 }
 
@@ -330,7 +388,8 @@ pub(crate) fn reserve() -> &'static Pool {
         let when_full = WhenFull::Outside { limit: usize::MAX };
         let alignment = Some(page_size());
         let options = PoolBuilder { capacity: 8 << 20, alignment, when_full, ..Pool::builder() };
-        Pool { core: Core::new(options.options()) }
+        // What runs short of it is not the user's to change.
+        Pool { core: Core::new(Options { warns: false, ..options.options() }) }
     })
 }
 

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
 
 use super::mapping::Mapping;
+use super::regions;
 
 /// A registered buffer may be at most this large (the kernel's limit).
 pub(crate) const REGION_MAX: usize = 1 << 30;
@@ -40,7 +41,7 @@ pub(crate) struct Region {
     /// Its place in the pool's list of regions; changed under the pool's lock only.
     pub(super) slot: AtomicUsize,
     /// None for memory that the user owns.
-    _mapping: Option<Mapping>,
+    mapping: Option<Mapping>,
 }
 
 // SAFETY: the address of memory whose use is ruled by who owns which block; the rest is Send and Sync.
@@ -57,7 +58,7 @@ impl Region {
             len,
             registrable,
             slot: AtomicUsize::new(0),
-            _mapping: Some(mapping),
+            mapping: Some(mapping),
         }
     }
 
@@ -69,7 +70,7 @@ impl Region {
             len,
             registrable: true,
             slot: AtomicUsize::new(0),
-            _mapping: None,
+            mapping: None,
         }
     }
 
@@ -111,9 +112,22 @@ impl Region {
         })
     }
 
+    /// Whether its memory is mapped for it and goes with it; else it is somebody else's.
+    pub(crate) fn owns_memory(&self) -> bool {
+        self.mapping.is_some()
+    }
+
     /// Whether it is registered; none if nobody has asked yet.
     pub(super) fn is_registered(&self) -> Option<bool> {
         self.registration.get().map(Option::is_some)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if self.owns_memory() {
+            regions::remove(self);
+        }
     }
 }
 

@@ -19,7 +19,9 @@ use super::frozen::FrozenParts;
 use super::kernel::Cell;
 use super::mapping::{HugePages, Mapping, page_size};
 use super::region::{REGION_MAX, Region};
+use super::regions;
 use super::waiters::{Waiters, wake_all};
+use crate::event;
 
 /// The first region's size; each further one is twice as large, so that a low limit on locked memory still lets
 /// the first ones, which are searched first, be registered.
@@ -291,9 +293,12 @@ impl Core {
                 Err(error) => return Err(self.refused(len, &error)),
             }
         };
-        let region = Region::new(mapping, options.registered);
+        let region = Arc::new(Region::new(mapping, options.registered));
         region.slot.store(inner.tracts.len(), Ordering::Relaxed);
-        inner.tracts.push(Tract { region: Arc::new(region), extents: Extents::new(len) });
+        if region.is_registrable() {
+            regions::add(&region);
+        }
+        inner.tracts.push(Tract { region, extents: Extents::new(len) });
         inner.reserved += len;
         inner.reserved_high_water = inner.reserved_high_water.max(inner.reserved);
         Ok(true)
@@ -351,6 +356,17 @@ impl Core {
         inner.blocks.insert(base.addr().get(), index);
         inner.outside_bytes += size;
         inner.outside_allocations += 1;
+        if inner.outside_allocations == 1 && self.options.warns {
+            let capacity = self.options.capacity;
+            event::defer(move || {
+                tracing::warn!(
+                    capacity,
+                    limit,
+                    requested = n,
+                    "a pool is full, and memory comes from outside of it: unregistered, and mapped for each buffer"
+                );
+            });
+        }
         Ok(Some(self.arena.get(index)))
     }
 

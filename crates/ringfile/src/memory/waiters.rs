@@ -22,6 +22,7 @@ use super::core::{Core, WhenFull};
 use super::error::PoolError;
 use super::pool::Pool;
 use super::slow::Inner;
+use crate::event;
 
 struct Waiter {
     ticket: u64,
@@ -72,7 +73,9 @@ impl Core {
     // Not a buffer: 32 bytes handed from one place in memory to another cost more than the rest of a get.
     #[cold]
     pub(super) fn get_slow(&self, pool: &Pool, n: usize) -> Result<NonNull<Block>, PoolError> {
-        let full = match self.try_get_slow(n) {
+        let answer = self.try_get_slow(n);
+        event::emit_deferred();
+        let full = match answer {
             Err(full @ PoolError::Full { .. }) => full,
             answer => return answer,
         };
@@ -246,7 +249,7 @@ impl Future for GetBuffer<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let (pool, n) = (self.pool, self.n);
-        match self.ticket {
+        let answer = match self.ticket {
             None => pool.core().poll_first(n, &mut self.ticket, cx.waker()),
             Some(ticket) => {
                 let answer = pool.core().poll_again(ticket, cx.waker());
@@ -255,7 +258,9 @@ impl Future for GetBuffer<'_> {
                 }
                 answer
             }
-        }
+        };
+        event::emit_deferred();
+        answer
     }
 }
 

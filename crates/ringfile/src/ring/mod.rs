@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
+use bytes::Bytes;
 use linux_raw_sys::io_uring as uapi;
 
 pub(crate) use abi::{Cqe, Sqe};
@@ -456,6 +457,12 @@ impl Ring {
     #[inline]
     pub(crate) fn recent_fixed_index(&self, start: *const u8, len: usize) -> Option<u16> {
         self.buffers.recent_index_of(start, len)
+    }
+
+    /// The index for what is written from shared bytes, if all that have content lie in one registered region of a pool.
+    #[inline]
+    pub(crate) fn fixed_index_of_bytes(&mut self, all: &[Bytes]) -> Option<u16> {
+        self.buffers.index_of_bytes(&self.mapping.fd, all)
     }
 
     /// Whether there is something for [`Ring::forget_released`] to do.

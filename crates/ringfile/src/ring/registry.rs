@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 
+use bytes::Bytes;
 use linux_raw_sys::io_uring as uapi;
 
 use super::abi;
@@ -22,7 +23,7 @@ use super::fork::Mark;
 use super::refusal::{RegistrationRefused, What};
 use super::setup;
 use crate::event;
-use crate::memory::{Region, Registration};
+use crate::memory::{KnownRegions, Region, Registration};
 
 /// Places in every table. A clone copies the whole table of the ring (8 bytes a place), so it is not larger than
 /// what a terabyte in regions of 1 GiB needs.
@@ -228,6 +229,7 @@ pub(crate) struct ClonedBuffers {
     serials: Box<[u64]>,
     inbox: Option<Arc<Inbox>>,
     recent: Recent,
+    known: KnownRegions,
     refusals: u64,
     /// Why there is no table, until memory was to be registered.
     without: Option<RegistrationRefused>,
@@ -240,6 +242,8 @@ struct Recent {
     base: usize,
     len: usize,
     index: u16,
+    /// It is a pool's, whose memory stays as long as there are bytes in it.
+    owns_memory: bool,
     releases: u64,
 }
 
@@ -267,6 +271,7 @@ impl ClonedBuffers {
             serials: vec![0; SLOTS as usize].into(),
             inbox: Some(inbox),
             recent: Recent::default(),
+            known: KnownRegions::default(),
             refusals: 0,
             without: None,
         }
@@ -274,7 +279,14 @@ impl ClonedBuffers {
 
     /// No table at all: nothing is fixed on this ring.
     pub(crate) fn none() -> Self {
-        Self { serials: Box::default(), inbox: None, recent: Recent::default(), refusals: 0, without: None }
+        Self {
+            serials: Box::default(),
+            inbox: None,
+            recent: Recent::default(),
+            known: KnownRegions::default(),
+            refusals: 0,
+            without: None,
+        }
     }
 
     /// As [`index_of`](Self::index_of), for memory that the last operation's region covers.
@@ -284,6 +296,25 @@ impl ClonedBuffers {
         let inside = start.addr().wrapping_sub(recent.base);
         let covered = inside < recent.len && len <= recent.len - inside;
         (covered && recent.releases == RELEASES.load(Ordering::Relaxed)).then_some(recent.index)
+    }
+
+    /// As [`index_of`](Self::index_of), for bytes whose region is not known. They are found by their address, in the region
+    /// of the last operation, or among those of all pools.
+    // Inlined it would grow the start of every operation.
+    #[inline(never)]
+    pub(crate) fn index_of_bytes(&mut self, ring: &OwnedFd, all: &[Bytes]) -> Option<u16> {
+        let mut all = all.iter().filter(|bytes| !bytes.is_empty());
+        let first = all.next()?;
+        let covers = |recent: &Self, bytes: &Bytes| recent.recent_index_of(bytes.as_ptr(), bytes.len());
+        // Lent memory is not for bytes, which may not keep it lent: see `memory/regions.rs`.
+        if self.recent.owns_memory
+            && let Some(index) = covers(self, first)
+        {
+            return all.all(|bytes| covers(self, bytes) == Some(index)).then_some(index);
+        }
+        let region = self.known.region_of(first)?;
+        let index = self.index_of(ring, region)?;
+        all.all(|bytes| covers(self, bytes) == Some(index)).then_some(index)
     }
 
     /// How often registering memory was refused to this ring.
@@ -316,7 +347,8 @@ impl ClonedBuffers {
         let index = registration.index as u16;
         (*serial == registration.serial).then(|| {
             let (base, len) = (region.base().as_ptr().addr(), region.len());
-            self.recent = Recent { base, len, index, releases: RELEASES.load(Ordering::Relaxed) };
+            let (owns_memory, releases) = (region.owns_memory(), RELEASES.load(Ordering::Relaxed));
+            self.recent = Recent { base, len, index, owns_memory, releases };
             index
         })
     }

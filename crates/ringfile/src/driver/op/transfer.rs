@@ -23,11 +23,11 @@ const MOST_PARTS: usize = 1024;
 pub(in crate::driver) type Parts = Vec<libc::iovec>;
 
 /// The entry of a read or write of one piece of memory, in its fixed form where the memory is registered.
-#[inline]
+#[inline(always)]
 pub(super) fn fill(request: &Request, held: &Held, began: usize, index: Option<u16>, sqe: &mut Sqe) -> bool {
     let start = match held {
         Held::Pooled(buffer) => buffer.as_ptr(),
-        held => held.part(0).map_or(std::ptr::null(), |part| part.ptr.cast_const()),
+        held => start_of(held),
     };
     sqe.offset = sqe.offset.saturating_add(began as u64);
     sqe.addr = start.wrapping_add(request.start + began).expose_provenance() as u64;
@@ -40,6 +40,13 @@ pub(super) fn fill(request: &Request, held: &Held, began: usize, index: Option<u
         (false, Some(_)) => op::IORING_OP_WRITE_FIXED,
     } as u8;
     index.is_some()
+}
+
+/// Where the memory of an operation on one piece starts.
+// Inlined it would keep `fill` from being.
+#[inline(never)]
+fn start_of(held: &Held) -> *const u8 {
+    held.part(0).map_or(std::ptr::null(), |part| part.ptr.cast_const())
 }
 
 /// The entry of a read or write of several pieces of memory, in its fixed form where all are parts of one registered region.

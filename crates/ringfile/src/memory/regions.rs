@@ -1,0 +1,148 @@
+//! All pools' regions by address, so that the region of frozen `Bytes`, which keep no pointer to it, can be found.
+//!
+//! Knows regions. What always holds: a region is in [`ALL`] only while it is mapped, and [`CHANGES`] moves with every change
+//! of [`ALL`], so a copy with the current count names no region that is gone. Lent memory is not here: `Bytes` may lie in it
+//! that do not keep it lent, so its registration may go before they do.
+
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use super::region::Region;
+
+/// By address. No other lock is taken while this one is held.
+static ALL: Mutex<Vec<Mapped>> = Mutex::new(Vec::new());
+/// How often [`ALL`] was changed.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
+/// A region's place in the address space.
+#[derive(Clone, Copy)]
+struct Mapped {
+    base: usize,
+    len: usize,
+    region: *const Region,
+}
+
+// SAFETY: the address of what is `Sync`; whoever follows it says why the region is there.
+unsafe impl Send for Mapped {}
+
+/// Locks the list, also for a thread that forks.
+pub(super) fn lock() -> MutexGuard<'static, impl Sized> {
+    all()
+}
+
+fn all() -> MutexGuard<'static, Vec<Mapped>> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes a region of a pool known, before any of its memory is handed out.
+pub(super) fn add(region: &Region) {
+    let mut all = all();
+    let (base, len) = (region.base().addr().get(), region.len());
+    let place = all.partition_point(|other| other.base < base);
+    all.insert(place, Mapped { base, len, region });
+    CHANGES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// To be called before a region's memory is unmapped; does nothing for one that was not added.
+pub(super) fn remove(region: &Region) {
+    let mut all = all();
+    let base = region.base().addr().get();
+    let found = all.binary_search_by_key(&base, |other| other.base);
+    if let Some(place) = found.ok().filter(|&place| ptr::eq(all[place].region, region)) {
+        all.remove(place);
+        CHANGES.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A copy of the list, for one thread to search without a lock; made again when the list has changed.
+#[derive(Default)]
+pub(crate) struct KnownRegions {
+    changes: u64,
+    /// By address.
+    regions: Vec<Mapped>,
+}
+
+// SAFETY: as of `Mapped`.
+unsafe impl Sync for KnownRegions {}
+
+impl KnownRegions {
+    /// Returns the region of a pool in which all of `bytes` lie. Takes a lock, and may allocate, only where a pool has
+    /// mapped or unmapped a region since the last call.
+    #[inline]
+    pub(crate) fn region_of<'a>(&mut self, bytes: &'a Bytes) -> Option<&'a Region> {
+        // A thread that has bytes of a new region sees that it was added: both came to it the same way. Nor can memory be
+        // where a region was before its removal has been counted, since that comes before it is unmapped.
+        if self.changes != CHANGES.load(Ordering::Relaxed) {
+            self.copy();
+        }
+        let first = bytes.as_ptr().addr();
+        let behind = self.regions.partition_point(|region| region.base <= first);
+        let mapped = self.regions.get(behind.checked_sub(1)?)?;
+        let inside = first - mapped.base;
+        if inside >= mapped.len || bytes.len() > mapped.len - inside {
+            return None;
+        }
+        // SAFETY: the region was in the list when the count was compared, so it was mapped then. `bytes` lie in its mapping
+        // and can be read for as long as they exist, and nothing unmaps it but the region's own drop, which therefore comes
+        // after them: a frozen buffer's owner holds a reference of its block, and whatever else gives such bytes to safe
+        // code keeps that owner or a buffer, or has leaked it.
+        Some(unsafe { &*mapped.region })
+    }
+
+    #[cold]
+    fn copy(&mut self) {
+        let all = all();
+        self.regions.clone_from(&all);
+        self.changes = CHANGES.load(Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lend::RegisteredMemory;
+    use super::super::pool::Pool;
+    use super::*;
+
+    fn frozen(pool: &Pool, len: usize) -> Bytes {
+        let mut buffer = pool.get(len).unwrap();
+        buffer.resize(len, 7);
+        buffer.freeze()
+    }
+
+    #[test]
+    fn bytes_of_pools_are_found_as_long_as_they_exist_and_others_are_not() {
+        let mut known = KnownRegions::default();
+        let (one, two) = (Pool::new(16 << 20), Pool::new(2 << 20));
+        let (first, second, other) = (frozen(&one, 4096), frozen(&one, 3 << 20), frozen(&two, 512));
+        let lens: Vec<_> = [&first, &second, &other]
+            .map(|bytes| {
+                let region = known.region_of(bytes).unwrap();
+                let at = bytes.as_ptr().addr() - region.base().addr().get();
+                assert!(at + bytes.len() <= region.len());
+                region.len()
+            })
+            .into();
+        assert_eq!(lens, [2 << 20, 4 << 20, 2 << 20]);
+        assert!(ptr::eq(known.region_of(&first).unwrap(), known.region_of(&first.slice(4095..)).unwrap()));
+        // What is left of a pool's memory keeps its region, and no more.
+        drop((one, second));
+        assert_eq!(known.region_of(&first).unwrap().len(), 2 << 20);
+        let region = ptr::from_ref(known.region_of(&first).unwrap());
+        let base = known.region_of(&first).unwrap().base().addr().get();
+        drop(first);
+        let is_known = all().iter().any(|mapped| mapped.base == base && ptr::eq(mapped.region, region));
+        assert!(!is_known, "the region is gone, and forgotten");
+        // Memory that is no pool's, or that is never registered.
+        let unregistered = Pool::builder().registered(false).build().unwrap();
+        let lent = RegisteredMemory::new(vec![7_u8; 4096]).lend(..).unwrap().freeze();
+        for bytes in
+            [Bytes::from(vec![7_u8; 4096]), Bytes::from_static(b"static"), frozen(&unregistered, 512), lent]
+        {
+            assert!(known.region_of(&bytes).is_none());
+        }
+        assert!(known.region_of(&other).is_some());
+    }
+}

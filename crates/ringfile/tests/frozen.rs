@@ -1,0 +1,336 @@
+//! Frozen `Bytes` of a pool, written: in the fixed form where their memory is registered, found by its address, and right
+//! wherever else they lie.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod common;
+
+use std::io::Read;
+use std::os::fd::AsRawFd;
+
+use bytes::Bytes;
+use common::{TempPath, is_without_ring, must_end, needs_ring, poll_once, ring_options};
+use ringfile::{AnyBuffer, Batch, File, Pool, PoolError, Queue, RegisteredMemory, block_on, thread_metrics};
+
+const PAGE: usize = 4096;
+
+/// `len` frozen bytes, each `byte`.
+fn frozen(pool: &Pool, len: usize, byte: u8) -> Bytes {
+    let mut buffer = pool.get(len).unwrap();
+    buffer.resize(len, byte);
+    buffer.freeze()
+}
+
+/// An empty file on the ring.
+fn writable(path: &TempPath) -> File {
+    ring_options().read(true).write(true).create(true).open(path).unwrap()
+}
+
+/// What `run` counts on this thread: operations, and those in the fixed form.
+fn counted<T>(run: impl FnOnce() -> T) -> (u64, u64, T) {
+    let before = thread_metrics();
+    let result = run();
+    let counts = thread_metrics() - before;
+    (counts.ops, counts.fixed_ops, result)
+}
+
+/// Operations and fixed ones as expected, where there is a ring.
+#[track_caller]
+fn assert_counts<T>((ops, fixed, result): (u64, u64, T), expected: (u64, u64)) -> T {
+    if !is_without_ring() {
+        assert_eq!((ops, fixed), expected, "operations, and fixed ones");
+    }
+    result
+}
+
+fn has_vectored() -> bool {
+    !is_without_ring() && ringfile::ring_features().unwrap().iter().any(|name| name == "readv_fixed")
+}
+
+#[test]
+fn frozen_bytes_parts_and_clones_of_them_are_written_fixed_and_thaw_afterwards() {
+    must_end(|| {
+        let path = TempPath::on_disk("frozen");
+        let (file, pool) = (writable(&path), Pool::new(16 << 20));
+        // In three regions, none of which any operation has used.
+        let all = [frozen(&pool, PAGE, 1), frozen(&pool, 3 << 20, 2), frozen(&pool, 5 << 20, 3)];
+        let written = assert_counts(
+            counted(|| {
+                block_on(async {
+                    let mut written = Vec::new();
+                    for (at, bytes) in all.into_iter().enumerate() {
+                        written.push(file.write_at(bytes, at as u64 * (8 << 20)).await.unwrap());
+                    }
+                    // A part, a clone, and a clone of a part, across the regions.
+                    for bytes in
+                        [written[0].slice(100..200), written[2].clone(), written[1].slice(1..).clone()]
+                    {
+                        file.write_at(bytes, 32 << 20).await.unwrap();
+                    }
+                    file.write_durable_at(written[1].slice(..PAGE), 64 << 20).await.unwrap();
+                    written
+                })
+            }),
+            (7, 7),
+        );
+        let content = std::fs::read(&path).unwrap();
+        assert_eq!(content.len(), (64 << 20) + PAGE);
+        for (at, bytes) in written.iter().enumerate() {
+            let start = at * (8 << 20);
+            assert!(
+                content[start..start + bytes.len()].iter().all(|&byte| byte == at as u8 + 1),
+                "part {at}"
+            );
+        }
+        assert!(content[64 << 20..].iter().all(|&byte| byte == 2));
+        for bytes in written {
+            let (start, len) = (bytes.as_ptr(), bytes.len());
+            let buffer = pool.thaw(bytes).unwrap();
+            assert_eq!((buffer.as_ptr(), buffer.len()), (start, len));
+        }
+        assert_eq!(pool.metrics().in_use, 0);
+    });
+}
+
+#[test]
+fn vectored_writes_of_one_region_are_fixed_and_others_are_right() {
+    must_end(|| {
+        let path = TempPath::on_disk("frozen-vectored");
+        let (file, pool) = (writable(&path), Pool::new(16 << 20));
+        let write = |parts: Vec<Bytes>, fixed: bool| {
+            let expected = parts.concat();
+            let back = assert_counts(
+                counted(|| block_on(file.write_vectored_at(parts.clone(), 0)).unwrap()),
+                (1, u64::from(fixed)),
+            );
+            assert_eq!(back, parts);
+            assert_eq!(std::fs::read(&path).unwrap()[..expected.len()], expected);
+        };
+        let (one, two, far) = (frozen(&pool, PAGE, 4), frozen(&pool, 512, 5), frozen(&pool, 3 << 20, 6));
+        let foreign = Bytes::from_static(b"not of a pool");
+        write(vec![two.clone()], true);
+        write(vec![one.clone(), Bytes::new(), two.slice(7..), one.slice(..1)], has_vectored());
+        write(vec![Bytes::new(), far.clone(), far.slice(PAGE..)], has_vectored());
+        write(vec![one.clone(), far.clone()], false);
+        write(vec![one, foreign.clone()], false);
+        write(vec![foreign, two], false);
+    });
+}
+
+#[test]
+fn bytes_of_other_memory_are_written_plain_and_those_of_an_owner_that_has_a_buffer_fixed() {
+    struct Owner(ringfile::Buffer);
+    impl AsRef<[u8]> for Owner {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    must_end(|| {
+        let path = TempPath::on_disk("frozen-other");
+        let (file, pool) = (writable(&path), Pool::new(2 << 20));
+        let write = |bytes: Bytes, fixed: u64| {
+            let expected = bytes.clone();
+            let back = assert_counts(counted(|| block_on(file.write_at(bytes, 0)).unwrap()), (1, fixed));
+            assert_eq!(back.as_ptr(), expected.as_ptr());
+            assert_eq!(std::fs::read(&path).unwrap()[..expected.len()], expected);
+        };
+        let unregistered = Pool::builder().registered(false).build().unwrap();
+        let outside =
+            Pool::builder().capacity(PAGE).when_full(ringfile::WhenFull::Outside { limit: 1 << 20 });
+        let outside = outside.build().unwrap();
+        let mut buffer = pool.get(PAGE).unwrap();
+        buffer.resize(PAGE, 9);
+        for _ in 0..2 {
+            write(frozen(&pool, PAGE, 7), 1);
+            write(Bytes::from(vec![8; PAGE]), 0);
+            write(Bytes::from_static(b"static"), 0);
+            write(frozen(&unregistered, PAGE, 1), 0);
+            write(frozen(&outside, 2 * PAGE, 2), 0);
+        }
+        write(Bytes::from_owner(Owner(buffer)), 1);
+        assert_counts(counted(|| block_on(file.write_at(Bytes::new(), 0)).unwrap()), (0, 0));
+        drop(pool);
+        // Where the pool was, there may be other memory now.
+        for byte in 0..10 {
+            write(Bytes::from(vec![byte; 2 << 20]), 0);
+        }
+        write(frozen(&Pool::new(2 << 20), PAGE, 3), 1);
+    });
+}
+
+/// A pipe that is full, and what can be read from it before what is written next.
+fn full_pipe() -> (File, std::io::PipeReader, usize) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    let mut full = 0;
+    while let Ok(n) = std::io::Write::write(&mut &writer, &[0; PAGE]) {
+        full += n;
+    }
+    rustix::io::ioctl_fionbio(&writer, false).unwrap();
+    let file = ring_options().write(true).open(format!("/proc/self/fd/{}", writer.as_raw_fd())).unwrap();
+    (file, reader, full)
+}
+
+#[test]
+fn the_pool_may_go_while_its_bytes_are_in_flight() {
+    must_end(|| {
+        let (file, mut reader, full) = full_pipe();
+        let pool = Pool::new(2 << 20);
+        let (bytes, dropped) = (frozen(&pool, PAGE, 5), frozen(&pool, PAGE, 6));
+        let back = assert_counts(
+            counted(|| {
+                block_on(async {
+                    let mut write = file.write_at(bytes, 0);
+                    assert!(poll_once(&mut write).await.is_pending());
+                    // One more whose future goes: its memory stays until the kernel has answered.
+                    if !is_without_ring() {
+                        let mut second = file.write_at(dropped, 0);
+                        assert!(poll_once(&mut second).await.is_pending());
+                        common::yields(3).await;
+                        drop(second);
+                    }
+                    common::yields(3).await;
+                    drop(pool);
+                    // What else is mapped now must not come where the pool was.
+                    let others: Vec<_> = (0..8).map(|_| frozen(&Pool::new(2 << 20), 2 << 20, 0xee)).collect();
+                    let mut content = vec![0; full + PAGE];
+                    let reading = std::thread::spawn(move || {
+                        reader.read_exact(&mut content).unwrap();
+                        (reader, content)
+                    });
+                    let back = write.await.unwrap();
+                    let (_reader, content) = reading.join().unwrap();
+                    assert!(content[full..].iter().all(|&byte| byte == 5));
+                    drop(others);
+                    back
+                })
+            }),
+            (2, 2),
+        );
+        assert!(back.iter().all(|&byte| byte == 5));
+    });
+}
+
+#[test]
+fn bytes_of_lent_memory_keep_it_lent_while_they_are_in_flight() {
+    must_end(|| {
+        let (file, mut reader, full) = full_pipe();
+        let memory = RegisteredMemory::new(vec![7_u8; 2 * PAGE]);
+        // The region of the last operation is that of the lent memory: not for bytes.
+        let path = TempPath::on_disk("frozen-lent");
+        let data = writable(&path);
+        drop(block_on(data.write_at(memory.lend(PAGE..).unwrap(), 0)).unwrap());
+        let (ops, fixed, ()) = counted(|| {
+            block_on(async {
+                let mut write = file.write_at(memory.lend(..PAGE).unwrap().freeze(), 0);
+                assert!(poll_once(&mut write).await.is_pending());
+                common::yields(3).await;
+                assert_eq!(memory.lent(), PAGE);
+                assert!(matches!(memory.lend(..1), Err(PoolError::Lent { .. })), "it can't be taken away");
+                let mut content = vec![0; full + PAGE];
+                let reading = std::thread::spawn(move || {
+                    reader.read_exact(&mut content).unwrap();
+                    content
+                });
+                drop(write.await.unwrap());
+                assert!(reading.join().unwrap()[full..].iter().all(|&byte| byte == 7));
+            });
+        });
+        assert_eq!(memory.lent(), 0);
+        if !is_without_ring() {
+            assert_eq!((ops, fixed), (1, 0));
+        }
+    });
+}
+
+#[test]
+fn batches_and_queues_write_bytes_and_refuse_to_read_into_them() {
+    must_end(|| {
+        let path = TempPath::on_disk("frozen-many");
+        let (file, pool) = (writable(&path), Pool::new(2 << 20));
+        let bytes = frozen(&pool, PAGE, 1);
+        let mut batch = Batch::new();
+        for at in 0..20 {
+            batch.write(&file, bytes.slice(at..), at as u64 * PAGE as u64);
+        }
+        batch.write_durable(&file, bytes.clone(), 20 * PAGE as u64);
+        batch.barrier();
+        batch.read(&file, bytes.clone(), 0);
+        batch.read(&file, Bytes::new(), 0);
+        batch.read(&file, pool.get(PAGE).unwrap(), 20 * PAGE as u64);
+        let results = assert_counts(counted(|| batch.run()), (22, 22));
+        for (at, done) in results.into_iter().enumerate() {
+            match at {
+                0..20 => assert_eq!(done.result.unwrap(), PAGE - at),
+                20 | 23 => assert_eq!(done.result.unwrap(), PAGE),
+                _ => {
+                    let error = done.result.unwrap_err();
+                    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+                    assert!(error.to_string().contains("can't be read into"), "{error}");
+                }
+            }
+            let buffer = done.buffer.unwrap();
+            assert_eq!(matches!(buffer, AnyBuffer::Bytes(_)), at != 23, "what was given");
+            assert!(buffer.iter().all(|&byte| byte == 1));
+        }
+
+        let mut queue = Queue::new();
+        queue.write(&file, bytes.clone(), 0, 1);
+        queue.read(&file, bytes.clone(), 0, 2);
+        let (mut seen, mut all) = (0, Vec::new());
+        while !queue.is_empty() {
+            queue.wait(1, None);
+            while let Some((number, done)) = queue.take() {
+                seen += number;
+                assert_eq!(done.result.is_ok(), number == 1, "{:?}", done.result);
+                all.push(done.buffer.and_then(AnyBuffer::into_bytes).unwrap());
+            }
+        }
+        assert_eq!(seen, 3);
+        assert_eq!(all, [bytes.clone(), bytes.clone()]);
+        drop(all);
+        assert_eq!(pool.thaw(bytes).unwrap().len(), PAGE);
+        assert_eq!(pool.metrics().in_use, 0);
+    });
+}
+
+#[test]
+fn threads_that_make_and_drop_pools_disturb_no_write() {
+    if !needs_ring("threads_that_make_and_drop_pools_disturb_no_write") {
+        return;
+    }
+    must_end(|| {
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                        let pools = [1, 2, 4].map(|mib| Pool::new(mib << 20));
+                        drop(pools.each_ref().map(|pool| frozen(pool, PAGE, 0xee)));
+                    }
+                });
+            }
+            let writers: Vec<_> = (0..2_u8)
+                .map(|thread| {
+                    scope.spawn(move || {
+                        let path = TempPath::on_disk("frozen-churn");
+                        let (file, kept) = (writable(&path), Pool::new(2 << 20));
+                        for round in 0..300 {
+                            let fresh = Pool::new(1 << 20);
+                            for pool in [&kept, &fresh] {
+                                let byte = thread * 100 + (round % 100) as u8;
+                                let write = || block_on(file.write_at(frozen(pool, PAGE, byte), 0)).unwrap();
+                                assert_counts(counted(write), (1, 1));
+                                assert_eq!(std::fs::read(&path).unwrap(), [byte; PAGE]);
+                            }
+                            block_on(file.write_at(Bytes::from(vec![1; 1 << 20]), 0)).unwrap();
+                            block_on(file.set_len(0)).unwrap();
+                        }
+                    })
+                })
+                .collect();
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    });
+}
