@@ -1,0 +1,209 @@
+package ringfile
+
+// #include "shim.h"
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/cgo"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+)
+
+// Read is one read of a batch.
+type Read struct {
+	// Buffer gets the bytes, from Start on. Two reads that are under way must not share bytes of it.
+	Buffer *Buffer
+	// Start counts bytes into the buffer.
+	Start int
+	// Length is how many bytes are wanted, at least 1.
+	Length int
+	// Offset counts bytes into the file.
+	Offset int64
+
+	// N is set by ReadBatch: the bytes read, fewer than Length only at the end of the file.
+	N int
+	// Err is set by ReadBatch: nil, or an *Error. Its errno is ECANCELED for a read that was cancelled.
+	Err error
+}
+
+// request turns a read into C's. It fails where the read's fields make no sense.
+func (r *Read) request(at int) (C.shim_read, error) {
+	data, ok := r.Buffer.part(r.Start, r.Length)
+	if !ok || r.Offset < 0 {
+		return C.shim_read{}, &Error{Errno: syscall.EINVAL, Text: fmt.Sprintf(
+			"read %d: its part of the buffer is empty or not inside of it, or its offset is negative", at)}
+	}
+	return C.shim_read{data: C.uintptr_t(uintptr(data)), length: C.size_t(r.Length), offset: C.uint64_t(r.Offset)}, nil
+}
+
+// ReadBatch carries out all reads, together and in any order, and returns when all of them have ended. The goroutine is
+// parked meanwhile, without an OS thread. Each read has its own N and Err; ReadBatch returns nil if none failed, else the
+// error of the first that did.
+//
+// When ctx is done first, reads that the disk has not begun are cancelled and the others run to their end. ReadBatch
+// waits for that, so that the memory is the caller's again, and returns ctx.Err() if a read was cancelled.
+//
+// Where it fails as a whole (a closed file, a part outside of its buffer, ctx done before the start) nothing was read, and N
+// and Err are not set.
+func (f *File) ReadBatch(ctx context.Context, reads []Read) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if len(reads) == 0 {
+		return nil
+	}
+	flights.once.Do(open)
+	if flights.err != nil {
+		return flights.err
+	}
+	select {
+	case flights.running <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-flights.running }()
+	flight, err := takeFlight()
+	if err != nil {
+		return err
+	}
+	defer flight.put()
+	if err := flight.start(f, reads); err != nil {
+		return err
+	}
+	select {
+	case <-flight.ended:
+	case <-ctx.Done():
+		// It may fail only where the end is just being reported.
+		C.ringfile_batch_cancel(flight.c.batch)
+		<-flight.ended
+	}
+	return flight.results(ctx, reads)
+}
+
+var maxBatches int64 = 64
+
+// SetMaxBatches sets how many batches may be under way at once in this process, 64 if it is not called; the goroutines of
+// more wait in Go. So many reads that the disk is never idle are enough: more only spread over more memory. It has no effect
+// after the first ReadBatch.
+func SetMaxBatches(batches int) {
+	if batches > 0 {
+		atomic.StoreInt64(&maxBatches, int64(batches))
+	}
+}
+
+// flight is a batch of the C interface with the channel by which its end comes. It is used again and again.
+type flight struct {
+	c        *C.shim_flight
+	ended    chan struct{}
+	requests []C.shim_read
+}
+
+var flights struct {
+	once    sync.Once
+	err     error
+	running chan struct{} // as many batches at once as SetMaxBatches says
+	starts  chan struct{} // as many starts at once as there are processors: no more threads are needed for them
+
+	lock sync.Mutex
+	idle []*flight
+}
+
+// open makes what all flights share, once.
+func open() {
+	bell := C.shim_bell()
+	if bell < 0 {
+		flights.err = errorOf(int64(bell), "making an eventfd for the ends of batches: "+syscall.Errno(-bell).Error())
+		return
+	}
+	flights.running = make(chan struct{}, atomic.LoadInt64(&maxBatches))
+	flights.starts = make(chan struct{}, runtime.GOMAXPROCS(0))
+	// Not blocking: the goroutine that reads it is parked in Go's own epoll.
+	go collect(os.NewFile(uintptr(bell), "eventfd"))
+}
+
+// collect wakes the goroutines whose batches have ended.
+func collect(bell *os.File) {
+	var rings [8]byte
+	for {
+		if _, err := bell.Read(rings[:]); err != nil {
+			panic("ringfile: reading an eventfd: " + err.Error())
+		}
+		for c := C.shim_ended(); c != nil; {
+			one := cgo.Handle(c.owner).Value().(*flight)
+			c = c.next // before the owner may start it again
+			one.ended <- struct{}{}
+		}
+	}
+}
+
+func takeFlight() (*flight, error) {
+	flights.lock.Lock()
+	if last := len(flights.idle) - 1; last >= 0 {
+		one := flights.idle[last]
+		flights.idle = flights.idle[:last]
+		flights.lock.Unlock()
+		return one, nil
+	}
+	flights.lock.Unlock()
+	one := &flight{ended: make(chan struct{}, 1)}
+	handle := cgo.NewHandle(one)
+	if one.c = C.shim_flight_new(C.uintptr_t(handle)); one.c == nil {
+		handle.Delete()
+		return nil, &Error{Errno: syscall.ENOMEM, Text: "no memory for a batch"}
+	}
+	return one, nil
+}
+
+func (one *flight) put() {
+	flights.lock.Lock()
+	flights.idle = append(flights.idle, one)
+	flights.lock.Unlock()
+}
+
+func (one *flight) start(f *File, reads []Read) error {
+	one.requests = one.requests[:0]
+	for at := range reads {
+		request, err := reads[at].request(at)
+		if err != nil {
+			return err
+		}
+		one.requests = append(one.requests, request)
+	}
+	flights.starts <- struct{}{}
+	result := C.shim_start(one.c, f.handle, &one.requests[0], C.size_t(len(reads)))
+	<-flights.starts
+	if result < 0 {
+		return errorOf(int64(result), C.GoString(&one.c.text[0]))
+	}
+	return nil
+}
+
+// results gives each read its own, and returns what ReadBatch does.
+func (one *flight) results(ctx context.Context, reads []Read) error {
+	if int(one.c.count) != len(reads) {
+		return &Error{Errno: syscall.EIO, Text: "the batch has lost results: a defect of the library"}
+	}
+	var first error
+	for at, result := range unsafe.Slice(one.c.results, len(reads)) {
+		read := &reads[at]
+		read.N, read.Err = int(result.result), nil
+		if result.result >= 0 {
+			continue
+		}
+		read.N = 0
+		read.Err = errorOf(int64(result.result), C.GoString(C.ringfile_batch_error(one.c.batch, C.size_t(at))))
+		if first == nil {
+			first = read.Err
+		}
+		if syscall.Errno(-result.result) == syscall.ECANCELED && ctx.Err() != nil {
+			first = ctx.Err()
+		}
+	}
+	return first
+}

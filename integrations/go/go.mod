@@ -1,0 +1,3 @@
+module ringfile
+
+go 1.19

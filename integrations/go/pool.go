@@ -1,0 +1,78 @@
+package ringfile
+
+// #include "shim.h"
+import "C"
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+// Pool is aligned C memory for reads, with a hard limit. Any number of goroutines may use it at once.
+type Pool struct {
+	handle *C.ringfile_pool
+}
+
+// NewPool makes a pool of at most so many bytes. Memory is taken from the system as it is needed.
+func NewPool(capacity int) (*Pool, error) {
+	if capacity <= 0 {
+		return nil, &Error{Errno: syscall.EINVAL, Text: "the pool's capacity must be above 0"}
+	}
+	var how C.ringfile_pool_options
+	how.size = C.size_t(unsafe.Sizeof(how))
+	how.capacity = C.size_t(capacity)
+	pool := new(Pool)
+	if _, err := check(func() int64 { return int64(C.ringfile_pool_create(&how, &pool.handle)) }); err != nil {
+		return nil, err
+	}
+	return pool, nil
+}
+
+// Close closes the pool. Its buffers stay good until each is released.
+func (p *Pool) Close() error {
+	_, err := check(func() int64 { return int64(C.ringfile_pool_free(p.handle)) })
+	return err
+}
+
+// Get returns a buffer of so many bytes, which holds zeros or what this process wrote there before. It never blocks; where
+// the pool is full it fails with ENOMEM.
+func (p *Pool) Get(size int) (*Buffer, error) {
+	if size <= 0 {
+		return nil, &Error{Errno: syscall.EINVAL, Text: "the buffer's size must be above 0"}
+	}
+	buffer := new(Buffer)
+	_, err := check(func() int64 {
+		return int64(C.ringfile_buffer_get(p.handle, C.size_t(size), &buffer.handle))
+	})
+	if err != nil {
+		return nil, err
+	}
+	buffer.data = unsafe.Slice((*byte)(C.ringfile_buffer_data(buffer.handle)), size)
+	return buffer, nil
+}
+
+// Buffer is a piece of a pool's memory. The garbage collector does not see it: call Release.
+type Buffer struct {
+	handle *C.ringfile_buffer
+	data   []byte
+}
+
+// Bytes returns the buffer's memory: nil after Release. The slice, and every slice of it, must not be used after Release,
+// nor while a read into it is under way.
+func (b *Buffer) Bytes() []byte { return b.data }
+
+// Release gives the memory back to the pool: at once, or when the reads into it are over. A second call does nothing.
+func (b *Buffer) Release() {
+	if b.data != nil {
+		b.data = nil
+		C.ringfile_buffer_release(b.handle)
+	}
+}
+
+// part returns the address of a part of the buffer, and false where that is not all inside of it.
+func (b *Buffer) part(start, length int) (unsafe.Pointer, bool) {
+	if b == nil || start < 0 || length <= 0 || start > len(b.data) || length > len(b.data)-start {
+		return nil, false
+	}
+	return unsafe.Pointer(&b.data[start]), true
+}

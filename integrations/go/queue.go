@@ -1,0 +1,94 @@
+package ringfile
+
+// #include "shim.h"
+import "C"
+
+import (
+	"runtime"
+	"syscall"
+	"unsafe"
+)
+
+// Queue keeps reads in flight on one OS thread: the low-level interface, with nothing between the goroutine and the ring.
+// The goroutine that makes it is locked to its OS thread until Close, and alone may use it; Wait blocks that thread.
+type Queue struct {
+	handle   *C.ringfile_queue
+	requests []C.shim_read
+}
+
+// Result is how a read of a queue ended.
+type Result struct {
+	// ID is what was given with the read.
+	ID uint64
+	// Result is the number of bytes read, or a negative errno.
+	Result int64
+}
+
+// Err returns nil, or the read's errno.
+func (r Result) Err() error {
+	if r.Result < 0 {
+		return syscall.Errno(-r.Result)
+	}
+	return nil
+}
+
+// NewQueue makes a queue with room for depth reads; more make it grow.
+func NewQueue(depth int) (*Queue, error) {
+	if depth <= 0 {
+		return nil, &Error{Errno: syscall.EINVAL, Text: "the queue's depth must be above 0"}
+	}
+	runtime.LockOSThread()
+	queue := new(Queue)
+	_, err := check(func() int64 { return int64(C.ringfile_queue_create(C.size_t(depth), &queue.handle)) })
+	if err != nil {
+		runtime.UnlockOSThread()
+		return nil, err
+	}
+	return queue, nil
+}
+
+// Add adds reads of a file; the ID of the first result is firstID, the next firstID+1, and so on. Nothing is begun before
+// Wait. The buffers must not be touched or released until the results were taken. N and Err of the reads are not set. Add
+// returns how many were added: all, or fewer and an error.
+func (q *Queue) Add(f *File, reads []Read, firstID uint64) (int, error) {
+	q.requests = q.requests[:0]
+	for at := range reads {
+		request, err := reads[at].request(at)
+		if err != nil {
+			return 0, err
+		}
+		request.user_data = C.uint64_t(firstID + uint64(at))
+		q.requests = append(q.requests, request)
+	}
+	if len(reads) == 0 {
+		return 0, nil
+	}
+	added := C.shim_queue_read(q.handle, f.handle, &q.requests[0], C.size_t(len(reads)))
+	if int(added) < len(reads) {
+		return int(added), &Error{Errno: syscall.EBADF, Text: C.GoString(C.ringfile_last_error())}
+	}
+	return len(reads), nil
+}
+
+// Wait begins what was added, waits until atLeast reads have ended, or all, and takes up to len(results) results. It
+// returns how many. It blocks the OS thread.
+func (q *Queue) Wait(results []Result, atLeast int) (int, error) {
+	if len(results) == 0 || atLeast < 0 {
+		return 0, &Error{Errno: syscall.EINVAL, Text: "there is no room for results, or atLeast is negative"}
+	}
+	taken := C.ringfile_queue_wait(q.handle, (*C.ringfile_result)(unsafe.Pointer(&results[0])),
+		C.size_t(len(results)), C.size_t(atLeast), -1)
+	if taken < 0 {
+		return 0, errorOf(int64(taken), C.GoString(C.ringfile_last_error()))
+	}
+	return int(taken), nil
+}
+
+// Close cancels what the disk has not begun, waits for the rest, and unlocks the goroutine from its OS thread.
+func (q *Queue) Close() error {
+	_, err := check(func() int64 { return int64(C.ringfile_queue_free(q.handle)) })
+	if err == nil {
+		runtime.UnlockOSThread()
+	}
+	return err
+}

@@ -1,0 +1,40 @@
+/* What Go calls in C: as few calls as a batch needs, and none from C back to Go. */
+#ifndef SHIM_H
+#define SHIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ringfile.h"
+
+/* A read that is to be added to a batch or a queue. `data` is the address of C memory: a number, so that Go need not look
+ * whether it is its own. */
+typedef struct shim_read {
+    uintptr_t data;
+    size_t length;
+    uint64_t offset;
+    uint64_t user_data;
+} shim_read;
+
+/* A batch, and what is known of its last run. */
+typedef struct shim_flight {
+    ringfile_batch *batch;
+    uintptr_t owner; /* Go's */
+    struct shim_flight *next;
+    const ringfile_result *results;
+    int64_t count;
+    char text[256]; /* what went wrong where a start failed */
+} shim_flight;
+
+/* The eventfd(2) that is readable when a flight has ended; a negative errno where none can be had. Once for a process. */
+int shim_bell(void);
+/* NULL with errno and `text` where a batch can't be made. */
+shim_flight *shim_flight_new(uintptr_t owner);
+/* Adds reads and starts them. 0 or a negative errno with the flight's text; then nothing was begun. */
+int shim_start(shim_flight *flight, const ringfile_file *file, const shim_read *reads, size_t count);
+/* Takes all flights that have ended, linked by `next`. One thread at a time. */
+shim_flight *shim_ended(void);
+/* Adds reads to a queue: how many were added, fewer where one could not be (ringfile_last_error). */
+size_t shim_queue_read(ringfile_queue *queue, const ringfile_file *file, const shim_read *reads, size_t count);
+
+#endif
