@@ -1,0 +1,111 @@
+//! Reads for `instructions.sh`, which counts what one costs: a cached file, one thread, no clock and no checks between.
+
+use std::error::Error;
+use std::io::Write;
+
+use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, Queue, Route, block_on, spawn, thread_metrics};
+
+const PAGE: usize = 4096;
+const PAGES: u64 = 4096;
+
+/// Offsets of pages: xorshift64.
+struct Offsets(u64);
+
+impl Offsets {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % PAGES * PAGE as u64
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [how, depth, count, path] = arguments.as_slice() else {
+        return Err("usage: instructions async|batch|queue DEPTH COUNT FILE".into());
+    };
+    let (depth, count): (usize, usize) = (depth.parse()?, count.parse()?);
+    if std::fs::metadata(path).map_or(true, |metadata| metadata.len() != PAGES * PAGE as u64) {
+        std::fs::write(path, vec![7; PAGES as usize * PAGE])?;
+    }
+    std::fs::read(path)?;
+    let file = OpenOptions::new().read(true).route(Route::Ring).open(path)?;
+    let pool = Pool::new(64 << 20);
+    match how.as_str() {
+        "async" => in_tasks(&file, &pool, depth, count)?,
+        "batch" => in_batches(&file, &pool, depth, count)?,
+        "queue" => in_a_queue(&file, &pool, depth, count)?,
+        other => return Err(format!("{other} is none of async, batch and queue").into()),
+    }
+    let counts = thread_metrics();
+    writeln!(std::io::stderr(), "{} reads, {} of them fixed", counts.ops, counts.fixed_ops)?;
+    if counts.fixed_ops < count as u64 / depth as u64 * depth as u64 {
+        return Err("not every read was a fixed one through the ring".into());
+    }
+    Ok(())
+}
+
+/// A task for each read in flight.
+fn in_tasks(file: &File, pool: &Pool, depth: usize, count: usize) -> Result<(), Box<dyn Error>> {
+    block_on(async {
+        let tasks: Vec<_> = (0..depth)
+            .map(|task| {
+                let (file, pool) = (file.clone(), pool.clone());
+                spawn(async move {
+                    let mut buffer = pool.get(PAGE)?;
+                    let mut offsets = Offsets(task as u64 + 1);
+                    for _ in 0..count / depth {
+                        buffer = file.read_at(buffer, offsets.next()).await?;
+                    }
+                    std::io::Result::Ok(())
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await??;
+        }
+        Ok(())
+    })
+}
+
+/// One blocking batch after the other.
+fn in_batches(file: &File, pool: &Pool, depth: usize, count: usize) -> Result<(), Box<dyn Error>> {
+    let mut offsets = Offsets(1);
+    let mut buffers = Vec::with_capacity(depth);
+    for _ in 0..depth {
+        buffers.push(AnyBuffer::from(pool.get(PAGE)?));
+    }
+    for _ in 0..count / depth {
+        let mut batch = Batch::with_capacity(depth).in_flight(depth);
+        for buffer in buffers.drain(..) {
+            batch.read(file, buffer, offsets.next());
+        }
+        for done in batch.run() {
+            done.result?;
+            buffers.extend(done.buffer);
+        }
+    }
+    Ok(())
+}
+
+/// A queue that is kept full.
+fn in_a_queue(file: &File, pool: &Pool, depth: usize, count: usize) -> Result<(), Box<dyn Error>> {
+    let mut offsets = Offsets(1);
+    let mut queue = Queue::with_capacity(depth);
+    for _ in 0..depth {
+        queue.read(file, pool.get(PAGE)?, offsets.next(), 0);
+    }
+    let mut ended = 0;
+    while ended < count {
+        queue.wait(1, None);
+        while let Some((_, done)) = queue.take() {
+            done.result?;
+            ended += 1;
+            if let Some(buffer) = done.buffer {
+                queue.read(file, buffer, offsets.next(), 0);
+            }
+        }
+    }
+    Ok(())
+}
