@@ -408,8 +408,8 @@ int ringfile_async_read_is_done(const struct ringfile_async_read *read);
 // Until that returns, the memory is the library's.
 //
 // A read that has not started never does, and one that waits for a pipe or a socket is cancelled; a read that a disk
-// has begun runs to its end. To give up many reads, cancel all of them, the last first, before waiting for any: the last
-// start last.
+// has begun runs to its end. To give up many reads, cancel all of them, the last first, before waiting for any: the
+// last start last.
 //
 // Any thread. Does not block.
 int ringfile_async_read_cancel(const struct ringfile_async_read *read);

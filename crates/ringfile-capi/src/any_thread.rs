@@ -36,7 +36,7 @@ const MOST_IN_FLIGHT: usize = 128;
 
 static WINDOW: Window = Window { inner: Mutex::new(Reads { in_flight: 0, waiting: VecDeque::new() }) };
 
-/// Starts reads in the order they come, at most [`MOST_IN_FLIGHT`] at once. A read that a thread waits for starts at once.
+/// Starts reads in the order they come, at most [`MOST_IN_FLIGHT`] at a time. One that a thread waits for starts now.
 struct Window {
     inner: Mutex<Reads>,
 }
@@ -169,7 +169,7 @@ impl Under {
         Self { state: Mutex::new(State::Running(read)), process: std::process::id(), alarm: Arc::default() }
     }
 
-    /// Locks the state, which no thread holds for long. In a forked child a thread that is not there may hold it for ever.
+    /// Locks the state, which no thread holds for long; in a forked child, one that is not there may hold it for ever.
     fn lock(&self) -> Result<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(state) => Ok(state),
@@ -273,8 +273,8 @@ pub extern "C" fn ringfile_async_read_is_done(read: *const ringfile_async_read) 
 /// Until that returns, the memory is the library's.
 ///
 /// A read that has not started never does, and one that waits for a pipe or a socket is cancelled; a read that a disk
-/// has begun runs to its end. To give up many reads, cancel all of them, the last first, before waiting for any: the last
-/// start last.
+/// has begun runs to its end. To give up many reads, cancel all of them, the last first, before waiting for any: the
+/// last start last.
 ///
 /// Any thread. Does not block.
 #[unsafe(no_mangle)]

@@ -1,5 +1,5 @@
-// MultiRead, ReadAsync, Poll and AbortIO together on one thread, as later releases of RocksDB test them, and what AbortIO
-// saves. Each test runs through the ring, through the workers and through the page cache.
+// MultiRead, ReadAsync, Poll and AbortIO together on one thread, as later releases of RocksDB test them, and what
+// AbortIO saves. Each test runs through the ring, through the workers and through the page cache.
 //
 //   async_reads FOLDER
 //

@@ -69,8 +69,8 @@ void AsyncRead::Poll(const std::vector<void*>& handles) {
 }
 
 void AsyncRead::Abort(const std::vector<void*>& handles) {
-    // All before any is waited for, and the last first: a read that has not started is dropped before an earlier one ends
-    // and makes room for it.
+    // All before any is waited for, and the last first: a read that has not started is dropped before an earlier one
+    // ends and makes room for it.
     for (auto handle = handles.rbegin(); handle != handles.rend(); ++handle) {
         auto* read = static_cast<AsyncRead*>(*handle);
         if (read != nullptr && read->read_ != nullptr) {
