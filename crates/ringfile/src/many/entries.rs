@@ -70,6 +70,8 @@ pub(super) struct Entries {
     /// To be started, or started once more.
     to_start: VecDeque<u32>,
     given_back: Option<u32>,
+    /// Some that have begun must begin again, for the rest of them.
+    pub(super) begins_again: bool,
     /// What has ended, in that order, with generations: some was taken by its token meanwhile.
     ended: VecDeque<(u32, u32)>,
     /// Ended and not taken.
@@ -97,6 +99,7 @@ impl Entries {
             next_generation: first_generation(),
             to_start: VecDeque::with_capacity(operations),
             given_back: None,
+            begins_again: false,
             ended: VecDeque::with_capacity(operations),
             done: 0,
             open: 0,
@@ -253,6 +256,7 @@ impl Source for Entries {
             }
             self.is_over(index);
         }
+        self.begins_again = false;
         None
     }
 
@@ -290,6 +294,7 @@ impl Source for Entries {
             self.is_over(index);
         } else {
             self.to_start.push_back(index);
+            self.begins_again = true;
         }
     }
 

@@ -274,7 +274,9 @@ impl Queue {
             if done > 0 || open == 0 {
                 return Poll::Ready(done);
             }
-            if went_on && self.engine.engine.remote.wake(context.waker(), 1) {
+            // What was taken in since may have to begin again.
+            let all_goes_on = went_on && !self.entries.begins_again;
+            if all_goes_on && self.engine.engine.remote.wake(context.waker(), 1) {
                 return Poll::Pending;
             }
             context.waker().wake_by_ref();
@@ -420,8 +422,9 @@ impl Queue {
     #[inline]
     fn tell(&mut self) {
         let entries = &mut self.entries;
-        // Nothing tells of completions that have to be polled for.
-        self.engine.engine.remote.set_signal(entries.done > 0 || entries.polled > 0);
+        // Nothing tells of completions that have to be polled for, nor of operations that only the next call begins again.
+        let is_ready = entries.done > 0 || entries.polled > 0 || entries.begins_again;
+        self.engine.engine.remote.set_signal(is_ready);
     }
 
     /// How many operations are open, and how many have ended and were not taken.
