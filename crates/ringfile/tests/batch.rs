@@ -442,7 +442,7 @@ fn many_inline_operations_leave_others_their_turn() {
             break results;
         }
     };
-    // By time: 16 µs a turn, and the clock is read after every fourth.
+    // By time: 14 µs a turn, and the clock is read after every fourth.
     assert!((5..=250).contains(&polls), "{polls}");
     assert!(results.iter().all(|done| done.result.is_ok()));
 }

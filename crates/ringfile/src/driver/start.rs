@@ -297,7 +297,7 @@ pub(crate) fn can_link(target: &Target) -> bool {
 
 /// So long a task may go on with operations that end at once, before the thread's other tasks have their turn: with 16 tasks,
 /// none waits for more than about 0.3 ms. To yield costs 0.2 µs.
-const TURN: Duration = Duration::from_micros(16);
+const TURN: Duration = Duration::from_micros(14);
 /// The clock is read for every so many operations only: that costs 25 ns, and the shortest takes 500.
 const LOOK_AT_CLOCK: u32 = 4;
 /// Against an operation this long a yield is little, and other tasks have their turn after each.
