@@ -350,6 +350,12 @@ impl Driver {
         }
     }
 
+    /// Whether nothing is in flight, and no cancellation waits for room.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.waiting.is_empty()
+    }
+
     /// Notes that an operation is over.
     #[inline]
     fn no_longer_in_flight(&mut self, key: Key) {

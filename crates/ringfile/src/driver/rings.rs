@@ -142,7 +142,6 @@ impl Driver {
     /// Not in a parent's ring after a fork, nor in one that may not be entered when nothing is in flight.
     #[inline]
     pub(super) fn can_sleep_in_ring(&self) -> bool {
-        let idle = self.in_flight == 0 && self.waiting.is_empty();
-        self.rings.as_ref().is_some_and(|rings| rings.are_ours() && !(rings.shut && idle))
+        self.rings.as_ref().is_some_and(|rings| rings.are_ours() && !(rings.shut && self.is_idle()))
     }
 }

@@ -282,7 +282,7 @@ fn has_many_tasks() -> bool {
 
 /// Whether this thread's ring has nothing that would wait for the thread.
 fn is_idle() -> bool {
-    with(|driver| driver.in_flight == 0 && driver.waiting.is_empty()) == Some(true)
+    with(|driver| driver.is_idle()) == Some(true)
 }
 
 /// Whether an operation that is linked to the next can be started on this thread: both go to one ring, which can tell

@@ -66,7 +66,7 @@ impl Drop for ThreadRing {
         // Where the thread has gone into a loop meanwhile, that leaves.
         if last && with(|driver| driver.in_loop) == Some(false) {
             let mut deferred = Deferred::default();
-            let is_idle = with(|driver| driver.in_flight == 0 && driver.waiting.is_empty());
+            let is_idle = with(|driver| driver.is_idle());
             if self.keeps_ring && is_idle == Some(true) && !is_ending() {
                 // A file would stay open that others have closed.
                 with(|driver| driver.give_up_files(&mut deferred));
