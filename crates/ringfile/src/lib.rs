@@ -90,6 +90,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("ringfile needs Linux: it is a layer over io_uring, which other systems do not have");
 
+mod aio;
 #[cfg(feature = "config")]
 mod config;
 mod driver;

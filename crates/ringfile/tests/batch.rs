@@ -19,7 +19,7 @@ use support::{Folder, Random, assert_content, content, must_end, skip};
 const PAGE: usize = 4096;
 
 fn workers_are_forced() -> bool {
-    std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers")
+    std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| matches!(backend.as_str(), "workers" | "aio"))
 }
 
 fn direct(path: &std::path::Path) -> File {

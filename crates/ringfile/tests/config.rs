@@ -355,7 +355,7 @@ fn depth_and_block_size_are_those_of_readers() {
 fn buffers_are_registered_or_not() {
     let name = "buffers_are_registered_or_not";
     if is_without_ring() {
-        return skip(name, "it is about the ring, which RINGFILE_BACKEND=workers switches off");
+        return skip(name, "it is about the ring, which RINGFILE_BACKEND switches off");
     }
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));

@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use super::route::{self, Route};
+use super::route::{self, Backend, Route};
 use super::{Target, with, workers};
 use crate::error::Error;
 use crate::event;
@@ -18,7 +18,7 @@ pub(super) enum Refused {
     Forked,
     /// The ring has no such operation: a worker makes the plain call.
     Unsupported,
-    /// There is no ring to be had.
+    /// There is no ring to be had, or no AIO for which the route asks.
     NoRing(Error),
     /// Nothing else will do either.
     Finally(Error),
@@ -30,7 +30,7 @@ impl Refused {
     pub(super) fn or_another_route(self, route: Route) -> Result<(), Error> {
         match self {
             Self::Finally(error) => Err(error),
-            Self::NoRing(error) if route == Route::Ring => Err(error),
+            Self::NoRing(error) if route.insists() => Err(error),
             Self::NoRing(_) | Self::Outside | Self::Forked | Self::Unsupported => Ok(()),
         }
     }
@@ -54,17 +54,29 @@ pub(crate) fn after_fork() -> Error {
         .because("its ring and threads belong to the parent; use exec, or use ringfile only after the fork")
 }
 
-/// Says once what is in the way of a ring.
+/// Says once what is in the way of a ring, unless the environment asked for that.
 #[cold]
 pub(super) fn warn_of_no_ring(error: &Error) {
     static WARNED: AtomicBool = AtomicBool::new(false);
-    if !WARNED.swap(true, Ordering::Relaxed) {
+    if route::backend() == Backend::Any && !WARNED.swap(true, Ordering::Relaxed) {
         let error = error.to_string();
-        event::defer(move || tracing::warn!(%error, "workers carry operations out, as no ring can be had"));
+        event::defer(move || {
+            tracing::warn!(%error, "AIO carries out direct I/O, workers all else, as no ring can be had");
+        });
     }
 }
 
-/// With which errno an I/O thread refused a remote request last, for want of a ring. An errno is all that a remote request's end tells.
+/// Says once what is in the way of AIO, where there is no ring either.
+#[cold]
+pub(super) fn warn_of_no_aio(error: &Error) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !WARNED.swap(true, Ordering::Relaxed) {
+        let error = error.to_string();
+        event::defer(move || tracing::warn!(%error, "workers carry out direct I/O too, as AIO can't be had"));
+    }
+}
+
+/// With which errno an I/O thread refused a remote request last, for want of a ring or of AIO. An errno is all that a remote request's end tells.
 pub(super) static REFUSED_REMOTES: AtomicI32 = AtomicI32::new(0);
 
 /// Why an operation that another thread was to carry out was not begun, where that is what this errno means.
@@ -74,14 +86,60 @@ pub(crate) fn why_refused(target: &Target, errno: i32) -> Option<Error> {
     if errno == libc::EOPNOTSUPP && (workers::are_of_another_process() || inherited()) {
         return Some(after_fork());
     }
-    let refused = target.lanes.route() == Route::Ring && REFUSED_REMOTES.load(Ordering::Relaxed) == errno;
-    refused.then(|| if route::workers_are_forced() { workers_are_forced() } else { set_up_failed(errno) })
+    if REFUSED_REMOTES.load(Ordering::Relaxed) != errno {
+        return None;
+    }
+    match target.lanes.route() {
+        Route::Ring => Some(ring_is_forbidden().unwrap_or_else(|| set_up_failed(errno))),
+        Route::Aio if route::workers_are_forced() => Some(workers_are_forced()),
+        Route::Aio => Some(aio_failed(errno)),
+        Route::Auto | Route::Inline | Route::Workers => None,
+    }
+}
+
+/// Whether the environment forbids rings, in words.
+#[cold]
+pub(super) fn ring_is_forbidden() -> Option<Error> {
+    match route::backend() {
+        Backend::Any => None,
+        Backend::Workers => Some(workers_are_forced()),
+        Backend::Aio => Some(
+            Error::new(io::ErrorKind::Unsupported, "setting up io_uring")
+                .because("RINGFILE_BACKEND=aio forbids it"),
+        ),
+    }
 }
 
 #[cold]
 pub(super) fn workers_are_forced() -> Error {
-    Error::new(io::ErrorKind::Unsupported, "setting up io_uring")
+    Error::new(io::ErrorKind::Unsupported, "setting up io_uring or AIO")
         .because("RINGFILE_BACKEND=workers forbids it")
+}
+
+/// `Route::Aio`, and buffered I/O.
+#[cold]
+pub(crate) fn aio_is_for_direct_io() -> Error {
+    Error::new(io::ErrorKind::InvalidInput, "an operation with Route::Aio").because(
+        "AIO would hold the thread up until a buffered operation is over; open the file with direct(true), or with \
+         another route",
+    )
+}
+
+pub(super) fn aio_failed(errno: i32) -> Error {
+    let why = match errno {
+        libc::EAGAIN => {
+            "fs.aio-max-nr is used up (fs.aio-nr says how far); raise it (sysctl -w fs.aio-max-nr=1048576)"
+        }
+        libc::ENOSYS => "this kernel or a seccomp filter has no AIO",
+        libc::EPERM => "AIO is not allowed here: see the seccomp profile of the container",
+        libc::EINVAL => "AIO of this kernel is older than Linux 4.19",
+        _ => "AIO can't be set up",
+    };
+    let mut error = Error::from_errno(errno, "setting up AIO").because(why);
+    if matches!(errno, libc::ENOSYS | libc::EPERM | libc::EINVAL) {
+        error = error.of_kind(io::ErrorKind::Unsupported);
+    }
+    error
 }
 
 /// The errno of a failed set-up; a kernel that has too little of io_uring is as one that has none.

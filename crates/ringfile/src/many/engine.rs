@@ -306,14 +306,16 @@ impl ThreadEngine {
         }
     }
 
-    /// The descriptor that is readable while this thread's ring may have completions; `None` without a ring.
+    /// Descriptors that are readable while this thread's ring, or AIO, may have completions.
     ///
     /// # Errors
     /// As `eventfd(2)`, or what registering it says.
-    pub(super) fn completion_signal(&mut self) -> std::io::Result<Option<Arc<OwnedFd>>> {
+    pub(super) fn completion_signals(
+        &mut self,
+    ) -> std::io::Result<(Option<Arc<OwnedFd>>, Option<Arc<driver::Shared>>)> {
         match self.ring.guard() {
-            Some(_visit) => driver::completion_signal(),
-            None => Ok(None),
+            Some(_visit) => driver::completion_signals(),
+            None => Ok((None, None)),
         }
     }
 

@@ -411,9 +411,13 @@ impl Queue {
             epoll::add(&set, source, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
         };
         add(self.engine.engine.remote.signal()?)?;
-        // Completions of the ring itself, which this thread must collect.
-        if let Some(ring) = self.engine.completion_signal()? {
+        // Completions of the ring itself, and of AIO, which this thread must collect.
+        let (ring, thread) = self.engine.completion_signals()?;
+        if let Some(ring) = ring {
             add(ring.as_fd())?;
+        }
+        if let Some(thread) = thread.as_ref().and_then(|thread| thread.wakeup()) {
+            add(thread)?;
         }
         Ok(set)
     }
