@@ -26,7 +26,7 @@ impl Driver {
                 }
             }
             Err(Refused::Unsupported) => deferred.remotes.push((remote, None)),
-            Err(Refused::NoRing(error)) if !remote.target.lanes.route().insists() => {
+            Err(Refused::NoRing(error)) if !remote.target.lanes.insists(remote.request.kind) => {
                 warn_of_no_ring(&error);
                 deferred.remotes.push((remote, None));
             }

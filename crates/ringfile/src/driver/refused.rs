@@ -25,12 +25,12 @@ pub(super) enum Refused {
 }
 
 impl Refused {
-    /// The error, where a file on this route has no other way.
+    /// The error, where the operation has no other way: its file's route `insists` on this one.
     #[cold]
-    pub(super) fn or_another_route(self, route: Route) -> Result<(), Error> {
+    pub(super) fn or_another_route(self, insists: bool) -> Result<(), Error> {
         match self {
             Self::Finally(error) => Err(error),
-            Self::NoRing(error) if route.insists() => Err(error),
+            Self::NoRing(error) if insists => Err(error),
             Self::NoRing(_) | Self::Outside | Self::Forked | Self::Unsupported => Ok(()),
         }
     }

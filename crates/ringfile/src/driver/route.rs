@@ -52,16 +52,6 @@ pub enum Route {
     Aio,
 }
 
-impl Route {
-    /// Whether operations fail where what the route names can't be had.
-    pub(crate) fn insists(self) -> bool {
-        match self {
-            Self::Ring | Self::Aio => true,
-            Self::Auto | Self::Inline | Self::Workers => false,
-        }
-    }
-}
-
 /// The route that an operation took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Taken {
@@ -281,6 +271,15 @@ impl Lanes {
         }
     }
 
+    /// Whether such an operation fails where what the route names can't be had.
+    pub(crate) fn insists(&self, kind: Kind) -> bool {
+        match self.route {
+            Route::Ring => true,
+            Route::Aio => kind.moves_data(),
+            Route::Auto | Route::Inline | Route::Workers => false,
+        }
+    }
+
     /// Whether AIO may have an operation that moves data. Not where the file has no non-blocking I/O: `io_submit` would wait
     /// there, as the plain call does.
     pub(crate) fn lets_aio(&self, kind: Kind) -> bool {
@@ -313,7 +312,7 @@ impl Lanes {
 
     /// Which way an operation goes.
     pub(crate) fn choose(&self, target: &Target, request: &Request) -> Choice {
-        if workers_are_forced() && !self.route.insists() {
+        if workers_are_forced() && !self.insists(request.kind) {
             return Choice::Workers;
         }
         match self.route {

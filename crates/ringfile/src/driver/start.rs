@@ -183,7 +183,7 @@ pub(crate) fn start<R: Receiver>(
         }
         match queue(target, request, held, receiver) {
             Ok(place) => return Ok(Started::Queued(place)),
-            Err(refused) => refused.or_another_route(lanes.route())?,
+            Err(refused) => refused.or_another_route(lanes.insists(request.kind))?,
         }
     }
     start_otherwise(target, request, held, receiver)
@@ -231,7 +231,7 @@ fn start_otherwise<R: Receiver>(
     if choice == Choice::Ring && is_here(receiver.is_own()) {
         match queue(target, request, held, receiver) {
             Ok(place) => return Ok(Started::Queued(place)),
-            Err(Refused::NoRing(error)) if !target.lanes.route().insists() => {
+            Err(Refused::NoRing(error)) if !target.lanes.insists(request.kind) => {
                 refused::warn_of_no_ring(&error);
                 event::emit_deferred();
             }
