@@ -20,7 +20,7 @@ use support::filters::deny;
 use support::forms::{READING, WRITING};
 use support::{
     Folder, Random, all, assert_content, byte_at, content, in_child, in_child_with, is_child,
-    is_without_ring, poll_once, record_warnings, skip, wait_for,
+    is_without_ring, poll_once, record_warnings, skip, wait_for, workers_are_forced,
 };
 
 const PAGE: usize = 4096;
@@ -37,11 +37,10 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// Whether `RINGFILE_BACKEND=workers` forbids AIO; says that `test` is skipped where it does.
 fn needs_aio(test: &str) -> bool {
-    let forbidden = std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers");
-    if forbidden {
+    if workers_are_forced() {
         skip(test, "RINGFILE_BACKEND=workers forbids AIO");
     }
-    !forbidden
+    !workers_are_forced()
 }
 
 fn direct(route: Route) -> OpenOptions {
@@ -621,7 +620,7 @@ fn f45_threads_that_end_leave_no_context() {
                 }
             });
             // Nobody waits for them; or another thread does.
-            if thread % 2 == 0 {
+            if thread.is_multiple_of(2) {
                 std::mem::forget(reads);
                 None
             } else {

@@ -50,6 +50,7 @@ pub(crate) struct Aio {
     next: usize,
     fetched: usize,
     wakeup: Wakeup,
+    calls: u64,
     fork_mark: fork::Mark,
     /// The next submission fails so, or takes no more than so many.
     #[cfg(test)]
@@ -148,6 +149,7 @@ impl Aio {
             next: 0,
             fetched: 0,
             wakeup: Wakeup { fd: wakeup, user_data, is_armed: false },
+            calls: 0,
             fork_mark: fork::Mark::current(),
             #[cfg(test)]
             next_submission: None,
@@ -173,6 +175,11 @@ impl Aio {
     #[inline]
     pub(crate) fn silent(&self) -> u32 {
         self.silent
+    }
+
+    /// How often the kernel was called to submit, or for completions.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls
     }
 
     /// Whether there may be one operation more.
@@ -276,6 +283,7 @@ impl Aio {
             Some(Ok(most)) => given.min(most),
             None => given,
         };
+        self.calls += 1;
         // SAFETY: each is the address of a record of ours, which was put there by `push`, whose contract is the one asked for,
         // or names no memory.
         let taken = unsafe { abi::submit(self.context, &self.queued[..given]) }? as usize;
@@ -331,6 +339,7 @@ impl Aio {
     fn fetch(&mut self, at_least: u32, at_most: Option<Duration>) -> io::Result<()> {
         debug_assert!(self.next == self.fetched, "events that were not taken");
         (self.next, self.fetched) = (0, 0);
+        self.calls += 1;
         self.fetched = abi::get_events(self.context, at_least, &mut self.events, at_most)? as usize;
         Ok(())
     }

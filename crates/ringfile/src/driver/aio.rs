@@ -8,14 +8,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::refused::{self, Refused};
+use super::refused::{self, Lack, Refused};
 use super::route::Route;
 use super::slot::{Key, State};
 use super::submit::{self, AIO_WAKEUP};
 use super::target::{FileKind, Target};
 use super::{Deferred, Driver, Request, RingKind, Shared};
 use crate::aio::Aio;
-use crate::error::Error;
 
 /// A context that could not be had is not asked for again at once.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -50,6 +49,12 @@ impl Context {
     #[inline]
     pub(super) fn open(&self) -> u32 {
         self.aio.as_ref().map_or(0, Aio::open)
+    }
+
+    /// How often the kernel was called for them.
+    #[inline]
+    pub(super) fn calls(&self) -> u64 {
+        self.aio.as_ref().map_or(0, Aio::calls)
     }
 
     /// Whether a thread must not sleep in its ring: something is to be submitted or taken, or ends without a signal.
@@ -91,11 +96,11 @@ impl Driver {
     }
 
     #[cold]
-    fn make_aio(&mut self) -> Result<Aio, Error> {
+    fn make_aio(&mut self) -> Result<Aio, Lack> {
         if let Some((when, errno)) = self.context.failed
             && when.elapsed() < TRY_AGAIN_AFTER
         {
-            return Err(refused::aio_failed(errno));
+            return Err(Lack::Aio(errno));
         }
         let operations = self.options.entries.saturating_mul(2).clamp(OPERATIONS, 1 << 14);
         let made = self.shared.eventfd().and_then(|eventfd| Aio::new(operations, eventfd, AIO_WAKEUP));
@@ -103,7 +108,7 @@ impl Driver {
             let errno = error.raw_os_error().unwrap_or(libc::ENOSYS);
             self.context.failed = Some((Instant::now(), errno));
             self.counts.refused_contexts += 1;
-            refused::aio_failed(errno)
+            Lack::Aio(errno)
         })
     }
 
@@ -113,18 +118,18 @@ impl Driver {
         &mut self,
         target: &Target,
         request: &Request,
-        error: Error,
+        lack: Lack,
     ) -> Result<RingKind, Refused> {
         match self.prepare_aio(target, request) {
             Ok(kind) => {
-                refused::warn_of_no_ring(&error);
+                refused::warn_of_no_ring(lack);
                 Ok(kind)
             }
             Err(Refused::NoRing(why)) => {
-                refused::warn_of_no_aio(&why);
-                Err(Refused::NoRing(error))
+                refused::warn_of_no_aio(why);
+                Err(Refused::NoRing(lack))
             }
-            Err(_) => Err(Refused::NoRing(error)),
+            Err(_) => Err(Refused::NoRing(lack)),
         }
     }
 
@@ -221,7 +226,11 @@ impl Driver {
     pub(super) fn signal_ends(&mut self) -> std::io::Result<Arc<Shared>> {
         self.shared.eventfd()?;
         self.context.signals = true;
-        self.shared.ring_wakeup();
+        match self.context.aio {
+            Some(_) => self.shared.ring_wakeup(),
+            // Only others' words were told of by it, which somebody has heard.
+            None => self.shared.reset_wakeup(),
+        }
         Ok(Arc::clone(&self.shared))
     }
 

@@ -213,6 +213,7 @@ impl Driver {
             counts.enters += ring.enters();
             counts.refused_registrations += ring.refused_registrations();
         }
+        counts.aio_calls += self.context.calls();
         counts
     }
 }

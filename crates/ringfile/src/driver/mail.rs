@@ -26,8 +26,8 @@ impl Driver {
                 }
             }
             Err(Refused::Unsupported) => deferred.remotes.push((remote, None)),
-            Err(Refused::NoRing(error)) if !remote.target.lanes.insists(remote.request.kind) => {
-                warn_of_no_ring(&error);
+            Err(Refused::NoRing(lack)) if !remote.target.lanes.insists(remote.request.kind) => {
+                warn_of_no_ring(lack);
                 deferred.remotes.push((remote, None));
             }
             Err(refused) => {

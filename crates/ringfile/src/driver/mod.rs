@@ -40,7 +40,6 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -68,7 +67,7 @@ pub(crate) use start::{
     HandlerOf, LocalHandler, Place, Started, SubmitHint, add_local, can_link, remove_local, start,
 };
 pub(crate) use target::{FileKind, Multiples, Target};
-pub(crate) use thread_ring::ThreadRing;
+pub(crate) use thread_ring::{CompletionSignals, ThreadRing, completion_signals};
 pub(crate) use ticket::{Ticket, disown};
 pub(crate) use wake::{TaskNumber, polled, polling};
 pub(crate) use workers::{set_most as set_worker_threads, withdraw};
@@ -414,22 +413,6 @@ fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, deferred: 
     {
         shared.park(deadline);
     }
-}
-
-/// Descriptors that are readable when this thread may have completions: that of its ring, made when first asked for, where a
-/// ring can be had, and the thread's own, for AIO ([`Shared::wakeup`]). The thread is in its loop, or has a guard.
-///
-/// # Errors
-/// As `eventfd(2)`, or what registering it says.
-pub(crate) fn completion_signals() -> std::io::Result<(Option<Arc<OwnedFd>>, Option<Arc<Shared>>)> {
-    let signals = with(|driver| {
-        if driver.rings.is_none() {
-            driver.rings = driver.make_rings().ok();
-        }
-        let ring = driver.rings.as_mut().map(|rings| rings.main.completion_signal()).transpose()?;
-        Ok((ring, driver.signal_ends()?))
-    });
-    signals.transpose().map(|signals| signals.map_or((None, None), |(ring, thread)| (ring, Some(thread))))
 }
 
 /// The last handle of a file is gone: gets every driver that uses it to give it up.

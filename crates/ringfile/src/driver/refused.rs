@@ -19,7 +19,7 @@ pub(super) enum Refused {
     /// The ring has no such operation: a worker makes the plain call.
     Unsupported,
     /// There is no ring to be had, or no AIO for which the route asks.
-    NoRing(Error),
+    NoRing(Lack),
     /// Nothing else will do either.
     Finally(Error),
 }
@@ -30,7 +30,7 @@ impl Refused {
     pub(super) fn or_another_route(self, insists: bool) -> Result<(), Error> {
         match self {
             Self::Finally(error) => Err(error),
-            Self::NoRing(error) if insists => Err(error),
+            Self::NoRing(lack) if insists => Err(lack.into_error()),
             Self::NoRing(_) | Self::Outside | Self::Forked | Self::Unsupported => Ok(()),
         }
     }
@@ -43,7 +43,44 @@ impl Refused {
             }
             Self::Forked => after_fork(),
             Self::Unsupported => Error::new(io::ErrorKind::Unsupported, "file operation on this ring"),
-            Self::NoRing(error) | Self::Finally(error) => error,
+            Self::NoRing(lack) => lack.into_error(),
+            Self::Finally(error) => error,
+        }
+    }
+}
+
+/// What can't be had, and why. Put into words only for somebody to read: without a ring each operation may begin with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lack {
+    /// What the environment forbids.
+    Forbidden(Backend),
+    /// A ring; the errno.
+    Ring(i32),
+    /// An AIO context; the errno.
+    Aio(i32),
+}
+
+impl Lack {
+    /// Whether the environment forbids rings.
+    pub(super) fn forbidden() -> Option<Self> {
+        match route::backend() {
+            Backend::Any => None,
+            backend @ (Backend::Workers | Backend::Aio) => Some(Self::Forbidden(backend)),
+        }
+    }
+
+    #[cold]
+    pub(super) fn into_error(self) -> Error {
+        let forbidden = |what, why| Error::new(io::ErrorKind::Unsupported, what).because(why);
+        match self {
+            Self::Forbidden(Backend::Aio) => {
+                forbidden("setting up io_uring", "RINGFILE_BACKEND=aio forbids it")
+            }
+            Self::Forbidden(Backend::Any | Backend::Workers) => {
+                forbidden("setting up io_uring or AIO", "RINGFILE_BACKEND=workers forbids it")
+            }
+            Self::Ring(errno) => set_up_failed(errno),
+            Self::Aio(errno) => aio_failed(errno),
         }
     }
 }
@@ -56,10 +93,10 @@ pub(crate) fn after_fork() -> Error {
 
 /// Says once what is in the way of a ring, unless the environment asked for that.
 #[cold]
-pub(super) fn warn_of_no_ring(error: &Error) {
+pub(super) fn warn_of_no_ring(lack: Lack) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if route::backend() == Backend::Any && !WARNED.swap(true, Ordering::Relaxed) {
-        let error = error.to_string();
+        let error = lack.into_error().to_string();
         event::defer(move || {
             tracing::warn!(%error, "AIO carries out direct I/O, workers all else, as no ring can be had");
         });
@@ -68,10 +105,10 @@ pub(super) fn warn_of_no_ring(error: &Error) {
 
 /// Says once what is in the way of AIO, where there is no ring either.
 #[cold]
-pub(super) fn warn_of_no_aio(error: &Error) {
+pub(super) fn warn_of_no_aio(lack: Lack) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.swap(true, Ordering::Relaxed) {
-        let error = error.to_string();
+        let error = lack.into_error().to_string();
         event::defer(move || tracing::warn!(%error, "workers carry out direct I/O too, as AIO can't be had"));
     }
 }
@@ -89,31 +126,13 @@ pub(crate) fn why_refused(target: &Target, errno: i32) -> Option<Error> {
     if REFUSED_REMOTES.load(Ordering::Relaxed) != errno {
         return None;
     }
-    match target.lanes.route() {
-        Route::Ring => Some(ring_is_forbidden().unwrap_or_else(|| set_up_failed(errno))),
-        Route::Aio if route::workers_are_forced() => Some(workers_are_forced()),
-        Route::Aio => Some(aio_failed(errno)),
-        Route::Auto | Route::Inline | Route::Workers => None,
-    }
-}
-
-/// Whether the environment forbids rings, in words.
-#[cold]
-pub(super) fn ring_is_forbidden() -> Option<Error> {
-    match route::backend() {
-        Backend::Any => None,
-        Backend::Workers => Some(workers_are_forced()),
-        Backend::Aio => Some(
-            Error::new(io::ErrorKind::Unsupported, "setting up io_uring")
-                .because("RINGFILE_BACKEND=aio forbids it"),
-        ),
-    }
-}
-
-#[cold]
-pub(super) fn workers_are_forced() -> Error {
-    Error::new(io::ErrorKind::Unsupported, "setting up io_uring or AIO")
-        .because("RINGFILE_BACKEND=workers forbids it")
+    let lack = match target.lanes.route() {
+        Route::Ring => Lack::forbidden().unwrap_or(Lack::Ring(errno)),
+        Route::Aio if route::workers_are_forced() => Lack::Forbidden(Backend::Workers),
+        Route::Aio => Lack::Aio(errno),
+        Route::Auto | Route::Inline | Route::Workers => return None,
+    };
+    Some(lack.into_error())
 }
 
 /// `Route::Aio`, and buffered I/O.
@@ -125,7 +144,7 @@ pub(crate) fn aio_is_for_direct_io() -> Error {
     )
 }
 
-pub(super) fn aio_failed(errno: i32) -> Error {
+fn aio_failed(errno: i32) -> Error {
     let why = match errno {
         libc::EAGAIN => {
             "fs.aio-max-nr is used up (fs.aio-nr says how far); raise it (sysctl -w fs.aio-max-nr=1048576)"

@@ -5,9 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::refused::{self, Refused, set_up_errno, set_up_failed};
+use super::refused::{Lack, Refused, set_up_errno, set_up_failed};
+use super::route::Backend;
 use super::{Driver, Kind, Request, Target, route};
-use crate::error::Error;
 use crate::ring::{Ring, RingOptions};
 
 /// A failed set-up is not tried again at once: on `ENOMEM` a try takes 200 ms.
@@ -117,7 +117,7 @@ impl Driver {
             return Err(Refused::Outside);
         }
         if route::workers_are_forced() {
-            return Err(Refused::NoRing(refused::workers_are_forced()));
+            return Err(Refused::NoRing(Lack::Forbidden(Backend::Workers)));
         }
         if self.shared.is_inherited() {
             return Err(Refused::Forked);
@@ -130,7 +130,7 @@ impl Driver {
         if self.rings.is_none() {
             match self.make_rings() {
                 Ok(rings) => self.rings = Some(rings),
-                Err(error) => return self.prepare_aio_instead(target, request, error),
+                Err(lack) => return self.prepare_aio_instead(target, request, lack),
             }
         }
         self.prepare_ring(target, request.kind)
@@ -149,14 +149,14 @@ impl Driver {
         if rings.take(target, kind) { Ok(ring) } else { Err(Refused::Unsupported) }
     }
 
-    pub(super) fn make_rings(&mut self) -> Result<Rings, Error> {
-        if let Some(error) = refused::ring_is_forbidden() {
-            return Err(error);
+    pub(super) fn make_rings(&mut self) -> Result<Rings, Lack> {
+        if let Some(lack) = Lack::forbidden() {
+            return Err(lack);
         }
         if let Some((when, errno)) = self.failed
             && when.elapsed() < TRY_AGAIN_AFTER
         {
-            return Err(set_up_failed(errno));
+            return Err(Lack::Ring(errno));
         }
         let made = self.shared.eventfd().and_then(|_| Ring::new(&self.options, self.shared.waker()));
         match made {
@@ -167,7 +167,7 @@ impl Driver {
             Err(error) => {
                 let errno = set_up_errno(&error);
                 self.failed = Some((Instant::now(), errno));
-                Err(set_up_failed(errno))
+                Err(Lack::Ring(errno))
             }
         }
     }

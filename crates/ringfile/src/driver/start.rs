@@ -231,8 +231,8 @@ fn start_otherwise<R: Receiver>(
     if choice == Choice::Ring && is_here(receiver.is_own()) {
         match queue(target, request, held, receiver) {
             Ok(place) => return Ok(Started::Queued(place)),
-            Err(Refused::NoRing(error)) if !target.lanes.insists(request.kind) => {
-                refused::warn_of_no_ring(&error);
+            Err(Refused::NoRing(lack)) if !target.lanes.insists(request.kind) => {
+                refused::warn_of_no_ring(lack);
                 event::emit_deferred();
             }
             Err(Refused::Outside) => {}

@@ -65,7 +65,8 @@ impl Driver {
             });
             (key, is_pushed)
         };
-        if !is_pushed && !(ring == RingKind::Aio && may_push && self.push_to_aio(key)) {
+        let is_pushed = is_pushed || ring == RingKind::Aio && may_push && self.push_to_aio(key);
+        if !is_pushed {
             // The queue is full: the next turns hand it over, a slice in each.
             self.waiting.push_back(Waiting::Operation(key));
         }

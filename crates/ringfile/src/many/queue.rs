@@ -3,7 +3,7 @@
 //! What always holds: each operation that was added gives one result, whatever was cancelled.
 
 use std::future::poll_fn;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -412,13 +412,7 @@ impl Queue {
         };
         add(self.engine.engine.remote.signal()?)?;
         // Completions of the ring itself, and of AIO, which this thread must collect.
-        let (ring, thread) = self.engine.completion_signals()?;
-        if let Some(ring) = ring {
-            add(ring.as_fd())?;
-        }
-        if let Some(thread) = thread.as_ref().and_then(|thread| thread.wakeup()) {
-            add(thread)?;
-        }
+        self.engine.completion_signals()?.each().try_for_each(add)?;
         Ok(set)
     }
 
