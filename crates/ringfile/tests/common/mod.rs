@@ -236,6 +236,11 @@ pub fn is_without_ring() -> bool {
     std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| matches!(backend.as_str(), "workers" | "aio"))
 }
 
+/// Whether workers carry out everything, so that nothing is inline.
+pub fn workers_are_forced() -> bool {
+    std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers")
+}
+
 /// Whether a test that is about the ring can be run; says that it is skipped where not.
 pub fn needs_ring(test: &str) -> bool {
     if is_without_ring() {
