@@ -90,6 +90,9 @@ fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
             request.block
         ));
     }
+    if !request.direct && grid.ways.iter().any(|(route, _)| *route == Route::Aio) {
+        return usage("--route aio is for direct I/O: add --direct, or leave out aio");
+    }
     if request.verify && request.block < verify::SMALLEST_BLOCK {
         return usage(format!(
             "--verify needs blocks of at least {} bytes: raise --bs",
