@@ -390,10 +390,8 @@ fn aio_takes_direct_io_alone() {
     let before = counts();
     let mut read = vec![0; 8 * PAGE];
     // SAFETY: memory that is here, as long as its length says.
-    assert_eq!(
-        well(unsafe { ringfile_read(direct, read.as_mut_ptr().cast(), 8 * PAGE, 0) }),
-        8 * PAGE as i64
-    );
+    let len = well(unsafe { ringfile_read(direct, read.as_mut_ptr().cast(), 8 * PAGE, 0) });
+    assert_eq!(len, 8 * PAGE as i64);
     assert_eq!(read, content(8));
     let counts = counts();
     assert!(counts.aio_ops > before.aio_ops && counts.aio_calls > before.aio_calls);

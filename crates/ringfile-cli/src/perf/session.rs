@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::notes;
 use super::plan::{Grid, Step};
-use crate::cli::{Access, Buffers, Cache, IoSize, OutputArgs, TestFileArgs, TimingArgs, WorkArgs};
+use crate::cli::{Access, Buffers, Cache, IoSize, OutputArgs, Route, TestFileArgs, TimingArgs, WorkArgs};
 use crate::engine::fio::{self, Fio};
 use crate::engine::{Bench, Engine, Outcome};
 use crate::error::{Failure, usage};
