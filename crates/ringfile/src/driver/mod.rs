@@ -131,6 +131,8 @@ struct Driver {
     /// How many operations there were when counts were published last.
     published_ops: u64,
     options: RingOptions,
+    /// That of `shared`.
+    id: u64,
     shared: Arc<Shared>,
 }
 
@@ -279,6 +281,7 @@ impl Driver {
             active_tasks: ActiveTasks::default(),
             published_ops: 0,
             options,
+            id: shared.id,
             shared,
         })
     }
@@ -340,7 +343,7 @@ impl Driver {
 
     #[cold]
     fn unregister(&mut self, closed: &ClosedFile) {
-        closed.forget_user(self.shared.id);
+        closed.forget_user(self.id);
         // A forked child's file slots are those of the parent's ring.
         if let Some(rings) = self.rings.as_mut().filter(|rings| rings.are_ours())
             && let Some(slot) = closed.registered
@@ -348,6 +351,12 @@ impl Driver {
         {
             ring.set_file(slot, None);
         }
+    }
+
+    /// Whether nothing is in flight, and no cancellation waits for room.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.waiting.is_empty()
     }
 
     /// Notes that an operation is over.
@@ -423,7 +432,7 @@ pub(crate) fn close(target: &Arc<Target>) {
     target.is_to_close();
     for user in target.users() {
         let own = with(|driver| {
-            (driver.shared.id == user).then(|| {
+            (driver.id == user).then(|| {
                 let closed = driver.files.close(target.number);
                 if let Some(closed) = &closed {
                     driver.unregister(closed);
@@ -446,7 +455,7 @@ pub(crate) fn close(target: &Arc<Target>) {
 fn hold_locks() -> Box<dyn Any> {
     route::prepare_clock();
     let (workers, making) = (workers::hold(), iothreads::hold());
-    let (all, drivers) = shared::hold(with(|driver| driver.shared.id).unwrap_or_default());
+    let (all, drivers) = shared::hold(with(|driver| driver.id).unwrap_or_default());
     Box::new((workers, making, drivers, all, target::numbers(), crate::ring::registry::holder()))
 }
 

@@ -191,14 +191,16 @@ impl Op {
         if !self.request.kind.moves_data() {
             return self.begin_without_data(file);
         }
-        if self.request.want == 0 {
-            self.end_empty(file);
-        } else if self.detour.is_some() {
+        if self.detour.is_some() {
             return self.begin_piece(file);
         }
         match check::fits(file, &self.request, &self.held) {
-            Ok(fits) if fits || self.is_over() => !self.is_over(),
-            Ok(_) => self.begin_piece(file),
+            Ok(_) if self.request.want == 0 => {
+                self.end_empty(file);
+                false
+            }
+            Ok(true) => true,
+            Ok(false) => self.begin_piece(file),
             Err(error) => {
                 self.refuse(error);
                 false

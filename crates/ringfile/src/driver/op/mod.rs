@@ -25,8 +25,8 @@ pub(super) use transfer::Parts;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Read,
-    Write,
     ReadVectored,
+    Write,
     WriteVectored,
     /// `op_flags`: `FSYNC_DATASYNC` or 0.
     Sync,
@@ -48,59 +48,41 @@ pub(crate) enum Kind {
     Stat,
 }
 
+/// What operations have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Family {
+    Read,
+    Write,
+    /// They change or sync an open file, and move no data.
+    Control,
+    /// They name paths, and no open file.
+    Path,
+}
+
 impl Kind {
     #[inline]
-    pub(crate) fn is_read(self) -> bool {
+    fn family(self) -> Family {
         match self {
-            Self::Read | Self::ReadVectored => true,
-            Self::Write
-            | Self::WriteVectored
-            | Self::Sync
-            | Self::SyncRange
-            | Self::Allocate
-            | Self::Truncate
-            | Self::Advise
-            | Self::Open
-            | Self::Rename
-            | Self::Remove
-            | Self::CreateDir
-            | Self::Stat => false,
+            Self::Read | Self::ReadVectored => Family::Read,
+            Self::Write | Self::WriteVectored => Family::Write,
+            Self::Sync | Self::SyncRange | Self::Allocate | Self::Truncate | Self::Advise => Family::Control,
+            Self::Open | Self::Rename | Self::Remove | Self::CreateDir | Self::Stat => Family::Path,
         }
+    }
+
+    #[inline]
+    pub(crate) fn is_read(self) -> bool {
+        self.family() == Family::Read
     }
 
     #[inline]
     pub(crate) fn is_write(self) -> bool {
-        match self {
-            Self::Write | Self::WriteVectored => true,
-            Self::Read
-            | Self::ReadVectored
-            | Self::Sync
-            | Self::SyncRange
-            | Self::Allocate
-            | Self::Truncate
-            | Self::Advise
-            | Self::Open
-            | Self::Rename
-            | Self::Remove
-            | Self::CreateDir
-            | Self::Stat => false,
-        }
+        self.family() == Family::Write
     }
 
     /// Whether it names paths, and no open file.
     pub(crate) fn names_paths(self) -> bool {
-        match self {
-            Self::Open | Self::Rename | Self::Remove | Self::CreateDir | Self::Stat => true,
-            Self::Read
-            | Self::Write
-            | Self::ReadVectored
-            | Self::WriteVectored
-            | Self::Sync
-            | Self::SyncRange
-            | Self::Allocate
-            | Self::Truncate
-            | Self::Advise => false,
-        }
+        self.family() == Family::Path
     }
 
     #[inline]
@@ -197,10 +179,10 @@ pub(crate) struct Ended {
     pub errno: i32,
 }
 
-/// Completes a submission entry that has its descriptor, user data, offset and flags: what comes of the operation from byte
-/// `began` on. `index` is the registered memory that the buffer lies in, where the ring has a fixed form of the operation.
+/// Writes a submission entry: what comes of the operation from byte `began` on. `base` has its descriptor, user data, offset
+/// and flags; `index` is the registered memory that the buffer lies in, where the ring has a fixed form of the operation.
 ///
-/// The entry names memory that `held` or `parts` owns. Whether it is the fixed form.
+/// The entry names memory that `held` or `parts` owns.
 #[inline(always)]
 pub(super) fn fill<'a>(
     request: &Request,
@@ -208,21 +190,21 @@ pub(super) fn fill<'a>(
     began: usize,
     index: Option<u16>,
     parts: impl FnOnce() -> &'a mut Parts,
+    base: Sqe,
     sqe: &mut Sqe,
-) -> bool {
-    match request.kind {
-        Kind::Read | Kind::Write => transfer::fill(request, held, began, index, sqe),
-        Kind::ReadVectored | Kind::WriteVectored => {
-            transfer::fill_vectored(request, held, began, index, parts(), sqe)
+) {
+    if let Kind::Read | Kind::Write = request.kind {
+        // Each field is written once: an entry made on the stack and copied costs a failed store forwarding.
+        *sqe = transfer::entry(request, held, began, index, base);
+        return;
+    }
+    *sqe = base;
+    match request.kind.family() {
+        Family::Read | Family::Write => {
+            transfer::fill_vectored(request, held, began, index, parts(), sqe);
         }
-        Kind::Sync | Kind::SyncRange | Kind::Allocate | Kind::Truncate | Kind::Advise => {
-            control::fill(request, sqe);
-            false
-        }
-        Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => {
-            path::fill(request, held, sqe);
-            false
-        }
+        Family::Control => control::fill(request, sqe),
+        Family::Path => path::fill(request, held, sqe),
     }
 }
 
@@ -235,14 +217,10 @@ fn call(
     began: usize,
     nowait: u32,
 ) -> Result<usize, i32> {
-    match request.kind {
-        Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored => {
-            transfer::call(target, request, held, began, nowait)
-        }
-        Kind::Sync | Kind::SyncRange | Kind::Allocate | Kind::Truncate | Kind::Advise => {
-            control::call(target, request).map(|()| 0)
-        }
-        Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => path::call(request, held),
+    match request.kind.family() {
+        Family::Read | Family::Write => transfer::call(target, request, held, began, nowait),
+        Family::Control => control::call(target, request).map(|()| 0),
+        Family::Path => path::call(request, held),
     }
 }
 
