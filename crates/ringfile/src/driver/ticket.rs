@@ -99,8 +99,7 @@ impl Ticket {
 
     #[cold]
     fn cancel(&self) {
-        let cancelled =
-            with(|driver| (driver.id == self.driver).then(|| driver.cancel(self.key)).flatten());
+        let cancelled = with(|driver| (driver.id == self.driver).then(|| driver.cancel(self.key)).flatten());
         match cancelled.flatten() {
             Some(rest) => drop(rest),
             None => self.drop_from_afar(),
