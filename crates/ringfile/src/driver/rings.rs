@@ -78,8 +78,11 @@ impl Rings {
     /// Whether an operation on `target` can be submitted as things are.
     #[inline]
     fn take(&self, target: &Target, kind: Kind) -> bool {
-        match target.ring_for(kind) {
-            RingKind::Main => kind.moves_data() || self.main.supports(kind.opcode()),
+        if !kind.moves_data() {
+            return self.main.supports(kind.opcode());
+        }
+        match target.ring {
+            RingKind::Main => true,
             RingKind::Polled => self.polled.is_some(),
         }
     }
