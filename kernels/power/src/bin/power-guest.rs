@@ -323,7 +323,9 @@ fn main() -> Outcome {
     }
     for (name, way) in &mut ways {
         println!("alone: {name}");
-        for _ in 0..rounds {
+        // Most rounds of this one report nothing.
+        let times = if *name == ATOMIC.name { 4 } else { 1 };
+        for _ in 0..times * rounds {
             way()?;
         }
     }

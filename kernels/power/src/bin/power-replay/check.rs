@@ -102,6 +102,7 @@ fn check_slot(of: SlotFile, slot: u64, version: u64, there: &[u8]) -> Option<Str
     if let Some(old) = versions.iter().find(|&&there| there < version) {
         return Some(format!("has version {old}, and {version} was durable"));
     }
+    versions.sort_unstable();
     versions.dedup();
     (of.atomic && versions.len() > 1).then(|| format!("was written in part: it has versions {versions:?}"))
 }

@@ -93,13 +93,14 @@ impl Log {
         self.entries.len()
     }
 
-    pub fn writes(&self) -> usize {
-        self.entries.iter().filter(|entry| matches!(entry, Entry::Write { .. })).count()
-    }
-
     /// Which entries are reports.
     pub fn reports(&self) -> Vec<usize> {
         self.places(|entry| matches!(entry, Entry::Report(..)))
+    }
+
+    /// Which entries are writes to the file system.
+    pub fn writes(&self) -> Vec<usize> {
+        self.places(|entry| matches!(entry, Entry::Write { .. }))
     }
 
     /// Which entries are flushes.

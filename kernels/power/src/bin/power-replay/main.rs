@@ -3,8 +3,8 @@
 //!
 //! IMAGE is the file system as it was before the run, LOG what qemu's blklogwrites has written, CONSOLE what the guest printed.
 //! A moment is a place in the log. What a power cut leaves there: everything before the last flush, and of what came later any
-//! part. A third of the moments are right behind a report, where what is missing is missed at once, a third right before a
-//! flush, where most can be missing, and the others anywhere.
+//! part. A quarter of the moments are right behind a report, where what is missing is missed at once, a quarter right before a
+//! flush, where most can be missing, a quarter right behind a write, which may be torn, and the others anywhere.
 
 mod check;
 mod disk;
@@ -45,7 +45,7 @@ fn run(arguments: &[String]) -> Outcome<bool> {
     agrees_with_the_console(&log, Path::new(console))?;
     println!(
         "{filesystem}: {} writes, {} flushes and {} reports were logged",
-        log.writes(),
+        log.writes().len(),
         log.flushes().len(),
         log.reports().len()
     );
@@ -104,12 +104,14 @@ fn moments(log: &Log, cuts: usize, random: &mut Random) -> Outcome<BTreeSet<usiz
     let first = *reports.first().ok_or("nothing was reported")?;
     let behind_reports: Vec<usize> = reports.iter().map(|report| report + 1).collect();
     let before_flushes: Vec<usize> = log.flushes().into_iter().filter(|&flush| flush > first).collect();
+    let behind_writes: Vec<usize> =
+        log.writes().into_iter().filter(|&write| write > first).map(|write| write + 1).collect();
     let anywhere: Vec<usize> = (first + 1..=log.len()).collect();
     if cuts > anywhere.len() {
         return Err(format!("the log has {} moments only", anywhere.len()));
     }
     let mut moments = BTreeSet::new();
-    for from in [&behind_reports, &before_flushes].into_iter().cycle().take(2 * cuts / 3) {
+    for from in [&behind_reports, &before_flushes, &behind_writes].into_iter().cycle().take(cuts / 4 * 3) {
         moments.extend(from.get(random.below(from.len() as u64) as usize));
     }
     while moments.len() < cuts {
