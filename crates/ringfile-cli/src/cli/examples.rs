@@ -82,6 +82,9 @@ Examples:
     ringfile perf buffers --file /data/test.bin --json grid.json
     ringfile perf buffers --resume grid.json
 
+  The baseline of earlier studies, rings without any of the newer flags, and what each flag is worth:
+    ringfile perf buffers --bs 4k --iodepth 16,128 --ring-flags none,coop,defer,sqpoll --by-hand
+
   What 32 parts cost, and where the CPU time goes:
     ringfile perf buffers --bs 128k --iodepth 16 --rounds 5 --profile --report parts.html
 

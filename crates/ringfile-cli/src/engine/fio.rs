@@ -343,6 +343,7 @@ mod tests {
             access: Access::Any,
             amount: None,
             route: Route::Auto,
+            ring_flags: None,
             executor: Executor::Ringfile,
             direct: true,
             warmup: Duration::from_secs(1),

@@ -4,8 +4,9 @@
 //! folder knows how one works.
 
 mod batches;
-mod by_hand;
+pub mod by_hand;
 pub mod fio;
+pub mod hand_loop;
 mod memory;
 mod pread;
 mod queue;
@@ -49,6 +50,8 @@ pub enum Engine {
     Pread,
     /// A ring by hand: submits a batch without waiting, then waits for one completion after the other.
     SubmitOnly,
+    /// A loop over a ring by hand, with any buffers.
+    ByHand,
     /// Two rings by hand for each thread: one for blocking reads of many blocks, one for asynchronous ones.
     TwoRings,
 }
@@ -61,7 +64,7 @@ impl Engine {
                 true
             }
             Engine::Fio | Engine::FioBatch | Engine::FioPsync => false,
-            Engine::Pread | Engine::SubmitOnly | Engine::TwoRings => false,
+            Engine::Pread | Engine::SubmitOnly | Engine::TwoRings | Engine::ByHand => false,
         }
     }
 
@@ -213,6 +216,7 @@ impl Bench<'_> {
             Engine::RingfileTokio => batches::run_in_tokio(job, self, tick),
             Engine::RingfileQueue => queue::run(job, self, tick),
             Engine::Pread => pread::run(job, self, tick),
+            Engine::ByHand => hand_loop::run(job, self, tick).map(|(outcome, _)| outcome),
             Engine::SubmitOnly => by_hand::run(Way::SubmitOnly, job, self, tick),
             Engine::TwoRings => by_hand::run(Way::TwoRings, job, self, tick),
             Engine::Fio | Engine::FioBatch | Engine::FioPsync => match self.fio {

@@ -287,6 +287,7 @@ mod tests {
             direct: false,
             cache: Cache::Warm,
             route: (engine == Engine::Ringfile).then_some(Route::Auto),
+            ring_flags: None,
             executor: (engine == Engine::Ringfile).then_some(Executor::Ringfile),
             block_size_bytes: 4096,
             ops: 1,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::behind::Behind;
 use super::profile::Profile;
 use crate::advice::Advice;
-use crate::cli::{Access, Buffers, Cache, Executor, Route, Rw};
+use crate::cli::{Access, Buffers, Cache, Executor, RingFlags, Route, Rw};
 use crate::engine::{Engine, EnterSizes, Outcome, RouteOps};
 use crate::latency::Latency;
 use crate::machine;
@@ -156,6 +156,9 @@ pub struct Params {
     pub cache: Vec<Cache>,
     /// Ways of ringfile's operations.
     pub route: Vec<Route>,
+    /// Flags of the rings that were asked for; empty where each has its engine's own.
+    #[serde(default)]
+    pub ring_flags: Vec<RingFlags>,
     /// Who ran ringfile's tasks.
     pub executor: Vec<Executor>,
     /// Comparisons that took part.
@@ -262,6 +265,9 @@ pub struct Run {
     pub cache: Cache,
     /// Way of the operations, as asked for (ringfile).
     pub route: Option<Route>,
+    /// Flags of the rings, as asked for (`perf buffers`).
+    #[serde(default)]
+    pub ring_flags: Option<RingFlags>,
     /// Who ran the tasks (ringfile).
     pub executor: Option<Executor>,
     /// Bytes of an operation.
@@ -442,6 +448,8 @@ pub struct Key {
     /// See [`Run`].
     pub route: Option<Route>,
     /// See [`Run`].
+    pub ring_flags: Option<RingFlags>,
+    /// See [`Run`].
     pub executor: Option<Executor>,
     /// See [`Run`].
     pub block_size_bytes: u64,
@@ -464,6 +472,7 @@ impl Run {
             direct: self.direct,
             cache: self.cache,
             route: self.route,
+            ring_flags: self.ring_flags,
             executor: self.executor,
             block_size_bytes: self.block_size_bytes,
         }
@@ -512,6 +521,7 @@ impl Run {
             direct: job.direct,
             cache: label.cache,
             route: label.engine.is_ours().then_some(job.route),
+            ring_flags: job.ring_flags,
             executor: match label.engine {
                 Engine::Ringfile if job.batching.is_none() => Some(job.executor),
                 Engine::RingfileTokio => Some(Executor::Tokio),

@@ -68,6 +68,33 @@ fn every_cell_is_measured_with_all_its_figures() {
 }
 
 #[test]
+fn rings_are_measured_with_the_flags_asked_for_and_by_hand() {
+    if ring_is_forbidden() || ringfile::ring_features().is_err() {
+        skip("rings_are_measured_with_the_flags_asked_for_and_by_hand", "there is no ring here");
+        return;
+    }
+    let arguments = format!("{SHORT} --rw randread --ring-flags none,coop,defer,sqpoll --by-hand");
+    let (results, text) = measure(&arguments, None);
+    assert_eq!(results["params"]["ring_flags"], serde_json::json!(["none", "coop", "defer", "sqpoll"]));
+    for engine in ["ringfile", "by-hand"] {
+        for flags in ["none", "coop", "defer", "sqpoll"] {
+            for buffers in ["normal", "fixed"] {
+                let is =
+                    |run: &&Value| (&run["engine"], &run["ring_flags"]) == (&engine.into(), &flags.into());
+                let mut of = runs(&results).iter().filter(is).filter(|run| run["buffers"] == buffers);
+                let run = of.next().unwrap_or_else(|| panic!("{engine} {flags} {buffers}"));
+                assert_eq!(run["route_ops"]["ring"], run["ops"], "{run}");
+                let fixed = if buffers == "fixed" { run["ops"].as_u64() } else { Some(0) };
+                assert_eq!(run["fixed_ops"].as_u64(), fixed, "{run}");
+            }
+        }
+    }
+    for part in ["by hand, sqpoll", "fixed: ringfile/by hand", "ring flags: none"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
 fn an_existing_file_is_only_read() {
     let folder = disk_folder();
     let path = file_with(&folder, &vec![7; 4 << 20]);

@@ -22,6 +22,7 @@ use super::session::command_line;
 use crate::advice::{self, text};
 use crate::cli::{BuffersArgs, Cache, Executor, OutputArgs};
 use crate::counters;
+use crate::engine::Engine;
 use crate::error::{Failure, usage};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
@@ -214,8 +215,9 @@ fn results(grid: &Grid, test_file: &TestFile, runs: &[Run], interrupted: bool) -
         direct: grid.direct,
         cache: vec![if grid.direct { Cache::Keep } else { Cache::Warm }],
         route: vec![grid.route],
+        ring_flags: grid.ring_flags.iter().flatten().copied().collect(),
         executor: vec![Executor::Ringfile],
-        against: Vec::new(),
+        against: if grid.by_hand { vec![Engine::ByHand] } else { Vec::new() },
         rounds: grid.rounds,
         verify: false,
     };
@@ -263,6 +265,7 @@ fn notes(grid: &Grid, test_file: &TestFile, runs: &[Run]) -> Vec<String> {
          CPU µs, sw (context switches) and calls (system calls) for one operation"
             .into(),
     ];
+    notes.extend(rings(grid));
     notes.extend(test_file.notes.iter().cloned());
     let without: Vec<String> = grid
         .block_sizes
@@ -282,6 +285,22 @@ fn notes(grid: &Grid, test_file: &TestFile, runs: &[Run]) -> Vec<String> {
     notes.extend(super::notes::routes(runs));
     notes.extend(super::notes::registered(runs));
     notes
+}
+
+/// What the rings are that the figures are of, where that was asked for.
+fn rings(grid: &Grid) -> Option<String> {
+    let by_hand = "by hand: a loop over a ring with file and ring registered, and the same buffers";
+    let flags = "ring flags: none (neither COOP_TASKRUN nor DEFER_TASKRUN), coop (COOP_TASKRUN), defer (DEFER_TASKRUN and \
+                 SINGLE_ISSUER), sqpoll (a kernel thread submits, on any core); a ring of the library's has SINGLE_ISSUER and \
+                 NO_SQARRAY always";
+    match (grid.ring_flags != [None], grid.by_hand) {
+        (true, true) => Some(format!("{by_hand}; {flags}")),
+        (true, false) => Some(flags.into()),
+        (false, true) => {
+            Some(format!("{by_hand}, with SINGLE_ISSUER and DEFER_TASKRUN where there are such"))
+        }
+        (false, false) => None,
+    }
 }
 
 fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {

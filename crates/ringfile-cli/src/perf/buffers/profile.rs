@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use super::grid::{Grid, Kind, Step};
 use crate::cli::Buffers;
+use crate::engine::Engine;
 use crate::error::errno_text;
 use crate::report::profile::{HOTTEST, Hot, Profile};
 use crate::report::results::Role;
@@ -85,6 +86,8 @@ pub fn steps(grid: &Grid) -> Vec<Step> {
         let same = |step: &&Step| {
             (step.block, step.depth, step.rw, step.processes) == (block, depth, rw, grid.processes[0])
                 && step.kind.buffers == buffers
+                && step.kind.engine == Engine::Ringfile
+                && step.kind.ring_flags == grid.ring_flags[0]
                 && step.kind.route == grid.route
                 && step.kind.direct == grid.direct
         };
@@ -201,8 +204,15 @@ mod tests {
     use crate::cli::{Cache, Route, Rw};
 
     fn step() -> Step {
-        let kind =
-            Kind { buffers: Buffers::Fixed, parts: 1, direct: true, cache: Cache::Keep, route: Route::Ring };
+        let kind = Kind {
+            engine: Engine::Ringfile,
+            ring_flags: None,
+            buffers: Buffers::Fixed,
+            parts: 1,
+            direct: true,
+            cache: Cache::Keep,
+            route: Route::Ring,
+        };
         Step { processes: 1, rw: Rw::RandRead, block: 4096, depth: 16, kind, role: Role::Measure, round: 1 }
     }
 

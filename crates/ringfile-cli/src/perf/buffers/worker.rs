@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{Access, Buffers, Executor, Route, Rw};
+use crate::cli::{Access, Buffers, Executor, RingFlags, Route, Rw};
 use crate::counters;
-use crate::engine::{self, Bench, Outcome, RouteOps};
+use crate::engine::{self, Bench, Engine, Outcome, RouteOps};
 use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
 use crate::job::{BatchSettings, Job};
@@ -37,6 +37,10 @@ pub struct Order {
     pub parts: usize,
     /// Way of the operations.
     pub route: Route,
+    /// What carries it out.
+    pub engine: Engine,
+    /// Flags of its ring.
+    pub ring_flags: Option<RingFlags>,
     /// O_DIRECT.
     pub direct: bool,
     /// Time before.
@@ -106,7 +110,8 @@ fn pin(core: usize) -> Result<(), Failure> {
 
 fn carry_out(order: &Order, interrupt: &Interrupt) -> Result<Answer, Failure> {
     let bench = Bench { path: &order.path, interrupt, fio: None };
-    let (outcome, latencies) = engine::ringfile::run(&job(order), &bench, &mut || {})?;
+    let run = if order.engine == Engine::ByHand { engine::hand_loop::run } else { engine::ringfile::run };
+    let (outcome, latencies) = run(&job(order), &bench, &mut || {})?;
     let Outcome { ops, errors, duration, usage, enters, fixed_ops, route_ops, failure, .. } = outcome;
     Ok(Answer {
         ops,
@@ -137,6 +142,7 @@ fn job(order: &Order) -> Job {
         access: Access::Any,
         amount: None,
         route: order.route,
+        ring_flags: order.ring_flags,
         executor: Executor::Ringfile,
         direct: order.direct,
         warmup: order.warmup,

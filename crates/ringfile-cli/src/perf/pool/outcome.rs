@@ -68,6 +68,7 @@ fn run(job: &Job, memory: Memory, side: Side, outcome: &Outcome) -> Run {
         direct: memory.is_direct(),
         cache: Cache::Keep,
         route: Some(Route::Auto),
+        ring_flags: None,
         executor: Some(Executor::Ringfile),
         block_size_bytes: job.block,
         ops,
