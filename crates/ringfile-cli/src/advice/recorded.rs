@@ -235,6 +235,7 @@ fn run(job: Job, role: Role, round: u32, iops: f64, cpu_us: f64) -> Run {
         system_percent: None,
         context_switches: None,
         system_calls: None,
+        whole_machine: None,
         cycles: None,
         instructions: None,
         enters: None,

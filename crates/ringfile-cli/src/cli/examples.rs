@@ -91,6 +91,8 @@ Examples:
 Figures:
   IOPS, MiB/s and latencies are medians of the rounds, of all processes together. user and sys are
   CPU time in per cent of one core, kernel workers included; CPU µs is their sum for one operation.
+  Beside it the CPU time of the whole machine, from /proc/stat, and the bytes that memory moved where
+  the machine counts them (perf's uncore_imc_*, resctrl).
   A difference counts as one only where all rounds agree on it and it is larger than what the same
   measurement differs from itself (A/A).
 

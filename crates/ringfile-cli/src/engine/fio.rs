@@ -90,6 +90,7 @@ impl Fio {
             }),
             cpu: finished.cpu,
             usage: None,
+            whole: None,
             enters: None,
             fixed_ops: None,
             route_ops: None,

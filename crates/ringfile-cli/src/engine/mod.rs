@@ -25,6 +25,7 @@ use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::latency::{Latency, Recorder};
 use crate::sys;
+use crate::whole::Whole;
 
 use by_hand::Way;
 
@@ -150,6 +151,8 @@ pub struct Outcome {
     pub cpu: Option<Duration>,
     /// What the process used within the window, where the engine runs in it.
     pub usage: Option<sys::Usage>,
+    /// What the whole machine did within the window, where the engine runs in the process.
+    pub whole: Option<Whole>,
     /// `io_uring_enter` calls, for ringfile.
     pub enters: Option<u64>,
     /// Operations whose every submission was fixed, for ringfile.
@@ -185,6 +188,7 @@ impl Outcome {
             latency: total.summary(),
             cpu: measured.usage.map(|usage| usage.cpu()),
             usage: measured.usage,
+            whole: measured.whole,
             enters: None,
             fixed_ops: None,
             route_ops: None,

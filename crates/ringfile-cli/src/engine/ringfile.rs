@@ -174,6 +174,7 @@ impl Counts {
             latency: self.recorder.summary(),
             cpu: measured.usage.map(|usage| usage.cpu()),
             usage: measured.usage,
+            whole: measured.whole,
             enters: Some(self.enters),
             fixed_ops: Some(self.fixed_ops),
             route_ops: Some(self.routes),

@@ -273,6 +273,7 @@ fn described(engine: &str) -> Option<&'static str> {
         "fio-psync" => "fio's loop of plain calls",
         "pread" => "our own loop of plain calls",
         "two-rings" => "two rings by hand for each thread, as RocksDB has them",
+        "by-hand" => "a loop over a ring by hand, with the same buffers",
         "submit-only" => "a ring by hand: submitted without waiting, then waited for one by one",
         _ => return None,
     })

@@ -5,6 +5,7 @@ use super::results::{Key, Results, Run};
 use super::statistics::{Metric, Spread};
 use super::summary::groups;
 use super::table::{Table, figure, rate};
+use super::whole_machine::WholeMachine;
 use crate::cli::{Buffers, Cache, RingFlags, Route};
 use crate::engine::Engine;
 use crate::values::{self, short_size};
@@ -16,7 +17,7 @@ type Column = (&'static str, fn(&Run) -> Option<f64>);
 pub fn tables(results: &Results) -> Vec<Table> {
     let (grid, choices): (Vec<Vec<&Run>>, Vec<Vec<&Run>>) =
         groups(&results.runs).into_iter().partition(|group| is_of_grid(results, group[0]));
-    let mut tables = vec![grid_table(&grid), comparison_table(&results.runs, &grid)];
+    let mut tables = vec![grid_table(&grid), comparison_table(&results.runs, &grid), machine_table(&grid)];
     if !choices.is_empty() {
         tables.push(choice_table(&grid, &choices));
     }
@@ -50,28 +51,77 @@ fn grid_table(groups: &[Vec<&Run>]) -> Table {
         columns.push(("instr.", |run| for_one(run, run.instructions)));
     }
     let rings = has_rings(groups);
-    let mut table = Table::default().number("proc").text("mode").number("bs").number("depth");
-    if rings {
-        table = table.text("ring");
-    }
-    table = table.text("buffers").end_keys().number("IOPS");
+    let mut table = keys(rings).text("buffers").end_keys().number("IOPS");
     for (title, _) in &columns {
         table = table.number(title);
     }
     for group in groups {
         let run = group[0];
-        let mut cells = vec![
-            run.processes.unwrap_or(1).to_string(),
-            values::name(&run.rw),
-            short_size(run.block_size_bytes),
-            run.iodepth.to_string(),
-        ];
-        cells.extend(rings.then(|| ring_of(run)));
+        let mut cells = labels(&run.key(), rings);
         cells.extend([buffers(run), median(group, |run| Some(run.iops), rate)]);
         cells.extend(columns.iter().map(|&(_, of)| median(group, of, figure)));
         table.row(cells);
     }
     table
+}
+
+/// The whole machine beside the processes, in per cent of a core.
+fn machine_table(groups: &[Vec<&Run>]) -> Table {
+    if !groups.iter().flatten().any(|run| run.whole_machine.is_some()) {
+        return Table::default();
+    }
+    let mut columns: Vec<Column> = vec![
+        ("own%", |run| Some(run.user_percent? + run.system_percent?)),
+        ("user%", |run| whole(run, |whole| whole.user_percent)),
+        ("sys%", |run| whole(run, |whole| whole.system_percent)),
+        ("irq%", |run| whole(run, |whole| whole.interrupts_percent)),
+        ("idle%", |run| whole(run, |whole| whole.idle_percent)),
+        ("stolen%", |run| whole(run, |whole| whole.stolen_percent)),
+        ("irqs", |run| for_one(run, Some(run.whole_machine.as_ref()?.interrupts))),
+    ];
+    if groups.iter().flatten().any(|run| memory_bytes(run).is_some()) {
+        columns.push(("mem MiB/s", |run| memory_bytes(run).map(|bytes| bytes / f64::from(1 << 20))));
+        columns.push(("mem/I/O", |run| memory_bytes(run).map(|bytes| bytes / run.bw_bytes)));
+    }
+    let rings = has_rings(groups);
+    let mut table = keys(rings).text("whole machine").end_keys();
+    for (title, _) in &columns {
+        table = table.number(title);
+    }
+    for group in groups {
+        let mut cells = labels(&group[0].key(), rings);
+        cells.push(buffers(group[0]));
+        cells.extend(columns.iter().map(|&(_, of)| median(group, of, figure)));
+        table.row(cells);
+    }
+    table
+}
+
+fn whole(run: &Run, of: fn(&WholeMachine) -> f64) -> Option<f64> {
+    run.whole_machine.as_ref().map(of)
+}
+
+fn memory_bytes(run: &Run) -> Option<f64> {
+    run.whole_machine.as_ref()?.memory_bw_bytes
+}
+
+/// The columns that name a cell.
+fn keys(rings: bool) -> Table {
+    let table = Table::default().number("proc").text("mode").number("bs").number("depth");
+    if rings { table.text("ring") } else { table }
+}
+
+/// What these columns say of a cell.
+fn labels(cell: &Key, rings: bool) -> Vec<String> {
+    let mut labels = vec![
+        cell.processes.unwrap_or(1).to_string(),
+        values::name(&cell.rw),
+        short_size(cell.block_size_bytes),
+        cell.iodepth.to_string(),
+    ];
+    let ring = || ring(cell.engine, cell.ring_flags).unwrap_or_else(|| "ringfile".into());
+    labels.extend(rings.then(ring));
+    labels
 }
 
 /// Whether rings are compared as well.
@@ -84,10 +134,6 @@ pub fn ring(engine: Engine, flags: Option<RingFlags>) -> Option<String> {
     let by_hand = (!engine.is_ours()).then(|| "by hand".to_string());
     let words: Vec<String> = by_hand.into_iter().chain(flags.as_ref().map(values::name)).collect();
     (!words.is_empty()).then(|| words.join(", "))
-}
-
-fn ring_of(run: &Run) -> String {
-    ring(run.engine, run.ring_flags).unwrap_or_else(|| "ringfile".into())
 }
 
 /// The kind, with the number of parts: `vectored ×8`.
@@ -122,11 +168,7 @@ fn comparison_table(runs: &[Run], groups: &[Vec<&Run>]) -> Table {
             cells.push(cell);
         }
     }
-    let mut table = Table::default().number("proc").text("mode").number("bs").number("depth");
-    if rings {
-        table = table.text("ring");
-    }
-    table = table.text("* outside noise").end_keys().number("IOPS").number("CPU µs");
+    let mut table = keys(rings).text("* outside noise").end_keys().number("IOPS").number("CPU µs");
     for cell in cells {
         let of = |key: Key| groups.iter().find(|group| group[0].key() == key);
         let of_kind = |kind: Buffers| of(Key { buffers: kind, ..cell });
@@ -142,13 +184,7 @@ fn comparison_table(runs: &[Run], groups: &[Vec<&Run>]) -> Table {
                 Some((format!("{}: ringfile/by hand", values::name(&kind)), pair))
             }));
         }
-        let mut labels = vec![
-            cell.processes.unwrap_or(1).to_string(),
-            values::name(&cell.rw),
-            short_size(cell.block_size_bytes),
-            cell.iodepth.to_string(),
-        ];
-        labels.extend(rings.then(|| ring(cell.engine, cell.ring_flags).unwrap_or_else(|| "ringfile".into())));
+        let mut labels = labels(&cell, rings);
         let empty = vec![String::new(); labels.len()];
         for (name, (subject, base)) in compared {
             let ratio = |(metric, noise): &(Metric, Noise)| {

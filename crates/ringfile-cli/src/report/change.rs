@@ -303,6 +303,7 @@ mod tests {
             system_percent: None,
             context_switches: None,
             system_calls: None,
+            whole_machine: None,
             cycles: None,
             instructions: None,
             enters: None,

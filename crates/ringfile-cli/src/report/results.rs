@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::behind::Behind;
 use super::profile::Profile;
+use super::whole_machine::WholeMachine;
 use crate::advice::Advice;
 use crate::cli::{Access, Buffers, Cache, Executor, RingFlags, Route, Rw};
 use crate::engine::{Engine, EnterSizes, Outcome, RouteOps};
@@ -304,6 +305,9 @@ pub struct Run {
     /// System calls that carried operations: `io_uring_enter`, and plain reads and writes (ringfile).
     #[serde(default)]
     pub system_calls: Option<u64>,
+    /// What the whole machine did meanwhile: this and everything else (not for fio and `perf pool`).
+    #[serde(default)]
+    pub whole_machine: Option<WholeMachine>,
     /// CPU cycles, user and kernel (`--counters`).
     #[serde(default)]
     pub cycles: Option<u64>,
@@ -541,6 +545,7 @@ impl Run {
             system_percent: usage.map(|usage| per_cent(usage.system)),
             context_switches: usage.map(|usage| usage.context_switches),
             system_calls: outcome.system_calls(),
+            whole_machine: outcome.whole.as_ref().map(|whole| WholeMachine::of(whole, seconds)),
             cycles: usage.and_then(|usage| usage.cycles),
             instructions: usage.and_then(|usage| usage.instructions),
             enters: outcome.enters,

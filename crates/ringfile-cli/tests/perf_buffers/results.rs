@@ -46,6 +46,13 @@ fn every_cell_is_measured_with_all_its_figures() {
             assert!(number(field) >= 0.0, "{run}");
         }
         assert!(run["context_switches"].is_u64(), "{run}");
+        let whole = &run["whole_machine"];
+        let parts =
+            ["user_percent", "system_percent", "interrupts_percent", "idle_percent", "stolen_percent"];
+        assert!(parts.iter().all(|part| whole[part].as_f64() >= Some(0.0)), "{run}");
+        assert!(whole["interrupts"].is_u64(), "{run}");
+        let counts_memory = whole["memory_bw_bytes"].as_f64().is_some();
+        assert_ne!(counts_memory, text.contains("no memory bandwidth: "), "it is counted, or said why not");
         let latency =
             |field: &str| run["latency_ns"][field].as_u64().unwrap_or_else(|| panic!("{field} in {run}"));
         let order = ["p50", "p90", "p95", "p99", "p999", "p9999", "max"].map(latency);
@@ -62,7 +69,7 @@ fn every_cell_is_measured_with_all_its_figures() {
             }
         }
     }
-    for part in ["|proc|mode", "|way", "vectored ×", "Advice for"] {
+    for part in ["|proc|mode", "|whole machine", "|way", "vectored ×", "Advice for"] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }

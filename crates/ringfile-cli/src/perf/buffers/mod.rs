@@ -35,6 +35,7 @@ use crate::report::results::{Kind, Machine, Params, Results, Run, SCHEMA};
 use crate::terminal;
 use crate::testfile::{DefaultPlace, Intent, TestFile, leftover};
 use crate::values::{self, Bytes};
+use crate::whole::why_no_memory_bandwidth;
 
 /// Carries out the command.
 pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
@@ -264,7 +265,11 @@ fn notes(grid: &Grid, test_file: &TestFile, runs: &[Run]) -> Vec<String> {
         "latencies in µs from hand-in to completion; user and sys: CPU time in per cent of a core, kernel workers included; \
          CPU µs, sw (context switches) and calls (system calls) for one operation"
             .into(),
+        "whole machine: CPU time of all cores in per cent of one, whoever used it: own is that of the processes that measured, irq \
+         that of interrupts, idle with waiting for I/O; irqs: interrupts for one operation"
+            .into(),
     ];
+    notes.extend(why_no_memory_bandwidth().map(|why| format!("no memory bandwidth: {why}")));
     notes.extend(rings(grid));
     notes.extend(test_file.notes.iter().cloned());
     let without: Vec<String> = grid

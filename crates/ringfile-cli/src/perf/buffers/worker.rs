@@ -17,6 +17,7 @@ use crate::interrupt::Interrupt;
 use crate::job::{BatchSettings, Job};
 use crate::latency::Recorder;
 use crate::sys::Usage;
+use crate::whole::Whole;
 
 /// What the process is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -68,6 +69,8 @@ pub struct Answer {
     pub latencies: Recorder,
     /// What was used within the window.
     pub usage: Option<Usage>,
+    /// What the whole machine did within the window.
+    pub whole: Option<Whole>,
     /// `io_uring_enter` calls.
     pub enters: u64,
     /// Operations on registered memory.
@@ -112,13 +115,14 @@ fn carry_out(order: &Order, interrupt: &Interrupt) -> Result<Answer, Failure> {
     let bench = Bench { path: &order.path, interrupt, fio: None };
     let run = if order.engine == Engine::ByHand { engine::hand_loop::run } else { engine::ringfile::run };
     let (outcome, latencies) = run(&job(order), &bench, &mut || {})?;
-    let Outcome { ops, errors, duration, usage, enters, fixed_ops, route_ops, failure, .. } = outcome;
+    let Outcome { ops, errors, duration, usage, whole, enters, fixed_ops, route_ops, failure, .. } = outcome;
     Ok(Answer {
         ops,
         errors,
         duration,
         latencies,
         usage,
+        whole,
         enters: enters.unwrap_or_default(),
         fixed_ops: fixed_ops.unwrap_or_default(),
         refused: ringfile::refused_registration().map(|refused| refused.to_string()),

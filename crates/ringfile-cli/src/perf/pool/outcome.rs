@@ -84,6 +84,7 @@ fn run(job: &Job, memory: Memory, side: Side, outcome: &Outcome) -> Run {
         system_percent: usage.map(|usage| per_cent(usage.system)),
         context_switches: usage.map(|usage| usage.context_switches),
         system_calls: each_is_one.then_some(counts.enters + counts.inline_ops + workers),
+        whole_machine: None,
         cycles: None,
         instructions: None,
         enters: Some(counts.enters),
