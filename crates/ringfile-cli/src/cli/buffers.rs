@@ -82,8 +82,8 @@ pub struct BuffersArgs {
     /// [default: 3]
     #[arg(long, value_name = "N", value_parser = values::count::<MOST_ROUNDS>)]
     pub rounds: Option<u32>,
-    /// Show where CPU time goes for each kind of buffers: the ten most expensive functions in the kernel and in user
-    /// space, and a flame graph in the --report (needs perf)
+    /// Show where CPU time goes for each block size and kind of buffers: the ten most expensive functions in the kernel and in
+    /// user space, those of the kernel that not all buffers have, and flame graphs in the --report (needs perf)
     #[arg(long)]
     pub profile: bool,
     /// Count CPU cycles and instructions for one I/O, where the machine has such counters

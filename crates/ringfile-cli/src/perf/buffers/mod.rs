@@ -319,8 +319,12 @@ fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
         all.push('\n');
     }
     if !results.profile.is_empty() {
-        all += &profiles::table(&results.profile).text_of_width(width);
-        all.push('\n');
+        for table in [profiles::table(&results.profile), profiles::apart(&results.profile)] {
+            if !table.is_empty() {
+                all += &table.text_of_width(width);
+                all.push('\n');
+            }
+        }
     }
     all += &text::block(results, width);
     all.push('\n');

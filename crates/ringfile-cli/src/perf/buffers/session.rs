@@ -102,7 +102,10 @@ impl Session<'_> {
             match self.profile_of(&step, &profiler, core) {
                 Ok(profile) => profiles.push(profile),
                 Err(_) if self.interrupt.asked() => return profiles,
-                Err(why) => left_out(self, format!("{}: {why}", values::name(&step.kind.buffers))),
+                Err(why) => left_out(
+                    self,
+                    format!("{} {}: {why}", values::name(&step.kind.buffers), Bytes(step.block)),
+                ),
             }
         }
         profiles
@@ -115,7 +118,7 @@ impl Session<'_> {
         command.arg(program).arg(processes::WORKER);
         let mut order = self.order(step, 0, core);
         order.duration = order.duration.max(PROFILED);
-        let label = ["profile".to_string(), values::name(&step.kind.buffers)];
+        let label = ["profile".to_string(), values::name(&step.kind.buffers), Bytes(step.block).to_string()];
         let progress = &self.progress;
         processes::run(vec![(command, order)], self.interrupt, &mut || progress.tick(&label))
             .map_err(|failure| failure.to_string())?;
