@@ -119,7 +119,7 @@ pub use memory::{
     RegisteredMemory, StableMemory, WhenFull,
 };
 pub use metrics::{ENTER_BUCKETS, Metrics, metrics, thread_metrics};
-pub use ring::{RegistrationRefused, refused_registration};
+pub use ring::{Completions, RegistrationRefused, refused_registration};
 pub use runtime::{JoinError, JoinHandle, Panic, Runtime, RuntimeBuilder, block_on, spawn};
 
 /// Sets how many threads carry out operations that threads without a ring of their own await: those of other executors.
