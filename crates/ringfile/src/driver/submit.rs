@@ -279,7 +279,7 @@ fn push<'a>(
         fd,
         flags: if registered { FIXED_FILE } else { 0 }
             | if request.linked { LINK } else { 0 }
-            | if moves_data && file.target.waits_in_submission() { ASYNC } else { 0 },
+            | if has_fixed_form && file.target.waits_in_submission() { ASYNC } else { 0 },
         user_data: key.to_user_data(),
         offset: file.target.offset(request.offset),
         // Of those that move data, atomic writes alone lack it, and have nothing to do with the cache.
