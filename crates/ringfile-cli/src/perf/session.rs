@@ -333,6 +333,7 @@ impl<'a> Session<'a> {
             access: access(&self.request, step.cache),
             amount: amount(&self.request, &self.test_file),
             route: step.route,
+            ring_flags: None,
             executor: step.executor,
             direct: self.request.direct,
             // A warm-up would warm the page cache too.
@@ -384,6 +385,7 @@ impl<'a> Session<'a> {
             direct: request.direct,
             cache: grid.cache,
             route: distinct(grid.ways.iter().map(|&(route, _)| route)),
+            ring_flags: Vec::new(),
             executor: grid.executor,
             against: grid
                 .engines

@@ -12,6 +12,7 @@
 mod aio;
 mod cancel;
 mod complete;
+mod copy_time;
 mod deferred;
 mod iothreads;
 mod kept;
@@ -56,16 +57,17 @@ pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
 pub(crate) use kept::{Kept, Lend};
 pub(crate) use leave::leave;
-pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, Request};
+pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, RWF_ATOMIC, Request};
 pub(crate) use refused::{aio_is_for_direct_io, why_refused};
 pub(crate) use remote::{Handler, RemoteOperation, RemoteRequest};
-pub(crate) use route::{Lanes, default_route};
+pub(crate) use route::{FileSystem, Lanes, default_route};
 pub use route::{Route, set_default_route};
 pub(crate) use shared::{Call, Shared};
 pub(crate) use slot::Key;
 pub(crate) use start::{
     HandlerOf, LocalHandler, Place, Started, SubmitHint, add_local, can_link, remove_local, start,
 };
+pub use target::AtomicLimits;
 pub(crate) use target::{FileKind, Multiples, Target};
 pub(crate) use thread_ring::{CompletionSignals, ThreadRing, completion_signals};
 pub(crate) use ticket::{Ticket, disown};

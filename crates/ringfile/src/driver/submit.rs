@@ -39,6 +39,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 pub(super) const SLICE: u32 = 128;
 
 const FIXED_FILE: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
+const ASYNC: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_ASYNC_BIT as u8;
 const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
 impl Driver {
@@ -293,12 +294,14 @@ fn push<'a>(
     if request.linked && ring.space() < 2 {
         return false;
     }
-    let moves_data = request.kind.moves_data();
-    let index = if moves_data { fixed_index(&slot.held, ring) } else { None };
+    let has_fixed_form = request.kind.has_fixed_form();
+    let index = if has_fixed_form { fixed_index(&slot.held, ring) } else { None };
     let (fd, registered) = file.descriptor(slot.ring, ring);
     let began = slot.progress.began(request, &*file.target);
     let Some(sqe) = ring.vacant() else { return false };
-    let flags = if registered { FIXED_FILE } else { 0 } | if request.linked { LINK } else { 0 };
+    let flags = if registered { FIXED_FILE } else { 0 }
+        | if request.linked { LINK } else { 0 }
+        | if has_fixed_form && file.target.waits_in_submission() { ASYNC } else { 0 };
     let base = Sqe { flags, ..base(&file.target, key, request, fd) };
     op::fill(request, &slot.held, began, index, parts, base, sqe);
     slot.fixed &= index.is_some();
@@ -315,7 +318,8 @@ fn base(target: &Target, key: Key, request: &Request, fd: i32) -> Sqe {
         fd,
         user_data: key.to_user_data(),
         offset: target.offset(request.offset),
-        op_flags: request.op_flags | if request.kind.moves_data() { target.cache_flags() } else { 0 },
+        // Of those that move data, atomic writes alone lack it, and have nothing to do with the cache.
+        op_flags: request.op_flags | if request.kind.has_fixed_form() { target.cache_flags() } else { 0 },
         ..Sqe::default()
     }
 }
