@@ -105,7 +105,7 @@ mod runtime;
 
 #[cfg(feature = "config")]
 pub use config::{Buffers, Config};
-pub use driver::{Route, set_default_route};
+pub use driver::{AtomicLimits, Route, set_default_route};
 pub use error::{BufError, BufResult, Error, IntoParts, Result};
 pub use file::{
     Advice, Alignment, AllocateMode, Append, Appender, AppenderMetrics, Control, Durability, File, Io,

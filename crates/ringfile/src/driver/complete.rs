@@ -73,11 +73,11 @@ impl Driver {
             slot.progress.done() == 0 && cqe.result > 0 && cqe.result as usize == slot.request.want;
         if all_at_once && slot.request.kind.moves_data() {
             slot.progress.all_done(slot.request.want);
-            if slot.request.is_sync() {
-                self.settle_sync(key);
-            }
         } else if !self.is_over(key, cqe.result) {
             return;
+        }
+        if self.slots.at(key.slot).request.is_sync() {
+            self.settle_sync(key);
         }
         self.end(key, deferred);
     }
@@ -128,9 +128,6 @@ impl Driver {
         match slot.progress.answered(&slot.request, target, answer, || wanted) {
             Step::Over(errno) => {
                 slot.errno = errno as u16;
-                if slot.request.is_sync() {
-                    slot.errno = target.settle_sync(errno) as u16;
-                }
                 true
             }
             Step::GoOn => {

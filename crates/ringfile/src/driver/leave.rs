@@ -56,7 +56,7 @@ impl Driver {
             // What was withdrawn, or has ended, may be all that waits: nothing would come for it.
             self.submit_waiting();
         }
-        ours && (self.in_flight > 0 || !self.waiting.is_empty())
+        ours && !self.is_idle()
     }
 
     /// Whether all that must be waited for are reads which the thread itself holds open.

@@ -11,6 +11,7 @@
 
 mod cancel;
 mod complete;
+mod copy_time;
 mod deferred;
 mod iothreads;
 mod kept;
@@ -56,21 +57,22 @@ pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
 pub(crate) use kept::{Kept, Lend};
 pub(crate) use leave::leave;
-pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, Request};
+pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, RWF_ATOMIC, Request};
 pub(crate) use refused::why_refused;
 pub(crate) use remote::{Handler, RemoteOperation, RemoteRequest};
-pub(crate) use route::{Lanes, default_route};
+pub(crate) use route::{FileSystem, Lanes, default_route};
 pub use route::{Route, set_default_route};
 pub(crate) use shared::{Call, Shared};
 pub(crate) use slot::Key;
 pub(crate) use start::{
     HandlerOf, LocalHandler, Place, Started, SubmitHint, add_local, can_link, remove_local, start,
 };
+pub use target::AtomicLimits;
 pub(crate) use target::{FileKind, Multiples, Target};
 pub(crate) use thread_ring::ThreadRing;
 pub(crate) use ticket::{Ticket, disown};
 pub(crate) use wake::{TaskNumber, polled, polling};
-pub(crate) use workers::set_most as set_worker_threads;
+pub(crate) use workers::{set_most as set_worker_threads, withdraw};
 
 use refused::{set_up_errno, set_up_failed};
 use remote::Hold;
@@ -131,6 +133,8 @@ struct Driver {
     /// How many operations there were when counts were published last.
     published_ops: u64,
     options: RingOptions,
+    /// That of `shared`.
+    id: u64,
     shared: Arc<Shared>,
 }
 
@@ -279,6 +283,7 @@ impl Driver {
             active_tasks: ActiveTasks::default(),
             published_ops: 0,
             options,
+            id: shared.id,
             shared,
         })
     }
@@ -340,7 +345,7 @@ impl Driver {
 
     #[cold]
     fn unregister(&mut self, closed: &ClosedFile) {
-        closed.forget_user(self.shared.id);
+        closed.forget_user(self.id);
         // A forked child's file slots are those of the parent's ring.
         if let Some(rings) = self.rings.as_mut().filter(|rings| rings.are_ours())
             && let Some(slot) = closed.registered
@@ -348,6 +353,12 @@ impl Driver {
         {
             ring.set_file(slot, None);
         }
+    }
+
+    /// Whether nothing is in flight, and no cancellation waits for room.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.waiting.is_empty()
     }
 
     /// Notes that an operation is over.
@@ -423,7 +434,7 @@ pub(crate) fn close(target: &Arc<Target>) {
     target.is_to_close();
     for user in target.users() {
         let own = with(|driver| {
-            (driver.shared.id == user).then(|| {
+            (driver.id == user).then(|| {
                 let closed = driver.files.close(target.number);
                 if let Some(closed) = &closed {
                     driver.unregister(closed);
@@ -446,7 +457,7 @@ pub(crate) fn close(target: &Arc<Target>) {
 fn hold_locks() -> Box<dyn Any> {
     route::prepare_clock();
     let (workers, making) = (workers::hold(), iothreads::hold());
-    let (all, drivers) = shared::hold(with(|driver| driver.shared.id).unwrap_or_default());
+    let (all, drivers) = shared::hold(with(|driver| driver.id).unwrap_or_default());
     Box::new((workers, making, drivers, all, target::numbers(), crate::ring::registry::holder()))
 }
 

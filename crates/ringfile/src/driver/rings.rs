@@ -78,8 +78,11 @@ impl Rings {
     /// Whether an operation on `target` can be submitted as things are.
     #[inline]
     fn take(&self, target: &Target, kind: Kind) -> bool {
-        match target.ring_for(kind) {
-            RingKind::Main => kind.moves_data() || self.main.supports(kind.opcode()),
+        if !kind.moves_data() {
+            return self.main.supports(kind.opcode());
+        }
+        match target.ring {
+            RingKind::Main => true,
             RingKind::Polled => self.polled.is_some(),
         }
     }
@@ -142,7 +145,6 @@ impl Driver {
     /// Not in a parent's ring after a fork, nor in one that may not be entered when nothing is in flight.
     #[inline]
     pub(super) fn can_sleep_in_ring(&self) -> bool {
-        let idle = self.in_flight == 0 && self.waiting.is_empty();
-        self.rings.as_ref().is_some_and(|rings| rings.are_ours() && !(rings.shut && idle))
+        self.rings.as_ref().is_some_and(|rings| rings.are_ours() && !(rings.shut && self.is_idle()))
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::op::plain::{self, Attempt};
 use super::refused::{self, Refused};
 use super::remote::{Handler, RemoteOperation, RemoteRequest};
-use super::route::{self, Choice, Route, Taken};
+use super::route::{Choice, Limits, Route, Taken};
 use super::wake::{self, Wake};
 use super::{Ended, Key, Kind, Lend, Request, Shared, Target, count, send, with, workers};
 use crate::error::Error;
@@ -182,9 +182,7 @@ pub(crate) fn start<R: Receiver>(
         }
         match queue(target, request, held, receiver) {
             Ok(place) => return Ok(Started::Queued(place)),
-            Err(Refused::Finally(error)) => return Err(error),
-            Err(Refused::NoRing(error)) if lanes.route() == Route::Ring => return Err(error),
-            Err(_) => {}
+            Err(refused) => refused.or_another_route(lanes.route())?,
         }
     }
     start_otherwise(target, request, held, receiver)
@@ -202,8 +200,7 @@ fn queue<R: Receiver>(
     let mut wake = receiver.wake();
     let queued = with(|driver| {
         driver.may_start(target, request.kind, receiver.is_own())?;
-        let wake = std::mem::take(&mut wake);
-        Ok(Place { driver: driver.shared.id, key: driver.queue(target, request, held, wake) })
+        Ok(Place { driver: driver.id, key: driver.queue(target, request, held, &mut wake) })
     });
     event::emit_deferred();
     queued.unwrap_or(Err(Refused::Outside))
@@ -282,7 +279,7 @@ fn has_many_tasks() -> bool {
 
 /// Whether this thread's ring has nothing that would wait for the thread.
 fn is_idle() -> bool {
-    with(|driver| driver.in_flight == 0 && driver.waiting.is_empty()) == Some(true)
+    with(|driver| driver.is_idle()) == Some(true)
 }
 
 /// Whether an operation that is linked to the next can be started on this thread: both go to one ring, which can tell
@@ -394,7 +391,7 @@ fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -
     if choice == Choice::Attempt {
         let attempt = plain::attempt(target, request, held);
         match attempt {
-            Attempt::NotOffered => lane.is_not_offered(target.lanes.in_memory()),
+            Attempt::NotOffered => lane.is_not_offered(target.lanes.file_system()),
             Attempt::Over(ended) if ended.errno != 0 => {}
             _ => lane.is_offered(target.direct().is_some()),
         }
@@ -406,7 +403,7 @@ fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -
     let began = Instant::now();
     let ended = plain::run(target, request, held, || true);
     let took = began.elapsed();
-    lane.note(took, ended.done, route::quick(request.kind, target.direct().is_some()));
+    lane.note(took, Limits::of(request.kind, target.direct().is_some(), ended.done));
     if took >= LONG {
         yield_next();
     }

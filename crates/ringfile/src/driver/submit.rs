@@ -37,6 +37,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 pub(super) const SLICE: u32 = 128;
 
 const FIXED_FILE: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
+const ASYNC: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_ASYNC_BIT as u8;
 const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
 impl Driver {
@@ -48,9 +49,9 @@ impl Driver {
         target: &Arc<Target>,
         request: &Request,
         held: &mut impl Lend,
-        wake: Wake,
+        wake: &mut Wake,
     ) -> Key {
-        let file = self.files.enter(target, self.shared.id);
+        let file = self.files.enter(target, self.id);
         let (key, slot, parts) = self.slots.insert(request, held, target, wake);
         self.in_flight += 1;
         self.on_streams |= file.is_stream;
@@ -269,21 +270,24 @@ fn push<'a>(
     if request.linked && ring.space() < 2 {
         return false;
     }
-    let moves_data = request.kind.moves_data();
-    let index = if moves_data { fixed_index(&slot.held, ring) } else { None };
+    let has_fixed_form = request.kind.has_fixed_form();
+    let index = if has_fixed_form { fixed_index(&slot.held, ring) } else { None };
     let (fd, registered) = file.descriptor(slot.ring, ring);
     let began = slot.progress.began(request, &*file.target);
     let Some(sqe) = ring.vacant() else { return false };
-    // Filled in place: an entry made on the stack and copied costs a failed store forwarding.
-    *sqe = Sqe {
+    let base = Sqe {
         fd,
-        flags: if registered { FIXED_FILE } else { 0 } | if request.linked { LINK } else { 0 },
+        flags: if registered { FIXED_FILE } else { 0 }
+            | if request.linked { LINK } else { 0 }
+            | if moves_data && file.target.waits_in_submission() { ASYNC } else { 0 },
         user_data: key.to_user_data(),
         offset: file.target.offset(request.offset),
-        op_flags: request.op_flags | if moves_data { file.target.cache_flags() } else { 0 },
+        // Of those that move data, atomic writes alone lack it, and have nothing to do with the cache.
+        op_flags: request.op_flags | if has_fixed_form { file.target.cache_flags() } else { 0 },
         ..Sqe::default()
     };
-    slot.fixed &= op::fill(request, &slot.held, began, index, parts, sqe);
+    op::fill(request, &slot.held, began, index, parts, base, sqe);
+    slot.fixed &= index.is_some();
     // SAFETY: the entry was filled above, and names memory of the slot's, see the module.
     slot.position = unsafe { ring.commit() };
     slot.state = State::InFlight;

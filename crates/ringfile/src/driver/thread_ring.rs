@@ -51,7 +51,7 @@ impl ThreadRing {
         };
         with(|driver| {
             // A thread that ends may have got another one since.
-            let is_same = driver.shared.id == shared.id;
+            let is_same = driver.id == shared.id;
             driver.guards += u32::from(is_same);
             is_same
         })
@@ -66,7 +66,7 @@ impl Drop for ThreadRing {
         // Where the thread has gone into a loop meanwhile, that leaves.
         if last && with(|driver| driver.in_loop) == Some(false) {
             let mut deferred = Deferred::default();
-            let is_idle = with(|driver| driver.in_flight == 0 && driver.waiting.is_empty());
+            let is_idle = with(|driver| driver.is_idle());
             if self.keeps_ring && is_idle == Some(true) && !is_ending() {
                 // A file would stay open that others have closed.
                 with(|driver| driver.give_up_files(&mut deferred));

@@ -12,7 +12,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::{File, check, unaligned};
-use crate::driver::{self, Ended, Kept, Kind, Lend, RemoteOperation, Request, Started, SubmitHint, Ticket};
+use crate::driver::{
+    self, Ended, Kept, Kind, Lend, RWF_ATOMIC, RemoteOperation, Request, Started, SubmitHint, Ticket,
+};
 use crate::error::{BufError, BufResult, Error};
 use crate::memory::{Held, IoBuf, IoBufMut};
 
@@ -103,6 +105,12 @@ impl<'a, B: IoBuf> Io<'a, B> {
     pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.len();
         Self { transfer: Transfer::new(file, Kind::Write, buffer.hold(), want, offset), buffer: PhantomData }
+    }
+
+    pub(super) fn write_atomic(file: &'a File, buffer: B, offset: u64) -> Self {
+        let want = buffer.len();
+        let transfer = Transfer::new(file, Kind::WriteAtomic, buffer.hold(), want, offset);
+        Self { transfer, buffer: PhantomData }.with_flags(RWF_ATOMIC)
     }
 
     /// Flags for this write alone: `RWF_…`.
@@ -225,13 +233,14 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
             return if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) };
         }
-        self.poll_otherwise(context)
-    }
-
-    fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Stage::Start = self.stage {
             return self.begin(context);
         }
+        self.poll_otherwise(context)
+    }
+
+    #[cold]
+    fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Stage::Elsewhere(operation) = &mut self.stage else { return self.poll_unaligned(context) };
         let ended = ready!(operation.poll(context, &mut self.held));
         self.stage = Stage::Over(ended);
@@ -348,7 +357,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
     /// that out while this one was in flight.
     #[cold]
     fn falls_back(&mut self, ended: Ended) -> bool {
-        !std::mem::replace(&mut self.fell_back, true) && check::falls_back(&self.file, ended)
+        !std::mem::replace(&mut self.fell_back, true) && check::falls_back(&self.file, &self.request, ended)
     }
 }
 

@@ -21,13 +21,18 @@ pub(super) use progress::{Progress, Rules, Step};
 pub(crate) use transfer::MOST_AT_ONCE;
 pub(super) use transfer::Parts;
 
+/// `include/uapi/linux/fs.h`, Linux 6.11.
+pub(crate) const RWF_ATOMIC: u32 = libc::RWF_ATOMIC.cast_unsigned();
+
 /// What an operation does. In brackets: what of a [`Request`] it uses in a way of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Read,
-    Write,
     ReadVectored,
+    Write,
     WriteVectored,
+    /// All of it or nothing. `op_flags`: [`RWF_ATOMIC`].
+    WriteAtomic,
     /// `op_flags`: `FSYNC_DATASYNC` or 0.
     Sync,
     /// `op_flags`: `SYNC_FILE_RANGE_…`; `want`: the length.
@@ -48,59 +53,41 @@ pub(crate) enum Kind {
     Stat,
 }
 
+/// What operations have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Family {
+    Read,
+    Write,
+    /// They change or sync an open file, and move no data.
+    Control,
+    /// They name paths, and no open file.
+    Path,
+}
+
 impl Kind {
     #[inline]
-    pub(crate) fn is_read(self) -> bool {
+    fn family(self) -> Family {
         match self {
-            Self::Read | Self::ReadVectored => true,
-            Self::Write
-            | Self::WriteVectored
-            | Self::Sync
-            | Self::SyncRange
-            | Self::Allocate
-            | Self::Truncate
-            | Self::Advise
-            | Self::Open
-            | Self::Rename
-            | Self::Remove
-            | Self::CreateDir
-            | Self::Stat => false,
+            Self::Read | Self::ReadVectored => Family::Read,
+            Self::Write | Self::WriteVectored | Self::WriteAtomic => Family::Write,
+            Self::Sync | Self::SyncRange | Self::Allocate | Self::Truncate | Self::Advise => Family::Control,
+            Self::Open | Self::Rename | Self::Remove | Self::CreateDir | Self::Stat => Family::Path,
         }
+    }
+
+    #[inline]
+    pub(crate) fn is_read(self) -> bool {
+        self.family() == Family::Read
     }
 
     #[inline]
     pub(crate) fn is_write(self) -> bool {
-        match self {
-            Self::Write | Self::WriteVectored => true,
-            Self::Read
-            | Self::ReadVectored
-            | Self::Sync
-            | Self::SyncRange
-            | Self::Allocate
-            | Self::Truncate
-            | Self::Advise
-            | Self::Open
-            | Self::Rename
-            | Self::Remove
-            | Self::CreateDir
-            | Self::Stat => false,
-        }
+        self.family() == Family::Write
     }
 
     /// Whether it names paths, and no open file.
     pub(crate) fn names_paths(self) -> bool {
-        match self {
-            Self::Open | Self::Rename | Self::Remove | Self::CreateDir | Self::Stat => true,
-            Self::Read
-            | Self::Write
-            | Self::ReadVectored
-            | Self::WriteVectored
-            | Self::Sync
-            | Self::SyncRange
-            | Self::Allocate
-            | Self::Truncate
-            | Self::Advise => false,
-        }
+        self.family() == Family::Path
     }
 
     #[inline]
@@ -108,11 +95,18 @@ impl Kind {
         self.is_read() || self.is_write()
     }
 
+    /// Whether it has a form for registered memory. Linux 6.18 refuses that of atomic writes with EINVAL
+    /// (`generic_atomic_write_valid`).
+    #[inline]
+    pub(super) fn has_fixed_form(self) -> bool {
+        self.moves_data() && self != Self::WriteAtomic
+    }
+
     /// Which operation of the ring it is, whatever its memory.
     pub(super) fn opcode(self) -> u8 {
         let code = match self {
             Self::Read => op::IORING_OP_READ,
-            Self::Write => op::IORING_OP_WRITE,
+            Self::Write | Self::WriteAtomic => op::IORING_OP_WRITE,
             Self::ReadVectored => op::IORING_OP_READV,
             Self::WriteVectored => op::IORING_OP_WRITEV,
             Self::Sync => op::IORING_OP_FSYNC,
@@ -134,6 +128,7 @@ impl Kind {
         match self {
             Self::Read | Self::ReadVectored => "read",
             Self::Write | Self::WriteVectored => "write",
+            Self::WriteAtomic => "atomic write",
             Self::Sync if op_flags == 0 => "syncing",
             Self::Sync => "syncing the data",
             Self::SyncRange => "syncing a range",
@@ -173,7 +168,7 @@ impl Request {
     pub(crate) fn is_sync(&self) -> bool {
         match self.kind {
             Kind::Sync | Kind::SyncRange => true,
-            Kind::Write | Kind::WriteVectored => self.op_flags & RWF_DSYNC != 0,
+            Kind::Write | Kind::WriteVectored | Kind::WriteAtomic => self.op_flags & RWF_DSYNC != 0,
             Kind::Read
             | Kind::ReadVectored
             | Kind::Allocate
@@ -186,6 +181,12 @@ impl Request {
             | Kind::Stat => false,
         }
     }
+
+    /// Whether it is done at once or not at all.
+    #[inline]
+    pub(crate) fn is_atomic(&self) -> bool {
+        self.kind == Kind::WriteAtomic
+    }
 }
 
 /// How an operation ended.
@@ -197,10 +198,10 @@ pub(crate) struct Ended {
     pub errno: i32,
 }
 
-/// Completes a submission entry that has its descriptor, user data, offset and flags: what comes of the operation from byte
-/// `began` on. `index` is the registered memory that the buffer lies in, where the ring has a fixed form of the operation.
+/// Writes a submission entry: what comes of the operation from byte `began` on. `base` has its descriptor, user data, offset
+/// and flags; `index` is the registered memory that the buffer lies in, where the ring has a fixed form of the operation.
 ///
-/// The entry names memory that `held` or `parts` owns. Whether it is the fixed form.
+/// The entry names memory that `held` or `parts` owns.
 #[inline(always)]
 pub(super) fn fill<'a>(
     request: &Request,
@@ -208,21 +209,21 @@ pub(super) fn fill<'a>(
     began: usize,
     index: Option<u16>,
     parts: impl FnOnce() -> &'a mut Parts,
+    base: Sqe,
     sqe: &mut Sqe,
-) -> bool {
-    match request.kind {
-        Kind::Read | Kind::Write => transfer::fill(request, held, began, index, sqe),
-        Kind::ReadVectored | Kind::WriteVectored => {
-            transfer::fill_vectored(request, held, began, index, parts(), sqe)
+) {
+    if let Kind::Read | Kind::Write = request.kind {
+        // Each field is written once: an entry made on the stack and copied costs a failed store forwarding.
+        *sqe = transfer::entry(request, held, began, index, base);
+        return;
+    }
+    *sqe = base;
+    match request.kind.family() {
+        Family::Read | Family::Write => {
+            transfer::fill_vectored(request, held, began, index, parts(), sqe);
         }
-        Kind::Sync | Kind::SyncRange | Kind::Allocate | Kind::Truncate | Kind::Advise => {
-            control::fill(request, sqe);
-            false
-        }
-        Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => {
-            path::fill(request, held, sqe);
-            false
-        }
+        Family::Control => control::fill(request, sqe),
+        Family::Path => path::fill(request, held, sqe),
     }
 }
 
@@ -235,14 +236,10 @@ fn call(
     began: usize,
     nowait: u32,
 ) -> Result<usize, i32> {
-    match request.kind {
-        Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored => {
-            transfer::call(target, request, held, began, nowait)
-        }
-        Kind::Sync | Kind::SyncRange | Kind::Allocate | Kind::Truncate | Kind::Advise => {
-            control::call(target, request).map(|()| 0)
-        }
-        Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => path::call(request, held),
+    match request.kind.family() {
+        Family::Read | Family::Write => transfer::call(target, request, held, began, nowait),
+        Family::Control => control::call(target, request).map(|()| 0),
+        Family::Path => path::call(request, held),
     }
 }
 
