@@ -168,7 +168,8 @@ fn memory_that_is_lent_is_registered_and_given_back_too() {
             drop(page);
             drop(memory);
             yields(2).await;
-            assert_eq!(pinned_kib(), before);
+            // Before Linux 6.13 up to a second later.
+            assert!(comes_true(|| pinned_kib() == before));
         });
     });
 }
