@@ -258,9 +258,9 @@ impl Lane {
 pub(crate) enum FileSystem {
     /// Its files are memory.
     Memory,
-    /// A program answers. Where that bypasses the page cache (`FOPEN_DIRECT_IO`), Linux before 6.15 waits for its answer to
-    /// a buffered read within `io_uring_enter`: FUSE can be polled, which counts as not having to wait
-    /// (`io_file_supports_nowait`), and its reads are asynchronous with `O_DIRECT` alone.
+    /// A program answers. Where that bypasses the page cache (`FOPEN_DIRECT_IO`), Linux waits for its answer to a buffered
+    /// read within `io_uring_enter` (5.10, 6.1 and 6.12 do, 6.18 does not): FUSE can be polled, which counts as not having
+    /// to wait (`io_file_supports_nowait`), and its reads were asynchronous with `O_DIRECT` alone.
     Fuse,
     Other,
 }

@@ -169,12 +169,12 @@ impl Server {
         self.state.data.lock().unwrap().clone()
     }
 
-    /// Whether two writes to the file are on their way at once, which the kernel allows since 6.2
-    /// (`FOPEN_PARALLEL_DIRECT_WRITES`); says that `test` is skipped where not.
+    /// Whether two buffered writes to the file are on their way at once: with `FOPEN_PARALLEL_DIRECT_WRITES` (Linux 6.2), and,
+    /// through the ring, where the server's answer is not waited for; says that `test` is skipped where not.
     pub fn has_parallel_writes(&self, test: &str) -> bool {
-        let has = self.state.minor.load(Ordering::SeqCst) >= 38;
+        let has = self.state.minor.load(Ordering::SeqCst) >= 42;
         if !has {
-            super::skip(test, "this kernel (before 6.2) sends FUSE writes one after another");
+            super::skip(test, "this kernel (before 6.14) sends FUSE writes to one file one after another");
         }
         has
     }
