@@ -57,7 +57,7 @@ pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
 pub(crate) use kept::{Kept, Lend};
 pub(crate) use leave::leave;
-pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, Request};
+pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, RWF_ATOMIC, Request};
 pub(crate) use refused::why_refused;
 pub(crate) use remote::{Handler, RemoteOperation, RemoteRequest};
 pub(crate) use route::{FileSystem, Lanes, default_route};
@@ -67,11 +67,12 @@ pub(crate) use slot::Key;
 pub(crate) use start::{
     HandlerOf, LocalHandler, Place, Started, SubmitHint, add_local, can_link, remove_local, start,
 };
+pub use target::AtomicLimits;
 pub(crate) use target::{FileKind, Multiples, Target};
 pub(crate) use thread_ring::ThreadRing;
 pub(crate) use ticket::{Ticket, disown};
 pub(crate) use wake::{TaskNumber, polled, polling};
-pub(crate) use workers::set_most as set_worker_threads;
+pub(crate) use workers::{set_most as set_worker_threads, withdraw};
 
 use refused::{set_up_errno, set_up_failed};
 use remote::Hold;

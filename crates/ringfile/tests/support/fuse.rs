@@ -179,6 +179,20 @@ impl Server {
         has
     }
 
+    /// Whether the memory of a direct read that is in flight stays the parent's when the process forks. Older kernels take
+    /// the pages without pinning them (5.10 and 6.1 do, 6.12 does not; open(2) warns of it), so the parent may get a copy of
+    /// the page that the server's answer goes to. Says that `test` is skipped where it does not.
+    pub fn reads_survive_forks(&self, test: &str) -> bool {
+        let survive = self.state.minor.load(Ordering::SeqCst) >= 41;
+        if !survive {
+            super::skip(
+                test,
+                "on this kernel (before 6.12) the answer to a FUSE read may miss a process that forked",
+            );
+        }
+        survive
+    }
+
     /// How many open files were closed for good.
     pub fn closed(&self) -> u64 {
         self.state.closed.load(Ordering::SeqCst)
