@@ -239,6 +239,14 @@ fn the_tables_are_markdown_and_fit_a_terminal() {
 }
 
 #[test]
+fn more_threads_than_cores_show_their_tails() {
+    let many = format!("--numjobs {}", 2 * std::thread::available_parallelism().map_or(1, usize::from));
+    let finished = run(perf_file().args(SHORT.replace("--numjobs 1", &many).split(' '))).ok();
+    let title = finished.stdout.lines().next().unwrap_or_default();
+    assert!(title.contains("|p99.9|p99.99|") && title.contains("max"), "{}", finished.stdout);
+}
+
+#[test]
 fn quiet_prints_tables_alone() {
     let finished = run(perf_file().args(SHORT.split(' ')).arg("--quiet")).ok();
     assert_eq!(finished.stderr, "");

@@ -103,15 +103,14 @@ const ON_TRIAL: u32 = FULL - 64;
 /// The score at which a lane leaves for the ring. A slow call adds how many times slower than quick it was, a quick one
 /// takes one away: a thread that was preempted for a few milliseconds does not show, calls that wait over and over do.
 const FULL: u32 = 512;
-/// One call adds no more than this, unless it stalled ([`Limits`]).
+/// One call adds no more than this, unless it took longer than [`STALL`].
 const MOST_FOR_ONE: u32 = 256;
-/// No scheduler's doing: the call waited. At least this, and so many copies.
+/// No scheduler's doing: the call waited.
 const STALL: Duration = Duration::from_millis(20);
-const STALL_COPIES: u32 = 87_000;
 
 /// How long a lane keeps to the ring: a hundred times what the slow call took, so that trying again costs one per cent,
-/// but at least this, doubled each time that the first call afterwards is slow again.
-const AWAY: Duration = Duration::from_millis(100);
+/// but at least this (100 ms where a copy took 0.23 µs), doubled each time that the first call afterwards is slow again.
+const AWAY: u32 = 435_000;
 const LONGEST_AWAY: Duration = Duration::from_secs(60);
 /// Quick calls after which a lane's past is forgotten.
 const FORGIVEN_AFTER: u32 = 4096;
@@ -121,8 +120,8 @@ const FORGIVEN_AFTER: u32 = 4096;
 pub(crate) struct Limits {
     /// What a call takes at most that does not wait.
     quick: Duration,
-    /// A call this long has waited, whatever else the machine does.
-    stall: Duration,
+    /// How long a lane keeps to the ring at least.
+    away: Duration,
 }
 
 impl Limits {
@@ -140,10 +139,7 @@ impl Limits {
         };
         let copy_nanos = copy.as_nanos() as u64;
         let moved = copy_nanos * FOR_A_COPY * len as u64 / copy_time::BYTES as u64;
-        Self {
-            quick: Duration::from_nanos(copy_nanos * quick + moved),
-            stall: STALL.max(copy * STALL_COPIES),
-        }
+        Self { quick: Duration::from_nanos(copy_nanos * quick + moved), away: copy * AWAY }
     }
 }
 
@@ -225,7 +221,7 @@ impl Lane {
 
     /// Notes how long an inline call took.
     pub(crate) fn note(&self, took: Duration, limits: Limits) {
-        let Limits { quick, stall } = limits;
+        let Limits { quick, away } = limits;
         if took <= quick {
             let score = self.score.load(Ordering::Relaxed);
             if score > 0 {
@@ -240,18 +236,18 @@ impl Lane {
         }
         self.quick.store(0, Ordering::Relaxed);
         let times = (took.as_nanos() / quick.as_nanos().max(1)).min(MOST_FOR_ONE.into()) as u32;
-        let weight = if took >= stall { FULL } else { times };
+        let weight = if took >= STALL { FULL } else { times };
         let score = self.score.load(Ordering::Relaxed).saturating_add(weight);
         self.score.store(score.min(FULL), Ordering::Relaxed);
         if score >= FULL {
-            self.leave(took);
+            self.leave(took, away);
         }
     }
 
     #[cold]
-    fn leave(&self, took: Duration) {
+    fn leave(&self, took: Duration, at_least: Duration) {
         let times = self.times_away.fetch_add(1, Ordering::Relaxed).min(9);
-        let away = AWAY.max(took.saturating_mul(100)).saturating_mul(1 << times).min(LONGEST_AWAY);
+        let away = at_least.max(took.saturating_mul(100)).saturating_mul(1 << times).min(LONGEST_AWAY);
         event::defer(move || {
             tracing::debug!(
                 ?took,
@@ -268,9 +264,9 @@ impl Lane {
 pub(crate) enum FileSystem {
     /// Its files are memory.
     Memory,
-    /// A program answers. Where that bypasses the page cache (`FOPEN_DIRECT_IO`), Linux before 6.15 waits for its answer to
-    /// a buffered read within `io_uring_enter`: FUSE can be polled, which counts as not having to wait
-    /// (`io_file_supports_nowait`), and its reads are asynchronous with `O_DIRECT` alone.
+    /// A program answers. Where that bypasses the page cache (`FOPEN_DIRECT_IO`), Linux waits for its answer to a buffered
+    /// read within `io_uring_enter` (5.10, 6.1 and 6.12 do, 6.18 does not): FUSE can be polled, which counts as not having
+    /// to wait (`io_file_supports_nowait`), and its reads were asynchronous with `O_DIRECT` alone.
     Fuse,
     Other,
 }
@@ -464,7 +460,7 @@ mod tests {
     const COPY: Duration = Duration::from_nanos(230);
     /// Those of a buffered read of 4 KiB.
     const READ: Limits =
-        Limits { quick: Duration::from_nanos(230 * (QUICK + FOR_A_COPY)), stall: Duration::from_millis(20) };
+        Limits { quick: Duration::from_nanos(230 * (QUICK + FOR_A_COPY)), away: Duration::from_millis(100) };
 
     fn timed() -> Lane {
         let lane = Lane::new();
@@ -537,7 +533,7 @@ mod tests {
             for len in [0, 4096, 1 << 20, 1 << 30] {
                 let [here, slower] = [COPY, 10 * COPY].map(|copy| Limits::with(copy, kind, direct, len));
                 assert_eq!(slower.quick, 10 * here.quick, "{kind:?} {direct} {len}");
-                assert!(slower.stall > here.stall);
+                assert_eq!(slower.away, 10 * here.away);
             }
         }
         // Cached reads of an emulated machine, whose copies take 2.3 µs and whose calls on an overlay 30.

@@ -299,9 +299,10 @@ fn push<'a>(
     let (fd, registered) = file.descriptor(slot.ring, ring);
     let began = slot.progress.began(request, &*file.target);
     let Some(sqe) = ring.vacant() else { return false };
+    let waits = has_fixed_form && file.target.waits_in_submission();
     let flags = if registered { FIXED_FILE } else { 0 }
         | if request.linked { LINK } else { 0 }
-        | if has_fixed_form && file.target.waits_in_submission() { ASYNC } else { 0 };
+        | if waits { ASYNC } else { 0 };
     let base = Sqe { flags, ..base(&file.target, key, request, fd) };
     op::fill(request, &slot.held, began, index, parts, base, sqe);
     slot.fixed &= index.is_some();
