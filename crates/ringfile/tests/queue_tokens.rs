@@ -351,3 +351,20 @@ fn vectored_and_other_operations_go_through_batches_and_queues() {
         assert_eq!(pool.metrics().in_use, 0, "{route:?}");
     }
 }
+
+#[test]
+fn f03_a_queue_with_very_many_operations_on_workers_is_dropped_at_once() {
+    must_end("dropping 30,000 reads that no worker has begun", || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let reader = std::fs::File::from(OwnedFd::from(reader));
+        let pipe = OpenOptions::new().read(true).route(Route::Workers).adopt(reader).unwrap();
+        let mut queue = Queue::new();
+        for number in 0..30_000 {
+            queue.read(&pipe, Vec::with_capacity(1), 0, number);
+        }
+        queue.submit();
+        assert_eq!(queue.len(), 30_000);
+        drop(queue);
+        drop(writer);
+    });
+}
