@@ -228,7 +228,8 @@ impl File {
     ///             file.write_atomic_at(page, 0).await?; // the old page or the new one
     ///         }
     ///         _ => {
-    ///             file.write_at(page.clone(), 16384).await?; // a copy first, as a power cut may leave a part
+    ///             // A copy first: a power cut may leave a part.
+    ///             let page = file.write_at(page, 16384).await?;
     ///             file.sync_data().await?;
     ///             file.write_at(page, 0).await?;
     ///         }
