@@ -132,6 +132,11 @@
 // A plain call on a thread of a small pool.
 #define RINGFILE_ROUTE_WORKERS 4
 
+// Linux AIO, for files with RINGFILE_DIRECT: opening others fails with -EINVAL, and operations on those where it is the
+// default. Writes that make the file longer, syncs and the like go other ways. An error where no AIO can be had;
+// RINGFILE_ROUTE_AUTO takes it for direct I/O where no ring can be had.
+#define RINGFILE_ROUTE_AIO 5
+
 // ringfile_open_options.durability, for ringfile_write_durable: the cheaper of the two, found by the first such writes.
 #define RINGFILE_DURABILITY_AUTO 0
 
@@ -271,8 +276,14 @@ typedef struct ringfile_counts {
     uint64_t refused_registrations;
     // Operations that were plain calls on the thread itself.
     uint64_t inline_ops;
-    // Operations that a worker carried out. What is neither these nor inline went through a ring.
+    // Operations that a worker carried out.
     uint64_t worker_ops;
+    // Operations that Linux AIO carried out. What is neither these, nor a worker's, nor inline went through a ring.
+    uint64_t aio_ops;
+    // Calls of io_submit and io_getevents.
+    uint64_t aio_calls;
+    // Times that AIO was refused (fs.aio-max-nr used up, a seccomp filter); workers carry out direct I/O then.
+    uint64_t refused_contexts;
 } ringfile_counts;
 
 // One read of ringfile_read_many.
