@@ -1,7 +1,7 @@
 //! What the kernel is asked directly: CPU time, page cache residency, facts about files.
 //!
 //! The `unsafe` here is for calls that no wrapper has yet, in `sys/ring.rs` for the doctor's rings; the crate's other is in
-//! `engine/by_hand.rs`.
+//! `engine/by_hand.rs` and `engine/hand_loop.rs`.
 
 pub mod ring;
 
@@ -18,6 +18,24 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::counters;
+
+/// Makes a context of Linux AIO, and submits nothing to it.
+///
+/// # Errors
+/// As `io_setup(2)` and `io_submit(2)`.
+pub fn try_aio() -> io::Result<()> {
+    let check = |answer: libc::c_long| if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    let mut context: libc::c_ulong = 0;
+    // SAFETY: the kernel writes one number of this type.
+    check(unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut context) })?;
+    // SAFETY: an empty list, which the kernel does not read.
+    let submitted = check(unsafe {
+        libc::syscall(libc::SYS_io_submit, context, 0 as libc::c_long, std::ptr::null::<*const u8>())
+    });
+    // SAFETY: no memory is passed, and nothing uses the context any more.
+    check(unsafe { libc::syscall(libc::SYS_io_destroy, context) })?;
+    submitted
+}
 
 /// What a process has used of the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -153,8 +153,9 @@ pub struct FileArgs {
     #[arg(long, value_name = "LIST", value_parser = values::whole_buffers)]
     pub buffers: Option<List<Buffers>>,
     /// Which way ringfile's operations go: auto (found out for each file), ring (io_uring), inline (a plain
-    /// call on the same thread), workers (a plain call on another thread) [default: ring with both kinds of
-    /// buffers, since they differ there alone, and auto beside it; with --buffers auto; with --direct ring]
+    /// call on the same thread), workers (a plain call on another thread), aio (Linux AIO, with --direct)
+    /// [default: ring with both kinds of buffers, since they differ there alone, and auto beside it; with
+    /// --buffers auto; with --direct ring]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Route>)]
     pub route: Option<List<Route>>,
     /// Who runs ringfile's tasks: ringfile (its own threads), tokio (a current-thread runtime for each job)
@@ -393,6 +394,8 @@ pub enum Route {
     Inline,
     /// A plain call on another thread.
     Workers,
+    /// Linux AIO, for direct I/O.
+    Aio,
 }
 
 impl From<Route> for ringfile::Route {
@@ -402,6 +405,37 @@ impl From<Route> for ringfile::Route {
             Route::Ring => ringfile::Route::Ring,
             Route::Inline => ringfile::Route::Inline,
             Route::Workers => ringfile::Route::Workers,
+            Route::Aio => ringfile::Route::Aio,
+        }
+    }
+}
+
+/// Set-up flags of the rings that are measured: when the kernel finishes operations, and who submits them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RingFlags {
+    /// None of the others: the thread is interrupted for each completion.
+    None,
+    /// COOP_TASKRUN: completions wait until the thread enters the kernel.
+    Coop,
+    /// DEFER_TASKRUN with SINGLE_ISSUER: completions wait until the thread asks for them.
+    Defer,
+    /// SQPOLL: a thread of the kernel's submits.
+    Sqpoll,
+}
+
+impl RingFlags {
+    /// After so long without work the kernel's thread sleeps.
+    pub const SQPOLL_IDLE: Duration = Duration::from_secs(1);
+
+    /// The flags among these features of a ring.
+    pub fn among(features: &[String]) -> RingFlags {
+        let has = |name: &str| features.iter().any(|feature| feature == name);
+        match (has("sqpoll"), has("defer_taskrun"), has("coop_taskrun")) {
+            (true, _, _) => RingFlags::Sqpoll,
+            (false, true, _) => RingFlags::Defer,
+            (false, false, true) => RingFlags::Coop,
+            (false, false, false) => RingFlags::None,
         }
     }
 }

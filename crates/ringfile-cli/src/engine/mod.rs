@@ -4,8 +4,9 @@
 //! folder knows how one works.
 
 mod batches;
-mod by_hand;
+pub mod by_hand;
 pub mod fio;
+pub mod hand_loop;
 mod memory;
 mod pread;
 mod queue;
@@ -24,6 +25,7 @@ use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::latency::{Latency, Recorder};
 use crate::sys;
+use crate::whole::Whole;
 
 use by_hand::Way;
 
@@ -49,6 +51,8 @@ pub enum Engine {
     Pread,
     /// A ring by hand: submits a batch without waiting, then waits for one completion after the other.
     SubmitOnly,
+    /// A loop over a ring by hand, with any buffers.
+    ByHand,
     /// Two rings by hand for each thread: one for blocking reads of many blocks, one for asynchronous ones.
     TwoRings,
 }
@@ -61,7 +65,7 @@ impl Engine {
                 true
             }
             Engine::Fio | Engine::FioBatch | Engine::FioPsync => false,
-            Engine::Pread | Engine::SubmitOnly | Engine::TwoRings => false,
+            Engine::Pread | Engine::SubmitOnly | Engine::TwoRings | Engine::ByHand => false,
         }
     }
 
@@ -93,7 +97,7 @@ impl Engine {
 ///
 /// Counted by the library between the same two moments as the run's own operations: after the warm-up's last one
 /// has ended and before the first that counts, and after the last that counts. At both nothing is in flight, so the
-/// three add up to the run's operations, failed ones included.
+/// four add up to the run's operations, failed ones included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteOps {
     /// Through io_uring, on whatever thread.
@@ -102,13 +106,30 @@ pub struct RouteOps {
     pub inline: u64,
     /// By a plain call on a worker.
     pub workers: u64,
+    /// By Linux AIO, on whatever thread.
+    #[serde(default)]
+    pub aio: u64,
 }
 
 impl RouteOps {
     /// What the library counted on the threads it was counted on.
     pub fn of(counted: &::ringfile::Metrics) -> RouteOps {
-        let (inline, workers) = (counted.inline_ops, counted.worker_ops);
-        RouteOps { ring: counted.ops.saturating_sub(inline + workers), inline, workers }
+        let (inline, workers, aio) = (counted.inline_ops, counted.worker_ops, counted.aio_ops);
+        RouteOps { ring: counted.ops.saturating_sub(inline + workers + aio), inline, workers, aio }
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.ring + self.inline + self.workers + self.aio
+    }
+}
+
+impl std::ops::AddAssign for RouteOps {
+    fn add_assign(&mut self, more: RouteOps) {
+        self.ring += more.ring;
+        self.inline += more.inline;
+        self.workers += more.workers;
+        self.aio += more.aio;
     }
 }
 
@@ -147,7 +168,9 @@ pub struct Outcome {
     pub cpu: Option<Duration>,
     /// What the process used within the window, where the engine runs in it.
     pub usage: Option<sys::Usage>,
-    /// `io_uring_enter` calls, for ringfile.
+    /// What the whole machine did within the window, where the engine runs in the process.
+    pub whole: Option<Whole>,
+    /// Calls of `io_uring_enter`, and of what AIO takes in its place, for ringfile.
     pub enters: Option<u64>,
     /// Operations whose every submission was fixed, for ringfile.
     pub fixed_ops: Option<u64>,
@@ -182,6 +205,7 @@ impl Outcome {
             latency: total.summary(),
             cpu: measured.usage.map(|usage| usage.cpu()),
             usage: measured.usage,
+            whole: measured.whole,
             enters: None,
             fixed_ops: None,
             route_ops: None,
@@ -213,6 +237,7 @@ impl Bench<'_> {
             Engine::RingfileTokio => batches::run_in_tokio(job, self, tick),
             Engine::RingfileQueue => queue::run(job, self, tick),
             Engine::Pread => pread::run(job, self, tick),
+            Engine::ByHand => hand_loop::run(job, self, tick).map(|(outcome, _)| outcome),
             Engine::SubmitOnly => by_hand::run(Way::SubmitOnly, job, self, tick),
             Engine::TwoRings => by_hand::run(Way::TwoRings, job, self, tick),
             Engine::Fio | Engine::FioBatch | Engine::FioPsync => match self.fio {

@@ -1,4 +1,4 @@
-//! Which way an operation goes: the ring, an inline call, or a worker.
+//! Which way an operation goes: the ring (or AIO in its place), an inline call, or a worker.
 //!
 //! A file's own first operations tell, for reads and writes apart: they carry `RWF_NOWAIT`. Where the kernel takes that
 //! (`EAGAIN` counts), the ring does such operations without its workers. Where it has none (`EOPNOTSUPP`), the ring would
@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::copy_time;
 use super::op::{Kind, Request};
 use super::target::{FileKind, Target};
 use crate::event;
@@ -45,6 +46,11 @@ pub enum Route {
     Inline,
     /// A plain call on a thread of a small pool.
     Workers,
+    /// Linux AIO, for files opened for direct I/O; reads and writes of others fail. Writes that make the file longer go to
+    /// workers, since AIO would hold the thread up until they are over; syncs and the like go to the ring, or to workers.
+    /// Where no AIO can be had, operations fail with an error that says why. `Auto` takes AIO for direct I/O where no ring
+    /// can be had.
+    Aio,
 }
 
 /// The route that an operation took.
@@ -57,6 +63,7 @@ pub(crate) enum Taken {
 /// What to do with an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Choice {
+    /// The ring, or AIO where there is none, or where the route says so.
     Ring,
     /// A call that must not wait; if it would, the ring.
     Attempt,
@@ -75,15 +82,19 @@ const MEMORY: u8 = 2;
 /// It has none, and what its calls take has to be seen.
 const TIMED: u8 = 3;
 
-/// A call this quick is a memory copy, with a copy's time (2 GB/s) added: cached reads took 0.9 to 2 µs on every file system,
-/// and the cheapest hand-over to a kernel thread 7. With 20 µs, reads that a quick FUSE server answered in 18 stayed
-/// inline, where the ring has three of them in the time of one.
-const QUICK: Duration = Duration::from_micros(8);
-/// For buffered writes: where the cache lies in large pieces (folios), marking a page dirty took 28 µs of pure work on
+/// Limits on time are in copies of 4 KiB ([`copy_time`]), which took 0.23 µs where they were found.
+///
+/// A call this quick is a memory copy, with a copy's time ([`FOR_A_COPY`]) added. Cached reads took 4 to 9 copies on every
+/// file system, and the cheapest hand-over to a kernel thread 30. With a limit of 87, reads that a quick FUSE server
+/// answered in 78 stayed inline, where the ring has three of them in the time of one.
+const QUICK: u64 = 35;
+/// For buffered writes: where the cache lies in large pieces (folios), marking a page dirty took 122 copies of pure work on
 /// ext4, which the ring's workers do no faster. What a write waits for, a read or the disk's throttling, takes longer.
-const QUICK_WRITE: Duration = Duration::from_micros(100);
+const QUICK_WRITE: u64 = 435;
 /// For direct I/O: less than any drive takes that has a queue worth keeping filled, and more than zram does.
-const QUICK_DIRECT: Duration = Duration::from_micros(5);
+const QUICK_DIRECT: u64 = 22;
+/// What is added for each 4 KiB that are moved: memory may be cold (2 GB/s where a copy took 0.23 µs).
+const FOR_A_COPY: u64 = 9;
 
 /// Where a lane's score begins, and begins again: a file that waits 1 ms each time leaves with the second call, one that
 /// waits 70 µs within 10. One such call tells nothing: the first touch of a pool's memory may have the kernel clear a huge
@@ -98,18 +109,37 @@ const MOST_FOR_ONE: u32 = 256;
 const STALL: Duration = Duration::from_millis(20);
 
 /// How long a lane keeps to the ring: a hundred times what the slow call took, so that trying again costs one per cent,
-/// but at least this, doubled each time that the first call afterwards is slow again.
-const AWAY: Duration = Duration::from_millis(100);
+/// but at least this (100 ms where a copy took 0.23 µs), doubled each time that the first call afterwards is slow again.
+const AWAY: u32 = 435_000;
 const LONGEST_AWAY: Duration = Duration::from_secs(60);
 /// Quick calls after which a lane's past is forgotten.
 const FORGIVEN_AFTER: u32 = 4096;
 
-/// What a call takes at most that does not wait, without its copying.
-pub(crate) fn quick(kind: Kind, direct: bool) -> Duration {
-    match (direct, kind.is_write()) {
-        (true, _) => QUICK_DIRECT,
-        (false, true) => QUICK_WRITE,
-        (false, false) => QUICK,
+/// What inline calls of a kind are measured by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limits {
+    /// What a call takes at most that does not wait.
+    quick: Duration,
+    /// How long a lane keeps to the ring at least.
+    away: Duration,
+}
+
+impl Limits {
+    /// For a call that moved `len` bytes on this machine.
+    pub(crate) fn of(kind: Kind, direct: bool, len: usize) -> Self {
+        Self::with(copy_time::get(), kind, direct, len)
+    }
+
+    /// As [`of`](Self::of), where a copy takes this long.
+    fn with(copy: Duration, kind: Kind, direct: bool, len: usize) -> Self {
+        let quick = match (direct, kind.is_write()) {
+            (true, _) => QUICK_DIRECT,
+            (false, true) => QUICK_WRITE,
+            (false, false) => QUICK,
+        };
+        let copy_nanos = copy.as_nanos() as u64;
+        let moved = copy_nanos * FOR_A_COPY * len as u64 / copy_time::BYTES as u64;
+        Self { quick: Duration::from_nanos(copy_nanos * quick + moved), away: copy * AWAY }
     }
 }
 
@@ -162,8 +192,12 @@ impl Lane {
     }
 
     /// Notes that the kernel has no non-blocking I/O here.
-    pub(crate) fn is_not_offered(&self, in_memory: bool) {
-        self.state.store(if in_memory { MEMORY } else { TIMED }, Ordering::Relaxed);
+    pub(crate) fn is_not_offered(&self, file_system: FileSystem) {
+        let state = match file_system {
+            FileSystem::Memory => MEMORY,
+            FileSystem::Fuse | FileSystem::Other => TIMED,
+        };
+        self.state.store(state, Ordering::Relaxed);
     }
 
     /// Whether inline calls must be timed.
@@ -185,9 +219,9 @@ impl Lane {
         false
     }
 
-    /// Notes how long an inline call of `len` bytes took that takes `quick` where it does not wait.
-    pub(crate) fn note(&self, took: Duration, len: usize, quick: Duration) {
-        let quick = quick + Duration::from_nanos(len as u64 / 2);
+    /// Notes how long an inline call took.
+    pub(crate) fn note(&self, took: Duration, limits: Limits) {
+        let Limits { quick, away } = limits;
         if took <= quick {
             let score = self.score.load(Ordering::Relaxed);
             if score > 0 {
@@ -206,14 +240,14 @@ impl Lane {
         let score = self.score.load(Ordering::Relaxed).saturating_add(weight);
         self.score.store(score.min(FULL), Ordering::Relaxed);
         if score >= FULL {
-            self.leave(took);
+            self.leave(took, away);
         }
     }
 
     #[cold]
-    fn leave(&self, took: Duration) {
+    fn leave(&self, took: Duration, at_least: Duration) {
         let times = self.times_away.fetch_add(1, Ordering::Relaxed).min(9);
-        let away = AWAY.max(took.saturating_mul(100)).saturating_mul(1 << times).min(LONGEST_AWAY);
+        let away = at_least.max(took.saturating_mul(100)).saturating_mul(1 << times).min(LONGEST_AWAY);
         event::defer(move || {
             tracing::debug!(
                 ?took,
@@ -225,17 +259,29 @@ impl Lane {
     }
 }
 
+/// What of a file's file system its routes depend on, besides what its first operations show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FileSystem {
+    /// Its files are memory.
+    Memory,
+    /// A program answers. Where that bypasses the page cache (`FOPEN_DIRECT_IO`), Linux waits for its answer to a buffered
+    /// read within `io_uring_enter` (5.10, 6.1 and 6.12 do, 6.18 does not): FUSE can be polled, which counts as not having
+    /// to wait (`io_file_supports_nowait`), and its reads were asynchronous with `O_DIRECT` alone.
+    Fuse,
+    Other,
+}
+
 /// The lanes of a file, and what its user wants.
 pub(crate) struct Lanes {
     route: Route,
-    in_memory: bool,
+    file_system: FileSystem,
     read: Lane,
     write: Lane,
 }
 
 impl Lanes {
-    pub(crate) fn new(route: Route, in_memory: bool) -> Self {
-        Self { route, in_memory, read: Lane::new(), write: Lane::new() }
+    pub(crate) fn new(route: Route, file_system: FileSystem) -> Self {
+        Self { route, file_system, read: Lane::new(), write: Lane::new() }
     }
 
     pub(crate) fn route(&self) -> Route {
@@ -246,8 +292,8 @@ impl Lanes {
         if kind.is_read() { &self.read } else { &self.write }
     }
 
-    pub(crate) fn in_memory(&self) -> bool {
-        self.in_memory
+    pub(crate) fn file_system(&self) -> FileSystem {
+        self.file_system
     }
 
     pub(crate) fn reset(&self) {
@@ -260,8 +306,27 @@ impl Lanes {
     pub(crate) fn goes_to_ring(&self, kind: Kind) -> bool {
         match self.route {
             Route::Auto => self.lane(kind).state.load(Ordering::Relaxed) == QUEUED || !kind.moves_data(),
+            Route::Ring | Route::Aio => true,
+            Route::Inline | Route::Workers => false,
+        }
+    }
+
+    /// Whether such an operation fails where what the route names can't be had.
+    pub(crate) fn insists(&self, kind: Kind) -> bool {
+        match self.route {
             Route::Ring => true,
-            _ => false,
+            Route::Aio => kind.moves_data(),
+            Route::Auto | Route::Inline | Route::Workers => false,
+        }
+    }
+
+    /// Whether AIO may have an operation that moves data. Not where the file has no non-blocking I/O: `io_submit` would wait
+    /// there, as the plain call does.
+    pub(crate) fn lets_aio(&self, kind: Kind) -> bool {
+        match self.route {
+            Route::Aio => true,
+            Route::Auto => matches!(self.lane(kind).state.load(Ordering::Relaxed), UNKNOWN | QUEUED),
+            Route::Ring | Route::Inline | Route::Workers => false,
         }
     }
 
@@ -287,11 +352,11 @@ impl Lanes {
 
     /// Which way an operation goes.
     pub(crate) fn choose(&self, target: &Target, request: &Request) -> Choice {
-        if workers_are_forced() && self.route != Route::Ring {
+        if workers_are_forced() && !self.insists(request.kind) {
             return Choice::Workers;
         }
         match self.route {
-            Route::Ring => return Choice::Ring,
+            Route::Ring | Route::Aio => return Choice::Ring,
             Route::Inline => return Choice::Inline,
             Route::Workers => return Choice::Workers,
             Route::Auto => {}
@@ -302,7 +367,7 @@ impl Lanes {
             return Choice::Ring;
         }
         // Flags for a write alone have it wait until it is durable.
-        if (request.op_flags != 0 || target.cache_flags() != 0) && !self.in_memory {
+        if (request.op_flags != 0 || target.cache_flags() != 0) && self.file_system != FileSystem::Memory {
             return Choice::Ring;
         }
         // What an attempt has appended before it would have to wait would be appended again.
@@ -323,27 +388,52 @@ impl Lanes {
     }
 }
 
-/// Whether `RINGFILE_BACKEND=workers` is set. Read once.
+/// What the process may use, as `RINGFILE_BACKEND` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Backend {
+    /// What there is.
+    Any = 1,
+    /// No io_uring, and no AIO.
+    Workers,
+    /// No io_uring.
+    Aio,
+}
+
+/// Read once.
 #[inline]
-pub(crate) fn workers_are_forced() -> bool {
-    /// 0: not read yet; 1: not set; 2: set. No `OnceLock`: a forked child might find it half done.
-    static FORCED: AtomicU8 = AtomicU8::new(0);
-    match FORCED.load(Ordering::Relaxed) {
-        0 => read_backend(&FORCED),
-        forced => forced == 2,
+pub(crate) fn backend() -> Backend {
+    /// 0: not read yet. No `OnceLock`: a forked child might find it half done.
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    match KNOWN.load(Ordering::Relaxed) {
+        1 => Backend::Any,
+        2 => Backend::Workers,
+        3 => Backend::Aio,
+        _ => read_backend(&KNOWN),
     }
 }
 
+/// Whether `RINGFILE_BACKEND=workers` is set.
+#[inline]
+pub(crate) fn workers_are_forced() -> bool {
+    backend() == Backend::Workers
+}
+
 #[cold]
-fn read_backend(forced: &AtomicU8) -> bool {
+fn read_backend(known: &AtomicU8) -> Backend {
     let value = std::env::var("RINGFILE_BACKEND").unwrap_or_default();
-    let is_workers = value == "workers";
-    if forced.swap(1 + u8::from(is_workers), Ordering::Relaxed) == 0 && !is_workers && !value.is_empty() {
+    let backend = match value.as_str() {
+        "workers" => Backend::Workers,
+        "aio" => Backend::Aio,
+        _ => Backend::Any,
+    };
+    let is_first = known.swap(backend as u8, Ordering::Relaxed) == 0;
+    if is_first && backend == Backend::Any && !value.is_empty() {
         event::defer(move || {
-            tracing::warn!(value, "RINGFILE_BACKEND is neither empty nor `workers`, and ignored");
+            tracing::warn!(value, "RINGFILE_BACKEND is neither empty nor `workers` nor `aio`, and ignored");
         });
     }
-    is_workers
+    backend
 }
 
 static DEFAULT: AtomicU8 = AtomicU8::new(Route::Auto as u8);
@@ -358,6 +448,7 @@ pub(crate) fn default_route() -> Route {
         1 => Route::Ring,
         2 => Route::Inline,
         3 => Route::Workers,
+        4 => Route::Aio,
         _ => Route::Auto,
     }
 }
@@ -366,9 +457,14 @@ pub(crate) fn default_route() -> Route {
 mod tests {
     use super::*;
 
+    const COPY: Duration = Duration::from_nanos(230);
+    /// Those of a buffered read of 4 KiB.
+    const READ: Limits =
+        Limits { quick: Duration::from_nanos(230 * (QUICK + FOR_A_COPY)), away: Duration::from_millis(100) };
+
     fn timed() -> Lane {
         let lane = Lane::new();
-        lane.is_not_offered(false);
+        lane.is_not_offered(FileSystem::Other);
         lane
     }
 
@@ -376,22 +472,22 @@ mod tests {
     fn a_stall_at_first_is_enough_and_a_page_fault_is_not() {
         let lane = timed();
         assert!(!lane.is_away());
-        lane.note(Duration::from_millis(100), 4096, QUICK);
+        lane.note(Duration::from_millis(100), READ);
         assert!(lane.is_away());
         let lane = timed();
-        lane.note(Duration::from_micros(440), 4096, QUICK);
+        lane.note(Duration::from_micros(440), READ);
         assert!(!lane.is_away());
-        (0..21).for_each(|_| lane.note(Duration::from_micros(70), 4096, QUICK));
+        (0..21).for_each(|_| lane.note(Duration::from_micros(70), READ));
         assert!(lane.is_away(), "a device's time over and over");
     }
 
     #[test]
     fn after_quick_calls_a_preempted_one_changes_nothing_and_a_stall_does() {
         let lane = timed();
-        (0..600).for_each(|_| lane.note(Duration::from_micros(2), 4096, QUICK));
-        lane.note(Duration::from_millis(4), 4096, QUICK);
+        (0..600).for_each(|_| lane.note(Duration::from_micros(2), READ));
+        lane.note(Duration::from_millis(4), READ);
         assert!(!lane.is_away(), "a scheduler's slice");
-        lane.note(Duration::from_millis(100), 4096, QUICK);
+        lane.note(Duration::from_millis(100), READ);
         assert!(lane.is_away(), "a stall");
         let until = lane.away_until.load(Ordering::Relaxed) - now();
         assert!(until > 9_000_000_000, "a hundred times the stall, {until} ns");
@@ -400,9 +496,9 @@ mod tests {
     #[test]
     fn calls_that_wait_over_and_over_leave_and_each_time_for_longer() {
         let lane = timed();
-        (0..600).for_each(|_| lane.note(Duration::from_micros(2), 4096, QUICK));
+        (0..600).for_each(|_| lane.note(Duration::from_micros(2), READ));
         let slow = (0..1000).position(|_| {
-            lane.note(Duration::from_micros(120), 4096, QUICK);
+            lane.note(Duration::from_micros(120), READ);
             lane.is_away()
         });
         assert!(slow.is_some_and(|calls| calls < 200), "{slow:?}");
@@ -411,7 +507,7 @@ mod tests {
             lane.away_until.store(1, Ordering::Relaxed);
             assert!(!lane.is_away(), "tried again");
             let slow = (0..64).position(|_| {
-                lane.note(Duration::from_micros(120), 4096, QUICK);
+                lane.note(Duration::from_micros(120), READ);
                 lane.is_away()
             });
             assert!(slow.is_some_and(|calls| calls < 16), "{slow:?} on trial");
@@ -419,14 +515,32 @@ mod tests {
             assert!(away + 1_000_000 > last, "{away} after {last}");
             last = away.min(LONGEST_AWAY.as_nanos() as u64 - 2_000_000_000);
         }
-        (0..=FORGIVEN_AFTER).for_each(|_| lane.note(Duration::from_micros(2), 4096, QUICK));
+        (0..=FORGIVEN_AFTER).for_each(|_| lane.note(Duration::from_micros(2), READ));
         assert_eq!(lane.times_away.load(Ordering::Relaxed), 0, "forgiven");
     }
 
     #[test]
     fn a_long_copy_is_not_a_slow_call() {
         let lane = timed();
-        lane.note(Duration::from_micros(400), 1 << 20, QUICK);
+        lane.note(Duration::from_micros(400), Limits::with(COPY, Kind::Read, false, 1 << 20));
         assert!(!lane.is_away());
+    }
+
+    #[test]
+    fn limits_are_relative_to_what_a_copy_takes() {
+        assert_eq!(Limits::with(COPY, Kind::Read, false, 4096).quick, READ.quick);
+        for (kind, direct) in [(Kind::Read, false), (Kind::Write, false), (Kind::Read, true)] {
+            for len in [0, 4096, 1 << 20, 1 << 30] {
+                let [here, slower] = [COPY, 10 * COPY].map(|copy| Limits::with(copy, kind, direct, len));
+                assert_eq!(slower.quick, 10 * here.quick, "{kind:?} {direct} {len}");
+                assert_eq!(slower.away, 10 * here.away);
+            }
+        }
+        // Cached reads of an emulated machine, whose copies take 2.3 µs and whose calls on an overlay 30.
+        let (took, lane) = (Duration::from_micros(30), timed());
+        (0..1000).for_each(|_| lane.note(took, Limits::with(10 * COPY, Kind::Read, false, 4096)));
+        assert!(!lane.is_away());
+        (0..1000).for_each(|_| lane.note(took, READ));
+        assert!(lane.is_away(), "on a fast machine such a read has waited");
     }
 }

@@ -8,12 +8,12 @@ use std::fs;
 use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::op::{Kind, Rules};
 use super::rings::RingKind;
-use super::route::{Lanes, Route};
+use super::route::{FileSystem, Lanes, Route};
 use crate::ring::{Ring, fork};
 use rustix::fs::OFlags;
 
@@ -41,6 +41,27 @@ pub(crate) struct Multiples {
     pub block: u32,
     /// Addresses. Smaller where blocks are larger than a page, as memory of a pool is aligned to pages.
     pub memory: u32,
+    /// Which atomic writes the file takes.
+    pub atomic: Option<AtomicLimits>,
+}
+
+/// Which writes a file takes as atomic ones: see [`File::write_atomic_at`](crate::File::write_atomic_at).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct AtomicLimits {
+    /// The shortest, in bytes; a power of two.
+    pub min: usize,
+    /// The longest, in bytes; a power of two.
+    pub max: usize,
+    /// How many pieces of memory the kernel takes for one. The library's atomic writes are of one piece.
+    pub segments: usize,
+}
+
+impl AtomicLimits {
+    /// What `statx` tells in its three fields; none where the shortest is 0.
+    pub(crate) fn of_statx(min: u32, max: u32, segments: u32) -> Option<Self> {
+        (min != 0).then_some(Self { min: min as usize, max: max as usize, segments: segments as usize })
+    }
 }
 
 /// A file, shared by its handles and by the drivers that use it.
@@ -57,6 +78,8 @@ pub(crate) struct Target {
     first_block: u32,
     /// What addresses of direct I/O must be multiples of.
     memory: u32,
+    /// Which atomic writes direct I/O takes.
+    atomic: Option<AtomicLimits>,
     /// What buffered operations carry besides their own flags: `RWF_DONTCACHE`, or 0.
     cache_flags: AtomicU32,
     /// Whether they carried it at first.
@@ -69,6 +92,8 @@ pub(crate) struct Target {
     pub appends: bool,
     pub path: Option<PathBuf>,
     pub lanes: Lanes,
+    /// As long as the file was when somebody looked last: it may be longer by now, and shorter where others cut it.
+    known_size: AtomicU64,
     /// The errno of the first sync or durable write that failed; 0 for none. Never forgotten, see [`Self::settle_sync`].
     failed_sync: AtomicI32,
     /// The last handle is gone.
@@ -110,6 +135,7 @@ impl Target {
             target.direct = AtomicU32::new(direct.block);
             target.first_block = direct.block;
             target.memory = direct.memory;
+            target.atomic = direct.atomic;
         }
         target.ring = ring;
         target.streams =
@@ -121,7 +147,7 @@ impl Target {
 
     /// What stands for a path, in operations that name it.
     pub(crate) fn of_path(path: PathBuf) -> Self {
-        Self::unopened(Some(path), Lanes::new(Route::Auto, false))
+        Self::unopened(Some(path), Lanes::new(Route::Auto, FileSystem::Other))
     }
 
     fn unopened(path: Option<PathBuf>, lanes: Lanes) -> Self {
@@ -133,6 +159,7 @@ impl Target {
             direct: AtomicU32::new(0),
             first_block: 1,
             memory: 1,
+            atomic: None,
             cache_flags: AtomicU32::new(0),
             must_not_cache: AtomicBool::new(false),
             ring: RingKind::Main,
@@ -140,6 +167,7 @@ impl Target {
             appends: false,
             path,
             lanes,
+            known_size: AtomicU64::new(0),
             failed_sync: AtomicI32::new(0),
             closed: AtomicBool::new(false),
             users: Mutex::new(Vec::new()),
@@ -151,7 +179,7 @@ impl Target {
     #[inline]
     pub(crate) fn direct(&self) -> Option<Multiples> {
         let block = self.direct.load(Ordering::Relaxed);
-        (block != 0).then_some(Multiples { block, memory: self.memory })
+        (block != 0).then_some(Multiples { block, memory: self.memory, atomic: self.atomic })
     }
 
     /// The last boundary of a block up to `done` bytes. It does not change when I/O turns buffered, where it does no harm:
@@ -213,6 +241,13 @@ impl Target {
         self.cache_flags.load(Ordering::Relaxed)
     }
 
+    /// Whether the kernel is to hand an operation that moves data to one of its threads at once, since it might wait where
+    /// it is submitted, and this thread's other tasks with it.
+    #[inline]
+    pub(crate) fn waits_in_submission(&self) -> bool {
+        self.lanes.file_system() == FileSystem::Fuse && self.direct().is_none()
+    }
+
     /// The kind of ring that its operations of this kind go to.
     #[inline]
     pub(crate) fn ring_for(&self, kind: Kind) -> RingKind {
@@ -257,6 +292,22 @@ impl Target {
             return fs::File::open(path)?.seek(SeekFrom::End(0));
         }
         Ok(rustix::fs::fstat(self.as_fd())?.st_size as u64)
+    }
+
+    /// Whether a write that ends there leaves the file as long as it is: for whom a wrong answer costs time alone, since
+    /// others may cut the file at any moment. Asks the kernel where the file was shorter when last looked at.
+    pub(crate) fn reaches(&self, end: u64) -> bool {
+        if self.kind == FileKind::Block || end <= self.known_size.load(Ordering::Relaxed) {
+            return true;
+        }
+        let size = self.size().unwrap_or(0);
+        self.known_size.store(size, Ordering::Relaxed);
+        end <= size
+    }
+
+    /// Notes that the file may have become shorter, as by an operation that moves no data.
+    pub(crate) fn may_be_shorter(&self) {
+        self.known_size.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn metadata(&self) -> std::io::Result<fs::Metadata> {

@@ -3,7 +3,7 @@
 //! What always holds: each operation that was added gives one result, whatever was cancelled.
 
 use std::future::poll_fn;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -124,6 +124,17 @@ impl Queue {
         user_data: u64,
     ) -> Token {
         self.add(file, Asked::write_durable(buffer.into(), offset), user_data)
+    }
+
+    /// Adds a write at `offset` that a power cut leaves wholly there or not at all, as [`File::write_atomic_at`].
+    pub fn write_atomic(
+        &mut self,
+        file: &File,
+        buffer: impl Into<AnyBuffer>,
+        offset: u64,
+        user_data: u64,
+    ) -> Token {
+        self.add(file, Asked::write_atomic(buffer.into(), offset), user_data)
     }
 
     /// Adds an `fdatasync`, as [`File::sync_data`].
@@ -411,10 +422,8 @@ impl Queue {
             epoll::add(&set, source, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
         };
         add(self.engine.engine.remote.signal()?)?;
-        // Completions of the ring itself, which this thread must collect.
-        if let Some(ring) = self.engine.completion_signal()? {
-            add(ring.as_fd())?;
-        }
+        // Completions of the ring itself, and of AIO, which this thread must collect.
+        self.engine.completion_signals()?.each().try_for_each(add)?;
         Ok(set)
     }
 

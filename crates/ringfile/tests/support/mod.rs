@@ -4,9 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod filters;
 pub mod forms;
 pub mod fuse;
 pub mod handles;
+pub mod machine;
 pub mod mounts;
 
 use std::future::Future;
@@ -19,23 +21,28 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// Longest that a test waits for what must come; what takes longer is a hang.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+#[allow(unused_imports, reason = "each test program uses a part of it")]
+pub use machine::{has_registered_buffers, needs_registered_buffers, patience};
 
 /// Says on standard error which test is not run, and why: the harness would swallow what `eprintln` prints.
 pub fn skip(test: &str, why: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "skipped {test}: {why}");
 }
 
-/// Whether `RINGFILE_BACKEND=workers` switches the ring off.
+/// Whether `RINGFILE_BACKEND` switches the ring off.
 pub fn is_without_ring() -> bool {
+    std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| matches!(backend.as_str(), "workers" | "aio"))
+}
+
+/// Whether workers carry out everything, so that nothing is inline.
+pub fn workers_are_forced() -> bool {
     std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers")
 }
 
 /// Whether a test that is about the ring can be run; says that it is skipped where not.
 pub fn needs_ring(test: &str) -> bool {
     if is_without_ring() {
-        skip(test, "it is about the ring, which RINGFILE_BACKEND=workers switches off");
+        skip(test, "it is about the ring, which RINGFILE_BACKEND switches off");
     }
     !is_without_ring()
 }
@@ -44,9 +51,7 @@ pub fn needs_ring(test: &str) -> bool {
 /// those carry everything.
 pub fn ring_options() -> ringfile::OpenOptions {
     let mut options = ringfile::OpenOptions::new();
-    if !is_without_ring() {
-        options.route(ringfile::Route::Ring);
-    }
+    options.route(if is_without_ring() { ringfile::Route::Workers } else { ringfile::Route::Ring });
     options
 }
 
@@ -153,6 +158,15 @@ pub async fn yield_now() {
     .await;
 }
 
+/// As [`wait_for`], while other tasks and the I/O have their turns.
+pub async fn yield_until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < patience(), "waited in vain for {what}");
+        yield_now().await;
+    }
+}
+
 /// Awaits all, giving the results in order.
 pub async fn all<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
     let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
@@ -174,12 +188,12 @@ pub async fn all<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
     .await
 }
 
-/// Waits until `done` says so; panics with `what` after [`PATIENCE`].
+/// Waits until `done` says so; panics with `what` after [`patience`].
 #[track_caller]
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(began.elapsed() < patience(), "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -190,7 +204,7 @@ pub fn must_end<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 
     let thread = std::thread::spawn(run);
     let began = Instant::now();
     while !thread.is_finished() {
-        assert!(began.elapsed() < 3 * PATIENCE, "does not end: {what}");
+        assert!(began.elapsed() < 3 * patience(), "does not end: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
     match thread.join() {
@@ -221,7 +235,7 @@ pub fn in_child(name: &str) -> bool {
 /// As [`in_child`], with the process set up by `set_up`.
 #[track_caller]
 pub fn in_child_with(name: &str, set_up: impl FnOnce(&mut Command)) -> bool {
-    is_child(name) || run_child(name, 6 * PATIENCE, set_up)
+    is_child(name) || run_child(name, 6 * patience(), set_up)
 }
 
 /// As [`in_child`], for a test that takes up to this long; its output is shown.

@@ -174,9 +174,7 @@ fn sum(answers: &[Answer]) -> Outcome {
     let mut routes = RouteOps::default();
     for answer in answers {
         recorder.merge(&answer.latencies);
-        routes.ring += answer.routes.ring;
-        routes.inline += answer.routes.inline;
-        routes.workers += answer.routes.workers;
+        routes += answer.routes;
     }
     let total = |count: fn(&Answer) -> u64| answers.iter().map(count).sum::<u64>();
     let usages: Option<Vec<Usage>> = answers.iter().map(|answer| answer.usage).collect();
@@ -189,6 +187,8 @@ fn sum(answers: &[Answer]) -> Outcome {
         latency: recorder.summary(),
         cpu: usage.map(|usage| usage.cpu()),
         usage,
+        // All windows are about the same time.
+        whole: answers.iter().find_map(|answer| answer.whole),
         enters: Some(total(|answer| answer.enters)),
         fixed_ops: Some(total(|answer| answer.fixed_ops)),
         route_ops: Some(routes),
@@ -225,10 +225,11 @@ mod tests {
             duration: Duration::from_millis(millis),
             latencies,
             usage: Some(usage),
+            whole: None,
             enters: 5,
             fixed_ops: ops,
             refused: None,
-            routes: RouteOps { ring: ops, inline: 0, workers: 0 },
+            routes: RouteOps { ring: ops, ..RouteOps::default() },
             failure: None,
         }
     }
