@@ -1,4 +1,4 @@
-//! Which way an operation goes: the ring, an inline call, or a worker.
+//! Which way an operation goes: the ring (or AIO in its place), an inline call, or a worker.
 //!
 //! A file's own first operations tell, for reads and writes apart: they carry `RWF_NOWAIT`. Where the kernel takes that
 //! (`EAGAIN` counts), the ring does such operations without its workers. Where it has none (`EOPNOTSUPP`), the ring would
@@ -46,6 +46,11 @@ pub enum Route {
     Inline,
     /// A plain call on a thread of a small pool.
     Workers,
+    /// Linux AIO, for files opened for direct I/O; reads and writes of others fail. Writes that make the file longer go to
+    /// workers, since AIO would hold the thread up until they are over; syncs and the like go to the ring, or to workers.
+    /// Where no AIO can be had, operations fail with an error that says why. `Auto` takes AIO for direct I/O where no ring
+    /// can be had.
+    Aio,
 }
 
 /// The route that an operation took.
@@ -58,6 +63,7 @@ pub(crate) enum Taken {
 /// What to do with an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Choice {
+    /// The ring, or AIO where there is none, or where the route says so.
     Ring,
     /// A call that must not wait; if it would, the ring.
     Attempt,
@@ -300,8 +306,27 @@ impl Lanes {
     pub(crate) fn goes_to_ring(&self, kind: Kind) -> bool {
         match self.route {
             Route::Auto => self.lane(kind).state.load(Ordering::Relaxed) == QUEUED || !kind.moves_data(),
+            Route::Ring | Route::Aio => true,
+            Route::Inline | Route::Workers => false,
+        }
+    }
+
+    /// Whether such an operation fails where what the route names can't be had.
+    pub(crate) fn insists(&self, kind: Kind) -> bool {
+        match self.route {
             Route::Ring => true,
-            _ => false,
+            Route::Aio => kind.moves_data(),
+            Route::Auto | Route::Inline | Route::Workers => false,
+        }
+    }
+
+    /// Whether AIO may have an operation that moves data. Not where the file has no non-blocking I/O: `io_submit` would wait
+    /// there, as the plain call does.
+    pub(crate) fn lets_aio(&self, kind: Kind) -> bool {
+        match self.route {
+            Route::Aio => true,
+            Route::Auto => matches!(self.lane(kind).state.load(Ordering::Relaxed), UNKNOWN | QUEUED),
+            Route::Ring | Route::Inline | Route::Workers => false,
         }
     }
 
@@ -327,11 +352,11 @@ impl Lanes {
 
     /// Which way an operation goes.
     pub(crate) fn choose(&self, target: &Target, request: &Request) -> Choice {
-        if workers_are_forced() && self.route != Route::Ring {
+        if workers_are_forced() && !self.insists(request.kind) {
             return Choice::Workers;
         }
         match self.route {
-            Route::Ring => return Choice::Ring,
+            Route::Ring | Route::Aio => return Choice::Ring,
             Route::Inline => return Choice::Inline,
             Route::Workers => return Choice::Workers,
             Route::Auto => {}
@@ -363,27 +388,52 @@ impl Lanes {
     }
 }
 
-/// Whether `RINGFILE_BACKEND=workers` is set. Read once.
+/// What the process may use, as `RINGFILE_BACKEND` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Backend {
+    /// What there is.
+    Any = 1,
+    /// No io_uring, and no AIO.
+    Workers,
+    /// No io_uring.
+    Aio,
+}
+
+/// Read once.
 #[inline]
-pub(crate) fn workers_are_forced() -> bool {
-    /// 0: not read yet; 1: not set; 2: set. No `OnceLock`: a forked child might find it half done.
-    static FORCED: AtomicU8 = AtomicU8::new(0);
-    match FORCED.load(Ordering::Relaxed) {
-        0 => read_backend(&FORCED),
-        forced => forced == 2,
+pub(crate) fn backend() -> Backend {
+    /// 0: not read yet. No `OnceLock`: a forked child might find it half done.
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    match KNOWN.load(Ordering::Relaxed) {
+        1 => Backend::Any,
+        2 => Backend::Workers,
+        3 => Backend::Aio,
+        _ => read_backend(&KNOWN),
     }
 }
 
+/// Whether `RINGFILE_BACKEND=workers` is set.
+#[inline]
+pub(crate) fn workers_are_forced() -> bool {
+    backend() == Backend::Workers
+}
+
 #[cold]
-fn read_backend(forced: &AtomicU8) -> bool {
+fn read_backend(known: &AtomicU8) -> Backend {
     let value = std::env::var("RINGFILE_BACKEND").unwrap_or_default();
-    let is_workers = value == "workers";
-    if forced.swap(1 + u8::from(is_workers), Ordering::Relaxed) == 0 && !is_workers && !value.is_empty() {
+    let backend = match value.as_str() {
+        "workers" => Backend::Workers,
+        "aio" => Backend::Aio,
+        _ => Backend::Any,
+    };
+    let is_first = known.swap(backend as u8, Ordering::Relaxed) == 0;
+    if is_first && backend == Backend::Any && !value.is_empty() {
         event::defer(move || {
-            tracing::warn!(value, "RINGFILE_BACKEND is neither empty nor `workers`, and ignored");
+            tracing::warn!(value, "RINGFILE_BACKEND is neither empty nor `workers` nor `aio`, and ignored");
         });
     }
-    is_workers
+    backend
 }
 
 static DEFAULT: AtomicU8 = AtomicU8::new(Route::Auto as u8);
@@ -398,6 +448,7 @@ pub(crate) fn default_route() -> Route {
         1 => Route::Ring,
         2 => Route::Inline,
         3 => Route::Workers,
+        4 => Route::Aio,
         _ => Route::Auto,
     }
 }
