@@ -725,7 +725,8 @@ int ringfile_alignment(const struct ringfile_file *file,
                        size_t *memory);
 
 // Which writes the file takes as atomic ones (ringfile_write_atomic): the shortest and the longest in bytes, both powers of
-// two, and how many pieces of memory the kernel takes for one; all 0 where it takes none. Each pointer may be NULL. Any thread; does not block.
+// two, and how many pieces of memory the kernel takes for one; all 0 where it takes none. Each pointer may be NULL. Any
+// thread; does not block.
 //
 // Pointers: pointers that are not NULL may be written to.
 int ringfile_atomic_limits(const struct ringfile_file *file,
@@ -818,8 +819,8 @@ int64_t ringfile_write_durable(const struct ringfile_file *file,
 // Linux 6.11). Not durable by itself: ringfile_sync_data follows. `length` is a power of two within what
 // ringfile_atomic_limits says, `offset` a multiple of it, and the file direct. How many.
 //
-// Any thread. Blocks. Errors are those of pwritev2(2), EOPNOTSUPP where the file takes no atomic writes and EINVAL for one that it
-// does not take: ringfile_last_error says what it takes. Nothing was written then. Never written in part.
+// Any thread. Blocks. Errors are those of pwritev2(2), EOPNOTSUPP where the file takes no atomic writes and EINVAL for one
+// that it does not take: ringfile_last_error says what it takes. Nothing was written then. Never written in part.
 //
 // Pointers: `length` bytes at `data`, as at the top of this file.
 int64_t ringfile_write_atomic(const struct ringfile_file *file,

@@ -264,7 +264,8 @@ pub unsafe extern "C" fn ringfile_alignment(
 }
 
 /// Which writes the file takes as atomic ones (ringfile_write_atomic): the shortest and the longest in bytes, both powers of
-/// two, and how many pieces of memory the kernel takes for one; all 0 where it takes none. Each pointer may be NULL. Any thread; does not block.
+/// two, and how many pieces of memory the kernel takes for one; all 0 where it takes none. Each pointer may be NULL. Any
+/// thread; does not block.
 ///
 /// Pointers: pointers that are not NULL may be written to.
 #[unsafe(no_mangle)]
