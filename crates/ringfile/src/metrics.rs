@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::driver;
 
 /// The counts that a driver publishes with each turn.
-const FIELDS: usize = 12;
+const FIELDS: usize = 13;
 
 /// All counts: those, and one for each bucket of the two histograms.
 const ALL: usize = FIELDS + 2 * ENTER_BUCKETS;
@@ -66,6 +66,9 @@ pub struct Metrics {
     /// Operations that a worker carried out; they count on the worker's thread ([`Route::Workers`](crate::Route::Workers)).
     /// What is neither these nor inline went through a ring.
     pub worker_ops: u64,
+    /// Operations that went to an NVMe drive as its own commands (see
+    /// [`OpenOptions::namespace_writes`](crate::OpenOptions::namespace_writes)).
+    pub passthrough_ops: u64,
     /// Calls of `io_uring_enter`, by the number of entries that each submitted (see [`ENTER_BUCKETS`]). Calls for a ring
     /// that polls the device are not among them.
     pub submitted_per_enter: [u64; ENTER_BUCKETS],
@@ -90,6 +93,7 @@ impl Metrics {
             self.refused_registrations,
             self.inline_ops,
             self.worker_ops,
+            self.passthrough_ops,
         ]
     }
 
@@ -115,6 +119,7 @@ impl Metrics {
             refused_registrations: counts[9],
             inline_ops: counts[10],
             worker_ops: counts[11],
+            passthrough_ops: counts[12],
             submitted_per_enter: std::array::from_fn(|bucket| counts[FIELDS + bucket]),
             completed_per_enter: std::array::from_fn(|bucket| counts[FIELDS + ENTER_BUCKETS + bucket]),
         }

@@ -10,7 +10,7 @@ use linux_raw_sys::io_uring as uapi;
 use super::op::{Step, keep_opened};
 use super::rings::{RingKind, Rings};
 use super::slot::{Key, Owner, State};
-use super::submit::{IGNORED, WAKEUP};
+use super::submit::{COMMANDS, IGNORED, WAKEUP};
 use super::wake::Wake;
 use super::{ActiveTasks, Deferred, Driver, Handler, LocalHandler, Metrics};
 use crate::event;
@@ -29,7 +29,7 @@ impl Driver {
         if self.rings.as_ref().is_some_and(|rings| rings.are_ours()) {
             self.submit_waiting();
             if self.can_sleep_in_ring() {
-                self.arm_wakeup();
+                self.arm_wakeup(RingKind::Main);
             }
             let wanted = if may_sleep && self.can_sleep_in_ring() { wanted } else { 0 };
             self.enter(wanted, deadline, deferred);
@@ -51,12 +51,11 @@ impl Driver {
     }
 
     fn collect(&mut self, deferred: &mut Deferred) {
-        for kind in RingKind::ALL {
-            while let Some(cqe) =
-                self.rings.as_mut().and_then(|rings| rings.get(kind)).and_then(Ring::complete)
-            {
-                self.completed(cqe, deferred);
-            }
+        while let Some(cqe) = self.rings.as_mut().and_then(|rings| rings.main.complete()) {
+            self.completed(cqe, deferred);
+        }
+        if self.rings.as_ref().is_some_and(Rings::has_beside) {
+            self.collect_beside(deferred);
         }
         if let Some(rings) = self.rings.as_mut() {
             rings.each_mut().for_each(Ring::forget_released);
@@ -64,7 +63,7 @@ impl Driver {
     }
 
     #[inline]
-    fn completed(&mut self, cqe: Cqe, deferred: &mut Deferred) {
+    pub(super) fn completed(&mut self, cqe: Cqe, deferred: &mut Deferred) {
         let key = Key::from_user_data(cqe.user_data);
         let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) else {
             return self.not_an_operation(cqe);
@@ -73,7 +72,7 @@ impl Driver {
             slot.progress.done() == 0 && cqe.result > 0 && cqe.result as usize == slot.request.want;
         if all_at_once && slot.request.kind.moves_data() {
             slot.progress.all_done(slot.request.want);
-        } else if !self.is_over(key, cqe.result) {
+        } else if !self.is_over(key, usize::try_from(cqe.result).map_err(|_| -cqe.result)) {
             return;
         }
         if self.slots.at(key.slot).request.is_sync() {
@@ -92,7 +91,7 @@ impl Driver {
     }
 
     #[cold]
-    fn not_an_operation(&mut self, cqe: Cqe) {
+    pub(super) fn not_an_operation(&mut self, cqe: Cqe) {
         match cqe.user_data {
             IGNORED => {}
             WAKEUP => {
@@ -101,6 +100,11 @@ impl Driver {
                     rings.wakeup_armed = false;
                     rings.wakeup_repeats &= cqe.result >= 0;
                     self.shared.reset_wakeup();
+                }
+            }
+            COMMANDS => {
+                if let Some(rings) = self.rings.as_mut() {
+                    rings.commands_announced = false;
                 }
             }
             user_data => {
@@ -118,9 +122,8 @@ impl Driver {
 
     /// Whether what the kernel answered is the end of the operation; where it is a part, the rest is submitted.
     #[cold]
-    fn is_over(&mut self, key: Key, result: i32) -> bool {
+    pub(super) fn is_over(&mut self, key: Key, answer: Result<usize, i32>) -> bool {
         let slot = self.slots.at(key.slot);
-        let answer = usize::try_from(result).map_err(|_| -result);
         // SAFETY: the answer is the kernel's to the entry of this request.
         unsafe { keep_opened(&slot.request, &mut slot.held, answer) };
         let Some(target) = self.files.target(slot.file) else { return true };

@@ -10,12 +10,14 @@
 //! - when the thread leaves its loop ([`leave`]) nothing is in flight.
 
 mod cancel;
+mod commands;
 mod complete;
 mod deferred;
 mod iothreads;
 mod kept;
 mod leave;
 mod mail;
+mod namespace;
 mod op;
 mod refused;
 mod remote;
@@ -56,6 +58,8 @@ pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
 pub(crate) use kept::{Kept, Lend};
 pub(crate) use leave::leave;
+pub(crate) use namespace::{Access, Namespace, Status, errno_of, look as look_for_namespace};
+pub(crate) use op::command::DISCARD;
 pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, Request};
 pub(crate) use refused::why_refused;
 pub(crate) use remote::{Handler, RemoteOperation, RemoteRequest};
@@ -360,10 +364,11 @@ impl Driver {
     #[inline]
     fn no_longer_in_flight(&mut self, key: Key) {
         self.in_flight -= 1;
-        if !self.slots.at(key.slot).ring.announces()
+        let kind = self.slots.at(key.slot).ring;
+        if kind != RingKind::Main
             && let Some(rings) = self.rings.as_mut()
         {
-            rings.unannounced -= 1;
+            rings.count_off_beside(kind);
         }
     }
 }

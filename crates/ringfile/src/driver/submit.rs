@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use linux_raw_sys::io_uring as uapi;
 use uapi::io_uring_op as uop;
 
+use super::commands::{self, Entered};
 use super::op::Parts;
 use super::rings::{RingKind, Rings};
 use super::slot::{Key, Slot, State};
@@ -27,6 +28,8 @@ use crate::ring::{Ring, Sqe, Until};
 pub(super) const IGNORED: u64 = 0;
 /// The eventfd by which other threads wake this one.
 pub(super) const WAKEUP: u64 = 1;
+/// The signal of the ring for commands.
+pub(super) const COMMANDS: u64 = 2;
 
 /// How long a kernel that takes nothing (EAGAIN, EBUSY, ENOMEM) is asked again before that is the answer.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(1);
@@ -36,7 +39,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 /// the tasks wait meanwhile. A thread that waits for these operations alone hands all over at once.
 pub(super) const SLICE: u32 = 128;
 
-const FIXED_FILE: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
+pub(super) const FIXED_FILE: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
 const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
 impl Driver {
@@ -55,7 +58,9 @@ impl Driver {
         self.in_flight += 1;
         self.on_streams |= file.is_stream;
         if let Some(rings) = &mut self.rings {
-            rings.unannounced += usize::from(!slot.ring.announces());
+            if slot.ring != RingKind::Main {
+                rings.count_beside(slot.ring);
+            }
             if self.waiting.is_empty() && push(rings, file, key, slot, parts) {
                 return key;
             }
@@ -105,53 +110,60 @@ impl Driver {
     pub(super) fn enter(&mut self, wanted: u32, deadline: Option<Instant>, deferred: &mut Deferred) {
         self.on_streams &= self.in_flight > 0;
         let wanted = if self.on_streams { wanted.min(1) } else { wanted };
-        let Some(rings) = self.rings.as_mut() else { return };
-        let spins = rings.unannounced > 0;
-        let idle = !rings.main.has_completions() && self.waiting.is_empty();
-        // Without the wake-up descriptor, where the queue was too full to arm it, nobody could wake us.
-        let awaited = rings.wakeup_armed && !rings.each().any(Ring::has_released);
-        let sleeps = wanted > 0 && idle && !spins && awaited && self.shared.sleep.about_to_sleep_in_ring();
-        let until = if sleeps {
-            // More than there will be would never come.
-            Until::Completed(wanted.min(self.in_flight as u32).max(1))
-        } else if rings.main.has_deferred() || rings.main.waiting() > 0 {
-            Until::Collected
+        let Some(rings) = self.rings.as_ref() else { return };
+        let before = if rings.has_beside() {
+            self.enter_beside(wanted, deferred)
         } else {
-            Until::Submitted
+            Entered { home: RingKind::Main, wanted, refused: false }
         };
-        rings.main.reset_completion_signal();
-        let most = if self.guards > 0 && !self.in_loop { u32::MAX } else { SLICE };
-        let before = rings.main.enters();
-        let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let answer = rings.main.enter(until, most, at_most);
-        let entered = rings.main.enters() != before;
-        rings.shut &= answer.is_err() || !entered;
-        if entered {
-            let (submitted, completed) = rings.main.enter_sizes();
-            self.shared.counters.entered(submitted, completed);
-        }
-        if sleeps {
-            self.shared.sleep.woke();
-        }
-        if let Some(user_data) = rings.main.take_cut_off(IGNORED) {
-            self.end_cut_off(Key::from_user_data(user_data), deferred);
-        }
-        let refused = self.was_refused(RingKind::Main, answer, deferred);
-        let refused = spins && self.poll_devices(deferred) || refused;
+        let refused = self.enter_home(before.home, before.wanted, deadline, deferred) || before.refused;
         if !refused {
             self.refused_since = None;
         }
     }
 
-    /// Enters the rings whose completions have to be asked for. Whether the kernel refused one.
-    #[cold]
-    fn poll_devices(&mut self, deferred: &mut Deferred) -> bool {
-        let kinds = RingKind::ALL.into_iter().filter(|kind| !kind.announces());
-        kinds.fold(false, |refused, kind| {
-            let ring = self.rings.as_mut().and_then(|rings| rings.get(kind));
-            let answer = ring.map_or(Ok(()), |ring| ring.enter(Until::Collected, SLICE, None));
-            self.was_refused(kind, answer, deferred) || refused
-        })
+    /// Enters the ring in which the thread may sleep. Whether the kernel refused what was in it.
+    #[inline(always)]
+    fn enter_home(
+        &mut self,
+        home: RingKind,
+        wanted: u32,
+        deadline: Option<Instant>,
+        deferred: &mut Deferred,
+    ) -> bool {
+        let Some(rings) = self.rings.as_mut() else { return false };
+        // Without the wake-up descriptor, where the queue was too full to arm it, nobody could wake us.
+        let awaited = *rings.wakeup_of(home) && !rings.each().any(Ring::has_released);
+        let Some(ring) = rings.get(home) else { return false };
+        let idle = !ring.has_completions() && self.waiting.is_empty();
+        let sleeps = wanted > 0 && idle && awaited && self.shared.sleep.about_to_sleep_in_ring();
+        let until = if sleeps {
+            // More than there will be would never come.
+            Until::Completed(wanted.min(self.in_flight as u32).max(1))
+        } else if ring.has_deferred() || ring.waiting() > 0 {
+            Until::Collected
+        } else {
+            Until::Submitted
+        };
+        ring.reset_completion_signal();
+        let most = if self.guards > 0 && !self.in_loop { u32::MAX } else { SLICE };
+        let before = ring.enters();
+        let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let answer = ring.enter(until, most, at_most);
+        let entered = ring.enters() != before;
+        if entered {
+            let (submitted, completed) = ring.enter_sizes();
+            self.shared.counters.entered(submitted, completed);
+        }
+        let cut_off = ring.take_cut_off(IGNORED);
+        rings.shut &= answer.is_err() || !entered;
+        if sleeps {
+            self.shared.sleep.woke();
+        }
+        if let Some(user_data) = cut_off {
+            self.end_cut_off(Key::from_user_data(user_data), deferred);
+        }
+        self.was_refused(home, answer, deferred)
     }
 
     /// Ends an operation that was to wait for another one, where the kernel took that and not this: begun now it would not
@@ -169,7 +181,12 @@ impl Driver {
     /// Whether the kernel refused to take entries. EINTR needs nothing but the next turn, and so does, for a while, a kernel
     /// that is short of something. Anything else is the answer to every operation that was not taken.
     #[inline]
-    fn was_refused(&mut self, kind: RingKind, answer: io::Result<()>, deferred: &mut Deferred) -> bool {
+    pub(super) fn was_refused(
+        &mut self,
+        kind: RingKind,
+        answer: io::Result<()>,
+        deferred: &mut Deferred,
+    ) -> bool {
         answer.map_err(|error| self.refused(kind, error, deferred)).is_err()
     }
 
@@ -200,7 +217,11 @@ impl Driver {
             } else if user_data == WAKEUP
                 && let Some(rings) = self.rings.as_mut()
             {
-                rings.wakeup_armed = false;
+                *rings.wakeup_of(kind) = false;
+            } else if user_data == COMMANDS
+                && let Some(rings) = self.rings.as_mut()
+            {
+                rings.commands_announced = false;
             }
         }
     }
@@ -233,11 +254,11 @@ impl Driver {
         unsafe { ring.push(sqe) }.is_some()
     }
 
-    /// Makes the ring answer when another thread writes to the wake-up descriptor.
+    /// Makes a ring answer when another thread writes to the wake-up descriptor.
     #[inline]
-    pub(super) fn arm_wakeup(&mut self) {
+    pub(super) fn arm_wakeup(&mut self, kind: RingKind) {
         if let Some(rings) = self.rings.as_mut()
-            && !rings.wakeup_armed
+            && !*rings.wakeup_of(kind)
             && let Ok(eventfd) = self.shared.eventfd()
         {
             let sqe = Sqe {
@@ -249,7 +270,8 @@ impl Driver {
                 ..Sqe::default()
             };
             // SAFETY: the entry names no memory.
-            rings.wakeup_armed = unsafe { rings.main.push(sqe) }.is_some();
+            let pushed = rings.get(kind).and_then(|ring| unsafe { ring.push(sqe) });
+            *rings.wakeup_of(kind) = pushed.is_some();
         }
     }
 }
@@ -263,6 +285,9 @@ fn push<'a>(
     slot: &mut Slot,
     parts: impl FnOnce() -> &'a mut Parts,
 ) -> bool {
+    if slot.ring.takes_commands() {
+        return commands::push(rings, file, key, slot, parts);
+    }
     let Some(ring) = rings.get(slot.ring) else { return false };
     let request = &slot.request;
     // A linked operation goes to the kernel together with the one that waits for it, or not yet.
@@ -292,7 +317,7 @@ fn push<'a>(
 
 /// The index of the registered region that all parts of a buffer lie in.
 #[inline(always)]
-fn fixed_index(held: &Held, ring: &mut Ring) -> Option<u16> {
+pub(super) fn fixed_index(held: &Held, ring: &mut Ring) -> Option<u16> {
     if let Held::Pooled(buffer) = held
         && let Some(index) = ring.recent_fixed_index(buffer.as_ptr(), buffer.capacity())
     {

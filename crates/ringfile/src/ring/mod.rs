@@ -25,7 +25,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use linux_raw_sys::io_uring as uapi;
 
-pub(crate) use abi::{Cqe, Sqe};
+pub(crate) use abi::{CommandSqe, Cqe, NvmeCommand, Sqe};
 pub(crate) use setup::RingOptions;
 
 pub use refusal::{RegistrationRefused, refused_registration};
@@ -41,6 +41,8 @@ pub(crate) struct Ring {
     kernel_flags: NonNull<AtomicU32>,
     entries: NonNull<Sqe>,
     mask: u32,
+    /// Entry `i` of either queue begins at place `i << entry_shift`: where entries are large, each takes two.
+    entry_shift: u32,
     /// Where the next entry goes; the shared tail follows when entries are handed over.
     next: u32,
     /// The shared tail: with SQPOLL, entries below it may already be the kernel's.
@@ -99,6 +101,7 @@ impl Ring {
             tail: mapping.field(params.sq_off.tail),
             kernel_flags: mapping.field(params.sq_off.flags),
             entries: mapping.entries(),
+            entry_shift: mapping.entry_shift(),
             mask: params.sq_entries - 1,
             next: 0,
             published: 0,
@@ -243,8 +246,25 @@ impl Ring {
         if self.space() == 0 {
             return None;
         }
-        // SAFETY: the masked position is inside the array, and an entry at or above the shared tail is ours to write.
-        Some(unsafe { self.entries.add((self.next & self.mask) as usize).as_mut() })
+        // SAFETY: an entry at or above the shared tail is ours to write.
+        Some(unsafe { self.entry(self.next).as_mut() })
+    }
+
+    /// As [`vacant`](Self::vacant), for a command; `None` also where the ring's entries have no room for one.
+    #[inline]
+    pub(crate) fn vacant_command(&mut self) -> Option<&mut CommandSqe> {
+        if self.space() == 0 || self.entry_shift == 0 {
+            return None;
+        }
+        // SAFETY: an entry at or above the shared tail is ours to write, and as large as two of the others.
+        Some(unsafe { self.entry(self.next).cast().as_mut() })
+    }
+
+    /// The entry at a position.
+    #[inline]
+    fn entry(&self, position: u32) -> NonNull<Sqe> {
+        // SAFETY: the masked position is inside the array, which has room for so many entries of that size.
+        unsafe { self.entries.add(((position & self.mask) << self.entry_shift) as usize) }
     }
 
     /// Puts the entry that was filled in place into the queue, and says where.
@@ -267,7 +287,7 @@ impl Ring {
         }
         let nop = Sqe { opcode: uapi::io_uring_op::IORING_OP_NOP as u8, user_data, ..Sqe::default() };
         // SAFETY: the position is one that the kernel has not been given.
-        unsafe { self.entries.add((position & self.mask) as usize).write(nop) };
+        unsafe { self.entry(position).write(nop) };
         true
     }
 
@@ -289,9 +309,8 @@ impl Ring {
     pub(crate) fn take_back(&mut self, mut each: impl FnMut(u64)) {
         let first = self.first_ours();
         for position in 0..self.next.wrapping_sub(first) {
-            let place = first.wrapping_add(position) & self.mask;
             // SAFETY: positions between the kernel's head and `next` were written by `push`.
-            each(unsafe { self.entries.add(place as usize).read() }.user_data);
+            each(unsafe { self.entry(first.wrapping_add(position)).read() }.user_data);
         }
         self.next = first;
         self.publish();
@@ -321,9 +340,9 @@ impl Ring {
         let waiting = self.waiting();
         let mut slice = waiting.min(most);
         while slice < waiting {
-            let last = self.next.wrapping_sub(waiting).wrapping_add(slice - 1) & self.mask;
+            let last = self.next.wrapping_sub(waiting).wrapping_add(slice - 1);
             // SAFETY: the position is one that the kernel has not been given, and was written by `push`.
-            let flags = unsafe { self.entries.add(last as usize).as_ref() }.flags;
+            let flags = unsafe { self.entry(last).as_ref() }.flags;
             if flags & LINK == 0 {
                 break;
             }
@@ -385,9 +404,8 @@ impl Ring {
     #[cold]
     fn look_for_a_cut(&mut self) {
         let first = self.first_ours();
-        let last_taken = first.wrapping_sub(1) & self.mask;
         // SAFETY: the position is inside the array, whose entries the kernel only reads.
-        let flags = unsafe { self.entries.add(last_taken as usize).as_ref() }.flags;
+        let flags = unsafe { self.entry(first.wrapping_sub(1)).as_ref() }.flags;
         if first != self.next && flags & LINK != 0 {
             self.cut_off = Some(first);
         }
@@ -399,7 +417,7 @@ impl Ring {
     pub(crate) fn take_cut_off(&mut self, user_data: u64) -> Option<u64> {
         let position = self.cut_off.take()?;
         // SAFETY: the position is one that the kernel has not been given, and was written by `push`.
-        let cut_off = unsafe { self.entries.add((position & self.mask) as usize).as_ref() }.user_data;
+        let cut_off = unsafe { self.entry(position).as_ref() }.user_data;
         self.withdraw(position, user_data).then_some(cut_off)
     }
 
@@ -437,9 +455,10 @@ impl Ring {
         if !self.has_completions() {
             return None;
         }
-        // SAFETY: the kernel wrote this entry before it moved the tail past it, and will not reuse it until our
-        // head has passed it.
-        let cqe = unsafe { self.cqes.add((self.cq_next & self.cq_mask) as usize).read() };
+        let place = (self.cq_next & self.cq_mask) << self.entry_shift;
+        // SAFETY: the masked position is inside the array; the kernel wrote this entry before it moved the tail past it, and
+        // will not reuse it until our head has passed it.
+        let cqe = unsafe { self.cqes.add(place as usize).read() };
         self.cq_next = self.cq_next.wrapping_add(1);
         self.collected = self.collected.wrapping_add(1);
         // SAFETY: as in `space`; release: the entry was read before the kernel may overwrite it.
@@ -500,6 +519,12 @@ impl Ring {
         // What was posted before tells nobody any more.
         rustix::io::write(&*signal, &1_u64.to_ne_bytes())?;
         Ok(Arc::clone(self.completion_signal.insert(signal)))
+    }
+
+    /// Whether there is a descriptor of [`completion_signal`](Self::completion_signal).
+    #[inline]
+    pub(crate) fn has_completion_signal(&self) -> bool {
+        self.completion_signal.is_some()
     }
 
     /// Makes the descriptor of [`completion_signal`](Self::completion_signal), where there is one, not readable. To be

@@ -3,6 +3,7 @@
 //! Knows files as [`Target`]s, memory as [`Held`], and no ring, slot or thread. What always holds: no match over [`Kind`]
 //! has a wildcard, so that a new operation does not compile before every place handles it.
 
+pub(super) mod command;
 mod control;
 mod path;
 pub(super) mod plain;
@@ -19,7 +20,15 @@ use crate::ring::Sqe;
 pub(super) use path::keep_opened;
 pub(super) use progress::{Progress, Rules, Step};
 pub(crate) use transfer::MOST_AT_ONCE;
-pub(super) use transfer::Parts;
+
+/// Memory for what a submission entry points to besides an operation's own: kept with the slot until the answer.
+#[derive(Default)]
+pub(super) struct Parts {
+    /// The addresses of a vectored operation's parts.
+    addresses: transfer::Addresses,
+    /// What a namespace is to deallocate.
+    ranges: Vec<command::Range>,
+}
 
 /// What an operation does. In brackets: what of a [`Request`] it uses in a way of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -195,7 +204,7 @@ pub(super) fn fill<'a>(
     match request.kind {
         Kind::Read | Kind::Write => transfer::fill(request, held, began, index, sqe),
         Kind::ReadVectored | Kind::WriteVectored => {
-            transfer::fill_vectored(request, held, began, index, parts(), sqe)
+            transfer::fill_vectored(request, held, began, index, &mut parts().addresses, sqe)
         }
         Kind::Sync | Kind::SyncRange | Kind::Allocate | Kind::Truncate | Kind::Advise => {
             control::fill(request, sqe);
@@ -217,6 +226,9 @@ fn call(
     began: usize,
     nowait: u32,
 ) -> Result<usize, i32> {
+    if target.namespace().is_some() {
+        return Err(libc::EOPNOTSUPP);
+    }
     match request.kind.family() {
         Family::Read | Family::Write => transfer::call(target, request, held, began, nowait),
         Family::Control => control::call(target, request).map(|()| 0),
