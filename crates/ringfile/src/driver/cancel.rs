@@ -18,7 +18,7 @@ use crate::memory::Held;
 pub(crate) fn cancel(place: Place) {
     let mut deferred = Deferred::default();
     with(|driver| {
-        if driver.shared.id == place.driver {
+        if driver.id == place.driver {
             driver.cancel_queued(place.key, &mut deferred);
         }
     });
@@ -31,7 +31,7 @@ pub(crate) fn cancel_all(handler: &Arc<dyn Handler>, drivers: &[u64]) {
     let mut deferred = Deferred::default();
     let own = with(|driver| {
         driver.cancel_handler(handler, &mut deferred);
-        driver.shared.id
+        driver.id
     });
     deferred.settle();
     let others = drivers.iter().filter(|&&id| Some(id) != own).filter_map(|&id| shared::find(id));

@@ -18,8 +18,8 @@ impl Driver {
         match self.may_start(&remote.target, remote.request.kind, false) {
             Ok(()) => {
                 let Some(handler) = remote.take_handler() else { return };
-                let wake = Wake::Handler(handler, remote.index);
-                self.queue(&remote.target, &remote.request, &mut remote.held, wake);
+                let mut wake = Wake::Handler(handler, remote.index);
+                self.queue(&remote.target, &remote.request, &mut remote.held, &mut wake);
                 if remote.target.is_closed() {
                     // Nobody will tell us any more: the file is given up with this operation.
                     self.files.close(remote.target.number);

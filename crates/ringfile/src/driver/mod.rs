@@ -135,6 +135,8 @@ struct Driver {
     /// How many operations there were when counts were published last.
     published_ops: u64,
     options: RingOptions,
+    /// That of `shared`.
+    id: u64,
     shared: Arc<Shared>,
 }
 
@@ -283,6 +285,7 @@ impl Driver {
             active_tasks: ActiveTasks::default(),
             published_ops: 0,
             options,
+            id: shared.id,
             shared,
         })
     }
@@ -344,7 +347,7 @@ impl Driver {
 
     #[cold]
     fn unregister(&mut self, closed: &ClosedFile) {
-        closed.forget_user(self.shared.id);
+        closed.forget_user(self.id);
         // A forked child's file slots are those of the parent's ring.
         if let Some(rings) = self.rings.as_mut().filter(|rings| rings.are_ours())
             && let Some(slot) = closed.registered
@@ -434,7 +437,7 @@ pub(crate) fn close(target: &Arc<Target>) {
     target.is_to_close();
     for user in target.users() {
         let own = with(|driver| {
-            (driver.shared.id == user).then(|| {
+            (driver.id == user).then(|| {
                 let closed = driver.files.close(target.number);
                 if let Some(closed) = &closed {
                     driver.unregister(closed);
@@ -457,7 +460,7 @@ pub(crate) fn close(target: &Arc<Target>) {
 fn hold_locks() -> Box<dyn Any> {
     route::prepare_clock();
     let (workers, making) = (workers::hold(), iothreads::hold());
-    let (all, drivers) = shared::hold(with(|driver| driver.shared.id).unwrap_or_default());
+    let (all, drivers) = shared::hold(with(|driver| driver.id).unwrap_or_default());
     Box::new((workers, making, drivers, all, target::numbers(), crate::ring::registry::holder()))
 }
 

@@ -25,6 +25,16 @@ pub(super) enum Refused {
 }
 
 impl Refused {
+    /// The error, where a file on this route has no other way.
+    #[cold]
+    pub(super) fn or_another_route(self, route: Route) -> Result<(), Error> {
+        match self {
+            Self::Finally(error) => Err(error),
+            Self::NoRing(error) if route == Route::Ring => Err(error),
+            Self::NoRing(_) | Self::Outside | Self::Forked | Self::Unsupported => Ok(()),
+        }
+    }
+
     #[cold]
     pub(super) fn into_error(self) -> Error {
         match self {

@@ -132,7 +132,7 @@ impl Slots {
         request: &Request,
         held: &mut impl Lend,
         target: &Target,
-        wake: Wake,
+        wake: &mut Wake,
     ) -> (Key, &'a mut Slot, impl FnOnce() -> &'a mut Parts) {
         if self.free == NONE {
             self.grow();
@@ -151,7 +151,7 @@ impl Slots {
         slot.progress = Progress::default();
         // A free slot holds nothing and wakes nobody: what is there needs no dropping.
         std::mem::forget(std::mem::replace(&mut slot.held, held.lend()));
-        std::mem::forget(std::mem::replace(&mut slot.wake, wake));
+        std::mem::forget(std::mem::replace(&mut slot.wake, std::mem::take(wake)));
         (Key { slot: index, generation: slot.generation }, slot, parts_of(&mut self.parts, index))
     }
 

@@ -182,9 +182,7 @@ pub(crate) fn start<R: Receiver>(
         }
         match queue(target, request, held, receiver) {
             Ok(place) => return Ok(Started::Queued(place)),
-            Err(Refused::Finally(error)) => return Err(error),
-            Err(Refused::NoRing(error)) if lanes.route() == Route::Ring => return Err(error),
-            Err(_) => {}
+            Err(refused) => refused.or_another_route(lanes.route())?,
         }
     }
     start_otherwise(target, request, held, receiver)
@@ -202,8 +200,7 @@ fn queue<R: Receiver>(
     let mut wake = receiver.wake();
     let queued = with(|driver| {
         driver.may_start(target, request.kind, receiver.is_own())?;
-        let wake = std::mem::take(&mut wake);
-        Ok(Place { driver: driver.shared.id, key: driver.queue(target, request, held, wake) })
+        Ok(Place { driver: driver.id, key: driver.queue(target, request, held, &mut wake) })
     });
     event::emit_deferred();
     queued.unwrap_or(Err(Refused::Outside))

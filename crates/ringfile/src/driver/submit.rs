@@ -51,9 +51,9 @@ impl Driver {
         target: &Arc<Target>,
         request: &Request,
         held: &mut impl Lend,
-        wake: Wake,
+        wake: &mut Wake,
     ) -> Key {
-        let file = self.files.enter(target, self.shared.id);
+        let file = self.files.enter(target, self.id);
         let (key, slot, parts) = self.slots.insert(request, held, target, wake);
         self.in_flight += 1;
         self.on_streams |= file.is_stream;
@@ -299,8 +299,7 @@ fn push<'a>(
     let (fd, registered) = file.descriptor(slot.ring, ring);
     let began = slot.progress.began(request, &*file.target);
     let Some(sqe) = ring.vacant() else { return false };
-    // Filled in place: an entry made on the stack and copied costs a failed store forwarding.
-    *sqe = Sqe {
+    let base = Sqe {
         fd,
         flags: if registered { FIXED_FILE } else { 0 } | if request.linked { LINK } else { 0 },
         user_data: key.to_user_data(),
@@ -308,7 +307,8 @@ fn push<'a>(
         op_flags: request.op_flags | if moves_data { file.target.cache_flags() } else { 0 },
         ..Sqe::default()
     };
-    slot.fixed &= op::fill(request, &slot.held, began, index, parts, sqe);
+    op::fill(request, &slot.held, began, index, parts, base, sqe);
+    slot.fixed &= index.is_some();
     // SAFETY: the entry was filled above, and names memory of the slot's, see the module.
     slot.position = unsafe { ring.commit() };
     slot.state = State::InFlight;

@@ -387,13 +387,23 @@ impl Files {
     #[inline]
     pub(crate) fn enter(&mut self, target: &Arc<Target>, driver: u64) -> &mut Entry {
         let index = target.number as usize;
-        if self.0.len() <= index {
-            self.0.resize_with(index + 1, || None);
+        if !self.0.get(index).is_some_and(Option::is_some) {
+            self.add(target, driver);
         }
-        let entry = self.0[index].get_or_insert_with(|| Entry::new(target, driver));
+        // Behind the check, this takes no other: `get_or_insert_with` would make the entry in line.
+        let Some(entry) = &mut self.0[index] else { unreachable!("it was added") };
         debug_assert!(Arc::ptr_eq(&entry.target, target));
         entry.in_flight += 1;
         entry
+    }
+
+    #[cold]
+    fn add(&mut self, target: &Arc<Target>, driver: u64) {
+        let index = target.number as usize;
+        if self.0.len() <= index {
+            self.0.resize_with(index + 1, || None);
+        }
+        self.0[index] = Some(Entry::new(target, driver));
     }
 
     /// The file with this number, which is in use.

@@ -51,7 +51,7 @@ impl ThreadRing {
         };
         with(|driver| {
             // A thread that ends may have got another one since.
-            let is_same = driver.shared.id == shared.id;
+            let is_same = driver.id == shared.id;
             driver.guards += u32::from(is_same);
             is_same
         })

@@ -29,7 +29,7 @@ impl Ticket {
         let mut wake = Wake::Nobody;
         loop {
             let polled = with(|driver| {
-                if driver.shared.id != self.driver {
+                if driver.id != self.driver {
                     return None;
                 }
                 driver.poll(self.key, context.waker(), held, &mut wake)
@@ -99,8 +99,7 @@ impl Ticket {
 
     #[cold]
     fn cancel(&self) {
-        let cancelled =
-            with(|driver| (driver.shared.id == self.driver).then(|| driver.cancel(self.key)).flatten());
+        let cancelled = with(|driver| (driver.id == self.driver).then(|| driver.cancel(self.key)).flatten());
         match cancelled.flatten() {
             Some(rest) => drop(rest),
             None => self.drop_from_afar(),

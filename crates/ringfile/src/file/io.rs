@@ -225,13 +225,14 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
             return if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) };
         }
-        self.poll_otherwise(context)
-    }
-
-    fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Stage::Start = self.stage {
             return self.begin(context);
         }
+        self.poll_otherwise(context)
+    }
+
+    #[cold]
+    fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Stage::Elsewhere(operation) = &mut self.stage else { return self.poll_unaligned(context) };
         let ended = ready!(operation.poll(context, &mut self.held));
         self.stage = Stage::Over(ended);

@@ -2,12 +2,14 @@
 
 use std::any::Any;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
+
+use pin_project_lite::pin_project;
 
 use super::executor::{self, LoopHandle};
 use crate::ring::fork;
@@ -186,29 +188,54 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// A task's future, whose result or panic goes to its handle.
-async fn guarded<F: Future>(future: F, completer: Completer<F::Output>) {
-    let mut future = pin!(Some(future));
-    let mut result = poll_fn(|context| {
-        let Some(running) = future.as_mut().as_pin_mut() else { return Poll::Pending };
-        match catch_unwind(AssertUnwindSafe(|| running.poll(context))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-            Err(payload) => Poll::Ready(Err(JoinError::Panicked(Panic::new(payload)))),
-        }
-    })
-    .await;
-    // The future goes before its result is there: who joins finds what it held given back.
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| future.set(None))) {
-        result = Err(JoinError::Panicked(Panic::new(payload)));
+pin_project! {
+    /// A task's future, whose result or panic goes to its handle. Not an `async fn`: that would have room for the future
+    /// twice, and each poll would fetch more memory.
+    struct Guarded<F: Future> {
+        #[pin]
+        future: Option<F>,
+        completer: Option<Completer<F::Output>>,
     }
-    // A result that nobody wants is dropped here.
-    let end = AssertUnwindSafe(|| {
-        completer.end(result);
-        drop(completer);
-    });
-    if catch_unwind(end).is_err() {
-        tracing::error!("a task's result, or the waker of its handle, panicked");
+}
+
+impl<F: Future> Future for Guarded<F> {
+    type Output = ();
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Some(future) = self.as_mut().project().future.as_pin_mut() else { return Poll::Pending };
+        let result = match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(output)) => Ok(output),
+            Err(payload) => Err(JoinError::Panicked(Panic::new(payload))),
+        };
+        self.end(result);
+        Poll::Ready(())
+    }
+}
+
+impl<F: Future> Guarded<F> {
+    fn new(future: F, completer: Completer<F::Output>) -> Self {
+        Self { future: Some(future), completer: Some(completer) }
+    }
+
+    /// Gives the result to the handle.
+    #[cold]
+    fn end(self: Pin<&mut Self>, mut result: Result<F::Output, JoinError>) {
+        let mut this = self.project();
+        // The future goes before its result is there: who joins finds what it held given back.
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| this.future.set(None))) {
+            result = Err(JoinError::Panicked(Panic::new(payload)));
+        }
+        // A result that nobody wants is dropped here.
+        let end = AssertUnwindSafe(|| {
+            if let Some(completer) = this.completer.take() {
+                completer.end(result);
+            }
+        });
+        if catch_unwind(end).is_err() {
+            tracing::error!("a task's result, or the waker of its handle, panicked");
+        }
     }
 }
 
@@ -224,7 +251,7 @@ where
     F::Output: 'static,
 {
     let (handle, completer) = handle(None);
-    executor::add_task(guarded(future, completer), remote);
+    executor::add_task(Guarded::new(future, completer), remote);
     handle
 }
 
@@ -238,7 +265,7 @@ where
     let (handle, completer) = handle(Some(fork::Mark::current()));
     let there = Arc::clone(remote);
     remote.call(Box::new(move || match catch_unwind(AssertUnwindSafe(make)) {
-        Ok(future) => executor::add_task(guarded(future, completer), there),
+        Ok(future) => executor::add_task(Guarded::new(future, completer), there),
         Err(payload) => completer.end(Err(JoinError::Panicked(Panic::new(payload)))),
     }));
     handle

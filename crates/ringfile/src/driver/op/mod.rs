@@ -188,10 +188,10 @@ pub(crate) struct Ended {
     pub errno: i32,
 }
 
-/// Completes a submission entry that has its descriptor, user data, offset and flags: what comes of the operation from byte
-/// `began` on. `index` is the registered memory that the buffer lies in, where the ring has a fixed form of the operation.
+/// Writes a submission entry: what comes of the operation from byte `began` on. `base` has its descriptor, user data, offset
+/// and flags; `index` is the registered memory that the buffer lies in, where the ring has a fixed form of the operation.
 ///
-/// The entry names memory that `held` or `parts` owns. Whether it is the fixed form.
+/// The entry names memory that `held` or `parts` owns.
 #[inline(always)]
 pub(super) fn fill<'a>(
     request: &Request,
@@ -199,21 +199,21 @@ pub(super) fn fill<'a>(
     began: usize,
     index: Option<u16>,
     parts: impl FnOnce() -> &'a mut Parts,
+    base: Sqe,
     sqe: &mut Sqe,
-) -> bool {
-    match request.kind {
-        Kind::Read | Kind::Write => transfer::fill(request, held, began, index, sqe),
-        Kind::ReadVectored | Kind::WriteVectored => {
-            transfer::fill_vectored(request, held, began, index, &mut parts().addresses, sqe)
+) {
+    if let Kind::Read | Kind::Write = request.kind {
+        // Each field is written once: an entry made on the stack and copied costs a failed store forwarding.
+        *sqe = transfer::entry(request, held, began, index, base);
+        return;
+    }
+    *sqe = base;
+    match request.kind.family() {
+        Family::Read | Family::Write => {
+            transfer::fill_vectored(request, held, began, index, &mut parts().addresses, sqe);
         }
-        Kind::Sync | Kind::SyncRange | Kind::Allocate | Kind::Truncate | Kind::Advise => {
-            control::fill(request, sqe);
-            false
-        }
-        Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => {
-            path::fill(request, held, sqe);
-            false
-        }
+        Family::Control => control::fill(request, sqe),
+        Family::Path => path::fill(request, held, sqe),
     }
 }
 

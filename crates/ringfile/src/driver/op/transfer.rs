@@ -24,33 +24,34 @@ pub(super) type Addresses = Vec<libc::iovec>;
 
 /// The entry of a read or write of one piece of memory, in its fixed form where the memory is registered.
 #[inline(always)]
-pub(super) fn fill(request: &Request, held: &Held, began: usize, index: Option<u16>, sqe: &mut Sqe) -> bool {
+pub(super) fn entry(request: &Request, held: &Held, began: usize, index: Option<u16>, base: Sqe) -> Sqe {
     let start = match held {
         Held::Pooled(buffer) => buffer.as_ptr(),
         held => start_of(held),
     };
-    sqe.offset = sqe.offset.saturating_add(began as u64);
-    sqe.addr = start.wrapping_add(request.start + began).expose_provenance() as u64;
-    sqe.len = (request.want - began).min(MOST_AT_ONCE) as u32;
-    sqe.buf_index = index.unwrap_or(0);
-    sqe.opcode = match (request.kind.is_read(), index) {
-        (true, None) => op::IORING_OP_READ,
-        (true, Some(_)) => op::IORING_OP_READ_FIXED,
-        (false, None) => op::IORING_OP_WRITE,
-        (false, Some(_)) => op::IORING_OP_WRITE_FIXED,
-    } as u8;
-    index.is_some()
+    let opcodes = match request.kind.is_read() {
+        true => [op::IORING_OP_READ as u8, op::IORING_OP_READ_FIXED as u8],
+        false => [op::IORING_OP_WRITE as u8, op::IORING_OP_WRITE_FIXED as u8],
+    };
+    Sqe {
+        opcode: opcodes[usize::from(index.is_some())],
+        offset: base.offset.saturating_add(began as u64),
+        addr: start.wrapping_add(request.start + began).expose_provenance() as u64,
+        len: (request.want - began).min(MOST_AT_ONCE) as u32,
+        buf_index: index.unwrap_or(0),
+        ..base
+    }
 }
 
 /// Where the memory of an operation on one piece starts.
-// Inlined it would keep `fill` from being.
+// Inlined it would keep `entry` from being.
 #[inline(never)]
 pub(super) fn start_of(held: &Held) -> *const u8 {
     held.part(0).map_or(std::ptr::null(), |part| part.ptr.cast_const())
 }
 
 /// The entry of a read or write of several pieces of memory, in its fixed form where all are parts of one registered region.
-/// One of a single piece goes as [`fill`] has it: that has a fixed form on more kernels, and costs the kernel no list.
+/// One of a single piece goes as [`entry`] has it: that has a fixed form on more kernels, and costs the kernel no list.
 #[cold]
 pub(super) fn fill_vectored(
     request: &Request,
@@ -59,10 +60,11 @@ pub(super) fn fill_vectored(
     index: Option<u16>,
     parts: &mut Addresses,
     sqe: &mut Sqe,
-) -> bool {
+) {
     let is_read = request.kind.is_read();
     if held.count() == 1 {
-        return fill(request, held, began, index, sqe);
+        *sqe = entry(request, held, began, index, *sqe);
+        return;
     }
     gather(held, is_read, request.start + began, MOST_AT_ONCE, parts);
     sqe.opcode = match (is_read, index) {
@@ -75,7 +77,6 @@ pub(super) fn fill_vectored(
     sqe.addr = parts.as_ptr().expose_provenance() as u64;
     sqe.len = parts.len() as u32;
     sqe.buf_index = index.unwrap_or(0);
-    index.is_some()
 }
 
 /// What one submission or call moves of several pieces of memory, from byte `skip` on and at most `room` bytes.
