@@ -60,7 +60,7 @@ pub(crate) fn look(
     let format = identify::identify(file, id, About::Namespace).map_err(asking)?;
     let controller = identify::identify(file, id, About::Controller).map_err(asking)?;
     let Format { blocks, shift } = Format::read(&format).map_err(not_understood)?;
-    let queue = Queue::read(&device)?;
+    let queue = Queue::read(&device, id)?;
     can_send()?;
     let claim = if access.write { Some(claim(&device)?) } else { None };
     let limits = queue.limits(Controller::read(&controller), shift);
@@ -99,7 +99,7 @@ struct Queue {
 }
 
 impl Queue {
-    fn read(device: &Path) -> Result<Self, Error> {
+    fn read(device: &Path, id: u32) -> Result<Self, Error> {
         let text = |name: &str| fs::read_to_string(device.join(name));
         let number = |name: &str| {
             let text = text(name)?;
@@ -108,6 +108,9 @@ impl Queue {
         // A namespace of a kind that the kernel does not know has no block device, or one that it hides.
         if !device.join("queue").exists() || number("hidden").is_ok_and(|hidden| hidden != 0) {
             return Err(not_understood("the kernel does not know this kind of namespace".into()));
+        }
+        if number("nsid").is_ok_and(|nsid| nsid != u64::from(id)) {
+            return Err(not_understood(format!("{} is another namespace", device.display())));
         }
         if text("queue/zoned").is_ok_and(|zoned| zoned.trim() != "none") {
             return Err(not_understood("the namespace has zones".into()));
