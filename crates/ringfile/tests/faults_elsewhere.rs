@@ -54,6 +54,58 @@ fn assert_pages(results: Vec<ringfile::Done>) {
 }
 
 #[test]
+fn f02_what_no_worker_has_begun_gives_its_memory_back_at_once() {
+    const WORKERS: usize = 2;
+    let name = "f02_what_no_worker_has_begun_gives_its_memory_back_at_once";
+    if !in_child(name) {
+        return;
+    }
+    let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
+    ringfile::set_worker_threads(WORKERS);
+    let file = open(&server, Route::Workers);
+    let pool = Pool::new(1 << 20);
+    let in_use = || pool.metrics().in_use / PAGE;
+    let hold = || server.rule(Op::Read, EVERYWHERE, usize::MAX, Act::Hold);
+    let end = || {
+        assert_eq!(in_use(), WORKERS, "of what was withdrawn");
+        server.release();
+        wait_for("the workers' memory", || in_use() == 0);
+    };
+
+    hold();
+    let mut reads: Vec<_> =
+        (0..10).map(|page| file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64)).collect();
+    reads.iter_mut().for_each(begin);
+    server.wait_held(WORKERS);
+    drop(reads);
+    end();
+
+    hold();
+    let mut batch = batch_of(&file, &pool, 10);
+    begin(&mut batch);
+    server.wait_held(WORKERS);
+    drop(batch);
+    end();
+
+    hold();
+    let mut queue = Queue::new();
+    let tokens: Vec<_> =
+        (0..10).map(|page| queue.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64, page)).collect();
+    queue.submit();
+    server.wait_held(WORKERS);
+    assert!(tokens.iter().all(|&token| queue.cancel(token)));
+    queue.submit();
+    for _ in WORKERS..10 {
+        let (_, done) = queue.take().expect("a result without waiting");
+        assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED));
+    }
+    assert!(queue.take().is_none());
+    assert_eq!(in_use(), WORKERS, "of what was withdrawn");
+    server.release();
+    assert_eq!(queue.wait(WORKERS, None), WORKERS, "what had begun");
+}
+
+#[test]
 fn f01_results_arrive_though_the_thread_that_began_is_gone() {
     let name = "f01_results_arrive_though_the_thread_that_began_is_gone";
     for route in routes_that_wait() {

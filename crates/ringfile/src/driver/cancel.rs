@@ -10,7 +10,7 @@ use super::start::Place;
 use super::submit::IGNORED;
 use super::target::FileKind;
 use super::wake::Wake;
-use super::{Deferred, Driver, Rest, Waiting, shared, with};
+use super::{Deferred, Driver, Rest, Waiting, shared, with, workers};
 use crate::memory::Held;
 
 /// Gets the kernel to cancel an operation that this thread's ring has, where it still can. It ends by its handler in any
@@ -28,6 +28,7 @@ pub(crate) fn cancel(place: Place) {
 /// Gets the kernel to cancel the operations of a handler on the rings of `drivers`, where it still can. Each ends by its
 /// handler in any case. Called with no lock held.
 pub(crate) fn cancel_all(handler: &Arc<dyn Handler>, drivers: &[u64]) {
+    workers::withdraw(&**handler);
     let mut deferred = Deferred::default();
     let own = with(|driver| {
         driver.cancel_handler(handler, &mut deferred);

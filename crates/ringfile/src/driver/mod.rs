@@ -74,7 +74,7 @@ pub(crate) use target::{FileKind, Multiples, Target};
 pub(crate) use thread_ring::ThreadRing;
 pub(crate) use ticket::{Ticket, disown};
 pub(crate) use wake::{TaskNumber, polled, polling};
-pub(crate) use workers::set_most as set_worker_threads;
+pub(crate) use workers::{set_most as set_worker_threads, withdraw};
 
 use refused::{set_up_errno, set_up_failed};
 use remote::Hold;

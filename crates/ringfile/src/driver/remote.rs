@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::{Ended, FileKind, Finished, Kept, Request, Shared, Target};
+use super::{Ended, FileKind, Finished, Kept, Request, Shared, Target, workers};
 use crate::memory::Held;
 use crate::ring::fork;
 
@@ -100,6 +100,10 @@ impl RemoteRequest {
         index: u32,
     ) -> Self {
         Self { target, request, held, handler: Some(handler), index, hold: None }
+    }
+
+    pub(super) fn is_of(&self, handler: &dyn Handler) -> bool {
+        self.handler.as_ref().is_some_and(|own| std::ptr::addr_eq(own.address(), handler.address()))
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
@@ -271,8 +275,11 @@ impl Drop for RemoteOperation {
             return;
         }
         let before = std::mem::replace(&mut *self.outcome.lock(), State::Closed);
-        if let (State::Open(_), Some(carrier)) = (&before, &self.carrier) {
-            carrier.post_cancellation(Arc::clone(&self.outcome) as Arc<dyn Handler>);
+        if let State::Open(_) = &before {
+            workers::withdraw(&*self.outcome);
+            if let Some(carrier) = &self.carrier {
+                carrier.post_cancellation(Arc::clone(&self.outcome) as Arc<dyn Handler>);
+            }
         }
         drop(before);
     }

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::op::plain::{self, Attempt};
-use super::remote::RemoteRequest;
+use super::remote::{Handler, RemoteRequest};
 use super::{Ended, FileKind, route};
 use crate::ring::fork;
 
@@ -99,6 +99,28 @@ pub(crate) fn send(remote: RemoteRequest) -> Result<(), RemoteRequest> {
     Ok(())
 }
 
+/// Ends what a handler gave to the workers, and does not want any more, before they have begun it. Called with no lock held.
+pub(crate) fn withdraw(handler: &dyn Handler) {
+    if are_of_another_process() {
+        return;
+    }
+    let is_unwanted = |remote: &RemoteRequest| remote.is_of(handler) && !remote.is_wanted();
+    let mut withdrawn = Vec::new();
+    {
+        let remotes = &mut WORKERS.lock().remotes;
+        while let Some(remote) = remotes.iter().position(is_unwanted).and_then(|at| remotes.remove(at)) {
+            withdrawn.push(remote);
+        }
+    }
+    withdrawn.into_iter().for_each(refuse_unwanted);
+}
+
+/// Ends what nobody wants any more.
+fn refuse_unwanted(remote: RemoteRequest) {
+    super::count_cancelled();
+    remote.refuse(libc::ECANCELED);
+}
+
 /// How long a worker waits for a pipe before it looks at what else there is to do.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
@@ -106,8 +128,7 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// wait for those, nor does what comes go to a read that nobody wants any more.
 fn carry_out(mut remote: RemoteRequest) -> Option<RemoteRequest> {
     if !remote.is_wanted() {
-        super::count_cancelled();
-        remote.refuse(libc::ECANCELED);
+        refuse_unwanted(remote);
         return None;
     }
     if remote.target.kind == FileKind::Other {

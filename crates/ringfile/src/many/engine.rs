@@ -210,6 +210,7 @@ impl Engine {
             At::Ring(place) => driver::cancel(place),
             At::Elsewhere => {
                 self.remote.cancel(index);
+                driver::withdraw(&*self.remote);
             }
             At::Nowhere => {}
         }
