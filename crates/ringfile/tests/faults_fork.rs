@@ -15,7 +15,7 @@ use support::fuse::{Act, Op, Server};
 use support::handles::Handles as _;
 use support::{
     Folder, all, assert_content, content, in_child, is_without_ring, needs_ring, open_on_ring, poll_once,
-    yield_now,
+    yield_now, yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -146,9 +146,7 @@ fn f22_operations_in_flight_stay_the_parents() {
         for read in &mut reads {
             assert!(poll_once(read).await.is_pending());
         }
-        while server.held() < 8 {
-            yield_now().await;
-        }
+        yield_until("requests at the server", || server.held() >= 8).await;
         let mut dropped = Some(reads.pop().unwrap());
         let before = metrics();
         // In the loop: the child must come out of it.

@@ -15,7 +15,7 @@ use support::fuse::{Act, Op, Server};
 use support::{
     Folder, all, assert_content, content, in_child, in_child_with, is_child, is_root, is_without_ring,
     must_end, needs_ring, open_descriptors, open_on_ring, poll_once, record_warnings, ring_options, skip,
-    wait_for, yield_now,
+    wait_for, yield_now, yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -302,14 +302,14 @@ fn f09_a_file_without_a_descriptor_of_its_own_is_what_it_was() {
     std::io::Write::write_all(&mut ours, b"some").unwrap();
     // On this thread, which has its ring; another one ends a wait that would have no end.
     let writer = std::thread::spawn(move || {
-        std::thread::sleep(support::PATIENCE / 4);
+        std::thread::sleep(support::patience() / 4);
         drop(ours);
     });
     let began = std::time::Instant::now();
     let got = block_on(pipe.read_at(Vec::with_capacity(100), 0)).unwrap();
     assert_eq!(got, b"some");
     assert!(
-        began.elapsed() < support::PATIENCE / 4,
+        began.elapsed() < support::patience() / 4,
         "what a pipe has is an answer, without waiting for more"
     );
     writer.join().unwrap();
@@ -505,9 +505,7 @@ fn f21_registered_memory_stays_until_its_operations_have_ended() {
         let mut lent = file.read_at(memory.lend(..PAGE).unwrap(), 0);
         let mut pooled = file.read_at(pool.get(PAGE).unwrap(), 0);
         assert!(poll_once(&mut lent).await.is_pending() && poll_once(&mut pooled).await.is_pending());
-        while server.held() < 2 {
-            yield_now().await;
-        }
+        yield_until("requests at the server", || server.held() >= 2).await;
         drop((lent, memory));
         let closed = pool.clone();
         drop(pool);

@@ -14,7 +14,7 @@ use support::fuse::{Act, Op, Server};
 use support::mounts::{Loop, Mount};
 use support::{
     Folder, all, assert_content, byte_at, content, in_child, is_without_ring, open_on_ring, ring_options,
-    skip, yield_now,
+    skip, yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -211,9 +211,7 @@ fn f13_a_file_that_shrinks_during_a_read_gives_what_is_left() {
         block_on(async {
             let mut read = file.read_exact_at(pool.get(8 * PAGE).unwrap(), 0);
             assert!(support::poll_once(&mut read).await.is_pending());
-            while server.held() == 0 {
-                yield_now().await;
-            }
+            yield_until("a request at the server", || server.held() > 0).await;
             server.cut(5 * PAGE + 100);
             server.release();
             let failed = read.await.unwrap_err();

@@ -647,13 +647,11 @@ fn f48_one_operation_takes_no_more_calls_and_commands_than_elsewhere() {
                 "--bs=4k",
                 "--size=64M",
                 "--norandommap",
-                "--direct=1",
+                "--thread",
             ]);
             program.args([format!("--filename={}", path.display()), format!("--number_ios={ops}")]);
-            program.args([format!("--iodepth={depth}"), format!("--ioengine={engine}"), "--thread".into()]);
-            if engine == "io_uring_cmd" {
-                program.arg("--cmd_type=nvme");
-            }
+            program.args([format!("--iodepth={depth}"), format!("--ioengine={engine}")]);
+            program.arg(if engine == "io_uring_cmd" { "--cmd_type=nvme" } else { "--direct=1" });
             program
         }
     };

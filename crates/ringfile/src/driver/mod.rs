@@ -12,6 +12,7 @@
 mod cancel;
 mod commands;
 mod complete;
+mod copy_time;
 mod deferred;
 mod iothreads;
 mod kept;
@@ -63,7 +64,7 @@ pub(crate) use op::command::DISCARD;
 pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, Request};
 pub(crate) use refused::why_refused;
 pub(crate) use remote::{Handler, RemoteOperation, RemoteRequest};
-pub(crate) use route::{Lanes, default_route};
+pub(crate) use route::{FileSystem, Lanes, default_route};
 pub use route::{Route, set_default_route};
 pub(crate) use shared::{Call, Shared};
 pub(crate) use slot::Key;

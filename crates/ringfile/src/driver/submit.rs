@@ -40,6 +40,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 pub(super) const SLICE: u32 = 128;
 
 pub(super) const FIXED_FILE: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
+const ASYNC: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_ASYNC_BIT as u8;
 const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
 impl Driver {
@@ -301,7 +302,9 @@ fn push<'a>(
     let Some(sqe) = ring.vacant() else { return false };
     let base = Sqe {
         fd,
-        flags: if registered { FIXED_FILE } else { 0 } | if request.linked { LINK } else { 0 },
+        flags: if registered { FIXED_FILE } else { 0 }
+            | if request.linked { LINK } else { 0 }
+            | if moves_data && file.target.waits_in_submission() { ASYNC } else { 0 },
         user_data: key.to_user_data(),
         offset: file.target.offset(request.offset),
         op_flags: request.op_flags | if moves_data { file.target.cache_flags() } else { 0 },

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use super::namespace::Namespace;
 use super::op::{Kind, Rules};
 use super::rings::RingKind;
-use super::route::{Lanes, Route};
+use super::route::{FileSystem, Lanes, Route};
 use crate::ring::{Ring, fork};
 use rustix::fs::OFlags;
 
@@ -133,7 +133,7 @@ impl Target {
         path: Option<PathBuf>,
     ) -> Self {
         let multiples = Multiples { block: 1 << namespace.shift, memory: COMMAND_MEMORY };
-        let lanes = Lanes::new(Route::Ring, false);
+        let lanes = Lanes::new(Route::Ring, FileSystem::Other);
         let mut target = Self::new(fd, FileKind::Block, Some(multiples), ring, path, lanes);
         target.namespace = Some(Box::new(namespace));
         target
@@ -147,7 +147,7 @@ impl Target {
 
     /// What stands for a path, in operations that name it.
     pub(crate) fn of_path(path: PathBuf) -> Self {
-        Self::unopened(Some(path), Lanes::new(Route::Auto, false))
+        Self::unopened(Some(path), Lanes::new(Route::Auto, FileSystem::Other))
     }
 
     fn unopened(path: Option<PathBuf>, lanes: Lanes) -> Self {
@@ -238,6 +238,13 @@ impl Target {
     #[inline]
     pub(crate) fn cache_flags(&self) -> u32 {
         self.cache_flags.load(Ordering::Relaxed)
+    }
+
+    /// Whether the kernel is to hand an operation that moves data to one of its threads at once, since it might wait where
+    /// it is submitted, and this thread's other tasks with it.
+    #[inline]
+    pub(crate) fn waits_in_submission(&self) -> bool {
+        self.lanes.file_system() == FileSystem::Fuse && self.direct().is_none()
     }
 
     /// The kind of ring that its operations of this kind go to.

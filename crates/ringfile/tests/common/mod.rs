@@ -4,6 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 pub mod mount;
+#[allow(clippy::duplicate_mod, reason = "some tests use both folders of helpers")]
+#[path = "../support/patience.rs"]
+pub mod patience;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -11,7 +14,9 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+pub use patience::patience;
 
 /// xorshift64*.
 #[derive(Clone)]
@@ -97,7 +102,7 @@ pub fn must_end<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) ->
         let _ = done.send(());
         result
     });
-    match ends.recv_timeout(Duration::from_secs(60)) {
+    match ends.recv_timeout(3 * patience()) {
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("it hangs"),
         _ => thread.join().unwrap_or_else(|payload| std::panic::resume_unwind(payload)),
     }
@@ -105,13 +110,14 @@ pub fn must_end<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) ->
 
 /// Whether `condition` comes true within a time that is long enough on any machine.
 pub fn comes_true(mut condition: impl FnMut() -> bool) -> bool {
-    for _ in 0..3000 {
-        if condition() {
-            return true;
+    let began = Instant::now();
+    while !condition() {
+        if began.elapsed() > 2 * patience() {
+            return false;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    false
+    true
 }
 
 /// A value that a thread sends to a future.

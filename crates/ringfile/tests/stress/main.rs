@@ -35,13 +35,15 @@ use ringfile::{OpenOptions, Pool, Queue, Route, Runtime, WhenFull, metrics};
 use job::Job;
 use model::Place;
 use support::forms::routes;
-use support::{Folder, Random, in_child_for, open_descriptors, wait_for};
+use support::{Folder, Random, in_child_for, open_descriptors, patience, wait_for};
 use tracked::Graves;
 
 const NAME: &str = "what_crosses_threads_stays_whole";
 const ROUND: Duration = Duration::from_secs(5);
 /// What does not end in this time after it was told to hangs.
-const END: Duration = Duration::from_secs(90);
+fn end() -> Duration {
+    4 * patience()
+}
 /// Too little for all who want some.
 const SMALL: usize = 512 << 10;
 /// Jobs that lie around for any thread to take.
@@ -305,7 +307,7 @@ fn round(random: &mut Random, how_long: Duration) {
         let told = Instant::now();
         while threads.iter().any(|thread| !thread.is_finished()) {
             empty(&world, &mut seed());
-            if told.elapsed() > END {
+            if told.elapsed() > end() {
                 eprintln!("the stress hangs: {:?}, {:?}", world.counts, metrics());
                 std::process::abort();
             }
@@ -397,7 +399,7 @@ fn idle_thread() -> std::sync::mpsc::Sender<()> {
 fn what_crosses_threads_stays_whole() {
     let duration = duration();
     // Alone, so that descriptors, threads and memory are those of this test.
-    if !in_child_for(NAME, 3 * duration + 4 * END) {
+    if !in_child_for(NAME, 3 * duration + 4 * end()) {
         return;
     }
     let mut random = Random::new();

@@ -1,7 +1,7 @@
 //! A file system of one file, `data`, that fails as it is told: errors, short counts, replies held back.
 //!
 //! The file bypasses the page cache, so that what the server answers is what the operation gets. A reply that is held
-//! back goes out after [`super::PATIENCE`] at the latest, so that a failing test does not hang in the kernel.
+//! back goes out after [`super::patience`] at the latest, so that a failing test does not hang in the kernel.
 
 use std::ffi::OsStr;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use fuser::{
     ReplyEntry, ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
 
-use super::{Folder, PATIENCE, wait_for};
+use super::{Folder, patience, wait_for};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
@@ -215,7 +215,7 @@ impl State {
         std::thread::spawn(move || {
             let held = state.held.lock().unwrap();
             let waits = |held: &mut (usize, u64)| held.1 == releases;
-            let (mut held, _) = state.changed.wait_timeout_while(held, PATIENCE, waits).unwrap();
+            let (mut held, _) = state.changed.wait_timeout_while(held, patience(), waits).unwrap();
             held.0 -= 1;
             drop(held);
             answer();
