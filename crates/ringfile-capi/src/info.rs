@@ -49,6 +49,8 @@ pub struct ringfile_counts {
     pub inline_ops: u64,
     /// Operations that a worker carried out. What is neither these nor inline went through a ring.
     pub worker_ops: u64,
+    /// Operations that went to an NVMe drive as its own commands.
+    pub passthrough_ops: u64,
 }
 
 // SAFETY: integers alone, with the size first.
@@ -69,6 +71,7 @@ fn counts(metrics: Metrics) -> ringfile_counts {
         refused_registrations: metrics.refused_registrations,
         inline_ops: metrics.inline_ops,
         worker_ops: metrics.worker_ops,
+        passthrough_ops: metrics.passthrough_ops,
     }
 }
 

@@ -689,7 +689,8 @@ fn reads(asked: &str) {
             ringfile::spawn(async move {
                 let mut buffer = pool.get(PAGE).unwrap();
                 for i in 0..ops / depth {
-                    let block = ((i * depth + task) * 7919 % 4096) as u64;
+                    // Never next to each other, as the block layer would make one command of two.
+                    let block = ((i * depth + task) * 1237 % 4096) as u64;
                     buffer = file.read_at(buffer, block * PAGE as u64).await.unwrap();
                 }
             })

@@ -136,6 +136,8 @@ impl Driver {
         // Without the wake-up descriptor, where the queue was too full to arm it, nobody could wake us.
         let awaited = *rings.wakeup_of(home) && !rings.each().any(Ring::has_released);
         let Some(ring) = rings.get(home) else { return false };
+        // Before it is asked what the kernel holds back: what comes later signals again, and is not lost with the signal.
+        ring.reset_completion_signal();
         let idle = !ring.has_completions() && self.waiting.is_empty();
         let sleeps = wanted > 0 && idle && awaited && self.shared.sleep.about_to_sleep_in_ring();
         let until = if sleeps {
@@ -146,7 +148,6 @@ impl Driver {
         } else {
             Until::Submitted
         };
-        ring.reset_completion_signal();
         let most = if self.guards > 0 && !self.in_loop { u32::MAX } else { SLICE };
         let before = ring.enters();
         let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

@@ -105,7 +105,7 @@ fn pin(core: usize) -> Result<(), Failure> {
 }
 
 fn carry_out(order: &Order, interrupt: &Interrupt) -> Result<Answer, Failure> {
-    let bench = Bench { path: &order.path, interrupt, fio: None };
+    let bench = Bench { path: &order.path, namespace: false, interrupt, fio: None };
     let (outcome, latencies) = engine::ringfile::run(&job(order), &bench, &mut || {})?;
     let Outcome { ops, errors, duration, usage, enters, fixed_ops, route_ops, failure, .. } = outcome;
     Ok(Answer {
