@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ringfile::{File, Pool, RegisteredMemory, Runtime, block_on, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::{
-    Folder, all, assert_content, content, in_child, in_child_with, is_child, is_root, is_without_ring,
-    must_end, needs_ring, open_descriptors, open_on_ring, poll_once, record_warnings, ring_options, skip,
-    wait_for, yield_now, yield_until,
+    Folder, all, assert_content, content, has_registered_buffers, in_child, in_child_with, is_child, is_root,
+    is_without_ring, must_end, needs_registered_buffers, needs_ring, open_descriptors, open_on_ring,
+    poll_once, record_warnings, ring_options, skip, wait_for, yield_now, yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -383,7 +383,8 @@ fn f20_64_kib_of_locked_memory_give_a_ring_without_registration_and_one_warning(
     });
     let features = features.join().unwrap();
     let entries = features.iter().find_map(|feature| feature.strip_prefix("entries=")).unwrap();
-    assert!((8..4096).contains(&entries.parse().unwrap()), "{features:?}");
+    // Linux 5.12 to 6.12 count no rings.
+    assert!((8..=4096).contains(&entries.parse().unwrap()), "{features:?}");
     runtime.shutdown();
     // One after the other: what a ring was charged comes back late.
     for _ in 0..5 {
@@ -414,7 +415,7 @@ fn f20_8_mib_of_locked_memory_register_the_small_and_go_on_with_the_large() {
     if !is_root() && !is_child(name) {
         return skip(name, "becoming another user needs root");
     }
-    if !in_child_with(name, |command| unprivileged(command, 8 << 20)) {
+    if !needs_registered_buffers(name) || !in_child_with(name, |command| unprivileged(command, 8 << 20)) {
         return;
     }
     let warnings = record_warnings();
@@ -486,7 +487,7 @@ fn f21_more_than_a_gib_is_registered_in_parts() {
         // Where locked memory is limited a region of a GiB may have been refused; never the result.
         let counts = thread_metrics() - before;
         assert_eq!((counts.ops, counts.failed), (if is_without_ring() { 0 } else { 4 }, 0));
-        if is_root() && !is_without_ring() {
+        if is_root() && has_registered_buffers() {
             assert_eq!(counts.fixed_ops, 3);
         }
     });

@@ -117,8 +117,7 @@ fn f12_eagain_completions_are_submitted_again() {
     let name = "f12_eagain_completions_are_submitted_again";
     // An answer that comes later with EAGAIN is asked for again by the kernel itself, without end.
     let Some(server) = Server::blocking_or_skip(name, content(0, 64 * PAGE)) else { return };
-    // On the ring the kernel itself asks some hundred times before it passes the errno on.
-    let times = if is_without_ring() { 200 } else { 1000 };
+    let times = 200;
     server.rule(Op::Read, EVERYWHERE, times, Act::Fail(libc::EAGAIN));
     let file = open(&server);
     block_on(async {

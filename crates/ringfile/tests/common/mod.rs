@@ -3,10 +3,10 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
-pub mod mount;
 #[allow(clippy::duplicate_mod, reason = "some tests use both folders of helpers")]
-#[path = "../support/patience.rs"]
-pub mod patience;
+#[path = "../support/machine.rs"]
+pub mod machine;
+pub mod mount;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-pub use patience::patience;
+#[allow(unused_imports, reason = "each test program uses a part of it")]
+pub use machine::{has_registered_buffers, needs_registered_buffers, patience};
 
 /// xorshift64*.
 #[derive(Clone)]

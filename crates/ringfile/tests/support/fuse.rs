@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -60,6 +60,8 @@ struct State {
     changed: Condvar,
     closed: AtomicU64,
     ending: AtomicBool,
+    /// The minor version of the kernel's interface.
+    minor: AtomicU32,
 }
 
 /// A mounted file system; unmounted at the end.
@@ -93,6 +95,7 @@ impl Server {
             changed: Condvar::new(),
             closed: AtomicU64::new(0),
             ending: AtomicBool::new(false),
+            minor: AtomicU32::new(0),
         });
         let folder = Folder::new();
         let mut config = Config::default();
@@ -164,6 +167,16 @@ impl Server {
 
     pub fn data(&self) -> Vec<u8> {
         self.state.data.lock().unwrap().clone()
+    }
+
+    /// Whether two writes to the file are on their way at once, which the kernel allows since 6.2
+    /// (`FOPEN_PARALLEL_DIRECT_WRITES`); says that `test` is skipped where not.
+    pub fn has_parallel_writes(&self, test: &str) -> bool {
+        let has = self.state.minor.load(Ordering::SeqCst) >= 38;
+        if !has {
+            super::skip(test, "this kernel (before 6.2) sends FUSE writes one after another");
+        }
+        has
     }
 
     /// How many open files were closed for good.
@@ -267,6 +280,7 @@ const NEVER: Duration = Duration::ZERO;
 
 impl Filesystem for Served {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        self.0.minor.store(config.kernel_abi().1, Ordering::SeqCst);
         // Without FUSE_ASYNC_DIO the kernel waits for each answer inside io_uring_enter: nothing is ever in flight.
         config
             .add_capabilities(self.1)

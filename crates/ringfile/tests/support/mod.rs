@@ -7,8 +7,8 @@
 pub mod forms;
 pub mod fuse;
 pub mod handles;
+pub mod machine;
 pub mod mounts;
-pub mod patience;
 
 use std::future::Future;
 use std::io::{Read, Write};
@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-pub use patience::patience;
+#[allow(unused_imports, reason = "each test program uses a part of it")]
+pub use machine::{has_registered_buffers, needs_registered_buffers, patience};
 
 /// Says on standard error which test is not run, and why: the harness would swallow what `eprintln` prints.
 pub fn skip(test: &str, why: impl std::fmt::Display) {
