@@ -6,13 +6,12 @@
 
 use std::os::fd::AsRawFd;
 
-use linux_raw_sys::io_uring as uapi;
-use uapi::io_uring_op as uop;
+use linux_raw_sys::io_uring::io_uring_op as uop;
 
 use super::op::{Parts, command};
 use super::rings::{RingKind, Rings};
 use super::slot::{Key, Slot, State};
-use super::submit::{COMMANDS, FIXED_FILE, SLICE, WAKEUP, fixed_index};
+use super::submit::{COMMANDS, FIXED_FILE, SLICE, fixed_index};
 use super::target::Entry;
 use super::{Deferred, Driver};
 use crate::ring::{CommandSqe, Cqe, Ring, Sqe, Until};
@@ -89,7 +88,7 @@ impl Driver {
                 self.rings.as_mut().and_then(|rings| rings.get(kind)).and_then(Ring::complete)
             {
                 if kind.takes_commands() {
-                    self.command_completed(cqe, deferred);
+                    self.command_completed(kind, cqe, deferred);
                 } else {
                     self.completed(cqe, deferred);
                 }
@@ -99,15 +98,10 @@ impl Driver {
 
     /// As [`completed`](Self::completed), for a command: 0 says that all of it was done.
     #[inline(never)]
-    fn command_completed(&mut self, cqe: Cqe, deferred: &mut Deferred) {
+    fn command_completed(&mut self, kind: RingKind, cqe: Cqe, deferred: &mut Deferred) {
         let key = Key::from_user_data(cqe.user_data);
         let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) else {
-            return match (cqe.user_data, self.rings.as_mut()) {
-                (WAKEUP, Some(rings)) => {
-                    rings.commands_wakeup_armed &= cqe.flags & uapi::IORING_CQE_F_MORE != 0;
-                }
-                _ => self.not_an_operation(cqe),
-            };
+            return self.not_an_operation(kind, cqe);
         };
         let Some(target) = self.files.target(slot.file) else { return };
         let Some(namespace) = target.namespace() else { return };

@@ -66,7 +66,7 @@ impl Driver {
     pub(super) fn completed(&mut self, cqe: Cqe, deferred: &mut Deferred) {
         let key = Key::from_user_data(cqe.user_data);
         let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) else {
-            return self.not_an_operation(cqe);
+            return self.not_an_operation(RingKind::Main, cqe);
         };
         let all_at_once =
             slot.progress.done() == 0 && cqe.result > 0 && cqe.result as usize == slot.request.want;
@@ -91,13 +91,13 @@ impl Driver {
     }
 
     #[cold]
-    pub(super) fn not_an_operation(&mut self, cqe: Cqe) {
+    pub(super) fn not_an_operation(&mut self, ring: RingKind, cqe: Cqe) {
         match cqe.user_data {
             IGNORED => {}
             WAKEUP => {
                 let Some(rings) = self.rings.as_mut() else { return };
                 if cqe.flags & uapi::IORING_CQE_F_MORE == 0 {
-                    rings.wakeup_armed = false;
+                    *rings.wakeup_of(ring) = false;
                     rings.wakeup_repeats &= cqe.result >= 0;
                     self.shared.reset_wakeup();
                 }

@@ -293,7 +293,7 @@ impl OpenOptions {
     }
 
     /// Makes a [`File`] of what was just opened by `path`, and not yet truncated. Asks the kernel a few things about the open
-    /// file, which block only where the file system must ask a server.
+    /// file, which block only where the file system must ask a server, or the kernel an NVMe drive.
     pub(crate) fn finish(&self, opened: OwnedFd, path: &Path) -> Result<File> {
         let opened = fs::File::from(opened);
         let file = match self.namespace_of(&opened, Access { read: self.read, write: self.write }) {
