@@ -2,7 +2,9 @@
 //!
 //! Where commands are all that a thread has in flight, it sleeps in their ring, and one system call submits and waits, as on
 //! the main ring. Where it has more, it sleeps in the main ring, which looks after a descriptor that the ring for commands
-//! signals. What always holds: a completion of a ring that announces them wakes a thread that sleeps in either.
+//! signals. Where a queue's user waits for the main ring's descriptor, both signal that: a descriptor that is signalled by
+//! way of another is not signalled twice (`io_eventfd_do_signal` in Linux 6.12). What always holds: a completion of a ring that
+//! announces them wakes a thread that sleeps in either.
 
 use std::os::fd::AsRawFd;
 
@@ -34,7 +36,11 @@ impl Driver {
             return Entered { home: RingKind::Main, wanted: 0, refused: false };
         };
         let on_main = self.in_flight - rings.unannounced - rings.commands;
-        let only_commands = rings.commands > 0 && on_main == 0 && !rings.main.has_completion_signal();
+        let signal = rings.main.signal();
+        let shares = rings.get(RingKind::Commands).map_or(Ok(false), |ring| ring.signal_as(signal));
+        // The main ring looked after another descriptor.
+        rings.commands_announced &= !matches!(shares, Ok(true));
+        let only_commands = rings.commands > 0 && on_main == 0;
         let home = if only_commands { RingKind::Commands } else { RingKind::Main };
         let spins = rings.unannounced > 0;
         let mixed = rings.commands > 0 && !only_commands;
@@ -55,7 +61,7 @@ impl Driver {
         if only_commands {
             self.arm_wakeup(RingKind::Commands);
         }
-        let is_told = !mixed || self.announce_commands();
+        let is_told = shares.is_ok() && (!mixed || wanted == 0 || self.announce_commands());
         let Some(rings) = self.rings.as_mut() else { return Entered { home, wanted: 0, refused } };
         let has_some = |ring: &mut Ring| ring.has_completions() || ring.has_deferred();
         let is_some = home.others().any(|kind| rings.get(kind).is_some_and(has_some));

@@ -112,6 +112,8 @@ impl Driver {
         self.on_streams &= self.in_flight > 0;
         let wanted = if self.on_streams { wanted.min(1) } else { wanted };
         let Some(rings) = self.rings.as_ref() else { return };
+        // Before it is asked what the kernel holds back: what comes later signals again, and is not lost with the signal.
+        rings.main.reset_completion_signal();
         let before = if rings.has_beside() {
             self.enter_beside(wanted, deferred)
         } else {
@@ -136,8 +138,6 @@ impl Driver {
         // Without the wake-up descriptor, where the queue was too full to arm it, nobody could wake us.
         let awaited = *rings.wakeup_of(home) && !rings.each().any(Ring::has_released);
         let Some(ring) = rings.get(home) else { return false };
-        // Before it is asked what the kernel holds back: what comes later signals again, and is not lost with the signal.
-        ring.reset_completion_signal();
         let idle = !ring.has_completions() && self.waiting.is_empty();
         let sleeps = wanted > 0 && idle && awaited && self.shared.sleep.about_to_sleep_in_ring();
         let until = if sleeps {

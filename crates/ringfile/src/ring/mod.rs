@@ -511,7 +511,10 @@ impl Ring {
             return Ok(Arc::clone(signal));
         }
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-        let signal = Arc::new(rustix::event::eventfd(0, flags)?);
+        self.set_completion_signal(Arc::new(rustix::event::eventfd(0, flags)?))
+    }
+
+    fn set_completion_signal(&mut self, signal: Arc<OwnedFd>) -> io::Result<Arc<OwnedFd>> {
         let mut fd = signal.as_raw_fd();
         let opcode = uapi::io_uring_register_op::IORING_REGISTER_EVENTFD as u32;
         // SAFETY: one descriptor, read during the call.
@@ -521,10 +524,29 @@ impl Ring {
         Ok(Arc::clone(self.completion_signal.insert(signal)))
     }
 
-    /// Whether there is a descriptor of [`completion_signal`](Self::completion_signal).
-    #[inline]
-    pub(crate) fn has_completion_signal(&self) -> bool {
-        self.completion_signal.is_some()
+    /// Makes this ring's completions signal by the descriptor of another ring's, where that has one. Whether they did not
+    /// before.
+    ///
+    /// # Errors
+    /// What unregistering the descriptor that it had, or registering the other, says.
+    pub(crate) fn signal_as(&mut self, other: Option<Arc<OwnedFd>>) -> io::Result<bool> {
+        let Some(other) = other.filter(|other| {
+            self.completion_signal.as_ref().is_none_or(|own| own.as_raw_fd() != other.as_raw_fd())
+        }) else {
+            return Ok(false);
+        };
+        if self.completion_signal.is_some() {
+            let opcode = uapi::io_uring_register_op::IORING_UNREGISTER_EVENTFD as u32;
+            // SAFETY: this operation takes no argument.
+            unsafe { abi::register::<()>(self.mapping.fd.as_fd(), opcode, std::ptr::null_mut(), 0) }?;
+            self.completion_signal = None;
+        }
+        self.set_completion_signal(other).map(|_| true)
+    }
+
+    /// The descriptor of [`completion_signal`](Self::completion_signal), where it was asked for.
+    pub(crate) fn signal(&self) -> Option<Arc<OwnedFd>> {
+        self.completion_signal.clone()
     }
 
     /// Makes the descriptor of [`completion_signal`](Self::completion_signal), where there is one, not readable. To be
