@@ -61,7 +61,7 @@ pub(crate) use kept::{Kept, Lend};
 pub(crate) use leave::leave;
 pub(crate) use namespace::{Access, Namespace, Status, errno_of, look as look_for_namespace};
 pub(crate) use op::command::DISCARD;
-pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, Request};
+pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, RWF_ATOMIC, Request};
 pub(crate) use refused::why_refused;
 pub(crate) use remote::{Handler, RemoteOperation, RemoteRequest};
 pub(crate) use route::{FileSystem, Lanes, default_route};
@@ -71,6 +71,7 @@ pub(crate) use slot::Key;
 pub(crate) use start::{
     HandlerOf, LocalHandler, Place, Started, SubmitHint, add_local, can_link, remove_local, start,
 };
+pub use target::AtomicLimits;
 pub(crate) use target::{FileKind, Multiples, Target};
 pub(crate) use thread_ring::ThreadRing;
 pub(crate) use ticket::{Ticket, disown};

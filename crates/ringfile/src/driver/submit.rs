@@ -296,8 +296,8 @@ fn push<'a>(
     if request.linked && ring.space() < 2 {
         return false;
     }
-    let moves_data = request.kind.moves_data();
-    let index = if moves_data { fixed_index(&slot.held, ring) } else { None };
+    let has_fixed_form = request.kind.has_fixed_form();
+    let index = if has_fixed_form { fixed_index(&slot.held, ring) } else { None };
     let (fd, registered) = file.descriptor(slot.ring, ring);
     let began = slot.progress.began(request, &*file.target);
     let Some(sqe) = ring.vacant() else { return false };
@@ -305,10 +305,11 @@ fn push<'a>(
         fd,
         flags: if registered { FIXED_FILE } else { 0 }
             | if request.linked { LINK } else { 0 }
-            | if moves_data && file.target.waits_in_submission() { ASYNC } else { 0 },
+            | if has_fixed_form && file.target.waits_in_submission() { ASYNC } else { 0 },
         user_data: key.to_user_data(),
         offset: file.target.offset(request.offset),
-        op_flags: request.op_flags | if moves_data { file.target.cache_flags() } else { 0 },
+        // Of those that move data, atomic writes alone lack it, and have nothing to do with the cache.
+        op_flags: request.op_flags | if has_fixed_form { file.target.cache_flags() } else { 0 },
         ..Sqe::default()
     };
     op::fill(request, &slot.held, began, index, parts, base, sqe);

@@ -45,6 +45,27 @@ pub(crate) struct Multiples {
     pub block: u32,
     /// Addresses. Smaller where blocks are larger than a page, as memory of a pool is aligned to pages.
     pub memory: u32,
+    /// Which atomic writes the file takes.
+    pub atomic: Option<AtomicLimits>,
+}
+
+/// Which writes a file takes as atomic ones: see [`File::write_atomic_at`](crate::File::write_atomic_at).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct AtomicLimits {
+    /// The shortest, in bytes; a power of two.
+    pub min: usize,
+    /// The longest, in bytes; a power of two.
+    pub max: usize,
+    /// How many pieces of memory the kernel takes for one. The library's atomic writes are of one piece.
+    pub segments: usize,
+}
+
+impl AtomicLimits {
+    /// What `statx` tells in its three fields; none where the shortest is 0.
+    pub(crate) fn of_statx(min: u32, max: u32, segments: u32) -> Option<Self> {
+        (min != 0).then_some(Self { min: min as usize, max: max as usize, segments: segments as usize })
+    }
 }
 
 /// A file, shared by its handles and by the drivers that use it.
@@ -61,6 +82,8 @@ pub(crate) struct Target {
     first_block: u32,
     /// What addresses of direct I/O must be multiples of.
     memory: u32,
+    /// Which atomic writes direct I/O takes.
+    atomic: Option<AtomicLimits>,
     /// What buffered operations carry besides their own flags: `RWF_DONTCACHE`, or 0.
     cache_flags: AtomicU32,
     /// Whether they carried it at first.
@@ -116,6 +139,7 @@ impl Target {
             target.direct = AtomicU32::new(direct.block);
             target.first_block = direct.block;
             target.memory = direct.memory;
+            target.atomic = direct.atomic;
         }
         target.ring = ring;
         target.streams =
@@ -132,7 +156,7 @@ impl Target {
         ring: RingKind,
         path: Option<PathBuf>,
     ) -> Self {
-        let multiples = Multiples { block: 1 << namespace.shift, memory: COMMAND_MEMORY };
+        let multiples = Multiples { block: 1 << namespace.shift, memory: COMMAND_MEMORY, atomic: None };
         let lanes = Lanes::new(Route::Ring, FileSystem::Other);
         let mut target = Self::new(fd, FileKind::Block, Some(multiples), ring, path, lanes);
         target.namespace = Some(Box::new(namespace));
@@ -159,6 +183,7 @@ impl Target {
             direct: AtomicU32::new(0),
             first_block: 1,
             memory: 1,
+            atomic: None,
             cache_flags: AtomicU32::new(0),
             must_not_cache: AtomicBool::new(false),
             ring: RingKind::Main,
@@ -178,7 +203,7 @@ impl Target {
     #[inline]
     pub(crate) fn direct(&self) -> Option<Multiples> {
         let block = self.direct.load(Ordering::Relaxed);
-        (block != 0).then_some(Multiples { block, memory: self.memory })
+        (block != 0).then_some(Multiples { block, memory: self.memory, atomic: self.atomic })
     }
 
     /// The last boundary of a block up to `done` bytes. It does not change when I/O turns buffered, where it does no harm:

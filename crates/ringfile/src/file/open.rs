@@ -10,12 +10,13 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use linux_raw_sys::general::STATX_WRITE_ATOMIC;
+use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::{Durability, File, Handle};
 use crate::driver::{
-    self, Access, FileKind, FileSystem, Lanes, Multiples, Namespace, RingKind, Route, Target,
+    self, Access, AtomicLimits, FileKind, FileSystem, Lanes, Multiples, Namespace, RingKind, Route, Target,
 };
 use crate::error::{Error, Result};
 
@@ -466,12 +467,13 @@ fn kind_of(file: impl AsFd) -> FileKind {
 fn alignment(file: &fs::File) -> Result<Multiples> {
     let refused =
         |why: String| Error::new(std::io::ErrorKind::Unsupported, "opening for direct I/O").because(why);
-    if let Ok(facts) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+    let asked = StatxFlags::DIOALIGN | StatxFlags::from_bits_retain(STATX_WRITE_ATOMIC);
+    if let Ok(facts) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, asked)
         && facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0
     {
         return match facts.stx_dio_mem_align.max(facts.stx_dio_offset_align) {
             0 => Err(refused("this file can't do it; open without direct".into())),
-            block => Ok(multiples(block, facts.stx_dio_mem_align)),
+            block => Ok(Multiples { atomic: atomic(&facts), ..multiples(block, facts.stx_dio_mem_align) }),
         };
     }
     if file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
@@ -505,7 +507,13 @@ fn file_system(file: impl AsFd) -> FileSystem {
 /// gives: blocks may be larger than a page since Linux 6.12, what a device asks of addresses may not
 /// (`blk_validate_limits`).
 fn multiples(block: u32, memory: u32) -> Multiples {
-    Multiples { block, memory: memory.max(block.min(USUAL_ALIGNMENT)) }
+    Multiples { block, memory: memory.max(block.min(USUAL_ALIGNMENT)), atomic: None }
+}
+
+/// Which atomic writes the file takes: none before Linux 6.11, which leaves the fields 0.
+fn atomic(facts: &Statx) -> Option<AtomicLimits> {
+    let [min, max] = [facts.stx_atomic_write_unit_min, facts.stx_atomic_write_unit_max];
+    AtomicLimits::of_statx(min, max, facts.stx_atomic_write_segments_max)
 }
 
 /// Takes a file that was opened elsewhere. It is direct where its descriptor is.

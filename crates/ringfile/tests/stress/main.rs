@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ringfile::{OpenOptions, Pool, Queue, Route, Runtime, WhenFull, metrics};
+use ringfile::{Completions, OpenOptions, Pool, Queue, Route, Runtime, WhenFull, metrics};
 
 use job::Job;
 use model::Place;
@@ -206,7 +206,10 @@ fn drop_runtimes(world: &Arc<World>, mut random: Random) {
     while !world.is_over() {
         let entries = [2, 8, 256][random.below(3) as usize];
         let idle = (random.below(4) == 0).then(|| Duration::from_millis(1 + random.below(5)));
+        let all = [Completions::Deferred, Completions::Cooperative, Completions::Interrupt];
+        let completions = all[random.below(3) as usize];
         let builder = Runtime::builder().threads(1 + random.below(2) as usize).entries(entries).sqpoll(idle);
+        let builder = builder.completions(completions);
         let Ok(runtime) = builder.build() else { continue };
         let tasks = (0..4).map(|_| {
             let random = Random::from_seed(random.below(1 << 40));

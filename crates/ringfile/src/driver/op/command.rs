@@ -94,7 +94,7 @@ fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> 
             }
             _ => answer(libc::EOPNOTSUPP),
         },
-        Kind::SyncRange | Kind::Truncate | Kind::Advise => answer(libc::EOPNOTSUPP),
+        Kind::WriteAtomic | Kind::SyncRange | Kind::Truncate | Kind::Advise => answer(libc::EOPNOTSUPP),
         Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => answer(libc::EOPNOTSUPP),
     }
 }

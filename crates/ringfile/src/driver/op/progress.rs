@@ -93,7 +93,10 @@ impl Progress {
         let left = request.want.saturating_sub(self.done());
         let is_passing = match errno {
             libc::EINTR | libc::EAGAIN => true,
-            _ => request.kind.moves_data() && rules.asks_less(errno, left, attempts),
+            _ => {
+                let may_ask_less = request.kind.moves_data() && !request.is_atomic();
+                may_ask_less && rules.asks_less(errno, left, attempts)
+            }
         };
         if !is_passing || attempts >= ATTEMPTS {
             return Step::Over(errno);
@@ -115,7 +118,10 @@ impl Progress {
         if done == request.want || moved == 0 || !is_wanted() {
             return Step::Over(0);
         }
-        let is_over = attempts >= ATTEMPTS || rules.is_at_end(request.kind, request.offset, done);
+        // The rest of an atomic write would be a second write.
+        let is_over = attempts >= ATTEMPTS
+            || request.is_atomic()
+            || rules.is_at_end(request.kind, request.offset, done);
         if is_over { Step::Over(0) } else { Step::GoOn }
     }
 }
@@ -180,6 +186,17 @@ mod tests {
             run(&write, &BUFFERED, &[Ok(300), Err(libc::ENOSPC)]),
             (vec![0, 300], Step::Over(libc::ENOSPC), 300)
         );
+    }
+
+    #[test]
+    fn an_atomic_write_is_never_continued_and_never_tried_without_its_flag() {
+        let file = File { direct: true, len: u64::MAX, drops: true };
+        let write = request(Kind::WriteAtomic, 4096);
+        assert_eq!(run(&write, &file, &[Ok(4096)]), (vec![0], Step::Over(0), 4096));
+        assert_eq!(run(&write, &file, &[Ok(512)]), (vec![0], Step::Over(0), 512));
+        assert_eq!(run(&write, &file, &[Err(libc::EAGAIN), Ok(4096)]), (vec![0, 0], Step::Over(0), 4096));
+        let refused = [Err(libc::EOPNOTSUPP)];
+        assert_eq!(run(&write, &file, &refused), (vec![0], Step::Over(libc::EOPNOTSUPP), 0));
     }
 
     #[test]
