@@ -1,8 +1,8 @@
 //! F48: namespaces of NVMe drives, by their own commands. What is there is destroyed.
 //!
-//! Needs drives, which kernels/nvme gives a guest under qemu. Each is named by a variable, and tests whose variable is not
-//! set are skipped by name: `RINGFILE_NVME` (`/dev/ng0n1`: blocks of 512 bytes, 64 MiB or more), `RINGFILE_NVME_SMALL` (a
-//! drive with MDTS 3, so commands of 32 KiB; blocks of 4096 bytes), `RINGFILE_NVME_METADATA` (8 bytes with each block),
+//! Needs drives, which kernels/nvme gives a guest under qemu. Each is named by a variable, and tests whose variable is
+//! not set are skipped by name: `RINGFILE_NVME` (`/dev/ng0n1`: blocks of 512 bytes, 64 MiB or more),
+//! `RINGFILE_NVME_SMALL` (a drive with MDTS 3, so commands of 32 KiB; blocks of 4096 bytes), `RINGFILE_NVME_METADATA` (8 bytes with each block),
 //! `RINGFILE_NVME_READONLY`, `RINGFILE_NVME_GONE` (a drive of its own, which is taken away).
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]

@@ -43,7 +43,8 @@ pub(super) fn identify(file: &fs::File, namespace: u32, about: About) -> io::Res
         cdw10: about as u32,
         ..NvmeCommand::default()
     };
-    // SAFETY: the record is of the size that the number names, and the page as long as it says; both are ours throughout.
+    // SAFETY: the record is of the size that the number names, and the page as long as it says; both are ours
+    // throughout.
     let answer =
         unsafe { libc::ioctl(file.as_raw_fd(), NVME_IOCTL_ADMIN_CMD as libc::Ioctl, &raw mut command) };
     match answer {

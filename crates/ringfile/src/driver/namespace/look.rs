@@ -37,8 +37,9 @@ pub(crate) struct Access {
 /// The namespace whose character device `file` is; `None` for any other file.
 ///
 /// # Errors
-/// `InvalidInput` where it is to be written, and that was not allowed; `Unsupported` where commands can't be sent from here, or what the drive says of the namespace is not understood;
-/// `ResourceBusy` where it is to be written and its block device is in use.
+/// `InvalidInput` where it is to be written, and that was not allowed; `Unsupported` where commands can't be sent
+/// from here, or what the drive says of the namespace is not understood; `ResourceBusy` where it is to be written and
+/// its block device is in use.
 pub(crate) fn look(
     file: &fs::File,
     access: Access,
@@ -166,8 +167,8 @@ fn can_send() -> Result<(), Error> {
     }
 }
 
-/// Claims the block device: nobody has it mounted, in use as a part of a volume, or a partition of it, and nobody will as
-/// long as the descriptor is open.
+/// Claims the block device: nobody has it mounted, in use as a part of a volume, or a partition of it, and nobody
+/// will as long as the descriptor is open.
 fn claim(device: &Path) -> Result<OwnedFd, Error> {
     let unchecked = |why: String| {
         Error::new(io::ErrorKind::Unsupported, "opening for writing by NVMe commands")

@@ -77,12 +77,12 @@ impl Namespace {
         self.fixed.load(Ordering::Relaxed)
     }
 
-    /// Whether an operation of which `left` bytes are left, and which the kernel has refused so many times in a row, is to be
-    /// tried again with less asked of the kernel.
+    /// Whether an operation of which `left` bytes are left, and which the kernel has refused so many times in a row,
+    /// is to be tried again with less asked of the kernel.
     ///
-    /// `EINVAL` is what it says of memory in more segments than the drive takes, and before Linux 6.12 of registered memory of
-    /// which an operation uses a part (`blk_rq_map_user_bvec`). Twice, since what was submitted may be from before another
-    /// operation found that out. An answer of the drive is no errno.
+    /// `EINVAL` is what it says of memory in more segments than the drive takes, and before Linux 6.12 of registered
+    /// memory of which an operation uses a part (`blk_rq_map_user_bvec`). Twice, since what was submitted may be from
+    /// before another operation found that out. An answer of the drive is no errno.
     #[cold]
     pub(in crate::driver) fn asks_less(&self, errno: i32, left: usize, attempts: u8) -> bool {
         if errno != libc::EINVAL || attempts > 2 {

@@ -1,7 +1,8 @@
 //! What a drive says of a command that failed: as an errno, and in words.
 //!
-//! A status travels where an errno does, as a number that no errno has. What always holds: the errno is the one that the
-//! block layer would give (`nvme_error_status` and `blk_errors` in Linux), where it has one that says what is wrong.
+//! A status travels where an errno does, as a number that no errno has. What always holds: the errno is the one that
+//! the block layer would give (`nvme_error_status` and `blk_errors` in Linux), where it has one that says what is
+//! wrong.
 
 /// Numbers from here on stand for a status: Linux has no errno above 4095.
 const FIRST: i32 = 0x8000;

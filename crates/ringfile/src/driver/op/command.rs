@@ -1,8 +1,8 @@
 //! Operations on a namespace of an NVMe drive: the command for each, and what the answer to it means.
 //!
-//! One command is sent for each submission, and one that is too long for a command goes on with the next, as a short count
-//! does. What always holds: a command names as many blocks as it names bytes of memory, since the drive, not the kernel,
-//! decides how much it moves; the memory is that of `held`, or of `parts`, which stay until the answer.
+//! One command is sent for each submission, and one that is too long for a command goes on with the next, as a short
+//! count does. What always holds: a command names as many blocks as it names bytes of memory, since the drive, not
+//! the kernel, decides how much it moves; the memory is that of `held`, or of `parts`, which stay until the answer.
 
 use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::{IORING_URING_CMD_FIXED, io_uring_op as op};
@@ -118,7 +118,8 @@ pub(in crate::driver) fn answer(
     }
 }
 
-/// Completes a submission entry that has its descriptor and user data; see [`super::fill`]. Whether it is the fixed form.
+/// Completes a submission entry that has its descriptor and user data; see [`super::fill`]. Whether it is the fixed
+/// form.
 pub(in crate::driver) fn fill<'a>(
     request: &Request,
     held: &Held,
