@@ -2,8 +2,8 @@
 //!
 //! Needs drives, which kernels/nvme gives a guest under qemu. Each is named by a variable, and tests whose variable is
 //! not set are skipped by name: `RINGFILE_NVME` (`/dev/ng0n1`: blocks of 512 bytes, 64 MiB or more),
-//! `RINGFILE_NVME_SMALL` (a drive with MDTS 3, so commands of 32 KiB; blocks of 4096 bytes), `RINGFILE_NVME_METADATA` (8 bytes with each block),
-//! `RINGFILE_NVME_READONLY`, `RINGFILE_NVME_GONE` (a drive of its own, which is taken away).
+//! `RINGFILE_NVME_SMALL` (a drive with MDTS 3, so commands of 32 KiB; blocks of 4096 bytes), `RINGFILE_NVME_METADATA` (8
+//! bytes with each block), `RINGFILE_NVME_READONLY`, `RINGFILE_NVME_GONE` (a drive of its own, which is taken away).
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -594,7 +594,8 @@ fn commands(drive: &Drive) -> u64 {
     count(64) + count(80)
 }
 
-/// What one operation more costs: system calls (of fio, those that submit and wait), and commands, by two runs of which one does twice as many.
+/// What one operation more costs: system calls (of fio, those that submit and wait), and commands, by two runs of which
+/// one does twice as many.
 fn cost_of_one(drive: &Drive, run: impl Fn(usize) -> std::process::Command) -> (f64, f64) {
     let folder = support::Folder::new();
     let counts = [400, 800].map(|ops| {
