@@ -10,7 +10,7 @@ use linux_raw_sys::io_uring as uapi;
 use super::op::{Step, keep_opened};
 use super::rings::{RingKind, Rings};
 use super::slot::{Key, Owner, State};
-use super::submit::{COMMANDS, IGNORED, WAKEUP};
+use super::submit::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
 use super::wake::Wake;
 use super::{ActiveTasks, Deferred, Driver, Handler, LocalHandler, Metrics};
 use crate::event;
@@ -26,7 +26,7 @@ impl Driver {
         deferred: &mut Deferred,
     ) {
         self.active_tasks = ActiveTasks { last: None, tasks: 0, before: self.active_tasks.tasks };
-        if self.rings.as_ref().is_some_and(|rings| rings.are_ours()) {
+        if !self.shared.is_inherited() {
             self.submit_waiting();
             if self.can_sleep_in_ring() {
                 self.arm_wakeup(RingKind::Main);
@@ -56,6 +56,10 @@ impl Driver {
         }
         if self.rings.as_ref().is_some_and(Rings::has_beside) {
             self.collect_beside(deferred);
+        }
+        // Last: the wake-up descriptor, which tells of its completions, is reset where the main ring's are collected.
+        while let Some(cqe) = self.context.aio.as_mut().and_then(|aio| aio.complete()) {
+            self.completed(cqe, deferred);
         }
         if let Some(rings) = self.rings.as_mut() {
             rings.each_mut().for_each(Ring::forget_released);
@@ -99,7 +103,9 @@ impl Driver {
                 if cqe.flags & uapi::IORING_CQE_F_MORE == 0 {
                     *rings.wakeup_of(ring) = false;
                     rings.wakeup_repeats &= cqe.result >= 0;
-                    self.shared.reset_wakeup();
+                    self.reset_wakeup();
+                } else if self.gave_wakeup_out() {
+                    self.reset_wakeup();
                 }
             }
             COMMANDS => {
@@ -107,6 +113,7 @@ impl Driver {
                     rings.commands_announced = false;
                 }
             }
+            AIO_WAKEUP => self.reset_wakeup(),
             user_data => {
                 self.counts.stray += 1;
                 event::defer(move || {
@@ -131,6 +138,9 @@ impl Driver {
         match slot.progress.answered(&slot.request, target, answer, || wanted) {
             Step::Over(errno) => {
                 slot.errno = errno as u16;
+                if !slot.request.kind.moves_data() {
+                    target.may_be_shorter();
+                }
                 true
             }
             Step::GoOn => {
@@ -152,6 +162,7 @@ impl Driver {
         self.counts.ops += 1;
         self.counts.fixed_ops += u64::from(slot.fixed);
         self.counts.failed += u64::from(slot.errno != 0);
+        self.counts.aio_ops += u64::from(slot.ring == RingKind::Aio);
         let (kind, done) = (slot.request.kind, slot.progress.done() as u64);
         if kind.is_read() {
             self.counts.bytes_read += done;
@@ -203,6 +214,7 @@ impl Driver {
             counts.enters += ring.enters();
             counts.refused_registrations += ring.refused_registrations();
         }
+        counts.aio_calls += self.context.calls();
         counts
     }
 }

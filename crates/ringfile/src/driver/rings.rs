@@ -1,13 +1,13 @@
-//! The rings of a thread: one of each kind, made when the first operation needs it.
+//! The rings of a thread: one of each kind, made when the first operation needs it; where none can be had, AIO.
 //!
 //! Knows what each kind can do, and no operation in flight. What always holds: a kind's properties are asked here, by
 //! matches without a wildcard, so that a new kind of ring does not compile before each has an answer.
 
 use std::time::{Duration, Instant};
 
-use super::refused::{self, Refused, set_up_errno, set_up_failed};
-use super::{Driver, Kind, Target, route};
-use crate::error::Error;
+use super::refused::{Lack, Refused, set_up_errno, set_up_failed};
+use super::route::Backend;
+use super::{Driver, Kind, Request, Target, route};
 use crate::ring::{Ring, RingOptions};
 
 /// A failed set-up is not tried again at once: on `ENOMEM` a try takes 200 ms.
@@ -24,10 +24,12 @@ pub(crate) enum RingKind {
     Commands,
     /// The same, and completions are polled.
     PolledCommands,
+    /// Not a ring: the thread's AIO context, [`super::aio`].
+    Aio,
 }
 
 impl RingKind {
-    /// All but one.
+    /// All rings but one.
     pub(super) fn others(self) -> impl Iterator<Item = Self> {
         let all = [Self::Main, Self::Polled, Self::Commands, Self::PolledCommands];
         all.into_iter().filter(move |&kind| kind != self)
@@ -36,7 +38,7 @@ impl RingKind {
     /// Whether a thread that sleeps is woken by a completion; otherwise it has to ask for completions in a loop.
     pub(crate) fn announces(self) -> bool {
         match self {
-            Self::Main | Self::Commands => true,
+            Self::Main | Self::Commands | Self::Aio => true,
             Self::Polled | Self::PolledCommands => false,
         }
     }
@@ -45,7 +47,7 @@ impl RingKind {
     #[inline]
     pub(crate) fn takes_commands(self) -> bool {
         match self {
-            Self::Main | Self::Polled => false,
+            Self::Main | Self::Polled | Self::Aio => false,
             Self::Commands | Self::PolledCommands => true,
         }
     }
@@ -53,7 +55,7 @@ impl RingKind {
     /// Where the operations go that move no data, of a file whose reads and writes go here.
     pub(super) fn without_data(self) -> Self {
         match self {
-            Self::Main | Self::Polled => Self::Main,
+            Self::Main | Self::Polled | Self::Aio => Self::Main,
             Self::Commands | Self::PolledCommands => Self::Commands,
         }
     }
@@ -116,17 +118,21 @@ impl Rings {
     /// Counts an operation in flight.
     #[cold]
     pub(super) fn count_beside(&mut self, kind: RingKind) {
-        *self.in_flight(kind) += 1;
+        self.in_flight(kind).into_iter().for_each(|count| *count += 1);
     }
 
     /// Counts it off.
     #[cold]
     pub(super) fn count_off_beside(&mut self, kind: RingKind) {
-        *self.in_flight(kind) -= 1;
+        self.in_flight(kind).into_iter().for_each(|count| *count -= 1);
     }
 
-    fn in_flight(&mut self, kind: RingKind) -> &mut usize {
-        if kind.announces() { &mut self.commands } else { &mut self.unannounced }
+    fn in_flight(&mut self, kind: RingKind) -> Option<&mut usize> {
+        match kind {
+            RingKind::Main | RingKind::Aio => None,
+            RingKind::Commands => Some(&mut self.commands),
+            RingKind::Polled | RingKind::PolledCommands => Some(&mut self.unannounced),
+        }
     }
 
     /// Whether the ring of a kind looks after the descriptor by which other threads wake this one.
@@ -143,12 +149,14 @@ impl Rings {
             RingKind::Polled => self.beside.polled.as_mut(),
             RingKind::Commands => self.beside.commands.as_mut(),
             RingKind::PolledCommands => self.beside.polled_commands.as_mut(),
+            RingKind::Aio => None,
         }
     }
 
     fn add(&mut self, kind: RingKind, ring: Ring) {
         match kind {
             RingKind::Main => self.main = ring,
+            RingKind::Aio => return,
             RingKind::Polled => self.beside.polled = Some(ring),
             RingKind::Commands => self.beside.commands = Some(ring),
             RingKind::PolledCommands => self.beside.polled_commands = Some(ring),
@@ -181,49 +189,76 @@ impl Rings {
             RingKind::Polled => self.beside.polled.is_some(),
             RingKind::Commands => self.beside.commands.is_some(),
             RingKind::PolledCommands => self.beside.polled_commands.is_some(),
+            RingKind::Aio => false,
         }
     }
 }
 
 impl Driver {
-    /// Makes sure that an operation on `target` can be submitted; `own` as for [`takes`](Self::takes).
+    /// Makes sure that an operation on `target` can be submitted, and says where; `own` as for [`takes`](Self::takes).
     #[inline]
-    pub(super) fn may_start(&mut self, target: &Target, kind: Kind, own: bool) -> Result<(), Refused> {
+    pub(super) fn may_start(
+        &mut self,
+        target: &Target,
+        request: &Request,
+        own: bool,
+    ) -> Result<RingKind, Refused> {
         match &self.rings {
-            Some(rings) if self.takes(own) && rings.are_ours() && rings.take(target, kind) => Ok(()),
-            _ => self.prepare_rings(target, kind, own),
+            Some(rings) if self.takes(own) && rings.are_ours() && rings.take(target, request.kind) => {
+                Ok(target.ring_for(request.kind))
+            }
+            _ => self.prepare(target, request, own),
         }
     }
 
-    #[cold]
-    fn prepare_rings(&mut self, target: &Target, kind: Kind, own: bool) -> Result<(), Refused> {
+    #[inline(never)]
+    fn prepare(&mut self, target: &Target, request: &Request, own: bool) -> Result<RingKind, Refused> {
         if !self.takes(own) {
             return Err(Refused::Outside);
         }
         if route::workers_are_forced() {
-            return Err(Refused::NoRing(refused::workers_are_forced()));
+            return Err(Refused::NoRing(Lack::Forbidden(Backend::Workers)));
         }
         if self.shared.is_inherited() {
             return Err(Refused::Forked);
         }
+        let ring = target.ring_for(request.kind);
+        // Once the context stands in for the ring, what it takes is not what a ring is tried again for.
+        if ring == RingKind::Aio
+            || self.rings.is_none() && !ring.takes_commands() && self.context.may_take(target, request)
+        {
+            return self.prepare_aio(target, request);
+        }
         if self.rings.is_none() {
-            self.rings = Some(self.make_rings().map_err(Refused::NoRing)?);
+            match self.make_rings() {
+                Ok(rings) => self.rings = Some(rings),
+                Err(lack) if ring.takes_commands() => return Err(Refused::NoRing(lack)),
+                Err(lack) => return self.prepare_aio_instead(target, request, lack),
+            }
         }
-        let Some(rings) = self.rings.as_mut() else { return Err(Refused::Outside) };
-        let ring_kind = target.ring_for(kind);
-        if rings.get(ring_kind).is_none() {
-            let ring = Ring::new(&ring_kind.options(&self.options), self.shared.waker())
-                .map_err(|error| Refused::Finally(set_up_failed(set_up_errno(&error))))?;
-            rings.add(ring_kind, ring);
-        }
-        if rings.take(target, kind) { Ok(()) } else { Err(Refused::Unsupported) }
+        self.prepare_ring(target, request.kind)
     }
 
-    pub(super) fn make_rings(&mut self) -> Result<Rings, Error> {
+    #[cold]
+    fn prepare_ring(&mut self, target: &Target, kind: Kind) -> Result<RingKind, Refused> {
+        let ring = target.ring_for(kind);
+        let Some(rings) = self.rings.as_mut() else { return Err(Refused::Outside) };
+        if rings.get(ring).is_none() {
+            let made = Ring::new(&ring.options(&self.options), self.shared.waker())
+                .map_err(|error| Refused::Finally(set_up_failed(set_up_errno(&error))))?;
+            rings.add(ring, made);
+        }
+        if rings.take(target, kind) { Ok(ring) } else { Err(Refused::Unsupported) }
+    }
+
+    pub(super) fn make_rings(&mut self) -> Result<Rings, Lack> {
+        if let Some(lack) = Lack::forbidden() {
+            return Err(lack);
+        }
         if let Some((when, errno)) = self.failed
             && when.elapsed() < TRY_AGAIN_AFTER
         {
-            return Err(set_up_failed(errno));
+            return Err(Lack::Ring(errno));
         }
         let made = self.shared.eventfd().and_then(|_| Ring::new(&self.options, self.shared.waker()));
         match made {
@@ -234,14 +269,18 @@ impl Driver {
             Err(error) => {
                 let errno = set_up_errno(&error);
                 self.failed = Some((Instant::now(), errno));
-                Err(set_up_failed(errno))
+                Err(Lack::Ring(errno))
             }
         }
     }
 
-    /// Not in a parent's ring after a fork, nor in one that may not be entered when nothing is in flight.
+    /// Not in a parent's ring after a fork, nor in one that may not be entered when nothing is in flight; in the AIO context
+    /// only while it has operations.
     #[inline]
     pub(super) fn can_sleep_in_ring(&self) -> bool {
-        self.rings.as_ref().is_some_and(|rings| rings.are_ours() && !(rings.shut && self.is_idle()))
+        match &self.rings {
+            Some(rings) => rings.are_ours() && !(rings.shut && self.is_idle()),
+            None => self.context.open() > 0 && !self.shared.is_inherited(),
+        }
     }
 }

@@ -15,8 +15,8 @@ use linux_raw_sys::io_uring::io_uring_op;
 
 use super::identify::{self, About, Controller, Format};
 use super::{Limits, Namespace};
+use crate::driver::refused::{self, Lack};
 use crate::driver::rings::RingKind;
-use crate::driver::{refused, route};
 use crate::error::Error;
 use crate::ring::{Ring, RingOptions};
 
@@ -151,8 +151,8 @@ impl Queue {
 
 /// Whether a ring for commands can be had.
 fn can_send() -> Result<(), Error> {
-    if route::workers_are_forced() {
-        return Err(refused::workers_are_forced().of_kind(io::ErrorKind::Unsupported));
+    if let Some(lack) = Lack::forbidden() {
+        return Err(lack.into_error());
     }
     let options = RingOptions { entries: 1, ..RingKind::Commands.options(&RingOptions::default()) };
     let old = || {
