@@ -108,7 +108,7 @@ impl Driver {
         if !self.on_streams && self.waiting.is_empty() {
             return;
         }
-        let open: Vec<Key> = self.slots.of_loop().collect();
+        let open: Vec<Key> = self.slots.of_loop(&self.local_handlers).collect();
         open.into_iter().for_each(|key| self.cancel_on_stream(key, deferred));
     }
 

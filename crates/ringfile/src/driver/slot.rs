@@ -9,6 +9,7 @@ use super::kept::Lend;
 use super::op::{Ended, Kind, Parts, Progress, Request};
 use super::remote::Handler;
 use super::rings::RingKind;
+use super::start::LocalHandlers;
 use super::wake::Wake;
 use crate::memory::Held;
 
@@ -223,11 +224,12 @@ impl Slots {
         self.unanswered().filter(wanted).collect()
     }
 
-    /// The unanswered operations that must not be left open when the loop ends.
-    pub(crate) fn of_loop(&self) -> impl Iterator<Item = Key> {
+    /// The unanswered operations that must not be left open when the loop ends: those of a queue are left open for as long as
+    /// there is the queue.
+    pub(crate) fn of_loop<'a>(&'a self, handlers: &'a LocalHandlers) -> impl Iterator<Item = Key> + 'a {
         self.unanswered().filter(|key| match &self.slots[key.slot as usize].wake {
             Wake::Handler(handler, _) => !handler.outlives_loops(),
-            Wake::Local(..) => false,
+            Wake::Local(number, _) => handlers.get(*number).is_none_or(|handler| !handler.outlives_loops()),
             Wake::Nobody | Wake::Task(_) | Wake::Waker(_) => true,
         })
     }
