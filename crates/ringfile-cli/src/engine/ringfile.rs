@@ -125,6 +125,8 @@ fn run_in_tokio<M: Memory>(
 pub fn open(job: &Job, bench: &Bench<'_>) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
     options.read(true).write(job.rw.writes()).direct(job.direct).route(job.route.into());
+    // Of a namespace: what is to be written to was asked for by --overwrite.
+    options.namespace_writes(true);
     let file = options.open(bench.path).map_err(|error| library(&error))?;
     sys::advise_order(&file, job.rw.random())
         .map_err(|error| crate::error::io_on("can't set read-ahead of", bench.path, &error))?;

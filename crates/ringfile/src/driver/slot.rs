@@ -105,7 +105,7 @@ const NONE: u32 = u32::MAX;
 fn parts_of<'a>(all: &'a mut Vec<Parts>, index: u32) -> impl FnOnce() -> &'a mut Parts {
     move || {
         if all.len() <= index as usize {
-            all.resize_with(index as usize + 1, Parts::new);
+            all.resize_with(index as usize + 1, Parts::default);
         }
         &mut all[index as usize]
     }
@@ -114,8 +114,8 @@ fn parts_of<'a>(all: &'a mut Vec<Parts>, index: u32) -> impl FnOnce() -> &'a mut
 /// All slots of a driver.
 pub(crate) struct Slots {
     slots: Vec<Slot>,
-    /// The addresses of a vectored operation's parts, by slot, as far as there was one. They lie inside what `held` of the
-    /// slot owns, and stay while the kernel has the operation.
+    /// What entries point to besides, by slot, as far as there was one that did: the addresses of a vectored operation's
+    /// parts, which lie inside what `held` of the slot owns. It stays where it is while the kernel has the operation.
     parts: Vec<Parts>,
     free: u32,
 }
