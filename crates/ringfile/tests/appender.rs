@@ -581,6 +581,9 @@ fn a_failure_is_told_when_nothing_is_in_flight_any_more() {
             server.log().contains(&(Op::Write, len + PAGE as u64, 0))
         });
         server.wait_held(1);
+        wait_for("the appender to hear of it", || {
+            Pin::new(&mut log.append(b"more")).poll(context).is_pending()
+        });
         for _ in 0..10 {
             assert!(Pin::new(&mut flush).poll(context).is_pending());
             assert!(Pin::new(&mut log.append(b"more")).poll(context).is_pending());
@@ -689,6 +692,22 @@ fn what_can_not_be_appended_to_is_refused_at_once() {
         log.close().await.unwrap();
     });
     assert_content(&std::fs::read(&path).unwrap(), 0);
+}
+
+#[test]
+fn the_largest_settings_are_taken_for_the_most_there_can_be() {
+    let folder = folder();
+    let file = options(Route::Auto, false).open(folder.path().join("log")).unwrap();
+    let pool = Pool::new(1 << 20);
+    block_on(async {
+        let log = Appender::open(&file, &pool, 0).depth(usize::MAX).await.unwrap();
+        log.append(b"record").await.unwrap();
+        log.close().await.unwrap();
+        // No pool has such blocks, and it says so.
+        let log = Appender::open(&file, &pool, 6).depth(usize::MAX).block(usize::MAX).await.unwrap();
+        let error = log.append(b"record").await.unwrap_err();
+        assert!(error.to_string().contains("1073741824"), "{error}");
+    });
 }
 
 #[test]

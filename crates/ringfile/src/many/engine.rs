@@ -5,7 +5,6 @@
 //! taken for an operation and no count touched that threads share. What always holds: an operation that was started gives
 //! one result to its source; a buffer is given up only when the kernel is done with it.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
@@ -13,8 +12,8 @@ use std::time::Instant;
 use super::op::{At, Op};
 use super::remote::RemoteResults;
 use crate::driver::{
-    self, Deferred, Ended, Finished, Handler, HandlerOf, LocalHandler, Request, Started, SubmitHint, Target,
-    ThreadRing,
+    self, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, LocalHandler, Request, Started,
+    SubmitHint, Target, ThreadRing,
 };
 use crate::error::Error;
 use crate::memory::Held;
@@ -204,15 +203,23 @@ impl Engine {
         driver::cancel_all(&self.handler, &self.drivers);
     }
 
-    /// Asks for the cancellation of one operation, which gives its result in any case.
-    fn cancel(&self, source: &mut impl Source, index: u32) {
-        match source.op(index).at() {
-            At::Ring(place) => driver::cancel(place),
-            At::Elsewhere => {
-                self.remote.cancel(index);
-                driver::withdraw(&*self.remote);
+    /// Asks for the cancellation of operations; each gives its result in any case.
+    fn cancel(&self, source: &mut impl Source, indices: &[u32]) {
+        let mut are_elsewhere = false;
+        for &index in indices {
+            match source.op(index).at() {
+                At::Ring(place) => driver::cancel(place),
+                At::Elsewhere => {
+                    self.remote.cancel(index);
+                    are_elsewhere = true;
+                }
+                At::Nowhere => {}
             }
-            At::Nowhere => {}
+        }
+        if are_elsewhere {
+            // Once for all of them: it looks at everything that no worker has begun.
+            let only = if let [index] = indices { Some(*index) } else { None };
+            driver::withdraw(&*self.remote, only);
         }
     }
 }
@@ -307,20 +314,20 @@ impl ThreadEngine {
         }
     }
 
-    /// The descriptor that is readable while this thread's ring may have completions; `None` without a ring.
+    /// Descriptors that are readable while this thread's ring, or AIO, may have completions.
     ///
     /// # Errors
     /// As `eventfd(2)`, or what registering it says.
-    pub(super) fn completion_signal(&mut self) -> std::io::Result<Option<Arc<OwnedFd>>> {
+    pub(super) fn completion_signals(&mut self) -> std::io::Result<CompletionSignals> {
         match self.ring.guard() {
-            Some(_visit) => driver::completion_signal(),
-            None => Ok(None),
+            Some(_visit) => driver::completion_signals(),
+            None => Ok(CompletionSignals::default()),
         }
     }
 
-    pub(super) fn cancel(&mut self, source: &mut impl Source, index: u32) {
+    pub(super) fn cancel(&mut self, source: &mut impl Source, indices: &[u32]) {
         if !self.is_inherited() {
-            self.engine.cancel(source, index);
+            self.engine.cancel(source, indices);
         }
     }
 }
