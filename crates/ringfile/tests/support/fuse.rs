@@ -156,7 +156,10 @@ impl Server {
     /// Answers what is held back, and forgets the rules to hold more.
     pub fn release(&self) {
         self.state.rules.lock().unwrap().retain(|rule| rule.act != Act::Hold);
-        self.state.held.lock().unwrap().1 += 1;
+        {
+            let mut held = self.state.held.lock().unwrap();
+            *held = (0, held.1 + 1);
+        }
         self.state.changed.notify_all();
     }
 
@@ -257,7 +260,9 @@ impl State {
             let held = state.held.lock().unwrap();
             let waits = |held: &mut (usize, u64)| held.1 == releases;
             let (mut held, _) = state.changed.wait_timeout_while(held, patience(), waits).unwrap();
-            held.0 -= 1;
+            if held.1 == releases {
+                held.0 -= 1;
+            }
             drop(held);
             answer();
         });
