@@ -117,6 +117,10 @@
 // Buffered I/O that leaves nothing in the page cache (RWF_DONTCACHE), where the file system has it.
 #define RINGFILE_DONT_CACHE 256
 
+// Reads what is in the page cache from there, and the rest past it (O_DIRECT); what is read again gets cached. Simply
+// buffered where that can't be had. Not with RINGFILE_DIRECT or RINGFILE_DONT_CACHE.
+#define RINGFILE_ADAPTIVE 512
+
 // Which way operations go: what ringfile_set_default_route set, at first RINGFILE_ROUTE_AUTO.
 #define RINGFILE_ROUTE_DEFAULT 0
 
@@ -665,7 +669,7 @@ int ringfile_open(const char *path,
 // Makes a file of a descriptor, which stays the caller's: the library has a duplicate of its own, until ringfile_close.
 // What may be done with it is what it was opened for; of the options count RINGFILE_DIRECT (which switches direct I/O on
 // for the descriptor and all that share it; where it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
-// RINGFILE_DONT_CACHE, route and durability. `options` may be NULL.
+// RINGFILE_DONT_CACHE, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
 //
 // Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
 // ringfile_close, which closes the duplicate.

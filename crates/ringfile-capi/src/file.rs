@@ -57,6 +57,9 @@ pub const RINGFILE_BUFFERED_FALLBACK: u32 = 64;
 pub const RINGFILE_POLL: u32 = 128;
 /// Buffered I/O that leaves nothing in the page cache (RWF_DONTCACHE), where the file system has it.
 pub const RINGFILE_DONT_CACHE: u32 = 256;
+/// Reads what is in the page cache from there, and the rest past it (O_DIRECT); what is read again gets cached. Simply
+/// buffered where that can't be had. Not with RINGFILE_DIRECT or RINGFILE_DONT_CACHE.
+pub const RINGFILE_ADAPTIVE: u32 = 512;
 
 /// Which way operations go: what ringfile_set_default_route set, at first RINGFILE_ROUTE_AUTO.
 pub const RINGFILE_ROUTE_DEFAULT: u32 = 0;
@@ -112,7 +115,7 @@ pub(crate) fn route(number: u32) -> Result<Option<Route>> {
 }
 
 pub(crate) fn open_options(from: &ringfile_open_options) -> Result<OpenOptions> {
-    const ALL: u32 = RINGFILE_DONT_CACHE * 2 - 1;
+    const ALL: u32 = RINGFILE_ADAPTIVE * 2 - 1;
     if from.flags & !ALL != 0 {
         return Err(Fault::invalid(format!("flags has bits {:#x} that mean nothing", from.flags & !ALL)));
     }
@@ -128,6 +131,7 @@ pub(crate) fn open_options(from: &ringfile_open_options) -> Result<OpenOptions> 
         .buffered_fallback(has(RINGFILE_BUFFERED_FALLBACK))
         .poll(has(RINGFILE_POLL))
         .dont_cache(has(RINGFILE_DONT_CACHE))
+        .adaptive(has(RINGFILE_ADAPTIVE))
         .one_descriptor(true)
         .custom_flags(from.custom_flags)
         .durability(match from.durability {
@@ -176,7 +180,7 @@ pub unsafe extern "C" fn ringfile_open(
 /// Makes a file of a descriptor, which stays the caller's: the library has a duplicate of its own, until ringfile_close.
 /// What may be done with it is what it was opened for; of the options count RINGFILE_DIRECT (which switches direct I/O on
 /// for the descriptor and all that share it; where it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
-/// RINGFILE_DONT_CACHE, route and durability. `options` may be NULL.
+/// RINGFILE_DONT_CACHE, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
 ///
 /// Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
 /// ringfile_close, which closes the duplicate.

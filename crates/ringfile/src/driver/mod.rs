@@ -47,7 +47,7 @@ use std::time::Instant;
 
 use crate::error::Error;
 use crate::memory::Held;
-use crate::metrics::{Counters, Metrics};
+use crate::metrics::{CacheEvent, Counters, Metrics};
 use crate::ring::{Ring, RingOptions, thread_end};
 
 pub(crate) use cancel::{cancel, cancel_all};
@@ -56,7 +56,7 @@ pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
 pub(crate) use kept::{Kept, Lend};
 pub(crate) use leave::leave;
-pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, Request};
+pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, Request, cached_pages};
 pub(crate) use refused::why_refused;
 pub(crate) use remote::{Handler, RemoteOperation, RemoteRequest};
 pub(crate) use route::{Lanes, default_route};
@@ -249,6 +249,13 @@ fn add_to_counts(add: impl FnOnce(&mut Metrics)) {
         if is_late { driver.take() } else { None }
     });
     drop(late);
+}
+
+/// Counts what became of reads of adaptive files, on this thread.
+pub(crate) fn count_cache(event: CacheEvent, more: u64) {
+    // Gives the thread a driver where it has none.
+    add_to_counts(|_| {});
+    with(|driver| driver.shared.counters.count_cache(event, more));
 }
 
 /// What a cancelled operation leaves to drop while the driver is not borrowed.
@@ -466,7 +473,7 @@ pub(crate) fn for_each_driver(look: &mut dyn FnMut(&Counters), last: impl FnOnce
 
 /// The counts of this thread.
 pub(crate) fn thread_counts() -> Metrics {
-    with(|driver| driver.shared.counters.with_histograms(driver.current_counts())).unwrap_or_default()
+    with(|driver| driver.shared.counters.with_counts_in_place(driver.current_counts())).unwrap_or_default()
 }
 
 /// What this thread's ring was made with; makes one to look at where it has none.

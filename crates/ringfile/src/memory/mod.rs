@@ -64,6 +64,7 @@ pub use self::waiters::GetBuffer;
 
 pub(crate) use self::class::LARGEST;
 pub(crate) use self::held::Part;
+pub(crate) use self::mapping::page_size;
 pub(crate) use self::paths::Paths;
 pub(crate) use self::pool::reserve;
 pub(crate) use self::region::{Region, Registration};

@@ -3,6 +3,7 @@
 //! Knows files as [`Target`]s, memory as [`Held`], and no ring, slot or thread. What always holds: no match over [`Kind`]
 //! has a wildcard, so that a new operation does not compile before every place handles it.
 
+mod cached;
 mod control;
 mod path;
 pub(super) mod plain;
@@ -16,6 +17,7 @@ use super::target::Target;
 use crate::memory::Held;
 use crate::ring::Sqe;
 
+pub(crate) use cached::cached_pages;
 pub(super) use path::keep_opened;
 pub(super) use progress::{Progress, Rules, Step};
 pub(crate) use transfer::MOST_AT_ONCE;
