@@ -244,6 +244,102 @@ fn batches_queues_and_vectored_reads_use_both_descriptors() {
     assert!(hits > 10 && misses > 50, "{hits} hits, {misses} misses");
 }
 
+/// Waits until the file was not changed for so long that what is read ahead is trusted.
+fn let_it_be(path: &Path) {
+    let is_quiet = || {
+        let changed = std::os::unix::fs::MetadataExt::ctime(&std::fs::metadata(path).unwrap());
+        std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() as i64 - changed > 6
+    };
+    support::wait_for("the file to be left alone", is_quiet);
+}
+
+/// Bytes that were read ahead: used, and in vain.
+fn ahead() -> [u64; 2] {
+    [metrics().ahead_used, metrics().ahead_unused]
+}
+
+fn ahead_since(before: [u64; 2]) -> [u64; 2] {
+    let now = ahead();
+    std::array::from_fn(|at| now[at] - before[at])
+}
+
+#[test]
+fn streams_are_read_ahead_past_the_cache_and_random_reads_are_not() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((file, path)) = cold("streams_are_read_ahead", &folder, "data") else { return };
+    if !["ext2/ext3", "xfs", "btrfs"].contains(&file_system(&path).as_str()) {
+        return skip("streams_are_read_ahead", "nothing is read ahead on this file system");
+    }
+    let_it_be(&path);
+    let before = ahead();
+    // Two streams in turn.
+    block_on(async {
+        for at in 0..60 {
+            for start in [0, 4 << 20] {
+                let offset = start + at * (64 << 10);
+                let buffer = file.read_exact_at(Vec::with_capacity(64 << 10), offset).await.unwrap();
+                assert_content(&buffer, offset);
+            }
+        }
+    });
+    let [used, _] = ahead_since(before);
+    assert!(used > 2 * 54 * (64 << 10), "{used} bytes were there when they were wanted");
+    assert_eq!(cached_pages(&path), 0);
+    let before = ahead();
+    let mut random = support::Random::new();
+    for _ in 0..100 {
+        read(&file, random.below((LEN - 8192) as u64) as usize, 8192);
+    }
+    drop(file);
+    let [used, unused] = ahead_since(before);
+    assert!(used < 1 << 20 && unused <= 5 << 20, "{used} and {unused}");
+    // In pieces that fit nothing, by an executor of another's, and beyond the end.
+    let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+    let before = ahead();
+    let mut offset = 12_345;
+    while offset < LEN {
+        let buffer =
+            futures::executor::block_on(file.read_at(Vec::with_capacity(99_999), offset as u64)).unwrap();
+        assert_eq!(buffer.len(), 99_999.min(LEN - offset));
+        assert_content(&buffer, offset as u64);
+        offset += buffer.len();
+    }
+    let [used, unused] = ahead_since(before);
+    assert!(used > 7 << 20, "{used} and {unused}");
+}
+
+#[test]
+fn what_was_read_ahead_is_dropped_when_the_file_changes() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((file, path)) = cold("what_was_read_ahead", &folder, "data") else { return };
+    let writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    for (start, wait) in [(0, false), (4 << 20, true)] {
+        let_it_be(&path);
+        let before = ahead();
+        (0..8).for_each(|at| read(&file, start + (at << 16), 1 << 16));
+        let [used, _] = ahead_since(before);
+        std::os::unix::fs::FileExt::write_all_at(&writer, &[0; 100], (start as u64) + (8 << 16) + 50)
+            .unwrap();
+        drop_cache(&path);
+        if wait {
+            let_it_be(&path);
+        }
+        let offset = start as u64 + (8 << 16);
+        let buffer = block_on(file.read_exact_at(Vec::with_capacity(1 << 16), offset)).unwrap();
+        assert_eq!(buffer[50..150], [0; 100]);
+        let [used_now, unused] = ahead_since(before);
+        assert_eq!(used_now, used, "nothing of what was read before the write");
+        assert!(used == 0 || unused > 0);
+    }
+}
+
+fn file_system(path: &Path) -> String {
+    let output = std::process::Command::new("stat").args(["-f", "-c", "%T"]).arg(path).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
 #[test]
 fn it_works_in_any_executor_and_from_many_threads() {
     let _alone = alone();

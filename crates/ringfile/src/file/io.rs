@@ -55,6 +55,18 @@ pub(super) struct Operation<'a, F = &'a File> {
     stage: Stage<'a>,
 }
 
+/// A file that is held by the operation on it.
+#[derive(Clone)]
+pub(super) struct Owned(pub File);
+
+impl Deref for Owned {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
+
 type Boxed<'a> = Pin<Box<dyn Future<Output = (Held, Result<Ended, Error>)> + Send + 'a>>;
 
 enum Stage<'a> {
@@ -351,7 +363,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
     /// Begins a read of an adaptive file.
     #[cold]
     fn begin_adaptive(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match adaptive::choose(&self.file, &self.request, self.held.get()) {
+        match adaptive::choose(&self.file, &self.request, self.held.get(), true) {
             Way::By(descriptor) => {
                 self.descriptor = descriptor;
                 self.begin(context)
@@ -359,6 +371,11 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             Way::CachedBeginning(cached) => {
                 let (file, held) = (self.file.clone(), self.held.lend());
                 self.stage = Stage::Detour(Box::pin(adaptive::read_rest(file, cached, self.request, held)));
+                self.poll(context)
+            }
+            Way::Stream(id) => {
+                let (file, held) = (self.file.clone(), self.held.lend());
+                self.stage = Stage::Detour(Box::pin(adaptive::read_stream(file, id, self.request, held)));
                 self.poll(context)
             }
         }

@@ -104,7 +104,7 @@ pub(super) fn begin(ops: &mut [Op], files: &Files, first: u32, again: &mut Vec<u
     leader.stage = Stage::Begun(At::Nowhere);
     let request = Request { kind: Kind::ReadVectored, want, ..leader.request };
     let (file, held) = (files.get(leader.file), Held::Buffers(parts));
-    if let Way::By(descriptor) = adaptive::choose(file, &request, &held) {
+    if let Way::By(descriptor) = adaptive::choose(file, &request, &held, false) {
         leader.descriptor = descriptor;
     }
     leader.detour = Some(Detour::new(request, held));

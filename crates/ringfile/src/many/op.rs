@@ -211,9 +211,9 @@ impl Op {
                 false
             }
             Ok(true) if self.descriptor == Descriptor::Open && file.has_two_ways(&self.request) => {
-                self.descriptor = match adaptive::choose(file, &self.request, &self.held) {
+                self.descriptor = match adaptive::choose(file, &self.request, &self.held, false) {
                     Way::By(descriptor) => descriptor,
-                    Way::CachedBeginning(_) => Descriptor::Direct,
+                    Way::CachedBeginning(_) | Way::Stream(_) => Descriptor::Direct,
                 };
                 self.begin(files)
             }

@@ -15,20 +15,30 @@ pub(super) const MOST_AHEAD: u64 = 2 << 20;
 pub(super) const PIECE: u64 = 256 << 10;
 const ALIGNMENT: u64 = 4 << 10;
 /// Reads in a row before something is read ahead; doubled each time that what was read ahead was not wanted.
-const READS_BEFORE: u32 = 2;
-const MOST_READS_BEFORE: u32 = 64;
+const READS_BEFORE: u32 = 3;
+/// How often that is doubled.
+const MOST_CAUTION: u32 = 5;
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Streams {
     list: [Option<Stream>; STREAMS],
+    /// Counts reads, which says what is recent, and names streams.
     clock: u64,
-    /// Reads in a row that are wanted before something is read ahead, as a power of two times [`READS_BEFORE`].
+    /// How often [`READS_BEFORE`] is doubled now.
     caution: u32,
+}
+
+/// A stream, for as long as it is followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Id {
+    at: usize,
+    began: u64,
 }
 
 #[derive(Clone, Copy)]
 struct Stream {
+    began: u64,
     /// Where the last read ended.
     end: u64,
     /// Reads in a row.
@@ -37,18 +47,18 @@ struct Stream {
     window: u64,
     /// Where what was planned ends.
     planned: u64,
-    /// The last read has not ended.
-    is_reading: bool,
+    /// Reads that continue it and have not ended.
+    reading: u32,
     used: u64,
 }
 
 /// What a read is to the streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Seen {
-    /// It continues this stream.
-    Continues(usize),
-    /// It began this one, in place of another, whose pieces nobody wants any more.
-    Begins(usize),
+    /// It continues this stream, until [`Streams::ended`].
+    Continues(Id),
+    /// It may begin one. What follows another that has gone for it is wanted no more.
+    Begins { gone: Option<Id> },
 }
 
 impl Streams {
@@ -57,19 +67,17 @@ impl Streams {
         self.clock += 1;
         let used = self.clock;
         if let Some((at, stream)) = self.find(range) {
-            stream.run = stream.run.saturating_add(1);
-            if stream.is_reading {
-                // Its reader has reads in flight of its own: it needs no help.
-                stream.run = 1;
-            }
-            (stream.end, stream.used) = (range.end.max(stream.end), used);
-            stream.is_reading = true;
-            return Seen::Continues(at);
+            // Who has other reads in flight needs no help.
+            stream.run = if stream.reading > 0 { 1 } else { stream.run.saturating_add(1) };
+            stream.reading += 1;
+            (stream.end, stream.used) = (range.end, used);
+            return Seen::Continues(Id { at, began: stream.began });
         }
         let at = self.least_recent();
-        let planned = range.end.next_multiple_of(ALIGNMENT);
-        self.list[at] = Some(Stream { end: range.end, run: 1, window: 0, planned, is_reading: true, used });
-        Seen::Begins(at)
+        let gone = self.list[at].map(|stream| Id { at, began: stream.began });
+        let stream = Stream { began: used, end: range.end, run: 1, window: 0, planned: 0, reading: 0, used };
+        self.list[at] = Some(stream);
+        Seen::Begins { gone }
     }
 
     fn find(&mut self, range: &Range<u64>) -> Option<(usize, &mut Stream)> {
@@ -77,7 +85,9 @@ impl Streams {
             range.start >= stream.end && range.start - stream.end <= MOST_SKIPPED && range.end > stream.end
         };
         let mut streams = self.list.iter_mut().enumerate();
-        streams.find_map(|(at, place)| place.as_mut().filter(|stream| continues(stream)).map(|stream| (at, stream)))
+        streams.find_map(|(at, place)| {
+            place.as_mut().filter(|stream| continues(stream)).map(|stream| (at, stream))
+        })
     }
 
     fn least_recent(&self) -> usize {
@@ -85,31 +95,35 @@ impl Streams {
         (0..STREAMS).min_by_key(used).unwrap_or(0)
     }
 
-    /// Notes that the last read of a stream has ended.
-    pub(super) fn ended(&mut self, at: usize, end: u64) {
-        if let Some(stream) = self.list[at].as_mut().filter(|stream| stream.end == end) {
-            stream.is_reading = false;
+    fn get(&mut self, id: Id) -> Option<&mut Stream> {
+        self.list[id.at].as_mut().filter(|stream| stream.began == id.began)
+    }
+
+    /// Notes that a read which continued a stream has ended.
+    pub(super) fn ended(&mut self, id: Id) {
+        if let Some(stream) = self.get(id) {
+            stream.reading = stream.reading.saturating_sub(1);
         }
     }
 
     /// Whether a stream is long enough to read ahead of it.
-    pub(super) fn is_steady(&self, at: usize) -> bool {
-        let wanted = (READS_BEFORE << self.caution).min(MOST_READS_BEFORE);
-        self.list[at].is_some_and(|stream| stream.run >= wanted)
+    pub(super) fn is_steady(&mut self, id: Id) -> bool {
+        let wanted = READS_BEFORE << self.caution;
+        self.get(id).is_some_and(|stream| stream.run >= wanted)
     }
 
-    /// Widens the window of a stream, which was just read on: by the length of the read at first, then doubled.
-    pub(super) fn widen(&mut self, at: usize, len: u64) {
-        if let Some(stream) = &mut self.list[at] {
+    /// Widens the window of a stream, of which `len` bytes were just read: that twice at first, then doubled each time.
+    pub(super) fn widen(&mut self, id: Id, len: u64) {
+        if let Some(stream) = self.get(id) {
             let first = (2 * len).next_multiple_of(ALIGNMENT);
             stream.window = (2 * stream.window).max(first).min(MOST_AHEAD);
         }
     }
 
-    /// The next piece to read ahead of a stream, in a file of `len` bytes. A piece of full length where the window has
-    /// room for that, a shorter one only where nothing is ahead.
-    pub(super) fn next_piece(&mut self, at: usize, len: u64) -> Option<Range<u64>> {
-        let stream = self.list[at].as_mut()?;
+    /// The next piece to read ahead of a stream, in a file of `len` bytes: of full length where the window has room for it,
+    /// a shorter one only where nothing is ahead.
+    pub(super) fn next_piece(&mut self, id: Id, len: u64) -> Option<Range<u64>> {
+        let stream = self.get(id)?;
         let start = stream.planned.max(stream.end / ALIGNMENT * ALIGNMENT);
         let border = (start + 1).next_multiple_of(PIECE);
         let wanted = (stream.end + stream.window).next_multiple_of(ALIGNMENT);
@@ -122,16 +136,17 @@ impl Streams {
         Some(start..end)
     }
 
-    /// Forgets what was planned and not read, such as for want of memory: it is planned again.
-    pub(super) fn give_back(&mut self, at: usize, piece: &Range<u64>) {
-        if let Some(stream) = self.list[at].as_mut().filter(|stream| stream.planned == piece.end) {
-            stream.planned = piece.start;
+    /// Forgets what was planned from `start` on and will not come: it is planned again.
+    pub(super) fn give_back(&mut self, id: Id, start: u64) {
+        if let Some(stream) = self.get(id) {
+            stream.planned = stream.planned.min(start);
         }
     }
 
     /// Notes that what was read ahead was wanted, or was not.
     pub(super) fn judge(&mut self, was_wanted: bool) {
-        self.caution = if was_wanted { self.caution.saturating_sub(1) } else { (self.caution + 1).min(5) };
+        self.caution =
+            if was_wanted { self.caution.saturating_sub(1) } else { (self.caution + 1).min(MOST_CAUTION) };
     }
 }
 
@@ -145,16 +160,15 @@ mod tests {
 
     /// Reads `range`; gives what is read ahead then.
     fn read(streams: &mut Streams, range: Range<u64>, len: u64) -> Vec<Range<u64>> {
-        let seen = streams.note(&range);
-        let (Seen::Continues(at) | Seen::Begins(at)) = seen;
+        let Seen::Continues(id) = streams.note(&range) else { return Vec::new() };
         let mut pieces = Vec::new();
-        if streams.is_steady(at) {
-            streams.widen(at, range.end - range.start);
-            while let Some(piece) = streams.next_piece(at, len) {
+        if streams.is_steady(id) {
+            streams.widen(id, range.end - range.start);
+            while let Some(piece) = streams.next_piece(id, len) {
                 pieces.push(piece);
             }
         }
-        streams.ended(at, range.end);
+        streams.ended(id);
         pieces
     }
 
@@ -217,8 +231,8 @@ mod tests {
     fn a_reader_with_several_reads_in_flight_needs_no_help() {
         let mut streams = Streams::default();
         for at in 0..50 {
-            let Seen::Continues(at) = streams.note(&(at * 64 * KIB..(at + 1) * 64 * KIB)) else { continue };
-            assert!(!streams.is_steady(at));
+            let Seen::Continues(id) = streams.note(&(at * 64 * KIB..(at + 1) * 64 * KIB)) else { continue };
+            assert!(!streams.is_steady(id));
         }
     }
 
@@ -229,19 +243,19 @@ mod tests {
         let begins = |streams: &mut Streams, from: u64| {
             (0..100).find(|at| !read(streams, from + at * KIB..from + (at + 1) * KIB, LONG).is_empty())
         };
-        assert_eq!(begins(&mut streams, 0), Some(15));
+        assert_eq!(begins(&mut streams, 0), Some(23));
         (0..3).for_each(|_| streams.judge(true));
-        assert_eq!(begins(&mut streams, LONG / 2), Some(1));
+        assert_eq!(begins(&mut streams, LONG / 2), Some(2));
     }
 
     #[test]
     fn what_was_given_back_is_planned_again() {
         let mut streams = Streams::default();
         read(&mut streams, 0..64 * KIB, LONG);
-        let Seen::Continues(at) = streams.note(&(64 * KIB..128 * KIB)) else { panic!("no stream") };
-        streams.widen(at, 64 * KIB);
-        let piece = streams.next_piece(at, LONG).unwrap();
-        streams.give_back(at, &piece);
-        assert_eq!(streams.next_piece(at, LONG), Some(piece));
+        let Seen::Continues(id) = streams.note(&(64 * KIB..128 * KIB)) else { panic!("no stream") };
+        streams.widen(id, 64 * KIB);
+        let piece = streams.next_piece(id, LONG).unwrap();
+        streams.give_back(id, piece.start);
+        assert_eq!(streams.next_piece(id, LONG), Some(piece));
     }
 }
