@@ -466,6 +466,17 @@ int64_t ringfile_batch_write_durable(struct ringfile_batch *batch,
                                      uint64_t offset,
                                      uint64_t user_data);
 
+// Adds a write that a power cut leaves wholly there or not at all (RWF_ATOMIC), see ringfile_write_atomic; in all else as
+// ringfile_batch_write.
+//
+// Pointers: as ringfile_batch_read.
+int64_t ringfile_batch_write_atomic(struct ringfile_batch *batch,
+                                    const struct ringfile_file *file,
+                                    const void *data,
+                                    size_t length,
+                                    uint64_t offset,
+                                    uint64_t user_data);
+
 // Adds a read from `offset` into several parts, one after another; in all else as ringfile_batch_read. The array of parts is
 // read here, and may go when this returns.
 //
@@ -706,6 +717,15 @@ int ringfile_alignment(const struct ringfile_file *file,
                        size_t *bytes,
                        size_t *memory);
 
+// Which writes the file takes as atomic ones (ringfile_write_atomic): the shortest and the longest in bytes, both powers of
+// two, and how many pieces of memory the kernel takes for one; all 0 where it takes none. Each pointer may be NULL. Any thread; does not block.
+//
+// Pointers: pointers that are not NULL may be written to.
+int ringfile_atomic_limits(const struct ringfile_file *file,
+                           size_t *min,
+                           size_t *max,
+                           size_t *segments);
+
 // The file's descriptor, for calls that the library does not have. It stays the library's, which does its I/O with it:
 // neither close it nor put another file in its place. It is closed with the file. Any thread; does not block.
 int ringfile_fd(const struct ringfile_file *file);
@@ -786,6 +806,19 @@ int64_t ringfile_write_durable(const struct ringfile_file *file,
                                const void *data,
                                size_t length,
                                uint64_t offset);
+
+// Writes all of `length` bytes from `data` at `offset` so that after a power cut all of it is there or none (RWF_ATOMIC,
+// Linux 6.11). Not durable by itself: ringfile_sync_data follows. `length` is a power of two within what
+// ringfile_atomic_limits says, `offset` a multiple of it, and the file direct. How many.
+//
+// Any thread. Blocks. Errors are those of pwritev2(2), EOPNOTSUPP where the file takes no atomic writes and EINVAL for one that it
+// does not take: ringfile_last_error says what it takes. Nothing was written then. Never written in part.
+//
+// Pointers: `length` bytes at `data`, as at the top of this file.
+int64_t ringfile_write_atomic(const struct ringfile_file *file,
+                              const void *data,
+                              size_t length,
+                              uint64_t offset);
 
 // As ringfile_read, into several parts, one after another.
 //
@@ -1022,6 +1055,18 @@ int ringfile_queue_write_durable(struct ringfile_queue *queue,
                                  uint64_t offset,
                                  uint64_t user_data,
                                  uint64_t *token);
+
+// Adds a write that a power cut leaves wholly there or not at all (RWF_ATOMIC), see ringfile_write_atomic; in all else as
+// ringfile_queue_write.
+//
+// Pointers: as ringfile_queue_read.
+int ringfile_queue_write_atomic(struct ringfile_queue *queue,
+                                const struct ringfile_file *file,
+                                const void *data,
+                                size_t length,
+                                uint64_t offset,
+                                uint64_t user_data,
+                                uint64_t *token);
 
 // Adds a read from `offset` into several parts, one after another; in all else as ringfile_queue_read. The array of parts
 // is read here, and may go when this returns. Allocates.

@@ -242,6 +242,14 @@ public:
                        std::error_code& error) const noexcept {
         check(ringfile_write_durable(get(), data, length, offset), error);
     }
+    // All of it or nothing after a power cut; atomic_limits() says what the file takes.
+    void write_atomic(const void* data, std::size_t length, std::uint64_t offset) const {
+        check(ringfile_write_atomic(get(), data, length, offset));
+    }
+    void write_atomic(const void* data, std::size_t length, std::uint64_t offset,
+                      std::error_code& error) const noexcept {
+        check(ringfile_write_atomic(get(), data, length, offset), error);
+    }
     // Into a buffer up to its capacity, whose size is then what was read.
     std::size_t read(buffer& to, std::uint64_t offset) const {
         return static_cast<std::size_t>(check(ringfile_buffer_read(get(), to.get(), offset)));
@@ -331,6 +339,23 @@ public:
     multiples alignment(std::error_code& error) const noexcept {
         multiples of;
         check(ringfile_alignment(get(), &of.bytes, &of.memory), error);
+        return of;
+    }
+
+    // Which writes the file takes as atomic ones, in bytes, and from how many pieces of memory; all 0 where it takes none.
+    struct limits {
+        std::size_t min = 0;
+        std::size_t max = 0;
+        std::size_t segments = 0;
+    };
+    limits atomic_limits() const {
+        limits of;
+        check(ringfile_atomic_limits(get(), &of.min, &of.max, &of.segments));
+        return of;
+    }
+    limits atomic_limits(std::error_code& error) const noexcept {
+        limits of;
+        check(ringfile_atomic_limits(get(), &of.min, &of.max, &of.segments), error);
         return of;
     }
     // The library's own, to be neither closed nor replaced.
@@ -433,6 +458,14 @@ public:
     std::size_t write_durable(const file& to, const void* data, std::size_t length, std::uint64_t offset,
                               std::uint64_t user_data, std::error_code& error) noexcept {
         return index(check(ringfile_batch_write_durable(get(), to.get(), data, length, offset, user_data), error));
+    }
+    std::size_t write_atomic(const file& to, const void* data, std::size_t length, std::uint64_t offset,
+                             std::uint64_t user_data = 0) {
+        return index(check(ringfile_batch_write_atomic(get(), to.get(), data, length, offset, user_data)));
+    }
+    std::size_t write_atomic(const file& to, const void* data, std::size_t length, std::uint64_t offset,
+                             std::uint64_t user_data, std::error_code& error) noexcept {
+        return index(check(ringfile_batch_write_atomic(get(), to.get(), data, length, offset, user_data), error));
     }
     std::size_t readv(const file& from, const struct iovec* parts, std::size_t count, std::uint64_t offset,
                       std::uint64_t user_data = 0) {
@@ -584,6 +617,18 @@ public:
                                 std::uint64_t user_data, std::error_code& error) noexcept {
         std::uint64_t token = 0;
         check(ringfile_queue_write_durable(get(), to.get(), data, length, offset, user_data, &token), error);
+        return token;
+    }
+    std::uint64_t write_atomic(const file& to, const void* data, std::size_t length, std::uint64_t offset,
+                               std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_write_atomic(get(), to.get(), data, length, offset, user_data, &token));
+        return token;
+    }
+    std::uint64_t write_atomic(const file& to, const void* data, std::size_t length, std::uint64_t offset,
+                               std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_write_atomic(get(), to.get(), data, length, offset, user_data, &token), error);
         return token;
     }
     std::uint64_t readv(const file& from, const struct iovec* parts, std::size_t count, std::uint64_t offset,

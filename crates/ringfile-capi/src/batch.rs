@@ -80,6 +80,7 @@ enum What {
     Read { memory: Memory, offset: u64 },
     Write { memory: Memory, offset: u64 },
     WriteDurable { memory: Memory, offset: u64 },
+    WriteAtomic { memory: Memory, offset: u64 },
     Readv { parts: Vec<Memory>, offset: u64 },
     Writev { parts: Vec<Memory>, offset: u64 },
     SyncData,
@@ -227,6 +228,22 @@ pub unsafe extern "C" fn ringfile_batch_write_durable(
     user_data: u64,
 ) -> i64 {
     add(batch, file, user_data, || Ok(What::WriteDurable { memory: Memory::new(data, length), offset }))
+}
+
+/// Adds a write that a power cut leaves wholly there or not at all (RWF_ATOMIC), see ringfile_write_atomic; in all else as
+/// ringfile_batch_write.
+///
+/// Pointers: as ringfile_batch_read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_batch_write_atomic(
+    batch: *mut ringfile_batch,
+    file: *const ringfile_file,
+    data: *const c_void,
+    length: usize,
+    offset: u64,
+    user_data: u64,
+) -> i64 {
+    add(batch, file, user_data, || Ok(What::WriteAtomic { memory: Memory::new(data, length), offset }))
 }
 
 /// Adds a read from `offset` into several parts, one after another; in all else as ringfile_batch_read. The array of parts is
@@ -524,6 +541,7 @@ fn add_to(batch: &mut Batch, what: What, file: &File) -> Result<()> {
             What::Read { memory, offset } => batch.read(file, memory.buffer()?, offset),
             What::Write { memory, offset } => batch.write(file, memory.buffer()?, offset),
             What::WriteDurable { memory, offset } => batch.write_durable(file, memory.buffer()?, offset),
+            What::WriteAtomic { memory, offset } => batch.write_atomic(file, memory.buffer()?, offset),
             What::Readv { parts, offset } => batch.read_vectored(file, buffers(parts)?, offset),
             What::Writev { parts, offset } => batch.write_vectored(file, buffers(parts)?, offset),
             What::SyncData => batch.sync_data(file),

@@ -262,6 +262,30 @@ pub unsafe extern "C" fn ringfile_alignment(
     })
 }
 
+/// Which writes the file takes as atomic ones (ringfile_write_atomic): the shortest and the longest in bytes, both powers of
+/// two, and how many pieces of memory the kernel takes for one; all 0 where it takes none. Each pointer may be NULL. Any thread; does not block.
+///
+/// Pointers: pointers that are not NULL may be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_atomic_limits(
+    file: *const ringfile_file,
+    min: *mut usize,
+    max: *mut usize,
+    segments: *mut usize,
+) -> c_int {
+    done(|| {
+        let limits = with(file, File::alignment)?.atomic;
+        let values = limits.map_or([0; 3], |limits| [limits.min, limits.max, limits.segments]);
+        for (to, value) in [min, max, segments].into_iter().zip(values) {
+            if !to.is_null() {
+                // SAFETY: as the header says.
+                unsafe { raw::put(to, value, "the limits") }?;
+            }
+        }
+        Ok(())
+    })
+}
+
 /// The file's descriptor, for calls that the library does not have. It stays the library's, which does its I/O with it:
 /// neither close it nor put another file in its place. It is closed with the file. Any thread; does not block.
 #[unsafe(no_mangle)]

@@ -168,6 +168,30 @@ pub unsafe extern "C" fn ringfile_write_durable(
     })
 }
 
+/// Writes all of `length` bytes from `data` at `offset` so that after a power cut all of it is there or none (RWF_ATOMIC,
+/// Linux 6.11). Not durable by itself: ringfile_sync_data follows. `length` is a power of two within what
+/// ringfile_atomic_limits says, `offset` a multiple of it, and the file direct. How many.
+///
+/// Any thread. Blocks. Errors are those of pwritev2(2), EOPNOTSUPP where the file takes no atomic writes and EINVAL for one that it
+/// does not take: ringfile_last_error says what it takes. Nothing was written then. Never written in part.
+///
+/// Pointers: `length` bytes at `data`, as at the top of this file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_write_atomic(
+    file: *const ringfile_file,
+    data: *const c_void,
+    length: usize,
+    offset: u64,
+) -> i64 {
+    call(|| {
+        one(file, |queue, file| {
+            // SAFETY: the memory is there and nobody changes it until this returns, says the header; `one` waits.
+            queue.write_atomic(file, unsafe { memory::at(data.cast_mut(), length) }?, offset, 0);
+            Ok(())
+        })
+    })
+}
+
 /// The parts of a vectored operation, as buffers, and their length together.
 ///
 /// # Safety

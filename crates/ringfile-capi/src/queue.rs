@@ -133,6 +133,28 @@ pub unsafe extern "C" fn ringfile_queue_write_durable(
     }
 }
 
+/// Adds a write that a power cut leaves wholly there or not at all (RWF_ATOMIC), see ringfile_write_atomic; in all else as
+/// ringfile_queue_write.
+///
+/// Pointers: as ringfile_queue_read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_write_atomic(
+    queue: *mut ringfile_queue,
+    file: *const ringfile_file,
+    data: *const c_void,
+    length: usize,
+    offset: u64,
+    user_data: u64,
+    token: *mut u64,
+) -> c_int {
+    // SAFETY: as for a write.
+    unsafe {
+        add(queue, file, token, |queue, file| {
+            Ok(queue.write_atomic(file, memory::at(data.cast_mut(), length)?, offset, user_data))
+        })
+    }
+}
+
 /// Adds a read from `offset` into several parts, one after another; in all else as ringfile_queue_read. The array of parts
 /// is read here, and may go when this returns. Allocates.
 ///

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cli::{Access, Buffers, Executor, Route, Rw};
+use crate::cli::{Access, Buffers, Executor, RingFlags, Route, Rw};
 use crate::random::Random;
 use crate::share::{Share, part_of};
 use crate::verify::Verifier;
@@ -58,6 +58,8 @@ pub struct Job {
     pub settings: BatchSettings,
     /// Which way the library's operations go.
     pub route: Route,
+    /// Flags of the rings; `None` for what the engine takes by itself.
+    pub ring_flags: Option<RingFlags>,
     /// Who runs the library's tasks.
     pub executor: Executor,
     /// O_DIRECT.
@@ -302,6 +304,7 @@ pub mod tests {
             access: Access::Any,
             amount: None,
             route: Route::Auto,
+            ring_flags: None,
             executor: Executor::Ringfile,
             direct: false,
             warmup: Duration::ZERO,

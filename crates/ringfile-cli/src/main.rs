@@ -29,6 +29,7 @@ mod terminal;
 mod testfile;
 mod values;
 mod verify;
+mod whole;
 
 use std::ffi::OsStr;
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! What the kernel is asked directly: CPU time, page cache residency, facts about files.
 //!
 //! The `unsafe` here is for calls that no wrapper has yet, in `sys/ring.rs` for the doctor's rings; the crate's other is in
-//! `engine/by_hand.rs`.
+//! `engine/by_hand.rs` and `engine/hand_loop.rs`.
 
 pub mod ring;
 

@@ -105,7 +105,7 @@ mod runtime;
 
 #[cfg(feature = "config")]
 pub use config::{Buffers, Config};
-pub use driver::{Route, set_default_route};
+pub use driver::{AtomicLimits, Route, set_default_route};
 pub use error::{BufError, BufResult, Error, IntoParts, Result};
 pub use file::{
     Advice, Alignment, AllocateMode, Append, Appender, AppenderMetrics, Control, Durability, File, Io,
@@ -119,7 +119,7 @@ pub use memory::{
     RegisteredMemory, StableMemory, WhenFull,
 };
 pub use metrics::{ENTER_BUCKETS, Metrics, metrics, thread_metrics};
-pub use ring::{RegistrationRefused, refused_registration};
+pub use ring::{Completions, RegistrationRefused, refused_registration};
 pub use runtime::{JoinError, JoinHandle, Panic, Runtime, RuntimeBuilder, block_on, spawn};
 
 /// Sets how many threads carry out operations that threads without a ring of their own await: those of other executors.

@@ -23,7 +23,7 @@ fn every_passage_of_adopting_is_in_its_example() {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
     let page = read("docs/adopting.md");
     for (language, example, count) in [
-        ("c", "crates/ringfile-capi/examples/c/block_reader.c", 9),
+        ("c", "crates/ringfile-capi/examples/c/block_reader.c", 10),
         ("cpp", "crates/ringfile-capi/examples/cpp/block_reader.cpp", 3),
         ("rust", "crates/ringfile/examples/block_reader.rs", 6),
     ] {

@@ -12,7 +12,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use ringfile::{Batch, BatchRun, Done, File, Pool, block_on};
-use support::{Folder, assert_content, content, in_child, must_end, open_on_ring, skip, wait_for, yield_now};
+use support::{
+    Folder, assert_content, content, in_child, must_end, open_on_ring, skip, wait_for, yield_now, yield_until,
+};
 
 /// A batch that waits for a pipe which nothing comes out of.
 fn waits_for_ever(pool: &Pool) -> (BatchRun, std::io::PipeWriter) {
@@ -68,9 +70,7 @@ fn a_batch_that_was_begun_in_a_loop_and_dropped_elsewhere_is_cancelled_too() {
             .await;
             yield_now().await;
             std::thread::spawn(move || drop(run)).join().unwrap();
-            while pool.metrics().in_use > 0 {
-                yield_now().await;
-            }
+            yield_until("the memory", || pool.metrics().in_use == 0).await;
         });
     });
 }

@@ -14,7 +14,7 @@ use support::fuse::{Act, Op, Server};
 use support::mounts::Loop;
 use support::{
     Folder, Random, all, assert_content, content, in_child, is_without_ring, must_end, needs_ring,
-    open_descriptors, open_on_ring, poll_once, ring_options, wait_for, yield_now,
+    open_descriptors, open_on_ring, poll_once, ring_options, wait_for, yield_now, yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -106,9 +106,7 @@ fn f02_the_buffer_of_a_dropped_future_stays_with_the_kernel_until_it_answers() {
         let address = buffer.as_ptr();
         let mut dropped = file.read_at(buffer, 0);
         assert!(poll_once(&mut dropped).await.is_pending());
-        while server.held() == 0 {
-            yield_now().await;
-        }
+        yield_until("a request at the server", || server.held() > 0).await;
         drop(dropped);
         // The kernel is asked to cancel, and can't take the request back from the server.
         for _ in 0..100 {
@@ -239,17 +237,13 @@ fn f03_a_file_closed_with_operations_in_flight_closes_after_the_last() {
         let mut kept = read(&file, &pool, 1);
         let mut dropped = read(&file, &pool, 2);
         assert!(poll_once(&mut kept).await.is_pending() && poll_once(&mut dropped).await.is_pending());
-        while server.held() < 2 {
-            yield_now().await;
-        }
+        yield_until("requests at the server", || server.held() >= 2).await;
         drop((file, dropped));
         yield_now().await;
         assert_eq!(server.closed(), 0, "the file was closed under the kernel");
         server.release();
         assert_content(&kept.await.unwrap(), PAGE as u64);
-        while pool.metrics().in_use > 0 {
-            yield_now().await;
-        }
+        yield_until("the memory", || pool.metrics().in_use == 0).await;
         wait_for("the file to be closed, with its thread still in the loop", || server.closed() == 1);
     });
 }
@@ -386,9 +380,7 @@ fn f05_a_future_polled_elsewhere_gets_the_result_that_is_already_there() {
             let mut moves = read(&file, &memory, 3);
             let before = thread_metrics().ops;
             assert!(poll_once(&mut moves).await.is_pending());
-            while thread_metrics().ops == before {
-                yield_now().await;
-            }
+            yield_until("the operation", || thread_metrics().ops != before).await;
             let (polled, was_polled) = mpsc::channel();
             let task = elsewhere.spawn(async move {
                 let first = poll_once(&mut moves).await;
@@ -424,9 +416,7 @@ fn f05_a_result_that_nobody_wants_any_more_is_not_kept() {
         let mut moves = read(&file, &pool, 3);
         let before = thread_metrics().ops;
         assert!(poll_once(&mut moves).await.is_pending());
-        while thread_metrics().ops == before {
-            yield_now().await;
-        }
+        yield_until("the operation", || thread_metrics().ops != before).await;
         let task = elsewhere.spawn(async move {
             let _ = poll_once(&mut moves).await;
             drop(moves);

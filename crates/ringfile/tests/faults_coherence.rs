@@ -278,7 +278,9 @@ impl Model {
         block_on(file.set_len(LEN as u64)).unwrap();
         let version = self.version.fetch_add(1, Ordering::SeqCst);
         for block in &self.blocks[cut..] {
-            [&block.begun, &block.returned, &block.zeroed].map(|at| at.store(version, Ordering::SeqCst));
+            for at in [&block.begun, &block.returned, &block.zeroed] {
+                at.store(version, Ordering::SeqCst);
+            }
         }
         self.truncations.fetch_add(1, Ordering::SeqCst);
     }
@@ -330,7 +332,7 @@ fn readers_of_all_kinds_see_what_writers_of_all_kinds_have_written() {
     let (for_writing, for_reading) = (open(&path, true), open(&path, false));
     let seed = Random::new().below(1 << 32);
     let model = Model::new();
-    let mut writers = vec![
+    let mut writers = [
         Writer::plain(&path),
         Writer::direct(&path),
         Writer::Own(for_writing.clone()),

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ringfile::{File, Pool, RegisteredMemory, Runtime, block_on, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::{
-    Folder, all, assert_content, content, in_child, in_child_with, is_child, is_root, is_without_ring,
-    must_end, needs_ring, open_descriptors, open_on_ring, poll_once, record_warnings, ring_options, skip,
-    wait_for, yield_now,
+    Folder, all, assert_content, content, has_registered_buffers, in_child, in_child_with, is_child, is_root,
+    is_without_ring, must_end, needs_registered_buffers, needs_ring, open_descriptors, open_on_ring,
+    poll_once, record_warnings, ring_options, skip, wait_for, yield_now, yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -302,14 +302,14 @@ fn f09_a_file_without_a_descriptor_of_its_own_is_what_it_was() {
     std::io::Write::write_all(&mut ours, b"some").unwrap();
     // On this thread, which has its ring; another one ends a wait that would have no end.
     let writer = std::thread::spawn(move || {
-        std::thread::sleep(support::PATIENCE / 4);
+        std::thread::sleep(support::patience() / 4);
         drop(ours);
     });
     let began = std::time::Instant::now();
     let got = block_on(pipe.read_at(Vec::with_capacity(100), 0)).unwrap();
     assert_eq!(got, b"some");
     assert!(
-        began.elapsed() < support::PATIENCE / 4,
+        began.elapsed() < support::patience() / 4,
         "what a pipe has is an answer, without waiting for more"
     );
     writer.join().unwrap();
@@ -383,7 +383,8 @@ fn f20_64_kib_of_locked_memory_give_a_ring_without_registration_and_one_warning(
     });
     let features = features.join().unwrap();
     let entries = features.iter().find_map(|feature| feature.strip_prefix("entries=")).unwrap();
-    assert!((8..4096).contains(&entries.parse().unwrap()), "{features:?}");
+    // Linux 5.12 to 6.12 count no rings.
+    assert!((8..=4096).contains(&entries.parse().unwrap()), "{features:?}");
     runtime.shutdown();
     // One after the other: what a ring was charged comes back late.
     for _ in 0..5 {
@@ -414,7 +415,7 @@ fn f20_8_mib_of_locked_memory_register_the_small_and_go_on_with_the_large() {
     if !is_root() && !is_child(name) {
         return skip(name, "becoming another user needs root");
     }
-    if !in_child_with(name, |command| unprivileged(command, 8 << 20)) {
+    if !needs_registered_buffers(name) || !in_child_with(name, |command| unprivileged(command, 8 << 20)) {
         return;
     }
     let warnings = record_warnings();
@@ -486,7 +487,7 @@ fn f21_more_than_a_gib_is_registered_in_parts() {
         // Where locked memory is limited a region of a GiB may have been refused; never the result.
         let counts = thread_metrics() - before;
         assert_eq!((counts.ops, counts.failed), (if is_without_ring() { 0 } else { 4 }, 0));
-        if is_root() && !is_without_ring() {
+        if is_root() && has_registered_buffers() {
             assert_eq!(counts.fixed_ops, 3);
         }
     });
@@ -505,9 +506,7 @@ fn f21_registered_memory_stays_until_its_operations_have_ended() {
         let mut lent = file.read_at(memory.lend(..PAGE).unwrap(), 0);
         let mut pooled = file.read_at(pool.get(PAGE).unwrap(), 0);
         assert!(poll_once(&mut lent).await.is_pending() && poll_once(&mut pooled).await.is_pending());
-        while server.held() < 2 {
-            yield_now().await;
-        }
+        yield_until("requests at the server", || server.held() >= 2).await;
         drop((lent, memory));
         let closed = pool.clone();
         drop(pool);

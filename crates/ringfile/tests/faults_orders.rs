@@ -17,7 +17,7 @@ use support::fuse::{Act, Op, Server};
 use support::handles::Handles as _;
 use support::{
     Folder, assert_content, content, in_child, must_end, needs_ring, open_on_ring, poll_once, ring_options,
-    wait_for, yield_now,
+    wait_for, yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -82,9 +82,7 @@ fn f04_a_read_that_is_dropped_is_not_begun_again_when_it_is_interrupted() {
             block_on(async {
                 let mut read = file.read_at(pool.get(PAGE).unwrap(), 0);
                 assert!(poll_once(&mut read).await.is_pending());
-                while server.held() == 0 {
-                    yield_now().await;
-                }
+                yield_until("a request at the server", || server.held() > 0).await;
             });
         });
         wait_for("the read", || server.held() == 1 || in_loop.is_finished());

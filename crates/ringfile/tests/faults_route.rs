@@ -105,7 +105,7 @@ fn f28_a_stall_after_many_quick_writes_sends_the_file_back_to_the_ring() {
                 }
                 last = (thread_metrics() - before).inline_ops;
                 inline += last;
-                assert!(began.elapsed() < support::PATIENCE, "{inline} inline writes");
+                assert!(began.elapsed() < support::patience(), "{inline} inline writes");
             }
             let thawed = freeze(disk.path(), Duration::from_millis(200));
             let (stalled, _, ()) =
@@ -334,7 +334,7 @@ async fn cached_reads_are_inline(file: &File) {
         if counts.inline_ops == 100 {
             return;
         }
-        assert!(began.elapsed() < support::PATIENCE, "{counts:?}");
+        assert!(began.elapsed() < support::patience(), "{counts:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -14,7 +14,7 @@ use support::fuse::{Act, Op, Server};
 use support::mounts::{Loop, Mount};
 use support::{
     Folder, all, assert_content, byte_at, content, in_child, is_without_ring, open_on_ring, ring_options,
-    skip, yield_now,
+    skip, yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -117,8 +117,7 @@ fn f12_eagain_completions_are_submitted_again() {
     let name = "f12_eagain_completions_are_submitted_again";
     // An answer that comes later with EAGAIN is asked for again by the kernel itself, without end.
     let Some(server) = Server::blocking_or_skip(name, content(0, 64 * PAGE)) else { return };
-    // On the ring the kernel itself asks some hundred times before it passes the errno on.
-    let times = if is_without_ring() { 200 } else { 1000 };
+    let times = 200;
     server.rule(Op::Read, EVERYWHERE, times, Act::Fail(libc::EAGAIN));
     let file = open(&server);
     block_on(async {
@@ -211,9 +210,7 @@ fn f13_a_file_that_shrinks_during_a_read_gives_what_is_left() {
         block_on(async {
             let mut read = file.read_exact_at(pool.get(8 * PAGE).unwrap(), 0);
             assert!(support::poll_once(&mut read).await.is_pending());
-            while server.held() == 0 {
-                yield_now().await;
-            }
+            yield_until("a request at the server", || server.held() > 0).await;
             server.cut(5 * PAGE + 100);
             server.release();
             let failed = read.await.unwrap_err();

@@ -14,6 +14,7 @@ use support::fuse::{Act, Op, Server};
 use support::handles::Handles as _;
 use support::{
     Folder, assert_content, content, is_without_ring, must_end, open_on_ring, poll_once, wait_for, yield_now,
+    yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -110,9 +111,7 @@ fn what_a_dropped_batch_has_in_flight_is_waited_for() {
             block_on(async {
                 let mut run = batch.into_future();
                 assert!(poll_once(&mut run).await.is_pending());
-                while server.held() == 0 {
-                    yield_now().await;
-                }
+                yield_until("a request at the server", || server.held() > 0).await;
                 drop(run);
                 scope.spawn(|| {
                     std::thread::sleep(std::time::Duration::from_millis(100));

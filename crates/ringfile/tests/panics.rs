@@ -12,7 +12,7 @@ use std::task::{Context, Wake, Waker};
 use ringfile::{IoBuf, IoBufMut, OpenOptions, Route, block_on};
 use support::fuse::{Act, Op, Server};
 use support::{
-    Folder, all, assert_content, content, is_without_ring, must_end, poll_once, ring_options, yield_now,
+    Folder, all, assert_content, content, is_without_ring, must_end, poll_once, ring_options, yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -70,9 +70,7 @@ fn a_loop_ends_though_a_buffer_panicked_on_a_worker() {
         block_on(async {
             let mut read = file.read_at(Bomb(Vec::with_capacity(100)), 0);
             assert!(poll_once(&mut read).await.is_pending());
-            while server.held() == 0 {
-                yield_now().await;
-            }
+            yield_until("a request at the server", || server.held() > 0).await;
             drop(read);
             server.release();
         });

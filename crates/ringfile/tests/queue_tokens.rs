@@ -249,7 +249,7 @@ fn the_descriptor_stays_right_when_others_of_the_thread_collect_the_completion()
                 }
                 // Whoever collected the completion: the descriptor says so until the result was taken.
                 loop {
-                    assert!(is_readable(&descriptor, support::PATIENCE), "round {round}: lost");
+                    assert!(is_readable(&descriptor, support::patience()), "round {round}: lost");
                     assert!(is_readable(&descriptor, Duration::ZERO) || first.len() == 1);
                     first.submit();
                     if let Some((number, done)) = first.take() {

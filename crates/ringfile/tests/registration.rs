@@ -10,7 +10,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 
-use common::{TempPath, comes_true, must_end, needs_ring, open_on_ring, status_kib, yields};
+use common::{
+    TempPath, comes_true, must_end, needs_registered_buffers, needs_ring, open_on_ring, status_kib, yields,
+};
 use ringfile::{File, Pool, RegisteredMemory, Runtime, block_on, metrics, thread_metrics};
 
 /// What is pinned is counted for the process, so one test at a time.
@@ -105,7 +107,8 @@ fn every_thread_has_fixed_io_and_the_memory_is_pinned_once() {
 
 #[test]
 fn what_a_dropped_pool_pinned_is_given_back_while_threads_sleep() {
-    if !needs_ring("what_a_dropped_pool_pinned_is_given_back_while_threads_sleep") {
+    let name = "what_a_dropped_pool_pinned_is_given_back_while_threads_sleep";
+    if !needs_ring(name) || !needs_registered_buffers(name) {
         return;
     }
     let _alone = alone();
@@ -143,7 +146,8 @@ fn what_a_dropped_pool_pinned_is_given_back_while_threads_sleep() {
 
 #[test]
 fn memory_that_is_lent_is_registered_and_given_back_too() {
-    if !needs_ring("memory_that_is_lent_is_registered_and_given_back_too") {
+    let name = "memory_that_is_lent_is_registered_and_given_back_too";
+    if !needs_ring(name) || !needs_registered_buffers(name) {
         return;
     }
     let _alone = alone();
@@ -219,7 +223,8 @@ const IN_CHILD: &str = "RINGFILE_TEST_FILE_OF_UNPRIVILEGED_CHILD";
 /// In a process of its own: the limit is the process's, and root has none.
 #[test]
 fn refused_registration_goes_on_without_and_warns_once() {
-    if !needs_ring("refused_registration_goes_on_without_and_warns_once") {
+    let name = "refused_registration_goes_on_without_and_warns_once";
+    if !needs_ring(name) || !needs_registered_buffers(name) {
         return;
     }
     if let Ok(path) = std::env::var(IN_CHILD) {

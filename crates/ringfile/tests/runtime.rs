@@ -18,7 +18,7 @@ use std::time::Duration;
 use common::{
     TempPath, comes_true, must_end, needs_ring, open_on_ring, pipe, poll_once, ring_options, sent, yields,
 };
-use ringfile::{File, JoinError, Pool, Runtime, block_on, spawn};
+use ringfile::{Completions, File, JoinError, Pool, Runtime, block_on, spawn};
 
 fn file_of(name: &str, content: &[u8]) -> (TempPath, File) {
     let path = TempPath::on_disk(name);
@@ -373,6 +373,34 @@ fn a_kernel_thread_submits_where_asked_to() {
         go.send(());
         let features = handle.join().unwrap();
         assert!(features.iter().any(|name| name == "sqpoll"), "{features:?}");
+    });
+}
+
+#[test]
+fn operations_complete_whenever_the_kernel_finishes_them() {
+    if !needs_ring("operations_complete_whenever_the_kernel_finishes_them") {
+        return;
+    }
+    must_end(|| {
+        let content: Vec<u8> = (0..64).collect();
+        for completions in [Completions::Interrupt, Completions::Cooperative, Completions::Deferred] {
+            let (_path, file) = file_of("completions", &content);
+            let runtime = Runtime::builder().threads(1).completions(completions).build().unwrap();
+            let handle = runtime.spawn(async move {
+                let reads = (0..64).map(|at| {
+                    let file = file.clone();
+                    spawn(async move { (at, file.read_at(Vec::with_capacity(1), at).await.unwrap()) })
+                });
+                for read in reads.collect::<Vec<_>>() {
+                    let (at, byte) = read.await.unwrap();
+                    assert_eq!(byte, [at as u8]);
+                }
+                ringfile::ring_features().unwrap()
+            });
+            let features = handle.join().unwrap();
+            let deferred = features.iter().any(|name| name == "defer_taskrun");
+            assert!(completions == Completions::Deferred || !deferred, "{completions:?}: {features:?}");
+        }
     });
 }
 

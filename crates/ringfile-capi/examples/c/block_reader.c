@@ -171,6 +171,17 @@ static int append_record(const ringfile_file *log, const void *block, uint64_t e
     return written < 0 ? (int)written : 0;
 }
 
+/* Step 6, for a block in its place: the old one or the new one after a power cut. 0 where the file takes no such writes. */
+static int64_t replace_block(const ringfile_file *file, const void *block, uint64_t number)
+{
+    size_t least, most;
+    int64_t written = ringfile_atomic_limits(file, &least, &most, NULL);
+    if (written == 0 && least <= BLOCK && BLOCK <= most) {
+        written = ringfile_write_atomic(file, block, BLOCK, number * BLOCK);
+    }
+    return written;
+}
+
 /* The rest makes the file, calls the steps and checks them. */
 
 #define EXPECT(truth) expect(truth, #truth, __LINE__)
@@ -275,6 +286,8 @@ int main(int argc, char **argv)
     reads_are_right(fd, direct, frames);
     fill(cache, BLOCKS);
     EXPECT(append_record(direct, cache, (uint64_t)BLOCKS * BLOCK) == 0);
+    int64_t replaced = replace_block(direct, cache, BLOCKS);
+    EXPECT(replaced == 0 || replaced == BLOCK);
     EXPECT(ringfile_sync_directory(folder) == 0);
     EXPECT(read_block(file, cache, BLOCKS) == 0 && use_block(cache, BLOCKS) == 0);
 

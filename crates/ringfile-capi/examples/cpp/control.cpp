@@ -86,6 +86,11 @@ void change_a_file(ringfile::file& file) {
     twice(file, FORMS(write, first.data(), page_size, 0));
     twice(file, FORMS(write_durable, first.data(), page_size, 0));
     expect(twice(file, FORMS(read, second.data(), page_size, 0)) == page_size && is_full_of(second, 'a'), "a page");
+    // A buffered file takes no atomic writes.
+    expect(file.atomic_limits().max == 0, "no atomic writes");
+    std::error_code refused;
+    file.write_atomic(first.data(), page_size, 0, refused);
+    expect(refused == std::errc::operation_not_supported, "an atomic write is refused");
     ringfile_read_request request{0, second.data(), page_size, 0};
     expect(twice(file, FORMS(read_many, &request, 1)) == 0, "no read failed");
     twice(file, FORMS(allocate, RINGFILE_ALLOCATE_EXTEND, 0, 4 * page_size));

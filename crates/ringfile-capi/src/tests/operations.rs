@@ -61,6 +61,16 @@ fn what_is_written_is_read_by_blocking_calls_on_every_route() {
             assert!(is_page(&read[..PAGE], 2) && is_page(&read[4 * PAGE..5 * PAGE], 3));
             assert_eq!(well(ringfile_read(file, ptr::null_mut(), 0, 0)), 0);
         }
+        // A buffered file takes no atomic writes.
+        let mut limits = [9; 3];
+        let [min, max, segments] = &mut limits;
+        // SAFETY: numbers, and memory, that are here.
+        unsafe {
+            well(ringfile_atomic_limits(file, min, max, segments));
+            let data = written.as_ptr().cast();
+            fails(ringfile_write_atomic(file, data, PAGE, 0), libc::EOPNOTSUPP, "open with direct(true)");
+        }
+        assert_eq!(limits, [0; 3]);
         well(ringfile_advise(file, 0, 0, RINGFILE_ADVICE_RANDOM));
         well(ringfile_truncate(file, 100));
         assert_eq!(well(ringfile_size(file)), 100);

@@ -164,6 +164,8 @@ fn every_operation_is_added_to_a_queue_and_to_a_batch() {
         assert_eq!(one(ringfile_queue_allocate(queue, file, keep, 0, 8 * page, 2, any)), (2, 0));
         let durable = ringfile_queue_write_durable(queue, file, data, PAGE, 2 * page, 3, any);
         assert_eq!(one(durable), (3, PAGE as i64));
+        let atomic = ringfile_queue_write_atomic(queue, file, data, PAGE, 2 * page, 10, any);
+        assert_eq!(one(atomic), (10, -i64::from(libc::EOPNOTSUPP)), "a buffered file takes none");
         let writes = ringfile_queue_writev(queue, file, from.as_ptr(), 2, 3 * page, 4, any);
         assert_eq!(one(writes), (4, 2 * PAGE as i64));
         assert_eq!(one(ringfile_queue_sync_data(queue, file, 5, any)), (5, 0));
@@ -193,14 +195,19 @@ fn every_operation_is_added_to_a_queue_and_to_a_batch() {
         well(ringfile_batch_barrier(batch));
         well(ringfile_batch_readv(batch, file, to.as_ptr(), 2, page, 6));
         well(ringfile_batch_sync_range(batch, file, 0, 0, finish, 7));
+        well(ringfile_batch_write_atomic(batch, file, data, PAGE, 0, 8));
         fails(ringfile_batch_sync_range(batch, file, 0, 0, 6, 0), libc::EINVAL, "SYNC_RANGE_WRITE");
         fails(ringfile_batch_allocate(batch, file, 9, 0, page, 0), libc::EINVAL, "ALLOCATE_");
         fails(ringfile_batch_advise(batch, file, 0, 0, 9, 0), libc::EINVAL, "ADVICE_");
-        assert_eq!(well(ringfile_batch_run(batch)), 0, "{}", said());
+        assert_eq!(well(ringfile_batch_run(batch)), 1, "{}", said());
         let mut results = ptr::null();
-        assert_eq!(well(ringfile_batch_results(batch, &mut results)), 7);
-        let results = std::slice::from_raw_parts(results, 7).iter().map(|result| result.result);
-        assert_eq!(results.collect::<Vec<_>>(), [0, 0, PAGE as i64, 2 * PAGE as i64, 0, 2 * PAGE as i64, 0]);
+        assert_eq!(well(ringfile_batch_results(batch, &mut results)), 8);
+        let refused = -i64::from(libc::EOPNOTSUPP);
+        let results = std::slice::from_raw_parts(results, 8).iter().map(|result| result.result);
+        assert_eq!(
+            results.collect::<Vec<_>>(),
+            [0, 0, PAGE as i64, 2 * PAGE as i64, 0, 2 * PAGE as i64, 0, refused]
+        );
     }
     assert!(is_page(&read[PAGE..][..PAGE], 6) && is_page(&read[..PAGE], 7));
     assert_eq!(ringfile_size(file), 3 * PAGE as i64);

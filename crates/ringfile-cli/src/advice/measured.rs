@@ -137,8 +137,11 @@ impl Contest {
 impl<'a> Measured<'a> {
     /// Of a session.
     pub fn of(results: &'a Results) -> Measured<'a> {
+        // Advice is for the library as it is, or with the flags that come first.
+        let flags = results.params.ring_flags.first().copied();
         let ours = |run: &&Run| {
             run.engine == Engine::Ringfile
+                && run.ring_flags == flags
                 && run.role == Role::Measure
                 && run.iops.is_finite()
                 && run.iops > 0.0

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::ArgPredicate;
 
-use super::{Buffers, OutputArgs, Route, Rw, TestFileArgs, examples};
+use super::{Buffers, OutputArgs, RingFlags, Route, Rw, TestFileArgs, examples};
 use crate::values::{self, List};
 
 /// Operations in flight for each process, at most.
@@ -33,7 +33,7 @@ pub struct BuffersArgs {
     pub quick: bool,
     /// Go on with a measurement that was stopped: its parameters are read from this file, its results are completed there
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["quick", "file", "size", "bs", "iodepth", "buffers", "parts",
-        "processes", "rw", "direct", "buffered", "route", "duration", "warmup", "rounds", "json"])]
+        "processes", "rw", "direct", "buffered", "route", "ring_flags", "by_hand", "duration", "warmup", "rounds", "json"])]
     pub resume: Option<PathBuf>,
     /// Block sizes [default: 4k,16k,32k,128k,512k]
     #[arg(long, value_name = "LIST", value_parser = values::sizes)]
@@ -65,6 +65,13 @@ pub struct BuffersArgs {
     /// buffers differ]
     #[arg(long, value_name = "ROUTE")]
     pub route: Option<Route>,
+    /// Flags of the rings: none, coop (COOP_TASKRUN), defer (DEFER_TASKRUN), sqpoll (a kernel thread submits); the advice is of
+    /// the first. What the kernel refuses is an error [default: what ringfile takes by itself, which is defer where it can]
+    #[arg(long, value_name = "LIST", value_parser = values::words::<RingFlags>)]
+    pub ring_flags: Option<List<RingFlags>>,
+    /// Measure a loop over a ring by hand too, with the same buffers and flags
+    #[arg(long)]
+    pub by_hand: bool,
     /// Length of each run, at most 24h [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = values::positive_duration)]
     pub duration: Option<Duration>,
@@ -75,8 +82,8 @@ pub struct BuffersArgs {
     /// [default: 3]
     #[arg(long, value_name = "N", value_parser = values::count::<MOST_ROUNDS>)]
     pub rounds: Option<u32>,
-    /// Show where CPU time goes for each kind of buffers: the ten most expensive functions in the kernel and in user
-    /// space, and a flame graph in the --report (needs perf)
+    /// Show where CPU time goes for each block size and kind of buffers: the ten most expensive functions in the kernel and in
+    /// user space, those of the kernel that not all buffers have, and flame graphs in the --report (needs perf)
     #[arg(long)]
     pub profile: bool,
     /// Count CPU cycles and instructions for one I/O, where the machine has such counters

@@ -82,12 +82,17 @@ Examples:
     ringfile perf buffers --file /data/test.bin --json grid.json
     ringfile perf buffers --resume grid.json
 
+  The baseline of earlier studies, rings without any of the newer flags, and what each flag is worth:
+    ringfile perf buffers --bs 4k --iodepth 16,128 --ring-flags none,coop,defer,sqpoll --by-hand
+
   What 32 parts cost, and where the CPU time goes:
     ringfile perf buffers --bs 128k --iodepth 16 --rounds 5 --profile --report parts.html
 
 Figures:
   IOPS, MiB/s and latencies are medians of the rounds, of all processes together. user and sys are
   CPU time in per cent of one core, kernel workers included; CPU µs is their sum for one operation.
+  Beside it the CPU time of the whole machine, from /proc/stat, and the bytes that memory moved where
+  the machine counts them (perf's uncore_imc_*, resctrl).
   A difference counts as one only where all rounds agree on it and it is larger than what the same
   measurement differs from itself (A/A).
 

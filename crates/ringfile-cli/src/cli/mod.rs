@@ -406,6 +406,36 @@ impl From<Route> for ringfile::Route {
     }
 }
 
+/// Set-up flags of the rings that are measured: when the kernel finishes operations, and who submits them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RingFlags {
+    /// None of the others: the thread is interrupted for each completion.
+    None,
+    /// COOP_TASKRUN: completions wait until the thread enters the kernel.
+    Coop,
+    /// DEFER_TASKRUN with SINGLE_ISSUER: completions wait until the thread asks for them.
+    Defer,
+    /// SQPOLL: a thread of the kernel's submits.
+    Sqpoll,
+}
+
+impl RingFlags {
+    /// After so long without work the kernel's thread sleeps.
+    pub const SQPOLL_IDLE: Duration = Duration::from_secs(1);
+
+    /// The flags among these features of a ring.
+    pub fn among(features: &[String]) -> RingFlags {
+        let has = |name: &str| features.iter().any(|feature| feature == name);
+        match (has("sqpoll"), has("defer_taskrun"), has("coop_taskrun")) {
+            (true, _, _) => RingFlags::Sqpoll,
+            (false, true, _) => RingFlags::Defer,
+            (false, false, true) => RingFlags::Coop,
+            (false, false, false) => RingFlags::None,
+        }
+    }
+}
+
 /// Who runs the library's tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -25,8 +25,8 @@ pub const FIGURES: [(&str, Metric, bool); 4] = [
 
 /// What each session may have another value of in all its runs, and still be compared: the difference may be what the
 /// sessions were made to show.
-const MAY_DIFFER: [Part; 6] =
-    [Part::Direct, Part::Cache, Part::Route, Part::Executor, Part::Jobs, Part::Processes];
+const MAY_DIFFER: [Part; 7] =
+    [Part::Direct, Part::Cache, Part::Route, Part::RingFlags, Part::Executor, Part::Jobs, Part::Processes];
 
 /// One session beside another.
 #[derive(Debug)]

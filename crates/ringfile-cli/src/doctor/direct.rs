@@ -25,6 +25,8 @@ pub struct Direct {
     pub offset_alignment: Option<u32>,
     /// Bytes that addresses must be multiples of, by statx.
     pub memory_alignment: Option<u32>,
+    /// The shortest and the longest atomic write (RWF_ATOMIC) in bytes, by statx; `null` where it takes none.
+    pub atomic_writes: Option<[u32; 2]>,
     /// Whether it passed the page cache by; `null` where the kernel does not tell, or where nothing could be written.
     pub past_cache: Option<bool>,
     /// Median of some reads of 4 KiB, or of one block where that is larger, in µs.
@@ -50,6 +52,7 @@ pub fn look(subjects: &Subjects, medium: Medium) -> Option<Direct> {
     };
     let mut direct = Direct::default();
     (direct.offset_alignment, direct.memory_alignment) = alignment(file);
+    direct.atomic_writes = atomic_writes(file);
     let block = block(direct.offset_alignment);
     let written = match &subjects.direct_writes {
         Some(Ok(file)) => Some(write_and_compare(file)),
@@ -86,6 +89,14 @@ fn alignment(file: &File) -> (Option<u32>, Option<u32>) {
         }
         _ => (None, None),
     }
+}
+
+fn atomic_writes(file: &File) -> Option<[u32; 2]> {
+    // Kernels that do not know it (before Linux 6.11) leave the fields 0.
+    let asked = StatxFlags::from_bits_retain(libc::STATX_WRITE_ATOMIC);
+    let facts = statx(file, "", AtFlags::EMPTY_PATH, asked).ok()?;
+    (facts.stx_atomic_write_unit_min != 0)
+        .then_some([facts.stx_atomic_write_unit_min, facts.stx_atomic_write_unit_max])
 }
 
 fn write_and_compare(file: &File) -> io::Result<()> {

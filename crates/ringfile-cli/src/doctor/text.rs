@@ -279,6 +279,15 @@ fn file(report: &Report) -> Vec<(&'static str, String)> {
             _ => String::new(),
         };
         facts.push(("direct I/O", format!("{word}: {}{multiples}", direct.why)));
+        let atomic = match direct.atomic_writes {
+            Some([min, max]) => format!(
+                "a power of two from {} to {}, at a multiple of it (`File::write_atomic_at`)",
+                Bytes(min.into()),
+                Bytes(max.into())
+            ),
+            None => "none: the file system, the device or the kernel offers none".into(),
+        };
+        facts.push(("atomic writes", atomic));
     }
     facts.extend(without_waiting(report));
     for durable in &file.durable {

@@ -16,6 +16,7 @@ use io_uring::{IoUring, opcode, types};
 use super::pread;
 use super::window::{self, Member, Until, Window};
 use super::{Bench, Outcome};
+use crate::cli::RingFlags;
 use crate::error::{Failure, errno_text, io_at, short};
 use crate::job::{Job, Offsets};
 use crate::latency::Recorder;
@@ -158,19 +159,30 @@ fn both(
     asynchronous.wait_one_by_one()
 }
 
-/// Makes a ring with RocksDB's flags, or with those of them that this kernel knows: `SINGLE_ISSUER` (Linux 6.0) and
-/// `DEFER_TASKRUN` (6.1). Only the thread that makes the ring uses it.
-fn make_ring() -> io::Result<IoUring> {
-    step_down(|single_issuer, defer_taskrun| {
-        let mut builder = IoUring::builder();
-        if single_issuer {
-            builder.setup_single_issuer();
+/// Makes a ring with such flags and no others, as the kernel takes them. Without any asked for, with RocksDB's, or with those
+/// of them that this kernel knows: `SINGLE_ISSUER` (Linux 6.0) and `DEFER_TASKRUN` (6.1). Only the thread that makes the ring
+/// uses it.
+pub fn make_ring(flags: Option<RingFlags>, entries: u32) -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    match flags {
+        None => {
+            return step_down(|single_issuer, defer_taskrun| {
+                let mut builder = IoUring::builder();
+                if single_issuer {
+                    builder.setup_single_issuer();
+                }
+                if defer_taskrun {
+                    builder.setup_defer_taskrun();
+                }
+                builder.build(entries)
+            });
         }
-        if defer_taskrun {
-            builder.setup_defer_taskrun();
-        }
-        builder.build(ENTRIES)
-    })
+        Some(RingFlags::None) => &mut builder,
+        Some(RingFlags::Coop) => builder.setup_coop_taskrun().setup_taskrun_flag(),
+        Some(RingFlags::Defer) => builder.setup_single_issuer().setup_defer_taskrun(),
+        Some(RingFlags::Sqpoll) => builder.setup_sqpoll(RingFlags::SQPOLL_IDLE.as_millis() as u32),
+    };
+    builder.build(entries)
 }
 
 /// Calls `make` with both flags, and gives up one flag after each EINVAL.
@@ -207,7 +219,7 @@ struct HandRing<'a> {
 
 impl<'a> HandRing<'a> {
     fn new(file: &'a File, path: &'a Path, block: usize, most: usize) -> Result<HandRing<'a>, Failure> {
-        let ring = make_ring().map_err(|error| failed("setting up", &error))?;
+        let ring = make_ring(None, ENTRIES).map_err(|error| failed("setting up", &error))?;
         let memory = AlignedBytes::zeroed(block * most);
         Ok(HandRing { ring, memory, offsets: vec![0; most], queued: 0, done: 0, file, path, block })
     }
@@ -291,7 +303,8 @@ impl Drop for HandRing<'_> {
     }
 }
 
-fn failed(what: &str, error: &io::Error) -> Failure {
+/// A failure of a ring by hand.
+pub fn failed(what: &str, error: &io::Error) -> Failure {
     Failure::Io(format!("{what} a ring by hand failed: {}", errno_text(error)))
 }
 
@@ -348,7 +361,7 @@ mod tests {
             Err(io::Error::from_raw_os_error(libc::EPERM))
         });
         assert_eq!((refused.map_err(|error| error.raw_os_error()), tries), (Err(Some(libc::EPERM)), 1));
-        if let (Ok(ring), Ok(features)) = (make_ring(), ringfile::ring_features()) {
+        if let (Ok(ring), Ok(features)) = (make_ring(None, ENTRIES), ringfile::ring_features()) {
             let knows = features.iter().any(|name| name == "single_issuer");
             assert_eq!(ring.params().is_setup_single_issuer(), knows);
         }

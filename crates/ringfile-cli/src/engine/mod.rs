@@ -4,8 +4,9 @@
 //! folder knows how one works.
 
 mod batches;
-mod by_hand;
+pub mod by_hand;
 pub mod fio;
+pub mod hand_loop;
 mod memory;
 mod pread;
 mod queue;
@@ -24,6 +25,7 @@ use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::latency::{Latency, Recorder};
 use crate::sys;
+use crate::whole::Whole;
 
 use by_hand::Way;
 
@@ -49,6 +51,8 @@ pub enum Engine {
     Pread,
     /// A ring by hand: submits a batch without waiting, then waits for one completion after the other.
     SubmitOnly,
+    /// A loop over a ring by hand, with any buffers.
+    ByHand,
     /// Two rings by hand for each thread: one for blocking reads of many blocks, one for asynchronous ones.
     TwoRings,
 }
@@ -61,7 +65,7 @@ impl Engine {
                 true
             }
             Engine::Fio | Engine::FioBatch | Engine::FioPsync => false,
-            Engine::Pread | Engine::SubmitOnly | Engine::TwoRings => false,
+            Engine::Pread | Engine::SubmitOnly | Engine::TwoRings | Engine::ByHand => false,
         }
     }
 
@@ -147,6 +151,8 @@ pub struct Outcome {
     pub cpu: Option<Duration>,
     /// What the process used within the window, where the engine runs in it.
     pub usage: Option<sys::Usage>,
+    /// What the whole machine did within the window, where the engine runs in the process.
+    pub whole: Option<Whole>,
     /// `io_uring_enter` calls, for ringfile.
     pub enters: Option<u64>,
     /// Operations whose every submission was fixed, for ringfile.
@@ -182,6 +188,7 @@ impl Outcome {
             latency: total.summary(),
             cpu: measured.usage.map(|usage| usage.cpu()),
             usage: measured.usage,
+            whole: measured.whole,
             enters: None,
             fixed_ops: None,
             route_ops: None,
@@ -213,6 +220,7 @@ impl Bench<'_> {
             Engine::RingfileTokio => batches::run_in_tokio(job, self, tick),
             Engine::RingfileQueue => queue::run(job, self, tick),
             Engine::Pread => pread::run(job, self, tick),
+            Engine::ByHand => hand_loop::run(job, self, tick).map(|(outcome, _)| outcome),
             Engine::SubmitOnly => by_hand::run(Way::SubmitOnly, job, self, tick),
             Engine::TwoRings => by_hand::run(Way::TwoRings, job, self, tick),
             Engine::Fio | Engine::FioBatch | Engine::FioPsync => match self.fio {

@@ -9,16 +9,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringfile::{Buffer, File, JoinError, OpenOptions, Pool, Runtime};
+use ringfile::{Buffer, Completions, File, JoinError, OpenOptions, Pool, Runtime, RuntimeBuilder};
 
 use super::memory::{self, Memory};
 use super::window::{self, Measured, Member, Until, Window};
 use super::{Bench, Outcome, RouteOps};
-use crate::cli::Executor;
+use crate::cli::{Executor, RingFlags};
 use crate::error::{Failure, library, mismatch, short};
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
 use crate::sys;
+use crate::values;
 
 /// Carries out a job; all latencies stand beside the outcome.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outcome, Recorder), Failure> {
@@ -39,11 +40,8 @@ fn run_on_own_threads<M: Memory>(
     let pool = pool(job)?;
     // A ring that holds what is in flight, and no more: rings count against RLIMIT_MEMLOCK too.
     let entries = job.iodepth.next_power_of_two().clamp(64, 4096) as u32;
-    let runtime = Runtime::builder()
-        .threads(job.numjobs)
-        .entries(entries)
-        .build()
-        .map_err(|error| not_built(&error))?;
+    let runtime = runtime(job.ring_flags).threads(job.numjobs).entries(entries).build();
+    let runtime = runtime.map_err(|error| not_built(&error))?;
     let window = Window::new(job, job.numjobs);
     let start = |thread| {
         let (job, file, pool) = (job.clone(), file.clone(), pool.clone());
@@ -60,6 +58,32 @@ fn run_on_own_threads<M: Memory>(
     // Only workers count elsewhere than on the runtime's threads.
     total.routes.workers = measured.counted.worker_ops;
     Ok(total.outcome(measured))
+}
+
+/// A runtime whose rings have such flags, where the kernel has them.
+fn runtime(flags: Option<RingFlags>) -> RuntimeBuilder {
+    let builder = Runtime::builder();
+    match flags {
+        None => builder,
+        Some(RingFlags::None) => builder.completions(Completions::Interrupt),
+        Some(RingFlags::Coop) => builder.completions(Completions::Cooperative),
+        Some(RingFlags::Defer) => builder.completions(Completions::Deferred),
+        Some(RingFlags::Sqpoll) => builder.sqpoll(Some(RingFlags::SQPOLL_IDLE)),
+    }
+}
+
+/// Fails the run where the thread's ring has other flags than those asked for: the library goes on without what it can't have.
+fn check_flags(job: &Job, window: &Window) {
+    let Some(asked) = job.ring_flags else { return };
+    match ringfile::ring_features() {
+        Ok(features) if RingFlags::among(&features) == asked => {}
+        Ok(features) => window.fail(Failure::Io(format!(
+            "--ring-flags {}: the library's ring has {} instead",
+            values::name(&asked),
+            values::name(&RingFlags::among(&features))
+        ))),
+        Err(error) => window.fail(library(&error)),
+    }
 }
 
 /// Of threads that ran out the user is told in the same words everywhere.
@@ -150,6 +174,7 @@ impl Counts {
             latency: self.recorder.summary(),
             cpu: measured.usage.map(|usage| usage.cpu()),
             usage: measured.usage,
+            whole: measured.whole,
             enters: Some(self.enters),
             fixed_ops: Some(self.fixed_ops),
             route_ops: Some(self.routes),
@@ -185,6 +210,7 @@ async fn run_thread<M: Memory>(job: Job, thread: usize, file: File, pool: Pool, 
     });
     let workers: Vec<(Task, M)> = memory::of_tasks(&job, thread, &pool, &window);
     let workers = shared.operate_all(workers, member.ready()).await;
+    check_flags(&job, &window);
     shared.recorder.replace(Recorder::new());
     let until = member.warmed_up();
     let before = ringfile::thread_metrics();

@@ -14,6 +14,7 @@ use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::share::Share;
 use crate::sys;
+use crate::whole::Whole;
 
 /// How often the waiting thread looks for Ctrl-C and moves the progress bar.
 pub const TICK: Duration = Duration::from_millis(50);
@@ -41,6 +42,8 @@ pub struct Measured {
     pub start: Instant,
     /// What the process used within the window.
     pub usage: Option<sys::Usage>,
+    /// What the whole machine did within the window.
+    pub whole: Option<Whole>,
     /// What the library counted in the process within the window. Threads in a loop of its own publish with each
     /// turn only, and wait here outside one: theirs is to be had from them.
     pub counted: ringfile::Metrics,
@@ -88,6 +91,7 @@ impl Window {
         self.wait_until(lock_copy(&self.ends).warmup, interrupt, &mut tick);
         self.meeting.wait();
         self.shares.iter().for_each(|share| share.restart());
+        let whole_before = Whole::so_far();
         let usage_before = sys::own_usage();
         let counts_before = ringfile::metrics();
         let start = Instant::now();
@@ -99,6 +103,7 @@ impl Window {
             start,
             counted: ringfile::metrics() - counts_before,
             usage: usage_before.and_then(|before| Ok(sys::own_usage()?.since(&before))).ok(),
+            whole: whole_before.and_then(|before| Some(Whole::so_far()?.since(&before))),
             errors: self.errors.load(Ordering::Relaxed),
             failure: lock(&self.first_failure).take(),
         }

@@ -29,6 +29,8 @@ pub enum Part {
     Cache,
     /// Way of the operations.
     Route,
+    /// Flags of the rings.
+    RingFlags,
     /// Who ran the tasks.
     Executor,
     /// Processes.
@@ -47,7 +49,7 @@ pub enum Part {
 
 impl Part {
     /// All, in the order in which they are named.
-    pub const ALL: [Part; 15] = [
+    pub const ALL: [Part; 16] = [
         Part::Engine,
         Part::Memory,
         Part::Side,
@@ -62,6 +64,7 @@ impl Part {
         Part::Direct,
         Part::Cache,
         Part::Route,
+        Part::RingFlags,
         Part::Executor,
     ];
 
@@ -76,6 +79,7 @@ impl Part {
             Part::Direct => "I/O",
             Part::Cache => "cache",
             Part::Route => "route",
+            Part::RingFlags => "ring flags",
             Part::Executor => "executor",
             Part::Processes => "processes",
             Part::Jobs => "jobs",
@@ -110,6 +114,7 @@ impl Part {
             Part::Direct => if run.direct { "direct" } else { "buffered" }.into(),
             Part::Cache => values::name(&run.cache),
             Part::Route => name(run.route)?,
+            Part::RingFlags => name(run.ring_flags)?,
             Part::Executor => name(run.executor)?,
             Part::Block => scale::block(run.block_size_bytes as f64),
             Part::Processes | Part::Jobs | Part::Depth | Part::Batch | Part::InFlight => {
@@ -130,6 +135,7 @@ impl Part {
                 state => format!("{state} cache"),
             },
             Part::Executor => format!("in {cell}"),
+            Part::RingFlags => format!("flags {cell}"),
             Part::Processes => counted("process", "processes"),
             Part::Jobs => counted("thread", "threads"),
             Part::Block => format!("{cell} blocks"),
@@ -250,7 +256,7 @@ impl Layout {
             _ => &[Part::Depth, Part::Block, Part::Jobs],
         };
         let x = axes.iter().copied().find(|axis| differing.contains(axis));
-        let lines = [Part::Engine, Part::Memory, Part::Buffers, Part::Route, Part::Executor];
+        let lines = [Part::Engine, Part::Memory, Part::Buffers, Part::Route, Part::RingFlags, Part::Executor];
         let sizes = [Part::Block, Part::Depth, Part::Batch];
         let (series, others): (Vec<Part>, Vec<Part>) =
             differing.into_iter().filter(|&part| Some(part) != x).partition(|part| lines.contains(part));

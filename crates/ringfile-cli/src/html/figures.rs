@@ -4,6 +4,7 @@
 
 use crate::report::results::Run;
 use crate::report::table::{figure, rate};
+use crate::report::whole_machine::WholeMachine;
 
 /// A figure of a run.
 #[derive(Clone, Copy)]
@@ -41,7 +42,7 @@ pub const SPEED: [Figure; 12] = [
 ];
 
 /// What an operation costs, and what was counted.
-pub const COST: [Figure; 13] = [
+pub const COST: [Figure; 20] = [
     Figure { title: "CPU µs", of: |run| run.cpu_us_per_io, text: figure },
     Figure { title: "user µs", of: |run| run.user_us_per_io, text: figure },
     Figure { title: "system µs", of: |run| run.system_us_per_io, text: figure },
@@ -49,6 +50,13 @@ pub const COST: [Figure; 13] = [
     Figure { title: "system %", of: |run| run.system_percent, text: figure },
     Figure { title: "switches/IO", of: |run| each(run, run.context_switches), text: figure },
     Figure { title: "syscalls/IO", of: |run| each(run, run.system_calls), text: figure },
+    Figure { title: "machine: user %", of: |run| whole(run, |whole| whole.user_percent), text: figure },
+    Figure { title: "system %", of: |run| whole(run, |whole| whole.system_percent), text: figure },
+    Figure { title: "interrupts %", of: |run| whole(run, |whole| whole.interrupts_percent), text: figure },
+    Figure { title: "idle %", of: |run| whole(run, |whole| whole.idle_percent), text: figure },
+    Figure { title: "stolen %", of: |run| whole(run, |whole| whole.stolen_percent), text: figure },
+    Figure { title: "interrupts/IO", of: interrupts, text: figure },
+    Figure { title: "memory MiB/s", of: memory_mebibytes, text: figure },
     Figure { title: "cycles/IO", of: |run| each(run, run.cycles), text: figure },
     Figure { title: "instr./IO", of: |run| each(run, run.instructions), text: figure },
     Figure { title: "fixed %", of: |run| each(run, run.fixed_ops).map(|part| part * 100.0), text: figure },
@@ -73,6 +81,20 @@ pub const PERCENTILES: [Figure; 7] = [SPEED[4], SPEED[5], SPEED[6], SPEED[7], SP
 /// Bytes a second in MiB.
 pub fn mebibytes(run: &Run) -> f64 {
     run.bw_bytes / f64::from(1 << 20)
+}
+
+/// Bytes a second that the machine's memory moved, in MiB.
+fn memory_mebibytes(run: &Run) -> Option<f64> {
+    Some(run.whole_machine.as_ref()?.memory_bw_bytes? / f64::from(1 << 20))
+}
+
+/// Interrupts of the whole machine for one operation.
+fn interrupts(run: &Run) -> Option<f64> {
+    each(run, Some(run.whole_machine.as_ref()?.interrupts))
+}
+
+fn whole(run: &Run, of: fn(&WholeMachine) -> f64) -> Option<f64> {
+    run.whole_machine.as_ref().map(of)
 }
 
 fn micros(nanos: u64) -> f64 {

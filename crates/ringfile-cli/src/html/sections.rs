@@ -10,8 +10,9 @@ use super::marks;
 use super::page;
 use super::scale::{self, Scale};
 use super::strip::{Dot, Row, Strip};
+use super::tables;
 use crate::error::one_line;
-use crate::report::profile::{Hot, Profile};
+use crate::report::profile::{self, Hot, Profile};
 use crate::report::results::{Kind, Machine, Results, Run};
 use crate::report::statistics::Spread;
 use crate::report::table;
@@ -199,7 +200,15 @@ fn tip(label: &str, run: &Run) -> String {
 
 /// Where CPU time goes, for each kind of buffers that was profiled.
 pub fn profile(results: &Results) -> Markup {
-    let body = html! { @for profile in &results.profile { (profiled(profile)) } };
+    let apart = profile::apart(&results.profile);
+    let body = html! {
+        @for profile in &results.profile { (profiled(profile)) }
+        @if !apart.is_empty() {
+            h3 { "Functions of the kernel that not all buffers have" }
+            p.means { "Per cent of the samples of each kind; -: not one sample." }
+            (tables::from_terminal(&apart))
+        }
+    };
     let meaning = "Samples of what ran while each kind of buffers was measured: the functions that took most time \
                    themselves, in per cent of all samples. In a flame graph the width of a box is its part of the time, and a \
                    box stands on its caller.";
@@ -273,6 +282,7 @@ fn described(engine: &str) -> Option<&'static str> {
         "fio-psync" => "fio's loop of plain calls",
         "pread" => "our own loop of plain calls",
         "two-rings" => "two rings by hand for each thread, as RocksDB has them",
+        "by-hand" => "a loop over a ring by hand, with the same buffers",
         "submit-only" => "a ring by hand: submitted without waiting, then waited for one by one",
         _ => return None,
     })

@@ -50,7 +50,7 @@ pub fn table(columns: &[Column], rows: &[Vec<String>]) -> Markup {
 }
 
 /// A table of the terminal.
-fn from_terminal(terminal: &Table) -> Markup {
+pub fn from_terminal(terminal: &Table) -> Markup {
     let columns: Vec<Column> =
         terminal.columns().map(|(title, number, key)| Column { title: title.into(), number, key }).collect();
     table(&columns, terminal.rows())

@@ -330,6 +330,7 @@ impl<'a> Session<'a> {
             access: access(&self.request, step.cache),
             amount: amount(&self.request, &self.test_file),
             route: step.route,
+            ring_flags: None,
             executor: step.executor,
             direct: self.request.direct,
             // A warm-up would warm the page cache too.
@@ -381,6 +382,7 @@ impl<'a> Session<'a> {
             direct: request.direct,
             cache: grid.cache,
             route: distinct(grid.ways.iter().map(|&(route, _)| route)),
+            ring_flags: Vec::new(),
             executor: grid.executor,
             against: grid
                 .engines

@@ -17,3 +17,4 @@ pub mod saved;
 pub mod statistics;
 pub mod summary;
 pub mod table;
+pub mod whole_machine;

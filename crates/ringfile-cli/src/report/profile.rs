@@ -1,4 +1,4 @@
-//! Where CPU time went, as `--profile` finds it: types of the JSON, and the table.
+//! Where CPU time went, as `--profile` finds it: types of the JSON, and the tables.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,12 @@ pub struct Profile {
     pub kernel: Vec<Hot>,
     /// The most expensive functions in user space.
     pub user: Vec<Hot>,
+    /// All functions of the kernel in which a sample was taken.
+    #[serde(default)]
+    pub kernel_all: Vec<Hot>,
+    /// All functions in user space in which a sample was taken.
+    #[serde(default)]
+    pub user_all: Vec<Hot>,
     /// The flame graph, an SVG.
     pub flame_graph: String,
 }
@@ -43,28 +49,134 @@ pub struct Hot {
     pub percent: f64,
 }
 
-/// The functions of all kinds, most expensive first.
+/// A function with so many samples in one kind of buffers and none in another is not of the other by chance: with the same rate
+/// in both, that comes once in 1000 functions.
+const SURELY: f64 = 7.0;
+
+/// Some functions of one side, and what part of the time they took with each kind of buffers.
+type Row<'a> = (&'a str, Vec<Option<f64>>);
+
+/// The most expensive functions, with a column for each kind of buffers.
 pub fn table(profiles: &[Profile]) -> Table {
-    let mut table = Table::default().text("profile").text("space").end_keys().number("%").text("function");
-    for profile in profiles {
-        let mut name = format!(
-            "{} {} {} depth {}, {} samples",
-            values::name(&profile.buffers),
-            values::name(&profile.rw),
-            short_size(profile.block_size_bytes),
-            profile.iodepth,
-            profile.samples
-        );
-        for (space, functions) in [("kernel", &profile.kernel), ("user", &profile.user)] {
+    let table = Table::default().text("profile, %").text("space").end_keys();
+    let mut table = percents(profiles, table).text("function");
+    for cell in cells(profiles) {
+        let mut name = named(&cell);
+        for (space, side) in [("kernel", Side::Kernel), ("user", Side::User)] {
             let mut space = space.to_string();
-            for hot in functions {
-                let cells = [std::mem::take(&mut name), std::mem::take(&mut space)];
-                let [name, space] = cells;
-                table.row(vec![name, space, figure(hot.percent), shortened(&hot.function)]);
+            let hottest: Vec<&str> = cell.iter().flat_map(|profile| side.hottest(profile)).collect();
+            for row in rows(&cell, side).into_iter().filter(|(function, _)| hottest.contains(function)) {
+                let keys = [std::mem::take(&mut name), std::mem::take(&mut space)];
+                table.row(keys.into_iter().chain(texts(profiles, &cell, row)).collect());
             }
         }
     }
     table
+}
+
+/// The kernel's functions that some kinds of buffers have and others have not.
+pub fn apart(profiles: &[Profile]) -> Table {
+    let table = Table::default().text("not with all buffers, %").end_keys();
+    let mut table = percents(profiles, table).text("function");
+    for cell in cells(profiles) {
+        let mut name = named(&cell);
+        let is_apart = |row: &Row<'_>| {
+            let samples = row
+                .1
+                .iter()
+                .zip(&cell)
+                .map(|(percent, profile)| percent.unwrap_or(0.0) * profile.samples as f64);
+            let most = samples.fold(0.0, f64::max) / 100.0;
+            most.round() >= SURELY && row.1.contains(&None)
+        };
+        for row in rows(&cell, Side::Kernel).into_iter().filter(is_apart) {
+            let keys = std::iter::once(std::mem::take(&mut name));
+            table.row(keys.chain(texts(profiles, &cell, row)).collect());
+        }
+    }
+    table
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    Kernel,
+    User,
+}
+
+impl Side {
+    /// All functions; of older files, those that they have.
+    fn all(self, profile: &Profile) -> &[Hot] {
+        let (all, hottest) = match self {
+            Side::Kernel => (&profile.kernel_all, &profile.kernel),
+            Side::User => (&profile.user_all, &profile.user),
+        };
+        if all.is_empty() { hottest } else { all }
+    }
+
+    fn hottest(self, profile: &Profile) -> impl Iterator<Item = &str> {
+        let hottest = match self {
+            Side::Kernel => &profile.kernel,
+            Side::User => &profile.user,
+        };
+        hottest.iter().map(|hot| hot.function.as_str())
+    }
+}
+
+/// Profiles of the same work, one for each kind of buffers.
+fn cells(profiles: &[Profile]) -> Vec<Vec<&Profile>> {
+    let work = |profile: &Profile| (values::name(&profile.rw), profile.block_size_bytes, profile.iodepth);
+    let mut cells: Vec<Vec<&Profile>> = Vec::new();
+    for profile in profiles {
+        match cells.iter_mut().find(|cell| work(cell[0]) == work(profile)) {
+            Some(cell) => cell.push(profile),
+            None => cells.push(vec![profile]),
+        }
+    }
+    cells
+}
+
+/// All functions of a cell, the most expensive first.
+fn rows<'a>(cell: &[&'a Profile], side: Side) -> Vec<Row<'a>> {
+    let mut found: std::collections::BTreeMap<&str, Vec<Option<f64>>> = std::collections::BTreeMap::new();
+    for (index, profile) in cell.iter().enumerate() {
+        for hot in side.all(profile) {
+            found.entry(&hot.function).or_insert_with(|| vec![None; cell.len()])[index] = Some(hot.percent);
+        }
+    }
+    let most = |percents: &[Option<f64>]| percents.iter().flatten().copied().fold(0.0, f64::max);
+    let mut rows: Vec<Row<'a>> = found.into_iter().collect();
+    rows.sort_by(|one, other| most(&other.1).total_cmp(&most(&one.1)));
+    rows
+}
+
+fn named(cell: &[&Profile]) -> String {
+    let samples: u64 = cell.iter().map(|profile| profile.samples).sum();
+    let Profile { rw, block_size_bytes, iodepth, .. } = cell[0];
+    format!("{} {} depth {iodepth}, {samples} samples", values::name(rw), short_size(*block_size_bytes))
+}
+
+/// The kinds that were profiled, with the titles of their columns.
+fn kinds(profiles: &[Profile]) -> Vec<(Buffers, &'static str)> {
+    let all = [
+        (Buffers::Normal, "normal"),
+        (Buffers::Fixed, "fixed"),
+        (Buffers::Vectored, "vectored"),
+        (Buffers::VectoredFixed, "v.-fixed"),
+    ];
+    all.into_iter().filter(|(kind, _)| profiles.iter().any(|profile| profile.buffers == *kind)).collect()
+}
+
+fn percents(profiles: &[Profile], table: Table) -> Table {
+    kinds(profiles).into_iter().fold(table, |table, (_, title)| table.number(title))
+}
+
+/// The per cent of each kind, and the function.
+fn texts<'a>(profiles: &[Profile], cell: &'a [&'a Profile], (function, percents): Row<'a>) -> Vec<String> {
+    let of_kind = |kind: Buffers| {
+        cell.iter().position(|profile| profile.buffers == kind).and_then(|index| percents[index])
+    };
+    let texts = kinds(profiles).into_iter().map(|(kind, _)| of_kind(kind).map_or_else(|| "-".into(), figure));
+    texts.chain([shortened(function)]).collect()
 }
 
 /// So much of a function's name that a table stays readable.
@@ -74,4 +186,46 @@ fn shortened(name: &str) -> String {
         return name.to_string();
     }
     format!("{}…", name.chars().take(LONGEST - 1).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(buffers: Buffers, samples: u64, kernel: &[(&str, f64)]) -> Profile {
+        let hot = |&(function, percent): &(&str, f64)| Hot { function: function.into(), percent };
+        let kernel_all: Vec<Hot> = kernel.iter().map(hot).collect();
+        Profile {
+            buffers,
+            rw: Rw::RandRead,
+            block_size_bytes: 4096,
+            iodepth: 16,
+            event: "cycles".into(),
+            samples,
+            kernel_percent: 100.0,
+            kernel: kernel_all.iter().take(2).cloned().collect(),
+            user: Vec::new(),
+            kernel_all,
+            user_all: Vec::new(),
+            flame_graph: String::new(),
+        }
+    }
+
+    #[test]
+    fn functions_of_some_kinds_only_are_told_where_they_are_no_chance() {
+        let normal = [("copy", 60.0), ("gup_fast", 2.0), ("rare", 0.6), ("get_pages", 0.7)];
+        let profiles = [
+            profile(Buffers::Normal, 1000, &normal),
+            profile(Buffers::Fixed, 1000, &[("copy", 70.0), ("import_fixed", 3.0)]),
+        ];
+        let apart = apart(&profiles);
+        let functions: Vec<&str> = apart.rows().iter().map(|row| row[3].as_str()).collect();
+        assert_eq!(functions, ["import_fixed", "gup_fast", "get_pages"]);
+        assert_eq!(apart.rows()[0][..3], ["randread 4k depth 16, 2000 samples", "-", "3.00"]);
+        assert_eq!(apart.rows()[1][..3], ["", "2.00", "-"]);
+        let table = table(&profiles);
+        let functions: Vec<&str> = table.rows().iter().map(|row| row[4].as_str()).collect();
+        assert_eq!(functions, ["copy", "import_fixed", "gup_fast"], "the hottest of each");
+        assert_eq!(table.rows()[0][2..4], ["60.0", "70.0"]);
+    }
 }

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::behind::Behind;
 use super::profile::Profile;
+use super::whole_machine::WholeMachine;
 use crate::advice::Advice;
-use crate::cli::{Access, Buffers, Cache, Executor, Route, Rw};
+use crate::cli::{Access, Buffers, Cache, Executor, RingFlags, Route, Rw};
 use crate::engine::{Engine, EnterSizes, Outcome, RouteOps};
 use crate::latency::Latency;
 use crate::machine;
@@ -156,6 +157,9 @@ pub struct Params {
     pub cache: Vec<Cache>,
     /// Ways of ringfile's operations.
     pub route: Vec<Route>,
+    /// Flags of the rings that were asked for; empty where each has its engine's own.
+    #[serde(default)]
+    pub ring_flags: Vec<RingFlags>,
     /// Who ran ringfile's tasks.
     pub executor: Vec<Executor>,
     /// Comparisons that took part.
@@ -262,6 +266,9 @@ pub struct Run {
     pub cache: Cache,
     /// Way of the operations, as asked for (ringfile).
     pub route: Option<Route>,
+    /// Flags of the rings, as asked for (`perf buffers`).
+    #[serde(default)]
+    pub ring_flags: Option<RingFlags>,
     /// Who ran the tasks (ringfile).
     pub executor: Option<Executor>,
     /// Bytes of an operation.
@@ -298,6 +305,9 @@ pub struct Run {
     /// System calls that carried operations: `io_uring_enter`, and plain reads and writes (ringfile).
     #[serde(default)]
     pub system_calls: Option<u64>,
+    /// What the whole machine did meanwhile: this and everything else (not for fio and `perf pool`).
+    #[serde(default)]
+    pub whole_machine: Option<WholeMachine>,
     /// CPU cycles, user and kernel (`--counters`).
     #[serde(default)]
     pub cycles: Option<u64>,
@@ -442,6 +452,8 @@ pub struct Key {
     /// See [`Run`].
     pub route: Option<Route>,
     /// See [`Run`].
+    pub ring_flags: Option<RingFlags>,
+    /// See [`Run`].
     pub executor: Option<Executor>,
     /// See [`Run`].
     pub block_size_bytes: u64,
@@ -464,6 +476,7 @@ impl Run {
             direct: self.direct,
             cache: self.cache,
             route: self.route,
+            ring_flags: self.ring_flags,
             executor: self.executor,
             block_size_bytes: self.block_size_bytes,
         }
@@ -512,6 +525,7 @@ impl Run {
             direct: job.direct,
             cache: label.cache,
             route: label.engine.is_ours().then_some(job.route),
+            ring_flags: job.ring_flags,
             executor: match label.engine {
                 Engine::Ringfile if job.batching.is_none() => Some(job.executor),
                 Engine::RingfileTokio => Some(Executor::Tokio),
@@ -531,6 +545,7 @@ impl Run {
             system_percent: usage.map(|usage| per_cent(usage.system)),
             context_switches: usage.map(|usage| usage.context_switches),
             system_calls: outcome.system_calls(),
+            whole_machine: outcome.whole.as_ref().map(|whole| WholeMachine::of(whole, seconds)),
             cycles: usage.and_then(|usage| usage.cycles),
             instructions: usage.and_then(|usage| usage.instructions),
             enters: outcome.enters,

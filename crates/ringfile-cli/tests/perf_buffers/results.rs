@@ -46,6 +46,13 @@ fn every_cell_is_measured_with_all_its_figures() {
             assert!(number(field) >= 0.0, "{run}");
         }
         assert!(run["context_switches"].is_u64(), "{run}");
+        let whole = &run["whole_machine"];
+        let parts =
+            ["user_percent", "system_percent", "interrupts_percent", "idle_percent", "stolen_percent"];
+        assert!(parts.iter().all(|part| whole[part].as_f64() >= Some(0.0)), "{run}");
+        assert!(whole["interrupts"].is_u64(), "{run}");
+        let counts_memory = whole["memory_bw_bytes"].as_f64().is_some();
+        assert_ne!(counts_memory, text.contains("no memory bandwidth: "), "it is counted, or said why not");
         let latency =
             |field: &str| run["latency_ns"][field].as_u64().unwrap_or_else(|| panic!("{field} in {run}"));
         let order = ["p50", "p90", "p95", "p99", "p999", "p9999", "max"].map(latency);
@@ -62,7 +69,34 @@ fn every_cell_is_measured_with_all_its_figures() {
             }
         }
     }
-    for part in ["|proc|mode", "|way", "vectored ×", "Advice for"] {
+    for part in ["|proc|mode", "|whole machine", "|way", "vectored ×", "Advice for"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
+fn rings_are_measured_with_the_flags_asked_for_and_by_hand() {
+    if ring_is_forbidden() || ringfile::ring_features().is_err() {
+        skip("rings_are_measured_with_the_flags_asked_for_and_by_hand", "there is no ring here");
+        return;
+    }
+    let arguments = format!("{SHORT} --rw randread --ring-flags none,coop,defer,sqpoll --by-hand");
+    let (results, text) = measure(&arguments, None);
+    assert_eq!(results["params"]["ring_flags"], serde_json::json!(["none", "coop", "defer", "sqpoll"]));
+    for engine in ["ringfile", "by-hand"] {
+        for flags in ["none", "coop", "defer", "sqpoll"] {
+            for buffers in ["normal", "fixed"] {
+                let is =
+                    |run: &&Value| (&run["engine"], &run["ring_flags"]) == (&engine.into(), &flags.into());
+                let mut of = runs(&results).iter().filter(is).filter(|run| run["buffers"] == buffers);
+                let run = of.next().unwrap_or_else(|| panic!("{engine} {flags} {buffers}"));
+                assert_eq!(run["route_ops"]["ring"], run["ops"], "{run}");
+                let fixed = if buffers == "fixed" { run["ops"].as_u64() } else { Some(0) };
+                assert_eq!(run["fixed_ops"].as_u64(), fixed, "{run}");
+            }
+        }
+    }
+    for part in ["by hand, sqpoll", "fixed: ringfile/by hand", "ring flags: none"] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }
@@ -116,7 +150,7 @@ fn the_configuration_is_one_that_the_library_reads() {
 
 #[test]
 fn a_profile_names_functions_of_every_kind_or_says_why_not() {
-    let arguments = format!("{SHORT} --rw randread --profile --counters");
+    let arguments = format!("{SHORT} --rw randread --profile --counters").replace("--bs 16k", "--bs 16k,64k");
     let (results, text) = measure(&arguments, None);
     let profiles = results["profile"].as_array().expect("a list");
     if profiles.is_empty() {
@@ -127,10 +161,15 @@ fn a_profile_names_functions_of_every_kind_or_says_why_not() {
     assert!(installed("perf"));
     let kinds: Vec<&str> = profiles.iter().filter_map(|profile| profile["buffers"].as_str()).collect();
     assert!(kinds.starts_with(&["normal", "fixed"]), "{kinds:?}");
+    let blocks: Vec<u64> =
+        profiles.iter().filter_map(|profile| profile["block_size_bytes"].as_u64()).collect();
+    assert!(blocks.contains(&16384) && blocks.contains(&65536), "{blocks:?}");
     for profile in profiles {
         let hot = |side: &str| profile[side].as_array().map_or(0, Vec::len);
         assert!(profile["samples"].as_u64() > Some(0), "{kinds:?}");
         assert!(hot("user") + hot("kernel") > 0 && hot("user") <= 10 && hot("kernel") <= 10, "{kinds:?}");
+        let all = profile["kernel_all"].as_array().map_or(0, Vec::len);
+        assert!(all >= hot("kernel") && (hot("kernel") < 10 || all > 10), "{all} functions");
         assert!(profile["flame_graph"].as_str().is_some_and(|svg| svg.contains("<svg")), "{kinds:?}");
     }
     let counted = runs(&results).iter().all(|run| run["cycles"].is_u64() && run["instructions"].is_u64());

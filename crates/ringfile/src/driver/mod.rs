@@ -11,6 +11,7 @@
 
 mod cancel;
 mod complete;
+mod copy_time;
 mod deferred;
 mod iothreads;
 mod kept;
@@ -56,16 +57,17 @@ pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
 pub(crate) use kept::{Kept, Lend};
 pub(crate) use leave::leave;
-pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, Request, cached_pages};
+pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, RWF_ATOMIC, Request, cached_pages};
 pub(crate) use refused::why_refused;
 pub(crate) use remote::{Handler, RemoteOperation, RemoteRequest};
-pub(crate) use route::{Lanes, default_route};
+pub(crate) use route::{FileSystem, Lanes, default_route};
 pub use route::{Route, set_default_route};
 pub(crate) use shared::{Call, Shared};
 pub(crate) use slot::Key;
 pub(crate) use start::{
     HandlerOf, LocalHandler, Place, Started, SubmitHint, add_local, can_link, remove_local, start,
 };
+pub use target::AtomicLimits;
 pub(crate) use target::{FileKind, Multiples, Target};
 pub(crate) use thread_ring::ThreadRing;
 pub(crate) use ticket::{Ticket, disown};

@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::copy_time;
 use super::op::{Kind, Request};
 use super::target::{FileKind, Target};
 use crate::event;
@@ -75,15 +76,19 @@ const MEMORY: u8 = 2;
 /// It has none, and what its calls take has to be seen.
 const TIMED: u8 = 3;
 
-/// A call this quick is a memory copy, with a copy's time (2 GB/s) added: cached reads took 0.9 to 2 µs on every file system,
-/// and the cheapest hand-over to a kernel thread 7. With 20 µs, reads that a quick FUSE server answered in 18 stayed
-/// inline, where the ring has three of them in the time of one.
-const QUICK: Duration = Duration::from_micros(8);
-/// For buffered writes: where the cache lies in large pieces (folios), marking a page dirty took 28 µs of pure work on
+/// Limits on time are in copies of 4 KiB ([`copy_time`]), which took 0.23 µs where they were found.
+///
+/// A call this quick is a memory copy, with a copy's time ([`FOR_A_COPY`]) added. Cached reads took 4 to 9 copies on every
+/// file system, and the cheapest hand-over to a kernel thread 30. With a limit of 87, reads that a quick FUSE server
+/// answered in 78 stayed inline, where the ring has three of them in the time of one.
+const QUICK: u64 = 35;
+/// For buffered writes: where the cache lies in large pieces (folios), marking a page dirty took 122 copies of pure work on
 /// ext4, which the ring's workers do no faster. What a write waits for, a read or the disk's throttling, takes longer.
-const QUICK_WRITE: Duration = Duration::from_micros(100);
+const QUICK_WRITE: u64 = 435;
 /// For direct I/O: less than any drive takes that has a queue worth keeping filled, and more than zram does.
-const QUICK_DIRECT: Duration = Duration::from_micros(5);
+const QUICK_DIRECT: u64 = 22;
+/// What is added for each 4 KiB that are moved: memory may be cold (2 GB/s where a copy took 0.23 µs).
+const FOR_A_COPY: u64 = 9;
 
 /// Where a lane's score begins, and begins again: a file that waits 1 ms each time leaves with the second call, one that
 /// waits 70 µs within 10. One such call tells nothing: the first touch of a pool's memory may have the kernel clear a huge
@@ -92,10 +97,11 @@ const ON_TRIAL: u32 = FULL - 64;
 /// The score at which a lane leaves for the ring. A slow call adds how many times slower than quick it was, a quick one
 /// takes one away: a thread that was preempted for a few milliseconds does not show, calls that wait over and over do.
 const FULL: u32 = 512;
-/// One call adds no more than this, unless it took longer than [`STALL`].
+/// One call adds no more than this, unless it stalled ([`Limits`]).
 const MOST_FOR_ONE: u32 = 256;
-/// No scheduler's doing: the call waited.
+/// No scheduler's doing: the call waited. At least this, and so many copies.
 const STALL: Duration = Duration::from_millis(20);
+const STALL_COPIES: u32 = 87_000;
 
 /// How long a lane keeps to the ring: a hundred times what the slow call took, so that trying again costs one per cent,
 /// but at least this, doubled each time that the first call afterwards is slow again.
@@ -104,12 +110,34 @@ const LONGEST_AWAY: Duration = Duration::from_secs(60);
 /// Quick calls after which a lane's past is forgotten.
 const FORGIVEN_AFTER: u32 = 4096;
 
-/// What a call takes at most that does not wait, without its copying.
-pub(crate) fn quick(kind: Kind, direct: bool) -> Duration {
-    match (direct, kind.is_write()) {
-        (true, _) => QUICK_DIRECT,
-        (false, true) => QUICK_WRITE,
-        (false, false) => QUICK,
+/// What inline calls of a kind are measured by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limits {
+    /// What a call takes at most that does not wait.
+    quick: Duration,
+    /// A call this long has waited, whatever else the machine does.
+    stall: Duration,
+}
+
+impl Limits {
+    /// For a call that moved `len` bytes on this machine.
+    pub(crate) fn of(kind: Kind, direct: bool, len: usize) -> Self {
+        Self::with(copy_time::get(), kind, direct, len)
+    }
+
+    /// As [`of`](Self::of), where a copy takes this long.
+    fn with(copy: Duration, kind: Kind, direct: bool, len: usize) -> Self {
+        let quick = match (direct, kind.is_write()) {
+            (true, _) => QUICK_DIRECT,
+            (false, true) => QUICK_WRITE,
+            (false, false) => QUICK,
+        };
+        let copy_nanos = copy.as_nanos() as u64;
+        let moved = copy_nanos * FOR_A_COPY * len as u64 / copy_time::BYTES as u64;
+        Self {
+            quick: Duration::from_nanos(copy_nanos * quick + moved),
+            stall: STALL.max(copy * STALL_COPIES),
+        }
     }
 }
 
@@ -162,8 +190,12 @@ impl Lane {
     }
 
     /// Notes that the kernel has no non-blocking I/O here.
-    pub(crate) fn is_not_offered(&self, in_memory: bool) {
-        self.state.store(if in_memory { MEMORY } else { TIMED }, Ordering::Relaxed);
+    pub(crate) fn is_not_offered(&self, file_system: FileSystem) {
+        let state = match file_system {
+            FileSystem::Memory => MEMORY,
+            FileSystem::Fuse | FileSystem::Other => TIMED,
+        };
+        self.state.store(state, Ordering::Relaxed);
     }
 
     /// Whether inline calls must be timed.
@@ -185,9 +217,9 @@ impl Lane {
         false
     }
 
-    /// Notes how long an inline call of `len` bytes took that takes `quick` where it does not wait.
-    pub(crate) fn note(&self, took: Duration, len: usize, quick: Duration) {
-        let quick = quick + Duration::from_nanos(len as u64 / 2);
+    /// Notes how long an inline call took.
+    pub(crate) fn note(&self, took: Duration, limits: Limits) {
+        let Limits { quick, stall } = limits;
         if took <= quick {
             let score = self.score.load(Ordering::Relaxed);
             if score > 0 {
@@ -202,7 +234,7 @@ impl Lane {
         }
         self.quick.store(0, Ordering::Relaxed);
         let times = (took.as_nanos() / quick.as_nanos().max(1)).min(MOST_FOR_ONE.into()) as u32;
-        let weight = if took >= STALL { FULL } else { times };
+        let weight = if took >= stall { FULL } else { times };
         let score = self.score.load(Ordering::Relaxed).saturating_add(weight);
         self.score.store(score.min(FULL), Ordering::Relaxed);
         if score >= FULL {
@@ -225,17 +257,29 @@ impl Lane {
     }
 }
 
+/// What of a file's file system its routes depend on, besides what its first operations show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FileSystem {
+    /// Its files are memory.
+    Memory,
+    /// A program answers. Where that bypasses the page cache (`FOPEN_DIRECT_IO`), Linux before 6.15 waits for its answer to
+    /// a buffered read within `io_uring_enter`: FUSE can be polled, which counts as not having to wait
+    /// (`io_file_supports_nowait`), and its reads are asynchronous with `O_DIRECT` alone.
+    Fuse,
+    Other,
+}
+
 /// The lanes of a file, and what its user wants.
 pub(crate) struct Lanes {
     route: Route,
-    in_memory: bool,
+    file_system: FileSystem,
     read: Lane,
     write: Lane,
 }
 
 impl Lanes {
-    pub(crate) fn new(route: Route, in_memory: bool) -> Self {
-        Self { route, in_memory, read: Lane::new(), write: Lane::new() }
+    pub(crate) fn new(route: Route, file_system: FileSystem) -> Self {
+        Self { route, file_system, read: Lane::new(), write: Lane::new() }
     }
 
     pub(crate) fn route(&self) -> Route {
@@ -246,8 +290,8 @@ impl Lanes {
         if kind.is_read() { &self.read } else { &self.write }
     }
 
-    pub(crate) fn in_memory(&self) -> bool {
-        self.in_memory
+    pub(crate) fn file_system(&self) -> FileSystem {
+        self.file_system
     }
 
     pub(crate) fn reset(&self) {
@@ -302,7 +346,7 @@ impl Lanes {
             return Choice::Ring;
         }
         // Flags for a write alone have it wait until it is durable.
-        if (request.op_flags != 0 || target.cache_flags() != 0) && !self.in_memory {
+        if (request.op_flags != 0 || target.cache_flags() != 0) && self.file_system != FileSystem::Memory {
             return Choice::Ring;
         }
         // What an attempt has appended before it would have to wait would be appended again.
@@ -366,9 +410,14 @@ pub(crate) fn default_route() -> Route {
 mod tests {
     use super::*;
 
+    const COPY: Duration = Duration::from_nanos(230);
+    /// Those of a buffered read of 4 KiB.
+    const READ: Limits =
+        Limits { quick: Duration::from_nanos(230 * (QUICK + FOR_A_COPY)), stall: Duration::from_millis(20) };
+
     fn timed() -> Lane {
         let lane = Lane::new();
-        lane.is_not_offered(false);
+        lane.is_not_offered(FileSystem::Other);
         lane
     }
 
@@ -376,22 +425,22 @@ mod tests {
     fn a_stall_at_first_is_enough_and_a_page_fault_is_not() {
         let lane = timed();
         assert!(!lane.is_away());
-        lane.note(Duration::from_millis(100), 4096, QUICK);
+        lane.note(Duration::from_millis(100), READ);
         assert!(lane.is_away());
         let lane = timed();
-        lane.note(Duration::from_micros(440), 4096, QUICK);
+        lane.note(Duration::from_micros(440), READ);
         assert!(!lane.is_away());
-        (0..21).for_each(|_| lane.note(Duration::from_micros(70), 4096, QUICK));
+        (0..21).for_each(|_| lane.note(Duration::from_micros(70), READ));
         assert!(lane.is_away(), "a device's time over and over");
     }
 
     #[test]
     fn after_quick_calls_a_preempted_one_changes_nothing_and_a_stall_does() {
         let lane = timed();
-        (0..600).for_each(|_| lane.note(Duration::from_micros(2), 4096, QUICK));
-        lane.note(Duration::from_millis(4), 4096, QUICK);
+        (0..600).for_each(|_| lane.note(Duration::from_micros(2), READ));
+        lane.note(Duration::from_millis(4), READ);
         assert!(!lane.is_away(), "a scheduler's slice");
-        lane.note(Duration::from_millis(100), 4096, QUICK);
+        lane.note(Duration::from_millis(100), READ);
         assert!(lane.is_away(), "a stall");
         let until = lane.away_until.load(Ordering::Relaxed) - now();
         assert!(until > 9_000_000_000, "a hundred times the stall, {until} ns");
@@ -400,9 +449,9 @@ mod tests {
     #[test]
     fn calls_that_wait_over_and_over_leave_and_each_time_for_longer() {
         let lane = timed();
-        (0..600).for_each(|_| lane.note(Duration::from_micros(2), 4096, QUICK));
+        (0..600).for_each(|_| lane.note(Duration::from_micros(2), READ));
         let slow = (0..1000).position(|_| {
-            lane.note(Duration::from_micros(120), 4096, QUICK);
+            lane.note(Duration::from_micros(120), READ);
             lane.is_away()
         });
         assert!(slow.is_some_and(|calls| calls < 200), "{slow:?}");
@@ -411,7 +460,7 @@ mod tests {
             lane.away_until.store(1, Ordering::Relaxed);
             assert!(!lane.is_away(), "tried again");
             let slow = (0..64).position(|_| {
-                lane.note(Duration::from_micros(120), 4096, QUICK);
+                lane.note(Duration::from_micros(120), READ);
                 lane.is_away()
             });
             assert!(slow.is_some_and(|calls| calls < 16), "{slow:?} on trial");
@@ -419,14 +468,32 @@ mod tests {
             assert!(away + 1_000_000 > last, "{away} after {last}");
             last = away.min(LONGEST_AWAY.as_nanos() as u64 - 2_000_000_000);
         }
-        (0..=FORGIVEN_AFTER).for_each(|_| lane.note(Duration::from_micros(2), 4096, QUICK));
+        (0..=FORGIVEN_AFTER).for_each(|_| lane.note(Duration::from_micros(2), READ));
         assert_eq!(lane.times_away.load(Ordering::Relaxed), 0, "forgiven");
     }
 
     #[test]
     fn a_long_copy_is_not_a_slow_call() {
         let lane = timed();
-        lane.note(Duration::from_micros(400), 1 << 20, QUICK);
+        lane.note(Duration::from_micros(400), Limits::with(COPY, Kind::Read, false, 1 << 20));
         assert!(!lane.is_away());
+    }
+
+    #[test]
+    fn limits_are_relative_to_what_a_copy_takes() {
+        assert_eq!(Limits::with(COPY, Kind::Read, false, 4096).quick, READ.quick);
+        for (kind, direct) in [(Kind::Read, false), (Kind::Write, false), (Kind::Read, true)] {
+            for len in [0, 4096, 1 << 20, 1 << 30] {
+                let [here, slower] = [COPY, 10 * COPY].map(|copy| Limits::with(copy, kind, direct, len));
+                assert_eq!(slower.quick, 10 * here.quick, "{kind:?} {direct} {len}");
+                assert!(slower.stall > here.stall);
+            }
+        }
+        // Cached reads of an emulated machine, whose copies take 2.3 µs and whose calls on an overlay 30.
+        let (took, lane) = (Duration::from_micros(30), timed());
+        (0..1000).for_each(|_| lane.note(took, Limits::with(10 * COPY, Kind::Read, false, 4096)));
+        assert!(!lane.is_away());
+        (0..1000).for_each(|_| lane.note(took, READ));
+        assert!(lane.is_away(), "on a fast machine such a read has waited");
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::op::plain::{self, Attempt};
 use super::refused::{self, Refused};
 use super::remote::{Handler, RemoteOperation, RemoteRequest};
-use super::route::{self, Choice, Route, Taken};
+use super::route::{Choice, Limits, Route, Taken};
 use super::wake::{self, Wake};
 use super::{Ended, Key, Kind, Lend, Request, Shared, Target, count, send, with, workers};
 use crate::error::Error;
@@ -391,7 +391,7 @@ fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -
     if choice == Choice::Attempt {
         let attempt = plain::attempt(target, request, held);
         match attempt {
-            Attempt::NotOffered => lane.is_not_offered(target.lanes.in_memory()),
+            Attempt::NotOffered => lane.is_not_offered(target.lanes.file_system()),
             Attempt::Over(ended) if ended.errno != 0 => {}
             _ => lane.is_offered(target.direct().is_some()),
         }
@@ -403,7 +403,7 @@ fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -
     let began = Instant::now();
     let ended = plain::run(target, request, held, || true);
     let took = began.elapsed();
-    lane.note(took, ended.done, route::quick(request.kind, target.direct().is_some()));
+    lane.note(took, Limits::of(request.kind, target.direct().is_some(), ended.done));
     if took >= LONG {
         yield_next();
     }

@@ -37,6 +37,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 pub(super) const SLICE: u32 = 128;
 
 const FIXED_FILE: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
+const ASYNC: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_ASYNC_BIT as u8;
 const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
 impl Driver {
@@ -269,17 +270,20 @@ fn push<'a>(
     if request.linked && ring.space() < 2 {
         return false;
     }
-    let moves_data = request.kind.moves_data();
-    let index = if moves_data { fixed_index(&slot.held, ring) } else { None };
+    let has_fixed_form = request.kind.has_fixed_form();
+    let index = if has_fixed_form { fixed_index(&slot.held, ring) } else { None };
     let (fd, registered) = file.descriptor(slot.ring, ring);
     let began = slot.progress.began(request, &*file.target);
     let Some(sqe) = ring.vacant() else { return false };
     let base = Sqe {
         fd,
-        flags: if registered { FIXED_FILE } else { 0 } | if request.linked { LINK } else { 0 },
+        flags: if registered { FIXED_FILE } else { 0 }
+            | if request.linked { LINK } else { 0 }
+            | if has_fixed_form && file.target.waits_in_submission() { ASYNC } else { 0 },
         user_data: key.to_user_data(),
         offset: file.target.offset(request.offset),
-        op_flags: request.op_flags | if moves_data { file.target.cache_flags() } else { 0 },
+        // Of those that move data, atomic writes alone lack it, and have nothing to do with the cache.
+        op_flags: request.op_flags | if has_fixed_form { file.target.cache_flags() } else { 0 },
         ..Sqe::default()
     };
     op::fill(request, &slot.held, began, index, parts, base, sqe);

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::op::{Kind, Rules};
 use super::rings::RingKind;
-use super::route::{Lanes, Route};
+use super::route::{FileSystem, Lanes, Route};
 use crate::ring::{Ring, fork};
 use rustix::fs::OFlags;
 
@@ -41,6 +41,27 @@ pub(crate) struct Multiples {
     pub block: u32,
     /// Addresses. Smaller where blocks are larger than a page, as memory of a pool is aligned to pages.
     pub memory: u32,
+    /// Which atomic writes the file takes.
+    pub atomic: Option<AtomicLimits>,
+}
+
+/// Which writes a file takes as atomic ones: see [`File::write_atomic_at`](crate::File::write_atomic_at).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct AtomicLimits {
+    /// The shortest, in bytes; a power of two.
+    pub min: usize,
+    /// The longest, in bytes; a power of two.
+    pub max: usize,
+    /// How many pieces of memory the kernel takes for one. The library's atomic writes are of one piece.
+    pub segments: usize,
+}
+
+impl AtomicLimits {
+    /// What `statx` tells in its three fields; none where the shortest is 0.
+    pub(crate) fn of_statx(min: u32, max: u32, segments: u32) -> Option<Self> {
+        (min != 0).then_some(Self { min: min as usize, max: max as usize, segments: segments as usize })
+    }
 }
 
 /// A file, shared by its handles and by the drivers that use it.
@@ -57,6 +78,8 @@ pub(crate) struct Target {
     first_block: u32,
     /// What addresses of direct I/O must be multiples of.
     memory: u32,
+    /// Which atomic writes direct I/O takes.
+    atomic: Option<AtomicLimits>,
     /// What buffered operations carry besides their own flags: `RWF_DONTCACHE`, or 0.
     cache_flags: AtomicU32,
     /// Whether they carried it at first.
@@ -110,6 +133,7 @@ impl Target {
             target.direct = AtomicU32::new(direct.block);
             target.first_block = direct.block;
             target.memory = direct.memory;
+            target.atomic = direct.atomic;
         }
         target.ring = ring;
         target.streams =
@@ -121,7 +145,7 @@ impl Target {
 
     /// What stands for a path, in operations that name it.
     pub(crate) fn of_path(path: PathBuf) -> Self {
-        Self::unopened(Some(path), Lanes::new(Route::Auto, false))
+        Self::unopened(Some(path), Lanes::new(Route::Auto, FileSystem::Other))
     }
 
     fn unopened(path: Option<PathBuf>, lanes: Lanes) -> Self {
@@ -133,6 +157,7 @@ impl Target {
             direct: AtomicU32::new(0),
             first_block: 1,
             memory: 1,
+            atomic: None,
             cache_flags: AtomicU32::new(0),
             must_not_cache: AtomicBool::new(false),
             ring: RingKind::Main,
@@ -151,7 +176,7 @@ impl Target {
     #[inline]
     pub(crate) fn direct(&self) -> Option<Multiples> {
         let block = self.direct.load(Ordering::Relaxed);
-        (block != 0).then_some(Multiples { block, memory: self.memory })
+        (block != 0).then_some(Multiples { block, memory: self.memory, atomic: self.atomic })
     }
 
     /// The last boundary of a block up to `done` bytes. It does not change when I/O turns buffered, where it does no harm:
@@ -211,6 +236,13 @@ impl Target {
     #[inline]
     pub(crate) fn cache_flags(&self) -> u32 {
         self.cache_flags.load(Ordering::Relaxed)
+    }
+
+    /// Whether the kernel is to hand an operation that moves data to one of its threads at once, since it might wait where
+    /// it is submitted, and this thread's other tasks with it.
+    #[inline]
+    pub(crate) fn waits_in_submission(&self) -> bool {
+        self.lanes.file_system() == FileSystem::Fuse && self.direct().is_none()
     }
 
     /// The kind of ring that its operations of this kind go to.

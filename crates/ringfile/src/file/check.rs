@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::io::ErrorKind;
 
 use super::{File, unaligned};
-use crate::driver::{self, Ended, Multiples, Request};
+use crate::driver::{self, AtomicLimits, Ended, Multiples, Request};
 use crate::error::Error;
 use crate::memory::Held;
 use crate::ring::fork;
@@ -81,6 +81,9 @@ pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, 
 
 #[cold]
 fn does_not_fit(file: &File, request: &Request, direct: Multiples) -> Result<bool, Error> {
+    if request.is_atomic() {
+        return Err(error(file, request, ErrorKind::InvalidInput, atomic_advice(file)));
+    }
     if !request.kind.is_read() {
         return Err(error(file, request, ErrorKind::InvalidInput, advice(request, direct)));
     }
@@ -98,7 +101,7 @@ fn does_not_fit(file: &File, request: &Request, direct: Multiples) -> Result<boo
 }
 
 #[cold]
-fn advice(request: &Request, Multiples { block, memory }: Multiples) -> String {
+fn advice(request: &Request, Multiples { block, memory, atomic: _ }: Multiples) -> String {
     let fits = request.offset.is_multiple_of(block.into());
     if fits && request.want.is_multiple_of(block as usize) {
         format!(
@@ -106,6 +109,22 @@ fn advice(request: &Request, Multiples { block, memory }: Multiples) -> String {
         )
     } else {
         format!("this file needs multiples of {block}; write {block}-aligned blocks or open without direct")
+    }
+}
+
+/// Which atomic writes the file takes, and what to do about it.
+#[cold]
+fn atomic_advice(file: &File) -> String {
+    match file.0.target.direct() {
+        None => "atomic writes need direct I/O; open with direct(true)".into(),
+        Some(Multiples { atomic: None, .. }) => "this file takes no atomic writes: XFS with reflinks does since Linux \
+                                                 6.16, ext4 and block devices do where the device can; write a copy \
+                                                 elsewhere first, and sync it"
+            .into(),
+        Some(Multiples { memory, atomic: Some(AtomicLimits { min, max, .. }), .. }) => format!(
+            "this file takes atomic writes of {min} to {max} bytes: write a power of two, at a multiple of it, from \
+             memory aligned to {memory}"
+        ),
     }
 }
 
@@ -131,6 +150,9 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
     if errno == 0 {
         let (kind, why) = match is_read {
             true => (ErrorKind::UnexpectedEof, "the file ends before"),
+            false if request.is_atomic() => {
+                (ErrorKind::WriteZero, "the kernel took only a part of an atomic write")
+            }
             false => (ErrorKind::WriteZero, "the file takes no more"),
         };
         return error(file, request, kind, why).after(done);
@@ -142,6 +164,7 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
     match errno {
         libc::EBADF if is_read => error.because("the file was not opened for reading"),
         libc::EBADF => error.because("the file was not opened for writing"),
+        libc::EINVAL | libc::EOPNOTSUPP if request.is_atomic() => error.because(atomic_advice(file)),
         libc::EINVAL if file.is_direct() => error.because(
             "the file system refuses direct I/O here; open without direct, or with buffered_fallback(true)",
         ),
@@ -156,9 +179,11 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
 /// Whether an operation is to begin again with buffered I/O: direct I/O turned out to be refused, and the user allowed
 /// buffered I/O instead. Another operation may have found that out while this one was in flight.
 #[cold]
-pub(crate) fn falls_back(file: &File, ended: Ended) -> bool {
+pub(crate) fn falls_back(file: &File, request: &Request, ended: Ended) -> bool {
     let target = &file.0.target;
-    ended.done == 0
+    // An atomic write is refused for other reasons, and no buffered one is atomic.
+    !request.is_atomic()
+        && ended.done == 0
         && file.0.buffered_fallback
         && (target.direct().is_none() || target.turn_buffered().is_ok())
 }

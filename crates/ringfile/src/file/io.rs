@@ -13,7 +13,9 @@ use std::task::{Context, Poll, ready};
 
 use super::adaptive::{self, Descriptor, Way};
 use super::{File, check, unaligned};
-use crate::driver::{self, Ended, Kept, Kind, Lend, RemoteOperation, Request, Started, SubmitHint, Ticket};
+use crate::driver::{
+    self, Ended, Kept, Kind, Lend, RWF_ATOMIC, RemoteOperation, Request, Started, SubmitHint, Ticket,
+};
 use crate::error::{BufError, BufResult, Error};
 use crate::memory::{Held, IoBuf, IoBufMut};
 
@@ -118,6 +120,12 @@ impl<'a, B: IoBuf> Io<'a, B> {
     pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.len();
         Self { transfer: Transfer::new(file, Kind::Write, buffer.hold(), want, offset), buffer: PhantomData }
+    }
+
+    pub(super) fn write_atomic(file: &'a File, buffer: B, offset: u64) -> Self {
+        let want = buffer.len();
+        let transfer = Transfer::new(file, Kind::WriteAtomic, buffer.hold(), want, offset);
+        Self { transfer, buffer: PhantomData }.with_flags(RWF_ATOMIC)
     }
 
     /// Flags for this write alone: `RWF_…`.
@@ -400,7 +408,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
     /// that out while this one was in flight.
     #[cold]
     fn falls_back(&mut self, ended: Ended) -> bool {
-        !std::mem::replace(&mut self.fell_back, true) && check::falls_back(self.on(), ended)
+        !std::mem::replace(&mut self.fell_back, true) && check::falls_back(self.on(), &self.request, ended)
     }
 }
 

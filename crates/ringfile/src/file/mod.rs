@@ -26,7 +26,7 @@ pub use io::{Io, IoVectored};
 pub use open::OpenOptions;
 pub use stream::{Next, Reader};
 
-use crate::driver::{self, Target};
+use crate::driver::{self, AtomicLimits, Multiples, Target};
 use crate::error::{Error, Result};
 use crate::memory::{IoBuf, IoBufMut};
 
@@ -98,6 +98,8 @@ pub struct Alignment {
     /// Bytes that memory addresses must be multiples of: no more than buffers of a [`Pool`](crate::Pool) are. 1 for
     /// buffered I/O.
     pub memory: usize,
+    /// Which writes the file takes as [atomic](File::write_atomic_at) ones; `None` where it takes none.
+    pub atomic: Option<AtomicLimits>,
 }
 
 impl File {
@@ -197,6 +199,54 @@ impl File {
         WriteDurable::new(self, buffer, offset)
     }
 
+    /// Writes all of the buffer at `offset` so that after a power cut the file has all of it there or none (`RWF_ATOMIC`,
+    /// Linux 6.11): what was there before is never left half overwritten, and no copy of it needs to be kept for that.
+    ///
+    /// [`Alignment::atomic`] has the limits: the length is a power of two between the shortest and the longest, the offset a
+    /// multiple of the length. Direct I/O only, on file systems and devices that can: Linux 6.18 can on XFS with reflinks,
+    /// from one block on, whatever the device; on ext4 and block devices where the device can.
+    ///
+    /// The write is not durable when it returns: follow it by [`sync_data`](Self::sync_data). Two writes that were atomic each
+    /// are not so together. Readers at the same time may see a part. Registered memory may be used, and is passed to the kernel as
+    /// memory that is not. Dropping the future cancels the write where the kernel still can: it is then done wholly or not
+    /// at all.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at); `Unsupported` where the file takes no atomic writes, and `InvalidInput` for a length or an
+    /// offset that it does not take: both say what it takes and what to do. Nothing was written then. A short write is not continued,
+    /// but an error (`WriteZero`).
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("table");
+    /// use ringfile::{OpenOptions, Pool};
+    /// let pool = Pool::new(1 << 20);
+    /// let mut options = OpenOptions::new();
+    /// let file = options.read(true).write(true).create(true).direct(true).buffered_fallback(true).open(&path)?;
+    /// ringfile::block_on(async {
+    ///     let mut page = pool.get(16384)?;
+    ///     page.resize(16384, 7);
+    ///     match file.alignment().atomic {
+    ///         Some(limits) if (limits.min..=limits.max).contains(&16384) => {
+    ///             file.write_atomic_at(page, 0).await?; // the old page or the new one
+    ///         }
+    ///         _ => {
+    ///             file.write_at(page.clone(), 16384).await?; // a copy first, as a power cut may leave a part
+    ///             file.sync_data().await?;
+    ///             file.write_at(page, 0).await?;
+    ///         }
+    ///     }
+    ///     file.sync_data().await?;
+    ///     std::io::Result::Ok(())
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn write_atomic_at<B: IoBuf>(&self, buffer: B, offset: u64) -> Io<'_, B> {
+        Io::write_atomic(self, buffer, offset)
+    }
+
     /// Reads the file from front to back, ahead of its user, into buffers of `pool`. See [`Reader`] for its settings.
     #[must_use]
     pub fn reader(&self, pool: &crate::Pool) -> Reader {
@@ -232,8 +282,10 @@ impl File {
     /// What writes must be multiples of, and reads had better be.
     #[must_use]
     pub fn alignment(&self) -> Alignment {
-        let (bytes, memory) = self.0.target.direct().map_or((1, 1), |direct| (direct.block, direct.memory));
-        Alignment { bytes: bytes as usize, memory: memory as usize }
+        let Some(Multiples { block, memory, atomic }) = self.0.target.direct() else {
+            return Alignment { bytes: 1, memory: 1, atomic: None };
+        };
+        Alignment { bytes: block as usize, memory: memory as usize, atomic }
     }
 
     /// Size, times, permissions. One `fstat`; blocks only where the file system must ask a server.

@@ -10,12 +10,13 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use linux_raw_sys::general::STATX_WRITE_ATOMIC;
+use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::adaptive::{self, Adaptive};
 use super::{Durability, File, Handle};
-use crate::driver::{self, FileKind, Lanes, Multiples, RingKind, Route, Target};
+use crate::driver::{self, AtomicLimits, FileKind, FileSystem, Lanes, Multiples, RingKind, Route, Target};
 use crate::error::{Error, Result};
 
 /// Where the kernel does not tell what direct I/O needs.
@@ -24,6 +25,7 @@ const USUAL_ALIGNMENT: u32 = 4096;
 /// File systems that take O_DIRECT and ignore it: their files are memory already (include/uapi/linux/magic.h).
 const IN_MEMORY: [(u32, &str); 3] =
     [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs"), (0x9584_58f6, "hugetlbfs")];
+const FUSE: u32 = 0x6573_5546;
 
 /// How to open a file, as [`std::fs::OpenOptions`], and what is particular to ringfile.
 ///
@@ -373,7 +375,7 @@ impl OpenOptions {
     ) -> File {
         let kind = kind_of(&own);
         let ring = if self.poll && direct.is_some() { RingKind::Polled } else { RingKind::Main };
-        let lanes = Lanes::new(self.route.unwrap_or_else(driver::default_route), is_in_memory(&own));
+        let lanes = Lanes::new(self.route.unwrap_or_else(driver::default_route), file_system(&own));
         let target = Arc::new(Target::new(own, kind, direct, ring, path.map(Path::to_owned), lanes));
         if self.dont_cache && direct.is_none() && kind != FileKind::Other {
             target.do_not_cache();
@@ -418,38 +420,53 @@ fn kind_of(file: impl AsFd) -> FileKind {
 fn alignment(file: &fs::File) -> Result<Multiples> {
     let refused =
         |why: String| Error::new(std::io::ErrorKind::Unsupported, "opening for direct I/O").because(why);
-    if let Ok(facts) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+    let asked = StatxFlags::DIOALIGN | StatxFlags::from_bits_retain(STATX_WRITE_ATOMIC);
+    if let Ok(facts) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, asked)
         && facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0
     {
         return match facts.stx_dio_mem_align.max(facts.stx_dio_offset_align) {
             0 => Err(refused("this file can't do it; open without direct".into())),
-            block => Ok(multiples(block, facts.stx_dio_mem_align)),
+            block => Ok(Multiples { atomic: atomic(&facts), ..multiples(block, facts.stx_dio_mem_align) }),
         };
     }
     if file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
         return Ok(multiples(rustix::fs::ioctl_blksszget(file).unwrap_or(USUAL_ALIGNMENT), 1));
     }
-    match in_memory(file) {
+    match in_memory(magic(file)) {
         Some(name) => Err(refused(format!("{name} takes O_DIRECT but does not do it; open without direct"))),
         None => Ok(multiples(USUAL_ALIGNMENT, 1)),
     }
 }
 
-/// The name of the file system, where it is one whose files are memory.
-fn in_memory(file: impl AsFd) -> Option<&'static str> {
-    let magic = rustix::fs::fstatfs(file).map_or(0, |facts| facts.f_type as u32);
+/// The number of the file's file system; 0 where it can't be had.
+fn magic(file: impl AsFd) -> u32 {
+    rustix::fs::fstatfs(file).map_or(0, |facts| facts.f_type as u32)
+}
+
+/// The name of the file system with this number, where it is one whose files are memory.
+fn in_memory(magic: u32) -> Option<&'static str> {
     IN_MEMORY.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name)
 }
 
-fn is_in_memory(file: impl AsFd) -> bool {
-    in_memory(file).is_some()
+fn file_system(file: impl AsFd) -> FileSystem {
+    match magic(file) {
+        FUSE => FileSystem::Fuse,
+        magic if in_memory(magic).is_some() => FileSystem::Memory,
+        _ => FileSystem::Other,
+    }
 }
 
 /// Memory is to be aligned as blocks are, which is safe where the kernel does not tell, but to no more than what a pool
 /// gives: blocks may be larger than a page since Linux 6.12, what a device asks of addresses may not
 /// (`blk_validate_limits`).
 fn multiples(block: u32, memory: u32) -> Multiples {
-    Multiples { block, memory: memory.max(block.min(USUAL_ALIGNMENT)) }
+    Multiples { block, memory: memory.max(block.min(USUAL_ALIGNMENT)), atomic: None }
+}
+
+/// Which atomic writes the file takes: none before Linux 6.11, which leaves the fields 0.
+fn atomic(facts: &Statx) -> Option<AtomicLimits> {
+    let [min, max] = [facts.stx_atomic_write_unit_min, facts.stx_atomic_write_unit_max];
+    AtomicLimits::of_statx(min, max, facts.stx_atomic_write_segments_max)
 }
 
 /// Takes a file that was opened elsewhere. It is direct where its descriptor is.

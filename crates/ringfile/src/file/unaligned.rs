@@ -68,7 +68,7 @@ impl Pieces {
         alignment: Alignment,
         held: &mut Held,
     ) -> Result<(Request, Held), Error> {
-        let Alignment { bytes: block, memory } = alignment;
+        let Alignment { bytes: block, memory, .. } = alignment;
         let (at, left) = (request.offset + self.done as u64, request.want - self.done);
         let skipped = (at % block as u64) as usize;
         let start = request.start + self.done;
@@ -159,7 +159,7 @@ mod tests {
     use crate::memory::{Buffer, Pool};
 
     const BLOCK: usize = 512;
-    const ALIGNMENT: Alignment = Alignment { bytes: BLOCK, memory: BLOCK };
+    const ALIGNMENT: Alignment = Alignment { bytes: BLOCK, memory: BLOCK, atomic: None };
 
     /// Reads from `file` as the kernel would. Returns the buffer, the bytes that it has, and how many pieces went right into
     /// it.

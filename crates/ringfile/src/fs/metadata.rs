@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use linux_raw_sys::general::{STATX_BTIME, STATX_DIOALIGN};
 
+use crate::driver::AtomicLimits;
 use crate::file::Alignment;
 use crate::memory::Held;
 
@@ -90,6 +91,11 @@ impl Metadata {
         let mode = u32::from(stat.stx_mode);
         let tells = |what| stat.stx_mask & what != 0;
         let does_direct = tells(STATX_DIOALIGN) && stat.stx_dio_offset_align != 0;
+        let atomic = AtomicLimits::of_statx(
+            stat.stx_atomic_write_unit_min,
+            stat.stx_atomic_write_unit_max,
+            stat.stx_atomic_write_segments_max,
+        );
         Self {
             size: stat.stx_size,
             file_type: FileType::of(mode),
@@ -107,6 +113,7 @@ impl Metadata {
             direct: does_direct.then_some(Alignment {
                 bytes: stat.stx_dio_offset_align as usize,
                 memory: stat.stx_dio_mem_align as usize,
+                atomic,
             }),
         }
     }
@@ -142,6 +149,8 @@ mod tests {
         stat.stx_mtime.tv_nsec = 999_999_999;
         stat.stx_atime.tv_sec = -2;
         stat.stx_atime.tv_nsec = 250_000_000;
+        (stat.stx_atomic_write_unit_min, stat.stx_atomic_write_unit_max) = (4096, 65536);
+        stat.stx_atomic_write_segments_max = 1;
         let metadata = Metadata::new(&stat);
         assert_eq!((metadata.size, metadata.allocated, metadata.inode), (5000, 8192, 42));
         assert_eq!((metadata.file_type, metadata.mode), (FileType::File, libc::S_IFREG | 0o4640));
@@ -149,7 +158,10 @@ mod tests {
         assert_eq!(metadata.modified, UNIX_EPOCH + Duration::new(1, 999_999_999));
         assert_eq!(metadata.accessed, UNIX_EPOCH - Duration::from_millis(1750));
         assert_eq!(metadata.created, Some(UNIX_EPOCH));
-        assert_eq!(metadata.direct, Some(Alignment { bytes: 512, memory: 4 }));
+        assert_eq!(
+            metadata.direct,
+            Some(Alignment { bytes: 512, memory: 4, atomic: AtomicLimits::of_statx(4096, 65536, 1) })
+        );
     }
 
     #[test]

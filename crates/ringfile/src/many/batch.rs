@@ -173,6 +173,12 @@ impl Batch {
         self.add(file, Asked::write_durable(buffer.into(), offset))
     }
 
+    /// Adds a write at `offset` that a power cut leaves wholly there or not at all, as [`File::write_atomic_at`]. Gives the index of
+    /// its result.
+    pub fn write_atomic(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
+        self.add(file, Asked::write_atomic(buffer.into(), offset))
+    }
+
     /// Adds the writing of a range's dirty pages, as [`File::sync_range`]. Gives the index of its result.
     pub fn sync_range(&mut self, file: &File, offset: u64, len: u64, what: RangeSync) -> usize {
         self.add(file, Asked::sync_range(offset, len, what))

@@ -11,7 +11,7 @@ use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use super::files::Files;
 use super::{AnyBuffer, Done, OnPath};
-use crate::driver::{Ended, Finished, Kind, Place, Request, Target};
+use crate::driver::{Ended, Finished, Kind, Place, RWF_ATOMIC, Request, Target};
 use crate::error::Error;
 use crate::file::adaptive::{self, Descriptor, Way};
 use crate::file::unaligned::Pieces;
@@ -87,6 +87,11 @@ impl Asked {
     /// A write that is durable when it ends.
     pub(super) fn write_durable(buffer: AnyBuffer, offset: u64) -> Self {
         Self { op_flags: RWF_DSYNC, ..Self::write(buffer, offset) }
+    }
+
+    /// A write that is done wholly or not at all, also where power is cut.
+    pub(super) fn write_atomic(buffer: AnyBuffer, offset: u64) -> Self {
+        Self { kind: Kind::WriteAtomic, op_flags: RWF_ATOMIC, ..Self::write(buffer, offset) }
     }
 
     pub(super) fn read_vectored(buffers: Vec<Buffer>, offset: u64) -> Self {
@@ -316,7 +321,7 @@ impl Op {
         if self.opening().is_some() {
             return self.end_opening(file, finished);
         }
-        if ended.errno == libc::EINVAL && !self.fell_back && check::falls_back(file, ended) {
+        if ended.errno == libc::EINVAL && !self.fell_back && check::falls_back(file, &self.request, ended) {
             self.fell_back = true;
             self.take_back(finished.held);
             self.stage = Stage::Waiting;

@@ -126,6 +126,17 @@ impl Queue {
         self.add(file, Asked::write_durable(buffer.into(), offset), user_data)
     }
 
+    /// Adds a write at `offset` that a power cut leaves wholly there or not at all, as [`File::write_atomic_at`].
+    pub fn write_atomic(
+        &mut self,
+        file: &File,
+        buffer: impl Into<AnyBuffer>,
+        offset: u64,
+        user_data: u64,
+    ) -> Token {
+        self.add(file, Asked::write_atomic(buffer.into(), offset), user_data)
+    }
+
     /// Adds an `fdatasync`, as [`File::sync_data`].
     pub fn sync_data(&mut self, file: &File, user_data: u64) -> Token {
         self.add(file, Asked::sync_data(), user_data)

@@ -50,7 +50,8 @@ pub struct PoolMetrics {
     pub registered_regions: usize,
     /// Bytes in registered regions.
     pub registered_bytes: usize,
-    /// Regions that could not be registered (RLIMIT_MEMLOCK, an old kernel), since the pool was made.
+    /// Regions whose registration was refused (RLIMIT_MEMLOCK), since the pool was made. Before Linux 5.19 none is asked
+    /// for: see [`Metrics::refused_registrations`](crate::Metrics::refused_registrations).
     pub refused_registrations: usize,
     /// The size classes that were ever used, the smallest first.
     pub classes: Vec<ClassMetrics>,

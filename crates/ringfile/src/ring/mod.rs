@@ -26,6 +26,7 @@ use bytes::Bytes;
 use linux_raw_sys::io_uring as uapi;
 
 pub(crate) use abi::{Cqe, Sqe};
+pub use setup::Completions;
 pub(crate) use setup::RingOptions;
 
 pub use refusal::{RegistrationRefused, refused_registration};

@@ -32,6 +32,22 @@ const SMALLEST: u32 = 8;
 /// A write and the sync that is linked to it go to the kernel together.
 const LINKED: u32 = 2;
 
+/// When the kernel does the rest of an operation whose I/O has completed: part of it belongs to the thread that submitted.
+///
+/// Where a kernel does not have what is asked for, the next of this list takes its place; [`ring_features`](crate::ring_features)
+/// names the flags that a thread's ring has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Completions {
+    /// When the thread asks for completions, and in one go (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1). The least CPU time.
+    #[default]
+    Deferred,
+    /// When the thread enters the kernel for whatever reason (`IORING_SETUP_COOP_TASKRUN`, Linux 5.19).
+    Cooperative,
+    /// At once: the thread is interrupted, on whatever core it runs.
+    Interrupt,
+}
+
 /// What a caller may ask of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingOptions {
@@ -43,6 +59,8 @@ pub(crate) struct RingOptions {
     pub sqpoll_idle: Option<u32>,
     /// Completions are polled from the device: direct I/O on devices with poll queues only.
     pub iopoll: bool,
+    /// When the kernel finishes operations for the thread; without meaning where a kernel thread submits.
+    pub completions: Completions,
     /// Waiting for I/O does not count as iowait, where the kernel offers that.
     pub no_iowait: bool,
     /// Flags to try besides: how a test asks for what no kernel knows.
@@ -58,6 +76,7 @@ impl Default for RingOptions {
             completions_per_entry: 4,
             sqpoll_idle: None,
             iopoll: false,
+            completions: Completions::Deferred,
             no_iowait: false,
             extra_flags: 0,
         }
@@ -72,15 +91,14 @@ impl RingOptions {
             | uapi::IORING_SETUP_NO_SQARRAY
             | self.extra_flags;
         let polled = if self.iopoll { uapi::IORING_SETUP_IOPOLL } else { 0 };
-        match self.sqpoll_idle {
-            Some(_) => common | polled | uapi::IORING_SETUP_SQPOLL,
-            None => {
-                let deferred = uapi::IORING_SETUP_DEFER_TASKRUN
-                    | uapi::IORING_SETUP_COOP_TASKRUN
-                    | uapi::IORING_SETUP_TASKRUN_FLAG;
-                common | polled | deferred
-            }
-        }
+        let cooperative = uapi::IORING_SETUP_COOP_TASKRUN | uapi::IORING_SETUP_TASKRUN_FLAG;
+        let own = match (self.sqpoll_idle, self.completions) {
+            (Some(_), _) => uapi::IORING_SETUP_SQPOLL,
+            (None, Completions::Deferred) => cooperative | uapi::IORING_SETUP_DEFER_TASKRUN,
+            (None, Completions::Cooperative) => cooperative,
+            (None, Completions::Interrupt) => 0,
+        };
+        common | polled | own
     }
 }
 
@@ -275,6 +293,20 @@ mod tests {
         let unknown = make(&RingOptions { extra_flags: 1 << 31, ..RingOptions::default() }).unwrap();
         assert_eq!(unknown.params.flags, plain.params.flags);
         assert_eq!(unknown.params.sq_entries, plain.params.sq_entries);
+    }
+
+    #[test]
+    fn a_ring_has_the_flags_of_its_completions() {
+        let all =
+            uapi::IORING_SETUP_DEFER_TASKRUN | uapi::IORING_SETUP_COOP_TASKRUN | uapi::IORING_SETUP_SQPOLL;
+        let known = make(&RingOptions::default()).unwrap().params.flags;
+        let flags = |completions| {
+            let options = RingOptions { completions, ..RingOptions::default() };
+            make(&options).unwrap().params.flags & all
+        };
+        assert_eq!(flags(Completions::Interrupt), 0);
+        assert_eq!(flags(Completions::Cooperative), known & uapi::IORING_SETUP_COOP_TASKRUN);
+        assert_eq!(flags(Completions::Deferred), known & all);
     }
 
     #[test]

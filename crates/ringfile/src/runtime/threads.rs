@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::executor::{Command, Loop, LoopHandle};
 use super::task::{self, JoinHandle};
 use crate::error::{Error, Result};
-use crate::ring::RingOptions;
+use crate::ring::{Completions, RingOptions};
 
 /// A set of threads that run tasks and their I/O.
 ///
@@ -71,6 +71,23 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn sqpoll(mut self, idle: Option<Duration>) -> Self {
         self.options.sqpoll_idle = idle.map(|idle| u32::try_from(idle.as_millis()).unwrap_or(u32::MAX));
+        self
+    }
+
+    /// When the kernel finishes a thread's operations: [`Deferred`](Completions::Deferred) by default. To measure what the
+    /// others cost; without meaning beside [`sqpoll`](Self::sqpoll).
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// use ringfile::{Completions, Runtime};
+    /// let runtime = Runtime::builder().threads(1).completions(Completions::Cooperative).build()?;
+    /// # runtime.shutdown();
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn completions(mut self, completions: Completions) -> Self {
+        self.options.completions = completions;
         self
     }
 

@@ -3,6 +3,9 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
+#[allow(clippy::duplicate_mod, reason = "some tests use both folders of helpers")]
+#[path = "../support/machine.rs"]
+pub mod machine;
 pub mod mount;
 
 use std::future::Future;
@@ -11,7 +14,10 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+#[allow(unused_imports, reason = "each test program uses a part of it")]
+pub use machine::{has_registered_buffers, needs_registered_buffers, patience};
 
 /// xorshift64*.
 #[derive(Clone)]
@@ -97,7 +103,7 @@ pub fn must_end<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) ->
         let _ = done.send(());
         result
     });
-    match ends.recv_timeout(Duration::from_secs(60)) {
+    match ends.recv_timeout(3 * patience()) {
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("it hangs"),
         _ => thread.join().unwrap_or_else(|payload| std::panic::resume_unwind(payload)),
     }
@@ -105,13 +111,14 @@ pub fn must_end<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) ->
 
 /// Whether `condition` comes true within a time that is long enough on any machine.
 pub fn comes_true(mut condition: impl FnMut() -> bool) -> bool {
-    for _ in 0..3000 {
-        if condition() {
-            return true;
+    let began = Instant::now();
+    while !condition() {
+        if began.elapsed() > 2 * patience() {
+            return false;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    false
+    true
 }
 
 /// A value that a thread sends to a future.

@@ -26,7 +26,7 @@ use ringfile::{Pool, PoolBuilder, Runtime, WhenFull, metrics};
 use actor::{Actor, Shared};
 use place::Places;
 use support::mounts::Mount;
-use support::{Random, in_child_for, open_descriptors, skip, wait_for};
+use support::{Random, in_child_for, open_descriptors, patience, skip, wait_for};
 
 const NAME: &str = "every_call_from_many_threads_on_every_route";
 /// In each way of running futures, and of threads without one.
@@ -35,7 +35,9 @@ const ACTORS: usize = 3;
 const WAYS: usize = 6;
 const ROUND: Duration = Duration::from_secs(5);
 /// What does not end in this time after it was told to hangs.
-const END: Duration = Duration::from_secs(60);
+fn end() -> Duration {
+    3 * patience()
+}
 
 fn duration() -> Duration {
     let given = std::env::var("RINGFILE_SOAK_SECONDS").ok();
@@ -48,7 +50,7 @@ fn duration() -> Duration {
 fn every_call_from_many_threads_on_every_route() {
     let duration = duration();
     // Alone, so that descriptors and threads are those of this test.
-    if !in_child_for(NAME, 3 * duration + 2 * END) {
+    if !in_child_for(NAME, 3 * duration + 2 * end()) {
         return;
     }
     let mut random = Random::new();
@@ -135,7 +137,7 @@ fn round(random: &mut Random, how_long: Duration) {
         shared.over.store(true, Ordering::Relaxed);
         let told = Instant::now();
         while threads.iter().any(|thread| !thread.is_finished()) {
-            if told.elapsed() > END {
+            if told.elapsed() > end() {
                 eprintln!("the soak hangs: {:?}", self::threads());
                 std::process::abort();
             }

@@ -30,18 +30,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ringfile::{OpenOptions, Pool, Queue, Route, Runtime, WhenFull, metrics};
+use ringfile::{Completions, OpenOptions, Pool, Queue, Route, Runtime, WhenFull, metrics};
 
 use job::Job;
 use model::Place;
 use support::forms::routes;
-use support::{Folder, Random, in_child_for, open_descriptors, wait_for};
+use support::{Folder, Random, in_child_for, open_descriptors, patience, wait_for};
 use tracked::Graves;
 
 const NAME: &str = "what_crosses_threads_stays_whole";
 const ROUND: Duration = Duration::from_secs(5);
 /// What does not end in this time after it was told to hangs.
-const END: Duration = Duration::from_secs(90);
+fn end() -> Duration {
+    4 * patience()
+}
 /// Too little for all who want some.
 const SMALL: usize = 512 << 10;
 /// Jobs that lie around for any thread to take.
@@ -204,7 +206,10 @@ fn drop_runtimes(world: &Arc<World>, mut random: Random) {
     while !world.is_over() {
         let entries = [2, 8, 256][random.below(3) as usize];
         let idle = (random.below(4) == 0).then(|| Duration::from_millis(1 + random.below(5)));
+        let all = [Completions::Deferred, Completions::Cooperative, Completions::Interrupt];
+        let completions = all[random.below(3) as usize];
         let builder = Runtime::builder().threads(1 + random.below(2) as usize).entries(entries).sqpoll(idle);
+        let builder = builder.completions(completions);
         let Ok(runtime) = builder.build() else { continue };
         let tasks = (0..4).map(|_| {
             let random = Random::from_seed(random.below(1 << 40));
@@ -305,7 +310,7 @@ fn round(random: &mut Random, how_long: Duration) {
         let told = Instant::now();
         while threads.iter().any(|thread| !thread.is_finished()) {
             empty(&world, &mut seed());
-            if told.elapsed() > END {
+            if told.elapsed() > end() {
                 eprintln!("the stress hangs: {:?}, {:?}", world.counts, metrics());
                 std::process::abort();
             }
@@ -397,7 +402,7 @@ fn idle_thread() -> std::sync::mpsc::Sender<()> {
 fn what_crosses_threads_stays_whole() {
     let duration = duration();
     // Alone, so that descriptors, threads and memory are those of this test.
-    if !in_child_for(NAME, 3 * duration + 4 * END) {
+    if !in_child_for(NAME, 3 * duration + 4 * end()) {
         return;
     }
     let mut random = Random::new();

@@ -1,12 +1,12 @@
 //! A file system of one file, `data`, that fails as it is told: errors, short counts, replies held back.
 //!
 //! The file bypasses the page cache, so that what the server answers is what the operation gets. A reply that is held
-//! back goes out after [`super::PATIENCE`] at the latest, so that a failing test does not hang in the kernel.
+//! back goes out after [`super::patience`] at the latest, so that a failing test does not hang in the kernel.
 
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +16,7 @@ use fuser::{
     ReplyEntry, ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
 
-use super::{Folder, PATIENCE, wait_for};
+use super::{Folder, patience, wait_for};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
@@ -60,6 +60,8 @@ struct State {
     changed: Condvar,
     closed: AtomicU64,
     ending: AtomicBool,
+    /// The minor version of the kernel's interface.
+    minor: AtomicU32,
 }
 
 /// A mounted file system; unmounted at the end.
@@ -93,6 +95,7 @@ impl Server {
             changed: Condvar::new(),
             closed: AtomicU64::new(0),
             ending: AtomicBool::new(false),
+            minor: AtomicU32::new(0),
         });
         let folder = Folder::new();
         let mut config = Config::default();
@@ -166,6 +169,16 @@ impl Server {
         self.state.data.lock().unwrap().clone()
     }
 
+    /// Whether two writes to the file are on their way at once, which the kernel allows since 6.2
+    /// (`FOPEN_PARALLEL_DIRECT_WRITES`); says that `test` is skipped where not.
+    pub fn has_parallel_writes(&self, test: &str) -> bool {
+        let has = self.state.minor.load(Ordering::SeqCst) >= 38;
+        if !has {
+            super::skip(test, "this kernel (before 6.2) sends FUSE writes one after another");
+        }
+        has
+    }
+
     /// How many open files were closed for good.
     pub fn closed(&self) -> u64 {
         self.state.closed.load(Ordering::SeqCst)
@@ -215,7 +228,7 @@ impl State {
         std::thread::spawn(move || {
             let held = state.held.lock().unwrap();
             let waits = |held: &mut (usize, u64)| held.1 == releases;
-            let (mut held, _) = state.changed.wait_timeout_while(held, PATIENCE, waits).unwrap();
+            let (mut held, _) = state.changed.wait_timeout_while(held, patience(), waits).unwrap();
             held.0 -= 1;
             drop(held);
             answer();
@@ -267,6 +280,7 @@ const NEVER: Duration = Duration::ZERO;
 
 impl Filesystem for Served {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        self.0.minor.store(config.kernel_abi().1, Ordering::SeqCst);
         // Without FUSE_ASYNC_DIO the kernel waits for each answer inside io_uring_enter: nothing is ever in flight.
         config
             .add_capabilities(self.1)

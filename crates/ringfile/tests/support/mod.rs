@@ -7,6 +7,7 @@
 pub mod forms;
 pub mod fuse;
 pub mod handles;
+pub mod machine;
 pub mod mounts;
 
 use std::future::Future;
@@ -19,8 +20,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// Longest that a test waits for what must come; what takes longer is a hang.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+#[allow(unused_imports, reason = "each test program uses a part of it")]
+pub use machine::{has_registered_buffers, needs_registered_buffers, patience};
 
 /// Says on standard error which test is not run, and why: the harness would swallow what `eprintln` prints.
 pub fn skip(test: &str, why: impl std::fmt::Display) {
@@ -153,6 +154,15 @@ pub async fn yield_now() {
     .await;
 }
 
+/// As [`wait_for`], while other tasks and the I/O have their turns.
+pub async fn yield_until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < patience(), "waited in vain for {what}");
+        yield_now().await;
+    }
+}
+
 /// Awaits all, giving the results in order.
 pub async fn all<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
     let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
@@ -174,12 +184,12 @@ pub async fn all<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
     .await
 }
 
-/// Waits until `done` says so; panics with `what` after [`PATIENCE`].
+/// Waits until `done` says so; panics with `what` after [`patience`].
 #[track_caller]
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(began.elapsed() < patience(), "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -190,7 +200,7 @@ pub fn must_end<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 
     let thread = std::thread::spawn(run);
     let began = Instant::now();
     while !thread.is_finished() {
-        assert!(began.elapsed() < 3 * PATIENCE, "does not end: {what}");
+        assert!(began.elapsed() < 3 * patience(), "does not end: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
     match thread.join() {
@@ -221,7 +231,7 @@ pub fn in_child(name: &str) -> bool {
 /// As [`in_child`], with the process set up by `set_up`.
 #[track_caller]
 pub fn in_child_with(name: &str, set_up: impl FnOnce(&mut Command)) -> bool {
-    is_child(name) || run_child(name, 6 * PATIENCE, set_up)
+    is_child(name) || run_child(name, 6 * patience(), set_up)
 }
 
 /// As [`in_child`], for a test that takes up to this long; its output is shown.

@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use super::grid::Grid;
 use crate::cli::{
-    Buffers, BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS, Route, Rw, TestFileArgs,
+    Buffers, BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS, RingFlags, Route, Rw,
+    TestFileArgs,
 };
-use crate::error::{Failure, usage};
+use crate::engine::{Engine, by_hand};
+use crate::error::{Failure, errno_text, usage};
 use crate::machine;
 use crate::perf::has_ring;
 use crate::report::results::{Kind, Params, Results, Run};
 use crate::report::saved;
-use crate::values::{Bytes, List};
+use crate::values::{self, Bytes, List};
 
 /// The smallest unit of any direct I/O.
 const SECTOR: u64 = 512;
@@ -115,6 +117,8 @@ impl Asked {
             rw: list(&args.rw, &default_rw),
             direct: false,
             route: args.route.unwrap_or(if has_ring { Route::Ring } else { Route::Auto }),
+            ring_flags: flags(args.ring_flags.as_ref().map_or(&[], List::values)),
+            by_hand: args.by_hand,
             has_ring,
             duration: args.duration.unwrap_or(defaults.duration),
             warmup: args.warmup.unwrap_or(defaults.warmup),
@@ -171,6 +175,8 @@ impl Asked {
             rw: params.rw,
             direct: params.direct,
             route,
+            ring_flags: flags(&params.ring_flags),
+            by_hand: params.against.contains(&Engine::ByHand),
             has_ring: has_ring(),
             duration,
             warmup,
@@ -209,6 +215,7 @@ impl Asked {
                 "{most} processes need a core each, and this process may use {cores}: lower --processes"
             ));
         }
+        check_rings(grid)?;
         let memory = grid.memory();
         if machine::is_too_much(memory) {
             return usage(format!(
@@ -221,6 +228,28 @@ impl Asked {
     }
 }
 
+/// What is asked of rings can be had, or is refused by name: never measured with other flags.
+fn check_rings(grid: &Grid) -> Result<(), Failure> {
+    let asked = if grid.by_hand { "--by-hand" } else { "--ring-flags" };
+    if !grid.by_hand && grid.ring_flags == [None] {
+        return Ok(());
+    }
+    if grid.route != Route::Ring {
+        return usage(format!("{asked} is about rings, and --route {} uses none", values::name(&grid.route)));
+    }
+    for &flags in &grid.ring_flags {
+        if let Err(error) = by_hand::make_ring(flags, 8) {
+            let flags = flags.map_or(asked.into(), |flags| format!("--ring-flags {}", values::name(&flags)));
+            return usage(format!("{flags}: this kernel refuses such a ring: {}", errno_text(&error)));
+        }
+    }
+    Ok(())
+}
+
+fn flags(asked: &[RingFlags]) -> Vec<Option<RingFlags>> {
+    if asked.is_empty() { vec![None] } else { asked.iter().copied().map(Some).collect() }
+}
+
 /// What of a saved measurement the command line would not have taken: a file may have been changed since.
 fn out_of_bounds(params: &Params) -> Option<&'static str> {
     let within = |values: &[usize], most: usize| values.iter().all(|value| (1..=most).contains(value));
@@ -230,6 +259,7 @@ fn out_of_bounds(params: &Params) -> Option<&'static str> {
         has_each_once(&params.buffers),
         has_each_once(&params.processes),
         has_each_once(&params.rw),
+        has_each_once(&params.ring_flags),
     ];
     [
         ("list with the same twice", once.iter().all(|&once| once)),

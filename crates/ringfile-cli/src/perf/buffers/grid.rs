@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::cli::{Buffers, Cache, Executor, Route, Rw};
+use crate::cli::{Buffers, Cache, Executor, RingFlags, Route, Rw};
 use crate::engine::Engine;
 use crate::report::results::{Key, Role, Run};
 
@@ -41,6 +41,10 @@ pub struct Grid {
     pub direct: bool,
     /// Way of the operations.
     pub route: Route,
+    /// Flags of the rings; never empty, and `None` alone where none were asked for.
+    pub ring_flags: Vec<Option<RingFlags>>,
+    /// Whether rings by hand are measured as well.
+    pub by_hand: bool,
     /// Whether there is a ring to choose.
     pub has_ring: bool,
     /// Length of a run.
@@ -73,6 +77,10 @@ pub struct Step {
 /// What is compared in a cell.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Kind {
+    /// What carries it out.
+    pub engine: Engine,
+    /// Flags of its ring.
+    pub ring_flags: Option<RingFlags>,
     /// Buffers.
     pub buffers: Buffers,
     /// Parts of each.
@@ -159,11 +167,15 @@ impl Grid {
 
     fn kinds(&self, cell: Cell) -> Vec<Kind> {
         let cache = if self.direct { Cache::Keep } else { Cache::Warm };
-        let of = |buffers: Buffers| {
-            let parts = if buffers.vectored() { self.parts_of(cell.block)? } else { 1 };
-            Some(Kind { buffers, parts, direct: self.direct, cache, route: self.route })
-        };
-        let mut kinds: Vec<Kind> = self.buffers.iter().filter_map(|&buffers| of(buffers)).collect();
+        let mut kinds = Vec::new();
+        for (engine, ring_flags) in self.rings() {
+            for &buffers in &self.buffers {
+                let parts = if buffers.vectored() { self.parts_of(cell.block) } else { Some(1) };
+                let Some(parts) = parts else { continue };
+                let (direct, route) = (self.direct, self.route);
+                kinds.push(Kind { engine, ring_flags, buffers, parts, direct, cache, route });
+            }
+        }
         let others = cell.processes == 1
             && cell.rw == Rw::RandRead
             && cell.block == self.smallest_block()
@@ -175,9 +187,26 @@ impl Grid {
         kinds
     }
 
+    /// What the grid is measured with: the library first, each with all flags.
+    fn rings(&self) -> Vec<(Engine, Option<RingFlags>)> {
+        let engines =
+            if self.by_hand { &[Engine::Ringfile, Engine::ByHand][..] } else { &[Engine::Ringfile] };
+        let with = |&engine| self.ring_flags.iter().map(move |&flags| (engine, flags));
+        engines.iter().flat_map(with).collect()
+    }
+
     /// Ways to read the same block with the plainest buffers.
     fn choices(&self) -> Vec<Kind> {
-        let plain = |direct, cache, route| Kind { buffers: Buffers::Normal, parts: 1, direct, cache, route };
+        let (engine, ring_flags) = (Engine::Ringfile, self.ring_flags[0]);
+        let plain = |direct, cache, route| Kind {
+            engine,
+            ring_flags,
+            buffers: Buffers::Normal,
+            parts: 1,
+            direct,
+            cache,
+            route,
+        };
         let mut choices = Vec::new();
         if self.direct {
             choices.push(plain(true, Cache::Keep, Route::Inline));
@@ -195,8 +224,9 @@ impl Grid {
 impl Step {
     /// The key of the run that it makes.
     pub fn key(&self) -> Key {
+        let ours = self.kind.engine.is_ours();
         Key {
-            engine: Engine::Ringfile,
+            engine: self.kind.engine,
             numjobs: 1,
             processes: Some(self.processes),
             iodepth: self.depth,
@@ -208,8 +238,9 @@ impl Step {
             memory: None,
             direct: self.kind.direct,
             cache: self.kind.cache,
-            route: Some(self.kind.route),
-            executor: Some(Executor::Ringfile),
+            route: ours.then_some(self.kind.route),
+            ring_flags: self.kind.ring_flags,
+            executor: ours.then_some(Executor::Ringfile),
             block_size_bytes: self.block,
         }
     }
@@ -235,6 +266,8 @@ mod tests {
             rw: vec![Rw::RandRead],
             direct: true,
             route: Route::Ring,
+            ring_flags: vec![None],
+            by_hand: false,
             has_ring: true,
             duration: Duration::from_secs(1),
             warmup: Duration::ZERO,
@@ -252,6 +285,23 @@ mod tests {
         }
         // 8 cells of 4 kinds and A/A, and 6 choices in one of them.
         assert_eq!(steps.len(), 3 * (8 * 5 + 6));
+    }
+
+    #[test]
+    fn flags_and_rings_by_hand_are_measured_in_the_rounds_of_the_grid() {
+        let ring_flags = vec![Some(RingFlags::None), Some(RingFlags::Coop)];
+        let grid = Grid { ring_flags, by_hand: true, ..grid() };
+        let steps = grid.steps();
+        // Four kinds of buffers, two of flags and two of rings, A/A; the choices with the first flags alone.
+        assert_eq!(steps.len(), 3 * (8 * (4 * 4 + 1) + 6));
+        for (index, step) in steps.iter().enumerate() {
+            let same =
+                |other: &Step| (other.key(), other.role, other.round) == (step.key(), step.role, step.round);
+            assert_eq!(steps.iter().position(same), Some(index), "{step:?}");
+        }
+        let again = steps.iter().filter(|step| step.role == Role::Aa);
+        assert!(again.clone().all(|step| step.kind.engine == Engine::Ringfile));
+        assert!(again.clone().all(|step| step.kind.ring_flags == Some(RingFlags::None)));
     }
 
     #[test]

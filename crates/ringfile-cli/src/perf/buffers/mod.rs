@@ -22,6 +22,7 @@ use super::session::command_line;
 use crate::advice::{self, text};
 use crate::cli::{BuffersArgs, Cache, Executor, OutputArgs};
 use crate::counters;
+use crate::engine::Engine;
 use crate::error::{Failure, usage};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
@@ -34,6 +35,7 @@ use crate::report::results::{Kind, Machine, Params, Results, Run, SCHEMA};
 use crate::terminal;
 use crate::testfile::{DefaultPlace, Intent, TestFile, leftover};
 use crate::values::{self, Bytes};
+use crate::whole::why_no_memory_bandwidth;
 
 /// Carries out the command.
 pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
@@ -214,8 +216,9 @@ fn results(grid: &Grid, test_file: &TestFile, runs: &[Run], interrupted: bool) -
         direct: grid.direct,
         cache: vec![if grid.direct { Cache::Keep } else { Cache::Warm }],
         route: vec![grid.route],
+        ring_flags: grid.ring_flags.iter().flatten().copied().collect(),
         executor: vec![Executor::Ringfile],
-        against: Vec::new(),
+        against: if grid.by_hand { vec![Engine::ByHand] } else { Vec::new() },
         rounds: grid.rounds,
         verify: false,
     };
@@ -262,7 +265,12 @@ fn notes(grid: &Grid, test_file: &TestFile, runs: &[Run]) -> Vec<String> {
         "latencies in µs from hand-in to completion; user and sys: CPU time in per cent of a core, kernel workers included; \
          CPU µs, sw (context switches) and calls (system calls) for one operation"
             .into(),
+        "whole machine: CPU time of all cores in per cent of one, whoever used it: own is that of the processes that measured, irq \
+         that of interrupts, idle with waiting for I/O; irqs: interrupts for one operation"
+            .into(),
     ];
+    notes.extend(why_no_memory_bandwidth().map(|why| format!("no memory bandwidth: {why}")));
+    notes.extend(rings(grid));
     notes.extend(test_file.notes.iter().cloned());
     let without: Vec<String> = grid
         .block_sizes
@@ -284,6 +292,22 @@ fn notes(grid: &Grid, test_file: &TestFile, runs: &[Run]) -> Vec<String> {
     notes
 }
 
+/// What the rings are that the figures are of, where that was asked for.
+fn rings(grid: &Grid) -> Option<String> {
+    let by_hand = "by hand: a loop over a ring with file and ring registered, and the same buffers";
+    let flags = "ring flags: none (neither COOP_TASKRUN nor DEFER_TASKRUN), coop (COOP_TASKRUN), defer (DEFER_TASKRUN and \
+                 SINGLE_ISSUER), sqpoll (a kernel thread submits, on any core); a ring of the library's has SINGLE_ISSUER and \
+                 NO_SQARRAY always";
+    match (grid.ring_flags != [None], grid.by_hand) {
+        (true, true) => Some(format!("{by_hand}; {flags}")),
+        (true, false) => Some(flags.into()),
+        (false, true) => {
+            Some(format!("{by_hand}, with SINGLE_ISSUER and DEFER_TASKRUN where there are such"))
+        }
+        (false, false) => None,
+    }
+}
+
 fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
     if results.runs.is_empty() {
         return Ok(());
@@ -295,8 +319,12 @@ fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
         all.push('\n');
     }
     if !results.profile.is_empty() {
-        all += &profiles::table(&results.profile).text_of_width(width);
-        all.push('\n');
+        for table in [profiles::table(&results.profile), profiles::apart(&results.profile)] {
+            if !table.is_empty() {
+                all += &table.text_of_width(width);
+                all.push('\n');
+            }
+        }
     }
     all += &text::block(results, width);
     all.push('\n');

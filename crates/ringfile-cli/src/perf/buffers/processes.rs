@@ -189,6 +189,8 @@ fn sum(answers: &[Answer]) -> Outcome {
         latency: recorder.summary(),
         cpu: usage.map(|usage| usage.cpu()),
         usage,
+        // All windows are about the same time.
+        whole: answers.iter().find_map(|answer| answer.whole),
         enters: Some(total(|answer| answer.enters)),
         fixed_ops: Some(total(|answer| answer.fixed_ops)),
         route_ops: Some(routes),
@@ -225,6 +227,7 @@ mod tests {
             duration: Duration::from_millis(millis),
             latencies,
             usage: Some(usage),
+            whole: None,
             enters: 5,
             fixed_ops: ops,
             refused: None,

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use super::grid::{Grid, Kind, Step};
 use crate::cli::Buffers;
+use crate::engine::Engine;
 use crate::error::errno_text;
 use crate::report::profile::{HOTTEST, Hot, Profile};
 use crate::report::results::Role;
@@ -75,23 +76,25 @@ impl Profiler {
     }
 }
 
-/// What is profiled: each kind of buffers at the largest depth, of the smallest block that has all of them.
+/// What is profiled: each kind of buffers at the largest depth, with each block size.
 pub fn steps(grid: &Grid) -> Vec<Step> {
-    let with_parts = grid.block_sizes.iter().copied().filter(|&block| grid.parts_of(block).is_some());
-    let block = with_parts.min().unwrap_or(grid.smallest_block());
     let (Some(&depth), Some(&rw)) = (grid.depths.iter().max(), grid.rw.first()) else { return Vec::new() };
     let measured = grid.steps();
-    let of = |&buffers: &Buffers| {
+    let of = |block: u64, buffers: Buffers| {
         let same = |step: &&Step| {
             (step.block, step.depth, step.rw, step.processes) == (block, depth, rw, grid.processes[0])
                 && step.kind.buffers == buffers
+                && step.kind.engine == Engine::Ringfile
+                && step.kind.ring_flags == grid.ring_flags[0]
                 && step.kind.route == grid.route
                 && step.kind.direct == grid.direct
         };
         let found = measured.iter().find(same)?;
         Some(Step { processes: 1, role: Role::Measure, round: 1, kind: Kind { ..found.kind }, ..*found })
     };
-    grid.buffers.iter().filter_map(of).collect()
+    let all =
+        grid.block_sizes.iter().flat_map(|&block| grid.buffers.iter().map(move |&buffers| (block, buffers)));
+    all.filter_map(|(block, buffers)| of(block, buffers)).collect()
 }
 
 /// Why perf would not, in its own words.
@@ -122,10 +125,12 @@ fn of_script(script: &[u8], step: &Step) -> Result<Profile, String> {
     }
     let per_cent = |count: u64| count as f64 * 100.0 / samples as f64;
     let in_kernel: u64 = stacks.iter().filter(|stack| stack.in_kernel()).map(|stack| stack.count).sum();
-    let hottest = |kernel: bool| {
-        let hot = hottest(stacks.iter().filter(|stack| stack.in_kernel() == kernel));
-        hot.into_iter().map(|(function, count)| Hot { function, percent: per_cent(count) }).collect()
+    let functions = |kernel: bool| -> Vec<Hot> {
+        let all = functions(stacks.iter().filter(|stack| stack.in_kernel() == kernel));
+        all.into_iter().map(|(function, count)| Hot { function, percent: per_cent(count) }).collect()
     };
+    let (kernel_all, user_all) = (functions(true), functions(false));
+    let hottest = |all: &[Hot]| all.iter().take(HOTTEST).cloned().collect();
     Ok(Profile {
         buffers: step.kind.buffers,
         rw: step.rw,
@@ -134,8 +139,10 @@ fn of_script(script: &[u8], step: &Step) -> Result<Profile, String> {
         event: event(&text).unwrap_or_else(|| "unknown".into()),
         samples,
         kernel_percent: per_cent(in_kernel),
-        kernel: hottest(true),
-        user: hottest(false),
+        kernel: hottest(&kernel_all),
+        user: hottest(&user_all),
+        kernel_all,
+        user_all,
         flame_graph: draw(&folded, step)?,
     })
 }
@@ -157,7 +164,8 @@ impl<'a> Stack<'a> {
     }
 }
 
-fn hottest<'a>(stacks: impl Iterator<Item = &'a Stack<'a>>) -> Vec<(String, u64)> {
+/// The functions in which samples were taken, the most expensive first.
+fn functions<'a>(stacks: impl Iterator<Item = &'a Stack<'a>>) -> Vec<(String, u64)> {
     let mut counts = std::collections::BTreeMap::<&str, u64>::new();
     for stack in stacks {
         *counts.entry(stack.leaf.trim_end_matches(KERNEL)).or_default() += stack.count;
@@ -165,7 +173,6 @@ fn hottest<'a>(stacks: impl Iterator<Item = &'a Stack<'a>>) -> Vec<(String, u64)
     let mut sorted: Vec<(String, u64)> =
         counts.into_iter().map(|(function, count)| (function.to_string(), count)).collect();
     sorted.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
-    sorted.truncate(HOTTEST);
     sorted
 }
 
@@ -201,8 +208,15 @@ mod tests {
     use crate::cli::{Cache, Route, Rw};
 
     fn step() -> Step {
-        let kind =
-            Kind { buffers: Buffers::Fixed, parts: 1, direct: true, cache: Cache::Keep, route: Route::Ring };
+        let kind = Kind {
+            engine: Engine::Ringfile,
+            ring_flags: None,
+            buffers: Buffers::Fixed,
+            parts: 1,
+            direct: true,
+            cache: Cache::Keep,
+            route: Route::Ring,
+        };
         Step { processes: 1, rw: Rw::RandRead, block: 4096, depth: 16, kind, role: Role::Measure, round: 1 }
     }
 
@@ -228,6 +242,7 @@ ringfile-0  100/101   10.003001: cpu-clock:pppH:
         assert!((profile.kernel_percent - 66.67).abs() < 0.01, "{}", profile.kernel_percent);
         assert_eq!(profile.kernel[0].function, "blk_mq_submit_bio");
         assert_eq!((profile.kernel.len(), profile.user.len()), (1, 1));
+        assert_eq!((&profile.kernel_all, &profile.user_all), (&profile.kernel, &profile.user));
         assert!(profile.user[0].function.contains("ringfile::ring::enter"), "{:?}", profile.user);
         assert!(profile.flame_graph.contains("io_submit_sqes"));
     }

@@ -2,16 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use super::grid::{Grid, Step};
+use super::grid::{Grid, Kind, Step};
 use super::processes;
 use super::profile::{self, Profiler};
 use super::worker::Order;
-use crate::cli::{Access, Buffers, Cache, Executor};
-use crate::engine::{Engine, Outcome};
+use crate::cli::{Access, Cache, Executor};
+use crate::engine::Outcome;
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
 use crate::job::{BatchSettings, Job};
 use crate::progress::Progress;
+use crate::report::buffers as report;
 use crate::report::output::OutputFile;
 use crate::report::profile::Profile;
 use crate::report::results::{Results, Run, RunLabel};
@@ -101,7 +102,10 @@ impl Session<'_> {
             match self.profile_of(&step, &profiler, core) {
                 Ok(profile) => profiles.push(profile),
                 Err(_) if self.interrupt.asked() => return profiles,
-                Err(why) => left_out(self, format!("{}: {why}", values::name(&step.kind.buffers))),
+                Err(why) => left_out(
+                    self,
+                    format!("{} {}: {why}", values::name(&step.kind.buffers), Bytes(step.block)),
+                ),
             }
         }
         profiles
@@ -114,7 +118,7 @@ impl Session<'_> {
         command.arg(program).arg(processes::WORKER);
         let mut order = self.order(step, 0, core);
         order.duration = order.duration.max(PROFILED);
-        let label = ["profile".to_string(), values::name(&step.kind.buffers)];
+        let label = ["profile".to_string(), values::name(&step.kind.buffers), Bytes(step.block).to_string()];
         let progress = &self.progress;
         processes::run(vec![(command, order)], self.interrupt, &mut || progress.tick(&label))
             .map_err(|failure| failure.to_string())?;
@@ -156,7 +160,7 @@ impl Session<'_> {
         // A run that was cut short is none: it would be made again when the measurement is resumed.
         if outcome.failure.is_none() && !self.interrupt.asked() {
             let label = RunLabel {
-                engine: Engine::Ringfile,
+                engine: step.kind.engine,
                 round: step.round,
                 role: step.role,
                 cache: step.kind.cache,
@@ -183,6 +187,8 @@ impl Session<'_> {
             buffers: job.buffers,
             parts: job.parts,
             route: job.route,
+            engine: step.kind.engine,
+            ring_flags: job.ring_flags,
             direct: job.direct,
             warmup: job.warmup,
             duration: job.duration,
@@ -206,6 +212,7 @@ impl Session<'_> {
             access: Access::Any,
             amount: None,
             route: step.kind.route,
+            ring_flags: step.kind.ring_flags,
             executor: Executor::Ringfile,
             direct: step.kind.direct,
             warmup: self.grid.warmup_of(step),
@@ -217,9 +224,10 @@ impl Session<'_> {
 }
 
 fn label(step: &Step) -> Vec<String> {
-    let buffers: &Buffers = &step.kind.buffers;
+    let Kind { buffers, engine, ring_flags, .. } = step.kind;
+    let side = report::ring(engine, ring_flags).map(|side| format!(" {side}")).unwrap_or_default();
     vec![
-        format!("{} {}", values::name(&step.rw), values::name(buffers)),
+        format!("{} {}{side}", values::name(&step.rw), values::name(&buffers)),
         format!("{} depth {}", Bytes(step.block), step.depth),
         format!("round {}", step.round),
     ]

@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{Access, Buffers, Executor, Route, Rw};
+use crate::cli::{Access, Buffers, Executor, RingFlags, Route, Rw};
 use crate::counters;
-use crate::engine::{self, Bench, Outcome, RouteOps};
+use crate::engine::{self, Bench, Engine, Outcome, RouteOps};
 use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
 use crate::job::{BatchSettings, Job};
 use crate::latency::Recorder;
 use crate::sys::Usage;
+use crate::whole::Whole;
 
 /// What the process is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -37,6 +38,10 @@ pub struct Order {
     pub parts: usize,
     /// Way of the operations.
     pub route: Route,
+    /// What carries it out.
+    pub engine: Engine,
+    /// Flags of its ring.
+    pub ring_flags: Option<RingFlags>,
     /// O_DIRECT.
     pub direct: bool,
     /// Time before.
@@ -64,6 +69,8 @@ pub struct Answer {
     pub latencies: Recorder,
     /// What was used within the window.
     pub usage: Option<Usage>,
+    /// What the whole machine did within the window.
+    pub whole: Option<Whole>,
     /// `io_uring_enter` calls.
     pub enters: u64,
     /// Operations on registered memory.
@@ -106,14 +113,16 @@ fn pin(core: usize) -> Result<(), Failure> {
 
 fn carry_out(order: &Order, interrupt: &Interrupt) -> Result<Answer, Failure> {
     let bench = Bench { path: &order.path, interrupt, fio: None };
-    let (outcome, latencies) = engine::ringfile::run(&job(order), &bench, &mut || {})?;
-    let Outcome { ops, errors, duration, usage, enters, fixed_ops, route_ops, failure, .. } = outcome;
+    let run = if order.engine == Engine::ByHand { engine::hand_loop::run } else { engine::ringfile::run };
+    let (outcome, latencies) = run(&job(order), &bench, &mut || {})?;
+    let Outcome { ops, errors, duration, usage, whole, enters, fixed_ops, route_ops, failure, .. } = outcome;
     Ok(Answer {
         ops,
         errors,
         duration,
         latencies,
         usage,
+        whole,
         enters: enters.unwrap_or_default(),
         fixed_ops: fixed_ops.unwrap_or_default(),
         refused: ringfile::refused_registration().map(|refused| refused.to_string()),
@@ -137,6 +146,7 @@ fn job(order: &Order) -> Job {
         access: Access::Any,
         amount: None,
         route: order.route,
+        ring_flags: order.ring_flags,
         executor: Executor::Ringfile,
         direct: order.direct,
         warmup: order.warmup,

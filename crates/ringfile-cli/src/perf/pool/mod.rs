@@ -285,6 +285,7 @@ impl Command {
                 direct,
                 cache: vec![Cache::Keep],
                 route: vec![Route::Auto],
+                ring_flags: Vec::new(),
                 executor: vec![Executor::Ringfile],
                 against: Vec::new(),
                 rounds: args.timing.rounds,

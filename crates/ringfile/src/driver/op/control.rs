@@ -24,7 +24,7 @@ pub(super) fn fill(request: &Request, sqe: &mut Sqe) {
             // what is longer than 4 GiB but for its tail.
             Err(_) => sqe.addr = request.want as u64,
         },
-        Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored => {}
+        Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored | Kind::WriteAtomic => {}
         Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => {}
     }
 }
@@ -51,6 +51,7 @@ pub(super) fn call(target: &Target, request: &Request) -> Result<(), i32> {
             | Kind::Write
             | Kind::ReadVectored
             | Kind::WriteVectored
+            | Kind::WriteAtomic
             | Kind::Open
             | Kind::Rename
             | Kind::Remove

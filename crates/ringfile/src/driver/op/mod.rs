@@ -23,6 +23,9 @@ pub(super) use progress::{Progress, Rules, Step};
 pub(crate) use transfer::MOST_AT_ONCE;
 pub(super) use transfer::Parts;
 
+/// `include/uapi/linux/fs.h`, Linux 6.11.
+pub(crate) const RWF_ATOMIC: u32 = libc::RWF_ATOMIC.cast_unsigned();
+
 /// What an operation does. In brackets: what of a [`Request`] it uses in a way of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
@@ -30,6 +33,8 @@ pub(crate) enum Kind {
     ReadVectored,
     Write,
     WriteVectored,
+    /// All of it or nothing. `op_flags`: [`RWF_ATOMIC`].
+    WriteAtomic,
     /// `op_flags`: `FSYNC_DATASYNC` or 0.
     Sync,
     /// `op_flags`: `SYNC_FILE_RANGE_…`; `want`: the length.
@@ -66,7 +71,7 @@ impl Kind {
     fn family(self) -> Family {
         match self {
             Self::Read | Self::ReadVectored => Family::Read,
-            Self::Write | Self::WriteVectored => Family::Write,
+            Self::Write | Self::WriteVectored | Self::WriteAtomic => Family::Write,
             Self::Sync | Self::SyncRange | Self::Allocate | Self::Truncate | Self::Advise => Family::Control,
             Self::Open | Self::Rename | Self::Remove | Self::CreateDir | Self::Stat => Family::Path,
         }
@@ -92,11 +97,18 @@ impl Kind {
         self.is_read() || self.is_write()
     }
 
+    /// Whether it has a form for registered memory. Linux 6.18 refuses that of atomic writes with EINVAL
+    /// (`generic_atomic_write_valid`).
+    #[inline]
+    pub(super) fn has_fixed_form(self) -> bool {
+        self.moves_data() && self != Self::WriteAtomic
+    }
+
     /// Which operation of the ring it is, whatever its memory.
     pub(super) fn opcode(self) -> u8 {
         let code = match self {
             Self::Read => op::IORING_OP_READ,
-            Self::Write => op::IORING_OP_WRITE,
+            Self::Write | Self::WriteAtomic => op::IORING_OP_WRITE,
             Self::ReadVectored => op::IORING_OP_READV,
             Self::WriteVectored => op::IORING_OP_WRITEV,
             Self::Sync => op::IORING_OP_FSYNC,
@@ -118,6 +130,7 @@ impl Kind {
         match self {
             Self::Read | Self::ReadVectored => "read",
             Self::Write | Self::WriteVectored => "write",
+            Self::WriteAtomic => "atomic write",
             Self::Sync if op_flags == 0 => "syncing",
             Self::Sync => "syncing the data",
             Self::SyncRange => "syncing a range",
@@ -157,7 +170,7 @@ impl Request {
     pub(crate) fn is_sync(&self) -> bool {
         match self.kind {
             Kind::Sync | Kind::SyncRange => true,
-            Kind::Write | Kind::WriteVectored => self.op_flags & RWF_DSYNC != 0,
+            Kind::Write | Kind::WriteVectored | Kind::WriteAtomic => self.op_flags & RWF_DSYNC != 0,
             Kind::Read
             | Kind::ReadVectored
             | Kind::Allocate
@@ -169,6 +182,12 @@ impl Request {
             | Kind::CreateDir
             | Kind::Stat => false,
         }
+    }
+
+    /// Whether it is done at once or not at all.
+    #[inline]
+    pub(crate) fn is_atomic(&self) -> bool {
+        self.kind == Kind::WriteAtomic
     }
 }
 

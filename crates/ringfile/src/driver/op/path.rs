@@ -10,14 +10,14 @@
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use linux_raw_sys::general::{STATX_BASIC_STATS, STATX_BTIME, STATX_DIOALIGN};
+use linux_raw_sys::general::{STATX_BASIC_STATS, STATX_BTIME, STATX_DIOALIGN, STATX_WRITE_ATOMIC};
 
 use super::{Kind, Request, last_errno};
 use crate::memory::Held;
 use crate::ring::Sqe;
 
 /// What is asked of a file; the kernel leaves out what it has not.
-const ASKED: u32 = STATX_BASIC_STATS | STATX_BTIME | STATX_DIOALIGN;
+const ASKED: u32 = STATX_BASIC_STATS | STATX_BTIME | STATX_DIOALIGN | STATX_WRITE_ATOMIC;
 
 /// The operation's own fields of a submission entry.
 #[cold]
@@ -41,7 +41,7 @@ pub(super) fn fill(request: &Request, held: &Held, sqe: &mut Sqe) {
             sqe.offset = paths.stat_address().expose_provenance() as u64;
             sqe.len = ASKED;
         }
-        Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored => {}
+        Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored | Kind::WriteAtomic => {}
         Kind::Sync | Kind::SyncRange | Kind::Allocate | Kind::Truncate | Kind::Advise => {}
     }
 }
@@ -71,6 +71,7 @@ fn call_with(request: &Request, held: &Held) -> Result<usize, i32> {
             | Kind::Write
             | Kind::ReadVectored
             | Kind::WriteVectored
+            | Kind::WriteAtomic
             | Kind::Sync
             | Kind::SyncRange
             | Kind::Allocate

@@ -88,7 +88,7 @@ impl Progress {
         self.set(self.done(), attempts);
         let is_passing = match errno {
             libc::EINTR | libc::EAGAIN => true,
-            _ => request.kind.moves_data() && rules.drops_flag(errno),
+            _ => request.kind.moves_data() && !request.is_atomic() && rules.drops_flag(errno),
         };
         if !is_passing || attempts >= ATTEMPTS {
             return Step::Over(errno);
@@ -110,7 +110,10 @@ impl Progress {
         if done == request.want || moved == 0 || !is_wanted() {
             return Step::Over(0);
         }
-        let is_over = attempts >= ATTEMPTS || rules.is_at_end(request.kind, request.offset, done);
+        // The rest of an atomic write would be a second write.
+        let is_over = attempts >= ATTEMPTS
+            || request.is_atomic()
+            || rules.is_at_end(request.kind, request.offset, done);
         if is_over { Step::Over(0) } else { Step::GoOn }
     }
 }
@@ -171,6 +174,17 @@ mod tests {
             run(&write, &BUFFERED, &[Ok(300), Err(libc::ENOSPC)]),
             (vec![0, 300], Step::Over(libc::ENOSPC), 300)
         );
+    }
+
+    #[test]
+    fn an_atomic_write_is_never_continued_and_never_tried_without_its_flag() {
+        let file = File { direct: true, len: u64::MAX, drops: true };
+        let write = request(Kind::WriteAtomic, 4096);
+        assert_eq!(run(&write, &file, &[Ok(4096)]), (vec![0], Step::Over(0), 4096));
+        assert_eq!(run(&write, &file, &[Ok(512)]), (vec![0], Step::Over(0), 512));
+        assert_eq!(run(&write, &file, &[Err(libc::EAGAIN), Ok(4096)]), (vec![0, 0], Step::Over(0), 4096));
+        let refused = [Err(libc::EOPNOTSUPP)];
+        assert_eq!(run(&write, &file, &refused), (vec![0], Step::Over(libc::EOPNOTSUPP), 0));
     }
 
     #[test]

@@ -113,7 +113,7 @@ pub(super) fn call(
     nowait: u32,
 ) -> Result<usize, i32> {
     let is_read = request.kind.is_read();
-    let is_single = matches!(request.kind, Kind::Read | Kind::Write);
+    let is_single = matches!(request.kind, Kind::Read | Kind::Write | Kind::WriteAtomic);
     if let (true, Some(part)) = (is_single, held.part(0)) {
         let start = part.ptr.wrapping_add(request.start + began);
         let len = (request.want - began).min(MOST_AT_ONCE);

@@ -169,18 +169,20 @@ impl Plan {
 
     /// What [`next`](Self::next) would give.
     pub fn peek(&self) -> Option<Step> {
+        // Before the pieces: appends that keep up with the writes have another one whenever a lane is free.
+        self.next_sync().or_else(|| self.next_write())
+    }
+
+    fn next_write(&self) -> Option<Step> {
         if let Some(&piece) = self.full.front() {
-            return if self.is_free(piece) { Some(Step::Full(piece)) } else { self.next_sync() };
+            return self.is_free(piece).then_some(Step::Full(piece));
         }
         let is_closing = self.closing == Closing::Asked;
         let wanted =
             if is_closing { self.appended } else { self.wanted_written.max(self.group().unwrap_or(0)) };
-        if wanted <= self.sealed {
-            return self.next_sync();
-        }
         let piece = self.rest();
-        if !self.is_free(piece) {
-            return self.next_sync();
+        if wanted <= self.sealed || !self.is_free(piece) {
+            return None;
         }
         let is_all_that_is_not_durable =
             self.group().is_some() && self.in_flight.is_empty() && self.durable == piece.from;
@@ -449,5 +451,23 @@ mod tests {
         assert_eq!(plan.next(), None, "the rest waits for its group");
         plan.ended(Step::Sync);
         assert_eq!(plan.durable(), 4096);
+    }
+
+    #[test]
+    fn a_sync_is_not_put_off_by_appends_that_keep_up_with_the_writes() {
+        let mut plan = Plan::new(4096, 2 << 12, 1, 0, true);
+        plan.append(4096);
+        plan.seal_full();
+        let group = plan.want_durable();
+        let mut steps = 0;
+        while plan.durable() < group {
+            let step = plan.next();
+            // One lane, and a full piece waits for it whenever it is free.
+            plan.append(4096);
+            plan.seal_full();
+            plan.ended(step.unwrap_or(Step::Sync));
+            steps += 1;
+            assert!(steps <= 2, "the sync does not get its turn");
+        }
     }
 }

@@ -1,0 +1,271 @@
+//! What `perf buffers` compares the library with: a loop over a ring by hand, with the same buffers and the same flags.
+//!
+//! One turn: each operation that has completed is followed by the slot's next one, then one system call submits all of
+//! these and waits for a completion. File and ring are registered. What always holds: memory that the kernel may write to is
+//! not freed: it is leaked where something is still in flight at the end.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::Instant;
+
+use io_uring::{IoUring, opcode, squeue, types};
+
+use super::window::{Member, Until, Window};
+use super::{Bench, Outcome, RouteOps, by_hand, pread};
+use crate::cli::Buffers;
+use crate::error::{Failure, io_at, short};
+use crate::job::{Job, Operation, Task};
+use crate::latency::Recorder;
+use crate::memory::AlignedBytes;
+
+/// Carries out a job; all latencies stand beside the outcome.
+pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outcome, Recorder), Failure> {
+    let file = &pread::open(job, bench.path)?;
+    let window = &Window::new(job, job.numjobs);
+    let conducted = (job, bench.interrupt, tick);
+    let (measured, threads) = window.run_threads("by-hand", job.numjobs, conducted, |thread, member| {
+        let made = LoopRing::new(job, file, bench.path, window);
+        made.map(|ring| ring.run(job, thread, &member)).map_err(|failure| window.fail(failure)).ok()
+    });
+    let mut all = Recorder::new();
+    let (mut enters, mut latencies) = (0, Vec::new());
+    for counts in threads.into_iter().flatten() {
+        all.merge(&counts.recorder);
+        enters += counts.enters;
+        latencies.push((counts.recorder, counts.last));
+    }
+    let outcome = Outcome::of_threads(measured, latencies);
+    let fixed_ops = if job.buffers.registered() { outcome.ops } else { 0 };
+    let route_ops = RouteOps { ring: outcome.ops, inline: 0, workers: 0 };
+    let (enters, fixed_ops, route_ops) = (Some(enters), Some(fixed_ops), Some(route_ops));
+    Ok((Outcome { enters, fixed_ops, route_ops, ..outcome }, all))
+}
+
+/// What one thread counted within the window.
+struct Counts {
+    recorder: Recorder,
+    last: Instant,
+    enters: u64,
+}
+
+/// What the operations of a ring move to and from.
+struct Slots {
+    memory: AlignedBytes,
+    /// Where each slot's parts are, backwards, so that the kernel can't join them.
+    vectors: Vec<libc::iovec>,
+    buffers: Buffers,
+    block: usize,
+    parts: usize,
+}
+
+impl Slots {
+    fn new(job: &Job) -> Slots {
+        let (block, parts) = (job.block as usize, job.parts);
+        let mut memory = AlignedBytes::zeroed(block * job.iodepth);
+        let chunks = memory.as_mut_slice().chunks_mut(block / parts);
+        let mut vectors: Vec<libc::iovec> = chunks
+            .map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() })
+            .collect();
+        vectors.chunks_mut(parts).for_each(<[_]>::reverse);
+        Slots { memory, vectors, buffers: job.buffers, block, parts }
+    }
+
+    fn memory_of(&mut self, slot: usize) -> &mut [u8] {
+        &mut self.memory.as_mut_slice()[slot * self.block..][..self.block]
+    }
+
+    /// The entry that carries an operation out on the slot's memory.
+    fn entry(&mut self, slot: usize, operation: Operation) -> squeue::Entry {
+        let file = types::Fixed(0);
+        let (length, parts, offset) = (self.block as u32, self.parts as u32, operation.offset);
+        let start = self.memory_of(slot).as_mut_ptr();
+        let vector = self.vectors[slot * self.parts..].as_ptr();
+        let entry = match (self.buffers, operation.write) {
+            (Buffers::Normal, false) => opcode::Read::new(file, start, length).offset(offset).build(),
+            (Buffers::Normal, true) => opcode::Write::new(file, start, length).offset(offset).build(),
+            (Buffers::Fixed, false) => opcode::ReadFixed::new(file, start, length, 0).offset(offset).build(),
+            (Buffers::Fixed, true) => opcode::WriteFixed::new(file, start, length, 0).offset(offset).build(),
+            (Buffers::Vectored, false) => opcode::Readv::new(file, vector, parts).offset(offset).build(),
+            (Buffers::Vectored, true) => opcode::Writev::new(file, vector, parts).offset(offset).build(),
+            (Buffers::VectoredFixed, false) => {
+                opcode::ReadvFixed::new(file, vector, parts, 0).offset(offset).build()
+            }
+            (Buffers::VectoredFixed, true) => {
+                opcode::WritevFixed::new(file, vector, parts, 0).offset(offset).build()
+            }
+        };
+        entry.user_data(slot as u64)
+    }
+}
+
+/// A ring, and what is in flight on it.
+struct LoopRing<'a> {
+    ring: IoUring,
+    slots: Option<Slots>,
+    in_flight: usize,
+    enters: u64,
+    recorder: Recorder,
+    last: Instant,
+    window: &'a Window,
+    path: &'a Path,
+}
+
+/// One operation in flight: which, and when it was handed in.
+type Begun = (Operation, Instant);
+
+impl<'a> LoopRing<'a> {
+    fn new(job: &Job, file: &File, path: &'a Path, window: &'a Window) -> Result<LoopRing<'a>, Failure> {
+        let failed = |what: &'static str| move |error: io::Error| by_hand::failed(what, &error);
+        // A thread of the kernel's frees entries after their operations have completed: room for those, too.
+        let entries = 2 * job.iodepth.next_power_of_two() as u32;
+        let ring = by_hand::make_ring(job.ring_flags, entries).map_err(failed("setting up"))?;
+        let mut slots = Slots::new(job);
+        let submitter = ring.submitter();
+        submitter.register_files(&[file.as_raw_fd()]).map_err(failed("registering the file of"))?;
+        if job.buffers.registered() {
+            let memory = slots.memory.as_mut_slice();
+            let all = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
+            // SAFETY: the kernel holds the pages themselves, and nothing uses the registration once the memory is freed.
+            let registered = unsafe { submitter.register_buffers(&[all]) };
+            registered.map_err(failed("registering the memory of"))?;
+        }
+        let (recorder, last) = (Recorder::new(), Instant::now());
+        Ok(LoopRing { ring, slots: Some(slots), in_flight: 0, enters: 0, recorder, last, window, path })
+    }
+
+    fn run(mut self, job: &Job, thread: usize, member: &Member) -> Counts {
+        let mut tasks = job.tasks(thread, self.window.share(thread));
+        if let Some(slots) = &mut self.slots {
+            tasks.iter_mut().enumerate().for_each(|(slot, task)| task.fill(slots.memory_of(slot)));
+        }
+        self.phase(&mut tasks, &member.ready());
+        let until = member.warmed_up();
+        (self.recorder, self.enters) = (Recorder::new(), 0);
+        self.phase(&mut tasks, &until);
+        member.finished();
+        let recorder = std::mem::replace(&mut self.recorder, Recorder::new());
+        Counts { recorder, last: self.last, enters: self.enters }
+    }
+
+    /// Operates until the phase is over and nothing is in flight; what fails ends the run.
+    fn phase(&mut self, tasks: &mut [Task], until: &Until) {
+        let Some(mut slots) = self.slots.take() else { return };
+        let ended = self.operate(&mut slots, tasks, until);
+        if self.in_flight > 0 {
+            std::mem::forget(slots);
+        } else {
+            self.slots = Some(slots);
+        }
+        if let Err(failure) = ended {
+            self.window.fail(failure);
+        }
+    }
+
+    fn operate(&mut self, slots: &mut Slots, tasks: &mut [Task], until: &Until) -> Result<(), Failure> {
+        let (mut submitter, mut submissions, mut completions) = self.ring.split();
+        // Before Linux 5.18 there is none, and the plain descriptor is used.
+        let _ = submitter.register_ring_fd();
+        let mut begun: Vec<Option<Begun>> = vec![None; tasks.len()];
+        let mut first = Ok(());
+        let mut free: Vec<usize> = (0..tasks.len()).collect();
+        let mut now = Instant::now();
+        let mut over = until.stopped();
+        loop {
+            while !over && let Some(slot) = free.pop() {
+                let Some(operation) = tasks[slot].next() else { continue };
+                // SAFETY: the file is registered. The slot's memory and vectors belong to `slots`, which `phase` gives up
+                // rather than free while something is in flight, and no other operation in flight has this slot.
+                let pushed = unsafe { submissions.push(&slots.entry(slot, operation)) };
+                pushed.map_err(|_| Failure::Io("a ring by hand is full".into()))?;
+                begun[slot] = Some((operation, now));
+                self.in_flight += 1;
+            }
+            if self.in_flight == 0 {
+                return first;
+            }
+            submissions.sync();
+            self.enters += 1;
+            match submitter.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(by_hand::failed("entering", &error)),
+            }
+            submissions.sync();
+            completions.sync();
+            for completion in &mut completions {
+                self.in_flight -= 1;
+                now = Instant::now();
+                self.last = now;
+                let slot = completion.user_data() as usize;
+                free.push(slot);
+                let Some((operation, since)) = begun[slot].take() else { continue };
+                match check(completion.result(), operation, slots.block, self.path) {
+                    Ok(()) => self.recorder.record(now - since),
+                    Err(failure) => first = first.and(Err(failure)),
+                }
+            }
+            completions.sync();
+            over = until.over(now) || first.is_err();
+        }
+    }
+}
+
+/// Whether the kernel moved the whole block.
+fn check(result: i32, operation: Operation, block: usize, path: &Path) -> Result<(), Failure> {
+    match usize::try_from(result) {
+        Ok(count) if count == block => Ok(()),
+        Ok(count) => Err(short(operation.verb(), path, operation.offset, count, block)),
+        Err(_) => {
+            Err(io_at(operation.verb(), path, operation.offset, &io::Error::from_raw_os_error(-result)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{RingFlags, Rw};
+    use crate::interrupt::Interrupt;
+    use crate::job::tests::job;
+    use std::io::Write;
+    use std::time::Duration;
+
+    #[test]
+    fn every_form_moves_whole_blocks_whatever_the_flags() {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        file.write_all(&[7; 64 * 512]).expect("write");
+        let all = [Buffers::Normal, Buffers::Fixed, Buffers::Vectored, Buffers::VectoredFixed];
+        let flags = [None, Some(RingFlags::None), Some(RingFlags::Coop), Some(RingFlags::Defer)];
+        for (buffers, ring_flags) in
+            all.into_iter().zip(flags).chain([(Buffers::Fixed, Some(RingFlags::Sqpoll))])
+        {
+            let parts = if buffers.vectored() { 4 } else { 1 };
+            let duration = Duration::from_millis(5);
+            let rw = if parts == 1 { Rw::RandRw } else { Rw::RandRead };
+            let job = Job { buffers, parts, ring_flags, duration, ..job(rw, 1, 8, 64, false) };
+            let bench = Bench { path: file.path(), interrupt: &Interrupt::default(), fio: None };
+            let (outcome, latencies) = run(&job, &bench, &mut || {}).expect("a run");
+            match outcome.failure {
+                None => {
+                    assert!(outcome.ops > 0 && latencies.count() == outcome.ops, "{buffers:?} {ring_flags:?}")
+                }
+                Some(refused) => eprintln!("asserts nothing for {buffers:?} {ring_flags:?}: {refused}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_an_error_and_not_a_figure() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let job = Job { duration: Duration::from_millis(5), ..job(Rw::RandRead, 1, 2, 8, false) };
+        let bench = Bench { path: file.path(), interrupt: &Interrupt::default(), fio: None };
+        let (outcome, _) = run(&job, &bench, &mut || {}).expect("a run");
+        let failure = outcome.failure.expect("the file is empty").to_string();
+        assert!(
+            outcome.ops == 0 && (failure.contains("moved 0 of 512") || failure.contains("by hand")),
+            "{failure}"
+        );
+    }
+}

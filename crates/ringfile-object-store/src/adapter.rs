@@ -1,0 +1,231 @@
+//! The trait, in whichever version: what differs is in the module above.
+
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use tokio::sync::RwLock;
+
+use super::api::local::LocalFileSystem;
+use super::api::path::Path;
+use super::api::{
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
+    UploadPart,
+};
+use super::{etag, get_result, put_result};
+use crate::RingfileStore;
+use crate::store::{self, Store, Upload};
+
+const STORE: &str = "RingfileStore";
+
+/// An error of the file system, for an object.
+fn failed(error: io::Error, path: &Path) -> Error {
+    let (kind, path, source) = (error.kind(), path.to_string(), error.into());
+    match kind {
+        io::ErrorKind::NotFound => Error::NotFound { path, source },
+        io::ErrorKind::AlreadyExists => Error::AlreadyExists { path, source },
+        io::ErrorKind::PermissionDenied => Error::PermissionDenied { path, source },
+        _ => Error::Generic { store: STORE, source },
+    }
+}
+
+fn not_implemented(store: &RingfileStore, operation: &str) -> Error {
+    Error::NotImplemented { operation: operation.into(), implementer: store.to_string() }
+}
+
+fn path_of(store: &RingfileStore, location: &Path) -> Result<PathBuf> {
+    super::local(store).path_to_filesystem(location)
+}
+
+/// Makes durable what was put at a location by another call.
+async fn settle(store: &RingfileStore, location: &Path) -> Result<()> {
+    let path = path_of(store, location)?;
+    store.store.settle(path).await.map_err(|error| failed(error, location))
+}
+
+/// Makes durable that a location is gone.
+async fn settle_gone(store: &RingfileStore, location: &Path) -> Result<()> {
+    let path = path_of(store, location)?;
+    store.store.settle_folder_of(path).await.map_err(|error| failed(error, location))
+}
+
+#[async_trait]
+impl ObjectStore for RingfileStore {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
+        let replace = match opts.mode {
+            PutMode::Overwrite => true,
+            PutMode::Create => false,
+            PutMode::Update(_) => {
+                return Err(not_implemented(self, "`put_opts` with mode `PutMode::Update`"));
+            }
+        };
+        if !opts.attributes.is_empty() {
+            return Err(not_implemented(self, "`put_opts` with `opts.attributes` specified"));
+        }
+        let path = path_of(self, location)?;
+        let put = async {
+            let upload = self.store.stage(path).await?;
+            store::write_all(&upload.file, payload.into_iter().collect(), 0).await?;
+            upload.publish(replace).await
+        };
+        put.await.map(put_result).map_err(|error| failed(error, location))
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        if !opts.attributes.is_empty() {
+            return Err(not_implemented(self, "`put_multipart_opts` with `opts.attributes` specified"));
+        }
+        let upload =
+            self.store.stage(path_of(self, location)?).await.map_err(|error| failed(error, location))?;
+        let upload = Arc::new(RwLock::new(Some(upload)));
+        Ok(Box::new(Parts { location: location.clone(), upload, offset: 0 }))
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        let path = path_of(self, location)?;
+        let opened = self.store.open(path).await.map_err(|error| failed(error, location))?;
+        let metadata = &opened.metadata;
+        let modified = metadata.modified().map_err(|error| failed(error, location))?;
+        let meta = ObjectMeta {
+            location: location.clone(),
+            last_modified: modified.into(),
+            size: metadata.len(),
+            e_tag: Some(etag(store::etag(metadata))),
+            version: None,
+        };
+        options.check_preconditions(&meta)?;
+        let range = match &options.range {
+            Some(range) => range
+                .as_range(meta.size)
+                .map_err(|error| Error::Generic { store: STORE, source: Box::new(error) })?,
+            None => 0..meta.size,
+        };
+        let stream = if options.head {
+            stream::empty().boxed()
+        } else {
+            let location = location.clone();
+            let pieces = Store::stream(&self.store, opened, range.clone());
+            pieces.map_err(move |error| failed(error, &location)).boxed()
+        };
+        Ok(get_result(GetResultPayload::Stream(stream), meta, range))
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let path = path_of(self, location)?;
+        let read = async {
+            let opened = self.store.open(path).await?;
+            self.store.read_ranges(&opened, ranges).await
+        };
+        read.await.map_err(|error| failed(error, location))
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        let deleted = super::local(self).delete_stream(locations);
+        if !self.store.sync {
+            return deleted;
+        }
+        let store = self.clone();
+        let settled = deleted.and_then(move |location| {
+            let store = store.clone();
+            async move { settle_gone(&store, &location).await.map(|()| location) }
+        });
+        settled.boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        super::local(self).list(prefix)
+    }
+
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        super::local(self).list_with_offset(prefix, offset)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        super::local(self).list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        super::local(self).copy_opts(from, to, options).await?;
+        settle(self, to).await
+    }
+
+    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
+        super::local(self).rename_opts(from, to, options).await?;
+        settle(self, to).await?;
+        settle_gone(self, from).await
+    }
+}
+
+/// An upload in parts, each of which is written where it belongs as soon as it is there.
+struct Parts {
+    location: Path,
+    /// Parts hold it to read while they are written; gone when the upload is complete or aborted.
+    upload: Arc<RwLock<Option<Upload>>>,
+    offset: u64,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts")
+            .field("location", &self.location)
+            .field("offset", &self.offset)
+            .finish_non_exhaustive()
+    }
+}
+
+fn over(location: &Path) -> Error {
+    let why = format!("the upload of {location} was completed or aborted");
+    Error::Generic { store: STORE, source: why.into() }
+}
+
+#[async_trait]
+impl MultipartUpload for Parts {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        let offset = self.offset;
+        self.offset += data.content_length() as u64;
+        let (upload, location) = (Arc::clone(&self.upload), self.location.clone());
+        Box::pin(async move {
+            let upload = upload.read().await;
+            let upload = upload.as_ref().ok_or_else(|| over(&location))?;
+            let written = store::write_all(&upload.file, data.into_iter().collect(), offset);
+            written.await.map_err(|error| failed(error, &location))
+        })
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        // Waits for the parts that are being written.
+        let upload = self.upload.write().await.take().ok_or_else(|| over(&self.location))?;
+        let published = upload.publish(true).await;
+        published.map(put_result).map_err(|error| failed(error, &self.location))
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        let upload = self.upload.write().await.take().ok_or_else(|| over(&self.location))?;
+        let removed = store::blocking(move || {
+            drop(upload);
+            Ok(())
+        });
+        removed.await.map_err(|error| failed(error, &self.location))
+    }
+}
+
+pub(crate) fn make_local(root: Option<&std::path::Path>, cleans_up: bool) -> io::Result<LocalFileSystem> {
+    let local = match root {
+        Some(root) => LocalFileSystem::new_with_prefix(root).map_err(io::Error::other)?,
+        None => LocalFileSystem::new(),
+    };
+    Ok(local.with_automatic_cleanup(cleans_up))
+}

@@ -1,0 +1,157 @@
+//! How much memory calls that read may hold at once, so that a thousand of them do not take all there is.
+//!
+//! A call waits here for other calls' reads, never for memory that a consumer holds. What always holds: nobody waits for
+//! ever. A call that nobody polls any more holds its share; where that keeps others waiting, they go on after [`PATIENCE`].
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// So long nothing may have ended before those who wait are let in.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// What one permit stands for.
+const UNIT: usize = 4096;
+
+pub(crate) struct Gate {
+    permits: Arc<Semaphore>,
+    most: usize,
+    waiting: AtomicUsize,
+    /// Calls that have ended.
+    ended: AtomicUsize,
+    /// Permits that were given beyond the limit, and are taken away again as calls end.
+    beyond: Mutex<usize>,
+    is_watched: AtomicBool,
+}
+
+/// A call's share, until it is dropped.
+pub(crate) struct Share {
+    gate: Arc<Gate>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Gate {
+    pub(crate) fn new(bytes: usize) -> Arc<Self> {
+        let most = (bytes / UNIT).clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
+        Arc::new(Self {
+            permits: Arc::new(Semaphore::new(most)),
+            most,
+            waiting: AtomicUsize::new(0),
+            ended: AtomicUsize::new(0),
+            beyond: Mutex::new(0),
+            is_watched: AtomicBool::new(false),
+        })
+    }
+
+    /// Waits for a share of so many bytes; of no more than there are.
+    pub(crate) async fn enter(self: &Arc<Self>, bytes: usize) -> Share {
+        let units = bytes.div_ceil(UNIT).clamp(1, self.most);
+        let permits = Arc::clone(&self.permits);
+        let permit = match permits.try_acquire_many_owned(units as u32) {
+            Ok(permit) => Some(permit),
+            Err(_) => self.wait(units).await,
+        };
+        Share { gate: Arc::clone(self), permit }
+    }
+
+    async fn wait(self: &Arc<Self>, units: usize) -> Option<OwnedSemaphorePermit> {
+        struct Waits<'a>(&'a AtomicUsize);
+        impl Drop for Waits<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waits = Waits(&self.waiting);
+        if !self.is_watched.swap(true, Ordering::AcqRel) && !watch(self) {
+            // Nobody would let this call in later.
+            return None;
+        }
+        // Fails where the semaphore is closed, which it never is.
+        Arc::clone(&self.permits).acquire_many_owned(units as u32).await.ok()
+    }
+
+    /// Lets those who wait in, where no call has ended for a while. False where the watch is over.
+    fn look(&self, ended_before: &mut usize) -> bool {
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            self.is_watched.store(false, Ordering::Release);
+            // One that began to wait just now saw the watch, or starts another.
+            return self.waiting.load(Ordering::Acquire) > 0 && !self.is_watched.swap(true, Ordering::AcqRel);
+        }
+        let ended = self.ended.load(Ordering::Relaxed);
+        if std::mem::replace(ended_before, ended) == ended {
+            *self.beyond() += self.most;
+            self.permits.add_permits(self.most);
+        }
+        true
+    }
+
+    fn beyond(&self) -> std::sync::MutexGuard<'_, usize> {
+        self.beyond.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts the thread that looks after those who wait; it ends when nobody does.
+fn watch(gate: &Arc<Gate>) -> bool {
+    let weak: Weak<Gate> = Arc::downgrade(gate);
+    let started = thread::Builder::new().name("ringfile-gate".into()).spawn(move || {
+        let mut ended = usize::MAX;
+        loop {
+            thread::sleep(PATIENCE);
+            if !weak.upgrade().is_some_and(|gate| gate.look(&mut ended)) {
+                return;
+            }
+        }
+    });
+    if started.is_err() {
+        gate.is_watched.store(false, Ordering::Release);
+    }
+    started.is_ok()
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.gate.ended.fetch_add(1, Ordering::Relaxed);
+        if let Some(mut permit) = self.permit.take() {
+            let mut beyond = self.gate.beyond();
+            let back = permit.num_permits().min(*beyond);
+            *beyond -= back;
+            if let Some(part) = permit.split(back) {
+                part.forget();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+    use futures::executor::block_on;
+
+    #[test]
+    fn calls_wait_for_each_other_and_ask_for_no_more_than_there_is() {
+        let gate = Gate::new(8 * UNIT);
+        let first = block_on(gate.enter(5 * UNIT));
+        let second = block_on(gate.enter(3 * UNIT));
+        let mut third = Box::pin(gate.enter(100 * UNIT));
+        assert!(third.as_mut().now_or_never().is_none(), "all is given");
+        drop(first);
+        assert!(third.as_mut().now_or_never().is_none(), "it needs all");
+        drop(second);
+        drop(block_on(third));
+        assert_eq!(gate.permits.available_permits(), 8);
+    }
+
+    #[test]
+    fn nobody_waits_for_ever_for_a_call_that_is_not_polled() {
+        let gate = Gate::new(8 * UNIT);
+        let forgotten = block_on(gate.enter(8 * UNIT));
+        let second = block_on(gate.enter(8 * UNIT));
+        assert!(*gate.beyond() >= 8);
+        drop((forgotten, second));
+        assert_eq!((*gate.beyond(), gate.permits.available_permits()), (0, 8), "the limit is as before");
+    }
+}

@@ -1,0 +1,209 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod gate;
+mod ranges;
+mod staged;
+mod store;
+#[cfg(feature = "object-store-013")]
+mod v013;
+#[cfg(feature = "object-store-014")]
+#[cfg_attr(feature = "object-store-013", allow(clippy::duplicate_mod, reason = "one text for both versions"))]
+mod v014;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ringfile::Pool;
+
+use gate::Gate;
+use store::Store;
+
+#[cfg(not(any(feature = "object-store-013", feature = "object-store-014")))]
+compile_error!("choose the version of the trait: feature object-store-013, object-store-014, or both");
+
+/// What reads do with the page cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Caching {
+    /// They go through it: best where what is read is read again, and fits.
+    #[default]
+    Buffered,
+    /// They go past it (O_DIRECT), where the file system can, and through it where not: best where data is larger than memory,
+    /// or read once.
+    Direct,
+}
+
+/// An object store over a folder: see the [crate's page](crate).
+///
+/// Cheap to clone; clones share pool and settings.
+#[derive(Clone)]
+pub struct RingfileStore {
+    store: Arc<Store>,
+    root: Option<PathBuf>,
+    #[cfg(feature = "object-store-013")]
+    local_013: Arc<object_store_013::local::LocalFileSystem>,
+    #[cfg(feature = "object-store-014")]
+    local_014: Arc<object_store_014::local::LocalFileSystem>,
+}
+
+impl RingfileStore {
+    /// A store over the whole file system, with the usual settings.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn new() -> std::io::Result<Self> {
+        Self::builder().build()
+    }
+
+    /// A store over a folder, with the usual settings.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn new_with_prefix(folder: impl AsRef<Path>) -> std::io::Result<Self> {
+        Self::builder().prefix(folder).build()
+    }
+
+    /// Settings other than the usual.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Returns the pool that objects are read into. Its metrics tell what is in use, and what came from outside of it.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.store.pool
+    }
+}
+
+impl fmt::Display for RingfileStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let root = self.root.as_deref().unwrap_or(Path::new("/"));
+        write!(f, "RingfileStore({})", root.display())
+    }
+}
+
+impl fmt::Debug for RingfileStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let store = &self.store;
+        f.debug_struct("RingfileStore")
+            .field("root", &self.root)
+            .field("caching", &store.caching)
+            .field("in_flight", &store.in_flight)
+            .field("merge_gap", &store.merge_gap)
+            .field("sync", &store.sync)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The settings of a [`RingfileStore`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is made before `build`"]
+pub struct Builder {
+    prefix: Option<PathBuf>,
+    caching: Caching,
+    pool: Option<Pool>,
+    memory: usize,
+    in_flight: usize,
+    merge_gap: u64,
+    sync: bool,
+    removes_empty_folders: bool,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            prefix: None,
+            caching: Caching::default(),
+            pool: None,
+            memory: 256 << 20,
+            in_flight: 64,
+            merge_gap: 16 << 10,
+            sync: false,
+            removes_empty_folders: false,
+        }
+    }
+}
+
+impl Builder {
+    /// The folder that the store is over; it must exist. Without one the store is over the whole file system.
+    pub fn prefix(mut self, folder: impl AsRef<Path>) -> Self {
+        self.prefix = Some(folder.as_ref().to_owned());
+        self
+    }
+
+    /// What reads do with the page cache.
+    pub fn caching(mut self, caching: Caching) -> Self {
+        self.caching = caching;
+        self
+    }
+
+    /// The pool that objects are read into, instead of one of the store's own. Where it is full and does not give memory from
+    /// outside ([`ringfile::WhenFull::Outside`]), reads fail.
+    pub fn pool(mut self, pool: Pool) -> Self {
+        self.pool = Some(pool);
+        self
+    }
+
+    /// Bytes of memory for reads: the capacity of the store's pool, and what all calls of `get_ranges` together may be reading
+    /// at a time; others wait. 256 MiB by default. Memory that consumers hold in [`bytes::Bytes`] comes from the pool too; where it
+    /// is full, memory comes from outside, so that no call waits for its own query.
+    pub fn memory(mut self, bytes: usize) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// How many reads of one call are in flight at most; 64 by default.
+    pub fn in_flight(mut self, reads: usize) -> Self {
+        self.in_flight = reads.max(1);
+        self
+    }
+
+    /// Ranges of a call with at most so many bytes between them are read together; 16 KiB by default.
+    pub fn merge_gap(mut self, bytes: u64) -> Self {
+        self.merge_gap = bytes;
+        self
+    }
+
+    /// Whether what was put, copied, renamed or deleted is durable when the call returns: the file and its folder are synced.
+    /// No, by default, as `LocalFileSystem`.
+    pub fn sync(mut self, sync: bool) -> Self {
+        self.sync = sync;
+        self
+    }
+
+    /// Whether deleting an object removes the folders that are empty then. No, by default.
+    pub fn removes_empty_folders(mut self, removes: bool) -> Self {
+        self.removes_empty_folders = removes;
+        self
+    }
+
+    /// Makes the store.
+    ///
+    /// # Errors
+    /// Where the folder does not exist, or the pool can't be made.
+    pub fn build(self) -> std::io::Result<RingfileStore> {
+        let pool = match self.pool {
+            Some(pool) => pool,
+            None => store::pool(self.memory)?,
+        };
+        let root = self.prefix.map(std::fs::canonicalize).transpose()?;
+        let store = Arc::new(Store {
+            pool,
+            caching: self.caching,
+            in_flight: self.in_flight,
+            merge_gap: self.merge_gap,
+            sync: self.sync,
+            gate: Gate::new(self.memory),
+        });
+        Ok(RingfileStore {
+            store,
+            #[cfg(feature = "object-store-013")]
+            local_013: Arc::new(v013::make_local(root.as_deref(), self.removes_empty_folders)?),
+            #[cfg(feature = "object-store-014")]
+            local_014: Arc::new(v014::make_local(root.as_deref(), self.removes_empty_folders)?),
+            root,
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! Objects on their way: written beside their place, under a name that listings leave out, then put there whole.
+//!
+//! What always holds: the object's own name shows the old object or the whole new one, after a crash too where syncing was
+//! asked for.
+
+use std::fs;
+use std::io::{Error, ErrorKind, Result};
+use std::path::{Path, PathBuf};
+
+/// A file beside the place of an object. Removed when dropped, unless it was published.
+pub(crate) struct Staged {
+    path: PathBuf,
+    target: PathBuf,
+    is_open: bool,
+}
+
+impl Staged {
+    /// Creates the file, and its folder where there is none: `name#1`, or the next number that is free. `LocalFileSystem`
+    /// leaves such names out of its listings.
+    pub(crate) fn create(target: &Path, sync: bool) -> Result<(Self, fs::File)> {
+        let mut number = 1;
+        loop {
+            let mut path = target.as_os_str().to_owned();
+            path.push(format!("#{number}"));
+            let path = PathBuf::from(path);
+            match fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
+                Ok(file) => return Ok((Self { path, target: target.to_owned(), is_open: true }, file)),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
+                Err(error) if error.kind() == ErrorKind::NotFound => create_folders(&path, error, sync)?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Puts the file in its place. `replace`: instead of what is there; otherwise that is an error.
+    pub(crate) fn publish(mut self, file: &fs::File, replace: bool, sync: bool) -> Result<()> {
+        if sync {
+            file.sync_all()?;
+        }
+        if replace {
+            fs::rename(&self.path, &self.target)?;
+        } else {
+            // In one step: at no time are there two names, and none where somebody else was first.
+            match rename_new(&self.path, &self.target) {
+                Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                    fs::hard_link(&self.path, &self.target)?;
+                    fs::remove_file(&self.path)?;
+                }
+                renamed => renamed?,
+            }
+        }
+        self.is_open = false;
+        if sync { sync_folder_of(&self.target) } else { Ok(()) }
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if self.is_open {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn rename_new(from: &Path, to: &Path) -> Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
+}
+
+/// Makes the folders that a file needs; `why` is the error where it needs none.
+fn create_folders(path: &Path, why: Error, sync: bool) -> Result<()> {
+    let folder = path.parent().ok_or(why)?;
+    let first_there = folder.ancestors().find(|folder| folder.is_dir()).map(Path::to_owned);
+    fs::create_dir_all(folder)?;
+    if sync {
+        for made in folder.ancestors() {
+            fs::File::open(made)?.sync_all()?;
+            if Some(made) == first_there.as_deref() {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes the names in an object's folder durable.
+pub(crate) fn sync_folder_of(path: &Path) -> Result<()> {
+    match path.parent() {
+        Some(folder) => fs::File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn what_is_not_published_leaves_nothing_and_no_name_is_taken_twice() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = folder.path().join("new/deep/object");
+        let (first, mut file) = Staged::create(&target, true).expect("it is created");
+        let (second, _) = Staged::create(&target, false).expect("with another number");
+        assert_ne!(first.path, second.path);
+        let there = second.path.clone();
+        drop(second);
+        assert!(!there.exists());
+        file.write_all(b"content").expect("written");
+        first.publish(&file, false, true).expect("published");
+        assert_eq!(fs::read(&target).expect("read"), b"content");
+
+        let (third, file) = Staged::create(&target, false).expect("it is created");
+        let error = third.publish(&file, false, false).expect_err("it is there");
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        let (fourth, file) = Staged::create(&target, false).expect("it is created");
+        fourth.publish(&file, true, false).expect("published");
+        assert_eq!(fs::read(&target).expect("read"), b"");
+        let names = fs::read_dir(target.parent().expect("a folder")).expect("listed").count();
+        assert_eq!(names, 1);
+    }
+}

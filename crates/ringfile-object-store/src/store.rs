@@ -1,0 +1,276 @@
+//! What the store does, whatever the version of the trait: opening, reading ranges and streams, writing.
+
+use std::fs::Metadata;
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::stream::{self, Stream, StreamExt};
+use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, PoolError, WhenFull};
+
+use crate::Caching;
+use crate::gate::Gate;
+use crate::ranges::{self, Piece};
+use crate::staged::Staged;
+
+/// One read that merges ranges is no longer.
+const MOST_MERGED: u64 = 8 << 20;
+/// One piece of a stream.
+const CHUNK: u64 = 1 << 20;
+/// Pieces of a stream that are read ahead.
+const AHEAD: usize = 4;
+
+/// See the module.
+pub(crate) struct Store {
+    pub(crate) pool: Pool,
+    pub(crate) caching: Caching,
+    pub(crate) in_flight: usize,
+    pub(crate) merge_gap: u64,
+    pub(crate) sync: bool,
+    pub(crate) gate: Arc<Gate>,
+}
+
+/// An object that is open; its metadata are of the same moment, and of this very file.
+pub(crate) struct Opened {
+    pub(crate) file: File,
+    pub(crate) metadata: Metadata,
+}
+
+/// Memory beyond the pool's is taken where the pool is full: a call must not wait for what its own query holds.
+pub(crate) fn pool(capacity: usize) -> Result<Pool, PoolError> {
+    Pool::builder().capacity(capacity).when_full(WhenFull::Outside { limit: usize::MAX }).build()
+}
+
+/// The middle of an ETag, as `LocalFileSystem` has it, so that both give the same object the same.
+pub(crate) fn etag(metadata: &Metadata) -> String {
+    let since = metadata.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    format!("{:x}-{:x}-{:x}", metadata.ino(), since.unwrap_or_default().as_micros(), metadata.len())
+}
+
+/// Runs what waits for the file system, where in tokio on a thread that may.
+pub(crate) async fn blocking<T: Send + 'static>(
+    run: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    match tokio::runtime::Handle::try_current() {
+        Ok(tokio) => tokio.spawn_blocking(run).await.map_err(io::Error::other)?,
+        Err(_) => run(),
+    }
+}
+
+impl Store {
+    /// Opens an object to be read. Does not wait where the names on the way are cached.
+    pub(crate) async fn open(&self, path: PathBuf) -> io::Result<Opened> {
+        let opened = match open_cached(&path) {
+            Some(opened) => opened?,
+            None => blocking(move || open_to_read(&path)).await?,
+        };
+        let metadata = opened.metadata()?;
+        if metadata.is_dir() {
+            return Err(ErrorKind::NotFound.into());
+        }
+        Ok(Opened { file: self.options().adopt(opened)?, metadata })
+    }
+
+    fn options(&self) -> OpenOptions {
+        let mut options = OpenOptions::new();
+        options.read(true);
+        match self.caching {
+            Caching::Buffered => {}
+            Caching::Direct => {
+                options.direct(true).buffered_fallback(true);
+            }
+        }
+        options
+    }
+
+    /// Reads ranges, all in flight together. Those that begin at the object's end or beyond are an error, those that go beyond
+    /// are cut.
+    pub(crate) async fn read_ranges(&self, opened: &Opened, asked: &[Range<u64>]) -> io::Result<Vec<Bytes>> {
+        let size = opened.metadata.len();
+        let ranges = asked.iter().map(|range| cut(range, size)).collect::<io::Result<Vec<_>>>()?;
+        let block = opened.file.alignment().bytes as u64;
+        let pieces = ranges::plan(&ranges, block, self.merge_gap, MOST_MERGED);
+        let bytes: u64 = pieces.iter().map(|piece| piece.span.end - piece.span.start).sum();
+        let _share = self.gate.enter(usize::try_from(bytes).unwrap_or(usize::MAX)).await;
+        let mut batch = Batch::with_capacity(pieces.len()).in_flight(self.in_flight);
+        for Piece { span, .. } in &pieces {
+            batch.read(&opened.file, self.memory(span)?, span.start);
+        }
+        let results = batch.await;
+        let mut given = vec![Bytes::new(); ranges.len()];
+        for (Piece { span, wanted }, done) in pieces.into_iter().zip(results) {
+            let read = done.result?;
+            let bytes = done.buffer.map(frozen).unwrap_or_default();
+            for at in wanted {
+                let range = &ranges[at];
+                let inside = (range.start - span.start) as usize..(range.end - span.start) as usize;
+                if inside.end > read {
+                    return Err(shrunk(range, span.start + read as u64));
+                }
+                given[at] = bytes.slice(inside);
+            }
+        }
+        Ok(given)
+    }
+
+    /// A stream of a range, with reads ahead of who takes it.
+    pub(crate) fn stream(
+        self: &Arc<Self>,
+        opened: Opened,
+        range: Range<u64>,
+    ) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+        let (store, opened) = (Arc::clone(self), Arc::new(opened));
+        let read = move |range: Range<u64>| {
+            let (store, opened) = (Arc::clone(&store), Arc::clone(&opened));
+            async move { store.read_piece(&opened.file, range).await }
+        };
+        stream::iter(chunks(range)).map(read).buffered(AHEAD)
+    }
+
+    /// Reads one piece. Takes no share of the gate: a stream that nobody polls would keep it.
+    async fn read_piece(&self, file: &File, range: Range<u64>) -> io::Result<Bytes> {
+        let span = ranges::align(&range, file.alignment().bytes as u64);
+        let inside = (range.start - span.start) as usize..(range.end - span.start) as usize;
+        let bytes = match self.memory(&span)? {
+            AnyBuffer::Pooled(buffer) => file.read_at(buffer, span.start).await?.freeze(),
+            AnyBuffer::Vec(buffer) => Bytes::from(file.read_at(buffer, span.start).await?),
+            _ => Bytes::new(),
+        };
+        if inside.end > bytes.len() {
+            return Err(shrunk(&range, span.start + bytes.len() as u64));
+        }
+        Ok(bytes.slice(inside))
+    }
+
+    /// Memory for a read: the pool's, or from outside of it.
+    fn memory(&self, span: &Range<u64>) -> io::Result<AnyBuffer> {
+        let len = usize::try_from(span.end - span.start).map_err(io::Error::other)?;
+        match self.pool.get(len) {
+            Ok(buffer) => Ok(buffer.into()),
+            Err(PoolError::TooLarge { .. }) => {
+                let mut memory = Vec::new();
+                memory.try_reserve_exact(len).map_err(|_| ErrorKind::OutOfMemory)?;
+                Ok(memory.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Begins an object: a file beside its place.
+    pub(crate) async fn stage(&self, target: PathBuf) -> io::Result<Upload> {
+        let sync = self.sync;
+        let (staged, own) = blocking(move || Staged::create(&target, sync)).await?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).dont_cache(self.caching == Caching::Direct);
+        let file = options.adopt(own.try_clone()?)?;
+        Ok(Upload { staged, own, file, sync })
+    }
+
+    /// Makes durable, where that was asked for, what a call of another has put there.
+    pub(crate) async fn settle(&self, path: PathBuf) -> io::Result<()> {
+        if !self.sync {
+            return Ok(());
+        }
+        blocking(move || {
+            open_to_read(&path)?.sync_all()?;
+            crate::staged::sync_folder_of(&path)
+        })
+        .await
+    }
+
+    /// The same for a name that has gone.
+    pub(crate) async fn settle_folder_of(&self, path: PathBuf) -> io::Result<()> {
+        if self.sync { blocking(move || crate::staged::sync_folder_of(&path)).await } else { Ok(()) }
+    }
+}
+
+/// An object that is being written.
+pub(crate) struct Upload {
+    staged: Staged,
+    own: std::fs::File,
+    pub(crate) file: File,
+    sync: bool,
+}
+
+impl Upload {
+    /// Puts the object in its place, and gives its ETag's middle. Goes on where the future is dropped.
+    pub(crate) async fn publish(self, replace: bool) -> io::Result<String> {
+        blocking(move || {
+            let etag = etag(&self.own.metadata()?);
+            self.staged.publish(&self.own, replace, self.sync)?;
+            Ok(etag)
+        })
+        .await
+    }
+}
+
+/// Writes chunks one behind the other from `offset` on, without a copy.
+pub(crate) async fn write_all(file: &File, chunks: Vec<Bytes>, offset: u64) -> io::Result<()> {
+    let chunks: Vec<Bytes> = chunks.into_iter().filter(|chunk| !chunk.is_empty()).collect();
+    if !chunks.is_empty() {
+        file.write_vectored_at(chunks, offset).await?;
+    }
+    Ok(())
+}
+
+/// Opens a file without waiting, where the kernel can (Linux 5.12), and the names on the way are cached.
+fn open_cached(path: &Path) -> Option<io::Result<std::fs::File>> {
+    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+    use rustix::io::Errno;
+    // A FIFO would wait for its writer.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
+        Ok(file) => Some(Ok(file.into())),
+        Err(Errno::AGAIN | Errno::NOSYS | Errno::PERM | Errno::INVAL) => None,
+        Err(error) => Some(Err(error.into())),
+    }
+}
+
+fn open_to_read(path: &Path) -> io::Result<std::fs::File> {
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(path)
+}
+
+/// What of a range there is in an object of that size.
+fn cut(range: &Range<u64>, size: u64) -> io::Result<Range<u64>> {
+    if range.start > range.end {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "a range that ends before it starts"));
+    }
+    if range.start >= size && !range.is_empty() {
+        let why = format!("range {}..{} of an object of {size} bytes", range.start, range.end);
+        return Err(io::Error::new(ErrorKind::InvalidInput, why));
+    }
+    Ok(range.start..range.end.min(size).max(range.start))
+}
+
+/// A stream's pieces: they end at multiples of [`CHUNK`], and so of any block.
+fn chunks(range: Range<u64>) -> impl Iterator<Item = Range<u64>> + Send {
+    let mut next = range.start;
+    std::iter::from_fn(move || {
+        let start = next;
+        next = ((start / CHUNK + 1) * CHUNK).min(range.end);
+        (start < range.end).then_some(start..next)
+    })
+}
+
+fn frozen(buffer: AnyBuffer) -> Bytes {
+    match buffer {
+        AnyBuffer::Pooled(buffer) => buffer.freeze(),
+        AnyBuffer::Vec(vec) => vec.into(),
+        AnyBuffer::Bytes(bytes) => bytes,
+        _ => Bytes::new(),
+    }
+}
+
+/// The object has become shorter since it was opened.
+#[cold]
+fn shrunk(range: &Range<u64>, end: u64) -> io::Error {
+    let why = format!(
+        "the file ended at {end} while bytes {}..{} were read: it was cut meanwhile",
+        range.start, range.end
+    );
+    io::Error::new(ErrorKind::UnexpectedEof, why)
+}

@@ -1,0 +1,135 @@
+//! The log of qemu's blklogwrites, in the format of Linux' dm-log-writes.
+//!
+//! qemu gives an entry its place when the data of a write is in the drive's cache, and when a flush begins (the file below is
+//! told to ignore flushes, so that nothing comes between): so a flush covers what stands before it, and a write that was under way
+//! when it began stands behind it.
+
+use std::ops::Range;
+use std::path::Path;
+
+use ringfile_power::promise::{self, Promise};
+use ringfile_power::stamp::SECTOR;
+
+use crate::Outcome;
+
+const MAGIC: u64 = 0x006a_7366_7773_6872;
+const FLUSH: u64 = 1;
+const FUA: u64 = 2;
+const DISCARD: u64 = 4;
+
+/// Where the file system begins on the drive; the reports follow it.
+pub const FIRST: usize = 1 << 20;
+
+/// What happened to the drive.
+pub enum Entry {
+    Flush,
+    /// A write to the file system.
+    Write {
+        /// Bytes into the file system.
+        at: usize,
+        data: Range<usize>,
+        /// It was durable by itself when it was done.
+        fua: bool,
+    },
+    Report(u64, Vec<Promise>),
+}
+
+/// See the module.
+pub struct Log {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+impl Log {
+    /// Reads the log of a drive whose file system has so many bytes.
+    pub fn read(path: &Path, filesystem: usize) -> Outcome<Self> {
+        let bytes = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut log = Self { bytes, entries: Vec::new() };
+        if log.word(0, 0) != Some(MAGIC) {
+            return Err(format!("{} is no log of writes", path.display()));
+        }
+        let mut place = SECTOR;
+        // The head counts the entries up to the last flush only. Behind the last entry the file ends.
+        while let Some([sector, sectors, flags]) = log.header(place) {
+            place += SECTOR;
+            let len = sectors as usize * SECTOR;
+            let data = place..place + len;
+            place = data.end;
+            if flags & DISCARD != 0 || flags & !(FLUSH | FUA) != 0 || data.end > log.bytes.len() {
+                return Err(format!("entry {} has flags {flags:#x}", log.entries.len()));
+            }
+            if flags & FLUSH != 0 {
+                log.entries.push(Entry::Flush);
+            } else if let Some(at) = (sector as usize * SECTOR).checked_sub(FIRST) {
+                let entry = match at < filesystem {
+                    true => Entry::Write { at, data, fua: flags & FUA != 0 },
+                    false => log.report(data)?,
+                };
+                log.entries.push(entry);
+            } else {
+                return Err("something was written before the partitions".into());
+            }
+        }
+        Ok(log)
+    }
+
+    fn word(&self, place: usize, number: usize) -> Option<u64> {
+        let bytes = self.bytes.get(place + 8 * number..place + 8 * number + 8)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
+
+    /// Sector, sectors and flags of the entry there.
+    fn header(&self, place: usize) -> Option<[u64; 3]> {
+        let header = [self.word(place, 0)?, self.word(place, 1)?, self.word(place, 2)?];
+        (header != [0; 3]).then_some(header)
+    }
+
+    fn report(&self, data: Range<usize>) -> Outcome<Entry> {
+        let report = promise::of(&self.bytes[data]).ok_or("a report can't be read")?;
+        Ok(Entry::Report(report.0, report.1))
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Which entries are reports.
+    pub fn reports(&self) -> Vec<usize> {
+        self.places(|entry| matches!(entry, Entry::Report(..)))
+    }
+
+    /// Which entries are writes to the file system.
+    pub fn writes(&self) -> Vec<usize> {
+        self.places(|entry| matches!(entry, Entry::Write { .. }))
+    }
+
+    /// Which entries are flushes.
+    pub fn flushes(&self) -> Vec<usize> {
+        self.places(|entry| matches!(entry, Entry::Flush))
+    }
+
+    fn places(&self, is: impl Fn(&Entry) -> bool) -> Vec<usize> {
+        let places = self.entries.iter().enumerate();
+        places.filter(|(_, entry)| is(entry)).map(|(place, _)| place).collect()
+    }
+
+    pub fn reports_in(&self, range: Range<usize>) -> impl Iterator<Item = (u64, &[Promise])> {
+        self.entries[range].iter().filter_map(|entry| match entry {
+            Entry::Report(number, promises) => Some((*number, &promises[..])),
+            Entry::Flush | Entry::Write { .. } => None,
+        })
+    }
+
+    /// The writes to the file system among these entries: where, what, and whether they are durable by themselves.
+    pub fn writes_in(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &[u8], bool)> {
+        self.entries[range].iter().filter_map(|entry| match entry {
+            Entry::Write { at, data, fua } => Some((*at, &self.bytes[data.clone()], *fua)),
+            Entry::Flush | Entry::Report(..) => None,
+        })
+    }
+
+    /// The entry of the last flush before this one; 0 where there is none.
+    pub fn last_flush_before(&self, moment: usize) -> usize {
+        self.entries[..moment].iter().rposition(|entry| matches!(entry, Entry::Flush)).unwrap_or(0)
+    }
+}

@@ -1,0 +1,133 @@
+//! Cuts the power at many moments of a run that qemu has logged, and checks what is on the disk then:
+//! `power-replay IMAGE LOG CONSOLE FILESYSTEM CUTS SEED SCRATCH`. Needs root, to mount.
+//!
+//! IMAGE is the file system as it was before the run, LOG what qemu's blklogwrites has written, CONSOLE what the guest printed.
+//! A moment is a place in the log. What a power cut leaves there: everything before the last flush, and of what came later any
+//! part. A quarter of the moments are right behind a report, where what is missing is missed at once, a quarter right before a
+//! flush, where most can be missing, a quarter right behind a write, which may be torn, and the others anywhere.
+
+mod check;
+mod disk;
+mod log;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::ExitCode;
+
+use check::Expected;
+use disk::{Chances, Disk, Mounted};
+use log::Log;
+use ringfile_power::Random;
+
+type Outcome<T> = Result<T, String>;
+
+/// Of as many cuts with losses the first loss is told in words.
+const TOLD: usize = 20;
+
+#[derive(Default)]
+struct Figures {
+    cuts: usize,
+    cuts_with_losses: usize,
+    losses: usize,
+    checked: usize,
+    left_out: usize,
+    torn: usize,
+}
+
+fn run(arguments: &[String]) -> Outcome<bool> {
+    let [image, log, console, filesystem, cuts, seed, scratch] = arguments else {
+        return Err("usage: power-replay IMAGE LOG CONSOLE FILESYSTEM CUTS SEED SCRATCH".into());
+    };
+    let number = |text: &String| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
+    let (cuts, seed) = (number(cuts)? as usize, number(seed)?);
+    let mut disk = Disk::read(Path::new(image))?;
+    let log = Log::read(Path::new(log), disk.len())?;
+    agrees_with_the_console(&log, Path::new(console))?;
+    println!(
+        "{filesystem}: {} writes, {} flushes and {} reports were logged",
+        log.writes().len(),
+        log.flushes().len(),
+        log.reports().len()
+    );
+    let mut random = Random(seed);
+    let (mut figures, mut expected, mut at) = (Figures::default(), Expected::default(), 0);
+    for moment in moments(&log, cuts, &mut random)? {
+        for (_, promises) in log.reports_in(at..moment) {
+            promises.iter().for_each(|&promise| expected.add(promise));
+        }
+        at = moment;
+        let flushed = log.last_flush_before(moment);
+        disk.advance(&log, flushed)?;
+        let kept = disk.cut(&log, moment, Chances::any(&mut random), &mut random);
+        figures.left_out += kept.left_out;
+        figures.torn += kept.torn;
+        let losses = match Mounted::new(&disk, &kept, filesystem, Path::new(scratch)) {
+            Ok(mounted) => expected.check(mounted.path(), &mut figures.checked),
+            Err(why) => vec![format!("the file system can't be mounted: {why}")],
+        };
+        figures.cuts += 1;
+        figures.cuts_with_losses += usize::from(!losses.is_empty());
+        figures.losses += losses.len();
+        if let Some(first) = losses.first().filter(|_| figures.cuts_with_losses <= TOLD) {
+            println!(
+                "  LOSS at entry {moment} (last flush: {flushed}): {first}, and {} more",
+                losses.len() - 1
+            );
+        }
+    }
+    println!(
+        "{filesystem}: {} cuts, {} promises checked, {} writes left out, {} torn; losses: {} in {} cuts (seed {seed})",
+        figures.cuts,
+        figures.checked,
+        figures.left_out,
+        figures.torn,
+        figures.losses,
+        figures.cuts_with_losses
+    );
+    Ok(figures.losses == 0)
+}
+
+/// Every report that came over the serial port is in the log, and in order: else the log says nothing of the moment.
+fn agrees_with_the_console(log: &Log, console: &Path) -> Outcome<()> {
+    let text = std::fs::read_to_string(console).map_err(|error| format!("{}: {error}", console.display()))?;
+    let said = text.lines().filter_map(|line| line.trim().strip_prefix("durable ")?.parse::<u64>().ok());
+    let logged = log.reports_in(0..log.len()).map(|(number, _)| number);
+    if !said.eq(logged) {
+        return Err("the reports on the console and in the log are not the same".into());
+    }
+    Ok(())
+}
+
+/// The places in the log at which the power is cut, in order.
+fn moments(log: &Log, cuts: usize, random: &mut Random) -> Outcome<BTreeSet<usize>> {
+    let reports = log.reports();
+    let first = *reports.first().ok_or("nothing was reported")?;
+    let behind_reports: Vec<usize> = reports.iter().map(|report| report + 1).collect();
+    let before_flushes: Vec<usize> = log.flushes().into_iter().filter(|&flush| flush > first).collect();
+    let behind_writes: Vec<usize> =
+        log.writes().into_iter().filter(|&write| write > first).map(|write| write + 1).collect();
+    let anywhere: Vec<usize> = (first + 1..=log.len()).collect();
+    if cuts > anywhere.len() {
+        return Err(format!("the log has {} moments only", anywhere.len()));
+    }
+    let mut moments = BTreeSet::new();
+    for from in [&behind_reports, &before_flushes, &behind_writes].into_iter().cycle().take(cuts / 4 * 3) {
+        moments.extend(from.get(random.below(from.len() as u64) as usize));
+    }
+    while moments.len() < cuts {
+        moments.insert(anywhere[random.below(anywhere.len() as u64) as usize]);
+    }
+    Ok(moments)
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(why) => {
+            eprintln!("power-replay: {why}");
+            ExitCode::from(2)
+        }
+    }
+}

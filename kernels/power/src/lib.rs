@@ -1,0 +1,73 @@
+//! What the guest of the power-cut harness and the replay of its drive's log have in common: what is written, what is reported
+//! to be durable, and where. `kernels/power-cuts` runs both.
+
+pub mod promise;
+pub mod stamp;
+
+/// A file of slots that are written over and over.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotFile {
+    /// Its number in stamps and promises.
+    pub number: u32,
+    /// Its name in the folder.
+    pub name: &'static str,
+    /// Bytes of a slot.
+    pub slot: usize,
+    /// How many it has.
+    pub slots: u32,
+    /// A slot is never a mixture of two versions.
+    pub atomic: bool,
+}
+
+/// `write_durable_at` with `RWF_DSYNC`, buffered.
+pub const DSYNC: SlotFile = SlotFile { number: 1, name: "dsync", slot: 1536, slots: 64, atomic: false };
+/// `write_durable_at` with a linked `fdatasync`, direct.
+pub const FSYNC: SlotFile = SlotFile { number: 2, name: "fsync", slot: 4096, slots: 64, atomic: false };
+/// `write_at` and `sync_data`, buffered.
+pub const SYNC_DATA: SlotFile =
+    SlotFile { number: 3, name: "sync-data", slot: 2560, slots: 64, atomic: false };
+/// Batches of writes, a barrier and an `fdatasync`, direct.
+pub const BATCH: SlotFile = SlotFile { number: 4, name: "batch", slot: 8192, slots: 64, atomic: false };
+/// `write_at` at the end of the file and `sync_all`, buffered; each slot is written once.
+pub const SYNC_ALL: SlotFile =
+    SlotFile { number: 5, name: "sync-all", slot: 2048, slots: 4096, atomic: false };
+/// `write_atomic_at` and `sync_data`.
+pub const ATOMIC: SlotFile = SlotFile { number: 6, name: "atomic", slot: 16384, slots: 32, atomic: true };
+/// All of them.
+pub const SLOT_FILES: [SlotFile; 6] = [DSYNC, FSYNC, SYNC_DATA, BATCH, SYNC_ALL, ATOMIC];
+
+/// The number of the files that are made, renamed and removed.
+pub const NAMED: u32 = 7;
+/// Bytes of each.
+pub const NAMED_BYTES: usize = 3 * stamp::SECTOR;
+/// The files of the appenders: buffered and direct.
+pub const LOGS: [&str; 2] = ["log-buffered", "log-direct"];
+
+/// The name of a file that is made, renamed and removed.
+pub fn named(number: u64) -> String {
+    format!("named-{number}")
+}
+
+/// Numbers that follow from a seed (splitmix64).
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next one.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// The next one, below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.number() % end.max(1)
+    }
+}
+
+/// Scatters the bits of a number.
+pub fn mix(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
