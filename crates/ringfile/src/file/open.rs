@@ -190,18 +190,24 @@ impl OpenOptions {
     /// Reads what is in the page cache from there, and the rest past it (`O_DIRECT`), by a second descriptor: cold reads at
     /// the drive's speed, warm ones at memory's, and a scan does not push out of the cache what others read again.
     ///
+    /// Reads that continue each other, in several places of the file at once, are read ahead, past the cache, into at most 32 MiB
+    /// of the library's own memory for all files: where the file was opened for reading alone, was not changed for 5 seconds,
+    /// and lies on ext4, XFS, Btrfs or F2FS. Else the kernel reads ahead, for the cache. Batches, queues and readers with
+    /// several reads in flight need none.
+    ///
     /// What is read again gets cached: a block of 64 KiB (for smaller reads, a page) that was read twice is read through the
     /// cache the third time, if no more was read in between than half of the memory that the process may use. Writes are
     /// buffered. Offsets and lengths may be any; reads that are no multiple of the device's blocks cost a copy, see
     /// [`File::read_at`].
     ///
-    /// A read sees every write that had returned before it began, by whatever descriptor and process, buffered or direct.
-    /// Stores to memory that another process has mapped are seen once the kernel knows of them (`msync`).
+    /// A read sees every write that had returned before it began, by whatever descriptor and process, buffered or direct. What
+    /// was read ahead has two exceptions: stores to memory that is mapped, whose time the kernel does not note at once; and a
+    /// direct write by another descriptor that takes more than 5 seconds.
     ///
     /// Where the second descriptor can't be opened (no `/proc`, no permission, no direct I/O), or where the kernel does not say
     /// what the cache holds (before Linux 6.5; from 6.14 on for a file of another user's that this process may not write to;
     /// overlayfs and ZFS), the file is simply buffered: [`File::is_adaptive`] tells. [`Metrics`](crate::Metrics) counts hits,
-    /// misses and admissions. A batch reads a range that is partly cached past the cache; several buffers that do not fit
+    /// misses, admissions, and what was read ahead. A cached read allocates nothing; one past the cache may. A batch reads a range that is partly cached past the cache; several buffers that do not fit
     /// direct I/O are read through it.
     ///
     /// ```

@@ -22,13 +22,19 @@ fn total(meminfo: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// The lowest limit of the control groups (version 2) that the process is in.
+/// The lowest limit of the control groups that the process is in, of either version.
 fn limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let root = Path::new("/sys/fs/cgroup");
-    let folder = root.join(own.trim_start_matches('/'));
-    let all = folder.ancestors().take_while(|folder| folder.starts_with(root));
-    all.filter_map(|folder| read(&folder.join("memory.max"))?.trim().parse().ok()).min()
+    let limits = groups.lines().filter_map(|line| {
+        let (root, name, own) = match line.split(':').collect::<Vec<_>>()[..] {
+            ["0", "", own] => ("/sys/fs/cgroup", "memory.max", own),
+            [_, "memory", own] => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", own),
+            _ => return None,
+        };
+        let folder = Path::new(root).join(own.trim_start_matches('/'));
+        let all = folder.ancestors().take_while(|folder| folder.starts_with(root));
+        all.filter_map(|folder| read(&folder.join(name))?.trim().parse().ok()).min()
+    });
+    limits.min()
 }
 
 #[cfg(test)]
@@ -40,8 +46,10 @@ mod tests {
         let read = |path: &Path| match path.to_str()? {
             "/sys/fs/cgroup/a/b/memory.max" => Some("max\n".to_owned()),
             "/sys/fs/cgroup/a/memory.max" => Some("1048576\n".to_owned()),
+            "/sys/fs/cgroup/memory/y/memory.limit_in_bytes" => Some("4096\n".to_owned()),
             _ => None,
         };
+        assert_eq!(limit("4:memory:/y\n0::/\n", read), Some(4096));
         assert_eq!(limit("1:name=x:/y\n0::/a/b\n", read), Some(1 << 20));
         assert_eq!(limit("0::/\n", read), None);
         assert_eq!(limit("", read), None);
