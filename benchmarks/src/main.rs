@@ -4,6 +4,7 @@
 
 mod allocations;
 mod allocs;
+mod blocked;
 mod buffer;
 mod data;
 mod device;
@@ -72,6 +73,8 @@ enum Command {
     InTokio(in_tokio::One),
     /// Random reads and writes of ringfile by each route, on several file systems (see places.sh)
     Routes(routes::Options),
+    /// Run a command that may not use io_uring, as in a container with Docker's default seccomp profile
+    Blocked(blocked::Options),
     /// Serve a file through FUSE, as DIRECTORY/data, until it is unmounted
     Fuse {
         /// Where to mount it
@@ -145,6 +148,7 @@ fn main() -> ExitCode {
         (Some(Command::Tokio { common, tasks }), _) => common.clean_up_after(tokio_reads(&common, &tasks)),
         (Some(Command::InTokio(one)), _) => in_tokio::measure(&one),
         (Some(Command::Routes(options)), _) => routes::compare(&options),
+        (Some(Command::Blocked(options)), _) => Err(blocked::run(&options)),
         (Some(Command::Fuse { directory, backing }), _) => fuse::serve(&directory, &backing),
         (None, Some(common)) => common.clean_up_after(compare(&common, &cli.reads)),
         (None, None) => Err(io::Error::other("which file? --file PATH")),

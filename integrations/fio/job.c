@@ -96,10 +96,10 @@ static void show_counts(void)
 	int error = gettid() == getpid() ? ringfile_metrics(&counts) : ringfile_thread_metrics(&counts);
 
 	if (!error)
-		log_info("ringfile: %llu operations, %llu inline, %llu by workers, %llu registered, %llu system calls\n",
+		log_info("ringfile: %llu operations, %llu inline, %llu by workers, %llu by AIO, %llu registered, %llu system calls\n",
 			 (unsigned long long)counts.ops, (unsigned long long)counts.inline_ops,
-			 (unsigned long long)counts.worker_ops, (unsigned long long)counts.fixed_ops,
-			 (unsigned long long)counts.enters);
+			 (unsigned long long)counts.worker_ops, (unsigned long long)counts.aio_ops,
+			 (unsigned long long)counts.fixed_ops, (unsigned long long)(counts.enters + counts.aio_calls));
 }
 
 void job_cleanup(struct thread_data *td)

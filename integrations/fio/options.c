@@ -18,6 +18,7 @@ struct fio_option ringfile_options[] = {
 			{ .ival = "ring", .oval = RINGFILE_ROUTE_RING, .help = "io_uring" },
 			{ .ival = "inline", .oval = RINGFILE_ROUTE_INLINE, .help = "A plain call on the job's thread" },
 			{ .ival = "workers", .oval = RINGFILE_ROUTE_WORKERS, .help = "A plain call on a thread of a small pool" },
+			{ .ival = "aio", .oval = RINGFILE_ROUTE_AIO, .help = "Linux AIO, with direct=1" },
 		},
 		OF_ENGINE,
 	},

@@ -54,7 +54,7 @@ counted() {
 
 # Whether this machine has io_uring for us: where it has none, the file system works, and goes through plain calls.
 has_ring() {
-    test "${RINGFILE_BACKEND:-}" != workers && test "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)" = 0
+    test "${RINGFILE_BACKEND:-}" != workers && test "${RINGFILE_BACKEND:-}" != aio && test "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)" = 0
 }
 
 fresh_folder() {

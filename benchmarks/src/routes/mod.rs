@@ -25,11 +25,12 @@ const SIDES: &[(&str, Route)] = &[
     ("ring", Route::Ring),
     ("inline", Route::Inline),
     ("workers", Route::Workers),
+    ("aio", Route::Aio),
     ("auto", Route::Auto),
     ("A/A", Route::Auto),
 ];
 /// How many of them are single routes.
-const SINGLE: usize = 3;
+const SINGLE: usize = 4;
 
 /// The command line.
 #[derive(Debug, Args)]
@@ -108,6 +109,9 @@ fn measure(
         for turn in 0..SIDES.len() {
             let index = (turn + round) % SIDES.len();
             let (name, route) = SIDES[index];
+            if route == Route::Aio && row.mode != row::Mode::Direct {
+                continue;
+            }
             let outcome = runs.run(place, row, route)?;
             eprintln!("round {}/{rounds} {row} {name:<8} {:>9.1} kIOPS", round + 1, outcome.kiops);
             outcomes[index].push(outcome);

@@ -57,16 +57,18 @@ pub struct Went {
     pub inline: u64,
     /// By workers.
     pub workers: u64,
+    /// By Linux AIO.
+    pub aio: u64,
 }
 
 impl Went {
     fn of(counts: Metrics) -> Went {
-        let (inline, workers) = (counts.inline_ops, counts.worker_ops);
-        Went { ring: counts.ops.saturating_sub(inline + workers), inline, workers }
+        let (inline, workers, aio) = (counts.inline_ops, counts.worker_ops, counts.aio_ops);
+        Went { ring: counts.ops.saturating_sub(inline + workers + aio), inline, workers, aio }
     }
 
     fn total(self) -> u64 {
-        self.ring + self.inline + self.workers
+        self.ring + self.inline + self.workers + self.aio
     }
 
     fn is_right(self, route: Route, ops: u64) -> bool {
@@ -74,6 +76,7 @@ impl Went {
             Route::Ring => self.ring,
             Route::Inline => self.inline,
             Route::Workers => self.workers,
+            Route::Aio => self.aio,
             _ => self.total(),
         };
         asked == ops && self.total() == ops

@@ -14,25 +14,28 @@ const AUTO: usize = SINGLE;
 /// Prints the head.
 pub fn header() {
     println!(
-        "| place | I/O | depth | ring | inline | workers | auto | best | auto / best | A/A | auto went | cached |"
+        "| place | I/O | depth | ring | inline | workers | aio | auto | best | auto / best | A/A | auto went | cached |"
     );
-    println!("|---|---|--:|--:|--:|--:|--:|---|--:|--:|---|---|");
+    println!("|---|---|--:|--:|--:|--:|--:|--:|---|--:|--:|---|---|");
 }
 
 /// Prints one row.
 pub fn row(row: &Row, outcomes: &[Vec<Outcome>]) {
-    let spread =
-        |side: usize| table::spread(Spread::of(outcomes[side].iter().map(|outcome| outcome.kiops)), 1);
+    let spread = |side: usize| match &outcomes[side][..] {
+        [] => "–".to_owned(),
+        outcomes => table::spread(Spread::of(outcomes.iter().map(|outcome| outcome.kiops)), 1),
+    };
     let over = |side: usize| ratios(&outcomes[AUTO], &outcomes[side]);
     let best = best(outcomes);
     println!(
-        "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+        "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
         row.place,
         row.work(),
         row.depth,
         spread(0),
         spread(1),
         spread(2),
+        spread(3),
         spread(AUTO),
         SIDES[best].0,
         table::spread(over(best), 3),
@@ -57,7 +60,7 @@ pub fn footer(rounds: usize, duration: Duration, checked: u64, skipped: &[String
 /// The single route whose median ratio to `auto` is the worst for `auto`.
 fn best(outcomes: &[Vec<Outcome>]) -> usize {
     let median = |side: &usize| ratios(&outcomes[AUTO], &outcomes[*side]).median;
-    (0..SINGLE).min_by(|a, b| median(a).total_cmp(&median(b))).unwrap_or(0)
+    (0..SINGLE).filter(|&side| !outcomes[side].is_empty()).min_by(|a, b| median(a).total_cmp(&median(b))).unwrap_or(0)
 }
 
 fn ratios(over: &[Outcome], under: &[Outcome]) -> Spread {
@@ -71,9 +74,10 @@ fn went(sides: &[Vec<Outcome>]) -> String {
         sum.ring += outcome.went.ring;
         sum.inline += outcome.went.inline;
         sum.workers += outcome.went.workers;
+        sum.aio += outcome.went.aio;
     }
-    let all = (sum.ring + sum.inline + sum.workers) as f64;
-    let parts = [("ring", sum.ring), ("inline", sum.inline), ("workers", sum.workers)];
+    let all = (sum.ring + sum.inline + sum.workers + sum.aio) as f64;
+    let parts = [("ring", sum.ring), ("inline", sum.inline), ("workers", sum.workers), ("aio", sum.aio)];
     let parts = parts.into_iter().filter(|(_, count)| *count > 0);
     parts
         .map(|(name, count)| format!("{name} {:.1} %", count as f64 / all * 100.0))
@@ -105,9 +109,12 @@ mod tests {
             figures.map(|kiops| Outcome { kiops, went: Went::default(), cached: None }).to_vec()
         };
         let outcomes =
-            [[10.0, 30.0, 10.0], [20.0, 20.0, 20.0], [1.0, 1.0, 99.0], [19.0, 19.0, 19.0], [19.0; 3]]
+            [[10.0, 30.0, 10.0], [20.0, 20.0, 20.0], [1.0, 1.0, 99.0], [2.0; 3], [19.0, 19.0, 19.0], [19.0; 3]]
                 .map(side);
         assert_eq!(best(&outcomes), 1);
+        let mut buffered = outcomes.to_vec();
+        buffered[3].clear();
+        assert_eq!(best(&buffered), 1);
         assert_eq!(ratios(&outcomes[AUTO], &outcomes[1]).median, 0.95);
     }
 }

@@ -136,6 +136,11 @@
 // A plain call on a thread of a small pool.
 #define RINGFILE_ROUTE_WORKERS 4
 
+// Linux AIO, for files with RINGFILE_DIRECT: opening others fails with -EINVAL, and operations on those where it is the
+// default. Writes that make the file longer, syncs and the like go other ways. An error where no AIO can be had;
+// RINGFILE_ROUTE_AUTO takes it for direct I/O where no ring can be had.
+#define RINGFILE_ROUTE_AIO 5
+
 // ringfile_open_options.durability, for ringfile_write_durable: the cheaper of the two, found by the first such writes.
 #define RINGFILE_DURABILITY_AUTO 0
 
@@ -275,8 +280,14 @@ typedef struct ringfile_counts {
     uint64_t refused_registrations;
     // Operations that were plain calls on the thread itself.
     uint64_t inline_ops;
-    // Operations that a worker carried out. What is neither these nor inline went through a ring.
+    // Operations that a worker carried out.
     uint64_t worker_ops;
+    // Operations that Linux AIO carried out. What is neither these, nor a worker's, nor inline went through a ring.
+    uint64_t aio_ops;
+    // Calls of io_submit and io_getevents.
+    uint64_t aio_calls;
+    // Times that AIO was refused (fs.aio-max-nr used up, a seccomp filter); workers carry out direct I/O then.
+    uint64_t refused_contexts;
 } ringfile_counts;
 
 // One read of ringfile_read_many.
@@ -718,7 +729,8 @@ int ringfile_alignment(const struct ringfile_file *file,
                        size_t *memory);
 
 // Which writes the file takes as atomic ones (ringfile_write_atomic): the shortest and the longest in bytes, both powers of
-// two, and how many pieces of memory the kernel takes for one; all 0 where it takes none. Each pointer may be NULL. Any thread; does not block.
+// two, and how many pieces of memory the kernel takes for one; all 0 where it takes none. Each pointer may be NULL. Any
+// thread; does not block.
 //
 // Pointers: pointers that are not NULL may be written to.
 int ringfile_atomic_limits(const struct ringfile_file *file,
@@ -811,8 +823,8 @@ int64_t ringfile_write_durable(const struct ringfile_file *file,
 // Linux 6.11). Not durable by itself: ringfile_sync_data follows. `length` is a power of two within what
 // ringfile_atomic_limits says, `offset` a multiple of it, and the file direct. How many.
 //
-// Any thread. Blocks. Errors are those of pwritev2(2), EOPNOTSUPP where the file takes no atomic writes and EINVAL for one that it
-// does not take: ringfile_last_error says what it takes. Nothing was written then. Never written in part.
+// Any thread. Blocks. Errors are those of pwritev2(2), EOPNOTSUPP where the file takes no atomic writes and EINVAL for one
+// that it does not take: ringfile_last_error says what it takes. Nothing was written then. Never written in part.
 //
 // Pointers: `length` bytes at `data`, as at the top of this file.
 int64_t ringfile_write_atomic(const struct ringfile_file *file,

@@ -14,7 +14,7 @@ use ringfile::{Batch, BatchRun, Error};
 
 use crate::error::{Fault, Result, call, done};
 use crate::file::{self, ringfile_file};
-use crate::fork::Guard;
+use crate::fork::{self, Guard};
 use crate::table::Table;
 use crate::{local, memory, raw};
 
@@ -89,6 +89,7 @@ impl Window {
 /// A read that is under way.
 struct Under {
     state: Mutex<State>,
+    /// The process that began it, by [`fork::generation`].
     process: u32,
     alarm: Arc<Alarm>,
 }
@@ -166,7 +167,7 @@ impl State {
 
 impl Under {
     fn new(read: BatchRun) -> Self {
-        Self { state: Mutex::new(State::Running(read)), process: std::process::id(), alarm: Arc::default() }
+        Self { state: Mutex::new(State::Running(read)), process: fork::generation(), alarm: Arc::default() }
     }
 
     /// Locks the state, which no thread holds for long; in a forked child, one that is not there may hold it for ever.
@@ -174,7 +175,7 @@ impl Under {
         match self.state.try_lock() {
             Ok(state) => Ok(state),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) if std::process::id() != self.process => Err(Fault::new(
+            Err(TryLockError::WouldBlock) if fork::generation() != self.process => Err(Fault::new(
                 libc::EOPNOTSUPP,
                 "a thread of the parent's had this read when the process forked: wait for it there",
             )),

@@ -71,6 +71,10 @@ pub const RINGFILE_ROUTE_RING: u32 = 2;
 pub const RINGFILE_ROUTE_INLINE: u32 = 3;
 /// A plain call on a thread of a small pool.
 pub const RINGFILE_ROUTE_WORKERS: u32 = 4;
+/// Linux AIO, for files with RINGFILE_DIRECT: opening others fails with -EINVAL, and operations on those where it is the
+/// default. Writes that make the file longer, syncs and the like go other ways. An error where no AIO can be had;
+/// RINGFILE_ROUTE_AUTO takes it for direct I/O where no ring can be had.
+pub const RINGFILE_ROUTE_AIO: u32 = 5;
 
 /// ringfile_open_options.durability, for ringfile_write_durable: the cheaper of the two, found by the first such writes.
 pub const RINGFILE_DURABILITY_AUTO: u32 = 0;
@@ -110,6 +114,7 @@ pub(crate) fn route(number: u32) -> Result<Option<Route>> {
         RINGFILE_ROUTE_RING => Some(Route::Ring),
         RINGFILE_ROUTE_INLINE => Some(Route::Inline),
         RINGFILE_ROUTE_WORKERS => Some(Route::Workers),
+        RINGFILE_ROUTE_AIO => Some(Route::Aio),
         other => return Err(Fault::invalid(format!("route is {other}: see RINGFILE_ROUTE_..."))),
     })
 }
@@ -263,7 +268,8 @@ pub unsafe extern "C" fn ringfile_alignment(
 }
 
 /// Which writes the file takes as atomic ones (ringfile_write_atomic): the shortest and the longest in bytes, both powers of
-/// two, and how many pieces of memory the kernel takes for one; all 0 where it takes none. Each pointer may be NULL. Any thread; does not block.
+/// two, and how many pieces of memory the kernel takes for one; all 0 where it takes none. Each pointer may be NULL. Any
+/// thread; does not block.
 ///
 /// Pointers: pointers that are not NULL may be written to.
 #[unsafe(no_mangle)]

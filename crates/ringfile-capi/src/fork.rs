@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::{any_thread, batch, file, local, log, memory, pool};
 
@@ -24,7 +24,7 @@ pub(crate) fn heed() {
     if !DONE.load(Ordering::Relaxed) && !DONE.swap(true, Ordering::Relaxed) {
         // SAFETY: the functions are there for as long as the library, whose unloading takes them out. Where there is no
         // memory for the entry, forks go on as without.
-        let _ = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
+        let _ = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after_in_child)) };
     }
 }
 
@@ -40,6 +40,20 @@ extern "C" fn before() {
         held.extend(memory::hold());
         held.extend(log::hold());
     });
+}
+
+/// Forks between the first process and this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// A number that a forked child and its parent do not share, from the first fork that was [heeded](heed). `getpid` is a
+/// system call each time.
+pub(crate) fn generation() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+extern "C" fn after_in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    after();
 }
 
 extern "C" fn after() {

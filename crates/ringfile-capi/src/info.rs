@@ -47,8 +47,14 @@ pub struct ringfile_counts {
     pub refused_registrations: u64,
     /// Operations that were plain calls on the thread itself.
     pub inline_ops: u64,
-    /// Operations that a worker carried out. What is neither these nor inline went through a ring.
+    /// Operations that a worker carried out.
     pub worker_ops: u64,
+    /// Operations that Linux AIO carried out. What is neither these, nor a worker's, nor inline went through a ring.
+    pub aio_ops: u64,
+    /// Calls of io_submit and io_getevents.
+    pub aio_calls: u64,
+    /// Times that AIO was refused (fs.aio-max-nr used up, a seccomp filter); workers carry out direct I/O then.
+    pub refused_contexts: u64,
 }
 
 // SAFETY: integers alone, with the size first.
@@ -69,6 +75,9 @@ fn counts(metrics: Metrics) -> ringfile_counts {
         refused_registrations: metrics.refused_registrations,
         inline_ops: metrics.inline_ops,
         worker_ops: metrics.worker_ops,
+        aio_ops: metrics.aio_ops,
+        aio_calls: metrics.aio_calls,
+        refused_contexts: metrics.refused_contexts,
     }
 }
 

@@ -172,8 +172,8 @@ pub unsafe extern "C" fn ringfile_write_durable(
 /// Linux 6.11). Not durable by itself: ringfile_sync_data follows. `length` is a power of two within what
 /// ringfile_atomic_limits says, `offset` a multiple of it, and the file direct. How many.
 ///
-/// Any thread. Blocks. Errors are those of pwritev2(2), EOPNOTSUPP where the file takes no atomic writes and EINVAL for one that it
-/// does not take: ringfile_last_error says what it takes. Nothing was written then. Never written in part.
+/// Any thread. Blocks. Errors are those of pwritev2(2), EOPNOTSUPP where the file takes no atomic writes and EINVAL for one
+/// that it does not take: ringfile_last_error says what it takes. Nothing was written then. Never written in part.
 ///
 /// Pointers: `length` bytes at `data`, as at the top of this file.
 #[unsafe(no_mangle)]

@@ -19,6 +19,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::counters;
 
+/// Makes a context of Linux AIO, and submits nothing to it.
+///
+/// # Errors
+/// As `io_setup(2)` and `io_submit(2)`.
+pub fn try_aio() -> io::Result<()> {
+    let check = |answer: libc::c_long| if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    let mut context: libc::c_ulong = 0;
+    // SAFETY: the kernel writes one number of this type.
+    check(unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut context) })?;
+    // SAFETY: an empty list, which the kernel does not read.
+    let submitted = check(unsafe {
+        libc::syscall(libc::SYS_io_submit, context, 0 as libc::c_long, std::ptr::null::<*const u8>())
+    });
+    // SAFETY: no memory is passed, and nothing uses the context any more.
+    check(unsafe { libc::syscall(libc::SYS_io_destroy, context) })?;
+    submitted
+}
+
 /// What a process has used of the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {

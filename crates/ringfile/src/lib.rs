@@ -65,8 +65,10 @@
 //! The kernel hands some I/O to threads of its own, which costs many times what the I/O does: tmpfs, overlayfs,
 //! buffered writes on most file systems. ringfile finds out from a file's own first operations, for reads and writes
 //! apart, and makes a plain call instead where that is cheaper ([`Route`]). Where there is no io_uring (an old kernel, a
-//! container's seccomp profile, the sysctl `kernel.io_uring_disabled`), worker threads carry everything, with one
-//! warning through `tracing`. `RINGFILE_BACKEND=workers` in the environment has them do so on purpose.
+//! container's seccomp profile, the sysctl `kernel.io_uring_disabled`), Linux AIO carries out direct I/O and worker threads
+//! all else, with one warning through `tracing`; where AIO can't be had either, worker threads carry out everything.
+//! `RINGFILE_BACKEND=aio` in the environment makes the library do without io_uring on purpose, `RINGFILE_BACKEND=workers`
+//! without AIO as well.
 //!
 //! After a `fork`, pool memory can be read in the child. Threads that had used the library before make plain calls there,
 //! for what these do without waiting for another process; the rest, and operations that were in flight, are errors.
@@ -90,6 +92,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("ringfile needs Linux: it is a layer over io_uring, which other systems do not have");
 
+mod aio;
 #[cfg(feature = "config")]
 mod config;
 mod driver;

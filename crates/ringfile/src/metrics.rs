@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::driver;
 
 /// The counts that a driver publishes with each turn.
-const FIELDS: usize = 12;
+const FIELDS: usize = 15;
 
 /// The counts of adaptive files.
 const CACHE_EVENTS: usize = 5;
@@ -79,8 +79,14 @@ pub struct Metrics {
     /// Operations that were plain calls on the thread itself ([`Route::Inline`](crate::Route::Inline)).
     pub inline_ops: u64,
     /// Operations that a worker carried out; they count on the worker's thread ([`Route::Workers`](crate::Route::Workers)).
-    /// What is neither these nor inline went through a ring.
     pub worker_ops: u64,
+    /// Operations that Linux AIO carried out ([`Route::Aio`](crate::Route::Aio)). What is neither these, nor a worker's, nor
+    /// inline went through a ring.
+    pub aio_ops: u64,
+    /// Calls of `io_submit` and `io_getevents`, which AIO takes.
+    pub aio_calls: u64,
+    /// Times that AIO was refused (`fs.aio-max-nr` used up, a seccomp filter); workers carry out direct I/O then.
+    pub refused_contexts: u64,
     /// Calls of `io_uring_enter`, by the number of entries that each submitted (see [`ENTER_BUCKETS`]). Calls for a ring
     /// that polls the device are not among them.
     pub submitted_per_enter: [u64; ENTER_BUCKETS],
@@ -116,6 +122,9 @@ impl Metrics {
             self.refused_registrations,
             self.inline_ops,
             self.worker_ops,
+            self.aio_ops,
+            self.aio_calls,
+            self.refused_contexts,
         ]
     }
 
@@ -148,6 +157,9 @@ impl Metrics {
             refused_registrations: counts[9],
             inline_ops: counts[10],
             worker_ops: counts[11],
+            aio_ops: counts[12],
+            aio_calls: counts[13],
+            refused_contexts: counts[14],
             submitted_per_enter: std::array::from_fn(|bucket| counts[FIELDS + bucket]),
             completed_per_enter: std::array::from_fn(|bucket| counts[FIELDS + ENTER_BUCKETS + bucket]),
             cache_hits: counts[CACHE + CacheEvent::Hit as usize],

@@ -581,6 +581,9 @@ fn a_failure_is_told_when_nothing_is_in_flight_any_more() {
             server.log().contains(&(Op::Write, len + PAGE as u64, 0))
         });
         server.wait_held(1);
+        wait_for("the appender to hear of it", || {
+            Pin::new(&mut log.append(b"more")).poll(context).is_pending()
+        });
         for _ in 0..10 {
             assert!(Pin::new(&mut flush).poll(context).is_pending());
             assert!(Pin::new(&mut log.append(b"more")).poll(context).is_pending());

@@ -91,7 +91,8 @@ fn abort_waits_for_a_kernel_that_is_not_done() {
         let (held, is_held) = std::sync::mpsc::channel();
         let server = &server;
         let thread = scope.spawn(move || {
-            let forced = std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers");
+            let forced = std::env::var("RINGFILE_BACKEND")
+                .is_ok_and(|backend| matches!(backend.as_str(), "workers" | "aio"));
             let route = if forced { Route::Workers } else { Route::Ring };
             let file = OpenOptions::new().read(true).direct(true).route(route).open(server.path()).unwrap();
             let pool = Pool::new(1 << 20);

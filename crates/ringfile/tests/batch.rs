@@ -14,13 +14,9 @@ use std::pin::Pin;
 
 use ringfile::{AnyBuffer, Batch, Done, File, OpenOptions, Pool, Route, metrics, thread_metrics};
 use support::fuse::{Act, Op, Server};
-use support::{Folder, Random, assert_content, content, must_end, skip};
+use support::{Folder, Random, assert_content, content, is_without_ring, must_end, skip, workers_are_forced};
 
 const PAGE: usize = 4096;
-
-fn workers_are_forced() -> bool {
-    std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers")
-}
 
 fn direct(path: &std::path::Path) -> File {
     OpenOptions::new().read(true).write(true).direct(true).buffered_fallback(true).open(path).unwrap()
@@ -28,7 +24,7 @@ fn direct(path: &std::path::Path) -> File {
 
 /// A file whose operations overlap, on a server of the test's: its first call would be an inline one that waits.
 fn overlapping(server: &Server) -> File {
-    let route = if workers_are_forced() { Route::Workers } else { Route::Ring };
+    let route = if is_without_ring() { Route::Workers } else { Route::Ring };
     OpenOptions::new().read(true).direct(true).route(route).open(server.path()).unwrap()
 }
 
@@ -394,7 +390,7 @@ fn any_executor_can_await_it() {
     let path = folder.file("data", &content(0, 64 * PAGE));
     let pool = Pool::new(16 << 20);
     for route in [Route::Auto, Route::Ring, Route::Inline, Route::Workers] {
-        if route == Route::Ring && workers_are_forced() {
+        if route == Route::Ring && is_without_ring() {
             continue;
         }
         for direct in [false, true] {
@@ -483,7 +479,7 @@ fn a_dropped_future_starts_nothing_more_and_its_buffers_live_as_long_as_the_kern
 
 #[test]
 fn a_task_that_waits_for_a_batch_is_woken_once() {
-    if workers_are_forced() {
+    if is_without_ring() {
         return skip("a_task_that_waits_for_a_batch_is_woken_once", "the same on workers, but not timed");
     }
     let folder = Folder::new();

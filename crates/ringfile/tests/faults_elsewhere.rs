@@ -33,6 +33,11 @@ fn open(server: &Server, route: Route) -> File {
     OpenOptions::new().read(true).write(true).route(route).open(server.path()).unwrap()
 }
 
+/// For direct I/O, by which each kernel has any number of operations at the server, without a thread for each.
+fn open_direct(server: &Server, route: Route) -> File {
+    OpenOptions::new().read(true).direct(true).route(route).open(server.path()).unwrap()
+}
+
 fn batch_of(file: &File, pool: &Pool, pages: u64) -> BatchRun {
     let mut batch = Batch::new();
     for page in 0..pages {
@@ -111,7 +116,7 @@ fn f01_results_arrive_though_the_thread_that_began_is_gone() {
     for route in routes_that_wait() {
         let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
         server.rule(Op::Read, EVERYWHERE, 16, Act::Hold);
-        let (file, pool) = (open(&server, route), Pool::new(1 << 20));
+        let (file, pool) = (open_direct(&server, route), Pool::new(1 << 20));
         std::thread::scope(|scope| {
             let (file, pool) = (&file, &pool);
             // A plain thread, which ends at once.
@@ -178,7 +183,7 @@ fn f02_buffers_of_futures_dropped_in_other_executors_stay_until_the_kernel_answe
     for route in routes_that_wait() {
         let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
         server.rule(Op::Read, EVERYWHERE, 16, Act::Hold);
-        let (file, pool) = (open(&server, route), Pool::new(1 << 20));
+        let (file, pool) = (open_direct(&server, route), Pool::new(1 << 20));
         let mut reads: Vec<_> =
             (0..8).map(|page| file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64)).collect();
         reads.iter_mut().for_each(begin);

@@ -254,6 +254,9 @@ fn f22_what_another_thread_carries_out_is_an_error_in_the_child_and_goes_on_in_t
     }
     for route in routes() {
         let Some(server) = Server::or_skip(name, content(0, PAGE)) else { return };
+        if !server.reads_survive_forks(name) {
+            return;
+        }
         server.rule(Op::Sync, 0..u64::MAX, usize::MAX, Act::Hold);
         server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
         let file = OpenOptions::new().read(true).write(true).route(route).open(server.path()).unwrap();
@@ -286,6 +289,9 @@ fn f22_a_child_lets_go_of_open_reads_without_waiting_for_them() {
     }
     for route in routes() {
         let Some(server) = Server::or_skip(name, content(0, PAGE)) else { return };
+        if !server.reads_survive_forks(name) {
+            return;
+        }
         server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
         let file = OpenOptions::new().read(true).route(route).open(server.path()).unwrap();
         let mut reads = Some(Queue::new());

@@ -29,9 +29,8 @@ fn f29_a_descriptor_closed_or_replaced_by_others_disturbs_no_operation() {
     let other = std::fs::File::open(folder.file("other", &[0; 64 * PAGE])).unwrap();
     let given = std::fs::File::open(&path).unwrap();
     let given_number = given.as_raw_fd();
-    if !is_without_ring() {
-        ringfile::set_default_route(ringfile::Route::Ring);
-    }
+    let route = if is_without_ring() { ringfile::Route::Workers } else { ringfile::Route::Ring };
+    ringfile::set_default_route(route);
     let files = [open_on_ring(&path), File::from(given)];
     assert_eq!(files[1].as_fd().as_raw_fd(), given_number, "the user's own descriptor is what AsFd shows");
     let pool = Pool::new(1 << 20);

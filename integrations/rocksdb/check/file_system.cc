@@ -212,6 +212,7 @@ void ErrorsSayWhich(FileSystem* files, const std::string& path) {
     const rocksdb::Status unknown = FileSystem::CreateFromString({}, "ringfile://sideways", &other);
     EXPECT(!unknown.ok());
     EXPECT(unknown.ToString().find("ringfile://workers") != std::string::npos);
+    EXPECT(FileSystem::CreateFromString({}, "ringfile://aio", &other).ok());
 }
 
 }  // namespace

@@ -63,9 +63,10 @@ Statistics GetStatistics() {
     ringfile_counts counts{};
     counts.size = sizeof counts;
     if (ringfile_metrics(&counts) == 0) {
-        statistics.through_ring = counts.ops - counts.inline_ops - counts.worker_ops;
+        statistics.through_ring = counts.ops - counts.inline_ops - counts.worker_ops - counts.aio_ops;
         statistics.inline_calls += counts.inline_ops;
         statistics.by_workers = counts.worker_ops;
+        statistics.by_aio = counts.aio_ops;
         statistics.registered = counts.fixed_ops;
     }
     return statistics;
@@ -87,6 +88,7 @@ std::string ToString(const Statistics& statistics) {
         {"through_ring", statistics.through_ring},
         {"inline_calls", statistics.inline_calls},
         {"by_workers", statistics.by_workers},
+        {"by_aio", statistics.by_aio},
         {"registered", statistics.registered},
     };
     std::string text;

@@ -39,10 +39,13 @@ int OpenHandle(const std::string& path, const Access& access, ringfile_file** ha
     options.size = sizeof options;
     options.flags = access.flags;
     options.mode = kMode;
-    options.route = access.route;
+    // AIO is for direct I/O alone.
+    const bool buffered_aio = access.route == RINGFILE_ROUTE_AIO && (access.flags & RINGFILE_DIRECT) == 0;
+    options.route = buffered_aio ? RINGFILE_ROUTE_AUTO : access.route;
     int result = ringfile_open(path.c_str(), &options, handle);
     if (result == -EOPNOTSUPP && (access.flags & RINGFILE_DIRECT) != 0 && KernelTakesDirect(path, access.flags)) {
         options.flags |= RINGFILE_BUFFERED_FALLBACK;
+        options.route = access.route == RINGFILE_ROUTE_AIO ? RINGFILE_ROUTE_AUTO : access.route;
         result = ringfile_open(path.c_str(), &options, handle);
     }
     return result;
@@ -75,7 +78,8 @@ File::File(std::string path, ringfile_file* handle, const Access& access)
       handle_(handle),
       descriptor_(ringfile_fd(handle)),
       direct_((access.flags & RINGFILE_DIRECT) != 0),
-      plain_reads_(access.route == RINGFILE_ROUTE_AUTO || access.route == RINGFILE_ROUTE_INLINE) {
+      plain_reads_(access.route == RINGFILE_ROUTE_AUTO || access.route == RINGFILE_ROUTE_INLINE ||
+                   (access.route == RINGFILE_ROUTE_AIO && !direct_)) {
     size_t bytes = 0;
     size_t memory = 0;
     if (direct_ && ringfile_alignment(handle, &bytes, &memory) == 0 && std::max(bytes, memory) > 1) {

@@ -26,6 +26,8 @@ uint32_t Number(Route route) {
             return RINGFILE_ROUTE_INLINE;
         case Route::kWorkers:
             return RINGFILE_ROUTE_WORKERS;
+        case Route::kAio:
+            return RINGFILE_ROUTE_AIO;
         case Route::kAuto:
             break;
     }

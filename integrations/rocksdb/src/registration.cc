@@ -19,6 +19,7 @@ bool RouteOf(const std::string& uri, Route* route) {
         {"ring", Route::kRing},
         {"inline", Route::kInline},
         {"workers", Route::kWorkers},
+        {"aio", Route::kAio},
     };
     for (const auto& [known, value] : routes) {
         if (name == known) {
@@ -32,7 +33,8 @@ bool RouteOf(const std::string& uri, Route* route) {
 rocksdb::FileSystem* Make(const std::string& uri, std::unique_ptr<rocksdb::FileSystem>* made, std::string* error) {
     Route route = Route::kAuto;
     if (!RouteOf(uri, &route)) {
-        *error = uri + ": use ringfile:// or ringfile://auto, ringfile://ring, ringfile://inline, ringfile://workers";
+        *error = uri + ": use ringfile:// or ringfile://auto, ringfile://ring, ringfile://inline, ringfile://workers, "
+                       "ringfile://aio";
         return nullptr;
     }
     made->reset(new FileSystem(rocksdb::FileSystem::Default(), route));

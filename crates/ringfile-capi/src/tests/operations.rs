@@ -375,3 +375,35 @@ fn file_takes_one_descriptor() {
     assert!(ringfile_fd(file) >= 0);
     well(ringfile_close(file));
 }
+
+#[test]
+fn aio_takes_direct_io_alone() {
+    if std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers") {
+        return;
+    }
+    let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    std::fs::write(file.path(), content(8)).unwrap();
+    let path = std::ffi::CString::new(file.path().to_str().unwrap()).unwrap();
+    let opened = |flags| {
+        let mut handle = ptr::null_mut();
+        // SAFETY: pointers to what is here.
+        let answer =
+            unsafe { ringfile_open(path.as_ptr(), &options(flags, RINGFILE_ROUTE_AIO), &mut handle) };
+        (answer, handle)
+    };
+    assert_eq!(opened(RINGFILE_READ).0, -libc::EINVAL);
+    let (answer, direct) = opened(RINGFILE_READ | RINGFILE_DIRECT);
+    if answer == -libc::EOPNOTSUPP {
+        return;
+    }
+    well(answer);
+    let before = counts();
+    let mut read = vec![0; 8 * PAGE];
+    // SAFETY: memory that is here, as long as its length says.
+    let len = well(unsafe { ringfile_read(direct, read.as_mut_ptr().cast(), 8 * PAGE, 0) });
+    assert_eq!(len, 8 * PAGE as i64);
+    assert_eq!(read, content(8));
+    let counts = counts();
+    assert!(counts.aio_ops > before.aio_ops && counts.aio_calls > before.aio_calls);
+    well(ringfile_close(direct));
+}

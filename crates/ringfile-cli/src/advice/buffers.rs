@@ -14,8 +14,8 @@ use crate::values::name;
 
 /// What to advise, and the kind of whole buffers that the rest of the advice is for.
 pub fn advise(measured: &Measured<'_>, direct: bool, route: Route) -> (Option<Advice>, Buffers) {
-    // With the route inline no memory is handed to the kernel for longer than a call.
-    if matches!(route, Route::Inline | Route::Workers) {
+    // A plain call has no form for registered memory, nor has AIO.
+    if matches!(route, Route::Inline | Route::Workers | Route::Aio) {
         let because = format!("route {}: plain calls know no registered memory", name(&route));
         return (Some(advice(Buffers::Normal, because, Sure::NotCompared)), Buffers::Normal);
     }

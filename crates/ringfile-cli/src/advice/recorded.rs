@@ -241,7 +241,7 @@ fn run(job: Job, role: Role, round: u32, iops: f64, cpu_us: f64) -> Run {
         enters: None,
         refused: None,
         fixed_ops: Some(if job.buffers.registered() { ops } else { 0 }),
-        route_ops: Some(RouteOps { ring: ops, inline: 0, workers: 0 }),
+        route_ops: Some(RouteOps { ring: ops, ..RouteOps::default() }),
         cached_before: (!job.direct).then_some(if job.cache == Cache::Cold { 0.0 } else { 1.0 }),
         cached_after: (!job.direct).then_some(if job.cache == Cache::Cold { 0.01 } else { 1.0 }),
         enter_sizes: None,

@@ -153,8 +153,9 @@ pub struct FileArgs {
     #[arg(long, value_name = "LIST", value_parser = values::whole_buffers)]
     pub buffers: Option<List<Buffers>>,
     /// Which way ringfile's operations go: auto (found out for each file), ring (io_uring), inline (a plain
-    /// call on the same thread), workers (a plain call on another thread) [default: ring with both kinds of
-    /// buffers, since they differ there alone, and auto beside it; with --buffers auto; with --direct ring]
+    /// call on the same thread), workers (a plain call on another thread), aio (Linux AIO, with --direct)
+    /// [default: ring with both kinds of buffers, since they differ there alone, and auto beside it; with
+    /// --buffers auto; with --direct ring]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Route>)]
     pub route: Option<List<Route>>,
     /// Who runs ringfile's tasks: ringfile (its own threads), tokio (a current-thread runtime for each job)
@@ -394,6 +395,8 @@ pub enum Route {
     Inline,
     /// A plain call on another thread.
     Workers,
+    /// Linux AIO, for direct I/O.
+    Aio,
 }
 
 impl From<Route> for ringfile::Route {
@@ -403,6 +406,7 @@ impl From<Route> for ringfile::Route {
             Route::Ring => ringfile::Route::Ring,
             Route::Inline => ringfile::Route::Inline,
             Route::Workers => ringfile::Route::Workers,
+            Route::Aio => ringfile::Route::Aio,
         }
     }
 }

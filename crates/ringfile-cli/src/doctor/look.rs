@@ -90,11 +90,13 @@ pub fn kills() -> bool {
     process::is_filtered() && ended() == Some(libc::SIGSYS)
 }
 
-/// Looks at PATH for as long as [`ANSWER`], with rings or without.
-pub fn look(path: &Path, rings: bool) -> Result<Looked, Failure> {
-    let mut command = again(if rings { part::LOOK } else { part::LOOK_WITHOUT_RINGS });
-    if !rings {
-        command.env("RINGFILE_BACKEND", "workers");
+/// Looks at PATH for as long as [`ANSWER`], with rings or, as the library does, with what `instead` names.
+pub fn look(path: &Path, instead: Option<&str>) -> Result<Looked, Failure> {
+    let mut command = again(if instead.is_none() { part::LOOK } else { part::LOOK_WITHOUT_RINGS });
+    if let Some(backend) = instead
+        && std::env::var_os("RINGFILE_BACKEND").is_none_or(|own| own != "workers")
+    {
+        command.env("RINGFILE_BACKEND", backend);
     }
     command.arg(path);
     let until = Instant::now() + ANSWER;

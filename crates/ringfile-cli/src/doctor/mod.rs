@@ -68,7 +68,13 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
 fn gather(args: &DoctorArgs) -> Result<Report, Failure> {
     let found = features::look();
     let process = process::look(&found);
-    let looked = look::look(&args.path, !found.kills && found.refused.is_none())?;
+    let instead = match found.refused {
+        // A filter that ends a program for io_uring may do so for AIO.
+        _ if found.kills => Some("workers"),
+        Some(_) => Some("aio"),
+        None => None,
+    };
+    let looked = look::look(&args.path, instead)?;
     Ok(Report {
         schema: SCHEMA,
         kernel: machine::kernel(),

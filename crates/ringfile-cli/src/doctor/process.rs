@@ -9,8 +9,8 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
 use super::features::{Found, REGISTERED_AT_MOST};
-use crate::machine;
 use crate::testfile::mounts;
+use crate::{machine, sys};
 
 /// The facts about the process and the machine around it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,6 +31,9 @@ pub struct Process {
     pub io_uring_errno: Option<i32>,
     /// Whether a seccomp filter ends processes that make a ring.
     pub io_uring_kills: bool,
+    /// Linux AIO, which carries direct I/O where io_uring can't be used; `null` where that was not tried.
+    #[serde(default)]
+    pub aio: Option<Aio>,
     /// `off`, `strict` or `filter`.
     pub seccomp: Option<String>,
     /// Whether it can gain no rights by executing programs, as in most containers.
@@ -49,6 +52,17 @@ pub struct Process {
     pub memory: Memory,
     /// What `RINGFILE_BACKEND` in the environment says.
     pub backend: Option<String>,
+}
+
+/// What a trial of Linux AIO came to, and the limit of the whole system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Aio {
+    /// The errno of `io_setup` or `io_submit`, where it was refused.
+    pub errno: Option<i32>,
+    /// `fs.aio-nr`: operations that all contexts of the system were made for.
+    pub used: Option<i64>,
+    /// `fs.aio-max-nr`: how many these may be.
+    pub limit: Option<i64>,
 }
 
 /// RLIMIT_MEMLOCK, and what it comes to.
@@ -131,6 +145,11 @@ pub fn look(found: &Found) -> Process {
         io_uring_group: number("/proc/sys/kernel/io_uring_group"),
         io_uring_errno: found.refused,
         io_uring_kills: found.kills,
+        aio: (!found.kills).then(|| Aio {
+            errno: sys::try_aio().err().and_then(|error| error.raw_os_error()),
+            used: number("/proc/sys/fs/aio-nr"),
+            limit: number("/proc/sys/fs/aio-max-nr"),
+        }),
         seccomp: machine::field(&status, "Seccomp").map(|mode| seccomp(mode).to_string()),
         no_new_privs: machine::field(&status, "NoNewPrivs").map(|value| value == "1"),
         container: container(),

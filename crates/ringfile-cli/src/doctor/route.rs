@@ -5,6 +5,8 @@ use std::fs::File;
 use ringfile::{Metrics, Pool};
 use serde::{Deserialize, Serialize};
 
+use crate::engine::RouteOps;
+
 use super::file::{FileFacts, Subjects, TRIED};
 
 /// A few operations of one kind, and the ways they went.
@@ -18,6 +20,9 @@ pub struct Taken {
     pub inline: u64,
     /// Plain calls on worker threads.
     pub workers: u64,
+    /// By Linux AIO.
+    #[serde(default)]
+    pub aio: u64,
     /// Ended with an error.
     pub failed: u64,
 }
@@ -62,23 +67,20 @@ fn taken(what: &str, file: File, writes: bool) -> Option<Taken> {
 
 impl Taken {
     fn of(what: &str, counts: &Metrics) -> Taken {
-        let ring = counts.ops.saturating_sub(counts.inline_ops + counts.worker_ops);
-        Taken {
-            what: what.into(),
-            ring,
-            inline: counts.inline_ops,
-            workers: counts.worker_ops,
-            failed: counts.failed,
-        }
+        let RouteOps { ring, inline, workers, aio } = RouteOps::of(counts);
+        Taken { what: what.into(), ring, inline, workers, aio, failed: counts.failed }
     }
 
     /// The way that most went, in words.
     pub fn most(&self) -> &'static str {
-        match () {
-            () if self.ring >= self.inline && self.ring >= self.workers => "io_uring",
-            () if self.inline >= self.workers => "plain calls",
-            () => "worker threads",
-        }
+        // Of equals, the last.
+        let ways = [
+            (self.aio, "Linux AIO"),
+            (self.workers, "worker threads"),
+            (self.inline, "plain calls"),
+            (self.ring, "io_uring"),
+        ];
+        ways.into_iter().max_by_key(|(ops, _)| *ops).map_or("io_uring", |(_, name)| name)
     }
 }
 
@@ -91,14 +93,17 @@ mod tests {
         let file = tempfile::tempfile().expect("temporary file");
         let taken = taken("buffered writes", file, true).expect("they were counted");
         // Other tests' operations count too.
-        assert!(taken.ring + taken.inline + taken.workers >= 16, "{taken:?}");
+        assert!(taken.ring + taken.inline + taken.workers + taken.aio >= 16, "{taken:?}");
     }
 
     #[test]
     fn the_way_that_most_went() {
-        let taken = |ring, inline, workers| Taken { what: String::new(), ring, inline, workers, failed: 0 };
-        assert_eq!(taken(15, 1, 0).most(), "io_uring");
-        assert_eq!(taken(1, 15, 0).most(), "plain calls");
-        assert_eq!(taken(0, 1, 15).most(), "worker threads");
+        let taken =
+            |ring, inline, workers, aio| Taken { what: String::new(), ring, inline, workers, aio, failed: 0 };
+        assert_eq!(taken(15, 1, 0, 0).most(), "io_uring");
+        assert_eq!(taken(8, 8, 0, 0).most(), "io_uring");
+        assert_eq!(taken(1, 15, 0, 0).most(), "plain calls");
+        assert_eq!(taken(0, 1, 15, 0).most(), "worker threads");
+        assert_eq!(taken(0, 1, 0, 15).most(), "Linux AIO");
     }
 }

@@ -38,7 +38,7 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outc
     }
     let outcome = Outcome::of_threads(measured, latencies);
     let fixed_ops = if job.buffers.registered() { outcome.ops } else { 0 };
-    let route_ops = RouteOps { ring: outcome.ops, inline: 0, workers: 0 };
+    let route_ops = RouteOps { ring: outcome.ops, aio: 0, inline: 0, workers: 0 };
     let (enters, fixed_ops, route_ops) = (Some(enters), Some(fixed_ops), Some(route_ops));
     Ok((Outcome { enters, fixed_ops, route_ops, ..outcome }, all))
 }

@@ -97,7 +97,7 @@ impl Engine {
 ///
 /// Counted by the library between the same two moments as the run's own operations: after the warm-up's last one
 /// has ended and before the first that counts, and after the last that counts. At both nothing is in flight, so the
-/// three add up to the run's operations, failed ones included.
+/// four add up to the run's operations, failed ones included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteOps {
     /// Through io_uring, on whatever thread.
@@ -106,13 +106,30 @@ pub struct RouteOps {
     pub inline: u64,
     /// By a plain call on a worker.
     pub workers: u64,
+    /// By Linux AIO, on whatever thread.
+    #[serde(default)]
+    pub aio: u64,
 }
 
 impl RouteOps {
     /// What the library counted on the threads it was counted on.
     pub fn of(counted: &::ringfile::Metrics) -> RouteOps {
-        let (inline, workers) = (counted.inline_ops, counted.worker_ops);
-        RouteOps { ring: counted.ops.saturating_sub(inline + workers), inline, workers }
+        let (inline, workers, aio) = (counted.inline_ops, counted.worker_ops, counted.aio_ops);
+        RouteOps { ring: counted.ops.saturating_sub(inline + workers + aio), inline, workers, aio }
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.ring + self.inline + self.workers + self.aio
+    }
+}
+
+impl std::ops::AddAssign for RouteOps {
+    fn add_assign(&mut self, more: RouteOps) {
+        self.ring += more.ring;
+        self.inline += more.inline;
+        self.workers += more.workers;
+        self.aio += more.aio;
     }
 }
 
@@ -153,7 +170,7 @@ pub struct Outcome {
     pub usage: Option<sys::Usage>,
     /// What the whole machine did within the window, where the engine runs in the process.
     pub whole: Option<Whole>,
-    /// `io_uring_enter` calls, for ringfile.
+    /// Calls of `io_uring_enter`, and of what AIO takes in its place, for ringfile.
     pub enters: Option<u64>,
     /// Operations whose every submission was fixed, for ringfile.
     pub fixed_ops: Option<u64>,

@@ -115,7 +115,7 @@ fn run_in_tokio<M: Memory>(
     let mut total = Counts::new(measured.start);
     threads.iter().flatten().for_each(|counts| total.add(counts));
     // tokio's threads count their inline calls, I/O threads and workers the rest: all publish at once.
-    total.enters = measured.counted.enters;
+    total.enters = measured.counted.enters + measured.counted.aio_calls;
     total.fixed_ops = measured.counted.fixed_ops;
     total.routes = RouteOps::of(&measured.counted);
     Ok(total.outcome(measured))
@@ -161,9 +161,7 @@ impl Counts {
         self.last = self.last.max(other.last);
         self.enters += other.enters;
         self.fixed_ops += other.fixed_ops;
-        self.routes.ring += other.routes.ring;
-        self.routes.inline += other.routes.inline;
-        self.routes.workers += other.routes.workers;
+        self.routes += other.routes;
     }
 
     fn outcome(self, measured: Measured) -> (Outcome, Recorder) {
@@ -219,7 +217,8 @@ async fn run_thread<M: Memory>(job: Job, thread: usize, file: File, pool: Pool, 
     member.finished();
     let recorder = shared.recorder.replace(Recorder::new());
     let routes = RouteOps::of(&counted);
-    Counts { recorder, last: shared.last.get(), enters: counted.enters, fixed_ops: counted.fixed_ops, routes }
+    let enters = counted.enters + counted.aio_calls;
+    Counts { recorder, last: shared.last.get(), enters, fixed_ops: counted.fixed_ops, routes }
 }
 
 impl Thread {

@@ -26,7 +26,8 @@ fn default_numjobs() -> Vec<usize> {
 
 /// Whether the ring may be asked for: there is one, and the environment does not forbid it.
 fn has_ring() -> bool {
-    let forbidden = std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers");
+    let forbidden =
+        std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| matches!(backend.as_str(), "workers" | "aio"));
     !forbidden && ringfile::ring_features().is_ok()
 }
 

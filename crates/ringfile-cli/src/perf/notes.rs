@@ -148,18 +148,15 @@ fn units(runs: &[Run]) -> String {
 pub fn routes(runs: &[Run]) -> Option<String> {
     let several_buffers = runs.iter().any(|run| run.engine.is_ours() && run.buffers != runs[0].buffers);
     let and = if several_buffers { "; normal and fixed differ on the ring alone" } else { "" };
-    let all = runs.iter().filter_map(|run| run.route_ops);
-    let sum = all.fold(RouteOps::default(), |sum, run| RouteOps {
-        ring: sum.ring + run.ring,
-        inline: sum.inline + run.inline,
-        workers: sum.workers + run.workers,
-    });
-    let total = (sum.ring + sum.inline + sum.workers) as f64;
+    let mut sum = RouteOps::default();
+    runs.iter().filter_map(|run| run.route_ops).for_each(|run| sum += run);
+    let total = sum.total() as f64;
     let part = |ops: u64| ops as f64 * 100.0 / total;
+    let by_aio = if sum.aio > 0 { format!(", {:.1} % by AIO", part(sum.aio)) } else { String::new() };
     (total > 0.0).then(|| {
         format!(
             "routes: {:.1} % of ringfile's operations went through the ring, {:.1} % were inline calls, {:.1} % \
-             were done by workers{and}",
+             were done by workers{by_aio}{and}",
             part(sum.ring),
             part(sum.inline),
             part(sum.workers)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::notes;
 use super::plan::{Grid, Step};
-use crate::cli::{Access, Buffers, Cache, IoSize, OutputArgs, TestFileArgs, TimingArgs, WorkArgs};
+use crate::cli::{Access, Buffers, Cache, IoSize, OutputArgs, Route, TestFileArgs, TimingArgs, WorkArgs};
 use crate::engine::fio::{self, Fio};
 use crate::engine::{Bench, Engine, Outcome};
 use crate::error::{Failure, usage};
@@ -89,6 +89,9 @@ fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
             "--bs {} with --direct: direct I/O needs multiples of {SECTOR}; use --bs 4k or leave out --direct",
             request.block
         ));
+    }
+    if !request.direct && grid.ways.iter().any(|(route, _)| *route == Route::Aio) {
+        return usage("--route aio is for direct I/O: add --direct, or leave out aio");
     }
     if request.verify && request.block < verify::SMALLEST_BLOCK {
         return usage(format!(

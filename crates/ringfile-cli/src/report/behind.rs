@@ -113,7 +113,7 @@ mod tests {
         let factor = match job.route {
             Route::Auto => 0.7,
             Route::Ring => 0.5,
-            Route::Inline | Route::Workers => 1.0,
+            Route::Inline | Route::Workers | Route::Aio => 1.0,
         };
         Truth { iops: truth.iops * factor, ..truth }
     }

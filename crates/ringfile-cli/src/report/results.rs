@@ -314,7 +314,7 @@ pub struct Run {
     /// Instructions, user and kernel (`--counters`).
     #[serde(default)]
     pub instructions: Option<u64>,
-    /// `io_uring_enter` calls (ringfile).
+    /// Calls of `io_uring_enter`, and with AIO of `io_submit` and `io_getevents` (ringfile).
     pub enters: Option<u64>,
     /// Operations whose every submission was fixed (ringfile).
     pub fixed_ops: Option<u64>,

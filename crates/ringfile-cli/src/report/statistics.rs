@@ -43,6 +43,8 @@ pub enum Metric {
     P99,
     /// See above.
     P999,
+    /// See above; files from before it have none.
+    P9999,
     /// See above.
     Max,
     /// CPU time for one operation in microseconds.
@@ -50,8 +52,8 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// All, in the order of the columns.
-    pub const ALL: [Metric; 9] = [
+    /// All, in the order of the columns; p99.99 has one where there are more threads than cores.
+    pub const ALL: [Metric; 10] = [
         Metric::Iops,
         Metric::Bandwidth,
         Metric::Mean,
@@ -59,6 +61,7 @@ impl Metric {
         Metric::P95,
         Metric::P99,
         Metric::P999,
+        Metric::P9999,
         Metric::Max,
         Metric::Cpu,
     ];
@@ -66,7 +69,7 @@ impl Metric {
     /// Whether it is a latency.
     pub fn is_latency(self) -> bool {
         use Metric::*;
-        matches!(self, Mean | P50 | P95 | P99 | P999 | Max)
+        matches!(self, Mean | P50 | P95 | P99 | P999 | P9999 | Max)
     }
 
     /// The figure, in the unit of the tables; `None` where the run has none.
@@ -80,6 +83,9 @@ impl Metric {
             Metric::P95 => run.latency_ns.map(|latency| micros(latency.p95)),
             Metric::P99 => run.latency_ns.map(|latency| micros(latency.p99)),
             Metric::P999 => run.latency_ns.map(|latency| micros(latency.p999)),
+            Metric::P9999 => {
+                run.latency_ns.filter(|latency| latency.p9999 > 0).map(|latency| micros(latency.p9999))
+            }
             Metric::Max => run.latency_ns.map(|latency| micros(latency.max)),
             Metric::Cpu => run.cpu_us_per_io,
         }

@@ -4,6 +4,7 @@ use super::columns::{Columns, Extra};
 use super::results::{Role, Run};
 use super::statistics::{Metric, Spread};
 use super::table::{Table, figure, rate};
+use crate::machine;
 use crate::values;
 
 /// The table of all runs that were made to be compared.
@@ -17,7 +18,13 @@ pub fn table(runs: &[Run]) -> Table {
         table = table.number("ops").number("s");
     }
     table = table.number("IOPS").number("MiB/s").number("mean").number("p50");
-    table = table.number("p95").number("p99").number("p99.9").number("max").number("CPU µs");
+    table = table.number("p95").number("p99").number("p99.9");
+    // Where threads wait for a core, that is where it shows; elsewhere the table stays within 100 columns.
+    let crowded = runs.iter().any(|run| run.numjobs > machine::cpus());
+    if crowded {
+        table = table.number("p99.99");
+    }
+    table = table.number("max").number("CPU µs");
     for group in groups(runs) {
         let run = group[0];
         let mut cells = vec![
@@ -35,7 +42,8 @@ pub fn table(runs: &[Run]) -> Table {
             cells.push(median(group.iter().map(|run| run.ops as f64).collect()));
             cells.push(median(group.iter().map(|run| run.duration_s).collect()));
         }
-        cells.extend(Metric::ALL.iter().map(|&metric| {
+        let shown = Metric::ALL.iter().filter(|&&metric| crowded || metric != Metric::P9999);
+        cells.extend(shown.map(|&metric| {
             let format = if metric == Metric::Iops { rate } else { short_figure };
             let figures = group.iter().filter_map(|run| metric.of(run));
             Spread::of(figures).map_or_else(|| "-".into(), |spread| format(spread.median))

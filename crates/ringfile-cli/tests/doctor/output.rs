@@ -86,7 +86,7 @@ fn a_file_is_described() {
         (&report["file"]["kind"], &report["file"]["size"]),
         (&Value::from("file"), &Value::from(10_000))
     );
-    let reads: u64 = ["ring", "inline", "workers"]
+    let reads: u64 = ["ring", "inline", "workers", "aio"]
         .iter()
         .map(|way| report["file"]["routes"][0][way].as_u64().expect("a count"))
         .sum();

@@ -33,7 +33,8 @@ fn assert_run(run: &Value) {
         return;
     }
     let routes = &run["route_ops"];
-    let sum = ["ring", "inline", "workers"].map(|route| number(&routes[route])).into_iter().sum::<u64>();
+    let sum =
+        ["ring", "inline", "workers", "aio"].map(|route| number(&routes[route])).into_iter().sum::<u64>();
     assert_eq!(sum, number(&run["ops"]), "{run}");
     if let Some(route) = run["route"].as_str().filter(|&route| route != "auto" && !ring_is_forbidden()) {
         assert_eq!(routes[route], run["ops"], "{run}");

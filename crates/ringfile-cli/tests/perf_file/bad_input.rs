@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::support::{SHORT, file_with, folder, json, perf_file, run, skip};
 
 /// Arguments that are refused, and a word that the error must have.
-const REFUSED: [(&[&str], &str); 29] = [
+const REFUSED: [(&[&str], &str); 30] = [
     (&["--size", "0"], "at least 1"),
     (&["--size", "big"], "powers of 1024"),
     (&["--bs", "3000", "--direct"], "--bs 4k"),
@@ -20,6 +20,7 @@ const REFUSED: [(&[&str], &str); 29] = [
     (&["--cache", "hot"], "warm"),
     (&["--route", "path"], "inline"),
     (&["--route", ""], "empty"),
+    (&["--route", "auto,aio"], "--direct"),
     (&["--executor", "smol"], "tokio"),
     (&["--executor", "tokio,"], "between the commas"),
     (&["--numjobs", "0"], "1 to"),

@@ -70,7 +70,7 @@ fn assert_run(run: &Value) {
         assert_eq!(&run["fixed_ops"], expected, "{run}");
         let went = |route: &str| run["route_ops"][route].as_u64().expect("a count");
         assert_eq!(
-            went("ring") + went("inline") + went("workers"),
+            went("ring") + went("inline") + went("workers") + went("aio"),
             run["ops"].as_u64().expect("a count"),
             "{run}"
         );
@@ -139,11 +139,13 @@ fn json_has_every_key_and_every_cell() {
 fn every_route_in_every_executor_is_the_one_asked_for() {
     let folder = disk_folder();
     for extra in [&[][..], &["--direct"]] {
+        let has_aio = !extra.is_empty() && std::env::var("RINGFILE_BACKEND").as_deref() != Ok("workers");
+        let routes = [routes(), if has_aio { &["aio"] } else { &[] }].concat();
         let (path, out) = (folder.path().join("routes.bin"), folder.path().join("out.json"));
         let mut command = perf_file();
         command
             .args("--size 4m --duration 50ms --warmup 10ms --numjobs 2 --iodepth 4 --rw randrw".split(' '));
-        command.args("--executor ringfile,tokio --verify --force --route".split(' ')).arg(routes().join(","));
+        command.args("--executor ringfile,tokio --verify --force --route".split(' ')).arg(routes.join(","));
         command.args(extra).arg("--file").arg(&path).arg("--json").arg(&out);
         let finished = run(&mut command);
         if finished.code == Some(2) && finished.stderr.contains("leave out --direct") {
@@ -156,7 +158,7 @@ fn every_route_in_every_executor_is_the_one_asked_for() {
         }
         let results = json(&out);
         runs(&results).iter().for_each(assert_run);
-        assert_eq!(runs(&results).len(), routes().len() * 2 * 2 + 1);
+        assert_eq!(runs(&results).len(), routes.len() * 2 * 2 + 1);
         for run in runs(&results) {
             if let Some(route) =
                 run["route"].as_str().filter(|&route| route != "auto" && !ring_is_forbidden())
@@ -164,7 +166,7 @@ fn every_route_in_every_executor_is_the_one_asked_for() {
                 assert_eq!(run["route_ops"][route], run["ops"], "{run}");
             }
         }
-        assert_eq!(results["params"]["route"], serde_json::json!(routes()));
+        assert_eq!(results["params"]["route"], serde_json::json!(routes));
         assert_eq!(results["params"]["executor"], serde_json::json!(["ringfile", "tokio"]));
     }
 }
@@ -234,6 +236,14 @@ fn the_tables_are_markdown_and_fit_a_terminal() {
         "the notes name the file: {}",
         finished.stdout
     );
+}
+
+#[test]
+fn more_threads_than_cores_show_their_tails() {
+    let many = format!("--numjobs {}", 2 * std::thread::available_parallelism().map_or(1, usize::from));
+    let finished = run(perf_file().args(SHORT.replace("--numjobs 1", &many).split(' '))).ok();
+    let title = finished.stdout.lines().next().unwrap_or_default();
+    assert!(title.contains("|p99.9|p99.99|") && title.contains("max"), "{}", finished.stdout);
 }
 
 #[test]

@@ -105,7 +105,7 @@ pub fn installed(program: &str) -> bool {
 
 /// Whether the environment keeps the library from io_uring.
 pub fn ring_is_forbidden() -> bool {
-    std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers")
+    std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| matches!(backend.as_str(), "workers" | "aio"))
 }
 
 /// The routes that can be asked for.

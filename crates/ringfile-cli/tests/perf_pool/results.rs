@@ -16,7 +16,7 @@ fn check_run(run: &Value) {
     assert!(pool["written_blocks"].as_u64() >= ops.as_u64(), "{run}");
     assert_eq!(pool["written_blocks"], pool["checked_blocks"], "{run}");
     let ways: u64 =
-        ["ring", "inline", "workers"].iter().filter_map(|way| run["route_ops"][way].as_u64()).sum();
+        ["ring", "inline", "workers", "aio"].iter().filter_map(|way| run["route_ops"][way].as_u64()).sum();
     assert_eq!(Some(ways), ops.as_u64(), "{run}");
     assert_eq!(run["direct"], run["memory"] != "vec", "{run}");
     let metrics = &pool["metrics"];

@@ -62,7 +62,7 @@ pub fn run(round: u32, role: &str, block: u64, depth: usize, iops: f64, cpu: f64
         "cpu_us_per_io": cpu, "user_us_per_io": cpu * 0.3, "system_us_per_io": cpu * 0.7,
         "user_percent": cpu * 0.3 * iops / 1e4, "system_percent": cpu * 0.7 * iops / 1e4,
         "context_switches": ops / 10, "system_calls": ops / 3, "cycles": null, "instructions": null,
-        "enters": ops / 3, "fixed_ops": 0, "route_ops": { "ring": ops, "inline": 0, "workers": 0 },
+        "enters": ops / 3, "fixed_ops": 0, "route_ops": { "ring": ops, "inline": 0, "workers": 0, "aio": 0 },
         "cached_before": 0.0, "cached_after": 0.0
     })
 }

@@ -36,7 +36,7 @@ use settings::{ALIGNMENTS, BLOCK_SIZES, CAPACITIES, DEPTHS, NO_LIMIT, WORKERS};
 /// block_size = "16KiB"    # of one read
 /// buffers = "fixed"       # "normal", "fixed", "vectored", "vectored-fixed"
 /// direct = true           # past the page cache
-/// route = "auto"          # "auto", "ring", "inline", "workers"
+/// route = "auto"          # "auto", "ring", "inline", "workers", "aio"
 /// workers = 0             # threads at most, up to 4096; 0 for the usual number
 /// ```
 ///
@@ -45,7 +45,7 @@ use settings::{ALIGNMENTS, BLOCK_SIZES, CAPACITIES, DEPTHS, NO_LIMIT, WORKERS};
 /// `RINGFILE_OUTSIDE_LIMIT`, `RINGFILE_POOLING`, `RINGFILE_DEPTH`, `RINGFILE_BLOCK_SIZE`, `RINGFILE_BUFFERS`,
 /// `RINGFILE_DIRECT`, `RINGFILE_ROUTE` and `RINGFILE_WORKERS`; an empty one counts as missing. They are read by
 /// [`load`](Self::load), [`from_env`](Self::from_env) and [`with_env`](Self::with_env), and have no effect without. (Apart
-/// from this, `RINGFILE_BACKEND=workers` does without io_uring in any program.)
+/// from this, `RINGFILE_BACKEND=workers` does without io_uring in any program, `RINGFILE_BACKEND=aio` with Linux AIO in its place.)
 ///
 /// **What wins**: calls on a builder over the environment, the environment over the file.
 ///

@@ -29,8 +29,13 @@ const BUFFERS: [(&str, Buffers); 4] = [
     ("vectored", Buffers::Vectored),
     ("vectored-fixed", Buffers::VectoredFixed),
 ];
-const ROUTES: [(&str, Route); 4] =
-    [("auto", Route::Auto), ("ring", Route::Ring), ("inline", Route::Inline), ("workers", Route::Workers)];
+const ROUTES: [(&str, Route); 5] = [
+    ("auto", Route::Auto),
+    ("ring", Route::Ring),
+    ("inline", Route::Inline),
+    ("workers", Route::Workers),
+    ("aio", Route::Aio),
+];
 
 /// A value as it was written, before it is known to fit.
 #[derive(Clone, Copy)]
@@ -131,7 +136,7 @@ pub(super) static SETTINGS: [Setting; 12] = [
     Setting {
         name: "route",
         about: "Which way operations go: auto, ring, inline or workers.",
-        allowed: r#""auto", "ring", "inline" or "workers""#,
+        allowed: r#""auto", "ring", "inline", "workers" or "aio""#,
         set: |config, value| put(&mut config.route, word(value, &ROUTES)),
         get: |config| written_word(config.route, &ROUTES),
     },

@@ -105,6 +105,6 @@ fn an_empty_variable_is_none_and_a_wrong_one_is_named() {
     assert_eq!(environment("inline").unwrap().route(), Some(Route::Inline));
     assert_eq!(
         environment("rong").unwrap_err().to_string(),
-        "reading the environment: `RINGFILE_ROUTE` can't be rong: give auto, ring, inline or workers"
+        "reading the environment: `RINGFILE_ROUTE` can't be rong: give auto, ring, inline, workers or aio"
     );
 }

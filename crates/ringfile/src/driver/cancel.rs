@@ -10,7 +10,7 @@ use super::start::Place;
 use super::submit::IGNORED;
 use super::target::FileKind;
 use super::wake::Wake;
-use super::{Deferred, Driver, Rest, Waiting, shared, with, workers};
+use super::{Deferred, Driver, Rest, RingKind, Waiting, shared, with, workers};
 use crate::memory::Held;
 
 /// Gets the kernel to cancel an operation that this thread's ring has, where it still can. It ends by its handler in any
@@ -51,16 +51,12 @@ impl Driver {
         }
         self.counts.cancelled += 1;
         let (state, position, file, kind) = (slot.state, slot.position, slot.file, slot.ring);
-        let Some(rings) = self.rings.as_mut().filter(|rings| rings.are_ours()) else {
+        if self.shared.is_inherited() {
             // A forked child: the operation is the parent's, and its end here is for nobody.
-            let slot = self.slots.at(key.slot);
             slot.owner = Owner::Nobody;
             return Some((Held::None, std::mem::take(&mut slot.wake), None));
-        };
-        let withdrawn = match state {
-            State::Waiting => true,
-            _ => rings.get(kind)?.withdraw(position, IGNORED),
-        };
+        }
+        let withdrawn = state == State::Waiting || self.withdraw(kind, position);
         if withdrawn {
             self.no_longer_in_flight(key);
             let wake = std::mem::take(&mut self.slots.at(key.slot).wake);
@@ -75,21 +71,34 @@ impl Driver {
         Some((Held::None, wake, None))
     }
 
+    /// Takes an entry back, unless the kernel may have it already.
+    fn withdraw(&mut self, kind: RingKind, position: u32) -> bool {
+        match kind {
+            RingKind::Main | RingKind::Polled => {
+                let ring = self.rings.as_mut().and_then(|rings| rings.get(kind));
+                ring.is_some_and(|ring| ring.withdraw(position, IGNORED))
+            }
+            RingKind::Aio => self.context.aio.as_mut().is_some_and(|aio| aio.withdraw(position)),
+        }
+    }
+
     /// Withdraws a remote request, or asks the kernel to cancel it; either way it ends by its handler.
     pub(super) fn cancel_queued(&mut self, key: Key, deferred: &mut Deferred) {
         let Some(slot) = self.slots.get(key) else { return };
         let (state, position, kind) = (slot.state, slot.position, slot.ring);
-        let Some(rings) = self.rings.as_mut().filter(|rings| rings.are_ours()) else { return };
+        if self.shared.is_inherited() {
+            return;
+        }
         match state {
             State::Free | State::Done => return,
             State::Waiting | State::InFlight => slot.cancelled = true,
         }
         self.counts.cancelled += 1;
-        if state == State::InFlight && !rings.get(kind).is_some_and(|ring| ring.withdraw(position, IGNORED)) {
+        if state == State::InFlight && !self.withdraw(kind, position) {
             self.waiting.push_back(Waiting::Cancellation(key));
             return self.submit_waiting();
         }
-        slot.errno = libc::ECANCELED as u16;
+        self.slots.at(key.slot).errno = libc::ECANCELED as u16;
         self.end(key, deferred);
     }
 

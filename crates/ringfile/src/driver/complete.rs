@@ -10,7 +10,7 @@ use linux_raw_sys::io_uring as uapi;
 use super::op::{Step, keep_opened};
 use super::rings::{RingKind, Rings};
 use super::slot::{Key, Owner, State};
-use super::submit::{IGNORED, WAKEUP};
+use super::submit::{AIO_WAKEUP, IGNORED, WAKEUP};
 use super::wake::Wake;
 use super::{ActiveTasks, Deferred, Driver, Handler, LocalHandler, Metrics};
 use crate::event;
@@ -26,7 +26,7 @@ impl Driver {
         deferred: &mut Deferred,
     ) {
         self.active_tasks = ActiveTasks { last: None, tasks: 0, before: self.active_tasks.tasks };
-        if self.rings.as_ref().is_some_and(|rings| rings.are_ours()) {
+        if !self.shared.is_inherited() {
             self.submit_waiting();
             if self.can_sleep_in_ring() {
                 self.arm_wakeup();
@@ -52,14 +52,20 @@ impl Driver {
 
     fn collect(&mut self, deferred: &mut Deferred) {
         for kind in RingKind::ALL {
-            while let Some(cqe) =
-                self.rings.as_mut().and_then(|rings| rings.get(kind)).and_then(Ring::complete)
-            {
+            while let Some(cqe) = self.next_completion(kind) {
                 self.completed(cqe, deferred);
             }
         }
         if let Some(rings) = self.rings.as_mut() {
             rings.each_mut().for_each(Ring::forget_released);
+        }
+    }
+
+    #[inline]
+    fn next_completion(&mut self, kind: RingKind) -> Option<Cqe> {
+        match kind {
+            RingKind::Main | RingKind::Polled => self.rings.as_mut()?.get(kind)?.complete(),
+            RingKind::Aio => self.context.aio.as_mut()?.complete(),
         }
     }
 
@@ -100,9 +106,12 @@ impl Driver {
                 if cqe.flags & uapi::IORING_CQE_F_MORE == 0 {
                     rings.wakeup_armed = false;
                     rings.wakeup_repeats &= cqe.result >= 0;
-                    self.shared.reset_wakeup();
+                    self.reset_wakeup();
+                } else if self.gave_wakeup_out() {
+                    self.reset_wakeup();
                 }
             }
+            AIO_WAKEUP => self.reset_wakeup(),
             user_data => {
                 self.counts.stray += 1;
                 event::defer(move || {
@@ -128,6 +137,9 @@ impl Driver {
         match slot.progress.answered(&slot.request, target, answer, || wanted) {
             Step::Over(errno) => {
                 slot.errno = errno as u16;
+                if !slot.request.kind.moves_data() {
+                    target.may_be_shorter();
+                }
                 true
             }
             Step::GoOn => {
@@ -149,6 +161,7 @@ impl Driver {
         self.counts.ops += 1;
         self.counts.fixed_ops += u64::from(slot.fixed);
         self.counts.failed += u64::from(slot.errno != 0);
+        self.counts.aio_ops += u64::from(slot.ring == RingKind::Aio);
         let (kind, done) = (slot.request.kind, slot.progress.done() as u64);
         if kind.is_read() {
             self.counts.bytes_read += done;
@@ -200,6 +213,7 @@ impl Driver {
             counts.enters += ring.enters();
             counts.refused_registrations += ring.refused_registrations();
         }
+        counts.aio_calls += self.context.calls();
         counts
     }
 }

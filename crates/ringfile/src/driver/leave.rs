@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::rings::Rings;
 use super::shared::{self, Mail};
 use super::slot::Key;
 use super::{Deferred, Driver, Finished, drop_driver, is_ending, thread_ring, turn, with};
@@ -51,7 +50,7 @@ pub(crate) fn leave(deferred: &mut Deferred) {
 impl Driver {
     /// Whether something must be waited for before the thread leaves.
     pub(super) fn must_drain(&mut self) -> bool {
-        let ours = self.rings.as_ref().is_some_and(Rings::are_ours);
+        let ours = !self.shared.is_inherited();
         if ours {
             // What was withdrawn, or has ended, may be all that waits: nothing would come for it.
             self.submit_waiting();
@@ -103,11 +102,10 @@ impl Driver {
     }
 
     /// In a forked child, ends what the parent has in flight: its answers come to the parent, into the parent's memory,
-    /// of which this process has a copy. Does nothing in the process that made the ring.
+    /// of which this process has a copy. Does nothing in the process that made the driver.
     #[cold]
     pub(super) fn disown(&mut self, deferred: &mut Deferred) {
-        let is_ours = self.rings.as_ref().is_none_or(Rings::are_ours);
-        if is_ours {
+        if !self.shared.is_inherited() {
             return;
         }
         self.waiting.clear();

@@ -7,7 +7,7 @@ use super::shared::Mail;
 use super::slot::{Key, Owner, State};
 use super::target::Target;
 use super::wake::Wake;
-use super::{Deferred, Driver, RemoteRequest, Route};
+use super::{Deferred, Driver, RemoteRequest};
 
 impl Driver {
     /// Starts a remote request on this thread's ring; where it has none, the workers get it.
@@ -15,19 +15,19 @@ impl Driver {
         if !remote.is_wanted() {
             return deferred.remotes.push((remote, Some(libc::ECANCELED)));
         }
-        match self.may_start(&remote.target, remote.request.kind, false) {
-            Ok(()) => {
+        match self.may_start(&remote.target, &remote.request, false) {
+            Ok(ring) => {
                 let Some(handler) = remote.take_handler() else { return };
                 let mut wake = Wake::Handler(handler, remote.index);
-                self.queue(&remote.target, &remote.request, &mut remote.held, &mut wake);
+                self.queue(&remote.target, &remote.request, &mut remote.held, ring, &mut wake);
                 if remote.target.is_closed() {
                     // Nobody will tell us any more: the file is given up with this operation.
                     self.files.close(remote.target.number);
                 }
             }
             Err(Refused::Unsupported) => deferred.remotes.push((remote, None)),
-            Err(Refused::NoRing(error)) if remote.target.lanes.route() != Route::Ring => {
-                warn_of_no_ring(&error);
+            Err(Refused::NoRing(lack)) if !remote.target.lanes.insists(remote.request.kind) => {
+                warn_of_no_ring(lack);
                 deferred.remotes.push((remote, None));
             }
             Err(refused) => {

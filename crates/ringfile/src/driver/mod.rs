@@ -9,6 +9,7 @@
 //! - wakers are called, and buffers of others dropped, only while the driver is not borrowed: both may come back here;
 //! - when the thread leaves its loop ([`leave`]) nothing is in flight.
 
+mod aio;
 mod cancel;
 mod complete;
 mod copy_time;
@@ -40,7 +41,6 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -58,7 +58,7 @@ pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_
 pub(crate) use kept::{Kept, Lend};
 pub(crate) use leave::leave;
 pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, RWF_ATOMIC, Request, cached_pages};
-pub(crate) use refused::why_refused;
+pub(crate) use refused::{aio_is_for_direct_io, why_refused};
 pub(crate) use remote::{Handler, RemoteOperation, RemoteRequest};
 pub(crate) use route::{FileSystem, Lanes, default_route};
 pub use route::{Route, set_default_route};
@@ -69,7 +69,7 @@ pub(crate) use start::{
 };
 pub use target::AtomicLimits;
 pub(crate) use target::{FileKind, Multiples, Target};
-pub(crate) use thread_ring::ThreadRing;
+pub(crate) use thread_ring::{CompletionSignals, ThreadRing, completion_signals};
 pub(crate) use ticket::{Ticket, disown};
 pub(crate) use wake::{TaskNumber, polled, polling};
 pub(crate) use workers::{set_most as set_worker_threads, withdraw};
@@ -112,6 +112,8 @@ struct Driver {
     /// Rings come with the first operation.
     rings: Option<Rings>,
     failed: Option<(Instant, i32)>,
+    /// What stands in for them where none can be had.
+    context: aio::Context,
     /// Since when the kernel takes no operations for want of something.
     refused_since: Option<Instant>,
     slots: Slots,
@@ -276,6 +278,7 @@ impl Driver {
         Box::new(Self {
             rings: None,
             failed: None,
+            context: aio::Context::default(),
             refused_since: None,
             slots: Slots::new(),
             files: Files::default(),
@@ -421,21 +424,6 @@ fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, deferred: 
     }
 }
 
-/// The descriptor that is readable when this thread's ring may have completions, made when first asked for. `None` where no
-/// ring can be had. The thread is in its loop, or has a guard.
-///
-/// # Errors
-/// As `eventfd(2)`, or what registering it says.
-pub(crate) fn completion_signal() -> std::io::Result<Option<Arc<OwnedFd>>> {
-    with(|driver| {
-        if driver.rings.is_none() && !route::workers_are_forced() {
-            driver.rings = driver.make_rings().ok();
-        }
-        driver.rings.as_mut().map(|rings| rings.main.completion_signal()).transpose()
-    })
-    .unwrap_or(Ok(None))
-}
-
 /// The last handle of a file is gone: gets every driver that uses it to give it up.
 pub(crate) fn close(target: &Arc<Target>) {
     target.is_to_close();
@@ -490,10 +478,11 @@ pub(crate) fn features() -> Result<Vec<String>, Error> {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        let inherited = self.rings.as_ref().is_some_and(|rings| !rings.are_ours());
-        if inherited {
+        let has_rings = self.rings.is_some() || self.context.aio.is_some();
+        if has_rings && self.shared.is_inherited() {
             // A forked child ends: the operations and their memory are the parent's.
             std::mem::forget(std::mem::take(&mut self.rings));
+            std::mem::forget(std::mem::take(&mut self.context));
             return;
         }
         self.drain();

@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use super::route::{self, Route};
+use super::route::{self, Backend, Route};
 use super::{Target, with, workers};
 use crate::error::Error;
 use crate::event;
@@ -18,19 +18,19 @@ pub(super) enum Refused {
     Forked,
     /// The ring has no such operation: a worker makes the plain call.
     Unsupported,
-    /// There is no ring to be had.
-    NoRing(Error),
+    /// There is no ring to be had, or no AIO for which the route asks.
+    NoRing(Lack),
     /// Nothing else will do either.
     Finally(Error),
 }
 
 impl Refused {
-    /// The error, where a file on this route has no other way.
+    /// The error, where the operation has no other way: its file's route `insists` on this one.
     #[cold]
-    pub(super) fn or_another_route(self, route: Route) -> Result<(), Error> {
+    pub(super) fn or_another_route(self, insists: bool) -> Result<(), Error> {
         match self {
             Self::Finally(error) => Err(error),
-            Self::NoRing(error) if route == Route::Ring => Err(error),
+            Self::NoRing(lack) if insists => Err(lack.into_error()),
             Self::NoRing(_) | Self::Outside | Self::Forked | Self::Unsupported => Ok(()),
         }
     }
@@ -43,7 +43,44 @@ impl Refused {
             }
             Self::Forked => after_fork(),
             Self::Unsupported => Error::new(io::ErrorKind::Unsupported, "file operation on this ring"),
-            Self::NoRing(error) | Self::Finally(error) => error,
+            Self::NoRing(lack) => lack.into_error(),
+            Self::Finally(error) => error,
+        }
+    }
+}
+
+/// What can't be had, and why. Put into words only for somebody to read: without a ring each operation may begin with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lack {
+    /// What the environment forbids.
+    Forbidden(Backend),
+    /// A ring; the errno.
+    Ring(i32),
+    /// An AIO context; the errno.
+    Aio(i32),
+}
+
+impl Lack {
+    /// Whether the environment forbids rings.
+    pub(super) fn forbidden() -> Option<Self> {
+        match route::backend() {
+            Backend::Any => None,
+            backend @ (Backend::Workers | Backend::Aio) => Some(Self::Forbidden(backend)),
+        }
+    }
+
+    #[cold]
+    pub(super) fn into_error(self) -> Error {
+        let forbidden = |what, why| Error::new(io::ErrorKind::Unsupported, what).because(why);
+        match self {
+            Self::Forbidden(Backend::Aio) => {
+                forbidden("setting up io_uring", "RINGFILE_BACKEND=aio forbids it")
+            }
+            Self::Forbidden(Backend::Any | Backend::Workers) => {
+                forbidden("setting up io_uring or AIO", "RINGFILE_BACKEND=workers forbids it")
+            }
+            Self::Ring(errno) => set_up_failed(errno),
+            Self::Aio(errno) => aio_failed(errno),
         }
     }
 }
@@ -54,17 +91,29 @@ pub(crate) fn after_fork() -> Error {
         .because("its ring and threads belong to the parent; use exec, or use ringfile only after the fork")
 }
 
-/// Says once what is in the way of a ring.
+/// Says once what is in the way of a ring, unless the environment asked for that.
 #[cold]
-pub(super) fn warn_of_no_ring(error: &Error) {
+pub(super) fn warn_of_no_ring(lack: Lack) {
     static WARNED: AtomicBool = AtomicBool::new(false);
-    if !WARNED.swap(true, Ordering::Relaxed) {
-        let error = error.to_string();
-        event::defer(move || tracing::warn!(%error, "workers carry operations out, as no ring can be had"));
+    if route::backend() == Backend::Any && !WARNED.swap(true, Ordering::Relaxed) {
+        let error = lack.into_error().to_string();
+        event::defer(move || {
+            tracing::warn!(%error, "AIO carries out direct I/O, workers all else, as no ring can be had");
+        });
     }
 }
 
-/// With which errno an I/O thread refused a remote request last, for want of a ring. An errno is all that a remote request's end tells.
+/// Says once what is in the way of AIO, where there is no ring either.
+#[cold]
+pub(super) fn warn_of_no_aio(lack: Lack) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !WARNED.swap(true, Ordering::Relaxed) {
+        let error = lack.into_error().to_string();
+        event::defer(move || tracing::warn!(%error, "workers carry out direct I/O too, as AIO can't be had"));
+    }
+}
+
+/// With which errno an I/O thread refused a remote request last, for want of a ring or of AIO. An errno is all that a remote request's end tells.
 pub(super) static REFUSED_REMOTES: AtomicI32 = AtomicI32::new(0);
 
 /// Why an operation that another thread was to carry out was not begun, where that is what this errno means.
@@ -74,14 +123,42 @@ pub(crate) fn why_refused(target: &Target, errno: i32) -> Option<Error> {
     if errno == libc::EOPNOTSUPP && (workers::are_of_another_process() || inherited()) {
         return Some(after_fork());
     }
-    let refused = target.lanes.route() == Route::Ring && REFUSED_REMOTES.load(Ordering::Relaxed) == errno;
-    refused.then(|| if route::workers_are_forced() { workers_are_forced() } else { set_up_failed(errno) })
+    if REFUSED_REMOTES.load(Ordering::Relaxed) != errno {
+        return None;
+    }
+    let lack = match target.lanes.route() {
+        Route::Ring => Lack::forbidden().unwrap_or(Lack::Ring(errno)),
+        Route::Aio if route::workers_are_forced() => Lack::Forbidden(Backend::Workers),
+        Route::Aio => Lack::Aio(errno),
+        Route::Auto | Route::Inline | Route::Workers => return None,
+    };
+    Some(lack.into_error())
 }
 
+/// `Route::Aio`, and buffered I/O.
 #[cold]
-pub(super) fn workers_are_forced() -> Error {
-    Error::new(io::ErrorKind::Unsupported, "setting up io_uring")
-        .because("RINGFILE_BACKEND=workers forbids it")
+pub(crate) fn aio_is_for_direct_io() -> Error {
+    Error::new(io::ErrorKind::InvalidInput, "an operation with Route::Aio").because(
+        "AIO would hold the thread up until a buffered operation is over; open the file with direct(true), or with \
+         another route",
+    )
+}
+
+fn aio_failed(errno: i32) -> Error {
+    let why = match errno {
+        libc::EAGAIN => {
+            "fs.aio-max-nr is used up (fs.aio-nr says how far); raise it (sysctl -w fs.aio-max-nr=1048576)"
+        }
+        libc::ENOSYS => "this kernel or a seccomp filter has no AIO",
+        libc::EPERM => "AIO is not allowed here: see the seccomp profile of the container",
+        libc::EINVAL => "AIO of this kernel is older than Linux 4.19",
+        _ => "AIO can't be set up",
+    };
+    let mut error = Error::from_errno(errno, "setting up AIO").because(why);
+    if matches!(errno, libc::ENOSYS | libc::EPERM | libc::EINVAL) {
+        error = error.of_kind(io::ErrorKind::Unsupported);
+    }
+    error
 }
 
 /// The errno of a failed set-up; a kernel that has too little of io_uring is as one that has none.

@@ -1,13 +1,13 @@
-//! The rings of a thread: one of each kind, made when the first operation needs it.
+//! The rings of a thread: one of each kind, made when the first operation needs it; where none can be had, AIO.
 //!
 //! Knows what each kind can do, and no operation in flight. What always holds: a kind's properties are asked here, by
 //! matches without a wildcard, so that a new kind of ring does not compile before each has an answer.
 
 use std::time::{Duration, Instant};
 
-use super::refused::{self, Refused, set_up_errno, set_up_failed};
-use super::{Driver, Kind, Target, route};
-use crate::error::Error;
+use super::refused::{Lack, Refused, set_up_errno, set_up_failed};
+use super::route::Backend;
+use super::{Driver, Kind, Request, Target, route};
 use crate::ring::{Ring, RingOptions};
 
 /// A failed set-up is not tried again at once: on `ENOMEM` a try takes 200 ms.
@@ -20,15 +20,19 @@ pub(crate) enum RingKind {
     Main,
     /// Completions are polled from the device (`IORING_SETUP_IOPOLL`).
     Polled,
+    /// Not a ring: the thread's AIO context, [`super::aio`].
+    Aio,
 }
 
 impl RingKind {
-    pub(super) const ALL: [Self; 2] = [Self::Main, Self::Polled];
+    /// In the order in which completions are collected. AIO is last: the wake-up descriptor, which tells of its completions, is
+    /// reset where the main ring's are collected.
+    pub(super) const ALL: [Self; 3] = [Self::Main, Self::Polled, Self::Aio];
 
     /// Whether a thread that sleeps is woken by a completion; otherwise it has to ask for completions in a loop.
     pub(crate) fn announces(self) -> bool {
         match self {
-            Self::Main => true,
+            Self::Main | Self::Aio => true,
             Self::Polled => false,
         }
     }
@@ -57,6 +61,7 @@ impl Rings {
         match kind {
             RingKind::Main => Some(&mut self.main),
             RingKind::Polled => self.polled.as_mut(),
+            RingKind::Aio => None,
         }
     }
 
@@ -84,49 +89,74 @@ impl Rings {
         match target.ring {
             RingKind::Main => true,
             RingKind::Polled => self.polled.is_some(),
+            RingKind::Aio => false,
         }
     }
 }
 
 impl Driver {
-    /// Makes sure that an operation on `target` can be submitted; `own` as for [`takes`](Self::takes).
+    /// Makes sure that an operation on `target` can be submitted, and says where; `own` as for [`takes`](Self::takes).
     #[inline]
-    pub(super) fn may_start(&mut self, target: &Target, kind: Kind, own: bool) -> Result<(), Refused> {
+    pub(super) fn may_start(
+        &mut self,
+        target: &Target,
+        request: &Request,
+        own: bool,
+    ) -> Result<RingKind, Refused> {
         match &self.rings {
-            Some(rings) if self.takes(own) && rings.are_ours() && rings.take(target, kind) => Ok(()),
-            _ => self.prepare_rings(target, kind, own),
+            Some(rings) if self.takes(own) && rings.are_ours() && rings.take(target, request.kind) => {
+                Ok(target.ring_for(request.kind))
+            }
+            _ => self.prepare(target, request, own),
         }
     }
 
-    #[cold]
-    fn prepare_rings(&mut self, target: &Target, kind: Kind, own: bool) -> Result<(), Refused> {
+    #[inline(never)]
+    fn prepare(&mut self, target: &Target, request: &Request, own: bool) -> Result<RingKind, Refused> {
         if !self.takes(own) {
             return Err(Refused::Outside);
         }
         if route::workers_are_forced() {
-            return Err(Refused::NoRing(refused::workers_are_forced()));
+            return Err(Refused::NoRing(Lack::Forbidden(Backend::Workers)));
         }
         if self.shared.is_inherited() {
             return Err(Refused::Forked);
         }
+        let ring = target.ring_for(request.kind);
+        // Once the context stands in for the ring, what it takes is not what a ring is tried again for.
+        if ring == RingKind::Aio || self.rings.is_none() && self.context.may_take(target, request) {
+            return self.prepare_aio(target, request);
+        }
         if self.rings.is_none() {
-            self.rings = Some(self.make_rings().map_err(Refused::NoRing)?);
+            match self.make_rings() {
+                Ok(rings) => self.rings = Some(rings),
+                Err(lack) => return self.prepare_aio_instead(target, request, lack),
+            }
         }
-        let Some(rings) = self.rings.as_mut() else { return Err(Refused::Outside) };
-        if target.ring_for(kind) == RingKind::Polled && rings.polled.is_none() {
-            let options = RingOptions { iopoll: true, sqpoll_idle: None, ..self.options };
-            let ring = Ring::new(&options, self.shared.waker())
-                .map_err(|error| Refused::Finally(set_up_failed(set_up_errno(&error))))?;
-            rings.polled = Some(ring);
-        }
-        if rings.take(target, kind) { Ok(()) } else { Err(Refused::Unsupported) }
+        self.prepare_ring(target, request.kind)
     }
 
-    pub(super) fn make_rings(&mut self) -> Result<Rings, Error> {
+    #[cold]
+    fn prepare_ring(&mut self, target: &Target, kind: Kind) -> Result<RingKind, Refused> {
+        let ring = target.ring_for(kind);
+        let Some(rings) = self.rings.as_mut() else { return Err(Refused::Outside) };
+        if ring == RingKind::Polled && rings.polled.is_none() {
+            let options = RingOptions { iopoll: true, sqpoll_idle: None, ..self.options };
+            let polled = Ring::new(&options, self.shared.waker())
+                .map_err(|error| Refused::Finally(set_up_failed(set_up_errno(&error))))?;
+            rings.polled = Some(polled);
+        }
+        if rings.take(target, kind) { Ok(ring) } else { Err(Refused::Unsupported) }
+    }
+
+    pub(super) fn make_rings(&mut self) -> Result<Rings, Lack> {
+        if let Some(lack) = Lack::forbidden() {
+            return Err(lack);
+        }
         if let Some((when, errno)) = self.failed
             && when.elapsed() < TRY_AGAIN_AFTER
         {
-            return Err(set_up_failed(errno));
+            return Err(Lack::Ring(errno));
         }
         let made = self.shared.eventfd().and_then(|_| Ring::new(&self.options, self.shared.waker()));
         match made {
@@ -137,14 +167,18 @@ impl Driver {
             Err(error) => {
                 let errno = set_up_errno(&error);
                 self.failed = Some((Instant::now(), errno));
-                Err(set_up_failed(errno))
+                Err(Lack::Ring(errno))
             }
         }
     }
 
-    /// Not in a parent's ring after a fork, nor in one that may not be entered when nothing is in flight.
+    /// Not in a parent's ring after a fork, nor in one that may not be entered when nothing is in flight; in the AIO context
+    /// only while it has operations.
     #[inline]
     pub(super) fn can_sleep_in_ring(&self) -> bool {
-        self.rings.as_ref().is_some_and(|rings| rings.are_ours() && !(rings.shut && self.is_idle()))
+        match &self.rings {
+            Some(rings) => rings.are_ours() && !(rings.shut && self.is_idle()),
+            None => self.context.open() > 0 && !self.shared.is_inherited(),
+        }
     }
 }

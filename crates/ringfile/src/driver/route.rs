@@ -1,4 +1,4 @@
-//! Which way an operation goes: the ring, an inline call, or a worker.
+//! Which way an operation goes: the ring (or AIO in its place), an inline call, or a worker.
 //!
 //! A file's own first operations tell, for reads and writes apart: they carry `RWF_NOWAIT`. Where the kernel takes that
 //! (`EAGAIN` counts), the ring does such operations without its workers. Where it has none (`EOPNOTSUPP`), the ring would
@@ -46,6 +46,11 @@ pub enum Route {
     Inline,
     /// A plain call on a thread of a small pool.
     Workers,
+    /// Linux AIO, for files opened for direct I/O; reads and writes of others fail. Writes that make the file longer go to
+    /// workers, since AIO would hold the thread up until they are over; syncs and the like go to the ring, or to workers.
+    /// Where no AIO can be had, operations fail with an error that says why. `Auto` takes AIO for direct I/O where no ring
+    /// can be had.
+    Aio,
 }
 
 /// The route that an operation took.
@@ -58,6 +63,7 @@ pub(crate) enum Taken {
 /// What to do with an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Choice {
+    /// The ring, or AIO where there is none, or where the route says so.
     Ring,
     /// A call that must not wait; if it would, the ring.
     Attempt,
@@ -97,15 +103,14 @@ const ON_TRIAL: u32 = FULL - 64;
 /// The score at which a lane leaves for the ring. A slow call adds how many times slower than quick it was, a quick one
 /// takes one away: a thread that was preempted for a few milliseconds does not show, calls that wait over and over do.
 const FULL: u32 = 512;
-/// One call adds no more than this, unless it stalled ([`Limits`]).
+/// One call adds no more than this, unless it took longer than [`STALL`].
 const MOST_FOR_ONE: u32 = 256;
-/// No scheduler's doing: the call waited. At least this, and so many copies.
+/// No scheduler's doing: the call waited.
 const STALL: Duration = Duration::from_millis(20);
-const STALL_COPIES: u32 = 87_000;
 
 /// How long a lane keeps to the ring: a hundred times what the slow call took, so that trying again costs one per cent,
-/// but at least this, doubled each time that the first call afterwards is slow again.
-const AWAY: Duration = Duration::from_millis(100);
+/// but at least this (100 ms where a copy took 0.23 µs), doubled each time that the first call afterwards is slow again.
+const AWAY: u32 = 435_000;
 const LONGEST_AWAY: Duration = Duration::from_secs(60);
 /// Quick calls after which a lane's past is forgotten.
 const FORGIVEN_AFTER: u32 = 4096;
@@ -115,8 +120,8 @@ const FORGIVEN_AFTER: u32 = 4096;
 pub(crate) struct Limits {
     /// What a call takes at most that does not wait.
     quick: Duration,
-    /// A call this long has waited, whatever else the machine does.
-    stall: Duration,
+    /// How long a lane keeps to the ring at least.
+    away: Duration,
 }
 
 impl Limits {
@@ -134,10 +139,7 @@ impl Limits {
         };
         let copy_nanos = copy.as_nanos() as u64;
         let moved = copy_nanos * FOR_A_COPY * len as u64 / copy_time::BYTES as u64;
-        Self {
-            quick: Duration::from_nanos(copy_nanos * quick + moved),
-            stall: STALL.max(copy * STALL_COPIES),
-        }
+        Self { quick: Duration::from_nanos(copy_nanos * quick + moved), away: copy * AWAY }
     }
 }
 
@@ -219,7 +221,7 @@ impl Lane {
 
     /// Notes how long an inline call took.
     pub(crate) fn note(&self, took: Duration, limits: Limits) {
-        let Limits { quick, stall } = limits;
+        let Limits { quick, away } = limits;
         if took <= quick {
             let score = self.score.load(Ordering::Relaxed);
             if score > 0 {
@@ -234,18 +236,18 @@ impl Lane {
         }
         self.quick.store(0, Ordering::Relaxed);
         let times = (took.as_nanos() / quick.as_nanos().max(1)).min(MOST_FOR_ONE.into()) as u32;
-        let weight = if took >= stall { FULL } else { times };
+        let weight = if took >= STALL { FULL } else { times };
         let score = self.score.load(Ordering::Relaxed).saturating_add(weight);
         self.score.store(score.min(FULL), Ordering::Relaxed);
         if score >= FULL {
-            self.leave(took);
+            self.leave(took, away);
         }
     }
 
     #[cold]
-    fn leave(&self, took: Duration) {
+    fn leave(&self, took: Duration, at_least: Duration) {
         let times = self.times_away.fetch_add(1, Ordering::Relaxed).min(9);
-        let away = AWAY.max(took.saturating_mul(100)).saturating_mul(1 << times).min(LONGEST_AWAY);
+        let away = at_least.max(took.saturating_mul(100)).saturating_mul(1 << times).min(LONGEST_AWAY);
         event::defer(move || {
             tracing::debug!(
                 ?took,
@@ -262,9 +264,9 @@ impl Lane {
 pub(crate) enum FileSystem {
     /// Its files are memory.
     Memory,
-    /// A program answers. Where that bypasses the page cache (`FOPEN_DIRECT_IO`), Linux before 6.15 waits for its answer to
-    /// a buffered read within `io_uring_enter`: FUSE can be polled, which counts as not having to wait
-    /// (`io_file_supports_nowait`), and its reads are asynchronous with `O_DIRECT` alone.
+    /// A program answers. Where that bypasses the page cache (`FOPEN_DIRECT_IO`), Linux waits for its answer to a buffered
+    /// read within `io_uring_enter` (5.10, 6.1 and 6.12 do, 6.18 does not): FUSE can be polled, which counts as not having
+    /// to wait (`io_file_supports_nowait`), and its reads were asynchronous with `O_DIRECT` alone.
     Fuse,
     Other,
 }
@@ -304,8 +306,27 @@ impl Lanes {
     pub(crate) fn goes_to_ring(&self, kind: Kind) -> bool {
         match self.route {
             Route::Auto => self.lane(kind).state.load(Ordering::Relaxed) == QUEUED || !kind.moves_data(),
+            Route::Ring | Route::Aio => true,
+            Route::Inline | Route::Workers => false,
+        }
+    }
+
+    /// Whether such an operation fails where what the route names can't be had.
+    pub(crate) fn insists(&self, kind: Kind) -> bool {
+        match self.route {
             Route::Ring => true,
-            _ => false,
+            Route::Aio => kind.moves_data(),
+            Route::Auto | Route::Inline | Route::Workers => false,
+        }
+    }
+
+    /// Whether AIO may have an operation that moves data. Not where the file has no non-blocking I/O: `io_submit` would wait
+    /// there, as the plain call does.
+    pub(crate) fn lets_aio(&self, kind: Kind) -> bool {
+        match self.route {
+            Route::Aio => true,
+            Route::Auto => matches!(self.lane(kind).state.load(Ordering::Relaxed), UNKNOWN | QUEUED),
+            Route::Ring | Route::Inline | Route::Workers => false,
         }
     }
 
@@ -331,11 +352,11 @@ impl Lanes {
 
     /// Which way an operation goes.
     pub(crate) fn choose(&self, target: &Target, request: &Request) -> Choice {
-        if workers_are_forced() && self.route != Route::Ring {
+        if workers_are_forced() && !self.insists(request.kind) {
             return Choice::Workers;
         }
         match self.route {
-            Route::Ring => return Choice::Ring,
+            Route::Ring | Route::Aio => return Choice::Ring,
             Route::Inline => return Choice::Inline,
             Route::Workers => return Choice::Workers,
             Route::Auto => {}
@@ -367,27 +388,52 @@ impl Lanes {
     }
 }
 
-/// Whether `RINGFILE_BACKEND=workers` is set. Read once.
+/// What the process may use, as `RINGFILE_BACKEND` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Backend {
+    /// What there is.
+    Any = 1,
+    /// No io_uring, and no AIO.
+    Workers,
+    /// No io_uring.
+    Aio,
+}
+
+/// Read once.
 #[inline]
-pub(crate) fn workers_are_forced() -> bool {
-    /// 0: not read yet; 1: not set; 2: set. No `OnceLock`: a forked child might find it half done.
-    static FORCED: AtomicU8 = AtomicU8::new(0);
-    match FORCED.load(Ordering::Relaxed) {
-        0 => read_backend(&FORCED),
-        forced => forced == 2,
+pub(crate) fn backend() -> Backend {
+    /// 0: not read yet. No `OnceLock`: a forked child might find it half done.
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    match KNOWN.load(Ordering::Relaxed) {
+        1 => Backend::Any,
+        2 => Backend::Workers,
+        3 => Backend::Aio,
+        _ => read_backend(&KNOWN),
     }
 }
 
+/// Whether `RINGFILE_BACKEND=workers` is set.
+#[inline]
+pub(crate) fn workers_are_forced() -> bool {
+    backend() == Backend::Workers
+}
+
 #[cold]
-fn read_backend(forced: &AtomicU8) -> bool {
+fn read_backend(known: &AtomicU8) -> Backend {
     let value = std::env::var("RINGFILE_BACKEND").unwrap_or_default();
-    let is_workers = value == "workers";
-    if forced.swap(1 + u8::from(is_workers), Ordering::Relaxed) == 0 && !is_workers && !value.is_empty() {
+    let backend = match value.as_str() {
+        "workers" => Backend::Workers,
+        "aio" => Backend::Aio,
+        _ => Backend::Any,
+    };
+    let is_first = known.swap(backend as u8, Ordering::Relaxed) == 0;
+    if is_first && backend == Backend::Any && !value.is_empty() {
         event::defer(move || {
-            tracing::warn!(value, "RINGFILE_BACKEND is neither empty nor `workers`, and ignored");
+            tracing::warn!(value, "RINGFILE_BACKEND is neither empty nor `workers` nor `aio`, and ignored");
         });
     }
-    is_workers
+    backend
 }
 
 static DEFAULT: AtomicU8 = AtomicU8::new(Route::Auto as u8);
@@ -402,6 +448,7 @@ pub(crate) fn default_route() -> Route {
         1 => Route::Ring,
         2 => Route::Inline,
         3 => Route::Workers,
+        4 => Route::Aio,
         _ => Route::Auto,
     }
 }
@@ -413,7 +460,7 @@ mod tests {
     const COPY: Duration = Duration::from_nanos(230);
     /// Those of a buffered read of 4 KiB.
     const READ: Limits =
-        Limits { quick: Duration::from_nanos(230 * (QUICK + FOR_A_COPY)), stall: Duration::from_millis(20) };
+        Limits { quick: Duration::from_nanos(230 * (QUICK + FOR_A_COPY)), away: Duration::from_millis(100) };
 
     fn timed() -> Lane {
         let lane = Lane::new();
@@ -486,7 +533,7 @@ mod tests {
             for len in [0, 4096, 1 << 20, 1 << 30] {
                 let [here, slower] = [COPY, 10 * COPY].map(|copy| Limits::with(copy, kind, direct, len));
                 assert_eq!(slower.quick, 10 * here.quick, "{kind:?} {direct} {len}");
-                assert!(slower.stall > here.stall);
+                assert_eq!(slower.away, 10 * here.away);
             }
         }
         // Cached reads of an emulated machine, whose copies take 2.3 µs and whose calls on an overlay 30.

@@ -9,7 +9,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
@@ -182,10 +182,15 @@ impl Shared {
         Ok(self.eventfd.get_or_init(|| fd).as_raw_fd())
     }
 
+    /// That descriptor, where it was made, to wait for it elsewhere.
+    pub(crate) fn wakeup(&self) -> Option<BorrowedFd<'_>> {
+        self.eventfd.get().map(OwnedFd::as_fd)
+    }
+
     /// Gets the thread to look at its mail and queues soon: now if it sleeps, else before it would sleep.
     pub(crate) fn notify(&self) {
         match self.sleep.notify() {
-            Asleep::InRing => self.wake_ring(),
+            Asleep::InRing => self.ring_wakeup(),
             Asleep::Parked => {
                 self.unparks.fetch_add(1, Ordering::SeqCst);
                 // It fails for no address that exists.
@@ -195,7 +200,8 @@ impl Shared {
         }
     }
 
-    fn wake_ring(&self) {
+    /// Signals the wake-up descriptor, where there is one.
+    pub(super) fn ring_wakeup(&self) {
         if let Some(fd) = self.eventfd.get() {
             // It can't block: the counter would have to be near its 64-bit limit.
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());

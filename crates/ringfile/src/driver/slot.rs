@@ -9,7 +9,6 @@ use super::kept::Lend;
 use super::op::{Ended, Kind, Parts, Progress, Request};
 use super::remote::Handler;
 use super::rings::RingKind;
-use super::target::Target;
 use super::wake::Wake;
 use crate::memory::Held;
 
@@ -131,7 +130,8 @@ impl Slots {
         &'a mut self,
         request: &Request,
         held: &mut impl Lend,
-        target: &Target,
+        file: u32,
+        ring: RingKind,
         wake: &mut Wake,
     ) -> (Key, &'a mut Slot, impl FnOnce() -> &'a mut Parts) {
         if self.free == NONE {
@@ -144,9 +144,9 @@ impl Slots {
         slot.fixed = true;
         slot.owner = Owner::Here;
         slot.cancelled = false;
-        slot.ring = target.ring_for(request.kind);
+        slot.ring = ring;
         slot.errno = 0;
-        slot.file = target.number;
+        slot.file = file;
         slot.request = *request;
         slot.progress = Progress::default();
         // A free slot holds nothing and wakes nobody: what is there needs no dropping.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::{Duration, Instant};
 
+use super::aio;
 use super::op::plain::{self, Attempt};
 use super::refused::{self, Refused};
 use super::remote::{Handler, RemoteOperation, RemoteRequest};
@@ -182,7 +183,7 @@ pub(crate) fn start<R: Receiver>(
         }
         match queue(target, request, held, receiver) {
             Ok(place) => return Ok(Started::Queued(place)),
-            Err(refused) => refused.or_another_route(lanes.route())?,
+            Err(refused) => refused.or_another_route(lanes.insists(request.kind))?,
         }
     }
     start_otherwise(target, request, held, receiver)
@@ -199,8 +200,8 @@ fn queue<R: Receiver>(
     // Made before the driver is borrowed: to clone a waker may run anybody's code.
     let mut wake = receiver.wake();
     let queued = with(|driver| {
-        driver.may_start(target, request.kind, receiver.is_own())?;
-        Ok(Place { driver: driver.id, key: driver.queue(target, request, held, &mut wake) })
+        let ring = driver.may_start(target, request, receiver.is_own())?;
+        Ok(Place { driver: driver.id, key: driver.queue(target, request, held, ring, &mut wake) })
     });
     event::emit_deferred();
     queued.unwrap_or(Err(Refused::Outside))
@@ -224,11 +225,14 @@ fn start_otherwise<R: Receiver>(
     if is_forked_child() {
         return in_forked_child(target, request, held.own()).map(Started::Done);
     }
+    if aio::is_wrong(target, request) {
+        return Err(refused::aio_is_for_direct_io());
+    }
     if choice == Choice::Ring && is_here(receiver.is_own()) {
         match queue(target, request, held, receiver) {
             Ok(place) => return Ok(Started::Queued(place)),
-            Err(Refused::NoRing(error)) if target.lanes.route() != Route::Ring => {
-                refused::warn_of_no_ring(&error);
+            Err(Refused::NoRing(lack)) if !target.lanes.insists(request.kind) => {
+                refused::warn_of_no_ring(lack);
                 event::emit_deferred();
             }
             Err(Refused::Outside) => {}
@@ -257,9 +261,10 @@ fn is_forked_child() -> bool {
     with(|driver| driver.shared.is_inherited()) == Some(true) || workers::are_of_another_process()
 }
 
-/// Whether this thread has a ring that may be used now, or may get one.
+/// Whether this thread has a ring that may be used now, or may get one, or has AIO in its place.
 fn is_here(own: bool) -> bool {
-    with(|driver| driver.takes(own) && driver.failed.is_none()) == Some(true)
+    with(|driver| driver.takes(own) && (driver.failed.is_none() || driver.context.aio.is_some()))
+        == Some(true)
 }
 
 /// Whether so many tasks of this thread's loop do as the one that is polled that the ring takes them together: 16 tasks that
@@ -282,12 +287,14 @@ fn is_idle() -> bool {
     with(|driver| driver.is_idle()) == Some(true)
 }
 
+const SYNC: Request = Request { kind: Kind::Sync, linked: false, op_flags: 0, offset: 0, start: 0, want: 0 };
+
 /// Whether an operation that is linked to the next can be started on this thread: both go to one ring, which can tell
 /// where the kernel cuts a link ([`Ring::take_cut_off`](crate::ring::Ring::take_cut_off)).
 pub(crate) fn can_link(target: &Target) -> bool {
     matches!(target.lanes.route(), Route::Auto | Route::Ring)
         && with(|driver| {
-            driver.may_start(target, Kind::Sync, false).is_ok()
+            driver.may_start(target, &SYNC, false).is_ok()
                 && driver.rings.as_ref().is_some_and(|rings| !rings.main.is_sqpoll())
         }) == Some(true)
 }

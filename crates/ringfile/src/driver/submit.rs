@@ -25,8 +25,10 @@ use crate::ring::{Ring, Sqe, Until};
 
 /// Completions that nobody waits for: withdrawn entries, and cancellations. Generation 0 is no operation's.
 pub(super) const IGNORED: u64 = 0;
-/// The eventfd by which other threads wake this one.
+/// The eventfd by which other threads wake this one, as the ring polls it.
 pub(super) const WAKEUP: u64 = 1;
+/// The same, as the AIO context polls it.
+pub(super) const AIO_WAKEUP: u64 = 2;
 
 /// How long a kernel that takes nothing (EAGAIN, EBUSY, ENOMEM) is asked again before that is the answer.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(1);
@@ -42,27 +44,33 @@ const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
 impl Driver {
     /// Gives an operation a slot, which owns its buffer from here on, and submits it. [`may_start`](Self::may_start) said
-    /// yes.
+    /// yes, and where.
     #[inline(always)]
     pub(super) fn queue(
         &mut self,
         target: &Arc<Target>,
         request: &Request,
         held: &mut impl Lend,
+        ring: RingKind,
         wake: &mut Wake,
     ) -> Key {
         let file = self.files.enter(target, self.id);
-        let (key, slot, parts) = self.slots.insert(request, held, target, wake);
-        self.in_flight += 1;
-        self.on_streams |= file.is_stream;
-        if let Some(rings) = &mut self.rings {
-            rings.unannounced += usize::from(!slot.ring.announces());
-            if self.waiting.is_empty() && push(rings, file, key, slot, parts) {
-                return key;
-            }
+        let may_push = self.waiting.is_empty();
+        let (key, is_pushed) = {
+            let (key, slot, parts) = self.slots.insert(request, held, target.number, ring, wake);
+            self.in_flight += 1;
+            self.on_streams |= file.is_stream;
+            let is_pushed = self.rings.as_mut().is_some_and(|rings| {
+                rings.unannounced += usize::from(!ring.announces());
+                may_push && push(rings, file, key, slot, parts)
+            });
+            (key, is_pushed)
+        };
+        let is_pushed = is_pushed || ring == RingKind::Aio && may_push && self.push_to_aio(key);
+        if !is_pushed {
+            // The queue is full: the next turns hand it over, a slice in each.
+            self.waiting.push_back(Waiting::Operation(key));
         }
-        // The queue is full: the next turns hand it over, a slice in each.
-        self.waiting.push_back(Waiting::Operation(key));
         key
     }
 
@@ -75,6 +83,9 @@ impl Driver {
 
     /// Puts the operation's next submission into the queue; false where there is no room.
     fn push(&mut self, key: Key) -> bool {
+        if self.slots.at(key.slot).ring == RingKind::Aio {
+            return self.push_to_aio(key);
+        }
         let (slot, parts) = self.slots.with_parts(key.slot);
         match (self.rings.as_mut(), self.files.entry(slot.file)) {
             (Some(rings), Some(file)) => push(rings, file, key, slot, parts),
@@ -105,10 +116,20 @@ impl Driver {
     /// Sleeps until there are so many completions, where none is there; not at all for 0.
     pub(super) fn enter(&mut self, wanted: u32, deadline: Option<Instant>, deferred: &mut Deferred) {
         self.on_streams &= self.in_flight > 0;
-        let wanted = if self.on_streams { wanted.min(1) } else { wanted };
-        let Some(rings) = self.rings.as_mut() else { return };
-        let spins = rings.unannounced > 0;
-        let idle = !rings.main.has_completions() && self.waiting.is_empty();
+        let mut wanted = if self.on_streams { wanted.min(1) } else { wanted };
+        let most = if self.guards > 0 && !self.in_loop { u32::MAX } else { SLICE };
+        let has_aio = self.context.aio.is_some();
+        if has_aio {
+            self.submit_to_aio(most, deferred);
+        }
+        let Some(rings) = self.rings.as_mut() else { return self.wait_in_aio(wanted, deadline) };
+        if has_aio && self.context.open() > 0 {
+            // Several ends of operations there may be told of by one completion here.
+            wanted = wanted.min(1);
+        }
+        let spins = rings.unannounced > 0 || has_aio && self.context.keeps_awake();
+        let is_stuck = has_aio && self.context.is_out_of_room();
+        let idle = !rings.main.has_completions() && (self.waiting.is_empty() || is_stuck);
         // Without the wake-up descriptor, where the queue was too full to arm it, nobody could wake us.
         let awaited = rings.wakeup_armed && !rings.each().any(Ring::has_released);
         let sleeps = wanted > 0 && idle && !spins && awaited && self.shared.sleep.about_to_sleep_in_ring();
@@ -121,7 +142,6 @@ impl Driver {
             Until::Submitted
         };
         rings.main.reset_completion_signal();
-        let most = if self.guards > 0 && !self.in_loop { u32::MAX } else { SLICE };
         let before = rings.main.enters();
         let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let answer = rings.main.enter(until, most, at_most);
@@ -208,7 +228,7 @@ impl Driver {
 
     /// Whether a kernel that refused to take operations is to be asked again: after what has completed was collected,
     /// else after a pause, so that the thread does not spin.
-    fn may_ask_again(&mut self) -> bool {
+    pub(super) fn may_ask_again(&mut self) -> bool {
         let has_completions =
             self.rings.as_ref().is_some_and(|rings| rings.each().any(Ring::has_completions));
         let since = *self.refused_since.get_or_insert_with(Instant::now);
@@ -221,8 +241,12 @@ impl Driver {
 
     /// Asks the kernel to cancel an operation that is on its way. Most are beyond that, and simply finish.
     fn push_cancellation(&mut self, key: Key) -> bool {
-        let (Some(slot), Some(rings)) = (self.slots.get(key), self.rings.as_mut()) else { return true };
-        let Some(ring) = rings.get(slot.ring) else { return true };
+        let Some(slot) = self.slots.get(key) else { return true };
+        if slot.ring == RingKind::Aio {
+            self.cancel_in_aio(key);
+            return true;
+        }
+        let Some(ring) = self.rings.as_mut().and_then(|rings| rings.get(slot.ring)) else { return true };
         let sqe = Sqe {
             opcode: uop::IORING_OP_ASYNC_CANCEL as u8,
             fd: -1,
@@ -234,11 +258,11 @@ impl Driver {
         unsafe { ring.push(sqe) }.is_some()
     }
 
-    /// Makes the ring answer when another thread writes to the wake-up descriptor.
+    /// Makes the ring, or AIO where there is none, answer when another thread writes to the wake-up descriptor.
     #[inline]
     pub(super) fn arm_wakeup(&mut self) {
-        if let Some(rings) = self.rings.as_mut()
-            && !rings.wakeup_armed
+        let Some(rings) = self.rings.as_mut() else { return self.arm_wakeup_in_aio() };
+        if !rings.wakeup_armed
             && let Ok(eventfd) = self.shared.eventfd()
         {
             let sqe = Sqe {
@@ -275,23 +299,46 @@ fn push<'a>(
     let (fd, registered) = file.descriptor(slot.ring, ring);
     let began = slot.progress.began(request, &*file.target);
     let Some(sqe) = ring.vacant() else { return false };
-    let base = Sqe {
-        fd,
-        flags: if registered { FIXED_FILE } else { 0 }
-            | if request.linked { LINK } else { 0 }
-            | if has_fixed_form && file.target.waits_in_submission() { ASYNC } else { 0 },
-        user_data: key.to_user_data(),
-        offset: file.target.offset(request.offset),
-        // Of those that move data, atomic writes alone lack it, and have nothing to do with the cache.
-        op_flags: request.op_flags | if has_fixed_form { file.target.cache_flags() } else { 0 },
-        ..Sqe::default()
-    };
+    let waits = has_fixed_form && file.target.waits_in_submission();
+    let flags = if registered { FIXED_FILE } else { 0 }
+        | if request.linked { LINK } else { 0 }
+        | if waits { ASYNC } else { 0 };
+    let base = Sqe { flags, ..base(&file.target, key, request, fd) };
     op::fill(request, &slot.held, began, index, parts, base, sqe);
     slot.fixed &= index.is_some();
     // SAFETY: the entry was filled above, and names memory of the slot's, see the module.
     slot.position = unsafe { ring.commit() };
     slot.state = State::InFlight;
     true
+}
+
+/// What an entry has that does not depend on the kind of operation.
+#[inline(always)]
+fn base(target: &Target, key: Key, request: &Request, fd: i32) -> Sqe {
+    Sqe {
+        fd,
+        user_data: key.to_user_data(),
+        offset: target.offset(request.offset),
+        // Of those that move data, atomic writes alone lack it, and have nothing to do with the cache.
+        op_flags: request.op_flags | if request.kind.has_fixed_form() { target.cache_flags() } else { 0 },
+        ..Sqe::default()
+    }
+}
+
+/// The entry of an operation's next submission, of nothing that is registered. It names memory of the slot's.
+#[inline]
+pub(super) fn plain_entry<'a>(
+    target: &Target,
+    key: Key,
+    slot: &Slot,
+    parts: impl FnOnce() -> &'a mut Parts,
+) -> Sqe {
+    let request = &slot.request;
+    let began = slot.progress.began(request, target);
+    let mut sqe = Sqe::default();
+    let base = base(target, key, request, target.raw_fd());
+    op::fill(request, &slot.held, began, None, parts, base, &mut sqe);
+    sqe
 }
 
 /// The index of the registered region that all parts of a buffer lie in.

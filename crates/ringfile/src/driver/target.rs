@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::op::{Kind, Rules};
@@ -92,6 +92,8 @@ pub(crate) struct Target {
     pub appends: bool,
     pub path: Option<PathBuf>,
     pub lanes: Lanes,
+    /// As long as the file was when somebody looked last: it may be longer by now, and shorter where others cut it.
+    known_size: AtomicU64,
     /// The errno of the first sync or durable write that failed; 0 for none. Never forgotten, see [`Self::settle_sync`].
     failed_sync: AtomicI32,
     /// The last handle is gone.
@@ -165,6 +167,7 @@ impl Target {
             appends: false,
             path,
             lanes,
+            known_size: AtomicU64::new(0),
             failed_sync: AtomicI32::new(0),
             closed: AtomicBool::new(false),
             users: Mutex::new(Vec::new()),
@@ -289,6 +292,22 @@ impl Target {
             return fs::File::open(path)?.seek(SeekFrom::End(0));
         }
         Ok(rustix::fs::fstat(self.as_fd())?.st_size as u64)
+    }
+
+    /// Whether a write that ends there leaves the file as long as it is: for whom a wrong answer costs time alone, since
+    /// others may cut the file at any moment. Asks the kernel where the file was shorter when last looked at.
+    pub(crate) fn reaches(&self, end: u64) -> bool {
+        if self.kind == FileKind::Block || end <= self.known_size.load(Ordering::Relaxed) {
+            return true;
+        }
+        let size = self.size().unwrap_or(0);
+        self.known_size.store(size, Ordering::Relaxed);
+        end <= size
+    }
+
+    /// Notes that the file may have become shorter, as by an operation that moves no data.
+    pub(crate) fn may_be_shorter(&self) {
+        self.known_size.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn metadata(&self) -> std::io::Result<fs::Metadata> {

@@ -40,11 +40,10 @@ fn open_on_ring(data: &TempFile) -> File {
 
 /// Whether the ring is not switched off; says that `test` is skipped where it is.
 fn needs_ring(test: &str) -> bool {
-    let forced = super::route::workers_are_forced();
+    let forced = super::route::backend() != super::route::Backend::Any;
     if forced {
         // Straight to standard error, which the harness does not swallow.
-        let text =
-            format!("skipped {test}: it is about the ring, which RINGFILE_BACKEND=workers switches off\n");
+        let text = format!("skipped {test}: it is about the ring, which RINGFILE_BACKEND switches off\n");
         let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
     }
     !forced

@@ -7,6 +7,7 @@
 
 use std::cell::{Cell, OnceCell};
 use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
@@ -135,4 +136,35 @@ impl Drop for RingGuard<'_> {
             driver.guards -= 1;
         });
     }
+}
+
+/// Descriptors that are readable when a thread may have completions to take.
+#[derive(Default)]
+pub(crate) struct CompletionSignals {
+    /// That of its ring, where there is one.
+    ring: Option<Arc<OwnedFd>>,
+    /// Its own, by which AIO tells.
+    thread: Option<Arc<Shared>>,
+}
+
+impl CompletionSignals {
+    pub(crate) fn each(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let of_thread = self.thread.as_ref().and_then(|thread| thread.wakeup());
+        self.ring.as_ref().map(|ring| ring.as_fd()).into_iter().chain(of_thread)
+    }
+}
+
+/// The descriptors of the calling thread, made when first asked for. The thread is in its loop, or has a guard.
+///
+/// # Errors
+/// As `eventfd(2)`, or what registering it with the ring says.
+pub(crate) fn completion_signals() -> std::io::Result<CompletionSignals> {
+    let signals = with(|driver| {
+        if driver.rings.is_none() {
+            driver.rings = driver.make_rings().ok();
+        }
+        let ring = driver.rings.as_mut().map(|rings| rings.main.completion_signal()).transpose()?;
+        Ok(CompletionSignals { ring, thread: Some(driver.signal_ends()?) })
+    });
+    signals.unwrap_or_else(|| Ok(CompletionSignals::default()))
 }

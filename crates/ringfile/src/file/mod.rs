@@ -206,15 +206,16 @@ impl File {
     /// multiple of the length. Direct I/O only, on file systems and devices that can: Linux 6.18 can on XFS with reflinks,
     /// from one block on, whatever the device; on ext4 and block devices where the device can.
     ///
-    /// The write is not durable when it returns: follow it by [`sync_data`](Self::sync_data). Two writes that were atomic each
-    /// are not so together. Readers at the same time may see a part. Registered memory may be used, and is passed to the kernel as
-    /// memory that is not. Dropping the future cancels the write where the kernel still can: it is then done wholly or not
-    /// at all.
+    /// The write is not durable when it returns: follow it by [`sync_data`](Self::sync_data). Two writes that are each
+    /// atomic are not so together. A read at the same time may see a part. Registered memory may be used, and is passed to
+    /// the kernel as memory that is not. With `O_APPEND` the kernel (6.18) puts the write at the end of the file, whether or
+    /// not that is a multiple of the length: don't use it so. Dropping the future cancels the write where the kernel still
+    /// can: the file has all of it or none. Neither blocks nor allocates, as [`write_at`](Self::write_at).
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at); `Unsupported` where the file takes no atomic writes, and `InvalidInput` for a length or an
-    /// offset that it does not take: both say what it takes and what to do. Nothing was written then. A short write is not continued,
-    /// but an error (`WriteZero`).
+    /// As [`write_at`](Self::write_at); `Unsupported` where the file takes no atomic writes, and `InvalidInput` for a length
+    /// or an offset that it does not take. Both say what it takes and what to do, and nothing was written. A short write is
+    /// not continued, but an error (`WriteZero`).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -232,7 +233,8 @@ impl File {
     ///             file.write_atomic_at(page, 0).await?; // the old page or the new one
     ///         }
     ///         _ => {
-    ///             file.write_at(page.clone(), 16384).await?; // a copy first, as a power cut may leave a part
+    ///             // A copy first: a power cut may leave a part.
+    ///             let page = file.write_at(page, 16384).await?;
     ///             file.sync_data().await?;
     ///             file.write_at(page, 0).await?;
     ///         }

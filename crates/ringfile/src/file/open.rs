@@ -339,6 +339,9 @@ impl OpenOptions {
             Self { adaptive: true, direct: true, .. } | Self { adaptive: true, dont_cache: true, .. } => {
                 wrong("adaptive(true) chooses by itself; open without direct and dont_cache")
             }
+            Self { poll: true, route: Some(Route::Aio), .. } => {
+                wrong("poll(true) needs io_uring, which Route::Aio is not")
+            }
             _ => Ok(()),
         }
     }
@@ -364,6 +367,9 @@ impl OpenOptions {
     }
 
     fn file(&self, opened: OwnedFd, direct: Option<Multiples>, path: Option<&Path>) -> Result<File> {
+        if self.route == Some(Route::Aio) && direct.is_none() {
+            return Err(driver::aio_is_for_direct_io());
+        }
         if self.one_descriptor {
             return Ok(self.file_of(opened, None, direct, path));
         }
@@ -380,8 +386,13 @@ impl OpenOptions {
         path: Option<&Path>,
     ) -> File {
         let kind = kind_of(&own);
-        let ring = if self.poll && direct.is_some() { RingKind::Polled } else { RingKind::Main };
-        let lanes = Lanes::new(self.route.unwrap_or_else(driver::default_route), file_system(&own));
+        let route = self.route.unwrap_or_else(driver::default_route);
+        let ring = match route {
+            Route::Aio => RingKind::Aio,
+            _ if self.poll && direct.is_some() => RingKind::Polled,
+            _ => RingKind::Main,
+        };
+        let lanes = Lanes::new(route, file_system(&own));
         let target = Arc::new(Target::new(own, kind, direct, ring, path.map(Path::to_owned), lanes));
         if self.dont_cache && direct.is_none() && kind != FileKind::Other {
             target.do_not_cache();

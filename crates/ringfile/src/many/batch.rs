@@ -173,8 +173,8 @@ impl Batch {
         self.add(file, Asked::write_durable(buffer.into(), offset))
     }
 
-    /// Adds a write at `offset` that a power cut leaves wholly there or not at all, as [`File::write_atomic_at`]. Gives the index of
-    /// its result.
+    /// Adds a write at `offset` that a power cut leaves wholly there or not at all, as [`File::write_atomic_at`]. Gives the
+    /// index of its result.
     pub fn write_atomic(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
         self.add(file, Asked::write_atomic(buffer.into(), offset))
     }

@@ -5,7 +5,6 @@
 //! taken for an operation and no count touched that threads share. What always holds: an operation that was started gives
 //! one result to its source; a buffer is given up only when the kernel is done with it.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
@@ -13,8 +12,8 @@ use std::time::Instant;
 use super::op::{At, Op};
 use super::remote::RemoteResults;
 use crate::driver::{
-    self, Deferred, Ended, Finished, Handler, HandlerOf, LocalHandler, Request, Started, SubmitHint, Target,
-    ThreadRing,
+    self, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, LocalHandler, Request, Started,
+    SubmitHint, Target, ThreadRing,
 };
 use crate::error::Error;
 use crate::memory::Held;
@@ -307,14 +306,14 @@ impl ThreadEngine {
         }
     }
 
-    /// The descriptor that is readable while this thread's ring may have completions; `None` without a ring.
+    /// Descriptors that are readable while this thread's ring, or AIO, may have completions.
     ///
     /// # Errors
     /// As `eventfd(2)`, or what registering it says.
-    pub(super) fn completion_signal(&mut self) -> std::io::Result<Option<Arc<OwnedFd>>> {
+    pub(super) fn completion_signals(&mut self) -> std::io::Result<CompletionSignals> {
         match self.ring.guard() {
-            Some(_visit) => driver::completion_signal(),
-            None => Ok(None),
+            Some(_visit) => driver::completion_signals(),
+            None => Ok(CompletionSignals::default()),
         }
     }
 

@@ -3,7 +3,7 @@
 //! What always holds: each operation that was added gives one result, whatever was cancelled.
 
 use std::future::poll_fn;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -422,10 +422,8 @@ impl Queue {
             epoll::add(&set, source, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
         };
         add(self.engine.engine.remote.signal()?)?;
-        // Completions of the ring itself, which this thread must collect.
-        if let Some(ring) = self.engine.completion_signal()? {
-            add(ring.as_fd())?;
-        }
+        // Completions of the ring itself, and of AIO, which this thread must collect.
+        self.engine.completion_signals()?.each().try_for_each(add)?;
         Ok(set)
     }
 

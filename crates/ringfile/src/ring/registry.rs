@@ -461,6 +461,19 @@ mod tests {
         line.trim().trim_end_matches("kB").trim().parse().unwrap()
     }
 
+    /// Waits until so much is pinned: before Linux 6.13 what a ring has given up is unpinned up to a second later.
+    #[track_caller]
+    fn assert_pinned(kib: u64, what: &str) {
+        if kib > 0 && pinned_kib() == 0 {
+            return println!("{NOT_COUNTED}");
+        }
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while pinned_kib() != kib {
+            assert!(std::time::Instant::now() < until, "{what}: {} KiB instead of {kib}", pinned_kib());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
     fn open_on_ring() -> File {
         OpenOptions::new().read(true).route(Route::Ring).open("/proc/self/exe").unwrap()
     }
@@ -481,11 +494,23 @@ mod tests {
             return;
         }
         let mut child = Command::new(std::env::current_exe().unwrap());
-        let output =
-            child.args(["--exact", name]).env(IN_CHILD, "1").env_remove("RINGFILE_BACKEND").output().unwrap();
+        let output = child
+            .args(["--exact", name, "--nocapture"])
+            .env(IN_CHILD, "1")
+            .env_remove("RINGFILE_BACKEND")
+            .output()
+            .unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        if text.contains(NOT_COUNTED) {
+            let _ = std::io::Write::write_all(
+                &mut std::io::stderr(),
+                format!("skipped what is pinned, of {name}: {NOT_COUNTED}\n").as_bytes(),
+            );
+        }
     }
+
+    const NOT_COUNTED: &str = "this kernel counts in VmPin nothing that rings pin";
 
     fn read_fixed(pool: &Pool) {
         let file = open_on_ring();
@@ -508,17 +533,17 @@ mod tests {
         let file = open_on_ring();
         block_on(async {
             file.read_exact_at(pool.get(4096).unwrap(), 0).await.unwrap();
-            assert_eq!(pinned_kib(), 2 << 10);
+            assert_pinned(2 << 10, "by this thread's ring");
             let theirs = pool.clone();
             let other = std::thread::spawn(move || {
                 block_on(async {
                     file.read_exact_at(theirs.get(4096).unwrap(), 0).await.unwrap();
                     assert_eq!(thread_metrics().fixed_ops, 1);
-                    assert_eq!(pinned_kib(), 4 << 10, "pinned twice");
+                    assert_pinned(4 << 10, "pinned twice");
                 });
             });
             other.join().unwrap();
-            assert_eq!(pinned_kib(), 2 << 10, "the thread that is gone has given its share back");
+            assert_pinned(2 << 10, "the thread that is gone has given its share back");
         });
         // A ring that finds that it can clone after all must not clone what the holder does not have.
         WITHOUT_CLONE.store(false, Ordering::Relaxed);

@@ -169,14 +169,28 @@ impl Server {
         self.state.data.lock().unwrap().clone()
     }
 
-    /// Whether two writes to the file are on their way at once, which the kernel allows since 6.2
-    /// (`FOPEN_PARALLEL_DIRECT_WRITES`); says that `test` is skipped where not.
+    /// Whether two buffered writes to the file are on their way at once: with `FOPEN_PARALLEL_DIRECT_WRITES` (Linux 6.2), and,
+    /// through the ring, where the server's answer is not waited for; says that `test` is skipped where not.
     pub fn has_parallel_writes(&self, test: &str) -> bool {
-        let has = self.state.minor.load(Ordering::SeqCst) >= 38;
+        let has = self.state.minor.load(Ordering::SeqCst) >= 42;
         if !has {
-            super::skip(test, "this kernel (before 6.2) sends FUSE writes one after another");
+            super::skip(test, "this kernel (before 6.14) sends FUSE writes to one file one after another");
         }
         has
+    }
+
+    /// Whether the memory of a direct read that is in flight stays the parent's when the process forks. Older kernels take
+    /// the pages without pinning them (5.10 and 6.1 do, 6.12 does not; open(2) warns of it), so the parent may get a copy of
+    /// the page that the server's answer goes to. Says that `test` is skipped where it does not.
+    pub fn reads_survive_forks(&self, test: &str) -> bool {
+        let survive = self.state.minor.load(Ordering::SeqCst) >= 41;
+        if !survive {
+            super::skip(
+                test,
+                "on this kernel (before 6.12) the answer to a FUSE read may miss a process that forked",
+            );
+        }
+        survive
     }
 
     /// How many open files were closed for good.

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod filters;
 pub mod forms;
 pub mod fuse;
 pub mod handles;
@@ -28,15 +29,20 @@ pub fn skip(test: &str, why: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "skipped {test}: {why}");
 }
 
-/// Whether `RINGFILE_BACKEND=workers` switches the ring off.
+/// Whether `RINGFILE_BACKEND` switches the ring off.
 pub fn is_without_ring() -> bool {
+    std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| matches!(backend.as_str(), "workers" | "aio"))
+}
+
+/// Whether workers carry out everything, so that nothing is inline.
+pub fn workers_are_forced() -> bool {
     std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers")
 }
 
 /// Whether a test that is about the ring can be run; says that it is skipped where not.
 pub fn needs_ring(test: &str) -> bool {
     if is_without_ring() {
-        skip(test, "it is about the ring, which RINGFILE_BACKEND=workers switches off");
+        skip(test, "it is about the ring, which RINGFILE_BACKEND switches off");
     }
     !is_without_ring()
 }
@@ -45,9 +51,7 @@ pub fn needs_ring(test: &str) -> bool {
 /// those carry everything.
 pub fn ring_options() -> ringfile::OpenOptions {
     let mut options = ringfile::OpenOptions::new();
-    if !is_without_ring() {
-        options.route(ringfile::Route::Ring);
-    }
+    options.route(if is_without_ring() { ringfile::Route::Workers } else { ringfile::Route::Ring });
     options
 }
 

@@ -14,8 +14,9 @@
 
 namespace ringfile_rocksdb {
 
-// Which way reads and writes go. kAuto finds out for each file, and is what a program should begin with.
-enum class Route { kAuto, kRing, kInline, kWorkers };
+// Which way reads and writes go. kAuto finds out for each file, and is what a program should begin with. kAio is Linux AIO
+// for direct I/O, and kAuto for buffered files.
+enum class Route { kAuto, kRing, kInline, kWorkers, kAio };
 
 // A file system over `base` (FileSystem::Default() where it is null). Random access, sequential and writable files are
 // ringfile's; mmapped files, directories, locks, loggers, renames and all else are those of `base`, which must keep its
@@ -43,6 +44,7 @@ struct Statistics {
     uint64_t through_ring = 0;
     uint64_t inline_calls = 0;
     uint64_t by_workers = 0;
+    uint64_t by_aio = 0;
     uint64_t registered = 0;
 };
 

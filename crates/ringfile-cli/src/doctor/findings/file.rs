@@ -145,7 +145,7 @@ fn buffered_writes(file: &FileFacts) -> Option<Finding> {
             format!(
                 ", which ringfile makes (here {} of {} writes)",
                 taken.inline,
-                taken.ring + taken.inline + taken.workers
+                taken.ring + taken.inline + taken.workers + taken.aio
             )
         });
         Finding::notable(

@@ -16,6 +16,7 @@ pub fn of(report: &Report) -> Vec<Finding> {
     let found = [
         ring(report),
         backend(process),
+        direct(process),
         memlock(process),
         features(report),
         workers(process),
@@ -41,7 +42,12 @@ fn ring(report: &Report) -> Option<Finding> {
     }
     let errno = process.io_uring_errno?;
     let title = "io_uring can't be used";
-    let cost = "worker threads carry everything with plain calls: one thread for each operation in flight";
+    let cost = match &process.aio {
+        Some(aio) if aio.errno.is_none() => {
+            "Linux AIO carries direct I/O, worker threads all else with plain calls"
+        }
+        _ => "worker threads carry everything with plain calls: one thread for each operation in flight",
+    };
     let refused = std::io::Error::from_raw_os_error(errno);
     let detail = |why: &str| format!("io_uring_setup: {}; {why}; {cost}", crate::error::errno_text(&refused));
     let finding = |why: &str, fix: String| Some(Finding::costly(1000, title, detail(why), fix));
@@ -91,15 +97,54 @@ fn ring(report: &Report) -> Option<Finding> {
 }
 
 fn backend(process: &Process) -> Option<Finding> {
-    let workers = process.backend.as_deref() == Some("workers");
-    workers.then(|| {
-        Finding::costly(
-            900,
-            "The environment forbids ringfile to use io_uring",
-            "RINGFILE_BACKEND=workers: worker threads carry everything with plain calls",
-            "`unset RINGFILE_BACKEND`",
-        )
-    })
+    let detail = match process.backend.as_deref()? {
+        "workers" => "RINGFILE_BACKEND=workers: worker threads carry everything with plain calls",
+        "aio" => "RINGFILE_BACKEND=aio: Linux AIO carries direct I/O, worker threads all else",
+        _ => return None,
+    };
+    let title = "The environment forbids ringfile to use io_uring";
+    Some(Finding::costly(900, title, detail, "`unset RINGFILE_BACKEND`"))
+}
+
+/// Which way direct I/O goes, and why.
+fn direct(process: &Process) -> Option<Finding> {
+    let aio = process.aio.as_ref()?;
+    let known = |number: Option<i64>| number.map_or("?".into(), |number| number.to_string());
+    let room = format!("fs.aio-nr is {} of {}", known(aio.used), known(aio.limit));
+    let backend = process.backend.as_deref();
+    let ring_is_refused = process.io_uring_errno.is_some();
+    match (backend, aio.errno) {
+        (Some("workers"), _) => Some(Finding::fine(
+            "Direct I/O goes to worker threads",
+            "RINGFILE_BACKEND=workers forbids io_uring and Linux AIO",
+        )),
+        (backend, None) if ring_is_refused || backend == Some("aio") => Some(Finding::fine(
+            "Direct I/O goes through Linux AIO",
+            format!("io_uring can't be used, io_setup and io_submit can; {room}"),
+        )),
+        (backend, Some(errno)) if ring_is_refused || backend == Some("aio") => {
+            let fix = match errno {
+                libc::EAGAIN => "as root: `sysctl -w fs.aio-max-nr=1048576`",
+                libc::ENOSYS => "a kernel with CONFIG_AIO=y, or io_uring",
+                _ => "allow io_setup, io_submit, io_getevents and io_destroy in the seccomp profile",
+            };
+            let refused = crate::error::errno_text(&std::io::Error::from_raw_os_error(errno));
+            Some(Finding::notable(
+                50,
+                "Direct I/O goes to worker threads",
+                format!("io_uring can't be used, nor can Linux AIO: {refused}; {room}"),
+                fix,
+            ))
+        }
+        (_, None) => Some(Finding::fine(
+            "Direct I/O goes through io_uring",
+            format!("Linux AIO could stand in for it; {room}"),
+        )),
+        (_, Some(_)) => Some(Finding::fine(
+            "Direct I/O goes through io_uring",
+            "Linux AIO could not stand in for it, worker threads would",
+        )),
+    }
 }
 
 fn memlock(process: &Process) -> Option<Finding> {

@@ -8,7 +8,7 @@ use crate::doctor::features::Feature;
 use crate::doctor::file::{self, FileFacts};
 use crate::doctor::flags::NonBlocking;
 use crate::doctor::place::Medium;
-use crate::doctor::process::{Cgroup, IoLimit, Limit, Memlock, Memory, Process};
+use crate::doctor::process::{Aio, Cgroup, IoLimit, Limit, Memlock, Memory, Process};
 
 const MIB: u64 = 1 << 20;
 
@@ -162,6 +162,31 @@ fn what_forbids_io_uring_is_named() {
 }
 
 #[test]
+fn the_way_of_direct_io() {
+    let of = |ring: Option<i32>, aio: Option<i32>, backend: Option<&str>| {
+        let mut report = healthy();
+        report.process.io_uring_errno = ring;
+        report.process.aio = Some(Aio { errno: aio, used: Some(512), limit: Some(65536) });
+        report.process.backend = backend.map(Into::into);
+        let direct = |finding: &Finding| finding.title.starts_with("Direct I/O goes");
+        super::of(&report).into_iter().find(direct).expect("it is said")
+    };
+    let ring = of(None, None, None);
+    assert!(ring.title.ends_with("io_uring") && ring.detail.contains("512 of 65536"), "{ring:?}");
+    for (errno, backend) in [(Some(libc::EPERM), None), (None, Some("aio"))] {
+        let aio = of(errno, None, backend);
+        assert!(aio.title.ends_with("Linux AIO") && aio.severity == Severity::Fine, "{aio:?}");
+    }
+    let used_up = of(Some(libc::EPERM), Some(libc::EAGAIN), None);
+    assert!(
+        used_up.title.ends_with("worker threads") && used_up.fix.contains("fs.aio-max-nr"),
+        "{used_up:?}"
+    );
+    assert!(of(Some(libc::EPERM), Some(libc::EPERM), None).fix.contains("seccomp"));
+    assert!(of(Some(libc::EPERM), None, Some("workers")).detail.contains("RINGFILE_BACKEND=workers"));
+}
+
+#[test]
 fn limits_of_the_process() {
     let memlock = |soft, hard, registered| {
         only(|report| {
@@ -180,6 +205,8 @@ fn limits_of_the_process() {
     assert!(workers.detail.contains("RLIMIT_NPROC is 20"));
     let backend = only(|report| report.process.backend = Some("workers".into()));
     assert!(backend.fix.contains("RINGFILE_BACKEND"));
+    let backend = only(|report| report.process.backend = Some("aio".into()));
+    assert!(backend.detail.contains("Linux AIO carries direct I/O"), "{}", backend.detail);
     let missing = only(|report| report.features[0].usable = Some(false));
     assert!(missing.detail.contains("defer_taskrun"), "{}", missing.detail);
 }

@@ -174,9 +174,7 @@ fn sum(answers: &[Answer]) -> Outcome {
     let mut routes = RouteOps::default();
     for answer in answers {
         recorder.merge(&answer.latencies);
-        routes.ring += answer.routes.ring;
-        routes.inline += answer.routes.inline;
-        routes.workers += answer.routes.workers;
+        routes += answer.routes;
     }
     let total = |count: fn(&Answer) -> u64| answers.iter().map(count).sum::<u64>();
     let usages: Option<Vec<Usage>> = answers.iter().map(|answer| answer.usage).collect();
@@ -231,7 +229,7 @@ mod tests {
             enters: 5,
             fixed_ops: ops,
             refused: None,
-            routes: RouteOps { ring: ops, inline: 0, workers: 0 },
+            routes: RouteOps { ring: ops, ..RouteOps::default() },
             failure: None,
         }
     }

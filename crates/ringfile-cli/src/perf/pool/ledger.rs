@@ -26,12 +26,14 @@ pub struct Ledger {
 pub struct Counts {
     /// Operations, but for those that a worker did.
     pub ops: u64,
-    /// `io_uring_enter` calls.
+    /// Calls of `io_uring_enter`, and of what AIO takes in its place.
     pub enters: u64,
     /// Operations on registered memory.
     pub fixed_ops: u64,
     /// Plain calls on the thread.
     pub inline_ops: u64,
+    /// By Linux AIO.
+    pub aio_ops: u64,
 }
 
 impl Ledger {
@@ -60,9 +62,10 @@ impl Ledger {
         let counted = ringfile::thread_metrics() - before;
         self.counts.add(Counts {
             ops: counted.ops,
-            enters: counted.enters,
+            enters: counted.enters + counted.aio_calls,
             fixed_ops: counted.fixed_ops,
             inline_ops: counted.inline_ops,
+            aio_ops: counted.aio_ops,
         });
     }
 
@@ -98,5 +101,6 @@ impl Counts {
         self.enters += more.enters;
         self.fixed_ops += more.fixed_ops;
         self.inline_ops += more.inline_ops;
+        self.aio_ops += more.aio_ops;
     }
 }

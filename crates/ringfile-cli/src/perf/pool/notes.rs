@@ -4,6 +4,7 @@ use super::run::Job;
 use clap::ValueEnum;
 
 use crate::cli::PoolArgs;
+use crate::engine::RouteOps;
 use crate::perf::notes::{machine, why_not_fixed};
 use crate::report::judge::{self, Noise};
 use crate::report::results::{Memory, PoolFigures, Role, Run, Side};
@@ -207,17 +208,18 @@ fn routes(runs: &[Run]) -> Option<String> {
     let mut parts = Vec::new();
     for &memory in Memory::value_variants() {
         let of_kind = runs.iter().filter(|run| run.memory == Some(memory)).filter_map(|run| run.route_ops);
-        let sum =
-            of_kind.fold((0, 0, 0), |sum, ops| (sum.0 + ops.ring, sum.1 + ops.inline, sum.2 + ops.workers));
-        let total = (sum.0 + sum.1 + sum.2) as f64;
+        let mut sum = RouteOps::default();
+        of_kind.for_each(|ops| sum += ops);
+        let total = sum.total() as f64;
         let part = |ops: u64| ops as f64 * 100.0 / total;
         if total > 0.0 {
+            let by_aio = if sum.aio > 0 { format!(", {:.0} % AIO", part(sum.aio)) } else { String::new() };
             parts.push(format!(
-                "{} {:.0} % ring, {:.0} % inline calls, {:.0} % workers",
+                "{} {:.0} % ring, {:.0} % inline calls, {:.0} % workers{by_aio}",
                 values::name(&memory),
-                part(sum.0),
-                part(sum.1),
-                part(sum.2)
+                part(sum.ring),
+                part(sum.inline),
+                part(sum.workers)
             ));
         }
     }

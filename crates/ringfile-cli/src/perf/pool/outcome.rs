@@ -91,9 +91,10 @@ fn run(job: &Job, memory: Memory, side: Side, outcome: &Outcome) -> Run {
         fixed_ops: each_is_one.then_some(counts.fixed_ops),
         refused: None,
         route_ops: each_is_one.then_some(RouteOps {
-            ring: counts.ops.saturating_sub(counts.inline_ops),
+            ring: counts.ops.saturating_sub(counts.inline_ops + counts.aio_ops),
             inline: counts.inline_ops,
             workers,
+            aio: counts.aio_ops,
         }),
         cached_before: None,
         cached_after: None,

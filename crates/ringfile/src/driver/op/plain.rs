@@ -62,6 +62,9 @@ fn go(
         // the library's own reads begin past 0, and they fill memory in order.
         unsafe { held.filled(request.start + progress.done()) };
     }
+    if !request.kind.moves_data() {
+        target.may_be_shorter();
+    }
     if request.is_sync() {
         errno = target.settle_sync(errno);
     }

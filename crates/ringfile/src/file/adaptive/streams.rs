@@ -217,7 +217,8 @@ mod tests {
                 *end = pieces.last().map_or(*end, |last| last.end);
                 assert!(round < 3 || *end > start + 64 * KIB);
             }
-            for _ in 0..30 {
+            // Where they begin, their second reads come soon after the first.
+            for _ in 0..if round < 2 { 1 } else { 30 } {
                 let start = random.below(1 << 12) * MOST_AHEAD + 20 * LONG;
                 assert_eq!(read(&mut streams, start..start + 1, LONG), []);
             }

@@ -9,7 +9,7 @@ use ringfile_power::Random;
 use ringfile_power::stamp::SECTOR;
 
 use crate::Outcome;
-use crate::log::Log;
+use crate::log::{FIRST, Log};
 
 const BLOCK: usize = 4096;
 
@@ -67,6 +67,21 @@ impl Disk {
         }
         self.advanced = flushed.max(self.advanced);
         Ok(())
+    }
+
+    /// Checks that the whole log makes the drive that the run has left: else the log lacks something, or is read wrongly.
+    pub fn becomes(&self, log: &Log, drive: &Path) -> Outcome<()> {
+        let mut all = self.bytes.clone();
+        for (at, data, _) in log.writes_in(0..log.len()) {
+            all[at..at + data.len()].copy_from_slice(data);
+        }
+        let failed = |error| format!("{}: {error}", drive.display());
+        let left = std::fs::read(drive).map_err(failed)?;
+        let left = left.get(FIRST..FIRST + all.len()).ok_or("the drive is too short")?;
+        match left.iter().zip(&all).position(|(left, made)| left != made) {
+            None => Ok(()),
+            Some(at) => Err(format!("the log does not make the drive: byte {at} is another")),
+        }
     }
 
     /// Chooses what is there, of the writes between the last flush and the cut. A drive may carry them out in any order, and

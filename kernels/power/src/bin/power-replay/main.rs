@@ -1,7 +1,8 @@
 //! Cuts the power at many moments of a run that qemu has logged, and checks what is on the disk then:
-//! `power-replay IMAGE LOG CONSOLE FILESYSTEM CUTS SEED SCRATCH`. Needs root, to mount.
+//! `power-replay IMAGE LOG DRIVE CONSOLE FILESYSTEM CUTS SEED SCRATCH`. Needs root, to mount.
 //!
-//! IMAGE is the file system as it was before the run, LOG what qemu's blklogwrites has written, CONSOLE what the guest printed.
+//! IMAGE is the file system as it was before the run, LOG what qemu's blklogwrites has written, DRIVE the drive after the
+//! run, CONSOLE what the guest printed.
 //! A moment is a place in the log. What a power cut leaves there: everything before the last flush, and of what came later any
 //! part. A quarter of the moments are right behind a report, where what is missing is missed at once, a quarter right before a
 //! flush, where most can be missing, a quarter right behind a write, which may be torn, and the others anywhere.
@@ -35,14 +36,15 @@ struct Figures {
 }
 
 fn run(arguments: &[String]) -> Outcome<bool> {
-    let [image, log, console, filesystem, cuts, seed, scratch] = arguments else {
-        return Err("usage: power-replay IMAGE LOG CONSOLE FILESYSTEM CUTS SEED SCRATCH".into());
+    let [image, log, drive, console, filesystem, cuts, seed, scratch] = arguments else {
+        return Err("usage: power-replay IMAGE LOG DRIVE CONSOLE FILESYSTEM CUTS SEED SCRATCH".into());
     };
     let number = |text: &String| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
     let (cuts, seed) = (number(cuts)? as usize, number(seed)?);
     let mut disk = Disk::read(Path::new(image))?;
     let log = Log::read(Path::new(log), disk.len())?;
     agrees_with_the_console(&log, Path::new(console))?;
+    disk.becomes(&log, Path::new(drive))?;
     println!(
         "{filesystem}: {} writes, {} flushes and {} reports were logged",
         log.writes().len(),

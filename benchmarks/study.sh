@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Nowoczynski's study of fixed and plain buffers (2021), repeated with `ringfile perf buffers`: block sizes, depths, one and two
+# processes, parts, CPU time, kernel functions, and the ring flags of its time. Prints Markdown for docs/study.md. About five
+# minutes; figures are worth something only where nothing else runs.
+#
+#   study.sh [FOLDER]    FOLDER: on the disk to measure (default: /var/tmp)
+#
+# RINGFILE   the program (default: target/release/ringfile of the checkout; built where it is not there)
+# ROUNDS     rounds of each cell (default: 5)
+#
+# zram is measured as well where root has an unused one (ZRAM, default /dev/zram0): its contents are lost.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/.." && pwd)
+folder=${1:-/var/tmp}
+rounds=${ROUNDS:-5}
+ringfile=${RINGFILE:-${CARGO_TARGET_DIR:-$root/target}/release/ringfile}
+test -x "$ringfile" || (cd "$root" && cargo build --locked --release -p ringfile-cli)
+short=(--duration 300ms --warmup 50ms --rounds "$rounds" --rw randread --direct)
+out=$(mktemp)
+file=$folder/ringfile-study-$$.bin
+made=
+
+clean() {
+    rm -f "$out" "$file"
+    test -z "$made" || "$here/devices.sh" down
+}
+trap clean EXIT
+
+# The tables alone; the notes of the last measurement end the page.
+measure() {
+    "$ringfile" perf buffers "${short[@]}" "$@" >"$out" 2>"$out.errors" || {
+        cat "$out.errors" >&2
+        rm -f "$out.errors"
+        return 1
+    }
+    rm -f "$out.errors"
+    grep -E '^\|' "$out"
+    echo
+}
+
+# $1: how the place is called; the rest name it for ringfile.
+place() {
+    local name=$1
+    shift
+    printf '## %s\n\n### One process, fixed and plain buffers\n\n' "$name"
+    measure "$@" --processes 1 --bs 4k,32k,128k --iodepth 1,16,128 --buffers normal,fixed
+    printf '### Two processes\n\n'
+    measure "$@" --processes 2 --bs 4k --iodepth 16,128 --buffers normal,fixed
+    printf '### 128 KiB in one piece and in 32\n\n'
+    measure "$@" --processes 1 --bs 128k --iodepth 16,128
+}
+
+mkdir -p "$folder"
+dd if=/dev/urandom of="$file" bs=1M count=512 status=none
+sync "$file"
+place "Disk" --file "$file"
+printf '### Kernel functions that not all buffers have\n\n'
+"$ringfile" perf buffers --duration 50ms --warmup 0s --rounds 1 --rw randread --direct --processes 1 --bs 4k,128k \
+    --iodepth 128 --profile --file "$file" 2>/dev/null | awk '/^\|not with all/ { on = 1 } /^$/ { on = 0 } on'
+echo
+if zram=$("$here/devices.sh" zram-up 512M 2>/dev/null); then
+    made=yes
+    dd if=/dev/urandom of="$zram" bs=1M count=512 oflag=direct status=none
+    place "zram" --file "$zram"
+    printf '### Ring flags, and rings by hand\n\n'
+    measure --file "$zram" --processes 1 --bs 4k --iodepth 16,128 --buffers normal,fixed --rounds 3 --by-hand \
+        --ring-flags none,coop,defer,sqpoll
+else
+    printf 'No zram: root, an unused /dev/zram0 and the module zram are needed.\n\n'
+fi
+grep -E '^- ' "$out" || true
+printf '\n## 16 jobs on %s cores, /dev/shm\n\n' "$(nproc)"
+against=()
+! command -v fio >/dev/null || against=(--against fio)
+"$ringfile" perf file --numjobs 16 --iodepth 1,16 --size 512m --duration 400ms --warmup 100ms --rounds 3 "${against[@]}" \
+    2>/dev/null | awk '/^$/ { exit } { print }'
+printf '\nTook %s s.\n' "$SECONDS"

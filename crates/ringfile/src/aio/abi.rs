@@ -1,0 +1,138 @@
+//! The kernel's side of Linux AIO: the five system calls, and the records that both sides read.
+//!
+//! Knows nothing of ringfile. The records are those of `include/uapi/linux/aio_abi.h`; the header of the completion ring,
+//! which libaio and fio read too, is `struct aio_ring` of `fs/aio.c`.
+
+use std::io;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+/// What an [`Iocb`] asks for, `IOCB_CMD_…`.
+pub(super) const PREAD: u16 = 0;
+pub(super) const PWRITE: u16 = 1;
+pub(super) const POLL: u16 = 5;
+pub(super) const PREADV: u16 = 7;
+pub(super) const PWRITEV: u16 = 8;
+
+/// `IOCB_FLAG_RESFD`: the kernel adds 1 to the eventfd `signal` when the operation has ended.
+pub(super) const SIGNALS: u32 = 1;
+
+/// One operation, as the kernel reads it: `struct iocb`. The kernel writes `key` in `io_submit`, and knows the operation by
+/// the address of this record from then on.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct Iocb {
+    pub data: u64,
+    #[cfg(target_endian = "little")]
+    pub key: u32,
+    pub rw_flags: u32,
+    #[cfg(target_endian = "big")]
+    pub key: u32,
+    pub opcode: u16,
+    pub priority: i16,
+    pub fd: u32,
+    pub addr: u64,
+    pub len: u64,
+    pub offset: u64,
+    pub reserved: u64,
+    pub flags: u32,
+    pub signal: u32,
+}
+
+const _: () = assert!(size_of::<Iocb>() == 64 && std::mem::offset_of!(Iocb, opcode) == 16);
+
+/// One completion: `struct io_event`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Event {
+    pub data: u64,
+    /// The address of the operation's [`Iocb`].
+    pub iocb: u64,
+    pub result: i64,
+    pub result2: i64,
+}
+
+const _: () = assert!(size_of::<Event>() == 32);
+
+/// The beginning of the completion ring, `struct aio_ring`; the events follow.
+#[repr(C)]
+pub(super) struct Header {
+    pub id: u32,
+    /// How many events there is room for.
+    pub events: u32,
+    /// The next event to be taken. Moved by this process, and by the kernel in `io_getevents`.
+    pub head: AtomicU32,
+    /// Where the kernel puts the next event.
+    pub tail: AtomicU32,
+    pub magic: u32,
+    pub compatible: u32,
+    pub incompatible: u32,
+    pub header_len: u32,
+}
+
+const _: () = assert!(size_of::<Header>() == 32);
+
+/// `AIO_RING_MAGIC`.
+pub(super) const MAGIC: u32 = 0xa10a_10a1;
+
+/// Names a context: `aio_context_t`, the address at which the kernel has mapped the completion ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context(pub libc::c_ulong);
+
+fn check(result: libc::c_long) -> io::Result<u32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as u32) }
+}
+
+/// `io_setup(2)`: makes a context for so many operations in flight.
+pub(super) fn setup(operations: u32) -> io::Result<Context> {
+    let mut context = Context(0);
+    // SAFETY: the kernel writes one number of this type.
+    check(unsafe { libc::syscall(libc::SYS_io_setup, operations, &raw mut context.0) })?;
+    Ok(context)
+}
+
+/// `io_destroy(2)`: cancels what can be cancelled, and waits for the rest.
+pub(super) fn destroy(context: Context) {
+    // SAFETY: no memory is passed. The caller does not use the completion ring any more, which is unmapped.
+    unsafe { libc::syscall(libc::SYS_io_destroy, context.0) };
+}
+
+/// `io_submit(2)`: how many of these the kernel took, in order. An error is about the first of them, or about all.
+///
+/// # Safety
+/// Each address is that of a record that stays where it is until its completion was seen, and so does the memory that it
+/// names, untouched by anybody else where the kernel writes to it. The kernel writes to the records.
+pub(super) unsafe fn submit(context: Context, all: &[*mut Iocb]) -> io::Result<u32> {
+    // SAFETY: as this function's contract says; the list itself is read during the call.
+    check(unsafe { libc::syscall(libc::SYS_io_submit, context.0, all.len() as libc::c_long, all.as_ptr()) })
+}
+
+/// `io_getevents(2)`: waits for at least so many completions, for so long at most, and puts them, or more, into `events`.
+pub(super) fn get_events(
+    context: Context,
+    at_least: u32,
+    events: &mut [Event],
+    at_most: Option<Duration>,
+) -> io::Result<u32> {
+    let time = at_most.map(|at_most| libc::timespec {
+        tv_sec: at_most.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_nsec: at_most.subsec_nanos() as libc::c_long,
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let (at_least, room) = (libc::c_long::from(at_least), events.len() as libc::c_long);
+    // SAFETY: the kernel writes as many events as there is room for at most, and reads the time during the call.
+    check(unsafe {
+        libc::syscall(libc::SYS_io_getevents, context.0, at_least, room, events.as_mut_ptr(), time)
+    })
+}
+
+/// `io_cancel(2)`. Whatever it answers, the operation's completion comes in the ring: since Linux 3.11 the kernel does not
+/// use the record for it that is passed here.
+///
+/// # Safety
+/// `iocb` is the address of a record that may be read.
+pub(super) unsafe fn cancel(context: Context, iocb: *mut Iocb) {
+    let mut unused = Event::default();
+    // SAFETY: as this function's contract says; the kernel writes one event at most.
+    unsafe { libc::syscall(libc::SYS_io_cancel, context.0, iocb, &raw mut unused) };
+}

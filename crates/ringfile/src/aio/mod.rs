@@ -1,0 +1,400 @@
+//! The only code that talks to Linux AIO, the kernel's older interface for asynchronous direct I/O.
+//!
+//! An [`Aio`] is a context of one thread's. It takes the same entries as a [`Ring`](crate::ring::Ring), of reads and writes
+//! alone, and gives the same completions; it does not know what an operation means, nor who waits for it. What always holds:
+//!
+//! - there are never more operations than the context was made for, so the kernel has room for every completion;
+//! - an operation that was not submitted can be withdrawn, one that was is the kernel's until its completion: `io_cancel` ends
+//!   no read or write of a file (the kernel has a way to cancel polls alone);
+//! - after a `fork` the child never touches the parent's completion ring, which it shares
+//!   ([`fork`]).
+//!
+//! Completions are read from the ring in memory, without a system call. The kernel fills in an event, and moves the tail
+//! behind it after a write barrier; it reuses the event's place once the head has passed it.
+
+mod abi;
+#[cfg(test)]
+mod tests;
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use linux_raw_sys::io_uring::io_uring_op as op;
+
+use crate::ring::{Cqe, Sqe, fork};
+use abi::{Event, Header, Iocb};
+
+/// The smallest context worth having.
+const FEWEST: u32 = 16;
+
+/// Operations on files, submitted together and collected as they end.
+pub(crate) struct Aio {
+    context: abi::Context,
+    ring: Option<CompletionRing>,
+    /// One for each operation, and the last for the wake-up. They stay where they are: the kernel knows operations by their
+    /// addresses.
+    iocbs: Box<[UnsafeCell<Iocb>]>,
+    /// Indices of those that are not in use.
+    free: Vec<u32>,
+    /// Those that were not submitted, oldest first.
+    queued: Vec<*mut Iocb>,
+    /// Operations that are queued, or the kernel's.
+    open: u32,
+    /// Of these, those whose end signals no descriptor.
+    silent: u32,
+    /// What `io_getevents` gave: those from `next` to `fetched` were not taken.
+    events: Box<[Event]>,
+    next: usize,
+    fetched: usize,
+    wakeup: Wakeup,
+    calls: u64,
+    fork_mark: fork::Mark,
+    /// The next submission fails so, or takes no more than so many.
+    #[cfg(test)]
+    pub(crate) next_submission: Option<Result<usize, i32>>,
+}
+
+/// The descriptor by which other threads wake this one, which the context polls.
+struct Wakeup {
+    fd: i32,
+    user_data: u64,
+    is_armed: bool,
+}
+
+/// The kernel's completion ring.
+struct CompletionRing {
+    header: NonNull<Header>,
+    events: NonNull<Event>,
+    /// How many events it has room for.
+    len: u32,
+}
+
+impl CompletionRing {
+    /// The ring of a context; `None` where it is not laid out as this code knows it. Then `io_getevents` does.
+    fn of(context: abi::Context) -> Option<Self> {
+        let header = NonNull::new(std::ptr::with_exposed_provenance_mut::<Header>(context.0 as usize))?;
+        // SAFETY: a context's name is the address of its ring, which is mapped, readable and writable, until the context is
+        // destroyed, and at least a page long.
+        let facts = unsafe { header.as_ref() };
+        let is_known = facts.magic == abi::MAGIC
+            && facts.incompatible == 0
+            && facts.header_len as usize == size_of::<Header>()
+            && facts.events > 0;
+        // SAFETY: the events follow the header.
+        is_known.then(|| Self { header, events: unsafe { header.add(1) }.cast(), len: facts.events })
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: as in `of`; only the two atomic fields change.
+        unsafe { self.header.as_ref() }
+    }
+
+    #[inline]
+    fn has_events(&self) -> bool {
+        self.header().head.load(Ordering::Relaxed) != self.header().tail.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn take(&self) -> Option<Event> {
+        let head = self.header().head.load(Ordering::Relaxed);
+        // Acquire: the kernel wrote the event before it moved the tail.
+        if head == self.header().tail.load(Ordering::Acquire) || head >= self.len {
+            return None;
+        }
+        // SAFETY: an index below the number of events; the kernel does not write to an event between head and tail.
+        let event = unsafe { self.events.add(head as usize).read() };
+        let next = if head + 1 == self.len { 0 } else { head + 1 };
+        // Release: the event was read before the kernel may write another in its place.
+        self.header().head.store(next, Ordering::Release);
+        Some(event)
+    }
+}
+
+impl Aio {
+    /// Makes a context for so many operations at once, or for fewer where the system's limit, `fs.aio-max-nr`, leaves no
+    /// more. `wakeup` is a descriptor whose readiness completes with `user_data` once [`arm_wakeup`](Self::arm_wakeup) was
+    /// called, as it is here: that shows whether operations can be submitted at all.
+    ///
+    /// # Errors
+    /// As `io_setup(2)` and `io_submit(2)`: `EAGAIN` where the limit leaves nothing, `ENOSYS` or `EPERM` where a filter or the
+    /// kernel has no AIO, `EINVAL` where it has no polls (before Linux 4.19).
+    pub(crate) fn new(operations: u32, wakeup: i32, user_data: u64) -> io::Result<Self> {
+        let mut operations = operations.max(FEWEST);
+        let context = loop {
+            // One more for the wake-up.
+            match abi::setup(operations + 1) {
+                Ok(context) => break context,
+                Err(error)
+                    if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM))
+                        && operations > FEWEST =>
+                {
+                    operations = (operations / 2).max(FEWEST);
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        let places = operations as usize + 1;
+        let mut aio = Self {
+            context,
+            ring: CompletionRing::of(context),
+            iocbs: (0..places).map(|_| UnsafeCell::default()).collect(),
+            free: (0..operations).rev().collect(),
+            queued: Vec::with_capacity(places),
+            open: 0,
+            silent: 0,
+            events: vec![Event::default(); places].into(),
+            next: 0,
+            fetched: 0,
+            wakeup: Wakeup { fd: wakeup, user_data, is_armed: false },
+            calls: 0,
+            fork_mark: fork::Mark::current(),
+            #[cfg(test)]
+            next_submission: None,
+        };
+        aio.arm_wakeup();
+        aio.submit(1)?;
+        abi::get_events(context, 0, &mut [], Some(Duration::ZERO))?;
+        Ok(aio)
+    }
+
+    /// Whether this process made the context; a forked child did not, and must not touch it.
+    fn is_ours(&self) -> bool {
+        self.fork_mark.is_current()
+    }
+
+    /// Operations that were pushed and whose completion was not taken.
+    #[inline]
+    pub(crate) fn open(&self) -> u32 {
+        self.open
+    }
+
+    /// Operations among them whose end signals no descriptor.
+    #[inline]
+    pub(crate) fn silent(&self) -> u32 {
+        self.silent
+    }
+
+    /// How often the kernel was called to submit, or for completions.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls
+    }
+
+    /// Whether there may be one operation more.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Whether the kernel has an operation.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.open as usize > self.queued.len()
+    }
+
+    /// Whether something was pushed and not submitted.
+    #[inline]
+    pub(crate) fn has_queued(&self) -> bool {
+        !self.queued.is_empty()
+    }
+
+    /// Whether the context answers when the wake-up descriptor is written to.
+    pub(crate) fn is_wakeup_armed(&self) -> bool {
+        self.wakeup.is_armed
+    }
+
+    /// Puts an operation into the queue and says where, or gives `None` where there are as many as the context was made for.
+    /// The kernel adds 1 to the eventfd `signal` when it has ended.
+    ///
+    /// # Safety
+    /// The entry is of a read or write, of registered nothing. Memory that it names must stay valid, and, where the kernel
+    /// writes to it, untouched by anybody else, until the operation was withdrawn or its completion was seen.
+    pub(crate) unsafe fn push(&mut self, sqe: &Sqe, signal: Option<i32>) -> Option<u32> {
+        let position = self.free.pop()?;
+        let opcode = match sqe.opcode {
+            code if code == op::IORING_OP_READ as u8 => abi::PREAD,
+            code if code == op::IORING_OP_READV as u8 => abi::PREADV,
+            code if code == op::IORING_OP_WRITE as u8 => abi::PWRITE,
+            _ => abi::PWRITEV,
+        };
+        self.open += 1;
+        self.silent += u32::from(signal.is_none());
+        self.enqueue(
+            position,
+            Iocb {
+                data: sqe.user_data,
+                rw_flags: sqe.op_flags,
+                opcode,
+                fd: sqe.fd.cast_unsigned(),
+                addr: sqe.addr,
+                len: sqe.len.into(),
+                offset: sqe.offset,
+                flags: if signal.is_some() { abi::SIGNALS } else { 0 },
+                signal: signal.unwrap_or(0).cast_unsigned(),
+                ..Iocb::default()
+            },
+        );
+        Some(position)
+    }
+
+    /// Has the context answer when the wake-up descriptor is written to, once.
+    pub(crate) fn arm_wakeup(&mut self) {
+        if !std::mem::replace(&mut self.wakeup.is_armed, true) {
+            let (data, fd) = (self.wakeup.user_data, self.wakeup.fd.cast_unsigned());
+            let last = self.iocbs.len() as u32 - 1;
+            let events = libc::POLLIN as u64;
+            self.enqueue(last, Iocb { data, opcode: abi::POLL, fd, addr: events, ..Iocb::default() });
+        }
+    }
+
+    fn enqueue(&mut self, position: u32, iocb: Iocb) {
+        let place = self.iocbs[position as usize].get();
+        // SAFETY: a record that is not in use is not the kernel's.
+        unsafe { place.write(iocb) };
+        self.queued.push(place);
+    }
+
+    /// Takes back the operation at `position`, unless the kernel has it.
+    pub(crate) fn withdraw(&mut self, position: u32) -> bool {
+        let place = self.iocbs[position as usize].get();
+        let queued = self.queued.iter().position(|&queued| queued == place);
+        if let Some(index) = queued {
+            self.queued.remove(index);
+            self.is_over(position);
+        }
+        queued.is_some()
+    }
+
+    /// Submits what is queued, but no more than `most`, in one system call. Whether the kernel took all that it was given:
+    /// where not, the next call says what is wrong with the first of the rest.
+    ///
+    /// # Errors
+    /// `EAGAIN` and `ENOMEM` (collect completions first); else what is wrong with the first operation of the queue, or
+    /// what is in the way of all. Nothing was submitted.
+    pub(crate) fn submit(&mut self, most: u32) -> io::Result<bool> {
+        let given = self.queued.len().min(most as usize);
+        if given == 0 {
+            return Ok(true);
+        }
+        #[cfg(test)]
+        let given = match self.next_submission.take() {
+            Some(Err(errno)) => return Err(io::Error::from_raw_os_error(errno)),
+            Some(Ok(most)) => given.min(most),
+            None => given,
+        };
+        self.calls += 1;
+        // SAFETY: each is the address of a record of ours, which was put there by `push`, whose contract is the one asked for,
+        // or names no memory.
+        let taken = unsafe { abi::submit(self.context, &self.queued[..given]) }? as usize;
+        self.queued.drain(..taken);
+        Ok(taken == given)
+    }
+
+    /// Takes back the first operation of the queue, which the kernel did not take: its `user_data`, or none for the wake-up.
+    #[cold]
+    pub(crate) fn take_back(&mut self) -> Option<u64> {
+        let place = (!self.queued.is_empty()).then(|| self.queued.remove(0))?;
+        // SAFETY: a record of ours, which the kernel does not have.
+        let user_data = unsafe { place.read() }.data;
+        let is_operation = self.position_of(place.expose_provenance() as u64).is_some_and(|position| {
+            self.is_over(position);
+            position as usize + 1 < self.iocbs.len()
+        });
+        is_operation.then_some(user_data)
+    }
+
+    /// Asks the kernel to cancel an operation that it has. No answer means that it is over: its completion comes.
+    #[cold]
+    pub(crate) fn cancel(&mut self, position: u32) {
+        // SAFETY: a record of ours.
+        unsafe { abi::cancel(self.context, self.iocbs[position as usize].get()) };
+    }
+
+    /// Whether a completion is there to be taken, as far as can be known without asking the kernel.
+    #[inline]
+    pub(crate) fn has_completions(&self) -> bool {
+        self.next < self.fetched || self.ring.as_ref().is_some_and(CompletionRing::has_events)
+    }
+
+    /// Waits until there are so many completions, those of the wake-up among them, for `at_most` so long. Called where none
+    /// is there.
+    ///
+    /// # Errors
+    /// As `io_getevents(2)`: `EINTR` (a signal; nothing is lost).
+    pub(crate) fn wait(&mut self, wanted: u32, at_most: Option<Duration>) -> io::Result<()> {
+        let submitted = self.open.saturating_sub(self.queued.len() as u32);
+        self.fetch(wanted.min(submitted).max(1), at_most)
+    }
+
+    /// Collects what has completed where that is not seen in memory.
+    #[inline]
+    pub(crate) fn look(&mut self) {
+        if self.ring.is_none() && self.open > 0 && self.next == self.fetched {
+            // What it can't be told now is told the next time.
+            let _ = self.fetch(0, Some(Duration::ZERO));
+        }
+    }
+
+    fn fetch(&mut self, at_least: u32, at_most: Option<Duration>) -> io::Result<()> {
+        debug_assert!(self.next == self.fetched, "events that were not taken");
+        (self.next, self.fetched) = (0, 0);
+        self.calls += 1;
+        self.fetched = abi::get_events(self.context, at_least, &mut self.events, at_most)? as usize;
+        Ok(())
+    }
+
+    /// The next completion.
+    #[inline]
+    pub(crate) fn complete(&mut self) -> Option<Cqe> {
+        let event = match self.events[self.next..self.fetched].first() {
+            Some(event) => {
+                self.next += 1;
+                *event
+            }
+            None => self.ring.as_ref()?.take()?,
+        };
+        if let Some(position) = self.position_of(event.iocb) {
+            // SAFETY: a record of ours, which the kernel only reads, but for its key.
+            let data = unsafe { &raw const (*self.iocbs[position as usize].get()).data };
+            // SAFETY: as above.
+            if unsafe { data.read() } == event.data {
+                self.is_over(position);
+            }
+        }
+        // No operation moves more than an `i32` counts, and errnos are small.
+        Some(Cqe { user_data: event.data, result: event.result as i32, flags: 0 })
+    }
+
+    /// Where a record of ours with this address is.
+    #[inline]
+    fn position_of(&self, address: u64) -> Option<u32> {
+        let first = self.iocbs.as_ptr().addr() as u64;
+        let index = address.checked_sub(first)? / size_of::<Iocb>() as u64;
+        (index < self.iocbs.len() as u64).then_some(index as u32)
+    }
+
+    /// Frees a record that is not the kernel's any more.
+    #[inline]
+    fn is_over(&mut self, position: u32) {
+        if position as usize + 1 == self.iocbs.len() {
+            self.wakeup.is_armed = false;
+            return;
+        }
+        let place = self.iocbs[position as usize].get();
+        // SAFETY: a record of ours, which the kernel does not have.
+        let flags = unsafe { place.replace(Iocb::default()) }.flags;
+        self.silent -= u32::from(flags & abi::SIGNALS == 0);
+        self.open -= 1;
+        self.free.push(position);
+    }
+}
+
+impl Drop for Aio {
+    fn drop(&mut self) {
+        // In a forked child the context is the parent's.
+        if self.is_ours() {
+            abi::destroy(self.context);
+        }
+    }
+}

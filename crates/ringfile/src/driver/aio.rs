@@ -1,0 +1,265 @@
+//! Linux AIO in the ring's place: which operations it takes, and how a thread submits to it and waits in it.
+//!
+//! Operations on it have slots as all others; how they go on, end and are cancelled is decided where it is for rings. What
+//! always holds: AIO gets direct reads, and direct writes within the file as it was when looked at, since `io_submit` waits
+//! for what is not that. A thread that sleeps is woken by its context: it waits in the context where it has no ring, and
+//! where it has one, each end of an operation signals the wake-up descriptor, which the ring polls.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::refused::{self, Lack, Refused};
+use super::route::Route;
+use super::slot::{Key, State};
+use super::submit::{self, AIO_WAKEUP};
+use super::target::{FileKind, Target};
+use super::{Deferred, Driver, Request, RingKind, Shared};
+use crate::aio::Aio;
+
+/// A context that could not be had is not asked for again at once.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// As many operations as a context is made for at least, where the system's limit has room: what a drive's queue takes, many
+/// times over.
+const OPERATIONS: u32 = 512;
+
+/// Where the kernel says no to a wait, as a filter may that came since.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The context of a driver.
+#[derive(Default)]
+pub(super) struct Context {
+    pub aio: Option<Aio>,
+    /// When and why there is none.
+    failed: Option<(Instant, i32)>,
+    /// A descriptor was given out that is to be readable when operations have ended.
+    signals: bool,
+    /// The kernel takes nothing more before something has completed.
+    is_full: bool,
+}
+
+impl Context {
+    /// Whether there is a context, which takes such operations.
+    pub(super) fn may_take(&self, target: &Target, request: &Request) -> bool {
+        let kind = request.kind;
+        self.aio.is_some() && kind.moves_data() && target.direct().is_some() && target.lanes.lets_aio(kind)
+    }
+
+    /// Operations that have not ended.
+    #[inline]
+    pub(super) fn open(&self) -> u32 {
+        self.aio.as_ref().map_or(0, Aio::open)
+    }
+
+    /// How often the kernel was called for them.
+    #[inline]
+    pub(super) fn calls(&self) -> u64 {
+        self.aio.as_ref().map_or(0, Aio::calls)
+    }
+
+    /// Whether a thread must not sleep in its ring: something is to be submitted or taken, or ends without a signal.
+    #[inline]
+    pub(super) fn keeps_awake(&self) -> bool {
+        self.aio
+            .as_ref()
+            .is_some_and(|aio| aio.has_completions() || aio.has_queued() && !self.is_full || aio.silent() > 0)
+    }
+
+    /// Whether what waits for room waits for the end of an operation.
+    #[inline]
+    pub(super) fn is_out_of_room(&self) -> bool {
+        self.aio.as_ref().is_some_and(|aio| !aio.has_room())
+    }
+}
+
+/// Whether AIO may take an operation, wherever that is begun.
+pub(super) fn is_for_aio(target: &Target, request: &Request) -> bool {
+    let is_right = request.kind.moves_data()
+        && !request.linked
+        && target.direct().is_some()
+        && target.kind != FileKind::Other
+        && target.lanes.lets_aio(request.kind);
+    let end = || request.offset.saturating_add(request.want as u64);
+    is_right && (request.kind.is_read() || !target.appends && target.reaches(end()))
+}
+
+impl Driver {
+    /// As [`may_start`](Driver::may_start), for an operation that is to go by AIO; makes the context where there is none.
+    pub(super) fn prepare_aio(&mut self, target: &Target, request: &Request) -> Result<RingKind, Refused> {
+        if !is_for_aio(target, request) {
+            return Err(Refused::Unsupported);
+        }
+        if self.context.aio.is_none() {
+            self.context.aio = Some(self.make_aio().map_err(Refused::NoRing)?);
+        }
+        Ok(RingKind::Aio)
+    }
+
+    #[cold]
+    fn make_aio(&mut self) -> Result<Aio, Lack> {
+        if let Some((when, errno)) = self.context.failed
+            && when.elapsed() < TRY_AGAIN_AFTER
+        {
+            return Err(Lack::Aio(errno));
+        }
+        let operations = self.options.entries.saturating_mul(2).clamp(OPERATIONS, 1 << 14);
+        let made = self.shared.eventfd().and_then(|eventfd| Aio::new(operations, eventfd, AIO_WAKEUP));
+        made.inspect(|_| self.context.failed = None).map_err(|error| {
+            let errno = error.raw_os_error().unwrap_or(libc::ENOSYS);
+            self.context.failed = Some((Instant::now(), errno));
+            self.counts.refused_contexts += 1;
+            Lack::Aio(errno)
+        })
+    }
+
+    /// The same where there is no ring, for the reason given.
+    #[cold]
+    pub(super) fn prepare_aio_instead(
+        &mut self,
+        target: &Target,
+        request: &Request,
+        lack: Lack,
+    ) -> Result<RingKind, Refused> {
+        match self.prepare_aio(target, request) {
+            Ok(kind) => {
+                refused::warn_of_no_ring(lack);
+                Ok(kind)
+            }
+            Err(Refused::NoRing(why)) => {
+                refused::warn_of_no_aio(why);
+                Err(Refused::NoRing(lack))
+            }
+            Err(_) => Err(Refused::NoRing(lack)),
+        }
+    }
+
+    /// Puts an operation's next submission into the queue of the context; false where there is no room.
+    pub(super) fn push_to_aio(&mut self, key: Key) -> bool {
+        let (slot, parts) = self.slots.with_parts(key.slot);
+        let (Some(aio), Some(file)) = (self.context.aio.as_mut(), self.files.target(slot.file)) else {
+            return false;
+        };
+        // Where the thread may sleep elsewhere than in the context, an end must be told of.
+        let tells = self.rings.is_some() || self.context.signals;
+        let signal = if tells { self.shared.eventfd().ok() } else { None };
+        let entry = submit::plain_entry(file, key, slot, parts);
+        // SAFETY: the entry was made above of what the slot owns, see `submit`.
+        let Some(position) = (unsafe { aio.push(&entry, signal) }) else { return false };
+        (slot.fixed, slot.position, slot.state) = (false, position, State::InFlight);
+        true
+    }
+
+    /// Submits what is queued, a slice at most. An operation that the kernel does not take ends with the kernel's errno.
+    pub(super) fn submit_to_aio(&mut self, most: u32, deferred: &mut Deferred) {
+        self.reset_signal();
+        self.context.is_full = false;
+        while let Some(aio) = self.context.aio.as_mut().filter(|aio| aio.has_queued()) {
+            let errno = match aio.submit(most) {
+                Ok(true) => return self.refused_since = None,
+                // The next call says why it stopped there.
+                Ok(false) => continue,
+                Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            };
+            match errno {
+                libc::EINTR => return,
+                libc::EAGAIN | libc::ENOMEM if aio.is_at_work() => return self.context.is_full = true,
+                libc::EAGAIN | libc::ENOMEM if self.may_ask_again() => return,
+                _ => {}
+            }
+            self.refused_since = None;
+            self.take_back_from_aio(errno, deferred);
+        }
+    }
+
+    #[cold]
+    fn take_back_from_aio(&mut self, errno: i32, deferred: &mut Deferred) {
+        let taken_back = self.context.aio.as_mut().and_then(Aio::take_back);
+        let key = taken_back.map(Key::from_user_data);
+        if let Some(key) = key
+            && let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight)
+        {
+            slot.errno = errno as u16;
+            self.end(key, deferred);
+        }
+    }
+
+    /// Asks the kernel to cancel an operation, which it does not do for files: the operation ends as it would have.
+    #[cold]
+    pub(super) fn cancel_in_aio(&mut self, key: Key) {
+        if let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight)
+            && let Some(aio) = self.context.aio.as_mut()
+        {
+            aio.cancel(slot.position);
+        }
+    }
+
+    /// Makes the context answer when another thread writes to the wake-up descriptor.
+    #[inline]
+    pub(super) fn arm_wakeup_in_aio(&mut self) {
+        if let Some(aio) = self.context.aio.as_mut() {
+            aio.arm_wakeup();
+        }
+    }
+
+    /// Sleeps in the context until so many operations have ended, where the thread has no ring and none has ended; not at all
+    /// for 0.
+    pub(super) fn wait_in_aio(&mut self, wanted: u32, deadline: Option<Instant>) {
+        let Some(aio) = self.context.aio.as_mut() else { return };
+        let all_submitted = !aio.has_queued() && (self.waiting.is_empty() || !aio.has_room());
+        let is_idle = !aio.has_completions() && (self.context.is_full || all_submitted);
+        if wanted == 0 || !is_idle || aio.open() == 0 || !aio.is_wakeup_armed() {
+            return aio.look();
+        }
+        if self.shared.sleep.about_to_sleep_in_ring() {
+            let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let wanted = if self.context.is_full { 1 } else { wanted };
+            let waited = aio.wait(wanted, at_most);
+            self.shared.sleep.woke();
+            if waited.is_err_and(|error| error.raw_os_error() != Some(libc::EINTR)) {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Has ends of operations signal the wake-up descriptor, for whoever waits for it elsewhere than in the driver; and that be
+    /// readable now, for what has ended already.
+    pub(super) fn signal_ends(&mut self) -> std::io::Result<Arc<Shared>> {
+        self.shared.eventfd()?;
+        self.context.signals = true;
+        match self.context.aio {
+            Some(_) => self.shared.ring_wakeup(),
+            // Only others' words were told of by it, which somebody has heard.
+            None => self.shared.reset_wakeup(),
+        }
+        Ok(Arc::clone(&self.shared))
+    }
+
+    /// Makes the wake-up descriptor not readable where it tells of ends, before these are collected, so that one which comes
+    /// meanwhile is told of again.
+    #[inline]
+    pub(super) fn reset_signal(&self) {
+        if self.context.signals && self.context.aio.is_some() {
+            self.reset_wakeup();
+        }
+    }
+
+    /// Makes the wake-up descriptor not readable. It stays so for whom it was given out to, while an operation is under way that
+    /// will not signal it.
+    #[cold]
+    pub(super) fn reset_wakeup(&self) {
+        let is_silent = self.context.aio.as_ref().is_some_and(|aio| aio.silent() > 0);
+        if !(self.context.signals && is_silent) {
+            self.shared.reset_wakeup();
+        }
+    }
+
+    /// Whether somebody waits for the wake-up descriptor elsewhere than in the driver.
+    pub(super) fn gave_wakeup_out(&self) -> bool {
+        self.context.signals
+    }
+}
+
+/// Whether the route asks for AIO, and the file is not one that AIO can be used for.
+pub(super) fn is_wrong(target: &Target, request: &Request) -> bool {
+    target.lanes.route() == Route::Aio && request.kind.moves_data() && target.direct().is_none()
+}

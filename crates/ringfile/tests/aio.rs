@@ -1,0 +1,838 @@
+//! Linux AIO (F45): direct I/O where io_uring can't be had, or where the route says so.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod support;
+
+use std::future::IntoFuture;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ringfile::{
+    AnyBuffer, Batch, Buffer, File, OpenOptions, Pool, Queue, Route, Runtime, block_on, metrics,
+    set_default_route, spawn, thread_metrics,
+};
+use support::filters::deny;
+use support::forms::{READING, WRITING};
+use support::{
+    Folder, Random, all, assert_content, byte_at, content, in_child, in_child_with, is_child,
+    is_without_ring, poll_once, record_warnings, skip, wait_for, workers_are_forced,
+};
+
+const PAGE: usize = 4096;
+const PAGES: u64 = 64;
+
+const RING: [libc::c_long; 3] =
+    [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+
+/// One test after the other: how many contexts there may be is the system's to say.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether `RINGFILE_BACKEND=workers` forbids AIO; says that `test` is skipped where it does.
+fn needs_aio(test: &str) -> bool {
+    if workers_are_forced() {
+        skip(test, "RINGFILE_BACKEND=workers forbids AIO");
+    }
+    !workers_are_forced()
+}
+
+fn direct(route: Route) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).direct(true).route(route);
+    options
+}
+
+/// A folder on a file system with direct I/O, with a file of [`PAGES`] pages; none where there is no such file system.
+fn on_disk(test: &str) -> Option<(Folder, std::path::PathBuf)> {
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGES as usize * PAGE));
+    match OpenOptions::new().read(true).direct(true).open(&path) {
+        Ok(_) => Some((folder, path)),
+        Err(error) => {
+            skip(test, error);
+            None
+        }
+    }
+}
+
+/// Reads of all pages, in every form.
+fn read_in_every_form(file: &File, pool: &Pool) {
+    for form in READING {
+        let reads = (0..PAGES).map(|page| (pool.get(PAGE).unwrap(), page * PAGE as u64)).collect();
+        for (page, (buffer, error)) in form.read(file, reads).into_iter().enumerate() {
+            assert!(error.is_none(), "{form:?}: {}", error.unwrap());
+            assert_eq!(buffer.len(), PAGE);
+            assert_content(&buffer, (page * PAGE) as u64);
+        }
+    }
+}
+
+/// Rewrites all pages, in every form, with what is there.
+fn write_in_every_form(path: &Path, file: &File, pool: &Pool) {
+    for form in WRITING {
+        std::fs::write(path, vec![0; PAGES as usize * PAGE]).unwrap();
+        let page = |page| {
+            let mut buffer = pool.get(PAGE).unwrap();
+            buffer.extend_from_slice(&content(page * PAGE as u64, PAGE));
+            (buffer, page * PAGE as u64)
+        };
+        for (buffer, error) in form.write(file, (0..PAGES).map(page).collect()) {
+            assert!(error.is_none(), "{form:?}: {}", error.unwrap());
+            assert_eq!(buffer.len(), PAGE);
+        }
+        assert_content(&std::fs::read(path).unwrap(), 0);
+    }
+}
+
+/// What there is besides single reads and writes.
+fn other_operations(path: &Path, file: &File, pool: &Pool) {
+    let end = PAGES * PAGE as u64;
+    block_on(async {
+        let parts = (0..9).map(|part| pool.get(PAGE + part * PAGE).unwrap()).collect();
+        let parts = file.read_vectored_at(parts, PAGE as u64).await.unwrap();
+        assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), 45 * PAGE);
+        assert_content(&parts.iter().flat_map(|part| part.to_vec()).collect::<Vec<u8>>(), PAGE as u64);
+        file.write_vectored_at(parts, PAGE as u64).await.unwrap();
+        // At the end, behind it, and at odd places.
+        let last = file.read_at(pool.get(8 * PAGE).unwrap(), end - PAGE as u64).await.unwrap();
+        assert_eq!(last.len(), PAGE);
+        assert_eq!(file.read_at(pool.get(PAGE).unwrap(), end).await.unwrap().len(), 0);
+        assert_content(&file.read_at(Vec::with_capacity(3000), 1234).await.unwrap(), 1234);
+        let failed = file.read_exact_at(vec![0; PAGE], end).await.unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::UnexpectedEof);
+        let mut page = pool.get(PAGE).unwrap();
+        page.extend_from_slice(&content(0, PAGE));
+        let page = file.write_durable_at(page, 0).await.unwrap();
+        file.sync_data().await.unwrap();
+        // Longer, and shorter again.
+        let page = file.write_at(page, end).await.unwrap();
+        assert_eq!(file.size().unwrap(), end + PAGE as u64);
+        file.set_len(end).await.unwrap();
+        let page = file.write_at(page, end + PAGE as u64).await.unwrap();
+        assert_eq!(file.size().unwrap(), end + 2 * PAGE as u64);
+        file.set_len(end).await.unwrap();
+        drop(page);
+    });
+    assert_content(&std::fs::read(path).unwrap(), 0);
+}
+
+#[test]
+fn f45_the_route_carries_every_form_and_workers_what_makes_the_file_longer() {
+    let name = "f45_the_route_carries_every_form_and_workers_what_makes_the_file_longer";
+    let _alone = alone();
+    if !needs_aio(name) || !in_child(name) {
+        return;
+    }
+    let Some((_folder, path)) = on_disk(name) else { return };
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open(&path).unwrap());
+    read_in_every_form(&file, &pool);
+    write_in_every_form(&path, &file, &pool);
+    let counts = metrics();
+    let operations = PAGES * (READING.len() + WRITING.len()) as u64;
+    assert_eq!((counts.aio_ops, counts.ops), (operations, operations), "{counts:?}");
+    assert_eq!((counts.enters, counts.failed, counts.stray), (0, 0, 0), "{counts:?}");
+    other_operations(&path, &file, &pool);
+    let counts = metrics() - counts;
+    if is_without_ring() {
+        assert_eq!(
+            counts.worker_ops, 5,
+            "two writes that make the file longer, a sync, and two cuts: {counts:?}"
+        );
+    } else {
+        assert_eq!(counts.worker_ops, 2, "the writes that make the file longer: {counts:?}");
+    }
+    assert_eq!(pool.metrics().in_use, 0);
+}
+
+/// As Docker's default profile has it: io_uring is refused, AIO is not.
+#[test]
+fn f45_where_io_uring_is_refused_aio_carries_direct_io_and_workers_the_rest() {
+    let name = "f45_where_io_uring_is_refused_aio_carries_direct_io_and_workers_the_rest";
+    let _alone = alone();
+    if is_without_ring() {
+        return skip(name, "RINGFILE_BACKEND says what is refused");
+    }
+    if !in_child(name) {
+        return;
+    }
+    let warnings = record_warnings();
+    let Some((_folder, path)) = on_disk(name) else { return };
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Auto).open(&path).unwrap());
+    let forced = direct(Route::Ring).open(&path).unwrap();
+    let buffered = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    std::thread::spawn(move || {
+        RING.iter().for_each(|&call| deny(call, libc::EPERM));
+        read_in_every_form(&file, &pool);
+        write_in_every_form(&path, &file, &pool);
+        let counts = metrics();
+        let operations = PAGES * (READING.len() + WRITING.len()) as u64;
+        // The first of each kind may be a call that asks whether the file has non-blocking I/O.
+        assert!(counts.aio_ops + 8 >= operations && counts.ops == operations, "{counts:?}");
+        assert_eq!((counts.worker_ops, counts.enters, counts.refused_contexts), (0, 0, 0), "{counts:?}");
+        other_operations(&path, &file, &pool);
+        read_in_every_form(&buffered, &pool);
+        write_in_every_form(&path, &buffered, &pool);
+        let failed = block_on(forced.read_at(pool.get(PAGE).unwrap(), 0)).unwrap_err();
+        assert_eq!((failed.kind(), failed.errno()), (ErrorKind::Unsupported, Some(libc::EPERM)), "{failed}");
+    })
+    .join()
+    .unwrap();
+    assert_eq!(metrics().enters, 0);
+    let warnings = warnings.lock().unwrap();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    for word in ["AIO", "workers", "kernel.io_uring_disabled"] {
+        assert!(warnings[0].contains(word), "{warnings:?}");
+    }
+}
+
+/// What must hold where neither can be had: the same results, and whom to ask.
+fn without_either(calls: &[libc::c_long], errno: i32, cause: &str) {
+    let warnings = record_warnings();
+    let Some((_folder, path)) = on_disk(cause) else { return };
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Auto).open(&path).unwrap());
+    let forced = direct(Route::Aio).open(&path).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            calls.iter().for_each(|&call| deny(call, errno));
+            read_in_every_form(&file, &pool);
+            write_in_every_form(&path, &file, &pool);
+            other_operations(&path, &file, &pool);
+            let here = block_on(forced.read_at(pool.get(PAGE).unwrap(), 0)).unwrap_err();
+            let elsewhere =
+                futures::executor::block_on(forced.read_at(pool.get(PAGE).unwrap(), 0)).unwrap_err();
+            for failed in [here, elsewhere] {
+                assert_eq!(failed.errno(), Some(errno), "{failed}");
+                assert!(failed.to_string().contains(cause), "{failed}");
+            }
+        });
+    });
+    let counts = metrics();
+    assert!(counts.aio_ops == 0 && counts.worker_ops > 0 && counts.refused_contexts > 0, "{counts:?}");
+    let warnings = warnings.lock().unwrap();
+    let expected = if is_without_ring() { 1 } else { 2 };
+    assert_eq!(warnings.len(), expected, "{warnings:?}");
+    assert!(warnings.iter().any(|warning| warning.contains(cause)), "{warnings:?}");
+}
+
+#[test]
+fn f45_where_aio_is_refused_too_workers_carry_everything() {
+    let name = "f45_where_aio_is_refused_too_workers_carry_everything";
+    let _alone = alone();
+    if needs_aio(name) && in_child(name) {
+        without_either(&[&RING[..], &[libc::SYS_io_setup]].concat(), libc::EPERM, "AIO is not allowed here");
+    }
+}
+
+#[test]
+fn f45_where_operations_can_not_be_submitted_workers_carry_everything() {
+    let name = "f45_where_operations_can_not_be_submitted_workers_carry_everything";
+    let _alone = alone();
+    if needs_aio(name) && in_child(name) {
+        without_either(&[&RING[..], &[libc::SYS_io_submit]].concat(), libc::ENOSYS, "has no AIO");
+    }
+}
+
+#[test]
+fn f45_where_completions_can_not_be_waited_for_workers_carry_everything() {
+    let name = "f45_where_completions_can_not_be_waited_for_workers_carry_everything";
+    let _alone = alone();
+    if needs_aio(name) && in_child(name) {
+        without_either(
+            &[&RING[..], &[libc::SYS_io_getevents]].concat(),
+            libc::EPERM,
+            "AIO is not allowed here",
+        );
+    }
+}
+
+/// Another process that takes what `fs.aio-max-nr` leaves, but for so many operations, until it is dropped.
+struct Hoarder(std::process::Child);
+
+impl Hoarder {
+    fn start(leaves: u64) -> Self {
+        let mut command = std::process::Command::new("/proc/self/exe");
+        command.args(["hoards_when_asked", "--exact", "--nocapture", "--test-threads=1"]);
+        command.env("RINGFILE_AIO_HOARDER", leaves.to_string());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        while !said.contains("hoarded") {
+            let mut byte = [0];
+            child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+            said.push(byte[0].into());
+        }
+        Self(child)
+    }
+}
+
+impl Drop for Hoarder {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+fn sysctl(name: &str) -> u64 {
+    std::fs::read_to_string(format!("/proc/sys/fs/{name}")).unwrap().trim().parse().unwrap()
+}
+
+/// The other process; nothing in this one.
+#[test]
+fn hoards_when_asked() {
+    let Ok(leaves) = std::env::var("RINGFILE_AIO_HOARDER") else { return };
+    let leaves: u64 = leaves.parse().unwrap();
+    let mut step = 1 << 14;
+    while step > 0 {
+        let free = sysctl("aio-max-nr").saturating_sub(sysctl("aio-nr"));
+        let take = step.min(free.saturating_sub(leaves));
+        let mut context: libc::c_ulong = 0;
+        // SAFETY: the kernel writes one number of this type.
+        let answer = unsafe { libc::syscall(libc::SYS_io_setup, take as u32, &raw mut context) };
+        if take == 0 || answer != 0 {
+            step /= 2;
+        }
+    }
+    println!("hoarded");
+    std::io::stdout().flush().unwrap();
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+#[test]
+fn f45_small_contexts_are_taken_and_without_any_workers_go_on() {
+    let name = "f45_small_contexts_are_taken_and_without_any_workers_go_on";
+    let alone = alone();
+    if !needs_aio(name) || !in_child(name) {
+        return;
+    }
+    let warnings = record_warnings();
+    let Some((_folder, path)) = on_disk(name) else { return };
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Auto).open(&path).unwrap());
+    let forced = direct(Route::Aio).open(&path).unwrap();
+    // On a thread each, so that its context is given back.
+    std::thread::scope(|scope| {
+        let few = Hoarder::start(40);
+        scope
+            .spawn(|| {
+                let before = metrics();
+                // More than such a context takes at once.
+                let reads =
+                    (0..PAGES).map(|page| forced.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
+                for (page, result) in block_on(all(reads.collect())).into_iter().enumerate() {
+                    assert_content(&result.unwrap(), (page * PAGE) as u64);
+                }
+                let counts = metrics() - before;
+                assert_eq!((counts.aio_ops, counts.refused_contexts), (PAGES, 0), "{counts:?}");
+            })
+            .join()
+            .unwrap();
+        drop(few);
+    });
+    let none = Hoarder::start(0);
+    std::thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                if !is_without_ring() {
+                    RING.iter().for_each(|&call| deny(call, libc::EPERM));
+                }
+                read_in_every_form(&file, &pool);
+                write_in_every_form(&path, &file, &pool);
+                other_operations(&path, &file, &pool);
+                let failed = block_on(forced.read_at(pool.get(PAGE).unwrap(), 0)).unwrap_err();
+                assert!(failed.to_string().contains("fs.aio-max-nr"), "{failed}");
+            })
+            .join()
+            .unwrap();
+    });
+    assert!(metrics().refused_contexts > 0 && metrics().worker_ops > 0, "{:?}", metrics());
+    drop(none);
+    let warnings = warnings.lock().unwrap();
+    let of_aio = warnings.iter().filter(|warning| warning.contains("fs.aio-max-nr")).count();
+    assert_eq!(of_aio, 1, "{warnings:?}");
+    drop(alone);
+}
+
+#[test]
+fn the_route_is_an_error_on_a_buffered_file() {
+    let name = "the_route_is_an_error_on_a_buffered_file";
+    if !needs_aio(name) || !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", b"content");
+    let mut options = OpenOptions::new();
+    let failed = options.read(true).route(Route::Aio).open(&path).unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::InvalidInput, "{failed}");
+    assert!(failed.to_string().contains("direct(true)"), "{failed}");
+    assert!(options.adopt(std::fs::File::open(&path).unwrap()).is_err());
+    let failed = options.direct(true).poll(true).open(&path).unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::InvalidInput, "{failed}");
+
+    set_default_route(Route::Aio);
+    let file = File::from(std::fs::File::options().read(true).write(true).open(&path).unwrap());
+    let here = block_on(file.read_at(vec![1; 7], 0)).unwrap_err();
+    let elsewhere = futures::executor::block_on(file.read_at(vec![1; 7], 0)).unwrap_err();
+    for failed in [here, elsewhere] {
+        assert!(failed.to_string().contains("direct(true)"), "{failed}");
+        assert_eq!(failed.into_buffer(), [], "nothing was read");
+    }
+    let mut batch = Batch::new();
+    batch.write(&file, vec![1; 7], 0);
+    let done = batch.run().pop().unwrap();
+    assert!(done.result.unwrap_err().to_string().contains("direct(true)"));
+    assert_eq!(done.buffer.and_then(AnyBuffer::into_vec).unwrap(), [1; 7]);
+    // What moves no data has nothing against it.
+    block_on(file.sync_all()).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"content");
+}
+
+#[test]
+fn f45_a_dropped_future_keeps_its_memory_until_the_kernel_is_done() {
+    let name = "f45_a_dropped_future_keeps_its_memory_until_the_kernel_is_done";
+    let _alone = alone();
+    if !needs_aio(name) {
+        return;
+    }
+    let Some((_folder, path)) = on_disk(name) else { return };
+    let (pool, file) = (Pool::new(PAGES as usize * PAGE), direct(Route::Aio).open(&path).unwrap());
+    for round in 0..20 {
+        block_on(async {
+            let read = |page| file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64);
+            let mut reads: Vec<_> = (0..PAGES).map(read).collect();
+            for read in &mut reads {
+                assert!(poll_once(read).await.is_pending());
+            }
+            if round % 2 == 0 {
+                // The kernel has them then.
+                spawn(async {}).await.unwrap();
+            }
+            drop(reads);
+            // Whatever comes back now is nobody's but ours.
+            let mut own: Vec<Buffer> = Vec::new();
+            wait_for_in_loop(|| {
+                while let Ok(mut buffer) = pool.get(PAGE) {
+                    buffer.extend_from_slice(&[0xEE; PAGE]);
+                    own.push(buffer);
+                }
+                own.len() == PAGES as usize
+            })
+            .await;
+            assert!(own.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0xEE)), "round {round}");
+        });
+        assert_eq!(pool.metrics().in_use, 0);
+    }
+    assert_eq!(metrics().stray, 0);
+}
+
+async fn wait_for_in_loop(mut done: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !done() {
+        assert!(began.elapsed() < support::patience(), "waited in vain");
+        support::yield_now().await;
+    }
+}
+
+#[test]
+fn f45_cancelled_operations_end_once_and_untouched_or_done() {
+    let name = "f45_cancelled_operations_end_once_and_untouched_or_done";
+    let _alone = alone();
+    if !needs_aio(name) {
+        return;
+    }
+    let Some((_folder, path)) = on_disk(name) else { return };
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open(&path).unwrap());
+    let mut random = Random::new();
+    let mut queue = Queue::new();
+    let (mut cancelled, mut read) = (0, 0);
+    for _ in 0..50 {
+        let tokens: Vec<_> = (0..PAGES)
+            .map(|page| queue.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64, page))
+            .collect();
+        if random.below(2) == 0 {
+            queue.submit();
+        }
+        tokens.iter().filter(|_| random.below(2) == 0).for_each(|&token| {
+            queue.cancel(token);
+        });
+        queue.wait(PAGES as usize, None);
+        let mut seen = vec![false; PAGES as usize];
+        while let Some((page, done)) = queue.take() {
+            assert!(!std::mem::replace(&mut seen[page as usize], true), "page {page} twice");
+            match done.result {
+                Ok(len) => {
+                    assert_eq!(len, PAGE);
+                    assert_content(&done.buffer.unwrap(), page * PAGE as u64);
+                    read += 1;
+                }
+                Err(error) => {
+                    assert_eq!(error.errno(), Some(libc::ECANCELED), "{error}");
+                    cancelled += 1;
+                }
+            }
+        }
+        assert!(seen.into_iter().all(|seen| seen));
+    }
+    assert!(read > 0 && cancelled > 0, "{read} read, {cancelled} cancelled");
+    drop(queue);
+    assert_eq!(pool.metrics().in_use, 0);
+}
+
+/// Waits by `poll` for a queue's descriptor, and nothing else.
+fn collect_by_descriptor(queue: &mut Queue, expected: usize, mut each: impl FnMut(u64, Vec<u8>)) {
+    let descriptor = queue.descriptor().unwrap();
+    let mut ended = 0;
+    while ended < expected {
+        let mut polled = [libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        // SAFETY: one valid record.
+        let answer = unsafe { libc::poll(polled.as_mut_ptr(), 1, 20_000) };
+        assert_eq!(answer, 1, "nothing tells of the {} operations left", expected - ended);
+        queue.submit();
+        while let Some((number, done)) = queue.take() {
+            assert_eq!(done.result.unwrap(), PAGE);
+            each(number, done.buffer.unwrap().to_vec());
+            ended += 1;
+        }
+    }
+}
+
+#[test]
+fn f45_a_queues_descriptor_tells_of_aio_and_of_the_ring_beside_it() {
+    let name = "f45_a_queues_descriptor_tells_of_aio_and_of_the_ring_beside_it";
+    let _alone = alone();
+    if !needs_aio(name) {
+        return;
+    }
+    let Some((_folder, path)) = on_disk(name) else { return };
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open(&path).unwrap());
+    let other = if is_without_ring() { Route::Workers } else { Route::Ring };
+    let other = direct(other).open(&path).unwrap();
+    for both in [false, true] {
+        let mut queue = Queue::new();
+        // Before and after the descriptor is made: what is under way then has no descriptor to signal.
+        for early in [true, false] {
+            let mut descriptor = None;
+            if !early {
+                descriptor = Some(queue.descriptor().unwrap());
+            }
+            for page in 0..PAGES {
+                let file = if both && page % 3 == 0 { &other } else { &file };
+                queue.read(file, pool.get(PAGE).unwrap(), page * PAGE as u64, page);
+            }
+            queue.submit();
+            let mut seen = 0;
+            collect_by_descriptor(&mut queue, PAGES as usize, |page, bytes| {
+                assert_content(&bytes, page * PAGE as u64);
+                seen += 1;
+            });
+            assert_eq!(seen, PAGES);
+            // Nothing is there to be told of, once that was seen.
+            let idle = || {
+                let fd = queue.descriptor().unwrap();
+                let mut polled = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+                queue.submit();
+                queue.submit();
+                // SAFETY: one valid record.
+                unsafe { libc::poll(polled.as_mut_ptr(), 1, 0) == 0 }
+            };
+            wait_for("the descriptor to be silent", idle);
+            drop(descriptor);
+        }
+    }
+}
+
+#[test]
+fn f45_a_thread_with_a_ring_and_aio_is_woken_by_both_and_by_others() {
+    let name = "f45_a_thread_with_a_ring_and_aio_is_woken_by_both_and_by_others";
+    let _alone = alone();
+    if !needs_aio(name) {
+        return;
+    }
+    let Some((_folder, path)) = on_disk(name) else { return };
+    let pool = Pool::new(4 << 20);
+    let beside = if is_without_ring() { Route::Workers } else { Route::Ring };
+    for routes in [vec![Route::Aio], vec![Route::Aio, beside]] {
+        let files: Vec<_> = routes.iter().map(|&route| direct(route).open(&path).unwrap()).collect();
+        let pool = pool.clone();
+        support::must_end("reads beside wakes by another thread", move || {
+            let (send, receive) = std::sync::mpsc::channel::<std::task::Waker>();
+            let waking = std::thread::spawn(move || receive.iter().for_each(|waker| waker.wake()));
+            block_on(async {
+                let woken = spawn(async move {
+                    for _ in 0..500 {
+                        let mut asked = false;
+                        std::future::poll_fn(|context| {
+                            if std::mem::replace(&mut asked, true) {
+                                return std::task::Poll::Ready(());
+                            }
+                            send.send(context.waker().clone()).unwrap();
+                            std::task::Poll::Pending
+                        })
+                        .await;
+                    }
+                });
+                let tasks: Vec<_> = (0..8_u64)
+                    .map(|task| {
+                        let (files, pool) = (files.clone(), pool.clone());
+                        spawn(async move {
+                            for turn in 0..100_u64 {
+                                let page = (task * 13 + turn) % PAGES;
+                                let file = &files[(turn % files.len() as u64) as usize];
+                                let buffer = file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64).await;
+                                assert_content(&buffer.unwrap(), page * PAGE as u64);
+                            }
+                        })
+                    })
+                    .collect();
+                for task in tasks {
+                    task.await.unwrap();
+                }
+                woken.await.unwrap();
+            });
+            waking.join().unwrap();
+        });
+    }
+    assert_eq!(metrics().stray, 0);
+}
+
+#[test]
+fn f45_threads_that_end_leave_no_context() {
+    let name = "f45_threads_that_end_leave_no_context";
+    let _alone = alone();
+    if !needs_aio(name) || !in_child(name) {
+        return;
+    }
+    let Some((_folder, path)) = on_disk(name) else { return };
+    let before = sysctl("aio-nr");
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open(&path).unwrap());
+    let (pool, file) = (&pool, &file);
+    let read = |page: u64| file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64);
+    std::thread::scope(|scope| {
+        let run = |thread: u64| {
+            let mut reads: Vec<_> = (0..8).map(|page| read(thread * 8 + page)).collect();
+            block_on(async {
+                for read in &mut reads {
+                    assert!(poll_once(read).await.is_pending());
+                }
+            });
+            // Nobody waits for them; or another thread does.
+            if thread.is_multiple_of(2) {
+                std::mem::forget(reads);
+                None
+            } else {
+                Some((thread, reads))
+            }
+        };
+        let threads: Vec<_> = (0..8).map(|thread| scope.spawn(move || run(thread))).collect();
+        for (thread, reads) in threads.into_iter().filter_map(|thread| thread.join().unwrap()) {
+            for (page, result) in futures::executor::block_on(all(reads)).into_iter().enumerate() {
+                assert_content(&result.unwrap(), (thread * 8 + page as u64) * PAGE as u64);
+            }
+        }
+    });
+    wait_for("the contexts to go", || sysctl("aio-nr") <= before);
+}
+
+#[test]
+fn f45_a_forked_child_does_not_use_its_parents_context() {
+    let name = "f45_a_forked_child_does_not_use_its_parents_context";
+    let _alone = alone();
+    if !needs_aio(name) || !in_child(name) {
+        return;
+    }
+    let Some((_folder, path)) = on_disk(name) else { return };
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open(&path).unwrap());
+    let anyhow = direct(Route::Auto).open(&path).unwrap();
+    block_on(async {
+        assert_content(&anyhow.read_at(pool.get(PAGE).unwrap(), 0).await.unwrap(), 0);
+        let read = |page: u64| file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64);
+        let mut reads: Vec<_> = (0..PAGES).map(read).collect();
+        for read in &mut reads {
+            assert!(poll_once(read).await.is_pending());
+        }
+        // SAFETY: the child calls the library as any program may, and ends without running destructors.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                assert!(futures::executor::block_on(read(0)).is_err());
+                let buffer = futures::executor::block_on(anyhow.read_at(vec![0; PAGE], 0)).unwrap();
+                assert_content(&buffer, 0);
+                for read in std::mem::take(&mut reads) {
+                    assert_eq!(futures::executor::block_on(read).unwrap_err().errno(), Some(libc::ECANCELED));
+                }
+            }));
+            // SAFETY: ends this process at once.
+            unsafe { libc::_exit(i32::from(outcome.is_err())) };
+        }
+        let mut status = 0;
+        // SAFETY: the kernel writes one number.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child");
+        for (page, result) in all(reads).await.into_iter().enumerate() {
+            assert_content(&result.unwrap(), (page * PAGE) as u64);
+        }
+    });
+    assert_eq!((metrics().stray, pool.metrics().in_use), (0, 0));
+}
+
+#[test]
+fn f45_an_operation_that_the_kernel_refuses_at_once_fails_alone() {
+    let name = "f45_an_operation_that_the_kernel_refuses_at_once_fails_alone";
+    let _alone = alone();
+    if !needs_aio(name) {
+        return;
+    }
+    let Some((_folder, path)) = on_disk(name) else { return };
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open(&path).unwrap());
+    let write_only = OpenOptions::new().write(true).direct(true).route(Route::Aio).open(&path).unwrap();
+    let mut batch = Batch::new();
+    for page in 0..PAGES {
+        let file = if page % 5 == 2 { &write_only } else { &file };
+        batch.read(file, pool.get(PAGE).unwrap(), page * PAGE as u64);
+    }
+    for (page, done) in batch.run().into_iter().enumerate() {
+        if page % 5 == 2 {
+            assert_eq!(done.result.unwrap_err().errno(), Some(libc::EBADF));
+            assert_eq!(done.buffer.unwrap().len(), 0, "nothing was read");
+        } else {
+            assert_eq!(done.result.unwrap(), PAGE);
+            assert_content(&done.buffer.unwrap(), (page * PAGE) as u64);
+        }
+    }
+}
+
+/// Reads and writes at random, in many tasks, some given up half way; against a model of the file.
+#[test]
+fn f45_random_operations_agree_with_a_model() {
+    let name = "f45_random_operations_agree_with_a_model";
+    let _alone = alone();
+    if !needs_aio(name) {
+        return;
+    }
+    let Some((folder, _)) = on_disk(name) else { return };
+    let seeds = [Random::new().below(1 << 32), 1, 2, 3];
+    let folder = &folder;
+    std::thread::scope(|scope| {
+        for (thread, seed) in seeds.into_iter().enumerate() {
+            scope.spawn(move || random_operations(&folder.path().join(format!("random-{thread}")), seed));
+        }
+    });
+    assert_eq!(metrics().stray, 0);
+}
+
+/// Each of [`LANES`] tasks has pages of its own, so that what the file must hold is known.
+fn random_operations(path: &Path, seed: u64) {
+    const LANES: u64 = 16;
+    let (pool, file) = (Pool::new(8 << 20), direct(Route::Aio).create(true).open(path).unwrap());
+    let lane = |lane: u64| {
+        let (pool, file) = (pool.clone(), file.clone());
+        async move {
+            let mut random = Random::from_seed(seed + lane);
+            // What each page of this task's holds: the offset whose content it has, or nothing yet.
+            let mut pages: Vec<Option<u64>> = vec![None; 8];
+            for _ in 0..150 {
+                let (index, own) = (random.below(8), random.below(1 << 20));
+                let offset = (index * LANES + lane) * PAGE as u64;
+                let mut buffer = pool.get(PAGE).unwrap();
+                match random.below(8) {
+                    0..3 => {
+                        buffer.extend_from_slice(&content(own, PAGE));
+                        file.write_at(buffer, offset).await.unwrap();
+                        pages[index as usize] = Some(own);
+                    }
+                    3 => {
+                        let parts = vec![buffer, pool.get(PAGE).unwrap()];
+                        let parts = file.read_vectored_at(parts, offset).await.unwrap();
+                        is_as_written(&parts[0], pages[index as usize]);
+                    }
+                    4 => {
+                        // Given up, at once or when the kernel has it.
+                        let mut read = file.read_at(buffer, offset);
+                        let _ = poll_once(&mut read).await;
+                        if random.below(2) == 0 {
+                            support::yield_now().await;
+                        }
+                    }
+                    5 => file.sync_data().await.unwrap(),
+                    _ => is_as_written(&file.read_at(buffer, offset).await.unwrap(), pages[index as usize]),
+                }
+            }
+            (lane, pages)
+        }
+    };
+    let lanes = block_on(async {
+        let tasks: Vec<_> = (0..LANES).map(|number| spawn(lane(number))).collect();
+        let mut lanes = Vec::new();
+        for task in tasks {
+            lanes.push(task.await.unwrap());
+        }
+        lanes
+    });
+    assert!(thread_metrics().aio_ops > 0);
+    assert_eq!(pool.metrics().in_use, 0);
+    let mut written = std::fs::read(path).unwrap();
+    written.resize(8 * LANES as usize * PAGE, 0);
+    for (lane, pages) in lanes {
+        for (index, page) in pages.into_iter().enumerate() {
+            let start = (index * LANES as usize + lane as usize) * PAGE;
+            is_as_written(&written[start..start + PAGE], page);
+        }
+    }
+}
+
+#[track_caller]
+fn is_as_written(got: &[u8], written: Option<u64>) {
+    match written {
+        Some(offset) => {
+            assert_eq!(got.len(), PAGE);
+            assert!(got.iter().zip(offset..).all(|(&byte, offset)| byte == byte_at(offset)));
+        }
+        None => assert!(got.iter().all(|&byte| byte == 0), "a page that nobody wrote"),
+    }
+}
+
+/// The threads that other executors' operations go to, and batches that are started.
+#[test]
+fn f45_io_threads_use_it_for_other_executors_and_started_batches() {
+    let name = "f45_io_threads_use_it_for_other_executors_and_started_batches";
+    let _alone = alone();
+    if !needs_aio(name)
+        || !in_child_with(name, |command| {
+            command.env("RINGFILE_BACKEND", "aio");
+        })
+    {
+        return;
+    }
+    assert!(is_child(name));
+    let Some((_folder, path)) = on_disk(name) else { return };
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Auto).open(&path).unwrap());
+    let batch = || {
+        let mut batch = Batch::new();
+        for page in 0..PAGES {
+            batch.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64);
+        }
+        batch
+    };
+    let (tell, told) = std::sync::mpsc::channel();
+    batch().start(move |done| tell.send(done).unwrap()).unwrap();
+    let started = told.recv_timeout(Duration::from_secs(20)).unwrap();
+    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let awaited = tokio.block_on(batch().into_future());
+    let runtime = Runtime::builder().threads(2).build().unwrap();
+    let own = batch();
+    let in_runtime = runtime.spawn(async move { own.await }).join().unwrap();
+    runtime.shutdown();
+    for done in [started, awaited, in_runtime] {
+        for (page, done) in done.into_iter().enumerate() {
+            assert_eq!(done.result.unwrap(), PAGE);
+            assert_content(&done.buffer.unwrap(), (page * PAGE) as u64);
+        }
+    }
+    let counts = metrics();
+    assert!(counts.aio_ops + 4 >= 3 * PAGES, "{counts:?}");
+    assert_eq!((counts.worker_ops, counts.enters), (0, 0), "{counts:?}");
+}

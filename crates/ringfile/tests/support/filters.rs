@@ -1,0 +1,34 @@
+//! Seccomp filters, as containers have them, for threads of tests.
+
+/// Makes the kernel answer `call` with `errno` on this thread, and on those that it starts from now on.
+pub fn deny(call: libc::c_long, errno: i32) {
+    // The number of the call is the first field of `seccomp_data`.
+    filter(&[(0, call as u32)], errno);
+}
+
+/// The same for one operation of `io_uring_register`, as a kernel answers that does not know it.
+pub fn deny_registering(operation: u32, errno: i32) {
+    // The operation is the second argument: 8 bytes each, from the 16th byte on, the low half first.
+    filter(&[(0, libc::SYS_io_uring_register as u32), (24, operation)], errno);
+}
+
+/// Answers calls with `errno` whose `seccomp_data` has all of these numbers at these places.
+pub fn filter(numbers: &[(u32, u32)], errno: i32) {
+    let instruction =
+        |code: u32, k: u32, otherwise: u8| libc::sock_filter { code: code as u16, jt: 0, jf: otherwise, k };
+    let mut program = Vec::new();
+    for (index, &(place, number)) in numbers.iter().enumerate() {
+        // To the last instruction, past the rest of the comparisons, two each, and the refusal.
+        let rest = (2 * (numbers.len() - index) - 1) as u8;
+        program.push(instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, place, 0));
+        program.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number, rest));
+    }
+    program.push(instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0));
+    program.push(instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0));
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: sets a flag of this thread, and hands over a valid program that the kernel copies.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter), 0);
+    }
+}
