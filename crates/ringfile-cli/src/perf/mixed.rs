@@ -26,6 +26,9 @@ use crate::testfile::{DefaultPlace, Intent, TestFile, leftover};
 /// Bytes of each read of the scan.
 const SCAN: u64 = 128 << 10;
 
+/// A quarter of it has room for the program too.
+const SMALLEST: u64 = 256 << 20;
+
 /// Who decides what is cached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Caching {
@@ -91,8 +94,8 @@ fn check(args: &FileArgs) -> Result<(), Failure> {
     if args.output.json.is_some() || args.output.report.is_some() {
         return usage("--cache mixed prints its table only: leave out --json and --report");
     }
-    if args.test_file.size < 16 * SCAN || args.bs > SCAN {
-        return usage("--cache mixed needs --size 2m at least, and --bs 128k at most");
+    if args.test_file.size < SMALLEST || args.bs > SCAN {
+        return usage("--cache mixed needs --size 256m at least, and --bs 128k at most");
     }
     Ok(())
 }

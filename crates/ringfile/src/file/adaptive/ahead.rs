@@ -203,7 +203,11 @@ impl Ahead {
             state.pieces.push(piece);
             drop(state);
             if is_new {
-                FILES.lock().unwrap_or_else(PoisonError::into_inner).push_back(Arc::downgrade(self));
+                let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+                if files.len().is_power_of_two() {
+                    files.retain(|file| file.strong_count() > 0);
+                }
+                files.push_back(Arc::downgrade(self));
             }
             started = true;
         }
