@@ -695,6 +695,22 @@ fn what_can_not_be_appended_to_is_refused_at_once() {
 }
 
 #[test]
+fn the_largest_settings_are_taken_for_the_most_there_can_be() {
+    let folder = folder();
+    let file = options(Route::Auto, false).open(folder.path().join("log")).unwrap();
+    let pool = Pool::new(1 << 20);
+    block_on(async {
+        let log = Appender::open(&file, &pool, 0).depth(usize::MAX).await.unwrap();
+        log.append(b"record").await.unwrap();
+        log.close().await.unwrap();
+        // No pool has such blocks, and it says so.
+        let log = Appender::open(&file, &pool, 6).depth(usize::MAX).block(usize::MAX).await.unwrap();
+        let error = log.append(b"record").await.unwrap_err();
+        assert!(error.to_string().contains("1073741824"), "{error}");
+    });
+}
+
+#[test]
 fn f22_in_a_forked_child_every_call_fails() {
     if !in_child("f22_in_a_forked_child_every_call_fails") {
         return;

@@ -98,11 +98,15 @@ fn f12_eagain_and_large_direct_reads_that_stop_half_way_go_on_in_every_form() {
     let half = (3 * MIB / 2) as u64;
     for route in routes() {
         let Some(server) = Server::or_skip(name, content(0, 2 * MIB)) else { return };
+        let may_answer_eagain = server.may_answer_eagain(name);
         let file = OpenOptions::new().read(true).direct(true).route(route).open(server.path()).unwrap();
         let pool = Pool::new(16 * MIB);
         for (i, form) in READING.into_iter().enumerate() {
             // Between two blocks, within one, at a block.
             for cut in if i % 2 == 0 { [PAGE + 1, 0] } else { [17, 0] } {
+                if cut == 0 && !may_answer_eagain {
+                    continue;
+                }
                 let act = if cut == 0 { Act::Fail(libc::EAGAIN) } else { Act::Short(cut) };
                 server.rule(Op::Read, half..half + 1, 1, act);
                 assert_whole(form.read(&file, vec![(pool.get(2 * MIB).unwrap(), 0)]), 2 * MIB, (form, cut));
@@ -324,6 +328,9 @@ fn f30_a_device_that_fails_in_part_gives_the_rest_in_every_form() {
     let pool = Pool::new(8 * MIB);
     // The device keeps its size; what lies beyond the end of its file fails.
     std::fs::File::options().write(true).open(&device.backing).unwrap().set_len(2 * MIB as u64).unwrap();
+    if !device.fails_at(2 * MIB as u64) {
+        return support::skip(name, "on this kernel (before 6.12) a loop device reads zeros beyond its file");
+    }
     let step = MIB as u64 / 16;
     let before = metrics().stray;
     for route in routes() {

@@ -137,7 +137,11 @@ fn f12_a_large_direct_read_that_stops_half_way_goes_on_from_there() {
     let pool = Pool::new(16 * MIB);
     let half = (3 * MIB / 2) as u64;
     // Between two blocks, within one, at a block.
+    let may_answer_eagain = server.may_answer_eagain(name);
     for cut in [PAGE + 1, 17, 2 * PAGE, 0] {
+        if cut == 0 && !may_answer_eagain {
+            continue;
+        }
         if cut == 0 {
             server.rule(Op::Read, half..half + 1, 1, Act::Fail(libc::EAGAIN));
         } else {
@@ -542,6 +546,9 @@ fn f30_a_device_that_fails_in_part_gives_the_rest() {
     let pool = Pool::new(8 * MIB);
     // The device keeps its size; what lies beyond the end of its file fails.
     std::fs::File::options().write(true).open(&device.backing).unwrap().set_len(2 * MIB as u64).unwrap();
+    if !device.fails_at(2 * MIB as u64) {
+        return support::skip(name, "on this kernel (before 6.12) a loop device reads zeros beyond its file");
+    }
     let file = ring_options().read(true).direct(true).open(device.device()).unwrap();
     block_on(async {
         let reads =

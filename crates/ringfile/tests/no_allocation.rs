@@ -238,6 +238,38 @@ fn reads_with_handles_allocate_nothing_once_there_is_room_for_them() {
 }
 
 #[test]
+fn results_that_are_taken_by_tokens_leave_nothing_beside_one_that_is_never_taken() {
+    const MANY: u64 = 3000;
+    let _alone = alone();
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGES as usize * PAGE));
+    let pool = Pool::new(1 << 20);
+    for (name, route, file) in files(&path) {
+        // The workers' own queue may grow.
+        if is_carried_by_workers(route) {
+            continue;
+        }
+        let mut queue = Queue::with_capacity(32);
+        let left = queue.read(&file, pool.get(PAGE).unwrap(), 0, 0);
+        while !queue.is_done(left) {
+            queue.wait(1, None);
+        }
+        let mut read = |count: u64| {
+            allocations(|| {
+                for i in 0..count {
+                    let token = queue.read(&file, pool.get(PAGE).unwrap(), i % PAGES * PAGE as u64, i);
+                    assert_eq!(queue.wait_by(token).unwrap().result.unwrap(), PAGE);
+                }
+            })
+            .0
+        };
+        read(FEW);
+        let many = read(MANY);
+        assert_eq!(many, 0, "{name}: {many} allocations for {MANY}");
+    }
+}
+
+#[test]
 fn appends_and_syncs_allocate_nothing_while_the_pool_has_memory() {
     const MANY: u64 = 3000;
     let _alone = alone();

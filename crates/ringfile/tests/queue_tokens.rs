@@ -351,3 +351,40 @@ fn vectored_and_other_operations_go_through_batches_and_queues() {
         assert_eq!(pool.metrics().in_use, 0, "{route:?}");
     }
 }
+
+#[test]
+fn f03_a_queue_with_very_many_operations_on_workers_is_dropped_at_once() {
+    must_end("dropping 30,000 reads that no worker has begun", || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let reader = std::fs::File::from(OwnedFd::from(reader));
+        let pipe = OpenOptions::new().read(true).route(Route::Workers).adopt(reader).unwrap();
+        let mut queue = Queue::new();
+        for number in 0..30_000 {
+            queue.read(&pipe, Vec::with_capacity(1), 0, number);
+        }
+        queue.submit();
+        assert_eq!(queue.len(), 30_000);
+        drop(queue);
+        drop(writer);
+    });
+}
+
+#[test]
+fn f03_an_operation_of_a_queue_goes_on_when_the_loop_that_it_was_submitted_in_ends() {
+    for route in routes().filter(|&route| route != Route::Inline) {
+        must_end("a read of a pipe, over the end of a loop", move || {
+            let (reader, mut writer) = std::io::pipe().unwrap();
+            let reader = std::fs::File::from(OwnedFd::from(reader));
+            let pipe = OpenOptions::new().read(true).route(route).adopt(reader).unwrap();
+            let mut queue = Queue::new();
+            let token = ringfile::block_on(async {
+                let token = queue.read(&pipe, Vec::with_capacity(1), 0, 0);
+                queue.submit();
+                token
+            });
+            writer.write_all(b"x").unwrap();
+            let done = queue.wait_by(token).unwrap();
+            assert_eq!(done.result.unwrap(), 1, "{route:?}");
+        });
+    }
+}

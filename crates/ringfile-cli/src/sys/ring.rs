@@ -69,6 +69,9 @@ pub struct TrialRing {
     ring: IoUring,
     memory: &'static mut [u8],
     parts: &'static mut [libc::iovec; 2],
+    /// How often operations were submitted. A run that fails leaves its own in the queue, for the next one to submit: their
+    /// results are not those of that one.
+    runs: u64,
 }
 
 impl TrialRing {
@@ -99,7 +102,7 @@ impl TrialRing {
         let start = bytes.as_ptr().align_offset(ALIGNMENT);
         let memory = &mut bytes[start..start + MEMORY];
         let part = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: MEMORY };
-        Ok(TrialRing { ring, memory, parts: Box::leak(Box::new([part; 2])) })
+        Ok(TrialRing { ring, memory, parts: Box::leak(Box::new([part; 2])), runs: 0 })
     }
 
     /// What the last read left at the start of the memory.
@@ -134,8 +137,10 @@ impl TrialRing {
         flags: EnterFlags,
         by_number: bool,
     ) -> io::Result<Vec<i32>> {
+        self.runs += 1;
+        let first = self.runs << 32;
         let entries: Vec<squeue::Entry> =
-            ops.iter().enumerate().map(|(index, &op)| self.entry(file, op).user_data(index as u64)).collect();
+            ops.iter().zip(first..).map(|(&op, number)| self.entry(file, op).user_data(number)).collect();
         let (mut submitter, mut submission, mut completion) = self.ring.split();
         if by_number {
             submitter.register_ring_fd()?;
@@ -160,7 +165,8 @@ impl TrialRing {
             submission.sync();
             completion.sync();
             for answer in &mut completion {
-                if let Some(result) = results.get_mut(answer.user_data() as usize) {
+                let index = answer.user_data().checked_sub(first).map(|index| index as usize);
+                if let Some(result) = index.and_then(|index| results.get_mut(index)) {
                     *result = Some(answer.result());
                 }
             }

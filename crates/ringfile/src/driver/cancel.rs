@@ -28,7 +28,7 @@ pub(crate) fn cancel(place: Place) {
 /// Gets the kernel to cancel the operations of a handler on the rings of `drivers`, where it still can. Each ends by its
 /// handler in any case. Called with no lock held.
 pub(crate) fn cancel_all(handler: &Arc<dyn Handler>, drivers: &[u64]) {
-    workers::withdraw(&**handler);
+    workers::withdraw(&**handler, None);
     let mut deferred = Deferred::default();
     let own = with(|driver| {
         driver.cancel_handler(handler, &mut deferred);

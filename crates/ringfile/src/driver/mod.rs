@@ -195,7 +195,9 @@ fn send_to_workers(remote: RemoteRequest) {
 
 /// Has a remote request carried out by another thread: on a ring where there is one. Gives the I/O thread that has it.
 fn send(mut remote: RemoteRequest, choice: route::Choice) -> Option<Arc<Shared>> {
-    remote.hold = owner().map(Hold::on);
+    // A queue's operations go on without the loop, as they do on its ring.
+    let outlives_loops = remote.handler.as_ref().is_some_and(|handler| handler.outlives_loops());
+    remote.hold = if outlives_loops { None } else { owner().map(Hold::on) };
     let sent = match choice {
         route::Choice::Ring => iothreads::send(remote),
         _ => Err(remote),

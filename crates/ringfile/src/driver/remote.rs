@@ -276,7 +276,7 @@ impl Drop for RemoteOperation {
         }
         let before = std::mem::replace(&mut *self.outcome.lock(), State::Closed);
         if let State::Open(_) = &before {
-            workers::withdraw(&*self.outcome);
+            workers::withdraw(&*self.outcome, None);
             if let Some(carrier) = &self.carrier {
                 carrier.post_cancellation(Arc::clone(&self.outcome) as Arc<dyn Handler>);
             }

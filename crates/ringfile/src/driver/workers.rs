@@ -99,17 +99,22 @@ pub(crate) fn send(remote: RemoteRequest) -> Result<(), RemoteRequest> {
     Ok(())
 }
 
-/// Ends what a handler gave to the workers, and does not want any more, before they have begun it. Called with no lock held.
-pub(crate) fn withdraw(handler: &dyn Handler) {
+/// Ends what a handler gave to the workers, or of that the one with this index, if it does not want it any more, before they
+/// have begun it. Called with no lock held.
+pub(crate) fn withdraw(handler: &dyn Handler, index: Option<u32>) {
     if are_of_another_process() {
         return;
     }
-    let is_unwanted = |remote: &RemoteRequest| remote.is_of(handler) && !remote.is_wanted();
+    let is_unwanted = |remote: &RemoteRequest| {
+        remote.is_of(handler) && index.is_none_or(|index| remote.index == index) && !remote.is_wanted()
+    };
     let mut withdrawn = Vec::new();
     {
         let remotes = &mut WORKERS.lock().remotes;
-        while let Some(remote) = remotes.iter().position(is_unwanted).and_then(|at| remotes.remove(at)) {
-            withdrawn.push(remote);
+        let mut from = 0;
+        while let Some(at) = remotes.range(from..).position(is_unwanted) {
+            from += at;
+            withdrawn.extend(remotes.remove(from));
         }
     }
     withdrawn.into_iter().for_each(refuse_unwanted);

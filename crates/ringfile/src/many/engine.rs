@@ -203,15 +203,23 @@ impl Engine {
         driver::cancel_all(&self.handler, &self.drivers);
     }
 
-    /// Asks for the cancellation of one operation, which gives its result in any case.
-    fn cancel(&self, source: &mut impl Source, index: u32) {
-        match source.op(index).at() {
-            At::Ring(place) => driver::cancel(place),
-            At::Elsewhere => {
-                self.remote.cancel(index);
-                driver::withdraw(&*self.remote);
+    /// Asks for the cancellation of operations; each gives its result in any case.
+    fn cancel(&self, source: &mut impl Source, indices: &[u32]) {
+        let mut are_elsewhere = false;
+        for &index in indices {
+            match source.op(index).at() {
+                At::Ring(place) => driver::cancel(place),
+                At::Elsewhere => {
+                    self.remote.cancel(index);
+                    are_elsewhere = true;
+                }
+                At::Nowhere => {}
             }
-            At::Nowhere => {}
+        }
+        if are_elsewhere {
+            // Once for all of them: it looks at everything that no worker has begun.
+            let only = if let [index] = indices { Some(*index) } else { None };
+            driver::withdraw(&*self.remote, only);
         }
     }
 }
@@ -317,9 +325,9 @@ impl ThreadEngine {
         }
     }
 
-    pub(super) fn cancel(&mut self, source: &mut impl Source, index: u32) {
+    pub(super) fn cancel(&mut self, source: &mut impl Source, indices: &[u32]) {
         if !self.is_inherited() {
-            self.engine.cancel(source, index);
+            self.engine.cancel(source, indices);
         }
     }
 }

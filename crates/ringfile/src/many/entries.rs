@@ -17,6 +17,8 @@ use crate::file::{File, OpenOptions};
 use crate::memory::Held;
 
 const CANCELLED: &str = "it was cancelled";
+/// So many that were taken by their tokens, beside twice those that were not taken, are kept in the list of what has ended.
+const TAKEN_BY_TOKEN: usize = 64;
 
 /// Names one operation of a [`Queue`](super::Queue), until its result was taken.
 ///
@@ -226,12 +228,26 @@ impl Entries {
         if self.done == 0 {
             // All that is left in there was taken by its token.
             self.ended.clear();
+        } else if self.ended.len() > 2 * self.done + TAKEN_BY_TOKEN {
+            self.forget_taken();
         }
         self.free.push(index);
         let number = op.file;
         let done = op.into_done(&self.files);
         self.files.leave(number);
         Some((user_data, done))
+    }
+}
+
+impl Entries {
+    /// Forgets the order of what was taken by its token, where a result that is left keeps that from ending by itself.
+    #[cold]
+    fn forget_taken(&mut self) {
+        let list = &self.list;
+        self.ended.retain(|&(index, generation)| {
+            let entry = &list[index as usize];
+            entry.generation == generation && entry.op.is_some()
+        });
     }
 }
 

@@ -375,7 +375,7 @@ impl Queue {
         let Some(index) = entries.find(token).filter(|&index| entries.mark_cancelled(index)) else {
             return false;
         };
-        self.engine.cancel(entries, index);
+        self.engine.cancel(entries, &[index]);
         true
     }
 
@@ -463,10 +463,11 @@ impl Drop for Queue {
             return;
         }
         let entries = &mut self.entries;
-        for index in entries.open_indices() {
+        let open = entries.open_indices();
+        for &index in &open {
             entries.mark_cancelled(index);
-            self.engine.cancel(entries, index);
         }
+        self.engine.cancel(entries, &open);
         // A loop of ringfile's waits for them when it ends.
         if !crate::runtime::is_in_loop() {
             self.engine.wait(entries, None, |entries| entries.open);

@@ -4,6 +4,7 @@
 //! What always holds: the descriptor, where one was asked for, is readable while there are results. A forked child waits for
 //! no lock here, and leaves the descriptor, which is the parent's, as it is.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -19,7 +20,7 @@ use crate::ring::fork;
 pub(super) struct RemoteResults {
     mailbox: Mailbox<(u32, Finished)>,
     /// What other threads have and need not begin.
-    cancelled: Mutex<Vec<u32>>,
+    cancelled: Mutex<BTreeSet<u32>>,
     /// Readable where a result can be had without waiting; made when first asked for.
     signal: OnceLock<OwnedFd>,
     /// It was made readable, and not reset since.
@@ -59,7 +60,7 @@ impl RemoteResults {
 
     /// Notes that an operation which another thread has need not be begun.
     pub(super) fn cancel(&self, index: u32) {
-        self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).push(index);
+        self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
     }
 
     /// Notes that the result of such an operation has come.
@@ -67,7 +68,7 @@ impl RemoteResults {
         if !self.process.is_current() {
             return;
         }
-        self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).retain(|&other| other != index);
+        self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).remove(&index);
     }
 
     /// Drops what comes from now on.

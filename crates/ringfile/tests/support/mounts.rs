@@ -130,6 +130,12 @@ impl Loop {
         Self::with(test, content, &[])
     }
 
+    /// Whether reading there fails, as it does on Linux 6.12 where the file below has become shorter.
+    pub fn fails_at(&self, offset: u64) -> bool {
+        use std::os::unix::fs::FileExt;
+        std::fs::File::open(&self.device).unwrap().read_at(&mut [0; 512], offset).is_err()
+    }
+
     /// As [`over`](Self::over), with blocks of this many bytes; needs Linux 6.15 where that is more than a page.
     pub fn with_blocks(test: &str, content: &[u8], bytes: usize) -> Option<Self> {
         Self::with(test, content, &["--sector-size", &bytes.to_string()])

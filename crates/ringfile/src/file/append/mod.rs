@@ -100,6 +100,9 @@ pub struct AppenderMetrics {
     pub syncs: u64,
 }
 
+/// Most operations in flight: for each there is a future from the start.
+const DEEPEST: usize = 1024;
+
 /// Settings of an appender that is about to be opened; awaiting it opens it. See [`Appender::open`].
 #[derive(Debug)]
 #[must_use = "nothing is opened until it is awaited"]
@@ -119,9 +122,9 @@ impl OpenAppender {
         self
     }
 
-    /// Sets how many operations are in flight at most; 4 by default.
+    /// Sets how many operations are in flight at most: 4 by default, at most 1024.
     pub fn depth(mut self, operations: usize) -> Self {
-        self.depth = operations.max(1);
+        self.depth = operations.clamp(1, DEEPEST);
         self
     }
 

@@ -1,0 +1,40 @@
+# What is run under each version of RocksDB. Sourced, after common.sh.
+#
+# Needs: checks, where the programs of check/ are; folder, an empty one; stress, in seconds; and plain_tool and ringfile_tool,
+# which run one of RocksDB's tools without the file system and with it.
+
+own_tests() {
+    mkdir "$folder/own"
+    "$checks/file_system" "$folder/own" >"$folder/own.log" || fail "$(cat "$folder/own.log")"
+    # Each way is the same to RocksDB.
+    RINGFILE_BACKEND=workers "$checks/file_system" "$folder/own" >/dev/null
+}
+
+async_reads() {
+    RINGFILE_ROCKSDB_STRESS_SECONDS=$stress "$checks/async_reads" "$folder/own"
+    # Without io_uring for this process, the other ways are those that are left.
+    RINGFILE_ROCKSDB_STRESS_SECONDS=1 RINGFILE_BACKEND=workers "$checks/async_reads" "$folder/own"
+}
+
+bench=(--num=20000 --key_size=100 --value_size=1000 --compression_type=lz4 --block_size=16384 --write_buffer_size=4194304)
+
+# Fails unless every key was found. $1: database; the rest: how.
+read_all() {
+    local db=$1 out
+    shift
+    out=$("$@" --db="$db" "${bench[@]}" --use_existing_db --benchmarks=multireadrandom --multiread_batched=true \
+        --batch_size=100 --threads=2 --reads=5000 --use_direct_reads --cache_size=0 2>&1) || fail "$out"
+    grep -q '(5000 of 5000 found)' <<<"$out" || fail "keys are missing in $db: $out"
+}
+
+# Iterators that have the next piece read while this one is gone through.
+iterators() {
+    local out
+    statistics=$folder/iterator-statistics
+    out=$(ringfile_tool db_bench --db="$folder/without" "${bench[@]}" --use_existing_db --benchmarks=seekrandom \
+        --seek_nexts=200 --reads=500 --threads=2 --async_io --use_direct_reads --cache_size=0 2>&1) || fail "$out"
+    grep -q '(500 of 500 found)' <<<"$out" || fail "keys are missing: $out"
+    echo "ReadAsync: $(counted async_reads "$statistics") calls; given up: $(counted async_reads_aborted "$statistics")"
+    (($(counted async_reads "$statistics") > 0)) || fail "ReadAsync was never called"
+    statistics=
+}
