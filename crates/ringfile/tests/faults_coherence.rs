@@ -341,7 +341,7 @@ fn readers_of_all_kinds_see_what_writers_of_all_kinds_have_written() {
     let end = Instant::now() + Duration::from_secs(seconds());
     let began = Instant::now();
     // Time and again nobody writes for so long that what was read ahead is trusted.
-    let is_quiet = || began.elapsed().as_secs() % 10 >= 3;
+    let is_quiet = || began.elapsed().as_secs() % 12 >= 2;
     std::thread::scope(|scope| {
         let (model, path) = (&model, &path);
         for (number, writer) in writers.iter_mut().enumerate() {
@@ -352,7 +352,7 @@ fn readers_of_all_kinds_see_what_writers_of_all_kinds_have_written() {
                     if is_quiet() {
                         std::thread::sleep(Duration::from_millis(10));
                         // Now and then one write after all.
-                        if random.below(200) > 0 {
+                        if random.below(2000) > 0 {
                             continue;
                         }
                     }
@@ -397,4 +397,6 @@ fn readers_of_all_kinds_see_what_writers_of_all_kinds_have_written() {
         }
         model.over.store(true, Ordering::Relaxed);
     });
+    let counts = ringfile::metrics();
+    println!("{} bytes that were read ahead were used, {} were not", counts.ahead_used, counts.ahead_unused);
 }
