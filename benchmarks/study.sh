@@ -17,7 +17,7 @@ folder=${1:-/var/tmp}
 rounds=${ROUNDS:-5}
 ringfile=${RINGFILE:-${CARGO_TARGET_DIR:-$root/target}/release/ringfile}
 test -x "$ringfile" || (cd "$root" && cargo build --locked --release -p ringfile-cli)
-short=(--duration 300ms --warmup 50ms --rounds "$rounds" --rw randread --direct)
+short=(--duration 200ms --warmup 50ms --rounds "$rounds" --rw randread --direct)
 out=$(mktemp)
 file=$folder/ringfile-study-$$.bin
 made=
@@ -36,8 +36,7 @@ measure() {
         return 1
     }
     rm -f "$out.errors"
-    grep -E '^\|' "$out"
-    echo
+    awk '/^Advice for/ { exit } { print }' "$out"
 }
 
 # $1: how the place is called; the rest name it for ringfile.
@@ -65,7 +64,7 @@ if zram=$("$here/devices.sh" zram-up 512M 2>/dev/null); then
     dd if=/dev/urandom of="$zram" bs=1M count=512 oflag=direct status=none
     place "zram" --file "$zram"
     printf '### Ring flags, and rings by hand\n\n'
-    measure --file "$zram" --processes 1 --bs 4k --iodepth 16,128 --buffers normal,fixed --rounds 3 --by-hand \
+    measure --file "$zram" --processes 1 --bs 4k --iodepth 16,128 --buffers normal,fixed --by-hand \
         --ring-flags none,coop,defer,sqpoll
 else
     printf 'No zram: root, an unused /dev/zram0 and the module zram are needed.\n\n'

@@ -66,6 +66,10 @@
 // The range reads as zeros from then on, and keeps its blocks. The file grows to hold it.
 #define RINGFILE_ALLOCATE_ZERO_RANGE 3
 
+// The range's content is of no use any more, and may read as anything: an NVMe namespace deallocates it; elsewhere as
+// RINGFILE_ALLOCATE_PUNCH_HOLE.
+#define RINGFILE_ALLOCATE_DISCARD 4
+
 // ringfile_advise: nothing in particular.
 #define RINGFILE_ADVICE_NORMAL 0
 
@@ -117,9 +121,14 @@
 // Buffered I/O that leaves nothing in the page cache (RWF_DONTCACHE), where the file system has it.
 #define RINGFILE_DONT_CACHE 256
 
+// With RINGFILE_WRITE, on the character device of an NVMe namespace (/dev/ng0n1): writes go to the drive as its own
+// commands, past every file system. Its block device is claimed until the file is closed; -EBUSY where it is in use.
+// Reading needs no flag. -EOPNOTSUPP where commands can't be sent, or the namespace's format is not understood.
+#define RINGFILE_NAMESPACE_WRITES 512
+
 // Reads what is in the page cache from there, and the rest past it (O_DIRECT); what is read again gets cached. Simply
 // buffered where that can't be had. Not with RINGFILE_DIRECT or RINGFILE_DONT_CACHE.
-#define RINGFILE_ADAPTIVE 512
+#define RINGFILE_ADAPTIVE 1024
 
 // Which way operations go: what ringfile_set_default_route set, at first RINGFILE_ROUTE_AUTO.
 #define RINGFILE_ROUTE_DEFAULT 0
@@ -288,6 +297,8 @@ typedef struct ringfile_counts {
     uint64_t aio_calls;
     // Times that AIO was refused (fs.aio-max-nr used up, a seccomp filter); workers carry out direct I/O then.
     uint64_t refused_contexts;
+    // Operations that went to an NVMe drive as its own commands.
+    uint64_t passthrough_ops;
 } ringfile_counts;
 
 // One read of ringfile_read_many.
@@ -691,7 +702,7 @@ int ringfile_open(const char *path,
 // Makes a file of a descriptor, which stays the caller's: the library has a duplicate of its own, until ringfile_close.
 // What may be done with it is what it was opened for; of the options count RINGFILE_DIRECT (which switches direct I/O on
 // for the descriptor and all that share it; where it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
-// RINGFILE_DONT_CACHE, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
+// RINGFILE_DONT_CACHE, RINGFILE_NAMESPACE_WRITES, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
 //
 // Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
 // ringfile_close, which closes the duplicate.

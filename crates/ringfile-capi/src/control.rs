@@ -18,6 +18,9 @@ pub const RINGFILE_ALLOCATE_KEEP_SIZE: u32 = 1;
 pub const RINGFILE_ALLOCATE_PUNCH_HOLE: u32 = 2;
 /// The range reads as zeros from then on, and keeps its blocks. The file grows to hold it.
 pub const RINGFILE_ALLOCATE_ZERO_RANGE: u32 = 3;
+/// The range's content is of no use any more, and may read as anything: an NVMe namespace deallocates it; elsewhere as
+/// RINGFILE_ALLOCATE_PUNCH_HOLE.
+pub const RINGFILE_ALLOCATE_DISCARD: u32 = 4;
 
 /// ringfile_advise: nothing in particular.
 pub const RINGFILE_ADVICE_NORMAL: u32 = 0;
@@ -127,6 +130,7 @@ pub(crate) fn allocate_mode(mode: u32) -> Result<AllocateMode> {
         RINGFILE_ALLOCATE_KEEP_SIZE => AllocateMode::KeepSize,
         RINGFILE_ALLOCATE_PUNCH_HOLE => AllocateMode::PunchHole,
         RINGFILE_ALLOCATE_ZERO_RANGE => AllocateMode::ZeroRange,
+        RINGFILE_ALLOCATE_DISCARD => AllocateMode::Discard,
         other => return Err(Fault::invalid(format!("mode is {other}: see RINGFILE_ALLOCATE_..."))),
     })
 }

@@ -57,9 +57,13 @@ pub const RINGFILE_BUFFERED_FALLBACK: u32 = 64;
 pub const RINGFILE_POLL: u32 = 128;
 /// Buffered I/O that leaves nothing in the page cache (RWF_DONTCACHE), where the file system has it.
 pub const RINGFILE_DONT_CACHE: u32 = 256;
+/// With RINGFILE_WRITE, on the character device of an NVMe namespace (/dev/ng0n1): writes go to the drive as its own
+/// commands, past every file system. Its block device is claimed until the file is closed; -EBUSY where it is in use.
+/// Reading needs no flag. -EOPNOTSUPP where commands can't be sent, or the namespace's format is not understood.
+pub const RINGFILE_NAMESPACE_WRITES: u32 = 512;
 /// Reads what is in the page cache from there, and the rest past it (O_DIRECT); what is read again gets cached. Simply
 /// buffered where that can't be had. Not with RINGFILE_DIRECT or RINGFILE_DONT_CACHE.
-pub const RINGFILE_ADAPTIVE: u32 = 512;
+pub const RINGFILE_ADAPTIVE: u32 = 1024;
 
 /// Which way operations go: what ringfile_set_default_route set, at first RINGFILE_ROUTE_AUTO.
 pub const RINGFILE_ROUTE_DEFAULT: u32 = 0;
@@ -136,6 +140,7 @@ pub(crate) fn open_options(from: &ringfile_open_options) -> Result<OpenOptions> 
         .buffered_fallback(has(RINGFILE_BUFFERED_FALLBACK))
         .poll(has(RINGFILE_POLL))
         .dont_cache(has(RINGFILE_DONT_CACHE))
+        .namespace_writes(has(RINGFILE_NAMESPACE_WRITES))
         .adaptive(has(RINGFILE_ADAPTIVE))
         .one_descriptor(true)
         .custom_flags(from.custom_flags)
@@ -185,7 +190,7 @@ pub unsafe extern "C" fn ringfile_open(
 /// Makes a file of a descriptor, which stays the caller's: the library has a duplicate of its own, until ringfile_close.
 /// What may be done with it is what it was opened for; of the options count RINGFILE_DIRECT (which switches direct I/O on
 /// for the descriptor and all that share it; where it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
-/// RINGFILE_DONT_CACHE, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
+/// RINGFILE_DONT_CACHE, RINGFILE_NAMESPACE_WRITES, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
 ///
 /// Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
 /// ringfile_close, which closes the duplicate.

@@ -55,6 +55,8 @@ pub struct ringfile_counts {
     pub aio_calls: u64,
     /// Times that AIO was refused (fs.aio-max-nr used up, a seccomp filter); workers carry out direct I/O then.
     pub refused_contexts: u64,
+    /// Operations that went to an NVMe drive as its own commands.
+    pub passthrough_ops: u64,
 }
 
 // SAFETY: integers alone, with the size first.
@@ -78,6 +80,7 @@ fn counts(metrics: Metrics) -> ringfile_counts {
         aio_ops: metrics.aio_ops,
         aio_calls: metrics.aio_calls,
         refused_contexts: metrics.refused_contexts,
+        passthrough_ops: metrics.passthrough_ops,
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::driver;
 
 /// The counts that a driver publishes with each turn.
-const FIELDS: usize = 15;
+const FIELDS: usize = 16;
 
 /// The counts of adaptive files.
 const CACHE_EVENTS: usize = 5;
@@ -87,6 +87,9 @@ pub struct Metrics {
     pub aio_calls: u64,
     /// Times that AIO was refused (`fs.aio-max-nr` used up, a seccomp filter); workers carry out direct I/O then.
     pub refused_contexts: u64,
+    /// Operations that went to an NVMe drive as its own commands (see
+    /// [`OpenOptions::namespace_writes`](crate::OpenOptions::namespace_writes)).
+    pub passthrough_ops: u64,
     /// Calls of `io_uring_enter`, by the number of entries that each submitted (see [`ENTER_BUCKETS`]). Calls for a ring
     /// that polls the device are not among them.
     pub submitted_per_enter: [u64; ENTER_BUCKETS],
@@ -125,6 +128,7 @@ impl Metrics {
             self.aio_ops,
             self.aio_calls,
             self.refused_contexts,
+            self.passthrough_ops,
         ]
     }
 
@@ -160,6 +164,7 @@ impl Metrics {
             aio_ops: counts[12],
             aio_calls: counts[13],
             refused_contexts: counts[14],
+            passthrough_ops: counts[15],
             submitted_per_enter: std::array::from_fn(|bucket| counts[FIELDS + bucket]),
             completed_per_enter: std::array::from_fn(|bucket| counts[FIELDS + ENTER_BUCKETS + bucket]),
             cache_hits: counts[CACHE + CacheEvent::Hit as usize],

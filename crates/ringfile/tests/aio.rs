@@ -482,8 +482,22 @@ fn f45_cancelled_operations_end_once_and_untouched_or_done() {
     assert_eq!(pool.metrics().in_use, 0);
 }
 
+/// Bytes of a read that takes the disk long enough for the thread to wait.
+const LONG: usize = 1 << 20;
+/// How many of them a file has.
+const LONG_READS: u64 = 24;
+
+/// A file of [`LONG_READS`] pieces that are all alike, and one of them.
+fn long_file(folder: &Folder) -> (std::path::PathBuf, Vec<u8>) {
+    let piece = content(0, LONG);
+    let path = folder.file("long", &piece.repeat(LONG_READS as usize));
+    // Else `io_submit` waits for the page cache to be written.
+    std::fs::File::open(&path).unwrap().sync_all().unwrap();
+    (path, piece)
+}
+
 /// Waits by `poll` for a queue's descriptor, and nothing else.
-fn collect_by_descriptor(queue: &mut Queue, expected: usize, mut each: impl FnMut(u64, Vec<u8>)) {
+fn collect_by_descriptor(queue: &mut Queue, expected: usize, mut each: impl FnMut(u64, &[u8])) {
     let descriptor = queue.descriptor().unwrap();
     let mut ended = 0;
     while ended < expected {
@@ -493,8 +507,8 @@ fn collect_by_descriptor(queue: &mut Queue, expected: usize, mut each: impl FnMu
         assert_eq!(answer, 1, "nothing tells of the {} operations left", expected - ended);
         queue.submit();
         while let Some((number, done)) = queue.take() {
-            assert_eq!(done.result.unwrap(), PAGE);
-            each(number, done.buffer.unwrap().to_vec());
+            assert_eq!(done.result.unwrap(), LONG);
+            each(number, &done.buffer.unwrap());
             ended += 1;
         }
     }
@@ -507,8 +521,9 @@ fn f45_a_queues_descriptor_tells_of_aio_and_of_the_ring_beside_it() {
     if !needs_aio(name) {
         return;
     }
-    let Some((_folder, path)) = on_disk(name) else { return };
-    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open(&path).unwrap());
+    let Some((folder, _)) = on_disk(name) else { return };
+    let (path, piece) = long_file(&folder);
+    let (pool, file) = (Pool::new(64 << 20), direct(Route::Aio).open(&path).unwrap());
     let other = if is_without_ring() { Route::Workers } else { Route::Ring };
     let other = direct(other).open(&path).unwrap();
     for both in [false, true] {
@@ -519,17 +534,17 @@ fn f45_a_queues_descriptor_tells_of_aio_and_of_the_ring_beside_it() {
             if !early {
                 descriptor = Some(queue.descriptor().unwrap());
             }
-            for page in 0..PAGES {
+            for page in 0..LONG_READS {
                 let file = if both && page % 3 == 0 { &other } else { &file };
-                queue.read(file, pool.get(PAGE).unwrap(), page * PAGE as u64, page);
+                queue.read(file, pool.get(LONG).unwrap(), page * LONG as u64, page);
             }
             queue.submit();
             let mut seen = 0;
-            collect_by_descriptor(&mut queue, PAGES as usize, |page, bytes| {
-                assert_content(&bytes, page * PAGE as u64);
+            collect_by_descriptor(&mut queue, LONG_READS as usize, |page, bytes| {
+                assert!(bytes == piece, "read {page}");
                 seen += 1;
             });
-            assert_eq!(seen, PAGES);
+            assert_eq!(seen, LONG_READS);
             // Nothing is there to be told of, once that was seen.
             let idle = || {
                 let fd = queue.descriptor().unwrap();
@@ -552,18 +567,19 @@ fn f45_a_thread_with_a_ring_and_aio_is_woken_by_both_and_by_others() {
     if !needs_aio(name) {
         return;
     }
-    let Some((_folder, path)) = on_disk(name) else { return };
-    let pool = Pool::new(4 << 20);
+    let Some((folder, _)) = on_disk(name) else { return };
+    let (path, piece) = long_file(&folder);
+    let (pool, piece) = (Pool::new(32 << 20), std::sync::Arc::new(piece));
     let beside = if is_without_ring() { Route::Workers } else { Route::Ring };
-    for routes in [vec![Route::Aio], vec![Route::Aio, beside]] {
+    for routes in [vec![Route::Aio], vec![beside, Route::Aio]] {
         let files: Vec<_> = routes.iter().map(|&route| direct(route).open(&path).unwrap()).collect();
-        let pool = pool.clone();
+        let (pool, piece) = (pool.clone(), piece.clone());
         support::must_end("reads beside wakes by another thread", move || {
             let (send, receive) = std::sync::mpsc::channel::<std::task::Waker>();
             let waking = std::thread::spawn(move || receive.iter().for_each(|waker| waker.wake()));
             block_on(async {
                 let woken = spawn(async move {
-                    for _ in 0..500 {
+                    for _ in 0..100 {
                         let mut asked = false;
                         std::future::poll_fn(|context| {
                             if std::mem::replace(&mut asked, true) {
@@ -577,13 +593,13 @@ fn f45_a_thread_with_a_ring_and_aio_is_woken_by_both_and_by_others() {
                 });
                 let tasks: Vec<_> = (0..8_u64)
                     .map(|task| {
-                        let (files, pool) = (files.clone(), pool.clone());
+                        let (files, pool, piece) = (files.clone(), pool.clone(), piece.clone());
                         spawn(async move {
-                            for turn in 0..100_u64 {
-                                let page = (task * 13 + turn) % PAGES;
+                            for turn in 0..40_u64 {
+                                let place = (task * 13 + turn) % LONG_READS * LONG as u64;
                                 let file = &files[(turn % files.len() as u64) as usize];
-                                let buffer = file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64).await;
-                                assert_content(&buffer.unwrap(), page * PAGE as u64);
+                                let buffer = file.read_at(pool.get(LONG).unwrap(), place).await;
+                                assert!(buffer.unwrap()[..] == piece[..]);
                             }
                         })
                     })

@@ -15,7 +15,8 @@ use ringfile::{
 };
 use rustix::event::epoll;
 use support::forms::routes;
-use support::{Folder, Random, assert_content, content, must_end};
+use support::fuse::{Act, Op, Server};
+use support::{Folder, Random, assert_content, content, must_end, yield_now};
 
 const PAGE: usize = 4096;
 
@@ -367,6 +368,49 @@ fn f03_a_queue_with_very_many_operations_on_workers_is_dropped_at_once() {
         drop(queue);
         drop(writer);
     });
+}
+
+#[test]
+fn f03_a_loop_waits_for_what_a_queue_that_was_dropped_in_it_left() {
+    let name = "f03_a_loop_waits_for_what_a_queue_that_was_dropped_in_it_left";
+    if !support::needs_ring(name) {
+        return;
+    }
+    for is_known in [false, true] {
+        let Some(server) = Server::or_skip(name, content(0, 8 * PAGE)) else { return };
+        let file = OpenOptions::new().read(true).write(true).route(Route::Ring).open(server.path()).unwrap();
+        let pool = Pool::new(1 << 20);
+        let buffer = || {
+            let mut buffer = pool.get(PAGE).unwrap();
+            buffer.resize(PAGE, 7);
+            buffer
+        };
+        // Another queue of the thread, which goes on: the loop alone can wait.
+        let _other = Queue::new();
+        let mut queue = Queue::new();
+        if is_known {
+            let token = queue.write(&file, buffer(), 0, 0);
+            queue.wait_by(token).unwrap().result.unwrap();
+        }
+        server.rule(Op::Write, 0..u64::MAX, usize::MAX, Act::Hold);
+        std::thread::scope(|scope| {
+            ringfile::block_on(async {
+                queue.write(&file, buffer(), PAGE as u64, 0);
+                queue.submit();
+                while server.held() == 0 {
+                    yield_now().await;
+                }
+                drop(queue);
+                scope.spawn(|| {
+                    // Long enough for a loop that does not wait to end.
+                    std::thread::sleep(Duration::from_millis(200));
+                    server.release();
+                });
+            });
+        });
+        assert_eq!(pool.metrics().in_use, 0, "the kernel has the memory of a queue that is gone");
+        assert_eq!(server.data()[PAGE..2 * PAGE], [7; PAGE]);
+    }
 }
 
 #[test]

@@ -276,8 +276,9 @@ pub struct BatchReadArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "File")]
 pub struct TestFileArgs {
-    /// File or block device [default: ringfile-perf-PID.bin in /dev/shm, with --cache cold in $TMPDIR or /var/tmp]; what
-    /// does not exist is created, and removed at the end. What a killed run leaves behind is named at the next start
+    /// File, block device or NVMe namespace (/dev/ng0n1) [default: ringfile-perf-PID.bin in /dev/shm, with --cache cold in
+    /// $TMPDIR or /var/tmp]; what does not exist is created, and removed at the end. What a killed run leaves behind is named
+    /// at the next start
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// How much of it is used

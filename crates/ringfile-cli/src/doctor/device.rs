@@ -27,6 +27,9 @@ pub struct Device {
     pub size: Option<u64>,
     /// How it takes requests; a partition's are its disk's.
     pub queue: Queue,
+    /// For a namespace of an NVMe drive: the character device that takes the drive's own commands.
+    #[serde(default)]
+    pub passthrough: Option<String>,
     /// For a loop device: the file that it shows.
     pub backing: Option<Backing>,
     /// What it is made of.
@@ -147,6 +150,7 @@ impl Tree<'_> {
             bus: bus(disk, &name),
             size: number(&folder.join("size")).map(|sectors| sectors * 512),
             queue: queue(disk),
+            passthrough: (kind == Kind::Disk).then(|| passthrough(folder, &name)).flatten(),
             backing,
             below,
             name,
@@ -223,6 +227,12 @@ fn bus(disk: &Path, name: &str) -> Option<String> {
     ];
     let found = known.into_iter().find(|(word, _)| has(word)).map(|(_, bus)| bus);
     found.or_else(|| name.starts_with("xvd").then_some("xen")).map(str::to_string)
+}
+
+/// The character device of a namespace lies beside its block device, and has the same numbers.
+fn passthrough(disk: &Path, name: &str) -> Option<String> {
+    let name = format!("ng{}", name.strip_prefix("nvme")?);
+    disk.parent()?.join(&name).join("dev").exists().then(|| format!("/dev/{name}"))
 }
 
 fn queue(disk: &Path) -> Queue {
@@ -331,6 +341,7 @@ mod tests {
             ("devices/virtual/block/loop3/loop/backing_file", "/srv/image\n"),
             ("devices/virtual/block/loop3/loop/dio", "0\n"),
             ("devices/pci0000:00/nvme/nvme0/nvme0n1/dev", "259:0\n"),
+            ("devices/pci0000:00/nvme/nvme0/ng0n1/dev", "240:0\n"),
             ("devices/pci0000:00/nvme/nvme0/nvme0n1/device/model", "A drive   \n"),
             ("devices/pci0000:00/nvme/nvme0/nvme0n1/queue/scheduler", "none\n"),
         ]);
@@ -346,6 +357,7 @@ mod tests {
         );
         let disk = &device.below[0];
         assert_eq!((disk.bus.as_deref(), disk.model.as_deref()), (Some("nvme"), Some("A drive")));
+        assert_eq!(disk.passthrough.as_deref(), Some("/dev/ng0n1"));
         assert_eq!(disk.queue.scheduler.as_deref(), Some("none"));
     }
 

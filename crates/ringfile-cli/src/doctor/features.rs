@@ -41,10 +41,12 @@ const COOP_TASKRUN: u32 = 1 << 8;
 const TASKRUN_FLAG: u32 = 1 << 9;
 const SINGLE_ISSUER: u32 = 1 << 12;
 const DEFER_TASKRUN: u32 = 1 << 13;
+const SQE128: u32 = 1 << 10;
+const CQE32: u32 = 1 << 11;
 const NO_SQARRAY: u32 = 1 << 16;
 
 /// Set-up flags, each with what it needs and nothing else.
-const SETUP: [(u32, Trial); 7] = [
+const SETUP: [(u32, Trial); 8] = [
     (
         CQSIZE,
         Trial {
@@ -82,6 +84,15 @@ const SETUP: [(u32, Trial); 7] = [
         },
     ),
     (
+        SQE128 | CQE32,
+        Trial {
+            name: "large_entries",
+            tried: "a ring with IORING_SETUP_SQE128 and CQE32",
+            since: "5.19",
+            without: "no NVMe commands to namespaces (/dev/ng0n1)",
+        },
+    ),
+    (
         SINGLE_ISSUER,
         Trial {
             name: "single_issuer",
@@ -111,7 +122,7 @@ const SETUP: [(u32, Trial); 7] = [
 ];
 
 /// Operations that ringfile submits, by the kernel's own list.
-const OPERATIONS: [(u8, &str, &str); 11] = [
+const OPERATIONS: [(u8, &str, &str); 12] = [
     (opcode::Read::CODE, "op_read", "reads become plain calls on worker threads"),
     (opcode::Write::CODE, "op_write", "writes become plain calls on worker threads"),
     (opcode::Readv::CODE, "op_readv", "no vectored reads"),
@@ -122,6 +133,7 @@ const OPERATIONS: [(u8, &str, &str); 11] = [
     (opcode::Ftruncate::CODE, "op_ftruncate", "setting a length is a plain call that may block the thread"),
     (opcode::PollAdd::CODE, "op_poll_add", "wake-ups from other threads take longer"),
     (opcode::AsyncCancel::CODE, "op_async_cancel", "dropped operations run to their end"),
+    (opcode::UringCmd80::CODE, "op_uring_cmd", "no NVMe commands to namespaces (/dev/ng0n1)"),
     (
         opcode::WritevFixed::CODE,
         "op_writev_fixed",

@@ -65,7 +65,9 @@ impl Fio {
         tick: &mut dyn FnMut(),
     ) -> Result<Outcome, Failure> {
         let mut arguments = common_arguments(bench.path);
-        arguments.extend(job_arguments(engine, job).into_iter().map(OsString::from));
+        let job_arguments =
+            if bench.namespace { on_namespace(engine, job) } else { job_arguments(engine, job) };
+        arguments.extend(job_arguments.into_iter().map(OsString::from));
         arguments.extend(sections(job).into_iter().map(OsString::from));
         let finished = execute(&self.version, &arguments, bench.interrupt, tick)?;
         let stats = finished.stats;
@@ -184,6 +186,17 @@ fn job_arguments(engine: Engine, job: &Job) -> Vec<String> {
         arguments.extend(["--fixedbufs=1".into(), "--registerfiles=1".into()]);
     }
     arguments
+}
+
+/// The same by NVMe commands: fio has an engine for them, to which O_DIRECT means nothing.
+fn on_namespace(engine: Engine, job: &Job) -> Vec<String> {
+    let arguments =
+        job_arguments(engine, job).into_iter().filter(|argument| !argument.starts_with("--direct="));
+    let commands = |argument: String| match argument.as_str() {
+        "--ioengine=io_uring" => "--ioengine=io_uring_cmd".into(),
+        _ => argument,
+    };
+    arguments.map(commands).chain(["--cmd_type=nvme".into()]).collect()
 }
 
 /// The job's threads and their work. All threads of a section do the same amount, so there is a second section if the blocks

@@ -245,7 +245,8 @@ mod tests {
             let duration = Duration::from_millis(5);
             let rw = if parts == 1 { Rw::RandRw } else { Rw::RandRead };
             let job = Job { buffers, parts, ring_flags, duration, ..job(rw, 1, 8, 64, false) };
-            let bench = Bench { path: file.path(), interrupt: &Interrupt::default(), fio: None };
+            let bench =
+                Bench { path: file.path(), namespace: false, interrupt: &Interrupt::default(), fio: None };
             let (outcome, latencies) = run(&job, &bench, &mut || {}).expect("a run");
             match outcome.failure {
                 None => {
@@ -260,7 +261,8 @@ mod tests {
     fn what_is_not_there_is_an_error_and_not_a_figure() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let job = Job { duration: Duration::from_millis(5), ..job(Rw::RandRead, 1, 2, 8, false) };
-        let bench = Bench { path: file.path(), interrupt: &Interrupt::default(), fio: None };
+        let bench =
+            Bench { path: file.path(), namespace: false, interrupt: &Interrupt::default(), fio: None };
         let (outcome, _) = run(&job, &bench, &mut || {}).expect("a run");
         let failure = outcome.failure.expect("the file is empty").to_string();
         assert!(

@@ -79,6 +79,11 @@ impl Engine {
         matches!(self, Engine::FioPsync | Engine::Pread)
     }
 
+    /// Whether the engine can send NVMe commands.
+    pub fn takes_namespaces(self) -> bool {
+        self.is_ours() || matches!(self, Engine::Fio | Engine::FioBatch)
+    }
+
     /// Whether another program carries the job out.
     pub fn is_fio(self) -> bool {
         matches!(self, Engine::Fio | Engine::FioBatch | Engine::FioPsync)
@@ -219,6 +224,8 @@ impl Outcome {
 pub struct Bench<'a> {
     /// The file.
     pub path: &'a Path,
+    /// It is an NVMe namespace by its character device.
+    pub namespace: bool,
     /// Ctrl-C.
     pub interrupt: &'a Interrupt,
     /// fio, if it is asked for and there.

@@ -14,7 +14,7 @@ use ringfile::{Buffer, Completions, File, JoinError, OpenOptions, Pool, Runtime,
 use super::memory::{self, Memory};
 use super::window::{self, Measured, Member, Until, Window};
 use super::{Bench, Outcome, RouteOps};
-use crate::cli::{Executor, RingFlags};
+use crate::cli::{Executor, RingFlags, Route};
 use crate::error::{Failure, library, mismatch, short};
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
@@ -73,8 +73,9 @@ fn runtime(flags: Option<RingFlags>) -> RuntimeBuilder {
 }
 
 /// Fails the run where the thread's ring has other flags than those asked for: the library goes on without what it can't have.
+/// On other routes there may be no ring.
 fn check_flags(job: &Job, window: &Window) {
-    let Some(asked) = job.ring_flags else { return };
+    let Some(asked) = job.ring_flags.filter(|_| job.route == Route::Ring) else { return };
     match ringfile::ring_features() {
         Ok(features) if RingFlags::among(&features) == asked => {}
         Ok(features) => window.fail(Failure::Io(format!(
@@ -125,6 +126,8 @@ fn run_in_tokio<M: Memory>(
 pub fn open(job: &Job, bench: &Bench<'_>) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
     options.read(true).write(job.rw.writes()).direct(job.direct).route(job.route.into());
+    // Of a namespace: what is to be written to was asked for by --overwrite.
+    options.namespace_writes(true);
     let file = options.open(bench.path).map_err(|error| library(&error))?;
     sys::advise_order(&file, job.rw.random())
         .map_err(|error| crate::error::io_on("can't set read-ahead of", bench.path, &error))?;

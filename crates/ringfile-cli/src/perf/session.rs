@@ -139,6 +139,12 @@ fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
 fn check_fit(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
     check_amount(request, test_file)?;
     let grid = &request.grid;
+    if test_file.block_device.is_some() && !grid.engines.iter().all(|engine| engine.takes_namespaces()) {
+        return usage(format!(
+            "{} takes NVMe commands only, which pread and fio's psync can't send: leave them out of --against",
+            test_file.path.display()
+        ));
+    }
     let (numjobs, iodepth) = grid.most();
     let sequential = grid.rw.iter().any(|rw| !rw.random());
     let once = grid.cache.iter().any(|&cache| access(request, cache) == Access::Once);
@@ -282,7 +288,12 @@ impl<'a> Session<'a> {
         let job = self.job(step, verifier);
         let cached_before = self.test_file.settle(step.cache)?;
         let brought_in = self.test_file.brought_in();
-        let bench = Bench { path: &self.test_file.path, interrupt: &self.interrupt, fio: self.fio.as_ref() };
+        let bench = Bench {
+            path: &self.test_file.path,
+            namespace: self.test_file.block_device.is_some(),
+            interrupt: &self.interrupt,
+            fio: self.fio.as_ref(),
+        };
         let label = label(step);
         let progress = &self.progress;
         let outcome = match bench.run(step.engine, &job, &mut || progress.tick(&label)) {

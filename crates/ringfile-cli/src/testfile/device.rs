@@ -1,12 +1,12 @@
-//! Block devices: whether the system uses one.
+//! Block devices: whether the system uses one. NVMe namespaces by their character devices.
 
 use std::fs::{Metadata, OpenOptions};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{major, minor};
 
-use super::mounts;
+use super::{Intent, mounts};
 use crate::error::{Failure, errno_text, usage};
 
 /// Refuses a device that is mounted, or that the system holds in another way: through one of its partitions,
@@ -32,4 +32,28 @@ pub fn check_unused(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
             usage(format!("can't open {}: {}; name another --file", path.display(), errno_text(&error)))
         }
     }
+}
+
+/// The block device of the NVMe namespace whose character device `path` is (`/dev/ng0n1`); `None` for any other file.
+pub fn block_device_of(path: &Path, metadata: &Metadata) -> Option<PathBuf> {
+    if !metadata.file_type().is_char_device() {
+        return None;
+    }
+    let number = format!("{}:{}", major(metadata.rdev()), minor(metadata.rdev()));
+    let device = std::fs::canonicalize(Path::new("/sys/dev/char").join(number)).ok()?;
+    let class = std::fs::canonicalize(device.join("subsystem")).ok()?;
+    let numbers = device.file_name()?.to_str()?.strip_prefix("ng")?;
+    let block = path.canonicalize().ok()?.with_file_name(format!("nvme{numbers}"));
+    (class.file_name()? == "nvme-generic" && block.exists()).then_some(block)
+}
+
+/// Refuses a namespace that the system uses, by its block device, or that can't be measured as asked.
+pub fn check_namespace(path: &Path, device: &Path, intent: Intent) -> Result<(), Failure> {
+    if !intent.direct {
+        return usage(format!("{} takes NVMe commands, past the page cache: add --direct", path.display()));
+    }
+    let metadata = std::fs::metadata(device).map_err(|error| {
+        Failure::Usage(format!("can't look at {}: {}", device.display(), errno_text(&error)))
+    })?;
+    check_unused(device, &metadata)
 }

@@ -22,7 +22,8 @@ pub fn fill(
     verifier: Option<&Verifier>,
     tick: &mut dyn FnMut(u64),
 ) -> Result<(), Failure> {
-    let path = &test_file.path;
+    // A namespace is the same by its block device, which has to be in nobody's use here.
+    let path = test_file.block_device.as_ref().unwrap_or(&test_file.path);
     let mut options = OpenOptions::new();
     options.write(true);
     if direct {

@@ -85,12 +85,14 @@ pub struct TestFile {
     pub blocks: u64,
     /// Bytes of a block.
     pub block: u64,
-    /// Its file system, or `block device`.
+    /// Its file system, `block device` or `NVMe namespace`.
     pub filesystem: String,
     /// What the user should know about it.
     pub notes: Vec<String>,
-    /// Through the page cache, whatever the measurement does.
+    /// Through the page cache, whatever the measurement does. Of an NVMe namespace, its block device.
     buffered: File,
+    /// The same namespace by the block layer, where it is one.
+    pub block_device: Option<PathBuf>,
     interrupt: Interrupt,
     /// Of a file that was made here: dropped once that is gone.
     _record: Option<Record>,
@@ -178,11 +180,15 @@ impl TestFile {
     ) -> Result<TestFile, Failure> {
         let metadata = std::fs::metadata(path).map_err(|error| io_on("can't look at", path, &error))?;
         let kind = metadata.file_type();
-        if !kind.is_file() && !kind.is_block_device() {
+        let namespace = device::block_device_of(path, &metadata);
+        if !kind.is_file() && !kind.is_block_device() && namespace.is_none() {
             return usage(format!("{} is neither a file nor a block device: name one", path.display()));
         }
         if kind.is_block_device() {
             device::check_unused(path, &metadata)?;
+        }
+        if let Some(device) = &namespace {
+            device::check_namespace(path, device, intent)?;
         }
         if intent.writes && !args.overwrite {
             let what = if kind.is_file() { "exists already" } else { "is a device" };
@@ -192,7 +198,8 @@ impl TestFile {
                 path.display()
             ));
         }
-        let opened = OpenOptions::new().read(true).write(intent.writes).open(path);
+        let through_cache = namespace.as_deref().unwrap_or(path);
+        let opened = OpenOptions::new().read(true).write(intent.writes).open(through_cache);
         let mut buffered = opened.map_err(|error| {
             Failure::Usage(format!(
                 "can't open {}: {}; name another --file",
@@ -219,7 +226,13 @@ impl TestFile {
         if kind.is_file() && metadata.blocks() * 512 < length / 100 * 99 {
             notes.push(format!("{} has holes: reading those costs no I/O", path.display()));
         }
-        TestFile::check(path, false, args.size.min(length), buffered, intent, interrupt, notes)
+        let mut test_file =
+            TestFile::check(path, false, args.size.min(length), buffered, intent, interrupt, notes)?;
+        if namespace.is_some() {
+            test_file.filesystem = "NVMe namespace".into();
+            test_file.block_device = namespace;
+        }
+        Ok(test_file)
     }
 
     /// A file with nothing in it that may be written to: it is made as large as a new one.
@@ -267,6 +280,7 @@ impl TestFile {
             filesystem,
             notes,
             buffered,
+            block_device: None,
             interrupt: interrupt.clone(),
             _record: record,
         };

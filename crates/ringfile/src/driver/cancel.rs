@@ -74,7 +74,7 @@ impl Driver {
     /// Takes an entry back, unless the kernel may have it already.
     fn withdraw(&mut self, kind: RingKind, position: u32) -> bool {
         match kind {
-            RingKind::Main | RingKind::Polled => {
+            RingKind::Main | RingKind::Polled | RingKind::Commands | RingKind::PolledCommands => {
                 let ring = self.rings.as_mut().and_then(|rings| rings.get(kind));
                 ring.is_some_and(|ring| ring.withdraw(position, IGNORED))
             }
@@ -108,7 +108,7 @@ impl Driver {
         if !self.on_streams && self.waiting.is_empty() {
             return;
         }
-        let open: Vec<Key> = self.slots.of_loop().collect();
+        let open: Vec<Key> = self.slots.of_loop(&self.local_handlers).collect();
         open.into_iter().for_each(|key| self.cancel_on_stream(key, deferred));
     }
 

@@ -10,7 +10,7 @@ use linux_raw_sys::io_uring as uapi;
 use super::op::{Step, keep_opened};
 use super::rings::{RingKind, Rings};
 use super::slot::{Key, Owner, State};
-use super::submit::{AIO_WAKEUP, IGNORED, WAKEUP};
+use super::submit::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
 use super::wake::Wake;
 use super::{ActiveTasks, Deferred, Driver, Handler, LocalHandler, Metrics};
 use crate::event;
@@ -29,7 +29,7 @@ impl Driver {
         if !self.shared.is_inherited() {
             self.submit_waiting();
             if self.can_sleep_in_ring() {
-                self.arm_wakeup();
+                self.arm_wakeup(RingKind::Main);
             }
             let wanted = if may_sleep && self.can_sleep_in_ring() { wanted } else { 0 };
             self.enter(wanted, deadline, deferred);
@@ -51,10 +51,15 @@ impl Driver {
     }
 
     fn collect(&mut self, deferred: &mut Deferred) {
-        for kind in RingKind::ALL {
-            while let Some(cqe) = self.next_completion(kind) {
-                self.completed(cqe, deferred);
-            }
+        while let Some(cqe) = self.rings.as_mut().and_then(|rings| rings.main.complete()) {
+            self.completed(cqe, deferred);
+        }
+        if self.rings.as_ref().is_some_and(Rings::has_beside) {
+            self.collect_beside(deferred);
+        }
+        // Last: the wake-up descriptor, which tells of its completions, is reset where the main ring's are collected.
+        while let Some(cqe) = self.context.aio.as_mut().and_then(|aio| aio.complete()) {
+            self.completed(cqe, deferred);
         }
         if let Some(rings) = self.rings.as_mut() {
             rings.each_mut().for_each(Ring::forget_released);
@@ -62,24 +67,16 @@ impl Driver {
     }
 
     #[inline]
-    fn next_completion(&mut self, kind: RingKind) -> Option<Cqe> {
-        match kind {
-            RingKind::Main | RingKind::Polled => self.rings.as_mut()?.get(kind)?.complete(),
-            RingKind::Aio => self.context.aio.as_mut()?.complete(),
-        }
-    }
-
-    #[inline]
-    fn completed(&mut self, cqe: Cqe, deferred: &mut Deferred) {
+    pub(super) fn completed(&mut self, cqe: Cqe, deferred: &mut Deferred) {
         let key = Key::from_user_data(cqe.user_data);
         let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) else {
-            return self.not_an_operation(cqe);
+            return self.not_an_operation(RingKind::Main, cqe);
         };
         let all_at_once =
             slot.progress.done() == 0 && cqe.result > 0 && cqe.result as usize == slot.request.want;
         if all_at_once && slot.request.kind.moves_data() {
             slot.progress.all_done(slot.request.want);
-        } else if !self.is_over(key, cqe.result) {
+        } else if !self.is_over(key, usize::try_from(cqe.result).map_err(|_| -cqe.result)) {
             return;
         }
         if self.slots.at(key.slot).request.is_sync() {
@@ -98,17 +95,22 @@ impl Driver {
     }
 
     #[cold]
-    fn not_an_operation(&mut self, cqe: Cqe) {
+    pub(super) fn not_an_operation(&mut self, ring: RingKind, cqe: Cqe) {
         match cqe.user_data {
             IGNORED => {}
             WAKEUP => {
                 let Some(rings) = self.rings.as_mut() else { return };
                 if cqe.flags & uapi::IORING_CQE_F_MORE == 0 {
-                    rings.wakeup_armed = false;
+                    *rings.wakeup_of(ring) = false;
                     rings.wakeup_repeats &= cqe.result >= 0;
                     self.reset_wakeup();
                 } else if self.gave_wakeup_out() {
                     self.reset_wakeup();
+                }
+            }
+            COMMANDS => {
+                if let Some(rings) = self.rings.as_mut() {
+                    rings.commands_announced = false;
                 }
             }
             AIO_WAKEUP => self.reset_wakeup(),
@@ -127,9 +129,8 @@ impl Driver {
 
     /// Whether what the kernel answered is the end of the operation; where it is a part, the rest is submitted.
     #[cold]
-    fn is_over(&mut self, key: Key, result: i32) -> bool {
+    pub(super) fn is_over(&mut self, key: Key, answer: Result<usize, i32>) -> bool {
         let slot = self.slots.at(key.slot);
-        let answer = usize::try_from(result).map_err(|_| -result);
         // SAFETY: the answer is the kernel's to the entry of this request.
         unsafe { keep_opened(&slot.request, &mut slot.held, answer) };
         let Some(target) = self.files.target(slot.file) else { return true };

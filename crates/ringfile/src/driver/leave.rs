@@ -60,7 +60,7 @@ impl Driver {
 
     /// Whether all that must be waited for are reads which the thread itself holds open.
     pub(super) fn only_lasting(&mut self) -> bool {
-        self.slots.of_loop().next().is_none()
+        self.slots.of_loop(&self.local_handlers).next().is_none()
     }
 
     /// Gives everything up that the thread need not keep until its next loop. The wakers of futures on other threads,

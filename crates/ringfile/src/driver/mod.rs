@@ -11,6 +11,7 @@
 
 mod aio;
 mod cancel;
+mod commands;
 mod complete;
 mod copy_time;
 mod deferred;
@@ -18,6 +19,7 @@ mod iothreads;
 mod kept;
 mod leave;
 mod mail;
+mod namespace;
 mod op;
 mod refused;
 mod remote;
@@ -57,7 +59,10 @@ pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
 pub(crate) use kept::{Kept, Lend};
 pub(crate) use leave::leave;
-pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, RWF_ATOMIC, Request, cached_pages};
+pub(crate) use namespace::{Access, Namespace, Status, errno_of, look as look_for_namespace};
+pub(crate) use op::cached_pages;
+pub(crate) use op::command::DISCARD;
+pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, RWF_ATOMIC, Request};
 pub(crate) use refused::{aio_is_for_direct_io, why_refused};
 pub(crate) use remote::{Handler, RemoteOperation, RemoteRequest};
 pub(crate) use route::{FileSystem, Lanes, default_route};
@@ -377,10 +382,11 @@ impl Driver {
     #[inline]
     fn no_longer_in_flight(&mut self, key: Key) {
         self.in_flight -= 1;
-        if !self.slots.at(key.slot).ring.announces()
+        let kind = self.slots.at(key.slot).ring;
+        if kind != RingKind::Main
             && let Some(rings) = self.rings.as_mut()
         {
-            rings.unannounced -= 1;
+            rings.count_off_beside(kind);
         }
     }
 }

@@ -18,7 +18,8 @@ pub(crate) trait Handler: Send + Sync {
     /// Whether the result still matters; a remote request that has not begun is not carried out where it does not.
     fn is_wanted(&self, index: u32) -> bool;
 
-    /// Whether a thread may leave its loop while its ring has such remote requests.
+    /// Whether a thread may leave its loop while its ring has such remote requests. Where a queue's, not any more once the
+    /// queue was dropped.
     fn outlives_loops(&self) -> bool {
         false
     }

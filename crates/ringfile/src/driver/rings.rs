@@ -20,39 +20,125 @@ pub(crate) enum RingKind {
     Main,
     /// Completions are polled from the device (`IORING_SETUP_IOPOLL`).
     Polled,
+    /// Entries have room for NVMe commands ([`super::commands`]).
+    Commands,
+    /// The same, and completions are polled.
+    PolledCommands,
     /// Not a ring: the thread's AIO context, [`super::aio`].
     Aio,
 }
 
 impl RingKind {
-    /// In the order in which completions are collected. AIO is last: the wake-up descriptor, which tells of its completions, is
-    /// reset where the main ring's are collected.
-    pub(super) const ALL: [Self; 3] = [Self::Main, Self::Polled, Self::Aio];
+    /// All rings but one.
+    pub(super) fn others(self) -> impl Iterator<Item = Self> {
+        let all = [Self::Main, Self::Polled, Self::Commands, Self::PolledCommands];
+        all.into_iter().filter(move |&kind| kind != self)
+    }
 
     /// Whether a thread that sleeps is woken by a completion; otherwise it has to ask for completions in a loop.
     pub(crate) fn announces(self) -> bool {
         match self {
-            Self::Main | Self::Aio => true,
-            Self::Polled => false,
+            Self::Main | Self::Commands | Self::Aio => true,
+            Self::Polled | Self::PolledCommands => false,
         }
+    }
+
+    /// Whether what is submitted are NVMe commands.
+    #[inline]
+    pub(crate) fn takes_commands(self) -> bool {
+        match self {
+            Self::Main | Self::Polled | Self::Aio => false,
+            Self::Commands | Self::PolledCommands => true,
+        }
+    }
+
+    /// Where the operations go that move no data, of a file whose reads and writes go here.
+    pub(super) fn without_data(self) -> Self {
+        match self {
+            Self::Main | Self::Polled | Self::Aio => Self::Main,
+            Self::Commands | Self::PolledCommands => Self::Commands,
+        }
+    }
+
+    /// What such a ring is made with, beside the main one that `options` made.
+    pub(super) fn options(self, options: &RingOptions) -> RingOptions {
+        let (iopoll, commands) = (!self.announces(), self.takes_commands());
+        RingOptions { iopoll, commands, sqpoll_idle: None, ..*options }
     }
 }
 
 /// See the module.
 pub(super) struct Rings {
     pub main: Ring,
-    polled: Option<Ring>,
+    beside: Beside,
     /// Operations in flight on rings that do not announce completions.
     pub unannounced: usize,
+    /// Operations in flight on the ring for commands that announces them.
+    pub commands: usize,
+    /// The main ring looks after the signal of the ring for commands.
+    pub commands_announced: bool,
     pub wakeup_armed: bool,
+    /// The same of the ring for commands.
+    pub commands_wakeup_armed: bool,
     pub wakeup_repeats: bool,
     /// The kernel refused the last `io_uring_enter` outright: a filter was installed since the ring was made.
     pub shut: bool,
 }
 
+/// The rings beside the main one, made when first needed.
+#[derive(Default)]
+struct Beside {
+    polled: Option<Ring>,
+    commands: Option<Ring>,
+    polled_commands: Option<Ring>,
+    is_any: bool,
+}
+
 impl Rings {
     fn new(main: Ring) -> Self {
-        Self { main, polled: None, unannounced: 0, wakeup_armed: false, wakeup_repeats: true, shut: false }
+        Self {
+            main,
+            beside: Beside::default(),
+            unannounced: 0,
+            commands: 0,
+            commands_announced: false,
+            wakeup_armed: false,
+            commands_wakeup_armed: false,
+            wakeup_repeats: true,
+            shut: false,
+        }
+    }
+
+    /// Whether there are other rings than the main one.
+    #[inline]
+    pub(super) fn has_beside(&self) -> bool {
+        self.beside.is_any
+    }
+
+    /// Counts an operation in flight.
+    #[cold]
+    pub(super) fn count_beside(&mut self, kind: RingKind) {
+        self.in_flight(kind).into_iter().for_each(|count| *count += 1);
+    }
+
+    /// Counts it off.
+    #[cold]
+    pub(super) fn count_off_beside(&mut self, kind: RingKind) {
+        self.in_flight(kind).into_iter().for_each(|count| *count -= 1);
+    }
+
+    fn in_flight(&mut self, kind: RingKind) -> Option<&mut usize> {
+        match kind {
+            RingKind::Main | RingKind::Aio => None,
+            RingKind::Commands => Some(&mut self.commands),
+            RingKind::Polled | RingKind::PolledCommands => Some(&mut self.unannounced),
+        }
+    }
+
+    /// Whether the ring of a kind looks after the descriptor by which other threads wake this one.
+    #[inline]
+    pub(super) fn wakeup_of(&mut self, kind: RingKind) -> &mut bool {
+        if kind.takes_commands() { &mut self.commands_wakeup_armed } else { &mut self.wakeup_armed }
     }
 
     /// The ring of a kind, where it was made.
@@ -60,18 +146,33 @@ impl Rings {
     pub(super) fn get(&mut self, kind: RingKind) -> Option<&mut Ring> {
         match kind {
             RingKind::Main => Some(&mut self.main),
-            RingKind::Polled => self.polled.as_mut(),
+            RingKind::Polled => self.beside.polled.as_mut(),
+            RingKind::Commands => self.beside.commands.as_mut(),
+            RingKind::PolledCommands => self.beside.polled_commands.as_mut(),
             RingKind::Aio => None,
         }
     }
 
+    fn add(&mut self, kind: RingKind, ring: Ring) {
+        match kind {
+            RingKind::Main => self.main = ring,
+            RingKind::Aio => return,
+            RingKind::Polled => self.beside.polled = Some(ring),
+            RingKind::Commands => self.beside.commands = Some(ring),
+            RingKind::PolledCommands => self.beside.polled_commands = Some(ring),
+        }
+        self.beside.is_any |= kind != RingKind::Main;
+    }
+
     /// Every ring there is.
     pub(super) fn each(&self) -> impl Iterator<Item = &Ring> {
-        std::iter::once(&self.main).chain(&self.polled)
+        let Beside { polled, commands, polled_commands, .. } = &self.beside;
+        std::iter::once(&self.main).chain(polled).chain(commands).chain(polled_commands)
     }
 
     pub(super) fn each_mut(&mut self) -> impl Iterator<Item = &mut Ring> {
-        std::iter::once(&mut self.main).chain(&mut self.polled)
+        let Beside { polled, commands, polled_commands, .. } = &mut self.beside;
+        std::iter::once(&mut self.main).chain(polled).chain(commands).chain(polled_commands)
     }
 
     /// Whether this process made the rings.
@@ -83,12 +184,11 @@ impl Rings {
     /// Whether an operation on `target` can be submitted as things are.
     #[inline]
     fn take(&self, target: &Target, kind: Kind) -> bool {
-        if !kind.moves_data() {
-            return self.main.supports(kind.opcode());
-        }
-        match target.ring {
-            RingKind::Main => true,
-            RingKind::Polled => self.polled.is_some(),
+        match target.ring_for(kind) {
+            RingKind::Main => kind.moves_data() || self.main.supports(kind.opcode()),
+            RingKind::Polled => self.beside.polled.is_some(),
+            RingKind::Commands => self.beside.commands.is_some(),
+            RingKind::PolledCommands => self.beside.polled_commands.is_some(),
             RingKind::Aio => false,
         }
     }
@@ -124,12 +224,15 @@ impl Driver {
         }
         let ring = target.ring_for(request.kind);
         // Once the context stands in for the ring, what it takes is not what a ring is tried again for.
-        if ring == RingKind::Aio || self.rings.is_none() && self.context.may_take(target, request) {
+        if ring == RingKind::Aio
+            || self.rings.is_none() && !ring.takes_commands() && self.context.may_take(target, request)
+        {
             return self.prepare_aio(target, request);
         }
         if self.rings.is_none() {
             match self.make_rings() {
                 Ok(rings) => self.rings = Some(rings),
+                Err(lack) if ring.takes_commands() => return Err(Refused::NoRing(lack)),
                 Err(lack) => return self.prepare_aio_instead(target, request, lack),
             }
         }
@@ -140,11 +243,10 @@ impl Driver {
     fn prepare_ring(&mut self, target: &Target, kind: Kind) -> Result<RingKind, Refused> {
         let ring = target.ring_for(kind);
         let Some(rings) = self.rings.as_mut() else { return Err(Refused::Outside) };
-        if ring == RingKind::Polled && rings.polled.is_none() {
-            let options = RingOptions { iopoll: true, sqpoll_idle: None, ..self.options };
-            let polled = Ring::new(&options, self.shared.waker())
+        if rings.get(ring).is_none() {
+            let made = Ring::new(&ring.options(&self.options), self.shared.waker())
                 .map_err(|error| Refused::Finally(set_up_failed(set_up_errno(&error))))?;
-            rings.polled = Some(polled);
+            rings.add(ring, made);
         }
         if rings.take(target, kind) { Ok(ring) } else { Err(Refused::Unsupported) }
     }

@@ -9,6 +9,7 @@ use super::kept::Lend;
 use super::op::{Ended, Kind, Parts, Progress, Request};
 use super::remote::Handler;
 use super::rings::RingKind;
+use super::start::LocalHandlers;
 use super::wake::Wake;
 use crate::memory::Held;
 
@@ -104,7 +105,7 @@ const NONE: u32 = u32::MAX;
 fn parts_of<'a>(all: &'a mut Vec<Parts>, index: u32) -> impl FnOnce() -> &'a mut Parts {
     move || {
         if all.len() <= index as usize {
-            all.resize_with(index as usize + 1, Parts::new);
+            all.resize_with(index as usize + 1, Parts::default);
         }
         &mut all[index as usize]
     }
@@ -113,8 +114,8 @@ fn parts_of<'a>(all: &'a mut Vec<Parts>, index: u32) -> impl FnOnce() -> &'a mut
 /// All slots of a driver.
 pub(crate) struct Slots {
     slots: Vec<Slot>,
-    /// The addresses of a vectored operation's parts, by slot, as far as there was one. They lie inside what `held` of the
-    /// slot owns, and stay while the kernel has the operation.
+    /// What entries point to besides, by slot, as far as there was one that did: the addresses of a vectored operation's
+    /// parts, which lie inside what `held` of the slot owns. It stays where it is while the kernel has the operation.
     parts: Vec<Parts>,
     free: u32,
 }
@@ -223,11 +224,12 @@ impl Slots {
         self.unanswered().filter(wanted).collect()
     }
 
-    /// The unanswered operations that must not be left open when the loop ends.
-    pub(crate) fn of_loop(&self) -> impl Iterator<Item = Key> {
+    /// The unanswered operations that must not be left open when the loop ends: those of a queue are left open for as long as
+    /// there is the queue.
+    pub(crate) fn of_loop<'a>(&'a self, handlers: &'a LocalHandlers) -> impl Iterator<Item = Key> + 'a {
         self.unanswered().filter(|key| match &self.slots[key.slot as usize].wake {
             Wake::Handler(handler, _) => !handler.outlives_loops(),
-            Wake::Local(..) => false,
+            Wake::Local(number, _) => handlers.get(*number).is_none_or(|handler| !handler.outlives_loops()),
             Wake::Nobody | Wake::Task(_) | Wake::Waker(_) => true,
         })
     }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use linux_raw_sys::io_uring as uapi;
 use uapi::io_uring_op as uop;
 
+use super::commands::{self, Entered};
 use super::op::Parts;
 use super::rings::{RingKind, Rings};
 use super::slot::{Key, Slot, State};
@@ -29,6 +30,8 @@ pub(super) const IGNORED: u64 = 0;
 pub(super) const WAKEUP: u64 = 1;
 /// The same, as the AIO context polls it.
 pub(super) const AIO_WAKEUP: u64 = 2;
+/// The signal of the ring for commands.
+pub(super) const COMMANDS: u64 = 3;
 
 /// How long a kernel that takes nothing (EAGAIN, EBUSY, ENOMEM) is asked again before that is the answer.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(1);
@@ -38,7 +41,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 /// the tasks wait meanwhile. A thread that waits for these operations alone hands all over at once.
 pub(super) const SLICE: u32 = 128;
 
-const FIXED_FILE: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
+pub(super) const FIXED_FILE: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
 const ASYNC: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_ASYNC_BIT as u8;
 const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
@@ -61,7 +64,9 @@ impl Driver {
             self.in_flight += 1;
             self.on_streams |= file.is_stream;
             let is_pushed = self.rings.as_mut().is_some_and(|rings| {
-                rings.unannounced += usize::from(!ring.announces());
+                if ring != RingKind::Main {
+                    rings.count_beside(ring);
+                }
                 may_push && push(rings, file, key, slot, parts)
             });
             (key, is_pushed)
@@ -122,57 +127,68 @@ impl Driver {
         if has_aio {
             self.submit_to_aio(most, deferred);
         }
-        let Some(rings) = self.rings.as_mut() else { return self.wait_in_aio(wanted, deadline) };
-        if has_aio && self.context.open() > 0 {
+        let Some(rings) = self.rings.as_ref() else { return self.wait_in_aio(wanted, deadline) };
+        if has_aio && self.context.keeps_awake() {
+            wanted = 0;
+        } else if has_aio && self.context.open() > 0 {
             // Several ends of operations there may be told of by one completion here.
             wanted = wanted.min(1);
         }
-        let spins = rings.unannounced > 0 || has_aio && self.context.keeps_awake();
-        let is_stuck = has_aio && self.context.is_out_of_room();
-        let idle = !rings.main.has_completions() && (self.waiting.is_empty() || is_stuck);
-        // Without the wake-up descriptor, where the queue was too full to arm it, nobody could wake us.
-        let awaited = rings.wakeup_armed && !rings.each().any(Ring::has_released);
-        let sleeps = wanted > 0 && idle && !spins && awaited && self.shared.sleep.about_to_sleep_in_ring();
-        let until = if sleeps {
-            // More than there will be would never come.
-            Until::Completed(wanted.min(self.in_flight as u32).max(1))
-        } else if rings.main.has_deferred() || rings.main.waiting() > 0 {
-            Until::Collected
-        } else {
-            Until::Submitted
-        };
+        // Before it is asked what the kernel holds back: what comes later signals again, and is not lost with the signal.
         rings.main.reset_completion_signal();
-        let before = rings.main.enters();
-        let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let answer = rings.main.enter(until, most, at_most);
-        let entered = rings.main.enters() != before;
-        rings.shut &= answer.is_err() || !entered;
-        if entered {
-            let (submitted, completed) = rings.main.enter_sizes();
-            self.shared.counters.entered(submitted, completed);
-        }
-        if sleeps {
-            self.shared.sleep.woke();
-        }
-        if let Some(user_data) = rings.main.take_cut_off(IGNORED) {
-            self.end_cut_off(Key::from_user_data(user_data), deferred);
-        }
-        let refused = self.was_refused(RingKind::Main, answer, deferred);
-        let refused = spins && self.poll_devices(deferred) || refused;
+        let before = if rings.has_beside() {
+            self.enter_beside(wanted, deferred)
+        } else {
+            Entered { home: RingKind::Main, wanted, refused: false }
+        };
+        let refused = self.enter_home(before.home, before.wanted, most, deadline, deferred) || before.refused;
         if !refused {
             self.refused_since = None;
         }
     }
 
-    /// Enters the rings whose completions have to be asked for. Whether the kernel refused one.
-    #[cold]
-    fn poll_devices(&mut self, deferred: &mut Deferred) -> bool {
-        let kinds = RingKind::ALL.into_iter().filter(|kind| !kind.announces());
-        kinds.fold(false, |refused, kind| {
-            let ring = self.rings.as_mut().and_then(|rings| rings.get(kind));
-            let answer = ring.map_or(Ok(()), |ring| ring.enter(Until::Collected, SLICE, None));
-            self.was_refused(kind, answer, deferred) || refused
-        })
+    /// Enters the ring in which the thread may sleep. Whether the kernel refused what was in it.
+    #[inline(always)]
+    fn enter_home(
+        &mut self,
+        home: RingKind,
+        wanted: u32,
+        most: u32,
+        deadline: Option<Instant>,
+        deferred: &mut Deferred,
+    ) -> bool {
+        let is_stuck = self.context.aio.is_some() && self.context.is_out_of_room();
+        let Some(rings) = self.rings.as_mut() else { return false };
+        // Without the wake-up descriptor, where the queue was too full to arm it, nobody could wake us.
+        let awaited = *rings.wakeup_of(home) && !rings.each().any(Ring::has_released);
+        let Some(ring) = rings.get(home) else { return false };
+        let idle = !ring.has_completions() && (self.waiting.is_empty() || is_stuck);
+        let sleeps = wanted > 0 && idle && awaited && self.shared.sleep.about_to_sleep_in_ring();
+        let until = if sleeps {
+            // More than there will be would never come.
+            Until::Completed(wanted.min(self.in_flight as u32).max(1))
+        } else if ring.has_deferred() || ring.waiting() > 0 {
+            Until::Collected
+        } else {
+            Until::Submitted
+        };
+        let before = ring.enters();
+        let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let answer = ring.enter(until, most, at_most);
+        let entered = ring.enters() != before;
+        if entered {
+            let (submitted, completed) = ring.enter_sizes();
+            self.shared.counters.entered(submitted, completed);
+        }
+        let cut_off = ring.take_cut_off(IGNORED);
+        rings.shut &= answer.is_err() || !entered;
+        if sleeps {
+            self.shared.sleep.woke();
+        }
+        if let Some(user_data) = cut_off {
+            self.end_cut_off(Key::from_user_data(user_data), deferred);
+        }
+        self.was_refused(home, answer, deferred)
     }
 
     /// Ends an operation that was to wait for another one, where the kernel took that and not this: begun now it would not
@@ -190,7 +206,12 @@ impl Driver {
     /// Whether the kernel refused to take entries. EINTR needs nothing but the next turn, and so does, for a while, a kernel
     /// that is short of something. Anything else is the answer to every operation that was not taken.
     #[inline]
-    fn was_refused(&mut self, kind: RingKind, answer: io::Result<()>, deferred: &mut Deferred) -> bool {
+    pub(super) fn was_refused(
+        &mut self,
+        kind: RingKind,
+        answer: io::Result<()>,
+        deferred: &mut Deferred,
+    ) -> bool {
         answer.map_err(|error| self.refused(kind, error, deferred)).is_err()
     }
 
@@ -221,7 +242,11 @@ impl Driver {
             } else if user_data == WAKEUP
                 && let Some(rings) = self.rings.as_mut()
             {
-                rings.wakeup_armed = false;
+                *rings.wakeup_of(kind) = false;
+            } else if user_data == COMMANDS
+                && let Some(rings) = self.rings.as_mut()
+            {
+                rings.commands_announced = false;
             }
         }
     }
@@ -258,11 +283,11 @@ impl Driver {
         unsafe { ring.push(sqe) }.is_some()
     }
 
-    /// Makes the ring, or AIO where there is none, answer when another thread writes to the wake-up descriptor.
+    /// Makes a ring, or AIO where there is none, answer when another thread writes to the wake-up descriptor.
     #[inline]
-    pub(super) fn arm_wakeup(&mut self) {
+    pub(super) fn arm_wakeup(&mut self, kind: RingKind) {
         let Some(rings) = self.rings.as_mut() else { return self.arm_wakeup_in_aio() };
-        if !rings.wakeup_armed
+        if !*rings.wakeup_of(kind)
             && let Ok(eventfd) = self.shared.eventfd()
         {
             let sqe = Sqe {
@@ -274,7 +299,8 @@ impl Driver {
                 ..Sqe::default()
             };
             // SAFETY: the entry names no memory.
-            rings.wakeup_armed = unsafe { rings.main.push(sqe) }.is_some();
+            let pushed = rings.get(kind).and_then(|ring| unsafe { ring.push(sqe) });
+            *rings.wakeup_of(kind) = pushed.is_some();
         }
     }
 }
@@ -288,6 +314,9 @@ fn push<'a>(
     slot: &mut Slot,
     parts: impl FnOnce() -> &'a mut Parts,
 ) -> bool {
+    if slot.ring.takes_commands() {
+        return commands::push(rings, file, key, slot, parts);
+    }
     let Some(ring) = rings.get(slot.ring) else { return false };
     let request = &slot.request;
     // A linked operation goes to the kernel together with the one that waits for it, or not yet.
@@ -343,7 +372,7 @@ pub(super) fn plain_entry<'a>(
 
 /// The index of the registered region that all parts of a buffer lie in.
 #[inline(always)]
-fn fixed_index(held: &Held, ring: &mut Ring) -> Option<u16> {
+pub(super) fn fixed_index(held: &Held, ring: &mut Ring) -> Option<u16> {
     if let Held::Pooled(buffer) = held
         && let Some(index) = ring.recent_fixed_index(buffer.as_ptr(), buffer.capacity())
     {

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use super::namespace::Namespace;
 use super::op::{Kind, Rules};
 use super::rings::RingKind;
 use super::route::{FileSystem, Lanes, Route};
@@ -22,6 +23,9 @@ const RWF_DONTCACHE: u32 = 0x80;
 
 /// Registering costs about as much as it saves in this many operations.
 const USES_BEFORE_REGISTERING: u32 = 8;
+
+/// NVMe drives take memory in words of four bytes.
+const COMMAND_MEMORY: u32 = 4;
 
 /// What kind of thing the file is, as far as continuing short reads goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +94,8 @@ pub(crate) struct Target {
     streams: bool,
     /// Writes go to the end, whatever their offset.
     pub appends: bool,
+    /// What it is, where operations on it are NVMe commands.
+    namespace: Option<Box<Namespace>>,
     pub path: Option<PathBuf>,
     pub lanes: Lanes,
     /// As long as the file was when somebody looked last: it may be longer by now, and shorter where others cut it.
@@ -145,6 +151,26 @@ impl Target {
         target
     }
 
+    /// A namespace of an NVMe drive: offsets and lengths are blocks of it, and memory is aligned as its drive needs.
+    pub(crate) fn of_namespace(
+        fd: OwnedFd,
+        namespace: Namespace,
+        ring: RingKind,
+        path: Option<PathBuf>,
+    ) -> Self {
+        let multiples = Multiples { block: 1 << namespace.shift, memory: COMMAND_MEMORY, atomic: None };
+        let lanes = Lanes::new(Route::Ring, FileSystem::Other);
+        let mut target = Self::new(fd, FileKind::Block, Some(multiples), ring, path, lanes);
+        target.namespace = Some(Box::new(namespace));
+        target
+    }
+
+    /// The namespace that it is, where operations on it are NVMe commands.
+    #[inline]
+    pub(crate) fn namespace(&self) -> Option<&Namespace> {
+        self.namespace.as_deref()
+    }
+
     /// What stands for a path, in operations that name it.
     pub(crate) fn of_path(path: PathBuf) -> Self {
         Self::unopened(Some(path), Lanes::new(Route::Auto, FileSystem::Other))
@@ -165,6 +191,7 @@ impl Target {
             ring: RingKind::Main,
             streams: false,
             appends: false,
+            namespace: None,
             path,
             lanes,
             known_size: AtomicU64::new(0),
@@ -251,7 +278,7 @@ impl Target {
     /// The kind of ring that its operations of this kind go to.
     #[inline]
     pub(crate) fn ring_for(&self, kind: Kind) -> RingKind {
-        if kind.moves_data() { self.ring } else { RingKind::Main }
+        if kind.moves_data() { self.ring } else { self.ring.without_data() }
     }
 
     /// What the kernel is told as the offset of an operation.
@@ -286,6 +313,9 @@ impl Target {
 
     /// The file's size in bytes now.
     pub(crate) fn size(&self) -> std::io::Result<u64> {
+        if let Some(namespace) = self.namespace() {
+            return Ok(namespace.size());
+        }
         if self.kind == FileKind::Block {
             // Its own open file description: seeking must not move the position of the user's.
             let path = format!("/proc/self/fd/{}", self.raw_fd());
@@ -361,14 +391,23 @@ impl Rules for Target {
     }
 
     /// Whether an operation is to be tried again: its errno is that of a file system without `RWF_DONTCACHE`, which it
-    /// may have carried, and which none does from now on.
+    /// may have carried, and which none does from now on; or a namespace is to get other commands.
     #[cold]
-    fn drops_flag(&self, errno: i32) -> bool {
+    fn asks_less(&self, errno: i32, left: usize, attempts: u8) -> bool {
+        if let Some(namespace) = self.namespace() {
+            return namespace.asks_less(errno, left, attempts);
+        }
         if errno != libc::EOPNOTSUPP || !self.must_not_cache.load(Ordering::Relaxed) {
             return false;
         }
         self.cache_flags.store(0, Ordering::Relaxed);
         true
+    }
+
+    /// One command deallocates, or writes zeros, as far as the drive allows.
+    #[cold]
+    fn is_done_in_parts(&self) -> bool {
+        self.namespace.is_some()
     }
 }
 

@@ -29,7 +29,10 @@ const LOST: &str = "a sync of this file has failed, and what it was to write may
 /// The error of a durable write that is not begun since a sync of the file has failed.
 #[cold]
 pub(super) fn lost(file: &File, request: &Request, errno: i32) -> Error {
-    Error::from_errno(errno, what(file, request)).at(request.offset).on(file.path()).because(LOST)
+    Error::from_errno(driver::errno_of(errno), what(file, request))
+        .at(request.offset)
+        .on(file.path())
+        .because(LOST)
 }
 
 /// Says of a sync or a durable write that has failed what the failure means.
@@ -45,14 +48,43 @@ pub(crate) fn explain_sync(file: &File, request: &Request, errno: i32, error: Er
 #[cold]
 pub(crate) fn why_not_done(file: &File, request: &Request, held: &Held, errno: i32) -> Error {
     let refused = driver::why_refused(&file.0.target, errno);
-    let error = refused
-        .unwrap_or_else(|| Error::from_errno(errno, request.kind.verb(request.op_flags)))
-        .on(file.path());
+    let what = || request.kind.verb(request.op_flags);
+    let error = refused.unwrap_or_else(|| Error::from_errno(driver::errno_of(errno), what())).on(file.path());
+    if file.0.target.namespace().is_some() {
+        return explain_command(file, request, errno, error);
+    }
     match errno {
         libc::ECANCELED => cancelled(error),
         _ => explain_sync(file, request, errno, with_new_path(held, error)),
     }
 }
+
+/// Says of an operation on an NVMe namespace why it has failed.
+#[cold]
+fn explain_command(file: &File, request: &Request, errno: i32, error: Error) -> Error {
+    let block = file.alignment().bytes;
+    let error = match (driver::Status::of_errno(errno), errno) {
+        (Some(status), _) => error.because(status.to_string()),
+        (None, libc::EBADF) if request.kind.is_read() => error.because(NOT_FOR_READING),
+        (None, libc::EBADF) => error.because(NOT_FOR_WRITING),
+        (None, libc::ECANCELED) => cancelled(error),
+        (None, libc::EOPNOTSUPP) if request.is_atomic() => error.because(atomic_advice(file)),
+        (None, libc::EOPNOTSUPP) => error.because("an NVMe namespace, or its drive, has no such operation"),
+        (None, libc::EINVAL) if !request.kind.moves_data() => {
+            error.because(format!("this namespace needs multiples of {block}, and something to do"))
+        }
+        (None, libc::EACCES) => error.because("before Linux 6.2, NVMe commands need CAP_SYS_ADMIN"),
+        (None, _) => error,
+    };
+    match (request.is_sync() && file.0.target.failed_sync() == errno, driver::Status::of_errno(errno)) {
+        (true, Some(status)) => error.because(format!("{status}; {LOST}")),
+        (true, None) => error.because(LOST),
+        (false, _) => error,
+    }
+}
+
+const NOT_FOR_READING: &str = "the file was not opened for reading";
+const NOT_FOR_WRITING: &str = "the file was not opened for writing";
 
 /// Says of a rename that has failed where it was to.
 fn with_new_path(held: &Held, error: Error) -> Error {
@@ -160,10 +192,14 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
     if let Some(error) = driver::why_refused(&file.0.target, errno) {
         return error.at(request.offset).on(file.path());
     }
-    let error = Error::from_errno(errno, what(file, request)).at(request.offset).on(file.path()).after(done);
+    let error = Error::from_errno(driver::errno_of(errno), what(file, request));
+    let error = error.at(request.offset).on(file.path()).after(done);
+    if file.0.target.namespace().is_some() {
+        return explain_command(file, request, errno, error);
+    }
     match errno {
-        libc::EBADF if is_read => error.because("the file was not opened for reading"),
-        libc::EBADF => error.because("the file was not opened for writing"),
+        libc::EBADF if is_read => error.because(NOT_FOR_READING),
+        libc::EBADF => error.because(NOT_FOR_WRITING),
         libc::EINVAL | libc::EOPNOTSUPP if request.is_atomic() => error.because(atomic_advice(file)),
         libc::EINVAL if file.is_direct() => error.because(
             "the file system refuses direct I/O here; open without direct, or with buffered_fallback(true)",

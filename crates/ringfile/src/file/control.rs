@@ -8,7 +8,7 @@ use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use super::File;
 use super::single::Single;
-use crate::driver::{Kind, Request};
+use crate::driver::{self, Kind, Request};
 use crate::error::Result;
 use crate::memory::Held;
 
@@ -24,6 +24,10 @@ pub enum AllocateMode {
     PunchHole,
     /// The range reads as zeros from then on, and keeps its blocks. The file grows to hold it.
     ZeroRange,
+    /// The range's content is of no use any more: it may read as anything from then on. On a namespace of an NVMe drive
+    /// ([`OpenOptions::namespace_writes`](crate::OpenOptions::namespace_writes)) this deallocates, which costs less than
+    /// making zeros; elsewhere it is as [`PunchHole`](Self::PunchHole).
+    Discard,
 }
 
 impl AllocateMode {
@@ -33,6 +37,7 @@ impl AllocateMode {
             Self::KeepSize => libc::FALLOC_FL_KEEP_SIZE,
             Self::PunchHole => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
             Self::ZeroRange => libc::FALLOC_FL_ZERO_RANGE,
+            Self::Discard => return driver::DISCARD,
         };
         flags.cast_unsigned()
     }

@@ -13,7 +13,7 @@ use linux_raw_sys::general::RWF_DSYNC;
 
 use super::control::Control;
 use super::{File, Io};
-use crate::driver;
+use crate::driver::{self, RingKind};
 use crate::error::{BufError, BufResult};
 use crate::memory::IoBuf;
 
@@ -96,8 +96,9 @@ impl<'a, B: IoBuf> WriteDurable<'a, B> {
         let (kind, measured) = file.0.durable.next();
         let write = Io::write(file, buffer, offset);
         // A link holds one submission back until another on the same ring has ended, so it can't be between two rings,
-        // nor cover a write of several submissions.
-        let linked = kind == Durability::Fsync && write.is_one_submission() && file.0.target.ring.announces();
+        // nor cover a write of several submissions; and an NVMe command that fails does not break it.
+        let linked =
+            kind == Durability::Fsync && write.is_one_submission() && file.0.target.ring == RingKind::Main;
         let (write, sync) = match kind {
             Durability::Fsync if linked => (write.linked(), Some(Control::sync_data(file))),
             Durability::Fsync => (write, Some(Control::sync_data(file))),

@@ -301,7 +301,7 @@ impl File {
             .map_err(|error| Error::from_io(&error, "reading the metadata").on(self.path()))
     }
 
-    /// The file's size in bytes; for a block device, the device's.
+    /// The file's size in bytes; for a block device, the device's; for an NVMe namespace, what it was when it was opened.
     ///
     /// # Errors
     /// As `fstat(2)`.

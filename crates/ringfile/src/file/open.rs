@@ -16,7 +16,9 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::adaptive::{self, Adaptive};
 use super::{Durability, File, Handle};
-use crate::driver::{self, AtomicLimits, FileKind, FileSystem, Lanes, Multiples, RingKind, Route, Target};
+use crate::driver::{
+    self, Access, AtomicLimits, FileKind, FileSystem, Lanes, Multiples, Namespace, RingKind, Route, Target,
+};
 use crate::error::{Error, Result};
 
 /// Where the kernel does not tell what direct I/O needs.
@@ -56,6 +58,7 @@ pub struct OpenOptions {
     dont_cache: bool,
     adaptive: bool,
     one_descriptor: bool,
+    namespace_writes: bool,
 }
 
 impl Default for OpenOptions {
@@ -84,6 +87,7 @@ impl OpenOptions {
             dont_cache: false,
             adaptive: false,
             one_descriptor: false,
+            namespace_writes: false,
         }
     }
 
@@ -246,19 +250,58 @@ impl OpenOptions {
         self
     }
 
+    /// Allows writing to a namespace of an NVMe drive that is opened by its character device (`/dev/ng0n1`), besides
+    /// [`write`](Self::write). Such a file has no file system, and no page cache that knows of it: what is written is gone
+    /// for whoever uses the block device.
+    ///
+    /// So the block device is claimed (`O_EXCL`) for as long as the file is open. Opening fails with `EBUSY` where it, or a
+    /// partition of it, is mounted, is a part of a volume, or is open for writing in this way elsewhere; meanwhile nobody can
+    /// mount it.
+    ///
+    /// **Namespaces.** Reads, writes, syncs and [`AllocateMode::Discard`](crate::AllocateMode::Discard), `PunchHole` and
+    /// `ZeroRange` are NVMe commands (Read, Write, Flush, Dataset Management, Write Zeroes) through io_uring
+    /// (`IORING_OP_URING_CMD`, Linux 5.19), past the block layer. Everything else is `EOPNOTSUPP`. I/O is direct, whatever
+    /// [`direct`](Self::direct) says: [`File::alignment`] tells the size of a block. What is longer than the drive or the
+    /// kernel allows goes in several commands, so a long write is not atomic. Registered memory is used as elsewhere, and
+    /// with [`poll`](Self::poll) completions are polled for. A command that fails gives an errno, and the error's text has the
+    /// drive's status. There is no other route, and none in a forked child.
+    ///
+    /// Opening fails with `Unsupported` where io_uring or commands can't be had, and where the namespace has metadata,
+    /// protection information, zones, or anything else that is not understood. Before Linux 6.2 it needs `CAP_SYS_ADMIN`. The
+    /// size and the format are those of the time of opening: do not format a namespace that is open.
+    ///
+    /// ```no_run
+    /// # fn main() -> std::io::Result<()> {
+    /// let drive = ringfile::OpenOptions::new().read(true).write(true).namespace_writes(true).open("/dev/ng0n1")?;
+    /// let pool = ringfile::Pool::new(1 << 20);
+    /// ringfile::block_on(async {
+    ///     let mut block = pool.get(drive.alignment().bytes)?;
+    ///     block.resize(block.capacity(), 7);
+    ///     drive.write_at(block, 0).await?;
+    ///     drive.sync_data().await?;
+    ///     std::io::Result::Ok(())
+    /// })
+    /// # }
+    /// ```
+    pub fn namespace_writes(&mut self, allowed: bool) -> &mut Self {
+        self.namespace_writes = allowed;
+        self
+    }
+
     /// Opens the file, on the calling thread. Blocks until the path was looked up, which takes a microsecond or two where its
     /// directories are cached, and until the file was truncated. [`fs::open`](crate::fs::open) does not block.
     ///
     /// # Errors
     /// As `open(2)`; `InvalidInput` for options that contradict each other; `Unsupported` as
-    /// [`direct`](Self::direct) says.
+    /// [`direct`](Self::direct) says, and for the character device of an NVMe namespace as
+    /// [`namespace_writes`](Self::namespace_writes) says.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         let path = path.as_ref();
         self.check().map_err(|error| error.on(Some(path)))?;
         let (flags, mode) = (OFlags::from_bits_retain(self.flags()), Mode::from_bits_retain(self.mode));
         let failed = |errno: Errno, what| Error::from_errno(errno.raw_os_error(), what).on(Some(path));
         let opened = retry_on_intr(|| rustix::fs::open(path, flags, mode))
-            .map_err(|errno| failed(errno, "opening"))?;
+            .map_err(|errno| with_namespace_hint(path, failed(errno, "opening")))?;
         let file = self.finish(opened, path)?;
         if self.truncate {
             let truncated = retry_on_intr(|| rustix::fs::ftruncate(file.0.target.as_fd(), 0));
@@ -293,11 +336,40 @@ impl OpenOptions {
     }
 
     /// Makes a [`File`] of what was just opened by `path`, and not yet truncated. Asks the kernel a few things about the open
-    /// file, which block only where the file system must ask a server.
+    /// file, which block only where the file system must ask a server, or the kernel an NVMe drive.
     pub(crate) fn finish(&self, opened: OwnedFd, path: &Path) -> Result<File> {
         let opened = fs::File::from(opened);
-        let file = self.direct_of(&opened).and_then(|direct| self.file(opened.into(), direct, Some(path)));
+        let file = match self.namespace_of(&opened, Access { read: self.read, write: self.write }) {
+            Ok(Some(namespace)) => self.file_of_namespace(opened, namespace, Some(path)),
+            Ok(None) => {
+                self.direct_of(&opened).and_then(|direct| self.file(opened.into(), direct, Some(path)))
+            }
+            Err(error) => Err(error),
+        };
         file.map_err(|error| error.on(Some(path)))
+    }
+
+    /// The namespace of an NVMe drive whose character device was opened; `None` for any other file.
+    fn namespace_of(&self, opened: &fs::File, access: Access) -> Result<Option<Namespace>> {
+        let namespace = driver::look_for_namespace(opened, access, self.namespace_writes)?;
+        let wrong = |why| Err(Error::new(std::io::ErrorKind::InvalidInput, "opening").because(why));
+        match (&namespace, self.route) {
+            (Some(_), _) if self.truncate => wrong("an NVMe namespace can't be truncated"),
+            (Some(_), None | Some(Route::Auto | Route::Ring)) | (None, _) => Ok(namespace),
+            (Some(_), Some(_)) => wrong("NVMe commands go by the ring only; set no other route"),
+        }
+    }
+
+    pub(crate) fn file_of_namespace(
+        &self,
+        opened: fs::File,
+        namespace: Namespace,
+        path: Option<&Path>,
+    ) -> Result<File> {
+        let ring = if self.poll { RingKind::PolledCommands } else { RingKind::Commands };
+        let (own, user) = self.descriptors(opened.into())?;
+        let target = Arc::new(Target::of_namespace(own, namespace, ring, path.map(Path::to_owned)));
+        Ok(File(Arc::new(Handle::new(target, user, false, self.durability))))
     }
 
     /// A [`File`] of one that is open already, as [`From<std::fs::File>`](File), with the options that concern how I/O is
@@ -320,7 +392,13 @@ impl OpenOptions {
     /// # }
     /// ```
     pub fn adopt(&self, file: fs::File) -> Result<File> {
-        let is_direct = rustix::fs::fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
+        let flags = rustix::fs::fcntl_getfl(&file).unwrap_or(OFlags::empty());
+        let mode = flags & OFlags::ACCMODE;
+        let access = Access { read: mode != OFlags::WRONLY, write: mode != OFlags::RDONLY };
+        if let Some(namespace) = self.namespace_of(&file, access)? {
+            return self.file_of_namespace(file, namespace, None);
+        }
+        let is_direct = flags.contains(OFlags::DIRECT);
         let direct = if is_direct { alignment(&file).ok() } else { self.direct_of(&file)? };
         self.file(file.into(), direct, None)
     }
@@ -370,11 +448,16 @@ impl OpenOptions {
         if self.route == Some(Route::Aio) && direct.is_none() {
             return Err(driver::aio_is_for_direct_io());
         }
+        let (own, user) = self.descriptors(opened)?;
+        Ok(self.file_of(own, user, direct, path))
+    }
+
+    /// The descriptor that I/O uses, and what others see, where that is another.
+    fn descriptors(&self, opened: OwnedFd) -> Result<(OwnedFd, Option<OwnedFd>)> {
         if self.one_descriptor {
-            return Ok(self.file_of(opened, None, direct, path));
+            return Ok((opened, None));
         }
-        let own = duplicate(&opened)?;
-        Ok(self.file_of(own, Some(opened), direct, path))
+        Ok((duplicate(&opened)?, Some(opened)))
     }
 
     /// `own` is used for I/O; `user` is what others see, where that is another.
@@ -411,6 +494,22 @@ impl OpenOptions {
         let options = Self { buffered_fallback: true, route: self.route, ..Self::new() };
         let direct = options.file_of(again.into(), None, Some(multiples), own.path.as_deref());
         Adaptive::new(own, direct).map(Box::new)
+    }
+}
+
+/// Says of a character device of an NVMe namespace that is not there what may be the reason.
+#[cold]
+fn with_namespace_hint(path: &Path, error: Error) -> Error {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_namespace = path.starts_with("/dev")
+        && name.strip_prefix("ng").and_then(|numbers| numbers.split_once('n')).is_some_and(
+            |(drive, namespace)| drive.parse::<u32>().is_ok() && namespace.parse::<u32>().is_ok(),
+        );
+    match error.errno() {
+        Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) if is_namespace => error.because(
+            "there is no such NVMe namespace, or this kernel has no character devices for them (Linux 5.13 has)",
+        ),
+        _ => error,
     }
 }
 

@@ -139,7 +139,7 @@ impl Handler for RemoteResults {
     }
 
     fn outlives_loops(&self) -> bool {
-        self.outlive_loops
+        self.outlive_loops && !self.mailbox.is_closed()
     }
 
     fn address(&self) -> *const () {

@@ -32,6 +32,60 @@ pub(crate) struct Sqe {
 
 const _: () = assert!(size_of::<Sqe>() == 64 && std::mem::offset_of!(Sqe, user_data) == 32);
 
+/// One submission queue entry of a ring with entries of 128 bytes (`IORING_SETUP_SQE128`): the command of a driver begins
+/// where others have `addr3`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct CommandSqe {
+    pub opcode: u8,
+    pub flags: u8,
+    pub ioprio: u16,
+    pub fd: i32,
+    pub command_op: u32,
+    pub reserved: u32,
+    pub addr: u64,
+    pub len: u32,
+    /// `IORING_URING_CMD_FIXED` or 0.
+    pub command_flags: u32,
+    pub user_data: u64,
+    pub buf_index: u16,
+    pub personality: u16,
+    pub file_index: u32,
+    pub command: NvmeCommand,
+    pub rest: u64,
+}
+
+const _: () = assert!(size_of::<CommandSqe>() == 2 * size_of::<Sqe>());
+const _: () = assert!(std::mem::offset_of!(CommandSqe, user_data) == std::mem::offset_of!(Sqe, user_data));
+const _: () = assert!(std::mem::offset_of!(CommandSqe, command) == std::mem::offset_of!(Sqe, addr3));
+
+/// `struct nvme_uring_cmd` (include/uapi/linux/nvme_ioctl.h).
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct NvmeCommand {
+    pub opcode: u8,
+    pub flags: u8,
+    pub reserved: u16,
+    pub namespace: u32,
+    pub cdw2: u32,
+    pub cdw3: u32,
+    pub metadata: u64,
+    pub addr: u64,
+    pub metadata_len: u32,
+    /// Bytes; of a vectored command, parts.
+    pub data_len: u32,
+    pub cdw10: u32,
+    pub cdw11: u32,
+    pub cdw12: u32,
+    pub cdw13: u32,
+    pub cdw14: u32,
+    pub cdw15: u32,
+    pub timeout_ms: u32,
+    pub reserved2: u32,
+}
+
+const _: () = assert!(size_of::<NvmeCommand>() == 72);
+
 /// One completion queue entry, as the kernel writes it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

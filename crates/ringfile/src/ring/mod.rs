@@ -25,7 +25,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use linux_raw_sys::io_uring as uapi;
 
-pub(crate) use abi::{Cqe, Sqe};
+pub(crate) use abi::{CommandSqe, Cqe, NvmeCommand, Sqe};
 pub use setup::Completions;
 pub(crate) use setup::RingOptions;
 
@@ -42,6 +42,8 @@ pub(crate) struct Ring {
     kernel_flags: NonNull<AtomicU32>,
     entries: NonNull<Sqe>,
     mask: u32,
+    /// Entry `i` of either queue begins at place `i << entry_shift`: where entries are large, each takes two.
+    entry_shift: u32,
     /// Where the next entry goes; the shared tail follows when entries are handed over.
     next: u32,
     /// The shared tail: with SQPOLL, entries below it may already be the kernel's.
@@ -100,6 +102,7 @@ impl Ring {
             tail: mapping.field(params.sq_off.tail),
             kernel_flags: mapping.field(params.sq_off.flags),
             entries: mapping.entries(),
+            entry_shift: mapping.entry_shift(),
             mask: params.sq_entries - 1,
             next: 0,
             published: 0,
@@ -244,8 +247,25 @@ impl Ring {
         if self.space() == 0 {
             return None;
         }
-        // SAFETY: the masked position is inside the array, and an entry at or above the shared tail is ours to write.
-        Some(unsafe { self.entries.add((self.next & self.mask) as usize).as_mut() })
+        // SAFETY: an entry at or above the shared tail is ours to write.
+        Some(unsafe { self.entry(self.next).as_mut() })
+    }
+
+    /// As [`vacant`](Self::vacant), for a command; `None` also where the ring's entries have no room for one.
+    #[inline]
+    pub(crate) fn vacant_command(&mut self) -> Option<&mut CommandSqe> {
+        if self.space() == 0 || self.entry_shift == 0 {
+            return None;
+        }
+        // SAFETY: an entry at or above the shared tail is ours to write, and as large as two of the others.
+        Some(unsafe { self.entry(self.next).cast().as_mut() })
+    }
+
+    /// The entry at a position.
+    #[inline]
+    fn entry(&self, position: u32) -> NonNull<Sqe> {
+        // SAFETY: the masked position is inside the array, which has room for so many entries of that size.
+        unsafe { self.entries.add(((position & self.mask) << self.entry_shift) as usize) }
     }
 
     /// Puts the entry that was filled in place into the queue, and says where.
@@ -268,7 +288,7 @@ impl Ring {
         }
         let nop = Sqe { opcode: uapi::io_uring_op::IORING_OP_NOP as u8, user_data, ..Sqe::default() };
         // SAFETY: the position is one that the kernel has not been given.
-        unsafe { self.entries.add((position & self.mask) as usize).write(nop) };
+        unsafe { self.entry(position).write(nop) };
         true
     }
 
@@ -290,9 +310,8 @@ impl Ring {
     pub(crate) fn take_back(&mut self, mut each: impl FnMut(u64)) {
         let first = self.first_ours();
         for position in 0..self.next.wrapping_sub(first) {
-            let place = first.wrapping_add(position) & self.mask;
             // SAFETY: positions between the kernel's head and `next` were written by `push`.
-            each(unsafe { self.entries.add(place as usize).read() }.user_data);
+            each(unsafe { self.entry(first.wrapping_add(position)).read() }.user_data);
         }
         self.next = first;
         self.publish();
@@ -322,9 +341,9 @@ impl Ring {
         let waiting = self.waiting();
         let mut slice = waiting.min(most);
         while slice < waiting {
-            let last = self.next.wrapping_sub(waiting).wrapping_add(slice - 1) & self.mask;
+            let last = self.next.wrapping_sub(waiting).wrapping_add(slice - 1);
             // SAFETY: the position is one that the kernel has not been given, and was written by `push`.
-            let flags = unsafe { self.entries.add(last as usize).as_ref() }.flags;
+            let flags = unsafe { self.entry(last).as_ref() }.flags;
             if flags & LINK == 0 {
                 break;
             }
@@ -386,9 +405,8 @@ impl Ring {
     #[cold]
     fn look_for_a_cut(&mut self) {
         let first = self.first_ours();
-        let last_taken = first.wrapping_sub(1) & self.mask;
         // SAFETY: the position is inside the array, whose entries the kernel only reads.
-        let flags = unsafe { self.entries.add(last_taken as usize).as_ref() }.flags;
+        let flags = unsafe { self.entry(first.wrapping_sub(1)).as_ref() }.flags;
         if first != self.next && flags & LINK != 0 {
             self.cut_off = Some(first);
         }
@@ -400,7 +418,7 @@ impl Ring {
     pub(crate) fn take_cut_off(&mut self, user_data: u64) -> Option<u64> {
         let position = self.cut_off.take()?;
         // SAFETY: the position is one that the kernel has not been given, and was written by `push`.
-        let cut_off = unsafe { self.entries.add((position & self.mask) as usize).as_ref() }.user_data;
+        let cut_off = unsafe { self.entry(position).as_ref() }.user_data;
         self.withdraw(position, user_data).then_some(cut_off)
     }
 
@@ -438,9 +456,10 @@ impl Ring {
         if !self.has_completions() {
             return None;
         }
-        // SAFETY: the kernel wrote this entry before it moved the tail past it, and will not reuse it until our
-        // head has passed it.
-        let cqe = unsafe { self.cqes.add((self.cq_next & self.cq_mask) as usize).read() };
+        let place = (self.cq_next & self.cq_mask) << self.entry_shift;
+        // SAFETY: the masked position is inside the array; the kernel wrote this entry before it moved the tail past it, and
+        // will not reuse it until our head has passed it.
+        let cqe = unsafe { self.cqes.add(place as usize).read() };
         self.cq_next = self.cq_next.wrapping_add(1);
         self.collected = self.collected.wrapping_add(1);
         // SAFETY: as in `space`; release: the entry was read before the kernel may overwrite it.
@@ -493,7 +512,10 @@ impl Ring {
             return Ok(Arc::clone(signal));
         }
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-        let signal = Arc::new(rustix::event::eventfd(0, flags)?);
+        self.set_completion_signal(Arc::new(rustix::event::eventfd(0, flags)?))
+    }
+
+    fn set_completion_signal(&mut self, signal: Arc<OwnedFd>) -> io::Result<Arc<OwnedFd>> {
         let mut fd = signal.as_raw_fd();
         let opcode = uapi::io_uring_register_op::IORING_REGISTER_EVENTFD as u32;
         // SAFETY: one descriptor, read during the call.
@@ -501,6 +523,31 @@ impl Ring {
         // What was posted before tells nobody any more.
         rustix::io::write(&*signal, &1_u64.to_ne_bytes())?;
         Ok(Arc::clone(self.completion_signal.insert(signal)))
+    }
+
+    /// Makes this ring's completions signal by the descriptor of another ring's, where that has one. Whether they did not
+    /// before.
+    ///
+    /// # Errors
+    /// What unregistering the descriptor that it had, or registering the other, says.
+    pub(crate) fn signal_as(&mut self, other: Option<Arc<OwnedFd>>) -> io::Result<bool> {
+        let Some(other) = other.filter(|other| {
+            self.completion_signal.as_ref().is_none_or(|own| own.as_raw_fd() != other.as_raw_fd())
+        }) else {
+            return Ok(false);
+        };
+        if self.completion_signal.is_some() {
+            let opcode = uapi::io_uring_register_op::IORING_UNREGISTER_EVENTFD as u32;
+            // SAFETY: this operation takes no argument.
+            unsafe { abi::register::<()>(self.mapping.fd.as_fd(), opcode, std::ptr::null_mut(), 0) }?;
+            self.completion_signal = None;
+        }
+        self.set_completion_signal(other).map(|_| true)
+    }
+
+    /// The descriptor of [`completion_signal`](Self::completion_signal), where it was asked for.
+    pub(crate) fn signal(&self) -> Option<Arc<OwnedFd>> {
+        self.completion_signal.clone()
     }
 
     /// Makes the descriptor of [`completion_signal`](Self::completion_signal), where there is one, not readable. To be

@@ -29,6 +29,9 @@ const MEMORY_COMES_BACK: Duration = Duration::from_millis(200);
 
 const SMALLEST: u32 = 8;
 
+/// Entries and completions of twice the size.
+const LARGE_ENTRIES: u32 = uapi::IORING_SETUP_SQE128 | uapi::IORING_SETUP_CQE32;
+
 /// A write and the sync that is linked to it go to the kernel together.
 const LINKED: u32 = 2;
 
@@ -59,6 +62,8 @@ pub(crate) struct RingOptions {
     pub sqpoll_idle: Option<u32>,
     /// Completions are polled from the device: direct I/O on devices with poll queues only.
     pub iopoll: bool,
+    /// Entries of 128 bytes and completions of 32: what commands to a driver need. Never given up.
+    pub commands: bool,
     /// When the kernel finishes operations for the thread; without meaning where a kernel thread submits.
     pub completions: Completions,
     /// Waiting for I/O does not count as iowait, where the kernel offers that.
@@ -76,6 +81,7 @@ impl Default for RingOptions {
             completions_per_entry: 4,
             sqpoll_idle: None,
             iopoll: false,
+            commands: false,
             completions: Completions::Deferred,
             no_iowait: false,
             extra_flags: 0,
@@ -91,6 +97,7 @@ impl RingOptions {
             | uapi::IORING_SETUP_NO_SQARRAY
             | self.extra_flags;
         let polled = if self.iopoll { uapi::IORING_SETUP_IOPOLL } else { 0 };
+        let large = if self.commands { LARGE_ENTRIES } else { 0 };
         let cooperative = uapi::IORING_SETUP_COOP_TASKRUN | uapi::IORING_SETUP_TASKRUN_FLAG;
         let own = match (self.sqpoll_idle, self.completions) {
             (Some(_), _) => uapi::IORING_SETUP_SQPOLL,
@@ -98,7 +105,7 @@ impl RingOptions {
             (None, Completions::Cooperative) => cooperative,
             (None, Completions::Interrupt) => 0,
         };
-        common | polled | own
+        common | polled | large | own
     }
 }
 
@@ -152,6 +159,12 @@ impl Mapping {
         self.entries.start.cast()
     }
 
+    /// How many places of a [`Sqe`](abi::Sqe) a submission entry takes, and of a [`Cqe`](abi::Cqe) a completion: the power
+    /// of two.
+    pub(crate) fn entry_shift(&self) -> u32 {
+        entry_shift(&self.params)
+    }
+
     fn new(fd: OwnedFd, params: uapi::io_uring_params) -> io::Result<Self> {
         if params.features & uapi::IORING_FEAT_SINGLE_MMAP == 0
             || params.features & uapi::IORING_FEAT_NODROP == 0
@@ -164,9 +177,11 @@ impl Mapping {
         let indexed = params.flags & uapi::IORING_SETUP_NO_SQARRAY == 0;
         let index_len = if indexed { params.sq_entries as usize * size_of::<u32>() } else { 0 };
         let submission_end = params.sq_off.array as usize + index_len;
-        let completion_end = params.cq_off.cqes as usize + params.cq_entries as usize * size_of::<abi::Cqe>();
+        let shift = entry_shift(&params);
+        let completions_len = (params.cq_entries as usize * size_of::<abi::Cqe>()) << shift;
+        let completion_end = params.cq_off.cqes as usize + completions_len;
         let rings = Area::map(&fd, submission_end.max(completion_end), uapi::IORING_OFF_SQ_RING)?;
-        let entries_len = params.sq_entries as usize * size_of::<abi::Sqe>();
+        let entries_len = (params.sq_entries as usize * size_of::<abi::Sqe>()) << shift;
         let entries = Area::map(&fd, entries_len, uapi::IORING_OFF_SQES)?;
         let mapping = Self { fd, params, rings, entries };
         if indexed {
@@ -184,6 +199,10 @@ impl Mapping {
             unsafe { array.add(i as usize).write(i) };
         }
     }
+}
+
+fn entry_shift(params: &uapi::io_uring_params) -> u32 {
+    u32::from(params.flags & LARGE_ENTRIES == LARGE_ENTRIES)
 }
 
 /// Makes a ring, stepping down from what `options` asks to what the kernel takes.
@@ -279,7 +298,11 @@ pub(crate) fn probe(ring: &impl AsFd) -> [bool; 256] {
 
 /// The names of the set-up flags that a ring was made with.
 pub(crate) fn flag_names(flags: u32) -> impl Iterator<Item = &'static str> {
-    let rest = [(uapi::IORING_SETUP_SQPOLL, "sqpoll"), (uapi::IORING_SETUP_IOPOLL, "iopoll")];
+    let rest = [
+        (uapi::IORING_SETUP_SQPOLL, "sqpoll"),
+        (uapi::IORING_SETUP_IOPOLL, "iopoll"),
+        (LARGE_ENTRIES, "large_entries"),
+    ];
     GIVE_UP.into_iter().chain(rest).filter(move |(flag, _)| flags & flag == *flag).map(|(_, name)| name)
 }
 

@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[allow(unused_imports, reason = "each test program uses a part of it")]
-pub use machine::{has_registered_buffers, needs_registered_buffers, patience};
+pub use machine::{has_registered_buffers, has_shared_registrations, needs_registered_buffers, patience};
 
 /// xorshift64*.
 #[derive(Clone)]

@@ -16,6 +16,12 @@ pub fn has_registered_buffers() -> bool {
     ringfile::ring_features().is_ok_and(|features| features.iter().any(|name| name == "registered_buffers"))
 }
 
+/// Whether one registration does for all threads here (Linux 6.13). Else each ring registers for itself, and a pool does not
+/// know whether that was refused.
+pub fn has_shared_registrations() -> bool {
+    ringfile::ring_features().is_ok_and(|features| features.iter().any(|name| name == "clone_buffers"))
+}
+
 /// As [`has_registered_buffers`]; says that `test` is skipped where not.
 pub fn needs_registered_buffers(test: &str) -> bool {
     let has = has_registered_buffers();

@@ -22,7 +22,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 #[allow(unused_imports, reason = "each test program uses a part of it")]
-pub use machine::{has_registered_buffers, needs_registered_buffers, patience};
+pub use machine::{has_registered_buffers, has_shared_registrations, needs_registered_buffers, patience};
 
 /// Says on standard error which test is not run, and why: the harness would swallow what `eprintln` prints.
 pub fn skip(test: &str, why: impl std::fmt::Display) {

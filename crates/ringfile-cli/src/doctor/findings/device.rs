@@ -46,6 +46,7 @@ fn of_device(device: &Device, report: &Report) -> Vec<Finding> {
             requests(device),
             queues(device, report),
             polling(device),
+            passthrough(device, report),
             write_cache(device),
             blocks(device),
             largest(device),
@@ -255,6 +256,23 @@ fn polling(device: &Device) -> Option<Finding> {
          each operation)",
         format!("only for latency below 20 µs: {module}.poll_queues=2 on the kernel's command line"),
     ))
+}
+
+/// Whether a drive takes its own commands, past the block layer.
+fn passthrough(device: &Device, report: &Report) -> Option<Finding> {
+    let path = device.passthrough.as_ref()?;
+    let usable = |name: &str| {
+        report.features.iter().any(|feature| feature.name == name && feature.usable == Some(true))
+    };
+    (usable("large_entries") && usable("op_uring_cmd")).then(|| {
+        Finding::fine(
+            format!("{} takes NVMe commands", device.name),
+            format!(
+                "for a program that has the whole drive, and no file system on it: open {path} (to write, with \
+                 OpenOptions::namespace_writes(true)), which spares the block layer"
+            ),
+        )
+    })
 }
 
 fn write_cache(device: &Device) -> Option<Finding> {

@@ -327,6 +327,25 @@ fn the_state_of_file_and_mount() {
 }
 
 #[test]
+fn a_drive_that_takes_commands() {
+    let says = |features: &[(&str, bool)]| {
+        let mut report = healthy();
+        disk(&mut report).passthrough = Some("/dev/ng0n1".into());
+        let feature = |&(name, usable): &(&str, bool)| Feature {
+            name: name.into(),
+            usable: Some(usable),
+            why: "tried".into(),
+        };
+        report.features.extend(features.iter().map(feature));
+        of(&report).into_iter().find(|finding| finding.title.contains("NVMe commands"))
+    };
+    let said = says(&[("large_entries", true), ("op_uring_cmd", true)]).expect("it says so");
+    assert!(said.severity == Severity::Fine && said.detail.contains("/dev/ng0n1"), "{said:#?}");
+    assert!(says(&[("large_entries", false), ("op_uring_cmd", true)]).is_none());
+    assert!(says(&[]).is_none());
+}
+
+#[test]
 fn disks() {
     let spinning = only(|report| {
         disk(report).queue.rotational = Some(true);

@@ -112,7 +112,7 @@ fn pin(core: usize) -> Result<(), Failure> {
 }
 
 fn carry_out(order: &Order, interrupt: &Interrupt) -> Result<Answer, Failure> {
-    let bench = Bench { path: &order.path, interrupt, fio: None };
+    let bench = Bench { path: &order.path, namespace: false, interrupt, fio: None };
     let run = if order.engine == Engine::ByHand { engine::hand_loop::run } else { engine::ringfile::run };
     let (outcome, latencies) = run(&job(order), &bench, &mut || {})?;
     let Outcome { ops, errors, duration, usage, whole, enters, fixed_ops, route_ops, failure, .. } = outcome;

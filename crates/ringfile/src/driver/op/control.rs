@@ -2,6 +2,7 @@
 //!
 //! The kernel carries them out on its workers, and can cancel those that no worker has begun.
 
+use super::command::{DISCARD, PUNCH_HOLE};
 use super::{Kind, Request, last_errno};
 use crate::driver::target::Target;
 use crate::ring::Sqe;
@@ -16,7 +17,7 @@ pub(super) fn fill(request: &Request, sqe: &mut Sqe) {
         Kind::SyncRange => sqe.len = range_len(request),
         Kind::Allocate => {
             sqe.addr = request.want as u64;
-            sqe.len = std::mem::take(&mut sqe.op_flags);
+            sqe.len = mode(std::mem::take(&mut sqe.op_flags));
         }
         Kind::Advise => match u32::try_from(request.want) {
             Ok(len) => sqe.len = len,
@@ -27,6 +28,11 @@ pub(super) fn fill(request: &Request, sqe: &mut Sqe) {
         Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored | Kind::WriteAtomic => {}
         Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => {}
     }
+}
+
+/// The mode of an allocation, as the kernel knows it: what is to be discarded is given back.
+fn mode(op_flags: u32) -> u32 {
+    if op_flags == DISCARD { PUNCH_HOLE } else { op_flags }
 }
 
 /// The ring's entry has 32 bits for the length: what is longer is synced to the end, which covers it.
@@ -44,7 +50,7 @@ pub(super) fn call(target: &Target, request: &Request) -> Result<(), i32> {
             Kind::Sync if flags == 0 => libc::fsync(fd),
             Kind::Sync => libc::fdatasync(fd),
             Kind::SyncRange => libc::sync_file_range(fd, offset, want, request.op_flags),
-            Kind::Allocate => libc::fallocate(fd, flags, offset, want),
+            Kind::Allocate => libc::fallocate(fd, mode(request.op_flags).cast_signed(), offset, want),
             Kind::Truncate => libc::ftruncate(fd, offset),
             Kind::Advise => return errno(libc::posix_fadvise(fd, offset, want, flags)),
             Kind::Read

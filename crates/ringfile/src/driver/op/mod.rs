@@ -4,6 +4,7 @@
 //! has a wildcard, so that a new operation does not compile before every place handles it.
 
 mod cached;
+pub(super) mod command;
 mod control;
 mod path;
 pub(super) mod plain;
@@ -21,7 +22,15 @@ pub(crate) use cached::cached_pages;
 pub(super) use path::keep_opened;
 pub(super) use progress::{Progress, Rules, Step};
 pub(crate) use transfer::MOST_AT_ONCE;
-pub(super) use transfer::Parts;
+
+/// Memory for what a submission entry points to besides an operation's own: kept with the slot until the answer.
+#[derive(Default)]
+pub(super) struct Parts {
+    /// The addresses of a vectored operation's parts.
+    addresses: transfer::Addresses,
+    /// What a namespace is to deallocate.
+    ranges: Vec<command::Range>,
+}
 
 /// `include/uapi/linux/fs.h`, Linux 6.11.
 pub(crate) const RWF_ATOMIC: u32 = libc::RWF_ATOMIC.cast_unsigned();
@@ -222,7 +231,7 @@ pub(super) fn fill<'a>(
     *sqe = base;
     match request.kind.family() {
         Family::Read | Family::Write => {
-            transfer::fill_vectored(request, held, began, index, parts(), sqe);
+            transfer::fill_vectored(request, held, began, index, &mut parts().addresses, sqe);
         }
         Family::Control => control::fill(request, sqe),
         Family::Path => path::fill(request, held, sqe),
@@ -238,6 +247,9 @@ fn call(
     began: usize,
     nowait: u32,
 ) -> Result<usize, i32> {
+    if target.namespace().is_some() {
+        return Err(libc::EOPNOTSUPP);
+    }
     match request.kind.family() {
         Family::Read | Family::Write => transfer::call(target, request, held, began, nowait),
         Family::Control => control::call(target, request).map(|()| 0),

@@ -16,8 +16,12 @@ pub(in crate::driver) trait Rules {
     /// Whether an operation that stopped short after `done` bytes is over.
     fn is_at_end(&self, kind: Kind, offset: u64, done: usize) -> bool;
 
-    /// Whether an operation is to be tried again without a flag that the file system does not know.
-    fn drops_flag(&self, errno: i32) -> bool;
+    /// Whether an operation of which `left` bytes are left, and which failed so many times in a row, is to be tried again
+    /// with less asked of the kernel: without a flag, in smaller pieces.
+    fn asks_less(&self, errno: i32, left: usize, attempts: u8) -> bool;
+
+    /// Whether an operation that moves no data goes on where it was done in part.
+    fn is_done_in_parts(&self) -> bool;
 }
 
 /// See the module. In 64 bits, so that a slot stays two cache lines: the bytes done, which no address space holds 2^56 of,
@@ -72,7 +76,7 @@ impl Progress {
     ) -> Step {
         match answer {
             Err(errno) => self.failed(request, rules, errno, is_wanted),
-            Ok(_) if !request.kind.moves_data() => Step::Over(0),
+            Ok(_) if !request.kind.moves_data() && !rules.is_done_in_parts() => Step::Over(0),
             Ok(moved) => self.moved(request, rules, moved, is_wanted),
         }
     }
@@ -86,9 +90,13 @@ impl Progress {
     ) -> Step {
         let attempts = self.attempts().saturating_add(1);
         self.set(self.done(), attempts);
+        let left = request.want.saturating_sub(self.done());
         let is_passing = match errno {
             libc::EINTR | libc::EAGAIN => true,
-            _ => request.kind.moves_data() && !request.is_atomic() && rules.drops_flag(errno),
+            _ => {
+                let may_ask_less = request.kind.moves_data() && !request.is_atomic();
+                may_ask_less && rules.asks_less(errno, left, attempts)
+            }
         };
         if !is_passing || attempts >= ATTEMPTS {
             return Step::Over(errno);
@@ -138,8 +146,12 @@ mod tests {
             kind.is_read() && self.direct && !done.is_multiple_of(512) && offset + done as u64 >= self.len
         }
 
-        fn drops_flag(&self, errno: i32) -> bool {
+        fn asks_less(&self, errno: i32, _: usize, _: u8) -> bool {
             self.drops && errno == libc::EOPNOTSUPP
+        }
+
+        fn is_done_in_parts(&self) -> bool {
+            false
         }
     }
 

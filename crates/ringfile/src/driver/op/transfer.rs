@@ -20,7 +20,7 @@ pub(crate) const MOST_AT_ONCE: usize = 1 << 30;
 const MOST_PARTS: usize = 1024;
 
 /// The addresses of a vectored operation's parts.
-pub(in crate::driver) type Parts = Vec<libc::iovec>;
+pub(super) type Addresses = Vec<libc::iovec>;
 
 /// The entry of a read or write of one piece of memory, in its fixed form where the memory is registered.
 #[inline(always)]
@@ -46,7 +46,7 @@ pub(super) fn entry(request: &Request, held: &Held, began: usize, index: Option<
 /// Where the memory of an operation on one piece starts.
 // Inlined it would keep `entry` from being.
 #[inline(never)]
-fn start_of(held: &Held) -> *const u8 {
+pub(super) fn start_of(held: &Held) -> *const u8 {
     held.part(0).map_or(std::ptr::null(), |part| part.ptr.cast_const())
 }
 
@@ -58,7 +58,7 @@ pub(super) fn fill_vectored(
     held: &Held,
     began: usize,
     index: Option<u16>,
-    parts: &mut Parts,
+    parts: &mut Addresses,
     sqe: &mut Sqe,
 ) {
     let is_read = request.kind.is_read();
@@ -66,7 +66,7 @@ pub(super) fn fill_vectored(
         *sqe = entry(request, held, began, index, *sqe);
         return;
     }
-    gather(held, is_read, request.start + began, parts);
+    gather(held, is_read, request.start + began, MOST_AT_ONCE, parts);
     sqe.opcode = match (is_read, index) {
         (true, None) => op::IORING_OP_READV,
         (true, Some(_)) => op::IORING_OP_READV_FIXED,
@@ -79,29 +79,38 @@ pub(super) fn fill_vectored(
     sqe.buf_index = index.unwrap_or(0);
 }
 
-/// The addresses of what one submission or call moves of several pieces of memory, from byte `skip` on.
-fn gather(held: &Held, is_read: bool, mut skip: usize, parts: &mut Parts) {
-    parts.clear();
-    let mut room = MOST_AT_ONCE;
-    for part in held.parts() {
+/// What one submission or call moves of several pieces of memory, from byte `skip` on and at most `room` bytes.
+fn taken(
+    held: &Held,
+    is_read: bool,
+    mut skip: usize,
+    mut room: usize,
+) -> impl Iterator<Item = libc::iovec> + '_ {
+    let taken = held.parts().map(move |part| {
         let len = if is_read { part.capacity } else { part.len };
         let skipped = skip.min(len);
         skip -= skipped;
         let take = (len - skipped).min(room);
-        if take == 0 {
-            continue;
-        }
-        if parts.len() == MOST_PARTS {
-            break;
-        }
         room -= take;
-        parts.push(libc::iovec { iov_base: part.ptr.wrapping_add(skipped).cast(), iov_len: take });
-    }
+        libc::iovec { iov_base: part.ptr.wrapping_add(skipped).cast(), iov_len: take }
+    });
+    taken.filter(|part| part.iov_len > 0).take(MOST_PARTS)
+}
+
+/// The addresses of that.
+pub(super) fn gather(held: &Held, is_read: bool, skip: usize, room: usize, parts: &mut Addresses) {
+    parts.clear();
+    parts.extend(taken(held, is_read, skip, room));
+}
+
+/// How many bytes that is.
+pub(super) fn len(held: &Held, is_read: bool, skip: usize, room: usize) -> usize {
+    taken(held, is_read, skip, room).map(|part| part.iov_len).sum()
 }
 
 thread_local! {
     /// The addresses of a vectored call's parts.
-    static PARTS: RefCell<Parts> = const { RefCell::new(Vec::new()) };
+    static PARTS: RefCell<Addresses> = const { RefCell::new(Vec::new()) };
 }
 
 /// One plain call; the bytes that it moved, or the errno.
@@ -120,8 +129,8 @@ pub(super) fn call(
         let part = [libc::iovec { iov_base: start.cast(), iov_len: len }];
         return call_on(target, request, began, nowait, &part);
     }
-    let gather_and_call = |parts: &mut Parts| {
-        gather(held, is_read, request.start + began, parts);
+    let gather_and_call = |parts: &mut Addresses| {
+        gather(held, is_read, request.start + began, MOST_AT_ONCE, parts);
         call_on(target, request, began, nowait, parts)
     };
     // A thread that ends has no list that it keeps.

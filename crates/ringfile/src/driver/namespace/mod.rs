@@ -1,0 +1,133 @@
+//! A namespace of an NVMe drive, opened by its character device: what commands on it may look like.
+//!
+//! Knows what was found at opening ([`look`]) and what the kernel has refused since. What always holds: `most` only
+//! shrinks, so what an answer is taken for is never more than what was submitted.
+
+mod identify;
+mod look;
+mod status;
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+pub(crate) use look::{Access, look};
+pub(crate) use status::Status;
+
+/// See the module.
+pub(crate) struct Namespace {
+    pub id: u32,
+    /// Bytes in a block: 2 to the power of this.
+    pub shift: u32,
+    /// Its size in blocks.
+    pub blocks: u64,
+    access: Access,
+    limits: Limits,
+    /// Bytes that one command moves at most, as far as is known by now.
+    most: AtomicUsize,
+    /// The kernel takes registered memory.
+    fixed: AtomicBool,
+    /// The block device, claimed: nobody mounts it while this is open for writing.
+    _claim: Option<OwnedFd>,
+}
+
+/// What a failed operation's errno is, which may stand for a drive's [`Status`].
+pub(crate) fn errno_of(errno: i32) -> i32 {
+    Status::of_errno(errno).map_or(errno, Status::errno)
+}
+
+/// What one command may do at most, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limits {
+    /// Of data, where its pages lie together.
+    pub most: usize,
+    /// Of data, wherever its pages lie: the kernel limits the number of segments too.
+    pub scattered: usize,
+    /// Deallocated at once; 0 where the drive can't.
+    pub discard: usize,
+    /// Written with zeros at once; 0 where the drive can't.
+    pub zeros: usize,
+}
+
+impl Namespace {
+    /// Its size in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.blocks << self.shift
+    }
+
+    pub(crate) fn block(&self) -> usize {
+        1 << self.shift
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(in crate::driver) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Bytes that one command moves at most.
+    pub(in crate::driver) fn most(&self) -> usize {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    /// Whether registered memory is to be named by its index.
+    #[inline]
+    pub(in crate::driver) fn takes_fixed(&self) -> bool {
+        self.fixed.load(Ordering::Relaxed)
+    }
+
+    /// Whether an operation of which `left` bytes are left, and which the kernel has refused so many times in a row,
+    /// is to be tried again with less asked of the kernel.
+    ///
+    /// `EINVAL` is what it says of memory in more segments than the drive takes, and before Linux 6.12 of registered
+    /// memory of which an operation uses a part (`blk_rq_map_user_bvec`). Twice, since what was submitted may be from
+    /// before another operation found that out. An answer of the drive is no errno.
+    #[cold]
+    pub(in crate::driver) fn asks_less(&self, errno: i32, left: usize, attempts: u8) -> bool {
+        if errno != libc::EINVAL || attempts > 2 {
+            return false;
+        }
+        if attempts == 1 && left > self.limits.scattered {
+            self.most.fetch_min(self.limits.scattered, Ordering::Relaxed);
+        } else {
+            self.fixed.store(false, Ordering::Relaxed);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+pub(in crate::driver) mod testing {
+    use super::*;
+
+    pub(in crate::driver) const LIMITS: Limits =
+        Limits { most: 65536, scattered: 16384, discard: 1 << 20, zeros: 1 << 20 };
+
+    /// 1000 blocks of 4096 bytes.
+    pub(in crate::driver) fn namespace(access: Access) -> Namespace {
+        Namespace {
+            id: 3,
+            shift: 12,
+            blocks: 1000,
+            access,
+            limits: LIMITS,
+            most: AtomicUsize::new(LIMITS.most),
+            fixed: AtomicBool::new(true),
+            _claim: None,
+        }
+    }
+
+    #[test]
+    fn f48_what_the_kernel_refuses_is_asked_for_in_another_way_twice_at_most() {
+        let namespace = namespace(Access { read: true, write: true });
+        assert!(!namespace.asks_less(libc::EIO, 65536, 1));
+        assert!(!namespace.asks_less(Status::to_errno(2), 65536, 1), "the drive's answer");
+        assert!(namespace.asks_less(libc::EINVAL, 65536, 1));
+        assert_eq!((namespace.takes_fixed(), namespace.most()), (true, 16384));
+        assert!(namespace.asks_less(libc::EINVAL, 65536, 2));
+        assert_eq!((namespace.takes_fixed(), namespace.most()), (false, 16384));
+        assert!(!namespace.asks_less(libc::EINVAL, 65536, 3));
+        assert!(namespace.asks_less(libc::EINVAL, 4096, 1), "it may have been submitted before");
+    }
+}

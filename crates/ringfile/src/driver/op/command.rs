@@ -1,0 +1,334 @@
+//! Operations on a namespace of an NVMe drive: the command for each, and what the answer to it means.
+//!
+//! One command is sent for each submission, and one that is too long for a command goes on with the next, as a short
+//! count does. What always holds: a command names as many blocks as it names bytes of memory, since the drive, not
+//! the kernel, decides how much it moves; the memory is that of `held`, or of `parts`, which stay until the answer.
+
+use linux_raw_sys::general::RWF_DSYNC;
+use linux_raw_sys::io_uring::{IORING_URING_CMD_FIXED, io_uring_op as op};
+
+use super::transfer::{self, gather};
+use super::{Kind, Parts, Request};
+use crate::driver::namespace::{Namespace, Status};
+use crate::memory::Held;
+use crate::ring::{CommandSqe, NvmeCommand};
+
+const NVME_URING_CMD_IO: u32 = rustix::ioctl::opcode::read_write::<NvmeCommand>(b'N', 0x80);
+const NVME_URING_CMD_IO_VEC: u32 = rustix::ioctl::opcode::read_write::<NvmeCommand>(b'N', 0x81);
+
+const FLUSH: u8 = 0x00;
+const WRITE: u8 = 0x01;
+const READ: u8 = 0x02;
+const WRITE_ZEROS: u8 = 0x08;
+const DATASET_MANAGEMENT: u8 = 0x09;
+
+/// In `cdw12`: the write is durable when it is answered.
+const FORCE_UNIT_ACCESS: u32 = 1 << 30;
+/// In `cdw12`: zeros are to be deallocated blocks.
+const DEALLOCATE_ZEROS: u32 = 1 << 25;
+/// In `cdw11`: the ranges are to be deallocated.
+const DEALLOCATE: u32 = 1 << 2;
+
+/// What `op_flags` of an allocation say: `FALLOC_FL_…`.
+pub(crate) const DISCARD: u32 = linux_raw_sys::general::FALLOC_FL_NO_HIDE_STALE;
+pub(super) const PUNCH_HOLE: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE).cast_unsigned();
+const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE.cast_unsigned();
+
+/// One range of a Dataset Management command, as the drive reads it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::driver) struct Range {
+    attributes: u32,
+    blocks: u32,
+    first: u64,
+}
+
+/// What is sent for an operation from some byte on: so many bytes of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    /// Nothing; this is the answer.
+    Answer(Result<usize, i32>),
+    Move(usize),
+    Flush,
+    Discard(usize),
+    Zero {
+        bytes: usize,
+        deallocates: bool,
+    },
+}
+
+/// What comes of `request` from byte `began` on. Asked once for the submission and once for its answer; in between, a
+/// command's limit may have shrunk, and then the second gives less, which moves the same bytes once more.
+fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> Step {
+    let limits = namespace.limits();
+    let offset = request.offset.saturating_add(began as u64);
+    let left = request.want.saturating_sub(began);
+    let answer = |errno| Step::Answer(Err(errno));
+    let is_read = request.kind.is_read();
+    let may = if is_read { namespace.access().read } else { namespace.access().write };
+    let is_whole = |bytes: usize| (offset | bytes as u64) & (namespace.block() as u64 - 1) == 0;
+    match request.kind {
+        Kind::Sync => Step::Flush,
+        Kind::Read | Kind::ReadVectored | Kind::Write | Kind::WriteVectored if !may => answer(libc::EBADF),
+        Kind::Read | Kind::ReadVectored | Kind::Write | Kind::WriteVectored => {
+            let mut room = left.min(namespace.most());
+            if is_read {
+                // As at the end of any file. The drive would refuse all of it.
+                let to_end = namespace.size().saturating_sub(offset);
+                room = room.min(usize::try_from(to_end).unwrap_or(usize::MAX));
+            }
+            let bytes = transfer::len(held, is_read, request.start + began, room);
+            match bytes {
+                0 => Step::Answer(Ok(0)),
+                _ if !is_whole(bytes) => answer(libc::EINVAL),
+                _ if request.op_flags & !RWF_DSYNC != 0 => answer(libc::EOPNOTSUPP),
+                _ => Step::Move(bytes),
+            }
+        }
+        Kind::Allocate if !may => answer(libc::EBADF),
+        Kind::Allocate if left == 0 || !is_whole(left) => answer(libc::EINVAL),
+        Kind::Allocate => match request.op_flags {
+            DISCARD if limits.discard > 0 => Step::Discard(left.min(limits.discard)),
+            ZERO_RANGE | PUNCH_HOLE if limits.zeros > 0 => {
+                Step::Zero { bytes: left.min(limits.zeros), deallocates: request.op_flags == PUNCH_HOLE }
+            }
+            _ => answer(libc::EOPNOTSUPP),
+        },
+        Kind::WriteAtomic | Kind::SyncRange | Kind::Truncate | Kind::Advise => answer(libc::EOPNOTSUPP),
+        Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => answer(libc::EOPNOTSUPP),
+    }
+}
+
+/// What the kernel's answer to a submission means: the bytes that it moved, or the errno, which may be a [`Status`].
+pub(in crate::driver) fn answer(
+    request: &Request,
+    held: &Held,
+    began: usize,
+    namespace: &Namespace,
+    result: i32,
+) -> Result<usize, i32> {
+    match (step(request, held, began, namespace), result) {
+        (Step::Answer(answer), 0) => answer,
+        (_, ..0) => Err(result.saturating_neg()),
+        (Step::Answer(_) | Step::Flush | Step::Move(_) | Step::Discard(_) | Step::Zero { .. }, 1..) => {
+            Err(Status::to_errno(result))
+        }
+        (Step::Flush, 0) => Ok(0),
+        (Step::Move(bytes) | Step::Discard(bytes) | Step::Zero { bytes, .. }, 0) => Ok(bytes),
+    }
+}
+
+/// Completes a submission entry that has its descriptor and user data; see [`super::fill`]. Whether it is the fixed
+/// form.
+pub(in crate::driver) fn fill<'a>(
+    request: &Request,
+    held: &Held,
+    began: usize,
+    index: Option<u16>,
+    namespace: &Namespace,
+    parts: impl FnOnce() -> &'a mut Parts,
+    sqe: &mut CommandSqe,
+) -> bool {
+    let first = request.offset.saturating_add(began as u64) >> namespace.shift;
+    sqe.opcode = op::IORING_OP_URING_CMD as u8;
+    sqe.command_op = NVME_URING_CMD_IO;
+    let command = &mut sqe.command;
+    command.namespace = namespace.id;
+    // A drive reads the number of its first block in two words, and the number of blocks less one.
+    let blocks = |bytes: usize, command: &mut NvmeCommand| {
+        (command.cdw10, command.cdw11) = (first as u32, (first >> 32) as u32);
+        command.cdw12 = (bytes >> namespace.shift) as u32 - 1;
+    };
+    match step(request, held, began, namespace) {
+        Step::Answer(_) => {
+            // The answer is known; it comes the way of all others.
+            sqe.opcode = op::IORING_OP_NOP as u8;
+            sqe.command_op = 0;
+        }
+        Step::Flush => command.opcode = FLUSH,
+        Step::Move(bytes) => {
+            command.opcode = if request.kind.is_read() { READ } else { WRITE };
+            blocks(bytes, command);
+            command.cdw12 |= if request.op_flags & RWF_DSYNC != 0 { FORCE_UNIT_ACCESS } else { 0 };
+            let start = request.start + began;
+            if held.count() == 1 {
+                command.addr = transfer::start_of(held).wrapping_add(start).expose_provenance() as u64;
+                command.data_len = bytes as u32;
+                sqe.buf_index = index.unwrap_or(0);
+                sqe.command_flags = if index.is_some() { IORING_URING_CMD_FIXED } else { 0 };
+                return index.is_some();
+            }
+            let parts = parts();
+            gather(held, request.kind.is_read(), start, bytes, &mut parts.addresses);
+            sqe.command_op = NVME_URING_CMD_IO_VEC;
+            command.addr = parts.addresses.as_ptr().expose_provenance() as u64;
+            command.data_len = parts.addresses.len() as u32;
+        }
+        Step::Discard(bytes) => {
+            let ranges = &mut parts().ranges;
+            let blocks = ((bytes >> namespace.shift) as u32).to_le();
+            ranges.clear();
+            ranges.push(Range { attributes: 0, blocks, first: first.to_le() });
+            command.opcode = DATASET_MANAGEMENT;
+            command.addr = ranges.as_ptr().expose_provenance() as u64;
+            command.data_len = size_of::<Range>() as u32;
+            // One range: the number is less one.
+            (command.cdw10, command.cdw11) = (0, DEALLOCATE);
+        }
+        Step::Zero { bytes, deallocates } => {
+            command.opcode = WRITE_ZEROS;
+            blocks(bytes, command);
+            command.cdw12 |= if deallocates { DEALLOCATE_ZEROS } else { 0 };
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Access;
+    use crate::driver::namespace::testing::{LIMITS, namespace};
+
+    const BOTH: Access = Access { read: true, write: true };
+    const END: u64 = 1000 * 4096;
+
+    fn request(kind: Kind, offset: u64, want: usize, op_flags: u32) -> Request {
+        Request { kind, linked: false, op_flags, offset, start: 0, want }
+    }
+
+    /// The command for what comes of a request from `began` on, with its entry and the memory that it points to.
+    fn filled(request: &Request, held: &Held, began: usize, index: Option<u16>) -> (CommandSqe, Parts, bool) {
+        let (mut sqe, mut parts) = (CommandSqe::default(), Parts::default());
+        let fixed = fill(request, held, began, index, &namespace(BOTH), || &mut parts, &mut sqe);
+        (sqe, parts, fixed)
+    }
+
+    fn memory(len: usize) -> (Held, u64) {
+        let memory = vec![1; len];
+        let at = memory.as_ptr().expose_provenance() as u64;
+        (Held::Vec(memory), at)
+    }
+
+    #[test]
+    fn f48_reads_and_writes_name_as_many_blocks_as_bytes() {
+        let (held, at) = memory(20 << 12);
+        let read = request(Kind::Read, 5 << 12, 20 << 12, 0);
+        let (sqe, _, fixed) = filled(&read, &held, 0, None);
+        assert_eq!((sqe.opcode, sqe.command_op), (op::IORING_OP_URING_CMD as u8, 0xc048_4e80));
+        let expected = NvmeCommand {
+            opcode: 2,
+            namespace: 3,
+            addr: at,
+            data_len: LIMITS.most as u32,
+            cdw10: 5,
+            cdw12: 15,
+            ..NvmeCommand::default()
+        };
+        assert_eq!((sqe.command, fixed, sqe.command_flags), (expected, false, 0));
+        assert_eq!(answer(&read, &held, 0, &namespace(BOTH), 0), Ok(LIMITS.most), "the rest goes on");
+        let (sqe, ..) = filled(&read, &held, LIMITS.most, Some(7));
+        assert_eq!((sqe.command.addr, sqe.command.data_len), (at + 65536, 4 << 12));
+        assert_eq!((sqe.command.cdw10, sqe.command.cdw12, sqe.buf_index, sqe.command_flags), (21, 3, 7, 1));
+        assert_eq!(answer(&read, &held, LIMITS.most, &namespace(BOTH), 0), Ok(4 << 12));
+        let far = request(Kind::Write, 0x12_3456_7890_u64 << 12, 4096, RWF_DSYNC);
+        let (sqe, ..) = filled(&far, &held, 0, None);
+        assert_eq!((sqe.command.opcode, sqe.command.cdw12), (1, FORCE_UNIT_ACCESS));
+        assert_eq!(
+            (sqe.command.cdw10, sqe.command.cdw11),
+            (0x3456_7890, 0x12),
+            "beyond the end, which the drive says"
+        );
+    }
+
+    #[test]
+    fn f48_a_read_ends_with_the_namespace() {
+        let (held, _) = memory(8 << 12);
+        let across = request(Kind::Read, END - (2 << 12), 8 << 12, 0);
+        assert_eq!(step(&across, &held, 0, &namespace(BOTH)), Step::Move(2 << 12));
+        for (offset, began) in [(END - (2 << 12), 2 << 12), (END, 0), (END + 4096, 0), (1 << 60, 0)] {
+            let read = request(Kind::Read, offset, 8 << 12, 0);
+            let (sqe, ..) = filled(&read, &held, began, Some(1));
+            assert_eq!(sqe.opcode, op::IORING_OP_NOP as u8, "nothing is asked of the drive");
+            assert_eq!(answer(&read, &held, began, &namespace(BOTH), 0), Ok(0));
+        }
+    }
+
+    #[test]
+    fn f48_memory_in_parts_is_listed_and_limited() {
+        let held = Held::Vecs((0..2000).map(|_| vec![0; 4096]).collect());
+        let write = request(Kind::WriteVectored, 0, 2000 << 12, 0);
+        let (sqe, parts, fixed) = filled(&write, &held, 4096, Some(7));
+        assert_eq!((sqe.command_op, sqe.command_flags, fixed), (0xc048_4e81, 0, false));
+        assert_eq!(sqe.command.addr, parts.addresses.as_ptr().expose_provenance() as u64);
+        assert_eq!((sqe.command.data_len, sqe.command.cdw10, sqe.command.cdw12), (16, 1, 15));
+        let listed: usize = parts.addresses.iter().map(|part| part.iov_len).sum();
+        assert_eq!(listed, LIMITS.most);
+        assert_eq!(parts.addresses[0].iov_base.cast_const().cast(), held.part(1).unwrap().ptr.cast_const());
+        assert_eq!(answer(&write, &held, 4096, &namespace(BOTH), 0), Ok(LIMITS.most));
+        // More parts than a call takes, of less than a block: no number of blocks is that long.
+        let held = Held::Vecs((0..2000).map(|_| vec![0; 30]).collect());
+        let odd = request(Kind::WriteVectored, 0, 60000, 0);
+        assert_eq!(step(&odd, &held, 0, &namespace(BOTH)), Step::Answer(Err(libc::EINVAL)));
+    }
+
+    #[test]
+    fn f48_what_moves_no_data() {
+        let (sqe, ..) = filled(&request(Kind::Sync, 0, 0, 0), &Held::None, 0, None);
+        let flush = NvmeCommand { namespace: 3, ..NvmeCommand::default() };
+        assert_eq!((sqe.command, sqe.opcode), (flush, op::IORING_OP_URING_CMD as u8));
+        let discard = request(Kind::Allocate, 2 << 12, 600 << 12, DISCARD);
+        let (sqe, parts, _) = filled(&discard, &Held::None, 256 << 12, None);
+        let address = parts.ranges.as_ptr().expose_provenance() as u64;
+        assert_eq!(parts.ranges, [Range { attributes: 0, blocks: 256, first: 258 }]);
+        assert_eq!((sqe.command.opcode, sqe.command.cdw10, sqe.command.cdw11), (9, 0, 4));
+        assert_eq!((sqe.command.addr, sqe.command.data_len), (address, 16));
+        assert_eq!(answer(&discard, &Held::None, 512 << 12, &namespace(BOTH), 0), Ok(88 << 12));
+        for (flags, bits) in [(ZERO_RANGE, 0), (PUNCH_HOLE, DEALLOCATE_ZEROS)] {
+            let zero = request(Kind::Allocate, 2 << 12, 600 << 12, flags);
+            let (sqe, ..) = filled(&zero, &Held::None, 0, None);
+            assert_eq!((sqe.command.opcode, sqe.command.cdw10, sqe.command.cdw12), (8, 2, 255 | bits));
+            assert_eq!((sqe.command.addr, sqe.command.data_len), (0, 0));
+        }
+    }
+
+    #[test]
+    fn f48_what_makes_no_sense_is_refused_and_not_sent() {
+        let (held, _) = memory(4096);
+        let reader = namespace(Access { read: true, write: false });
+        let writer = namespace(Access { read: false, write: true });
+        let cases = [
+            (&reader, request(Kind::Write, 0, 4096, 0), libc::EBADF),
+            (&reader, request(Kind::Allocate, 0, 4096, DISCARD), libc::EBADF),
+            (&writer, request(Kind::Read, 0, 4096, 0), libc::EBADF),
+            (&writer, request(Kind::Write, 1, 4096, 0), libc::EINVAL),
+            (&writer, request(Kind::Write, 0, 4095, 0), libc::EINVAL),
+            (&writer, request(Kind::Write, 0, 4096, linux_raw_sys::general::RWF_APPEND), libc::EOPNOTSUPP),
+            (&writer, request(Kind::Allocate, 512, 4096, DISCARD), libc::EINVAL),
+            (&writer, request(Kind::Allocate, 0, 0, DISCARD), libc::EINVAL),
+            (&writer, request(Kind::Allocate, 0, 4096, 0), libc::EOPNOTSUPP),
+            (&writer, request(Kind::Truncate, 0, 0, 0), libc::EOPNOTSUPP),
+            (&writer, request(Kind::Advise, 0, 4096, 0), libc::EOPNOTSUPP),
+            (&writer, request(Kind::SyncRange, 0, 4096, 0), libc::EOPNOTSUPP),
+        ];
+        for (namespace, request, errno) in cases {
+            let (mut sqe, mut parts) = (CommandSqe::default(), Parts::default());
+            fill(&request, &held, 0, None, namespace, || &mut parts, &mut sqe);
+            assert_eq!(sqe.opcode, op::IORING_OP_NOP as u8, "{request:?}");
+            assert_eq!(answer(&request, &held, 0, namespace, 0), Err(errno), "{request:?}");
+        }
+    }
+
+    #[test]
+    fn f48_answers_are_a_status_an_errno_or_all_that_was_sent() {
+        let (held, _) = memory(4096);
+        let read = request(Kind::Read, 0, 4096, 0);
+        let answered = |result| answer(&read, &held, 0, &namespace(BOTH), result);
+        assert_eq!(answered(0), Ok(4096));
+        assert_eq!(answered(-libc::EINTR), Err(libc::EINTR));
+        // A status is no count, whatever its number.
+        for status in [0x80, 512, 4096, 0x4281] {
+            assert_eq!(answered(status), Err(Status::to_errno(status)));
+        }
+    }
+}
