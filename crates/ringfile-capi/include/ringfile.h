@@ -126,6 +126,10 @@
 // Reading needs no flag. -EOPNOTSUPP where commands can't be sent, or the namespace's format is not understood.
 #define RINGFILE_NAMESPACE_WRITES 512
 
+// Reads what is in the page cache from there, and the rest past it (O_DIRECT); what is read again gets cached. Simply
+// buffered where that can't be had. Not with RINGFILE_DIRECT or RINGFILE_DONT_CACHE.
+#define RINGFILE_ADAPTIVE 1024
+
 // Which way operations go: what ringfile_set_default_route set, at first RINGFILE_ROUTE_AUTO.
 #define RINGFILE_ROUTE_DEFAULT 0
 
@@ -698,7 +702,7 @@ int ringfile_open(const char *path,
 // Makes a file of a descriptor, which stays the caller's: the library has a duplicate of its own, until ringfile_close.
 // What may be done with it is what it was opened for; of the options count RINGFILE_DIRECT (which switches direct I/O on
 // for the descriptor and all that share it; where it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
-// RINGFILE_DONT_CACHE, RINGFILE_NAMESPACE_WRITES, route and durability. `options` may be NULL.
+// RINGFILE_DONT_CACHE, RINGFILE_NAMESPACE_WRITES, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
 //
 // Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
 // ringfile_close, which closes the duplicate.

@@ -61,6 +61,9 @@ pub const RINGFILE_DONT_CACHE: u32 = 256;
 /// commands, past every file system. Its block device is claimed until the file is closed; -EBUSY where it is in use.
 /// Reading needs no flag. -EOPNOTSUPP where commands can't be sent, or the namespace's format is not understood.
 pub const RINGFILE_NAMESPACE_WRITES: u32 = 512;
+/// Reads what is in the page cache from there, and the rest past it (O_DIRECT); what is read again gets cached. Simply
+/// buffered where that can't be had. Not with RINGFILE_DIRECT or RINGFILE_DONT_CACHE.
+pub const RINGFILE_ADAPTIVE: u32 = 1024;
 
 /// Which way operations go: what ringfile_set_default_route set, at first RINGFILE_ROUTE_AUTO.
 pub const RINGFILE_ROUTE_DEFAULT: u32 = 0;
@@ -121,7 +124,7 @@ pub(crate) fn route(number: u32) -> Result<Option<Route>> {
 }
 
 pub(crate) fn open_options(from: &ringfile_open_options) -> Result<OpenOptions> {
-    const ALL: u32 = RINGFILE_NAMESPACE_WRITES * 2 - 1;
+    const ALL: u32 = RINGFILE_ADAPTIVE * 2 - 1;
     if from.flags & !ALL != 0 {
         return Err(Fault::invalid(format!("flags has bits {:#x} that mean nothing", from.flags & !ALL)));
     }
@@ -138,6 +141,7 @@ pub(crate) fn open_options(from: &ringfile_open_options) -> Result<OpenOptions> 
         .poll(has(RINGFILE_POLL))
         .dont_cache(has(RINGFILE_DONT_CACHE))
         .namespace_writes(has(RINGFILE_NAMESPACE_WRITES))
+        .adaptive(has(RINGFILE_ADAPTIVE))
         .one_descriptor(true)
         .custom_flags(from.custom_flags)
         .durability(match from.durability {
@@ -186,7 +190,7 @@ pub unsafe extern "C" fn ringfile_open(
 /// Makes a file of a descriptor, which stays the caller's: the library has a duplicate of its own, until ringfile_close.
 /// What may be done with it is what it was opened for; of the options count RINGFILE_DIRECT (which switches direct I/O on
 /// for the descriptor and all that share it; where it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
-/// RINGFILE_DONT_CACHE, RINGFILE_NAMESPACE_WRITES, route and durability. `options` may be NULL.
+/// RINGFILE_DONT_CACHE, RINGFILE_NAMESPACE_WRITES, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
 ///
 /// Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
 /// ringfile_close, which closes the duplicate.

@@ -17,6 +17,7 @@ mod job;
 mod latency;
 mod machine;
 mod memory;
+mod memory_group;
 mod pages;
 mod perf;
 mod progress;

@@ -11,8 +11,23 @@ use crate::driver;
 /// The counts that a driver publishes with each turn.
 const FIELDS: usize = 16;
 
-/// All counts: those, and one for each bucket of the two histograms.
-const ALL: usize = FIELDS + 2 * ENTER_BUCKETS;
+/// The counts of adaptive files.
+const CACHE_EVENTS: usize = 5;
+
+/// Where they begin: behind one count for each bucket of the two histograms.
+const CACHE: usize = FIELDS + 2 * ENTER_BUCKETS;
+
+const ALL: usize = CACHE + CACHE_EVENTS;
+
+/// What is counted of an adaptive file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CacheEvent {
+    Hit,
+    Miss,
+    Admitted,
+    AheadUsed,
+    AheadUnused,
+}
 
 /// Buckets of [`Metrics::submitted_per_enter`] and [`Metrics::completed_per_enter`].
 ///
@@ -81,6 +96,17 @@ pub struct Metrics {
     /// The same calls, by the number of completions that the thread collected between the call before and this one. So
     /// a call's own completions are counted with the next call.
     pub completed_per_enter: [u64; ENTER_BUCKETS],
+    /// Reads of [adaptive](crate::OpenOptions::adaptive) files whose data was in the page cache. In a row of hits one read of
+    /// 16 is looked at, and counts for all of them.
+    pub cache_hits: u64,
+    /// Reads of adaptive files whose data, or a part of it, was not in the page cache.
+    pub cache_misses: u64,
+    /// Of these, those that were read through the cache, since they had been read before.
+    pub cache_admitted: u64,
+    /// Bytes that adaptive files read ahead, and that were then asked for.
+    pub ahead_used: u64,
+    /// Bytes that adaptive files read ahead in vain: nobody asked for them, or the file may have changed since.
+    pub ahead_unused: u64,
 }
 
 impl Metrics {
@@ -110,7 +136,14 @@ impl Metrics {
         let mut all = [0; ALL];
         all[..FIELDS].copy_from_slice(&self.scalars());
         all[FIELDS..][..ENTER_BUCKETS].copy_from_slice(&self.submitted_per_enter);
-        all[FIELDS + ENTER_BUCKETS..].copy_from_slice(&self.completed_per_enter);
+        all[FIELDS + ENTER_BUCKETS..][..ENTER_BUCKETS].copy_from_slice(&self.completed_per_enter);
+        all[CACHE..].copy_from_slice(&[
+            self.cache_hits,
+            self.cache_misses,
+            self.cache_admitted,
+            self.ahead_used,
+            self.ahead_unused,
+        ]);
         all
     }
 
@@ -134,6 +167,11 @@ impl Metrics {
             passthrough_ops: counts[15],
             submitted_per_enter: std::array::from_fn(|bucket| counts[FIELDS + bucket]),
             completed_per_enter: std::array::from_fn(|bucket| counts[FIELDS + ENTER_BUCKETS + bucket]),
+            cache_hits: counts[CACHE + CacheEvent::Hit as usize],
+            cache_misses: counts[CACHE + CacheEvent::Miss as usize],
+            cache_admitted: counts[CACHE + CacheEvent::Admitted as usize],
+            ahead_used: counts[CACHE + CacheEvent::AheadUsed as usize],
+            ahead_unused: counts[CACHE + CacheEvent::AheadUnused as usize],
         }
     }
 }
@@ -178,14 +216,17 @@ impl Counters {
         }
     }
 
-    /// Puts the histograms into the counts of the same thread.
-    pub(crate) fn with_histograms(&self, counts: Metrics) -> Metrics {
-        let all = Metrics::from_array(self.load());
-        Metrics {
-            submitted_per_enter: all.submitted_per_enter,
-            completed_per_enter: all.completed_per_enter,
-            ..counts
-        }
+    /// Counts what became of reads of adaptive files; written in place, as the histograms.
+    pub(crate) fn count_cache(&self, event: CacheEvent, more: u64) {
+        let place = &self.0[CACHE + event as usize];
+        place.store(place.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
+
+    /// Puts what is counted in place into the counts of the same thread.
+    pub(crate) fn with_counts_in_place(&self, counts: Metrics) -> Metrics {
+        let mut all = self.load();
+        all[..FIELDS].copy_from_slice(&counts.scalars());
+        Metrics::from_array(all)
     }
 
     fn load(&self) -> [u64; ALL] {

@@ -86,6 +86,9 @@ fn files(path: &std::path::Path) -> Vec<(String, Route, File)> {
             let file = options.read(true).direct(direct).buffered_fallback(true).route(route).open(path);
             files.push((format!("{route:?}, direct {direct}"), route, file.unwrap()));
         }
+        // All of it is cached.
+        let file = OpenOptions::new().read(true).adaptive(true).route(route).open(path);
+        files.push((format!("{route:?}, adaptive"), route, file.unwrap()));
     }
     files
 }

@@ -19,7 +19,7 @@ fn every_rust_passage_of_the_readme_is_in_this_file() {
     let here = [include_str!("readme.rs"), include_str!("../examples/range_server.rs")].map(lines).concat();
     let passages: Vec<&str> =
         readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(passages.len(), 14, "a passage came or went: is it run below?");
+    assert_eq!(passages.len(), 15, "a passage came or went: is it run below?");
     for passage in passages {
         let wanted = lines(passage);
         assert!(here.windows(wanted.len()).any(|window| window == wanted), "not in this file:\n{passage}");
@@ -49,6 +49,7 @@ fn every_passage_runs() {
         share(&pool, &file).await.unwrap();
         own_memory(&file).await.unwrap();
         stream(pool.clone(), &file).await.unwrap();
+        adaptive(&pool).await.unwrap();
         append(pool.clone()).await.unwrap();
         errors(&file).await.unwrap();
         why_slow(&pool, &file).await.unwrap();
@@ -128,6 +129,14 @@ async fn many_at_once(pool: &Pool, file: &File) -> std::io::Result<()> {
     for read in reads {
         assert_eq!(read.await??.len(), 4096);
     }
+    Ok(())
+}
+
+async fn adaptive(pool: &Pool) -> std::io::Result<()> {
+    std::fs::write("table.parquet", vec![7; 5 << 20])?;
+    let table = OpenOptions::new().read(true).adaptive(true).open("table.parquet")?;
+    let page = table.read_at(pool.get(128 << 10)?, 4 << 20).await?; // offsets and lengths may be any
+    assert_eq!(page[..], [7; 128 << 10]);
     Ok(())
 }
 

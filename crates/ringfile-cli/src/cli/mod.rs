@@ -165,7 +165,8 @@ pub struct FileArgs {
     #[arg(long)]
     pub direct: bool,
     /// Page cache before each run: warm (the file read in), cold (dropped), keep (as it is) [default: warm,
-    /// with --direct keep]
+    /// with --direct keep]. Or mixed: reads of --bs that come back (Zipf) under a scan, with a quarter of --size as memory
+    /// (a control group, by root), adaptively, buffered and directly in turn; the first --iodepth and --route count
     #[arg(long, value_name = "LIST", value_parser = values::words::<Cache>)]
     pub cache: Option<List<Cache>>,
     /// Measure others too: fio (io_uring, plain and registered), fio-batch (the same, submitting and reaping
@@ -461,6 +462,9 @@ pub enum Cache {
     Cold,
     /// Nothing.
     Keep,
+    /// The file is dropped, and has a quarter of its size as memory; `perf file` alone.
+    #[value(hide = true)]
+    Mixed,
 }
 
 /// What ringfile is compared with.

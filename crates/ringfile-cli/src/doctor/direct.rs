@@ -77,6 +77,12 @@ pub fn look(subjects: &Subjects, medium: Medium) -> Option<Direct> {
     Some(direct)
 }
 
+/// Whether the library reads the file adaptively; `None` where it can't be opened at all.
+pub fn is_adaptive(file: &File) -> Option<bool> {
+    let adopted = ringfile::OpenOptions::new().adaptive(true).adopt(file.try_clone().ok()?);
+    adopted.ok().map(|file| file.is_adaptive())
+}
+
 /// Bytes of a direct operation: 4 KiB, or what the file needs.
 pub fn block(offset_alignment: Option<u32>) -> usize {
     (offset_alignment.unwrap_or(0) as usize).clamp(4096, TRIED)

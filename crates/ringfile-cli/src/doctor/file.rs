@@ -59,6 +59,9 @@ pub struct FileFacts {
     pub writes_tried: String,
     /// Direct I/O.
     pub direct: Option<Direct>,
+    /// Whether a file can be read adaptively: from the page cache what is there, the rest past it. `null` where that was not
+    /// tried.
+    pub adaptive: Option<bool>,
     /// Which I/O can be done without ever waiting (RWF_NOWAIT).
     pub nonblocking: NonBlocking,
     /// The ways to write 4 KiB durably, quickest first; empty where writes were not tried.
@@ -114,6 +117,7 @@ pub fn look(path: &Path, features: &mut Vec<Feature>, report: &mut Listener<'_>)
     stage(&mut facts, "direct I/O");
     report(&facts, features, None);
     facts.direct = direct::look(&subjects, facts.medium);
+    facts.adaptive = subjects.reads.as_ref().and_then(direct::is_adaptive);
     stage(&mut facts, "non-blocking I/O");
     report(&facts, features, None);
     facts.nonblocking = flags::nonblocking(&subjects);

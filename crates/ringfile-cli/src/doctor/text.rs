@@ -289,6 +289,15 @@ fn file(report: &Report) -> Vec<(&'static str, String)> {
         };
         facts.push(("atomic writes", atomic));
     }
+    if let Some(adaptive) = file.adaptive {
+        let text = match adaptive {
+            true => "yes: cached data from the page cache, the rest past it (`OpenOptions::adaptive`)",
+            false => {
+                "no, simply buffered: no O_DIRECT, or the kernel does not tell what the page cache holds"
+            }
+        };
+        facts.push(("adaptive reads", text.into()));
+    }
     facts.extend(without_waiting(report));
     for durable in &file.durable {
         let name = if facts.iter().any(|(name, _)| *name == "durable 4 KiB") { "" } else { "durable 4 KiB" };

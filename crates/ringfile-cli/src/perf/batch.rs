@@ -15,6 +15,7 @@ const ENGINES: [Engine; 4] =
 
 /// Carries out the command.
 pub fn run(args: &BatchArgs) -> Result<(), Failure> {
+    super::refuse_mixed(args.reads.cache.as_ref())?;
     let sizes = args.reads.batch.as_ref().map_or(vec![64], |list| list.values().to_vec());
     let depths = sizes.iter().flat_map(|&size| {
         args.inflight.values().iter().map(move |&inflight| Depth::of_batches(size, inflight))

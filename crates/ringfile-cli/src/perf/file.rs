@@ -2,8 +2,8 @@
 
 use super::plan::{Depth, Grid, every_way};
 use super::session::{self, Request};
-use super::{default_cache, default_numjobs, has_ring};
-use crate::cli::{Against, Buffers, FileArgs, Route};
+use super::{default_cache, default_numjobs, has_ring, mixed};
+use crate::cli::{Against, Buffers, Cache, FileArgs, Route};
 use crate::engine::Engine;
 use crate::error::Failure;
 use crate::job::BatchSettings;
@@ -12,6 +12,9 @@ use crate::values::List;
 
 /// Carries out the command.
 pub fn run(args: &FileArgs) -> Result<(), Failure> {
+    if args.cache.as_ref().is_some_and(|list| list.values().contains(&Cache::Mixed)) {
+        return mixed::run(args);
+    }
     session::run(Request {
         kind: Kind::File,
         test_file: &args.test_file,

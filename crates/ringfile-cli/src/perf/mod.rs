@@ -3,6 +3,7 @@
 pub mod batch;
 pub mod buffers;
 pub mod file;
+mod mixed;
 pub mod multiread;
 pub mod notes;
 mod plan;
@@ -33,6 +34,14 @@ fn has_ring() -> bool {
 fn default_cache(asked: Option<&List<Cache>>, direct: bool) -> Vec<Cache> {
     let default = if direct { Cache::Keep } else { Cache::Warm };
     asked.map_or(vec![default], |list| list.values().to_vec())
+}
+
+/// Refuses what `perf file` alone can measure.
+fn refuse_mixed(asked: Option<&List<Cache>>) -> Result<(), Failure> {
+    match asked.is_some_and(|list| list.values().contains(&Cache::Mixed)) {
+        true => usage("--cache mixed is for perf file"),
+        false => Ok(()),
+    }
 }
 
 /// The engines asked for, of those that a command has; one of ours at least, and first.

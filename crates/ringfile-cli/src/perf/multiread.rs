@@ -15,6 +15,7 @@ const ENGINES: [Engine; 5] =
 
 /// Carries out the command.
 pub fn run(args: &MultireadArgs) -> Result<(), Failure> {
+    super::refuse_mixed(args.reads.cache.as_ref())?;
     let sizes = args.reads.batch.as_ref().map_or(vec![10, 250, 1000], |list| list.values().to_vec());
     session::run(Request {
         kind: Kind::Multiread,

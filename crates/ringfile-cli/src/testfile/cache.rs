@@ -16,7 +16,7 @@ impl TestFile {
         self.buffered.sync_data().map_err(|error| io_on("can't sync", &self.path, &error))?;
         match cache {
             Cache::Keep => {}
-            Cache::Cold => {
+            Cache::Cold | Cache::Mixed => {
                 sys::drop_cache(&self.buffered)
                     .map_err(|error| io_on("can't drop from the page cache", &self.path, &error))?;
             }

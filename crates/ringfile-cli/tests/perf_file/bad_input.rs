@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::support::{SHORT, file_with, folder, json, perf_file, run, skip};
 
 /// Arguments that are refused, and a word that the error must have.
-const REFUSED: [(&[&str], &str); 30] = [
+const REFUSED: [(&[&str], &str); 34] = [
     (&["--size", "0"], "at least 1"),
     (&["--size", "big"], "powers of 1024"),
     (&["--bs", "3000", "--direct"], "--bs 4k"),
@@ -18,6 +18,10 @@ const REFUSED: [(&[&str], &str); 30] = [
     (&["--buffers", "registered"], "fixed"),
     (&["--against", "dd"], "fio-psync"),
     (&["--cache", "hot"], "warm"),
+    (&["--cache", "mixed,cold"], "stands alone"),
+    (&["--cache", "mixed", "--against", "pread"], "stands alone"),
+    (&["--cache", "mixed", "--json", "results.json"], "leave out --json"),
+    (&["--cache", "mixed", "--size", "1m"], "256m"),
     (&["--route", "path"], "inline"),
     (&["--route", ""], "empty"),
     (&["--route", "auto,aio"], "--direct"),

@@ -50,7 +50,7 @@ use std::time::Instant;
 
 use crate::error::Error;
 use crate::memory::Held;
-use crate::metrics::{Counters, Metrics};
+use crate::metrics::{CacheEvent, Counters, Metrics};
 use crate::ring::{Ring, RingOptions, thread_end};
 
 pub(crate) use cancel::{cancel, cancel_all};
@@ -60,6 +60,7 @@ pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_
 pub(crate) use kept::{Kept, Lend};
 pub(crate) use leave::leave;
 pub(crate) use namespace::{Access, Namespace, Status, errno_of, look as look_for_namespace};
+pub(crate) use op::cached_pages;
 pub(crate) use op::command::DISCARD;
 pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, RWF_ATOMIC, Request};
 pub(crate) use refused::{aio_is_for_direct_io, why_refused};
@@ -259,6 +260,13 @@ fn add_to_counts(add: impl FnOnce(&mut Metrics)) {
         if is_late { driver.take() } else { None }
     });
     drop(late);
+}
+
+/// Counts what became of reads of adaptive files, on this thread.
+pub(crate) fn count_cache(event: CacheEvent, more: u64) {
+    // Gives the thread a driver where it has none.
+    add_to_counts(|_| {});
+    with(|driver| driver.shared.counters.count_cache(event, more));
 }
 
 /// What a cancelled operation leaves to drop while the driver is not borrowed.
@@ -463,7 +471,7 @@ pub(crate) fn for_each_driver(look: &mut dyn FnMut(&Counters), last: impl FnOnce
 
 /// The counts of this thread.
 pub(crate) fn thread_counts() -> Metrics {
-    with(|driver| driver.shared.counters.with_histograms(driver.current_counts())).unwrap_or_default()
+    with(|driver| driver.shared.counters.with_counts_in_place(driver.current_counts())).unwrap_or_default()
 }
 
 /// What this thread's ring was made with; makes one to look at where it has none.

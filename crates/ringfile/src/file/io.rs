@@ -11,6 +11,7 @@ use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use super::adaptive::{self, Descriptor, Way};
 use super::{File, check, unaligned};
 use crate::driver::{
     self, Ended, Kept, Kind, Lend, RWF_ATOMIC, RemoteOperation, Request, Started, SubmitHint, Ticket,
@@ -52,7 +53,20 @@ pub(super) struct Operation<'a, F = &'a File> {
     held: Kept,
     /// It was begun again after direct I/O was refused.
     fell_back: bool,
+    descriptor: Descriptor,
     stage: Stage<'a>,
+}
+
+/// A file that is held by the operation on it.
+#[derive(Clone)]
+pub(super) struct Owned(pub File);
+
+impl Deref for Owned {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
 }
 
 type Boxed<'a> = Pin<Box<dyn Future<Output = (Held, Result<Ended, Error>)> + Send + 'a>>;
@@ -62,7 +76,8 @@ enum Stage<'a> {
     Running(Ticket),
     /// Another thread carries it out.
     Elsewhere(RemoteOperation),
-    Unaligned(Boxed<'a>),
+    /// Other operations carry it out.
+    Detour(Boxed<'a>),
     /// The kernel's answer. Left here rather than returned: a result that is built and copied at once costs a failed
     /// store forwarding on every operation.
     Over(Ended),
@@ -215,7 +230,18 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
     #[inline]
     pub(super) fn new(file: F, request: Request, held: Held) -> Self {
         let held = Kept::new(held, request.kind.is_read());
-        Self { file, request, held, fell_back: false, stage: Stage::Start }
+        Self { file, request, held, fell_back: false, descriptor: Descriptor::Open, stage: Stage::Start }
+    }
+
+    /// Uses this descriptor of an adaptive file.
+    pub(super) fn by(mut self, descriptor: Descriptor) -> Self {
+        self.descriptor = descriptor;
+        self
+    }
+
+    /// The file that it is carried out on: an adaptive one, or its direct twin.
+    fn on(&self) -> &File {
+        self.descriptor.of(&self.file)
     }
 
     /// The buffer of an operation that is over.
@@ -241,16 +267,16 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
 
     #[cold]
     fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Stage::Elsewhere(operation) = &mut self.stage else { return self.poll_unaligned(context) };
+        let Stage::Elsewhere(operation) = &mut self.stage else { return self.poll_detour(context) };
         let ended = ready!(operation.poll(context, &mut self.held));
         self.stage = Stage::Over(ended);
         if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) }
     }
 
     #[cold]
-    fn poll_unaligned(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll_detour(&mut self, context: &mut Context<'_>) -> Poll<()> {
         // A future that is polled after it was ready may do as it likes; this one does nothing.
-        let Stage::Unaligned(read) = &mut self.stage else { return Poll::Pending };
+        let Stage::Detour(read) = &mut self.stage else { return Poll::Pending };
         let (held, result) = ready!(read.as_mut().poll(context));
         self.held.put(held);
         self.stage = result.map_or_else(Stage::Failed, Stage::Over);
@@ -297,7 +323,11 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             Ok(false) => return self.begin_unaligned(context),
             Err(error) => return self.fail(error),
         }
-        match driver::start(&self.file.0.target, &self.request, &mut self.held, context, SubmitHint::ONE) {
+        if self.descriptor == Descriptor::Open && self.file.has_two_ways(&self.request) {
+            return self.begin_adaptive(context);
+        }
+        let target = &self.descriptor.of(&self.file).0.target;
+        match driver::start(target, &self.request, &mut self.held, context, SubmitHint::ONE) {
             Ok(Started::Queued(place)) => {
                 // Before, the operation had not begun or was over: there is nothing to drop.
                 let ticket = Ticket::new(place);
@@ -333,31 +363,52 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
 
     #[cold]
     fn begin_unaligned(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let held = self.held.lend();
-        self.stage = Stage::Unaligned(Box::pin(unaligned::read(self.file.clone(), self.request, held)));
+        let (file, descriptor, held) = (self.file.clone(), self.descriptor, self.held.lend());
+        self.stage = Stage::Detour(Box::pin(unaligned::read(file, descriptor, self.request, held)));
         self.poll(context)
+    }
+
+    /// Begins a read of an adaptive file.
+    #[cold]
+    fn begin_adaptive(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match adaptive::choose(&self.file, &self.request, self.held.get(), true) {
+            Way::By(descriptor) => {
+                self.descriptor = descriptor;
+                self.begin(context)
+            }
+            Way::CachedBeginning(cached) => {
+                let (file, held) = (self.file.clone(), self.held.lend());
+                self.stage = Stage::Detour(Box::pin(adaptive::read_rest(file, cached, self.request, held)));
+                self.poll(context)
+            }
+            Way::Stream(id) => {
+                let (file, held) = (self.file.clone(), self.held.lend());
+                self.stage = Stage::Detour(Box::pin(adaptive::read_stream(file, id, self.request, held)));
+                self.poll(context)
+            }
+        }
     }
 
     #[inline]
     fn fits(&self) -> Result<bool, Error> {
-        check::fits(&self.file, &self.request, self.held.get())
+        check::fits(self.on(), &self.request, self.held.get())
     }
 
     #[cold]
     fn error(&self, kind: ErrorKind, why: impl Into<Cow<'static, str>>) -> Error {
-        check::error(&self.file, &self.request, kind, why)
+        check::error(self.on(), &self.request, kind, why)
     }
 
     #[cold]
     pub(super) fn failure(&self, ended: Ended) -> Error {
-        check::failure(&self.file, &self.request, ended)
+        check::failure(self.on(), &self.request, ended)
     }
 
     /// Direct I/O turned out to be refused, and the user allowed buffered I/O instead. Another operation may have found
     /// that out while this one was in flight.
     #[cold]
     fn falls_back(&mut self, ended: Ended) -> bool {
-        !std::mem::replace(&mut self.fell_back, true) && check::falls_back(&self.file, &self.request, ended)
+        !std::mem::replace(&mut self.fell_back, true) && check::falls_back(self.on(), &self.request, ended)
     }
 }
 

@@ -3,6 +3,7 @@
 //! Safe code over the driver. Knows alignment and what is needed to make an operation fit it; does not know rings.
 //! What always holds: a future does nothing before it is polled, and gives its buffer back, also on error.
 
+pub(crate) mod adaptive;
 mod append;
 pub(crate) mod check;
 mod control;
@@ -17,6 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use self::adaptive::Adaptive;
 pub use append::{Append, Appender, AppenderMetrics, OpenAppender, Settle};
 pub use control::{Advice, AllocateMode, Control, RangeSync};
 pub use durable::{Durability, WriteDurable};
@@ -65,6 +67,8 @@ struct Handle {
     user: Option<OwnedFd>,
     buffered_fallback: bool,
     durable: durable::Choice,
+    /// What an adaptive file has besides.
+    adaptive: Option<Box<Adaptive>>,
 }
 
 impl Handle {
@@ -74,7 +78,8 @@ impl Handle {
         buffered_fallback: bool,
         durability: Durability,
     ) -> Self {
-        Self { target, user, buffered_fallback, durable: durable::Choice::new(durability) }
+        let durable = durable::Choice::new(durability);
+        Self { target, user, buffered_fallback, durable, adaptive: None }
     }
 }
 
@@ -254,6 +259,19 @@ impl File {
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.0.target.direct().is_some()
+    }
+
+    /// Whether reads pass the page cache by where it does not have their data, as far as is known by now: where
+    /// [`adaptive`](OpenOptions::adaptive) was asked for and could be had.
+    #[must_use]
+    pub fn is_adaptive(&self) -> bool {
+        self.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.is_direct())
+    }
+
+    /// Whether it is to be decided which way a read goes.
+    #[inline]
+    pub(crate) fn has_two_ways(&self, request: &crate::driver::Request) -> bool {
+        self.0.adaptive.is_some() && request.kind.is_read()
     }
 
     /// Whether buffered I/O leaves nothing in the page cache, as far as is known by now: where

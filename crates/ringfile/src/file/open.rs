@@ -14,6 +14,7 @@ use linux_raw_sys::general::STATX_WRITE_ATOMIC;
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::adaptive::{self, Adaptive};
 use super::{Durability, File, Handle};
 use crate::driver::{
     self, Access, AtomicLimits, FileKind, FileSystem, Lanes, Multiples, Namespace, RingKind, Route, Target,
@@ -55,6 +56,7 @@ pub struct OpenOptions {
     durability: Durability,
     route: Option<Route>,
     dont_cache: bool,
+    adaptive: bool,
     one_descriptor: bool,
     namespace_writes: bool,
 }
@@ -83,6 +85,7 @@ impl OpenOptions {
             durability: Durability::default(),
             route: None,
             dont_cache: false,
+            adaptive: false,
             one_descriptor: false,
             namespace_writes: false,
         }
@@ -185,6 +188,45 @@ impl OpenOptions {
     /// ```
     pub fn dont_cache(&mut self, dont_cache: bool) -> &mut Self {
         self.dont_cache = dont_cache;
+        self
+    }
+
+    /// Reads what is in the page cache from there, and the rest past it (`O_DIRECT`), by a second descriptor: cold reads at
+    /// the drive's speed, warm ones at memory's, and a scan does not push out of the cache what others read again.
+    ///
+    /// Reads that continue each other, in several places of the file at once, are read ahead, past the cache, into at most 32 MiB
+    /// of the library's own memory for all files: where the file was opened for reading alone, was not changed for 5 seconds,
+    /// and lies on ext4, XFS, Btrfs or F2FS. Else the kernel reads ahead, for the cache. Batches, queues and readers with
+    /// several reads in flight need none.
+    ///
+    /// What is read again gets cached: a block of 64 KiB (for smaller reads, a page) that was read twice is read through the
+    /// cache the third time, if no more was read in between than half of the memory that the process may use. Writes are
+    /// buffered. Offsets and lengths may be any; reads that are no multiple of the device's blocks cost a copy, see
+    /// [`File::read_at`].
+    ///
+    /// A read sees every write that had returned before it began, by whatever descriptor and process, buffered or direct. What
+    /// was read ahead has two exceptions: stores to memory that is mapped, whose time the kernel does not note at once; and a
+    /// direct write by another descriptor that takes more than 5 seconds.
+    ///
+    /// Where the second descriptor can't be opened (no `/proc`, no permission, no direct I/O), or where the kernel does not say
+    /// what the cache holds (before Linux 6.5; from 6.14 on for a file of another user's that this process may not write to;
+    /// overlayfs and ZFS), the file is simply buffered: [`File::is_adaptive`] tells. [`Metrics`](crate::Metrics) counts hits,
+    /// misses, admissions, and what was read ahead. A cached read allocates nothing; one past the cache may. A batch reads a range that is partly cached past the cache; several buffers that do not fit
+    /// direct I/O are read through it.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("table");
+    /// # std::fs::write(&path, vec![7; 1 << 20])?;
+    /// let file = ringfile::OpenOptions::new().read(true).adaptive(true).open(&path)?;
+    /// let buffer = ringfile::block_on(file.read_exact_at(Vec::with_capacity(1000), 77))?;
+    /// assert_eq!(buffer, [7; 1000]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn adaptive(&mut self, adaptive: bool) -> &mut Self {
+        self.adaptive = adaptive;
         self
     }
 
@@ -372,6 +414,9 @@ impl OpenOptions {
                 wrong("create, create_new and truncate need write(true)")
             }
             Self { poll: true, direct: false, .. } => wrong("poll(true) needs direct(true)"),
+            Self { adaptive: true, direct: true, .. } | Self { adaptive: true, dont_cache: true, .. } => {
+                wrong("adaptive(true) chooses by itself; open without direct and dont_cache")
+            }
             Self { poll: true, route: Some(Route::Aio), .. } => {
                 wrong("poll(true) needs io_uring, which Route::Aio is not")
             }
@@ -435,7 +480,20 @@ impl OpenOptions {
         if self.dont_cache && direct.is_none() && kind != FileKind::Other {
             target.do_not_cache();
         }
-        File(Arc::new(Handle::new(target, user, self.buffered_fallback, self.durability)))
+        let is_adaptive = self.adaptive && direct.is_none() && kind != FileKind::Other;
+        let adaptive = if is_adaptive { self.adaptive_of(&target) } else { None };
+        let mut handle = Handle::new(target, user, self.buffered_fallback, self.durability);
+        handle.adaptive = adaptive;
+        File(Arc::new(handle))
+    }
+
+    /// What an adaptive file has besides; `None` where it is simply buffered.
+    fn adaptive_of(&self, own: &Target) -> Option<Box<Adaptive>> {
+        let again = adaptive::open_again(&own.as_fd())?;
+        let multiples = alignment(&again).ok()?;
+        let options = Self { buffered_fallback: true, route: self.route, ..Self::new() };
+        let direct = options.file_of(again.into(), None, Some(multiples), own.path.as_deref());
+        Adaptive::new(own, direct).map(Box::new)
     }
 }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 
 use super::File;
-use super::io::Operation;
+use super::io::{Operation, Owned};
 use crate::driver::{Ended, Kind, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Held, LARGEST, Pool, PoolError};
@@ -53,18 +53,6 @@ pub struct Reader {
 
 /// Waits for memory of the pool.
 type Waiting = dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send;
-
-/// A file that is held by the operation on it.
-#[derive(Clone)]
-struct Owned(File);
-
-impl std::ops::Deref for Owned {
-    type Target = File;
-
-    fn deref(&self) -> &File {
-        &self.0
-    }
-}
 
 /// A read ahead: under way, or ended before its turn.
 struct Ahead {

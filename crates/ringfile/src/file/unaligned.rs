@@ -5,6 +5,7 @@
 
 use std::ops::Deref;
 
+use super::adaptive::Descriptor;
 use super::io::Operation;
 use super::{Alignment, File};
 use crate::driver::{Ended, Finished, Kind, Multiples, Request};
@@ -70,12 +71,13 @@ impl Pieces {
         let Alignment { bytes: block, memory, .. } = alignment;
         let (at, left) = (request.offset + self.done as u64, request.want - self.done);
         let skipped = (at % block as u64) as usize;
+        let start = request.start + self.done;
         let memory_fits = held.count() == 1
-            && held.part(0).is_some_and(|part| (part.ptr.addr() + self.done).is_multiple_of(memory));
+            && held.part(0).is_some_and(|part| (part.ptr.addr() + start).is_multiple_of(memory));
         let body = left - left % block;
         if skipped == 0 && memory_fits && body > 0 {
             self.piece = Piece::Into { want: body };
-            let piece = Request { kind: Kind::Read, offset: at, start: self.done, want: body, ..*request };
+            let piece = Request { kind: Kind::Read, offset: at, start, want: body, ..*request };
             return Ok((piece, std::mem::take(held)));
         }
         let want = (skipped + left).next_multiple_of(block).min(CHUNK.max(block));
@@ -97,7 +99,7 @@ impl Pieces {
             (Piece::Through { skipped }, Held::Pooled(blocks)) => {
                 let got = blocks.get(*skipped..).unwrap_or_default();
                 let moved = got.len().min(left);
-                held.copy_in(self.done, &got[..moved]);
+                held.copy_in(request.start + self.done, &got[..moved]);
                 (moved, left.min(blocks.capacity() - skipped))
             }
             // In a forked child, the blocks are the parent's.
@@ -106,33 +108,34 @@ impl Pieces {
         self.done += moved;
         let is_over = errno != 0 || moved < asked || self.done == request.want;
         is_over.then(|| {
-            held.copy_in(self.done, &[]);
+            held.copy_in(request.start + self.done, &[]);
             Ended { done: self.done, errno }
         })
     }
 
     /// Takes the memory of a piece back that could not be carried out.
-    pub(crate) fn give_back(&self, held: &mut Held, memory: Held) {
+    pub(crate) fn give_back(&self, request: &Request, held: &mut Held, memory: Held) {
         if let Piece::Into { .. } = self.piece {
             *held = memory;
         }
-        held.copy_in(self.done, &[]);
+        held.copy_in(request.start + self.done, &[]);
     }
 }
 
 /// Reads as `request` says, whatever its alignment.
 pub(super) async fn read(
     file: impl Deref<Target = File>,
+    descriptor: Descriptor,
     request: Request,
     mut held: Held,
 ) -> (Held, Result<Ended, Error>) {
-    let mut pieces = Pieces::default();
+    let (file, mut pieces) = (descriptor.of(&file), Pieces::default());
     loop {
         let (piece, memory) = match pieces.begin(&request, file.alignment(), &mut held) {
             Ok(begun) => begun,
             Err(error) => return (held, Err(error)),
         };
-        let mut read = Operation::new(&*file, piece, memory);
+        let mut read = Operation::new(file, piece, memory).by(Descriptor::Own);
         let result = (&mut read).await;
         let memory = read.take_held();
         match result {
@@ -142,7 +145,7 @@ pub(super) async fn read(
                 }
             }
             Err(error) => {
-                pieces.give_back(&mut held, memory);
+                pieces.give_back(&request, &mut held, memory);
                 return (held, Err(error.after(pieces.done())));
             }
         }

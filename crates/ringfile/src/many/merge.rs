@@ -9,6 +9,7 @@ use std::ops::Range;
 use super::files::Files;
 use super::op::{At, Detour, NONE, Op, Stage};
 use crate::driver::{Ended, FileKind, Finished, Kind, Request};
+use crate::file::adaptive::{self, Descriptor, Way};
 use crate::file::check;
 use crate::memory::{Buffer, Held, reserve};
 
@@ -28,7 +29,9 @@ fn may_merge(op: &Op, files: &Files) -> bool {
         && matches!(op.held, Held::Pooled(_))
         && matches!(file.target().kind, FileKind::Regular | FileKind::Block)
         && file.target().ring.announces()
+        // An adaptive file may be read either way.
         && matches!(check::fits(file, &op.request, &op.held), Ok(true))
+        && matches!(check::fits(Descriptor::Direct.of(file), &op.request, &op.held), Ok(true))
 }
 
 /// Puts the reads of a range into groups.
@@ -71,7 +74,7 @@ fn for_each(ops: &mut [Op], first: u32, mut look: impl FnMut(&mut Op, u32)) {
 }
 
 /// Begins the one read of a group. False where there is no memory for its gaps: the reads go one by one.
-pub(super) fn begin(ops: &mut [Op], first: u32, again: &mut Vec<u32>) -> bool {
+pub(super) fn begin(ops: &mut [Op], files: &Files, first: u32, again: &mut Vec<u32>) -> bool {
     let start = ops[first as usize].request.offset;
     let (mut parts, mut at, mut fits) = (Vec::<Buffer>::new(), start, true);
     let mut scratch = Vec::new();
@@ -100,7 +103,11 @@ pub(super) fn begin(ops: &mut [Op], first: u32, again: &mut Vec<u32>) -> bool {
     let leader = &mut ops[first as usize];
     leader.stage = Stage::Begun(At::Nowhere);
     let request = Request { kind: Kind::ReadVectored, want, ..leader.request };
-    leader.detour = Some(Detour::new(request, Held::Buffers(parts)));
+    let (file, held) = (files.get(leader.file), Held::Buffers(parts));
+    if let Way::By(descriptor) = adaptive::choose(file, &request, &held, false) {
+        leader.descriptor = descriptor;
+    }
+    leader.detour = Some(Detour::new(request, held));
     true
 }
 
@@ -108,6 +115,7 @@ fn take_apart(ops: &mut [Op], first: u32, again: &mut Vec<u32>) {
     for_each(ops, first, |op, index| {
         op.next = NONE;
         op.stage = Stage::Waiting;
+        op.descriptor = Descriptor::Open;
         again.push(index);
     });
 }

@@ -13,6 +13,7 @@ use super::files::Files;
 use super::{AnyBuffer, Done, OnPath};
 use crate::driver::{Ended, Finished, Kind, Place, RWF_ATOMIC, Request, Target};
 use crate::error::Error;
+use crate::file::adaptive::{self, Descriptor, Way};
 use crate::file::unaligned::Pieces;
 use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync, check};
 use crate::fs::{self, Metadata, PathRequest};
@@ -152,6 +153,7 @@ pub(super) struct Op {
     /// What is started in its place.
     pub detour: Option<Box<Detour>>,
     fell_back: bool,
+    pub descriptor: Descriptor,
 }
 
 // Two cache lines: more is copied by a call.
@@ -178,7 +180,16 @@ impl Op {
     pub(super) fn new(file: u32, asked: Asked) -> Self {
         let Asked { kind, op_flags, offset, want, held } = asked;
         let request = Request { kind, op_flags, offset, start: 0, want, linked: false };
-        Self { file, request, held, stage: Stage::Waiting, next: NONE, detour: None, fell_back: false }
+        Self {
+            file,
+            request,
+            held,
+            stage: Stage::Waiting,
+            next: NONE,
+            detour: None,
+            fell_back: false,
+            descriptor: Descriptor::Open,
+        }
     }
 
     /// Notes with which options the operation, which was not begun, is to open its file.
@@ -191,7 +202,7 @@ impl Op {
     /// Begins the operation; false where it is over without being started.
     #[inline]
     pub(super) fn begin(&mut self, files: &Files) -> bool {
-        let file = files.get(self.file);
+        let file = self.descriptor.of(files.get(self.file));
         self.stage = Stage::Begun(At::Nowhere);
         if !self.request.kind.moves_data() {
             return self.begin_without_data(file);
@@ -203,6 +214,13 @@ impl Op {
             Ok(_) if self.request.want == 0 => {
                 self.end_empty(file);
                 false
+            }
+            Ok(true) if self.descriptor == Descriptor::Open && file.has_two_ways(&self.request) => {
+                self.descriptor = match adaptive::choose(file, &self.request, &self.held, false) {
+                    Way::By(descriptor) => descriptor,
+                    Way::CachedBeginning(_) | Way::Stream(_) => Descriptor::Direct,
+                };
+                self.begin(files)
             }
             Ok(true) => true,
             Ok(false) => self.begin_piece(file),
@@ -275,7 +293,7 @@ impl Op {
     /// What a driver is to start for an operation that was begun: on which file, and with which memory.
     #[inline]
     pub(super) fn begun<'a>(&'a mut self, files: &'a Files) -> (&'a Arc<Target>, &'a Request, &'a mut Held) {
-        let file = files.get(self.file);
+        let file = self.descriptor.of(files.get(self.file));
         match &mut self.detour {
             None => (file.target(), &self.request, &mut self.held),
             Some(detour) => {
@@ -290,7 +308,7 @@ impl Op {
     #[inline]
     pub(super) fn end(&mut self, files: &Files, finished: Finished) -> bool {
         if self.detour.is_some() || finished.ended.errno != 0 {
-            return self.end_otherwise(files.get(self.file), finished);
+            return self.end_otherwise(self.descriptor.of(files.get(self.file)), finished);
         }
         self.held.put(finished.held);
         self.end_with(finished.ended);
@@ -351,7 +369,7 @@ impl Op {
     /// Takes back the memory of what was not carried out.
     fn take_back(&mut self, held: Held) {
         match &self.detour {
-            Some(detour) => detour.pieces.give_back(&mut self.held, held),
+            Some(detour) => detour.pieces.give_back(&self.request, &mut self.held, held),
             None => self.held = held,
         }
     }
@@ -447,7 +465,7 @@ impl Op {
             std::mem::forget(detour);
             return done(Ok(ended.done), held);
         }
-        let file = files.get(self.file);
+        let file = self.descriptor.of(files.get(self.file));
         self.into_failure(file)
     }
 

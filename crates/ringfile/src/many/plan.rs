@@ -140,7 +140,9 @@ impl Plan {
     fn begin(&mut self, index: u32) -> bool {
         let op = &mut self.ops[index as usize];
         match op.stage {
-            Stage::Waiting if op.next != NONE => merge::begin(&mut self.ops, index, &mut self.again),
+            Stage::Waiting if op.next != NONE => {
+                merge::begin(&mut self.ops, &self.files, index, &mut self.again)
+            }
             Stage::Waiting => {
                 let begun = op.begin(&self.files);
                 if !begun {

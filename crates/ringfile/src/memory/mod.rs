@@ -64,8 +64,9 @@ pub use self::waiters::GetBuffer;
 
 pub(crate) use self::class::LARGEST;
 pub(crate) use self::held::Part;
+pub(crate) use self::mapping::page_size;
 pub(crate) use self::paths::Paths;
-pub(crate) use self::pool::reserve;
+pub(crate) use self::pool::{ahead, reserve};
 pub(crate) use self::region::{Region, Registration};
 pub(crate) use self::regions::KnownRegions;
 pub(crate) use self::waiters::set_thread_must_not_block;

@@ -393,6 +393,16 @@ pub(crate) fn reserve() -> &'static Pool {
     })
 }
 
+/// What ringfile reads ahead into: 16 streams at their widest. Who finds it full does without.
+pub(crate) fn ahead() -> &'static Pool {
+    static AHEAD: OnceLock<Pool> = OnceLock::new();
+    AHEAD.get_or_init(|| {
+        let options = PoolBuilder { capacity: 32 << 20, alignment: Some(page_size()), ..Pool::builder() };
+        // As of the reserve.
+        Pool { core: Core::new(Options { warns: false, ..options.options() }) }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,6 +3,7 @@
 //! Knows files as [`Target`]s, memory as [`Held`], and no ring, slot or thread. What always holds: no match over [`Kind`]
 //! has a wildcard, so that a new operation does not compile before every place handles it.
 
+mod cached;
 pub(super) mod command;
 mod control;
 mod path;
@@ -17,6 +18,7 @@ use super::target::Target;
 use crate::memory::Held;
 use crate::ring::Sqe;
 
+pub(crate) use cached::cached_pages;
 pub(super) use path::keep_opened;
 pub(super) use progress::{Progress, Rules, Step};
 pub(crate) use transfer::MOST_AT_ONCE;

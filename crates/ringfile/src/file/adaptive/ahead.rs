@@ -1,0 +1,303 @@
+//! What an adaptive file has read ahead, and when that may be used.
+//!
+//! A piece is a read past the cache into memory of the library's own pool. No task stands behind it: it is started by the
+//! read that makes it likely, and driven by the one that wants it. What always holds:
+//!
+//! - A piece is used only where nothing was written since before it was read: the file's change time is the same, it was
+//!   [`QUIET`] before, and the page cache has not the data (which [`super`] looks at first). A write sets that time before
+//!   it changes the first byte, so one that was under way for longer when the piece was read would go unnoticed: hence
+//!   the long time, of which two ticks of the clock would do for writes that take none.
+//! - Only files that are opened for reading alone are read ahead, on file systems that are known to keep that time.
+//! - Pieces are started, driven and dropped without the lock, which is only tried.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::OFlags;
+
+use super::super::File;
+use super::super::io::{Operation, Owned};
+use super::streams::{Id, Seen, Streams};
+use crate::driver::{self, Ended, FileKind, Kind, Request, Target};
+use crate::memory::{self, Buffer, Held};
+use crate::metrics::CacheEvent;
+use crate::ring::fork;
+
+/// So long a file was not changed before it is read ahead: longer than a write takes.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// Local file systems that set the change time with each write, whoever makes it: ext2 to 4, XFS, Btrfs, F2FS
+/// (include/uapi/linux/magic.h).
+const KEEP_TIMES: [u32; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
+
+/// The change time, in seconds and nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Changed(i64, u64);
+
+/// See the module.
+pub(super) struct Ahead {
+    /// It may be read ahead at all.
+    is_allowed: bool,
+    state: Mutex<State>,
+    process: fork::Mark,
+}
+
+#[derive(Default)]
+struct State {
+    streams: Streams,
+    pieces: Vec<Piece>,
+    /// It is among [`FILES`].
+    is_listed: bool,
+}
+
+/// The files that may have pieces, the one first that has had them longest.
+static FILES: Mutex<VecDeque<Weak<Ahead>>> = Mutex::new(VecDeque::new());
+
+/// A read ahead: under way, or over.
+pub(super) struct Piece {
+    stream: Id,
+    range: Range<u64>,
+    changed: Changed,
+    read: Operation<'static, Owned>,
+    is_over: bool,
+    /// What it gave; none where it failed.
+    content: Option<Buffer>,
+    used: u64,
+}
+
+impl Ahead {
+    pub(super) fn new(own: &Target) -> Arc<Self> {
+        let magic = rustix::fs::fstatfs(own.as_fd()).map_or(0, |facts| facts.f_type as u32);
+        let flags = rustix::fs::fcntl_getfl(own.as_fd()).unwrap_or(OFlags::RDWR);
+        let is_allowed = own.kind == FileKind::Regular
+            && flags & OFlags::RWMODE == OFlags::RDONLY
+            && KEEP_TIMES.contains(&magic);
+        Arc::new(Self { is_allowed, state: Mutex::default(), process: fork::Mark::current() })
+    }
+
+    /// `None` where another thread has it, or had it when this process was forked.
+    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            _ if !self.process.is_current() => None,
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// For a few instructions; not in a forked child.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a read past the cache: the stream that it continues, and whether that is worth reading ahead.
+    pub(super) fn note(&self, range: &Range<u64>) -> Option<(Id, bool)> {
+        let mut state = self.try_lock()?;
+        match state.streams.note(range) {
+            Seen::Continues(id) => {
+                let is_steady = state.streams.is_steady(id);
+                Some((id, is_steady))
+            }
+            Seen::Begins { gone: Some(gone) } => {
+                let pieces = state.take_of(gone);
+                drop(state);
+                drop(pieces);
+                None
+            }
+            Seen::Begins { gone: None } => None,
+        }
+    }
+
+    /// Whether what is read ahead now could be trusted later.
+    pub(super) fn is_quiet(&self, own: &Target) -> bool {
+        self.is_allowed && state_of(own).is_some_and(|(changed, _)| changed.is_long_ago())
+    }
+
+    /// Notes that a read which continued a stream is over.
+    pub(super) fn ended(&self, id: Id) {
+        if self.process.is_current() {
+            self.lock().streams.ended(id);
+        }
+    }
+
+    /// Takes the piece that has the byte at `offset`.
+    pub(super) fn take(&self, offset: u64) -> Option<Piece> {
+        let mut state = self.try_lock()?;
+        let at = state.pieces.iter().position(|piece| piece.range.contains(&offset))?;
+        let wanted = state.pieces.swap_remove(at);
+        let is_behind = |piece: &mut Piece| piece.stream == wanted.stream && piece.range.end <= offset;
+        let passed_over: Vec<Piece> = state.pieces.extract_if(.., is_behind).collect();
+        drop(state);
+        drop(passed_over);
+        Some(wanted)
+    }
+
+    /// Puts back a piece of which all up to `end` was used. Drops it where that is all of it.
+    pub(super) fn put_back(&self, piece: Piece, end: u64) {
+        let mut state = self.lock();
+        if end < piece.range.end {
+            state.pieces.push(piece);
+            return;
+        }
+        state.streams.judge(true);
+        drop(state);
+        drop(piece);
+    }
+
+    /// Whether a piece is as the file is now. Where not, all pieces are dropped.
+    pub(super) fn is_trusted(&self, piece: &Piece, own: &Target) -> bool {
+        let is_same = state_of(own).is_some_and(|(changed, _)| changed == piece.changed);
+        if !is_same {
+            self.drop_pieces();
+        }
+        is_same
+    }
+
+    /// Forgets what was read ahead.
+    pub(super) fn drop_pieces(&self) {
+        let Some(mut state) = self.try_lock() else { return };
+        let pieces = std::mem::take(&mut state.pieces);
+        for piece in &pieces {
+            state.streams.give_back(piece.stream, piece.range.start);
+        }
+        drop(state);
+        drop(pieces);
+    }
+
+    /// Starts what is to be read ahead of a stream that was just read on by `len` bytes. Whether that is something.
+    pub(super) fn go_on(self: &Arc<Self>, own: &Target, direct: &File, id: Id, len: u64) -> bool {
+        if !self.is_allowed || !self.process.is_current() {
+            return false;
+        }
+        let Some((changed, size)) = state_of(own).filter(|(changed, _)| changed.is_long_ago()) else {
+            return false;
+        };
+        let mut started = false;
+        let mut may_steal = true;
+        loop {
+            let Some(mut state) = self.try_lock() else { return started };
+            if !state.streams.is_steady(id) {
+                return started;
+            }
+            if !started {
+                state.streams.widen(id, len);
+            }
+            let Some(range) = state.streams.next_piece(id, size) else { return started };
+            drop(state);
+            let Ok(memory) = memory::ahead().try_get((range.end - range.start) as usize) else {
+                self.lock().streams.give_back(id, range.start);
+                if !std::mem::take(&mut may_steal) || !self.steal() {
+                    return started;
+                }
+                continue;
+            };
+            let mut piece = Piece::new(direct, id, range, changed, memory);
+            // Nobody waits for it yet.
+            let _ = piece.poll(&mut Context::from_waker(Waker::noop()));
+            let mut state = self.lock();
+            let is_new = !std::mem::replace(&mut state.is_listed, true);
+            state.pieces.push(piece);
+            drop(state);
+            if is_new {
+                let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+                if files.len().is_power_of_two() {
+                    files.retain(|file| file.strong_count() > 0);
+                }
+                files.push_back(Arc::downgrade(self));
+            }
+            started = true;
+        }
+    }
+
+    /// Drops the pieces of the file that has had some longest; whether there is such a file.
+    fn steal(&self) -> bool {
+        let Ok(mut files) = FILES.try_lock() else { return false };
+        let Some(oldest) = files.pop_front() else { return false };
+        drop(files);
+        if let Some(oldest) = oldest.upgrade() {
+            if let Some(mut state) = oldest.try_lock() {
+                state.is_listed = false;
+            }
+            oldest.drop_pieces();
+        }
+        true
+    }
+}
+
+impl State {
+    /// Takes the pieces of a stream, for whoever drops them without the lock.
+    fn take_of(&mut self, id: Id) -> Vec<Piece> {
+        let pieces: Vec<Piece> = self.pieces.extract_if(.., |piece| piece.stream == id).collect();
+        if !pieces.is_empty() {
+            self.streams.judge(false);
+        }
+        pieces
+    }
+}
+
+impl Changed {
+    fn is_long_ago(self) -> bool {
+        let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) else { return false };
+        let changed = Duration::new(u64::try_from(self.0).unwrap_or(0), self.1 as u32);
+        now.checked_sub(changed).is_some_and(|age| age >= QUIET)
+    }
+}
+
+/// The file's change time and size now.
+fn state_of(own: &Target) -> Option<(Changed, u64)> {
+    let stat = rustix::fs::fstat(own.as_fd()).ok()?;
+    Some((Changed(stat.st_ctime as i64, stat.st_ctime_nsec as u64), stat.st_size as u64))
+}
+
+impl Piece {
+    fn new(direct: &File, stream: Id, range: Range<u64>, changed: Changed, memory: Buffer) -> Self {
+        let want = (range.end - range.start) as usize;
+        let request =
+            Request { kind: Kind::Read, op_flags: 0, offset: range.start, start: 0, want, linked: false };
+        let read = Operation::new(Owned(direct.clone()), request, Held::Pooled(memory));
+        Self { stream, range, changed, read, is_over: false, content: None, used: 0 }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if !self.is_over {
+            ready!(self.read.poll(context));
+            self.is_over = true;
+            let is_good = matches!(self.read.result(), Ok(Ended { errno: 0, .. }));
+            // What went wrong, the one who wants the data finds out.
+            if let Held::Pooled(buffer) = self.read.take_held()
+                && is_good
+            {
+                self.content = Some(buffer);
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Waits until it is over.
+    pub(super) async fn over(&mut self) {
+        poll_fn(|context| self.poll(context)).await;
+    }
+
+    /// Its content from `offset` on, `most` bytes at most, fewer where the file has ended. Counts that as used.
+    pub(super) fn use_at(&mut self, offset: u64, most: usize) -> &[u8] {
+        let skipped = (offset - self.range.start) as usize;
+        let content = self.content.as_deref().and_then(|content| content.get(skipped..)).unwrap_or_default();
+        let content = &content[..content.len().min(most)];
+        self.used += content.len() as u64;
+        driver::count_cache(CacheEvent::AheadUsed, content.len() as u64);
+        content
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        let unused = (self.range.end - self.range.start).saturating_sub(self.used);
+        if unused > 0 {
+            driver::count_cache(CacheEvent::AheadUnused, unused);
+        }
+    }
+}

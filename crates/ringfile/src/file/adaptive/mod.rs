@@ -1,0 +1,334 @@
+//! Adaptive files: what is in the page cache is read from it, the rest past it.
+//!
+//! An adaptive [`File`] has a second descriptor, with O_DIRECT. This decides for each read which of the two it uses; it
+//! starts none itself. [`sketch`] says what is worth caching, [`room`] how much memory there may be for that; [`streams`]
+//! finds reads that continue each other, and [`ahead`] reads ahead of them. What always holds: either way a read gives what was written before it began, since the kernel writes dirty pages back before a
+//! direct read; so what is decided here, and what is skipped because another thread has the lock, changes only how fast
+//! a read is.
+
+mod ahead;
+mod room;
+mod sketch;
+mod streams;
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use self::ahead::Ahead;
+use self::sketch::Sketch;
+use self::streams::Id;
+use super::io::Operation;
+use super::{File, unaligned};
+use crate::driver::{self, Ended, Kind, Request, Target, cached_pages};
+use crate::error::Result;
+use crate::memory::{Held, page_size};
+use crate::metrics::CacheEvent;
+use crate::runtime;
+
+/// Reads in a row that were found in the cache before only some are looked at.
+const WARM: u32 = 32;
+/// Of these, one in so many: to look costs 0.15 µs and more, and a cached read of 4 KiB takes 0.5.
+const LOOKS: u32 = 16;
+
+/// File systems that keep what they cache where `cachestat` does not see it (include/uapi/linux/magic.h; ZFS: its own).
+const UNSEEN: [u32; 2] = [0x794c_7630, 0x2fc1_2fc1];
+
+/// Which descriptor a read uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Descriptor {
+    /// To be decided, where the file is adaptive.
+    #[default]
+    Open,
+    /// The file's own.
+    Own,
+    /// That of the file's direct twin.
+    Direct,
+}
+
+impl Descriptor {
+    /// The file to read.
+    #[inline]
+    pub(crate) fn of(self, file: &File) -> &File {
+        match (self, &file.0.adaptive) {
+            (Self::Direct, Some(adaptive)) => &adaptive.direct,
+            (Self::Open | Self::Own | Self::Direct, _) => file,
+        }
+    }
+}
+
+/// How a read goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// All of it by one descriptor.
+    By(Descriptor),
+    /// So many bytes are in the cache; the rest past it.
+    CachedBeginning(usize),
+    /// It continues a stream, and may have been read ahead. To be carried out by [`read_stream`].
+    Stream(Id),
+}
+
+/// What of a read is in the page cache.
+enum Cached {
+    All,
+    Nothing,
+    /// Some, of which so many bytes from the beginning on.
+    Some(usize),
+}
+
+const OWN: Way = Way::By(Descriptor::Own);
+const DIRECT: Way = Way::By(Descriptor::Direct);
+
+/// What an adaptive file has besides.
+pub(crate) struct Adaptive {
+    direct: File,
+    /// How many reads in a row were found in the cache, up to [`WARM`].
+    hits: AtomicU32,
+    /// Made when the first read misses the cache. Where another thread has it, nothing is noted.
+    sketch: Mutex<Option<Sketch>>,
+    ahead: Arc<Ahead>,
+}
+
+/// Opens the same file once more, with O_DIRECT, for reading. `None` where that can't be, or what the cache holds can't be
+/// seen.
+pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
+    let fd = own.as_fd();
+    let flags = rustix::fs::fcntl_getfl(fd).ok()?;
+    let magic = rustix::fs::fstatfs(fd).map_or(0, |facts| facts.f_type as u32);
+    if flags & OFlags::RWMODE == OFlags::WRONLY || UNSEEN.contains(&magic) {
+        return None;
+    }
+    let again = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | (flags & OFlags::NOATIME);
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let opened = retry_on_intr(|| rustix::fs::open(&path, again, Mode::empty()));
+    opened
+        .inspect_err(|errno: &Errno| tracing::debug!(%errno, "no second descriptor, going on buffered"))
+        .ok()
+        .map(Into::into)
+}
+
+/// Decides which way a read goes that is not empty; by the file's own descriptor, where that is not adaptive. Streams are
+/// followed where the reader is `alone`, not one of many operations.
+#[cold]
+pub(crate) fn choose(file: &File, request: &Request, held: &Held, alone: bool) -> Way {
+    let Some(adaptive) = &file.0.adaptive else { return Way::By(Descriptor::Own) };
+    let way = adaptive.choose(&file.0.target, request, alone && request.kind == Kind::Read);
+    if request.kind == Kind::Read || way == Way::By(Descriptor::Own) {
+        return way;
+    }
+    // Several buffers go past the cache as they are, or not.
+    let direct = adaptive.direct.0.target.direct();
+    let fits = direct.is_none_or(|direct| unaligned::fits(request, held, direct));
+    Way::By(if fits { Descriptor::Direct } else { Descriptor::Own })
+}
+
+/// Reads the beginning of a range from the cache, of which so many bytes are there, and the rest past it.
+pub(super) async fn read_rest(
+    file: impl Deref<Target = File>,
+    cached: usize,
+    request: Request,
+    held: Held,
+) -> (Held, Result<Ended>) {
+    let beginning = Request { want: cached, ..request };
+    let (held, result) = read_by(&file, Descriptor::Own, beginning, held).await;
+    match result {
+        Ok(Ended { done, errno: 0 }) if done == cached => {}
+        over => return (held, over),
+    }
+    let (offset, start) = (request.offset + cached as u64, request.start + cached);
+    let rest = Request { offset, start, want: request.want - cached, ..request };
+    let (held, result) = read_by(&file, Descriptor::Direct, rest, held).await;
+    let add = |ended: Ended| Ended { done: cached + ended.done, ..ended };
+    (held, result.map(add).map_err(|error| error.after(cached)))
+}
+
+/// Reads what continues a stream: what was read ahead, and the rest past the cache.
+pub(super) async fn read_stream(
+    file: impl Deref<Target = File>,
+    id: Id,
+    request: Request,
+    mut held: Held,
+) -> (Held, Result<Ended>) {
+    let Some(adaptive) = &file.0.adaptive else {
+        return read_by(&file, Descriptor::Own, request, held).await;
+    };
+    let (own, ahead) = (&file.0.target, &adaptive.ahead);
+    let _reading = Reading(ahead, id);
+    if ahead.go_on(own, &adaptive.direct, id, request.want as u64) && runtime::is_in_loop() {
+        // The loop submits when all its tasks have run, and this one may find all it wants.
+        yield_once().await;
+    }
+    let mut done = 0;
+    while done < request.want {
+        let offset = request.offset + done as u64;
+        let Some(mut piece) = ahead.take(offset) else { break };
+        piece.over().await;
+        if !ahead.is_trusted(&piece, own) {
+            break;
+        }
+        let content = piece.use_at(offset, request.want - done);
+        held.copy_in(request.start + done, content);
+        let moved = content.len();
+        done += moved;
+        ahead.put_back(piece, offset + moved as u64);
+        if moved == 0 {
+            break;
+        }
+    }
+    if done == request.want {
+        return (held, Ok(Ended { done, errno: 0 }));
+    }
+    let (offset, start) = (request.offset + done as u64, request.start + done);
+    let rest = Request { offset, start, want: request.want - done, ..request };
+    let (held, result) = read_by(&file, Descriptor::Direct, rest, held).await;
+    let add = |ended: Ended| Ended { done: done + ended.done, ..ended };
+    (held, result.map(add).map_err(|error| error.after(done)))
+}
+
+/// A read that continues a stream, until it is dropped.
+struct Reading<'a>(&'a Ahead, Id);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.ended(self.1);
+    }
+}
+
+async fn yield_once() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+async fn read_by(file: &File, descriptor: Descriptor, request: Request, held: Held) -> (Held, Result<Ended>) {
+    let mut read = Operation::new(file, request, held).by(descriptor);
+    let result = (&mut read).await;
+    (read.take_held(), result)
+}
+
+thread_local! {
+    /// Reads of warm files since this thread last looked.
+    static UNSEEN_READS: Cell<u32> = const { Cell::new(0) };
+}
+
+impl Adaptive {
+    /// `None` where the kernel does not say what of `own` is in the cache.
+    pub(super) fn new(own: &Target, direct: File) -> Option<Self> {
+        let seen = cached_pages(own, 0, 1);
+        if let Err(errno) = seen {
+            tracing::debug!(errno, "what the cache holds can't be seen, going on buffered");
+        }
+        let (hits, sketch, ahead) = (AtomicU32::new(0), Mutex::new(None), Ahead::new(own));
+        seen.ok().map(|_| Self { direct, hits, sketch, ahead })
+    }
+
+    /// Decides which way a read goes. `own` is the adaptive file's own target.
+    fn choose(&self, own: &Target, request: &Request, follows: bool) -> Way {
+        let is_warm = self.hits.load(Ordering::Relaxed) >= WARM;
+        if is_warm && UNSEEN_READS.replace(UNSEEN_READS.get() + 1) + 1 < LOOKS {
+            return OWN;
+        }
+        UNSEEN_READS.set(0);
+        if !self.is_direct() {
+            return OWN;
+        }
+        let cached = self.cached(own, request);
+        if let Cached::All = cached {
+            self.hit(is_warm);
+            return OWN;
+        }
+        self.miss();
+        if self.is_worth_caching(own, request) {
+            driver::count_cache(CacheEvent::Admitted, 1);
+            return OWN;
+        }
+        match cached {
+            Cached::Some(0) => DIRECT,
+            Cached::Some(bytes) => Way::CachedBeginning(bytes),
+            Cached::All | Cached::Nothing if follows => self.follow(own, request),
+            Cached::All | Cached::Nothing => DIRECT,
+        }
+    }
+
+    /// Decides which way a read goes of which nothing is cached, and which may continue a stream.
+    fn follow(&self, own: &Target, request: &Request) -> Way {
+        let range = request.offset..request.offset + request.want as u64;
+        let Some((id, is_steady)) = self.ahead.note(&range) else { return DIRECT };
+        if !is_steady || self.ahead.is_quiet(own) {
+            return Way::Stream(id);
+        }
+        // What is read ahead could not be trusted: the kernel does it, for the cache.
+        self.ahead.ended(id);
+        self.ahead.drop_pieces();
+        OWN
+    }
+
+    /// Whether reads can go past the cache, as far as is known by now.
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct.is_direct()
+    }
+
+    fn hit(&self, is_warm: bool) {
+        if is_warm {
+            driver::count_cache(CacheEvent::Hit, LOOKS.into());
+            return;
+        }
+        driver::count_cache(CacheEvent::Hit, 1);
+        // Two threads at a time may count one read instead of two.
+        let hits = self.hits.load(Ordering::Relaxed);
+        self.hits.store(hits + 1, Ordering::Relaxed);
+    }
+
+    fn miss(&self) {
+        driver::count_cache(CacheEvent::Miss, 1);
+        if self.hits.load(Ordering::Relaxed) > 0 {
+            self.hits.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// What of a read is in the page cache. All of it where that holds all there is.
+    fn cached(&self, own: &Target, request: &Request) -> Cached {
+        let page = page_size() as u64;
+        let (start, end) = (request.offset, request.offset + request.want as u64);
+        let first = start / page;
+        let pages = end.div_ceil(page) - first;
+        let cached = |pages: u64| cached_pages(own, first * page, pages * page).unwrap_or(0);
+        let all = cached(pages);
+        if all == 0 || all == pages {
+            return if all == 0 { Cached::Nothing } else { Cached::All };
+        }
+        // The file may end before.
+        let size = own.size().unwrap_or(u64::MAX);
+        let pages = pages.min(size.div_ceil(page).saturating_sub(first));
+        if all == pages {
+            return Cached::All;
+        }
+        let (mut known, mut most) = (0, pages.saturating_sub(1));
+        while known < most {
+            let middle = (known + most).div_ceil(2);
+            if cached(middle) == middle { known = middle } else { most = middle - 1 }
+        }
+        Cached::Some(((first + known) * page).saturating_sub(start) as usize)
+    }
+
+    /// Notes a read that missed the cache. Whether it is to be read through it, since it was read before.
+    fn is_worth_caching(&self, own: &Target, request: &Request) -> bool {
+        let Ok(mut sketch) = self.sketch.try_lock() else { return false };
+        let make = || Sketch::new(own.size().unwrap_or(0), room::bytes());
+        let range = request.offset..request.offset + request.want as u64;
+        sketch.get_or_insert_with(make).note(range)
+    }
+}

@@ -1,0 +1,63 @@
+//! How much of the machine's memory the page cache may be expected to have for this process.
+
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// Half of the memory that this process may use, in bytes: the rest is its own. Asked once.
+pub(super) fn bytes() -> u64 {
+    static ROOM: OnceLock<u64> = OnceLock::new();
+    *ROOM.get_or_init(|| {
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let machine = total(&meminfo).unwrap_or(1 << 30);
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let group = limit(&groups, |path| fs::read_to_string(path).ok()).unwrap_or(machine);
+        machine.min(group) / 2
+    })
+}
+
+fn total(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+/// The lowest limit of the control groups that the process is in, of either version.
+fn limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+    let limits = groups.lines().filter_map(|line| {
+        let (root, name, own) = match line.split(':').collect::<Vec<_>>()[..] {
+            ["0", "", own] => ("/sys/fs/cgroup", "memory.max", own),
+            [_, "memory", own] => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", own),
+            _ => return None,
+        };
+        let folder = Path::new(root).join(own.trim_start_matches('/'));
+        let all = folder.ancestors().take_while(|folder| folder.starts_with(root));
+        all.filter_map(|folder| read(&folder.join(name))?.trim().parse().ok()).min()
+    });
+    limits.min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_limit_of_all_groups_counts() {
+        let read = |path: &Path| match path.to_str()? {
+            "/sys/fs/cgroup/a/b/memory.max" => Some("max\n".to_owned()),
+            "/sys/fs/cgroup/a/memory.max" => Some("1048576\n".to_owned()),
+            "/sys/fs/cgroup/memory/y/memory.limit_in_bytes" => Some("4096\n".to_owned()),
+            _ => None,
+        };
+        assert_eq!(limit("4:memory:/y\n0::/\n", read), Some(4096));
+        assert_eq!(limit("1:name=x:/y\n0::/a/b\n", read), Some(1 << 20));
+        assert_eq!(limit("0::/\n", read), None);
+        assert_eq!(limit("", read), None);
+    }
+
+    #[test]
+    fn the_machines_memory_is_read() {
+        assert_eq!(total("MemTotal:       24684728 kB\nMemFree: 1 kB\n"), Some(24_684_728 << 10));
+        assert!(bytes() > 1 << 20);
+    }
+}

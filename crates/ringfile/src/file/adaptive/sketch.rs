@@ -1,0 +1,191 @@
+//! Which parts of a file are read again: counts of fixed size, as in TinyLFU (Einziger, Friedman, Manes, 2017).
+//!
+//! Pure. A read of a block or more is known by its blocks, a smaller one by the page it begins in: random reads of
+//! different pages in one block are no repetition. What always holds: the memory is fixed when the sketch is made; an
+//! estimate is never below the number of reads, each halved once for every window that has ended since.
+
+use std::ops::Range;
+
+/// What is counted and admitted as one.
+pub(super) const BLOCK: u64 = 64 << 10;
+const PAGE: u64 = 4 << 10;
+/// Tells pages from blocks of the same number.
+const SMALL: u64 = 1 << 63;
+
+/// Counters for each block of the file, so that few blocks share all of theirs.
+const COUNTERS_PER_BLOCK: u64 = 8;
+const FEWEST: u64 = 4 << 10;
+/// 512 KiB of memory, for files of 8 GiB and more.
+const MOST: u64 = 1 << 20;
+
+/// Counters of each read.
+const ROWS: u32 = 4;
+/// What a counter of 4 bits counts up to.
+const LIMIT: u8 = 15;
+/// Reads before which a block is not worth caching.
+const READS_BEFORE: u8 = 2;
+
+/// See the module.
+pub(super) struct Sketch {
+    /// Two counters to a byte.
+    counters: Box<[u8]>,
+    /// Bytes after which counts are halved: what is read again only later would not have stayed in the cache.
+    window: u64,
+    /// Bytes since counts were halved last.
+    bytes: u64,
+    /// What was counted for the first time since then.
+    fresh: usize,
+}
+
+impl Sketch {
+    /// For a file of `len` bytes, where the cache may hold `room` bytes. A block that is read again and again, with as much
+    /// read in between, is read twice in a window of twice that.
+    pub(super) fn new(len: u64, room: u64) -> Self {
+        let window = room.saturating_mul(2);
+        let blocks = len.div_ceil(BLOCK);
+        let counters = (blocks * COUNTERS_PER_BLOCK).next_power_of_two().clamp(FEWEST, MOST);
+        let counters = vec![0; counters as usize / 2].into_boxed_slice();
+        Self { counters, window: window.max(BLOCK), bytes: 0, fresh: 0 }
+    }
+
+    /// Notes a read of these bytes. Returns whether most of it was read before, twice within the window.
+    pub(super) fn note(&mut self, range: Range<u64>) -> bool {
+        let len = range.end - range.start;
+        if len < BLOCK {
+            return self.count((range.start / PAGE) | SMALL, len);
+        }
+        let (first, last) = (range.start / BLOCK, (range.end - 1) / BLOCK);
+        let (mut known, mut all) = (0, 0);
+        for block in first..=last {
+            let start = (block * BLOCK).max(range.start);
+            let part = ((block + 1) * BLOCK).min(range.end) - start;
+            // Of a block that is hardly touched, the next read will tell.
+            if part >= BLOCK / 2 || first == last {
+                known += u64::from(self.count(block, part));
+                all += 1;
+            }
+        }
+        2 * known > all
+    }
+
+    /// Counts one more read of a block or page; whether it was read often enough before.
+    fn count(&mut self, number: u64, len: u64) -> bool {
+        let places = self.places(number);
+        let before = places.iter().map(|&place| self.get(place)).min().unwrap_or(0);
+        if before < LIMIT {
+            // Only the lowest, which others share least.
+            for place in places {
+                if self.get(place) == before {
+                    self.add_one(place);
+                }
+            }
+        }
+        self.bytes += len.max(PAGE);
+        self.fresh += usize::from(before == 0);
+        // Beyond that, too many counters would be shared.
+        if self.bytes >= self.window || self.fresh >= self.counters.len() * 2 * 3 / 8 {
+            self.age();
+        }
+        before >= READS_BEFORE
+    }
+
+    fn age(&mut self) {
+        (self.bytes, self.fresh) = (0, 0);
+        self.counters.iter_mut().for_each(|pair| *pair = (*pair >> 1) & 0x77);
+    }
+
+    fn places(&self, number: u64) -> [usize; ROWS as usize] {
+        let mask = self.counters.len() as u64 * 2 - 1;
+        // Two independent halves of a mixed number (splitmix64) make any number of hashes (Kirsch, Mitzenmacher, 2006).
+        let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        let (one, two) = (mixed, (mixed >> 32) | 1);
+        std::array::from_fn(|row| (one.wrapping_add(two.wrapping_mul(row as u64)) & mask) as usize)
+    }
+
+    fn get(&self, place: usize) -> u8 {
+        (self.counters[place / 2] >> (place % 2 * 4)) & LIMIT
+    }
+
+    fn add_one(&mut self, place: usize) {
+        self.counters[place / 2] += 1 << (place % 2 * 4);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::testing::Rng;
+
+    const MIB: u64 = 1 << 20;
+
+    fn note_blocks(sketch: &mut Sketch, blocks: Range<u64>) -> usize {
+        blocks.filter(|block| sketch.note(block * BLOCK..(block + 1) * BLOCK)).count()
+    }
+
+    #[test]
+    fn the_third_read_within_a_window_is_admitted() {
+        let mut sketch = Sketch::new(64 * MIB, 64 * MIB);
+        assert_eq!(note_blocks(&mut sketch, 0..100), 0);
+        assert_eq!(note_blocks(&mut sketch, 0..100), 0);
+        assert!(note_blocks(&mut sketch, 0..100) >= 99, "hardly any is forgotten");
+        assert!(note_blocks(&mut sketch, 200..300) <= 1, "others are not taken for them");
+    }
+
+    #[test]
+    fn scans_longer_than_the_window_are_never_admitted() {
+        let mut sketch = Sketch::new(256 * MIB, 32 * MIB);
+        let admitted: usize = (0..6).map(|_| note_blocks(&mut sketch, 0..4096)).sum();
+        assert!(admitted < 6 * 4096 / 200, "{admitted} of {}", 6 * 4096);
+    }
+
+    #[test]
+    fn a_file_that_the_cache_can_hold_is_admitted_with_its_third_scan() {
+        for len in [MIB, 200 * MIB, 4096 * MIB] {
+            let mut sketch = Sketch::new(len, 8192 * MIB);
+            let blocks = len / BLOCK;
+            assert!(note_blocks(&mut sketch, 0..blocks) as u64 <= blocks / 100);
+            let second = note_blocks(&mut sketch, 0..blocks) as u64;
+            assert!(second <= blocks / 20, "{second} of {blocks} one read early");
+            let third = note_blocks(&mut sketch, 0..blocks) as u64;
+            assert!(third >= blocks * 9 / 10, "{third} of {blocks}");
+        }
+    }
+
+    #[test]
+    fn a_hot_set_is_found_under_a_scan() {
+        let mut random = Rng::new();
+        let mut sketch = Sketch::new(1024 * MIB, 64 * MIB);
+        let (mut hot, mut scanned) = (0, 0);
+        for block in 0..16_384 {
+            let start = random.below(64) * BLOCK;
+            hot += u32::from(sketch.note(start..start + BLOCK));
+            let start = block * BLOCK + 2048 * MIB;
+            scanned += u32::from(sketch.note(start..start + BLOCK));
+        }
+        assert!(hot > 14_000, "{hot} of 16384 reads of the hot set");
+        assert!(scanned < 200, "{scanned} of 16384 reads of the scan");
+    }
+
+    #[test]
+    fn pages_of_one_block_are_told_apart_and_a_page_read_again_is_found() {
+        let mut sketch = Sketch::new(64 * MIB, 64 * MIB);
+        assert!((0..16).all(|page| !sketch.note(page * PAGE..(page + 1) * PAGE)), "no page twice");
+        assert!(!sketch.note(5 * PAGE..6 * PAGE));
+        assert!(sketch.note(5 * PAGE..6 * PAGE));
+        assert!(sketch.note(5 * PAGE + 100..5 * PAGE + 200), "a record of the page");
+    }
+
+    #[test]
+    fn counters_stop_at_their_limit_and_age() {
+        let mut sketch = Sketch::new(MIB, u64::MAX);
+        for _ in 0..40 {
+            sketch.note(0..BLOCK);
+        }
+        assert!(sketch.note(0..BLOCK));
+        (0..3).for_each(|_| sketch.age());
+        assert!(!sketch.note(0..BLOCK), "forgotten");
+    }
+}

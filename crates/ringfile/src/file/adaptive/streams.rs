@@ -1,0 +1,271 @@
+//! Which reads continue each other, and how far to read ahead of them.
+//!
+//! Pure: knows offsets, and neither buffers nor time. Several streams may go on in one file. What always holds: what is
+//! planned of one stream is planned once, in order, and never ends more than [`MOST_AHEAD`] behind its last read.
+
+use std::ops::Range;
+
+/// Places for streams; the one that was read least recently makes room for another.
+pub(super) const STREAMS: usize = 16;
+/// A stream that has gone on keeps its place for so many reads longer: random reads each begin one that goes on never.
+const KEPT: u64 = 512;
+/// A read that begins so many bytes behind the end of the last still continues its stream.
+const MOST_SKIPPED: u64 = 128 << 10;
+/// How far ahead of a stream is read at most: 8 pieces in flight reach the throughput of the drives measured.
+pub(super) const MOST_AHEAD: u64 = 2 << 20;
+/// The longest piece, and what pieces begin and end at a multiple of, but for the first ones.
+pub(super) const PIECE: u64 = 256 << 10;
+const ALIGNMENT: u64 = 4 << 10;
+/// Reads in a row before something is read ahead; doubled each time that what was read ahead was not wanted.
+const READS_BEFORE: u32 = 3;
+/// How often that is doubled.
+const MOST_CAUTION: u32 = 5;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Streams {
+    list: [Option<Stream>; STREAMS],
+    /// Counts reads, which says what is recent, and names streams.
+    clock: u64,
+    /// How often [`READS_BEFORE`] is doubled now.
+    caution: u32,
+}
+
+/// A stream, for as long as it is followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Id {
+    at: usize,
+    began: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Stream {
+    began: u64,
+    /// Where the last read ended.
+    end: u64,
+    /// Reads in a row.
+    run: u32,
+    has_gone_on: bool,
+    /// Bytes to be ahead.
+    window: u64,
+    /// Where what was planned ends.
+    planned: u64,
+    /// Reads that continue it and have not ended.
+    reading: u32,
+    used: u64,
+}
+
+/// What a read is to the streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Seen {
+    /// It continues this stream, until [`Streams::ended`].
+    Continues(Id),
+    /// It may begin one. What follows another that has gone for it is wanted no more.
+    Begins { gone: Option<Id> },
+}
+
+impl Streams {
+    /// Notes a read.
+    pub(super) fn note(&mut self, range: &Range<u64>) -> Seen {
+        self.clock += 1;
+        let used = self.clock;
+        if let Some((at, stream)) = self.find(range) {
+            // Who has other reads in flight needs no help.
+            stream.run = if stream.reading > 0 { 1 } else { stream.run.saturating_add(1) };
+            stream.reading += 1;
+            stream.has_gone_on = true;
+            (stream.end, stream.used) = (range.end, used);
+            return Seen::Continues(Id { at, began: stream.began });
+        }
+        let at = self.least_recent();
+        let gone = self.list[at].map(|stream| Id { at, began: stream.began });
+        let (end, has_gone_on) = (range.end, false);
+        let stream =
+            Stream { began: used, end, run: 1, has_gone_on, window: 0, planned: 0, reading: 0, used };
+        self.list[at] = Some(stream);
+        Seen::Begins { gone }
+    }
+
+    fn find(&mut self, range: &Range<u64>) -> Option<(usize, &mut Stream)> {
+        let continues = |stream: &Stream| {
+            range.start >= stream.end && range.start - stream.end <= MOST_SKIPPED && range.end > stream.end
+        };
+        let mut streams = self.list.iter_mut().enumerate();
+        streams.find_map(|(at, place)| {
+            place.as_mut().filter(|stream| continues(stream)).map(|stream| (at, stream))
+        })
+    }
+
+    fn least_recent(&self) -> usize {
+        let until = |stream: Stream| stream.used + if stream.has_gone_on { KEPT } else { 0 };
+        let used = |at: &usize| self.list[*at].map_or(0, until);
+        (0..STREAMS).min_by_key(used).unwrap_or(0)
+    }
+
+    fn get(&mut self, id: Id) -> Option<&mut Stream> {
+        self.list[id.at].as_mut().filter(|stream| stream.began == id.began)
+    }
+
+    /// Notes that a read which continued a stream has ended.
+    pub(super) fn ended(&mut self, id: Id) {
+        if let Some(stream) = self.get(id) {
+            stream.reading = stream.reading.saturating_sub(1);
+        }
+    }
+
+    /// Whether a stream is long enough to read ahead of it.
+    pub(super) fn is_steady(&mut self, id: Id) -> bool {
+        let wanted = READS_BEFORE << self.caution;
+        self.get(id).is_some_and(|stream| stream.run >= wanted)
+    }
+
+    /// Widens the window of a stream, of which `len` bytes were just read: that twice at first, then doubled each time.
+    pub(super) fn widen(&mut self, id: Id, len: u64) {
+        if let Some(stream) = self.get(id) {
+            let first = (2 * len).next_multiple_of(ALIGNMENT);
+            stream.window = (2 * stream.window).max(first).min(MOST_AHEAD);
+        }
+    }
+
+    /// The next piece to read ahead of a stream, in a file of `len` bytes: of full length where the window has room for it,
+    /// a shorter one only where nothing is ahead.
+    pub(super) fn next_piece(&mut self, id: Id, len: u64) -> Option<Range<u64>> {
+        let stream = self.get(id)?;
+        let start = stream.planned.max(stream.end / ALIGNMENT * ALIGNMENT);
+        let border = (start + 1).next_multiple_of(PIECE);
+        let wanted = (stream.end + stream.window).next_multiple_of(ALIGNMENT);
+        let has_room = wanted >= border || start <= stream.end;
+        let end = border.min(wanted).min(len.next_multiple_of(ALIGNMENT));
+        if !has_room || start >= end || start >= len {
+            return None;
+        }
+        stream.planned = end;
+        Some(start..end)
+    }
+
+    /// Forgets what was planned from `start` on and will not come: it is planned again.
+    pub(super) fn give_back(&mut self, id: Id, start: u64) {
+        if let Some(stream) = self.get(id) {
+            stream.planned = stream.planned.min(start);
+        }
+    }
+
+    /// Notes that what was read ahead was wanted, or was not.
+    pub(super) fn judge(&mut self, was_wanted: bool) {
+        self.caution =
+            if was_wanted { self.caution.saturating_sub(1) } else { (self.caution + 1).min(MOST_CAUTION) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::testing::Rng;
+
+    const KIB: u64 = 1 << 10;
+    const LONG: u64 = 1 << 30;
+
+    /// Reads `range`; gives what is read ahead then.
+    fn read(streams: &mut Streams, range: Range<u64>, len: u64) -> Vec<Range<u64>> {
+        let Seen::Continues(id) = streams.note(&range) else { return Vec::new() };
+        let mut pieces = Vec::new();
+        if streams.is_steady(id) {
+            streams.widen(id, range.end - range.start);
+            while let Some(piece) = streams.next_piece(id, len) {
+                pieces.push(piece);
+            }
+        }
+        streams.ended(id);
+        pieces
+    }
+
+    #[test]
+    fn a_stream_is_read_ahead_further_and_further_each_byte_once() {
+        let mut streams = Streams::default();
+        let (mut end, mut most) = (0, 0);
+        for at in 0..200 {
+            let range = at * 64 * KIB..(at + 1) * 64 * KIB;
+            for piece in read(&mut streams, range.clone(), LONG) {
+                assert!(end == 0 || piece.start == end, "a gap before {piece:?}");
+                assert!(piece.end - piece.start <= PIECE && piece.start >= range.start);
+                end = piece.end;
+                assert!(end <= range.end + MOST_AHEAD);
+                most = most.max(end - range.end);
+            }
+            assert!(at < 2 || end >= range.end + 64 * KIB, "nothing is ahead of {range:?}");
+        }
+        assert!(most > MOST_AHEAD - PIECE);
+    }
+
+    #[test]
+    fn random_reads_are_no_stream() {
+        let (mut random, mut streams) = (Rng::new(), Streams::default());
+        for _ in 0..2000 {
+            let start = random.below(1 << 20) * 64 * KIB;
+            assert_eq!(read(&mut streams, start..start + 4 * KIB, 1 << 40), []);
+        }
+    }
+
+    #[test]
+    fn several_streams_go_on_beside_random_reads() {
+        let (mut random, mut streams) = (Rng::new(), Streams::default());
+        let mut ends = [0; 6];
+        for round in 0..100 {
+            for (number, end) in ends.iter_mut().enumerate() {
+                let start = (number as u64 + 1) * LONG + round * 64 * KIB;
+                let pieces = read(&mut streams, start..start + 64 * KIB, 10 * LONG);
+                *end = pieces.last().map_or(*end, |last| last.end);
+                assert!(round < 3 || *end > start + 64 * KIB);
+            }
+            // Where they begin, their second reads come soon after the first.
+            for _ in 0..if round < 2 { 1 } else { 30 } {
+                let start = random.below(1 << 12) * MOST_AHEAD + 20 * LONG;
+                assert_eq!(read(&mut streams, start..start + 1, LONG), []);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_planned_behind_the_end_of_the_file() {
+        let mut streams = Streams::default();
+        let len = 1000 * KIB + 17;
+        let mut last = 0;
+        for at in 0..16 {
+            let range = at * 64 * KIB..((at + 1) * 64 * KIB).min(len);
+            last = read(&mut streams, range, len).last().map_or(last, |piece| piece.end);
+        }
+        assert_eq!(last, len.next_multiple_of(4 * KIB));
+    }
+
+    #[test]
+    fn a_reader_with_several_reads_in_flight_needs_no_help() {
+        let mut streams = Streams::default();
+        for at in 0..50 {
+            let Seen::Continues(id) = streams.note(&(at * 64 * KIB..(at + 1) * 64 * KIB)) else { continue };
+            assert!(!streams.is_steady(id));
+        }
+    }
+
+    #[test]
+    fn wrong_guesses_make_cautious_and_right_ones_bold() {
+        let mut streams = Streams::default();
+        (0..3).for_each(|_| streams.judge(false));
+        let begins = |streams: &mut Streams, from: u64| {
+            (0..100).find(|at| !read(streams, from + at * KIB..from + (at + 1) * KIB, LONG).is_empty())
+        };
+        assert_eq!(begins(&mut streams, 0), Some(23));
+        (0..3).for_each(|_| streams.judge(true));
+        assert_eq!(begins(&mut streams, LONG / 2), Some(2));
+    }
+
+    #[test]
+    fn what_was_given_back_is_planned_again() {
+        let mut streams = Streams::default();
+        read(&mut streams, 0..64 * KIB, LONG);
+        let Seen::Continues(id) = streams.note(&(64 * KIB..128 * KIB)) else { panic!("no stream") };
+        streams.widen(id, 64 * KIB);
+        let piece = streams.next_piece(id, LONG).unwrap();
+        streams.give_back(id, piece.start);
+        assert_eq!(streams.next_piece(id, LONG), Some(piece));
+    }
+}

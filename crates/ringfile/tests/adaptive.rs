@@ -1,0 +1,398 @@
+//! Adaptive files: what is cached is read from the cache, the rest past it, and what is read again gets cached.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+mod support;
+
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use ringfile::{Batch, File, Metrics, OpenOptions, Pool, Queue, block_on, metrics};
+use support::{Folder, assert_content, content, skip};
+
+const LEN: usize = 8 << 20;
+const PAGE: usize = 4096;
+
+/// On a disk, as a rule: build folders are.
+fn folder() -> Folder {
+    Folder::inside(Path::new(env!("CARGO_TARGET_TMPDIR")))
+}
+
+/// An adaptive file of which nothing is cached; `None` where there is none here.
+fn cold(test: &str, folder: &Folder, name: &str) -> Option<(File, PathBuf)> {
+    let path = folder.file(name, &content(0, LEN));
+    drop_cache(&path);
+    let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+    if !file.is_adaptive() {
+        skip(test, "this kernel or file system has no adaptive files");
+        return None;
+    }
+    assert_eq!(cached_pages(&path), 0, "the cache could not be dropped");
+    Some((file, path))
+}
+
+fn drop_cache(path: &Path) {
+    let file = std::fs::File::open(path).unwrap();
+    file.sync_all().unwrap();
+    // SAFETY: no memory is named.
+    assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
+}
+
+/// Reads these bytes in, without the kernel's read-ahead.
+fn cache(path: &Path, offset: usize, len: usize) {
+    let file = std::fs::File::open(path).unwrap();
+    // SAFETY: no memory is named.
+    assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) }, 0);
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut vec![0; len], offset as u64).unwrap();
+}
+
+/// How many of the file's pages the page cache holds.
+fn cached_pages(path: &Path) -> usize {
+    let file = std::fs::File::open(path).unwrap();
+    let len = file.metadata().unwrap().len() as usize;
+    let mut resident = vec![0u8; len.div_ceil(PAGE)];
+    // SAFETY: a mapping of its own, which is looked at and unmapped; `resident` has a byte for each of its pages.
+    unsafe {
+        let map =
+            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        assert_ne!(map, libc::MAP_FAILED);
+        assert_eq!(libc::mincore(map, len, resident.as_mut_ptr()), 0);
+        assert_eq!(libc::munmap(map, len), 0);
+    }
+    resident.iter().filter(|&&page| page & 1 == 1).count()
+}
+
+/// Hits, misses and admissions of all threads. Tests of this file run in processes of their own.
+fn counts() -> [u64; 3] {
+    let Metrics { cache_hits, cache_misses, cache_admitted, .. } = metrics();
+    [cache_hits, cache_misses, cache_admitted]
+}
+
+fn since(before: [u64; 3]) -> [u64; 3] {
+    let now = counts();
+    std::array::from_fn(|at| now[at] - before[at])
+}
+
+/// Tests of this file count process-wide, so one runs at a time.
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn read(file: &File, offset: usize, len: usize) {
+    let buffer = block_on(file.read_exact_at(Vec::with_capacity(len), offset as u64)).unwrap();
+    assert_eq!(buffer.len(), len);
+    assert_content(&buffer, offset as u64);
+}
+
+#[test]
+fn scans_leave_the_cache_as_it_is_and_the_third_read_fills_it() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((file, path)) = cold("scans_leave_the_cache", &folder, "data") else { return };
+    for _ in 0..2 {
+        let before = counts();
+        // Not in order: the pieces are no stream.
+        (0..LEN).step_by(128 << 10).rev().for_each(|offset| read(&file, offset, 128 << 10));
+        assert_eq!(since(before), [0, 64, 0]);
+        assert_eq!(cached_pages(&path), 0);
+    }
+    let before = counts();
+    (0..LEN).step_by(128 << 10).rev().for_each(|offset| read(&file, offset, 128 << 10));
+    let [hits, misses, admitted] = since(before);
+    assert_eq!((hits + misses, admitted), (64, misses), "the kernel may read ahead");
+    // The kernel may have had better use for some of it.
+    assert!(cached_pages(&path) > LEN / PAGE * 9 / 10);
+    let before = counts();
+    (0..LEN).step_by(128 << 10).rev().for_each(|offset| read(&file, offset, 128 << 10));
+    assert!(since(before)[1] < 6);
+}
+
+#[test]
+fn what_is_cached_is_read_from_the_cache() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((file, path)) = cold("what_is_cached", &folder, "data") else { return };
+    cache(&path, 1 << 20, 1 << 20);
+    let before = counts();
+    for offset in ((1 << 20)..(2 << 20)).step_by(64 << 10) {
+        read(&file, offset, 64 << 10);
+        read(&file, offset + 123, 456);
+    }
+    assert_eq!(since(before), [32, 0, 0]);
+    // Enough in a row that not all are looked at; then what is not there is noticed within 16 reads.
+    for _ in 0..64 {
+        read(&file, 1 << 20, PAGE);
+    }
+    assert_eq!(since(before), [96, 0, 0]);
+    for offset in ((2 << 20)..LEN).rev().step_by(64 << 10) {
+        read(&file, offset & !0xffff, 64 << 10);
+    }
+    let cached = cached_pages(&path);
+    assert!(cached <= (1 << 20) / PAGE + 16 * 32, "{cached} pages, and the scan's are no more to come");
+    assert!(since(before)[1] >= 80);
+}
+
+#[test]
+fn the_cached_beginning_is_taken_and_the_rest_read_past_the_cache() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((file, path)) = cold("the_cached_beginning", &folder, "data") else { return };
+    cache(&path, 0, 5 * PAGE);
+    cache(&path, 10 * PAGE, PAGE);
+    assert_eq!(cached_pages(&path), 6);
+    let before = counts();
+    for (offset, len) in
+        [(0, 16 * PAGE), (100, 12 * PAGE), (4 * PAGE, 64 * PAGE), (4 * PAGE + 7, 3 * PAGE + 1)]
+    {
+        read(&file, offset, len);
+        assert_eq!(cached_pages(&path), 6, "{len} bytes at {offset}");
+    }
+    assert_eq!(since(before), [0, 4, 0]);
+    // What the cache holds shows which descriptor was used: bytes that the disk has not.
+    let changed = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&changed, &[0; PAGE], 2 * PAGE as u64).unwrap();
+    let buffer = block_on(file.read_exact_at(Vec::with_capacity(16 * PAGE), 0)).unwrap();
+    assert_content(&buffer[..2 * PAGE], 0);
+    assert_eq!(buffer[2 * PAGE..3 * PAGE], [0; PAGE]);
+    assert_content(&buffer[3 * PAGE..], 3 * PAGE as u64);
+}
+
+#[test]
+fn reads_end_with_the_file_cached_or_not() {
+    let _alone = alone();
+    let folder = folder();
+    let path = folder.file("short", &content(0, 3 * PAGE + 100));
+    let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+    for cached in [false, true] {
+        drop_cache(&path);
+        if cached {
+            cache(&path, 0, 3 * PAGE + 100);
+        }
+        for offset in [0, 1, PAGE, 3 * PAGE, 3 * PAGE + 99] {
+            let buffer = block_on(file.read_at(Vec::with_capacity(64 << 10), offset as u64)).unwrap();
+            assert_eq!(buffer.len(), 3 * PAGE + 100 - offset);
+            assert_content(&buffer, offset as u64);
+            let error =
+                block_on(file.read_exact_at(Vec::with_capacity(64 << 10), offset as u64)).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+            assert_eq!(error.done(), 3 * PAGE + 100 - offset);
+        }
+        for offset in [3 * PAGE + 100, 1 << 30] {
+            assert_eq!(block_on(file.read_at(Vec::with_capacity(8192), offset as u64)).unwrap(), b"");
+        }
+    }
+}
+
+#[test]
+fn batches_queues_and_vectored_reads_use_both_descriptors() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((file, path)) = cold("batches_queues_and_vectored", &folder, "data") else { return };
+    let pool = Pool::new(16 << 20);
+    cache(&path, 0, 1 << 20);
+    let before_pages = cached_pages(&path);
+    let before = counts();
+    for merge in [None, Some(64 << 10)] {
+        let mut batch = Batch::new();
+        if let Some(gap) = merge {
+            batch = batch.merge_reads(gap);
+        }
+        let offsets: Vec<usize> = (0..64).map(|at| at * (96 << 10)).collect();
+        offsets.iter().for_each(|&offset| {
+            batch.read(&file, pool.get(64 << 10).unwrap(), offset as u64);
+        });
+        batch.read(&file, pool.get(1000).unwrap(), (5 << 20) + 3);
+        for (done, offset) in batch.run().into_iter().zip(offsets.into_iter().chain([(5 << 20) + 3])) {
+            let len = done.result.unwrap();
+            let buffer = done.buffer.unwrap();
+            assert!(len == 1000 || len == 64 << 10);
+            assert_content(&buffer, offset as u64);
+        }
+        assert_eq!(cached_pages(&path), before_pages);
+    }
+    // What was read twice would be cached.
+    let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+    let mut queue = Queue::new();
+    for at in 0..32_u64 {
+        queue.read(&file, pool.get(100_000).unwrap(), at * 200_001, at);
+    }
+    for _ in 0..32 {
+        queue.wait(1, None);
+        let (at, done) = queue.take().unwrap();
+        assert_eq!(done.result.unwrap(), 100_000);
+        assert_content(&done.buffer.unwrap(), at * 200_001);
+    }
+    assert_eq!(cached_pages(&path), before_pages);
+    let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+    block_on(async {
+        for offset in [0, 512 << 10, 3 << 20] {
+            let buffers = (0..4).map(|_| pool.get(16 << 10).unwrap()).collect();
+            let all = file.read_exact_vectored_at(buffers, offset).await.unwrap();
+            all.iter().zip(0..).for_each(|(buffer, at)| assert_content(buffer, offset + at * (16 << 10)));
+        }
+    });
+    assert_eq!(cached_pages(&path), before_pages, "aligned buffers go past the cache");
+    block_on(async {
+        let all = file
+            .read_exact_vectored_at(vec![Vec::with_capacity(5), Vec::with_capacity(7)], 4 << 20)
+            .await
+            .unwrap();
+        assert_content(&all.concat(), 4 << 20);
+    });
+    let [hits, misses, _] = since(before);
+    assert!(hits > 10 && misses > 50, "{hits} hits, {misses} misses");
+}
+
+/// Waits until the file was not changed for so long that what is read ahead is trusted.
+fn let_it_be(path: &Path) {
+    let is_quiet = || {
+        let changed = std::os::unix::fs::MetadataExt::ctime(&std::fs::metadata(path).unwrap());
+        std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() as i64 - changed > 6
+    };
+    support::wait_for("the file to be left alone", is_quiet);
+}
+
+/// Bytes that were read ahead: used, and in vain.
+fn ahead() -> [u64; 2] {
+    [metrics().ahead_used, metrics().ahead_unused]
+}
+
+fn ahead_since(before: [u64; 2]) -> [u64; 2] {
+    let now = ahead();
+    std::array::from_fn(|at| now[at] - before[at])
+}
+
+#[test]
+fn streams_are_read_ahead_past_the_cache_and_random_reads_are_not() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((file, path)) = cold("streams_are_read_ahead", &folder, "data") else { return };
+    if !["ext2/ext3", "xfs", "btrfs"].contains(&file_system(&path).as_str()) {
+        return skip("streams_are_read_ahead", "nothing is read ahead on this file system");
+    }
+    let_it_be(&path);
+    let before = ahead();
+    // Two streams in turn.
+    block_on(async {
+        for at in 0..60 {
+            for start in [0, 4 << 20] {
+                let offset = start + at * (64 << 10);
+                let buffer = file.read_exact_at(Vec::with_capacity(64 << 10), offset).await.unwrap();
+                assert_content(&buffer, offset);
+            }
+        }
+    });
+    let [used, _] = ahead_since(before);
+    assert!(used > 2 * 54 * (64 << 10), "{used} bytes were there when they were wanted");
+    assert_eq!(cached_pages(&path), 0);
+    let before = ahead();
+    let mut random = support::Random::new();
+    for _ in 0..100 {
+        read(&file, random.below((LEN - 8192) as u64) as usize, 8192);
+    }
+    drop(file);
+    let [used, unused] = ahead_since(before);
+    assert!(used < 1 << 20 && unused <= 5 << 20, "{used} and {unused}");
+    // In pieces that fit nothing, by an executor of another's, and beyond the end.
+    let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+    let before = ahead();
+    let mut offset = 12_345;
+    while offset < LEN {
+        let buffer =
+            futures::executor::block_on(file.read_at(Vec::with_capacity(99_999), offset as u64)).unwrap();
+        assert_eq!(buffer.len(), 99_999.min(LEN - offset));
+        assert_content(&buffer, offset as u64);
+        offset += buffer.len();
+    }
+    let [used, unused] = ahead_since(before);
+    assert!(used > 7 << 20, "{used} and {unused}");
+}
+
+#[test]
+fn what_was_read_ahead_is_dropped_when_the_file_changes() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((file, path)) = cold("what_was_read_ahead", &folder, "data") else { return };
+    let writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    for (start, wait) in [(0, false), (4 << 20, true)] {
+        let_it_be(&path);
+        let before = ahead();
+        (0..8).for_each(|at| read(&file, start + (at << 16), 1 << 16));
+        let [used, _] = ahead_since(before);
+        std::os::unix::fs::FileExt::write_all_at(&writer, &[0; 100], (start as u64) + (8 << 16) + 50)
+            .unwrap();
+        drop_cache(&path);
+        if wait {
+            let_it_be(&path);
+        }
+        let offset = start as u64 + (8 << 16);
+        let buffer = block_on(file.read_exact_at(Vec::with_capacity(1 << 16), offset)).unwrap();
+        assert_eq!(buffer[50..150], [0; 100]);
+        let [used_now, unused] = ahead_since(before);
+        assert_eq!(used_now, used, "nothing of what was read before the write");
+        assert!(used == 0 || unused > 0);
+    }
+}
+
+fn file_system(path: &Path) -> String {
+    let output = std::process::Command::new("stat").args(["-f", "-c", "%T"]).arg(path).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn it_works_in_any_executor_and_from_many_threads() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((file, path)) = cold("it_works_in_any_executor", &folder, "data") else { return };
+    cache(&path, 1 << 20, 2 << 20);
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            let file = file.clone();
+            std::thread::spawn(move || {
+                let reads = (0..200).map(|at| {
+                    let (file, offset) = (file.clone(), (thread * 7919 + at * 104_729) % (LEN - 70_000));
+                    async move {
+                        let len = [1, 512, 4096, 65_536][at % 4];
+                        let buffer =
+                            file.read_exact_at(Vec::with_capacity(len), offset as u64).await.unwrap();
+                        assert_content(&buffer, offset as u64);
+                    }
+                });
+                futures::executor::block_on(futures::future::join_all(reads));
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn options_that_contradict_it_are_refused_and_files_without_o_direct_are_buffered() {
+    let folder = folder();
+    let path = folder.file("data", b"content");
+    for direct in [true, false] {
+        let error = OpenOptions::new()
+            .read(true)
+            .adaptive(true)
+            .direct(direct)
+            .dont_cache(!direct)
+            .open(&path)
+            .unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    }
+    let in_memory = Folder::inside(Path::new("/dev/shm"));
+    for path in [in_memory.file("data", b"content"), PathBuf::from("/dev/zero")] {
+        let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+        assert!(!file.is_adaptive());
+        block_on(file.read_exact_at(Vec::with_capacity(7), 0)).unwrap();
+    }
+    let file = OpenOptions::new().write(true).adaptive(true).open(&path).unwrap();
+    assert!(!file.is_adaptive(), "it can't be read");
+    block_on(file.write_at(&b"new"[..], 0)).unwrap();
+    // One that was removed meanwhile is opened again all the same.
+    let std = std::fs::File::open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let file = OpenOptions::new().adaptive(true).adopt(std).unwrap();
+    let buffer = block_on(file.read_at(Vec::with_capacity(100), 0)).unwrap();
+    assert_eq!(buffer, b"newtent");
+}
