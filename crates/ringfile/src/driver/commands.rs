@@ -96,7 +96,7 @@ impl Driver {
                 if kind.takes_commands() {
                     self.command_completed(kind, cqe, deferred);
                 } else {
-                    self.completed(cqe, deferred);
+                    self.completed_beside(cqe, deferred);
                 }
             }
         }

@@ -59,15 +59,22 @@ impl Driver {
         }
         // Last: the wake-up descriptor, which tells of its completions, is reset where the main ring's are collected.
         while let Some(cqe) = self.context.aio.as_mut().and_then(|aio| aio.complete()) {
-            self.completed(cqe, deferred);
+            self.completed_beside(cqe, deferred);
         }
         if let Some(rings) = self.rings.as_mut() {
             rings.each_mut().for_each(Ring::forget_released);
         }
     }
 
-    #[inline]
-    pub(super) fn completed(&mut self, cqe: Cqe, deferred: &mut Deferred) {
+    /// Takes a completion of another ring than the main one, or of AIO.
+    #[inline(never)]
+    pub(super) fn completed_beside(&mut self, cqe: Cqe, deferred: &mut Deferred) {
+        self.completed(cqe, deferred);
+    }
+
+    // In line in the loop over the main ring's, which costs 20 instructions less for each.
+    #[inline(always)]
+    fn completed(&mut self, cqe: Cqe, deferred: &mut Deferred) {
         let key = Key::from_user_data(cqe.user_data);
         let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) else {
             return self.not_an_operation(RingKind::Main, cqe);

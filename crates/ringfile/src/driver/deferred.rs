@@ -34,7 +34,7 @@ pub(crate) struct Deferred {
 }
 
 impl Deferred {
-    #[inline]
+    #[inline(always)]
     pub(super) fn wake(&mut self, wake: Wake) {
         match wake {
             Wake::Task(task) => self.tasks.push(task),

@@ -58,25 +58,31 @@ impl Driver {
         wake: &mut Wake,
     ) -> Key {
         let file = self.files.enter(target, self.id);
-        let may_push = self.waiting.is_empty();
-        let (key, is_pushed) = {
+        let key = {
             let (key, slot, parts) = self.slots.insert(request, held, target.number, ring, wake);
             self.in_flight += 1;
             self.on_streams |= file.is_stream;
-            let is_pushed = self.rings.as_mut().is_some_and(|rings| {
-                if ring != RingKind::Main {
-                    rings.count_beside(ring);
-                }
-                may_push && push(rings, file, key, slot, parts)
-            });
-            (key, is_pushed)
+            if ring == RingKind::Main
+                && self.waiting.is_empty()
+                && let Some(rings) = &mut self.rings
+                && push_to(&mut rings.main, file, key, slot, parts)
+            {
+                return key;
+            }
+            key
         };
-        let is_pushed = is_pushed || ring == RingKind::Aio && may_push && self.push_to_aio(key);
-        if !is_pushed {
-            // The queue is full: the next turns hand it over, a slice in each.
-            self.waiting.push_back(Waiting::Operation(key));
-        }
+        self.queue_otherwise(key, ring);
         key
+    }
+
+    /// Submits what goes beside the main ring, or found that full.
+    #[cold]
+    fn queue_otherwise(&mut self, key: Key, ring: RingKind) {
+        if ring != RingKind::Main {
+            self.rings.iter_mut().for_each(|rings| rings.count_beside(ring));
+        }
+        // What there is no room for waits: the next turns hand it over, a slice in each.
+        self.submit_again(key);
     }
 
     /// Submits the rest of an operation.
@@ -306,7 +312,6 @@ impl Driver {
 }
 
 /// Puts an operation's next submission into the queue of its ring; false where there is no room.
-#[inline(always)]
 fn push<'a>(
     rings: &mut Rings,
     file: &mut Entry,
@@ -317,7 +322,18 @@ fn push<'a>(
     if slot.ring.takes_commands() {
         return commands::push(rings, file, key, slot, parts);
     }
-    let Some(ring) = rings.get(slot.ring) else { return false };
+    rings.get(slot.ring).is_some_and(|ring| push_to(ring, file, key, slot, parts))
+}
+
+/// The same, where its ring is known, and takes no commands.
+#[inline(always)]
+fn push_to<'a>(
+    ring: &mut Ring,
+    file: &mut Entry,
+    key: Key,
+    slot: &mut Slot,
+    parts: impl FnOnce() -> &'a mut Parts,
+) -> bool {
     let request = &slot.request;
     // A linked operation goes to the kernel together with the one that waits for it, or not yet.
     if request.linked && ring.space() < 2 {
