@@ -33,6 +33,9 @@ pub enum Caching {
     /// They go past it (O_DIRECT), where the file system can, and through it where not: best where data is larger than memory,
     /// or read once.
     Direct,
+    /// What is cached is read from the cache, the rest past it; what is read again and again gets cached
+    /// ([`ringfile::OpenOptions::adaptive`]).
+    Adaptive,
 }
 
 /// An object store over a folder: see the [crate's page](crate).

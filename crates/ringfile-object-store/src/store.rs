@@ -82,6 +82,9 @@ impl Store {
             Caching::Direct => {
                 options.direct(true).buffered_fallback(true);
             }
+            Caching::Adaptive => {
+                options.adaptive(true);
+            }
         }
         options
     }
@@ -91,7 +94,7 @@ impl Store {
     pub(crate) async fn read_ranges(&self, opened: &Opened, asked: &[Range<u64>]) -> io::Result<Vec<Bytes>> {
         let size = opened.metadata.len();
         let ranges = asked.iter().map(|range| cut(range, size)).collect::<io::Result<Vec<_>>>()?;
-        let block = opened.file.alignment().bytes as u64;
+        let block = self.block(&opened.file);
         let pieces = ranges::plan(&ranges, block, self.merge_gap, MOST_MERGED);
         let bytes: u64 = pieces.iter().map(|piece| piece.span.end - piece.span.start).sum();
         let _share = self.gate.enter(usize::try_from(bytes).unwrap_or(usize::MAX)).await;
@@ -132,7 +135,7 @@ impl Store {
 
     /// Reads one piece. Takes no share of the gate: a stream that nobody polls would keep it.
     async fn read_piece(&self, file: &File, range: Range<u64>) -> io::Result<Bytes> {
-        let span = ranges::align(&range, file.alignment().bytes as u64);
+        let span = ranges::align(&range, self.block(file));
         let inside = (range.start - span.start) as usize..(range.end - span.start) as usize;
         let bytes = match self.memory(&span)? {
             AnyBuffer::Pooled(buffer) => file.read_at(buffer, span.start).await?.freeze(),
@@ -143,6 +146,12 @@ impl Store {
             return Err(shrunk(&range, span.start + bytes.len() as u64));
         }
         Ok(bytes.slice(inside))
+    }
+
+    /// What reads begin and end at multiples of. Of an adaptive file too, whose reads past the cache would be copied else.
+    fn block(&self, file: &File) -> u64 {
+        let least = if file.is_adaptive() { 4096 } else { 1 };
+        file.alignment().bytes.max(least) as u64
     }
 
     /// Memory for a read: the pool's, or from outside of it.

@@ -17,7 +17,7 @@ macro_rules! suite {
             use $api::path::Path;
             use $api::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode};
 
-            const CACHINGS: [Caching; 2] = [Caching::Buffered, Caching::Direct];
+            const CACHINGS: [Caching; 3] = [Caching::Buffered, Caching::Direct, Caching::Adaptive];
 
             fn content(range: Range<usize>) -> Vec<u8> {
                 range.map(|at| (at ^ at >> 8 ^ at >> 16) as u8).collect()
@@ -35,7 +35,7 @@ macro_rules! suite {
             /// All that `LocalFileSystem` is tested with.
             #[tokio::test]
             async fn the_suite_of_object_store() {
-                for (caching, sync) in [(CACHINGS[0], false), (CACHINGS[0], true), (CACHINGS[1], false)] {
+                for (caching, sync) in CACHINGS.map(|caching| (caching, caching == Caching::Buffered)) {
                     let folder = folder();
                     let store = RingfileStore::builder().prefix(folder.path()).caching(caching).sync(sync);
                     let store = store.build().unwrap();
