@@ -637,7 +637,7 @@ fn f45_threads_that_end_leave_no_context() {
             });
             // Nobody waits for them; or another thread does.
             if thread.is_multiple_of(2) {
-                std::mem::forget(reads);
+                reads.into_iter().for_each(std::mem::forget);
                 None
             } else {
                 Some((thread, reads))
