@@ -27,7 +27,8 @@ pub fn run(options: &Options) -> io::Error {
 
 /// Makes the kernel answer the three calls with EPERM, in this process and in what it becomes.
 fn refuse() -> io::Result<()> {
-    let instruction = |code: u32, skip: u8, k: u32| libc::sock_filter { code: code as u16, jt: skip, jf: 0, k };
+    let instruction =
+        |code: u32, skip: u8, k: u32| libc::sock_filter { code: code as u16, jt: skip, jf: 0, k };
     // The call's number is the first field of `seccomp_data`.
     let mut program = vec![instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
     for (index, call) in REFUSED.iter().enumerate() {

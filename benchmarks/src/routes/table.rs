@@ -60,7 +60,10 @@ pub fn footer(rounds: usize, duration: Duration, checked: u64, skipped: &[String
 /// The single route whose median ratio to `auto` is the worst for `auto`.
 fn best(outcomes: &[Vec<Outcome>]) -> usize {
     let median = |side: &usize| ratios(&outcomes[AUTO], &outcomes[*side]).median;
-    (0..SINGLE).filter(|&side| !outcomes[side].is_empty()).min_by(|a, b| median(a).total_cmp(&median(b))).unwrap_or(0)
+    (0..SINGLE)
+        .filter(|&side| !outcomes[side].is_empty())
+        .min_by(|a, b| median(a).total_cmp(&median(b)))
+        .unwrap_or(0)
 }
 
 fn ratios(over: &[Outcome], under: &[Outcome]) -> Spread {
@@ -108,9 +111,15 @@ mod tests {
         let side = |figures: [f64; 3]| {
             figures.map(|kiops| Outcome { kiops, went: Went::default(), cached: None }).to_vec()
         };
-        let outcomes =
-            [[10.0, 30.0, 10.0], [20.0, 20.0, 20.0], [1.0, 1.0, 99.0], [2.0; 3], [19.0, 19.0, 19.0], [19.0; 3]]
-                .map(side);
+        let outcomes = [
+            [10.0, 30.0, 10.0],
+            [20.0, 20.0, 20.0],
+            [1.0, 1.0, 99.0],
+            [2.0; 3],
+            [19.0, 19.0, 19.0],
+            [19.0; 3],
+        ]
+        .map(side);
         assert_eq!(best(&outcomes), 1);
         let mut buffered = outcomes.to_vec();
         buffered[3].clear();
