@@ -94,13 +94,27 @@ impl Store {
     pub(crate) async fn read_ranges(&self, opened: &Opened, asked: &[Range<u64>]) -> io::Result<Vec<Bytes>> {
         let size = opened.metadata.len();
         let ranges = asked.iter().map(|range| cut(range, size)).collect::<io::Result<Vec<_>>>()?;
-        let block = self.block(&opened.file);
-        let pieces = ranges::plan(&ranges, block, self.merge_gap, MOST_MERGED);
+        let pieces = self.plan(&opened.file, &ranges);
         let bytes: u64 = pieces.iter().map(|piece| piece.span.end - piece.span.start).sum();
         let _share = self.gate.enter(usize::try_from(bytes).unwrap_or(usize::MAX)).await;
+        self.read_all(&opened.file, &ranges, pieces).await
+    }
+
+    /// Which reads give these ranges of a file.
+    fn plan(&self, file: &File, ranges: &[Range<u64>]) -> Vec<Piece> {
+        ranges::plan(ranges, self.block(file), self.merge_gap, MOST_MERGED)
+    }
+
+    /// Carries out the reads that `plan` made for `ranges`, and cuts the ranges out of what they read.
+    async fn read_all(
+        &self,
+        file: &File,
+        ranges: &[Range<u64>],
+        pieces: Vec<Piece>,
+    ) -> io::Result<Vec<Bytes>> {
         let mut batch = Batch::with_capacity(pieces.len()).in_flight(self.in_flight);
         for Piece { span, .. } in &pieces {
-            batch.read(&opened.file, self.memory(span)?, span.start);
+            batch.read(file, self.memory(span)?, span.start);
         }
         let results = batch.await;
         let mut given = vec![Bytes::new(); ranges.len()];
@@ -133,19 +147,11 @@ impl Store {
         stream::iter(chunks(range)).map(read).buffered(AHEAD)
     }
 
-    /// Reads one piece. Takes no share of the gate: a stream that nobody polls would keep it.
+    /// Reads one piece of a stream. Takes no share of the gate: a stream that nobody polls would keep it.
     async fn read_piece(&self, file: &File, range: Range<u64>) -> io::Result<Bytes> {
-        let span = ranges::align(&range, self.block(file));
-        let inside = (range.start - span.start) as usize..(range.end - span.start) as usize;
-        let bytes = match self.memory(&span)? {
-            AnyBuffer::Pooled(buffer) => file.read_at(buffer, span.start).await?.freeze(),
-            AnyBuffer::Vec(buffer) => Bytes::from(file.read_at(buffer, span.start).await?),
-            _ => Bytes::new(),
-        };
-        if inside.end > bytes.len() {
-            return Err(shrunk(&range, span.start + bytes.len() as u64));
-        }
-        Ok(bytes.slice(inside))
+        let ranges = [range];
+        let read = self.read_all(file, &ranges, self.plan(file, &ranges)).await?;
+        Ok(read.into_iter().next().unwrap_or_default())
     }
 
     /// What reads begin and end at multiples of. Of an adaptive file too, whose reads past the cache would be copied else.
