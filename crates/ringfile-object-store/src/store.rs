@@ -14,6 +14,7 @@ use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, PoolError, WhenFull};
 use crate::Caching;
 use crate::gate::Gate;
 use crate::ranges::{self, Piece};
+use crate::recent::Recent;
 use crate::staged::Staged;
 
 /// One read that merges ranges is no longer.
@@ -31,6 +32,7 @@ pub(crate) struct Store {
     pub(crate) merge_gap: u64,
     pub(crate) sync: bool,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) recent: Arc<Recent>,
 }
 
 /// An object that is open; its metadata are of the same moment, and of this very file.
@@ -71,12 +73,20 @@ impl Store {
         if metadata.is_dir() {
             return Err(ErrorKind::NotFound.into());
         }
-        Ok(Opened { file: self.options().adopt(opened)?, metadata })
+        let file = match self.caching {
+            Caching::Buffered | Caching::Direct => self.options().adopt(opened)?,
+            Caching::Adaptive => match self.recent.find(&metadata) {
+                Some(file) => file,
+                None => self.recent.keep(&metadata, self.options().adopt(opened)?),
+            },
+        };
+        Ok(Opened { file, metadata })
     }
 
     fn options(&self) -> OpenOptions {
         let mut options = OpenOptions::new();
-        options.read(true);
+        // Nobody else sees it.
+        options.read(true).one_descriptor(true);
         match self.caching {
             Caching::Buffered => {}
             Caching::Direct => {
@@ -181,11 +191,12 @@ impl Store {
         let mut options = OpenOptions::new();
         options.read(true).write(true).dont_cache(self.caching == Caching::Direct);
         let file = options.adopt(own.try_clone()?)?;
-        Ok(Upload { staged, own, file, sync })
+        Ok(Upload { staged, own, file, sync, recent: Arc::clone(&self.recent) })
     }
 
-    /// Makes durable, where that was asked for, what a call of another has put there.
+    /// Makes durable, where that was asked for, what a call of another has put there, and gives up what it replaced.
     pub(crate) async fn settle(&self, path: PathBuf) -> io::Result<()> {
+        self.recent.close_removed();
         if !self.sync {
             return Ok(());
         }
@@ -198,6 +209,7 @@ impl Store {
 
     /// The same for a name that has gone.
     pub(crate) async fn settle_folder_of(&self, path: PathBuf) -> io::Result<()> {
+        self.recent.close_removed();
         if self.sync { blocking(move || crate::staged::sync_folder_of(&path)).await } else { Ok(()) }
     }
 }
@@ -208,6 +220,7 @@ pub(crate) struct Upload {
     own: std::fs::File,
     pub(crate) file: File,
     sync: bool,
+    recent: Arc<Recent>,
 }
 
 impl Upload {
@@ -216,6 +229,7 @@ impl Upload {
         blocking(move || {
             let etag = etag(&self.own.metadata()?);
             self.staged.publish(&self.own, replace, self.sync)?;
+            self.recent.close_removed();
             Ok(etag)
         })
         .await
