@@ -61,7 +61,7 @@ pub(super) struct Opening {
 }
 
 impl Asked {
-    #[inline]
+    #[inline(always)]
     pub(super) fn read(buffer: AnyBuffer, offset: u64) -> Self {
         let mut asked = Self { kind: Kind::Read, op_flags: 0, offset, want: 0, held: Held::None };
         // In place, see `memory::held`.
@@ -80,7 +80,7 @@ impl Asked {
         asked
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn write(buffer: AnyBuffer, offset: u64) -> Self {
         let mut asked = Self { kind: Kind::Write, op_flags: 0, offset, want: buffer.len(), held: Held::None };
         match buffer {
@@ -196,12 +196,14 @@ impl Op {
     };
 
     /// Becomes an operation on a file.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ask(&mut self, file: u32, mut asked: Asked) {
         let Asked { kind, op_flags, offset, want, .. } = asked;
         self.file = file;
         self.request = Request { kind, op_flags, offset, start: 0, want, linked: false };
         asked.held.move_to(&mut self.held);
+        // There is nothing left to drop, which would be looked for out of line.
+        std::mem::forget(asked);
     }
 
     /// Notes with which options the operation, which was not begun, is to open its file.
