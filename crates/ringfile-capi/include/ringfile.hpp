@@ -10,7 +10,7 @@
 //
 // Once comes what has no error to tell: the members of every owner (`close` gives its std::error_code), options, texts
 // (last_error, version, batch::error), and what looks at a handle and is zero, false or null for one that is not open
-// (buffer::data, capacity and size, memory::is_in_use, file::is_direct, async_read::is_done).
+// (buffer::data, capacity and size, memory::is_in_use, file::is_direct and is_adaptive, async_read::is_done).
 #ifndef RINGFILE_HPP
 #define RINGFILE_HPP
 
@@ -325,6 +325,7 @@ public:
         return static_cast<std::uint64_t>(check(ringfile_size(get()), error));
     }
     bool is_direct() const noexcept { return ringfile_is_direct(get()) == 1; }
+    bool is_adaptive() const noexcept { return ringfile_is_adaptive(get()) == 1; }
 
     // What direct I/O is to be multiples of: offsets and lengths, and addresses. 1 for buffered I/O.
     struct multiples {

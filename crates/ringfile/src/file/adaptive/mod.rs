@@ -2,9 +2,9 @@
 //!
 //! An adaptive [`File`] has a second descriptor, with O_DIRECT. This decides for each read which of the two it uses; it
 //! starts none itself. [`sketch`] says what is worth caching, [`room`] how much memory there may be for that; [`streams`]
-//! finds reads that continue each other, and [`ahead`] reads ahead of them. What always holds: either way a read gives what was written before it began, since the kernel writes dirty pages back before a
-//! direct read; so what is decided here, and what is skipped because another thread has the lock, changes only how fast
-//! a read is.
+//! finds reads that continue each other, and [`ahead`] reads ahead of them. What always holds: either way a read gives what
+//! was written before it began, since the kernel writes dirty pages back before a direct read; so what is decided here, and
+//! what is skipped because another thread has the lock, changes only how fast a read is.
 
 mod ahead;
 mod room;
@@ -69,7 +69,7 @@ impl Descriptor {
 pub(crate) enum Way {
     /// All of it by one descriptor.
     By(Descriptor),
-    /// So many bytes are in the cache; the rest past it.
+    /// So many bytes from the cache, where they are, and the rest past it. To be carried out in pieces, see [`unaligned`].
     CachedBeginning(usize),
     /// It continues a stream, and may have been read ahead. To be carried out by [`read_stream`].
     Stream(Id),
@@ -120,33 +120,16 @@ pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
 pub(crate) fn choose(file: &File, request: &Request, held: &Held, alone: bool) -> Way {
     let Some(adaptive) = &file.0.adaptive else { return Way::By(Descriptor::Own) };
     let way = adaptive.choose(&file.0.target, request, alone && request.kind == Kind::Read);
-    if request.kind == Kind::Read || way == Way::By(Descriptor::Own) {
+    if let (Kind::Read, Way::CachedBeginning(_)) = (request.kind, way) {
+        driver::count_cache(CacheEvent::Partial, 1);
+    }
+    if request.kind == Kind::Read || way == OWN {
         return way;
     }
     // Several buffers go past the cache as they are, or not.
     let direct = adaptive.direct.0.target.direct();
     let fits = direct.is_none_or(|direct| unaligned::fits(request, held, direct));
     Way::By(if fits { Descriptor::Direct } else { Descriptor::Own })
-}
-
-/// Reads the beginning of a range from the cache, of which so many bytes are there, and the rest past it.
-pub(super) async fn read_rest(
-    file: impl Deref<Target = File>,
-    cached: usize,
-    request: Request,
-    held: Held,
-) -> (Held, Result<Ended>) {
-    let beginning = Request { want: cached, ..request };
-    let (held, result) = read_by(&file, Descriptor::Own, beginning, held).await;
-    match result {
-        Ok(Ended { done, errno: 0 }) if done == cached => {}
-        over => return (held, over),
-    }
-    let (offset, start) = (request.offset + cached as u64, request.start + cached);
-    let rest = Request { offset, start, want: request.want - cached, ..request };
-    let (held, result) = read_by(&file, Descriptor::Direct, rest, held).await;
-    let add = |ended: Ended| Ended { done: cached + ended.done, ..ended };
-    (held, result.map(add).map_err(|error| error.after(cached)))
 }
 
 /// Reads what continues a stream: what was read ahead, and the rest past the cache.
