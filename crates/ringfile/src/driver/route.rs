@@ -16,7 +16,7 @@ use super::op::{Kind, Request};
 use super::target::{FileKind, Target};
 use crate::event;
 
-/// Which way a file's operations go.
+/// Selects the way of a file's operations: through io_uring, as plain calls, by worker threads, or through Linux AIO.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -37,19 +37,20 @@ use crate::event;
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Route {
-    /// The cheapest, found from the file's own first operations, for reads and writes apart.
+    /// The cheapest way, learned from the file's first operations, separately for reads and writes.
     #[default]
     Auto,
-    /// io_uring. Where no ring can be had, operations fail with an error that says why.
+    /// Through io_uring. Without it, operations fail with an error that says why.
     Ring,
-    /// A plain call on the thread that polls: nothing overlaps, and a slow file holds up the thread's other tasks.
+    /// A plain call on the thread that polls. Operations do not overlap, and a slow file blocks the thread's other
+    /// tasks.
     Inline,
-    /// A plain call on a thread of a small pool.
+    /// A plain call on one of a small pool of worker threads.
     Workers,
-    /// Linux AIO, for files opened for direct I/O; reads and writes of others fail. Writes that make the file longer go to
-    /// workers, since AIO would hold the thread up until they are over; syncs and the like go to the ring, or to workers.
-    /// Where no AIO can be had, operations fail with an error that says why. `Auto` takes AIO for direct I/O where no ring
-    /// can be had.
+    /// Through Linux AIO, for files opened for direct I/O; reads and writes of other files fail. Writes that make the
+    /// file longer go to workers, since AIO would block the thread until they have finished; syncs and other operations
+    /// go to the ring, or to workers. Without AIO, operations fail with an error that says why. `Auto` uses AIO for
+    /// direct I/O when there is no io_uring.
     Aio,
 }
 
@@ -438,7 +439,8 @@ fn read_backend(known: &AtomicU8) -> Backend {
 
 static DEFAULT: AtomicU8 = AtomicU8::new(Route::Auto as u8);
 
-/// Sets the route of files that are opened from now on without one of their own ([`OpenOptions::route`](crate::OpenOptions::route)).
+/// Sets the route of files that are opened from now on without a route of their own
+/// ([`OpenOptions::route`](crate::OpenOptions::route)).
 pub fn set_default_route(route: Route) {
     DEFAULT.store(route as u8, Ordering::Relaxed);
 }

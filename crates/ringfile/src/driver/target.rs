@@ -49,15 +49,15 @@ pub(crate) struct Multiples {
     pub atomic: Option<AtomicLimits>,
 }
 
-/// Which writes a file takes as atomic ones: see [`File::write_atomic_at`](crate::File::write_atomic_at).
+/// Limits of the atomic writes that a file accepts: see [`File::write_atomic_at`](crate::File::write_atomic_at).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct AtomicLimits {
-    /// The shortest, in bytes; a power of two.
+    /// The shortest length, in bytes; a power of two.
     pub min: usize,
-    /// The longest, in bytes; a power of two.
+    /// The longest length, in bytes; a power of two.
     pub max: usize,
-    /// How many pieces of memory the kernel takes for one. The library's atomic writes are of one piece.
+    /// How many pieces of memory the kernel accepts for one write. The library's atomic writes have one piece.
     pub segments: usize,
 }
 

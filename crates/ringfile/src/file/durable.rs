@@ -17,11 +17,11 @@ use crate::driver::{self, RingKind};
 use crate::error::{BufError, BufResult};
 use crate::memory::IoBuf;
 
-/// How [`File::write_durable_at`] makes its data durable.
+/// Selects how [`File::write_durable_at`] makes its data durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Durability {
-    /// The cheaper of the two, found out by the file's first durable writes, which take turns.
+    /// The cheaper of the two. The file's first durable writes try both in turn.
     #[default]
     Auto,
     /// Each write is durable by itself (`RWF_DSYNC`).

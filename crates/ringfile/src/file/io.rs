@@ -19,7 +19,7 @@ use crate::driver::{
 use crate::error::{BufError, BufResult, Error};
 use crate::memory::{Held, IoBuf, IoBufMut};
 
-/// The future of a read or a write; gives the buffer back, with its length set, or inside the error.
+/// The future of a read or a write. It returns the buffer, with its length set, or inside the error.
 ///
 /// `Send` and `Unpin`. It may be polled on another thread than the one it began on, at the price of a message between
 /// the two. Dropping it cancels the operation where the kernel still can.
@@ -29,7 +29,7 @@ pub struct Io<'a, B> {
     buffer: PhantomData<fn() -> B>,
 }
 
-/// The future of a vectored read or write; gives the buffers back, with their lengths set, or inside the error.
+/// The future of a vectored read or write. It returns the buffers, with their lengths set, or inside the error.
 ///
 /// As [`Io`] in all else.
 #[must_use = "nothing is read or written until the future is awaited"]

@@ -29,7 +29,7 @@ const IN_MEMORY: [(u32, &str); 3] =
     [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs"), (0x9584_58f6, "hugetlbfs")];
 const FUSE: u32 = 0x6573_5546;
 
-/// How to open a file, as [`std::fs::OpenOptions`], and what is particular to ringfile.
+/// Options for opening a file, as [`std::fs::OpenOptions`], with those of ringfile.
 ///
 /// There is no `append`: every operation names its offset.
 ///
@@ -68,7 +68,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing is allowed yet: set `read` or `write`.
+    /// Creates options that allow nothing yet: set `read` or `write`.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -103,77 +103,77 @@ impl OpenOptions {
         self
     }
 
-    /// Makes the file where there is none. Needs `write`.
+    /// Creates the file if it does not exist. Needs `write`.
     pub fn create(&mut self, create: bool) -> &mut Self {
         self.create = create;
         self
     }
 
-    /// Makes the file, and fails where there is one. Needs `write`.
+    /// Creates the file, and fails if it exists. Needs `write`.
     pub fn create_new(&mut self, create_new: bool) -> &mut Self {
         self.create_new = create_new;
         self
     }
 
-    /// Empties the file. Needs `write`. Nothing is lost where opening fails.
+    /// Empties the file. Needs `write`. If opening fails, nothing is lost.
     pub fn truncate(&mut self, truncate: bool) -> &mut Self {
         self.truncate = truncate;
         self
     }
 
-    /// Permission bits of a file that gets made; `0o666` less the umask by default.
+    /// Sets the permission bits of a file that is created; `0o666` by default. The umask applies.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = mode;
         self
     }
 
-    /// Further `O_…` flags. Use [`direct`](Self::direct) for `O_DIRECT`, which is taken out here.
+    /// Sets further `O_…` flags. `O_DIRECT` is ignored here: use [`direct`](Self::direct).
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.custom_flags = flags & !libc::O_DIRECT;
         self
     }
 
-    /// Reads and writes pass the page cache by (`O_DIRECT`). What they must be multiples of is in
-    /// [`File::alignment`]; reads that are not are made to fit, writes that are not are refused.
+    /// Bypasses the page cache (`O_DIRECT`). [`File::alignment`] returns the required multiples. Reads that are not
+    /// aligned go through an aligned buffer of the library; writes that are not aligned fail.
     ///
-    /// Opening fails with [`ErrorKind::Unsupported`](std::io::ErrorKind::Unsupported) where the file system refuses direct I/O, or takes it and does
-    /// not do it (tmpfs), unless [`buffered_fallback`](Self::buffered_fallback) is set.
+    /// Opening fails with [`ErrorKind::Unsupported`](std::io::ErrorKind::Unsupported) if the file system refuses direct
+    /// I/O, or accepts and ignores it (tmpfs), unless [`buffered_fallback`](Self::buffered_fallback) is set.
     pub fn direct(&mut self, direct: bool) -> &mut Self {
         self.direct = direct;
         self
     }
 
-    /// Where direct I/O can't be had, I/O is buffered instead, now or when the first operation finds out.
-    /// [`File::is_direct`] tells.
+    /// Uses buffered I/O if direct I/O does not work, whether opening or the first operation finds out.
+    /// [`File::is_direct`] returns which it is.
     pub fn buffered_fallback(&mut self, allowed: bool) -> &mut Self {
         self.buffered_fallback = allowed;
         self
     }
 
-    /// Completions are polled from the device (`IORING_SETUP_IOPOLL`) in a ring of their own. Needs
-    /// [`direct`](Self::direct), and a device with poll queues; operations fail with `EOPNOTSUPP` where the file system can't. A thread
-    /// with such operations in flight does not sleep.
+    /// Polls the device for completions (`IORING_SETUP_IOPOLL`), in a ring of its own. Needs [`direct`](Self::direct)
+    /// and a device with poll queues; operations fail with `EOPNOTSUPP` if the file system does not support it. A
+    /// thread with such operations in flight does not sleep.
     pub fn poll(&mut self, poll: bool) -> &mut Self {
         self.poll = poll;
         self
     }
 
-    /// How [`File::write_durable_at`] makes its data durable.
+    /// Sets how [`File::write_durable_at`] makes its data durable.
     pub fn durability(&mut self, durability: Durability) -> &mut Self {
         self.durability = durability;
         self
     }
 
-    /// Which way operations go; that of [`set_default_route`](crate::set_default_route) where it is not set, `Auto` in
-    /// the end.
+    /// Sets the route of the file's operations. The default is that of [`set_default_route`](crate::set_default_route),
+    /// which is `Auto` at first.
     pub fn route(&mut self, route: Route) -> &mut Self {
         self.route = Some(route);
         self
     }
 
-    /// Has buffered operations not leave their pages in the page cache (`RWF_DONTCACHE`): for streams that would push out
-    /// what others have use for. Written pages go to the disk at once, and are dropped then. For direct I/O, and where the
-    /// kernel (before 6.14) or the file system can't, it changes nothing: [`File::is_uncached`] tells.
+    /// Drops the pages of buffered operations from the page cache (`RWF_DONTCACHE`), for streams that would push out
+    /// more useful data. Written pages go to the disk at once, and are dropped then. This changes nothing for direct
+    /// I/O, and where the kernel (before 6.14) or the file system does not support it: [`File::is_uncached`] tells.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -191,28 +191,29 @@ impl OpenOptions {
         self
     }
 
-    /// Reads what is in the page cache from there, and the rest past it (`O_DIRECT`), by a second descriptor: cold reads at
-    /// the drive's speed, warm ones at memory's, and a scan does not push out of the cache what others read again.
+    /// Reads cached data from the page cache, and the rest past it (`O_DIRECT`), through a second descriptor. Cold
+    /// reads have the drive's speed, warm ones that of memory, and a scan does not push out data that is read again.
     ///
-    /// Reads that continue each other, in several places of the file at once, are read ahead, past the cache, into at most 32 MiB
-    /// of the library's own memory for all files: where the file was opened for reading alone, was not changed for 5 seconds,
-    /// and lies on ext4, XFS, Btrfs or F2FS. Else the kernel reads ahead, for the cache. Batches, queues and readers with
-    /// several reads in flight need none.
+    /// Sequential reads, in several places of the file at once, are read ahead past the cache, into at most 32 MiB of
+    /// the library's memory for all files. That needs a file that was opened only for reading, has not changed for 5
+    /// seconds, and lies on ext4, XFS, Btrfs or F2FS. For other files the kernel reads ahead into the cache. Batches,
+    /// queues and readers with several reads in flight need no read-ahead.
     ///
-    /// What is read again gets cached: a block of 64 KiB (for smaller reads, a page) that was read twice is read through the
-    /// cache the third time, if no more was read in between than half of the memory that the process may use. Writes are
-    /// buffered. Offsets and lengths may be any; reads that are no multiple of the device's blocks cost a copy, see
-    /// [`File::read_at`].
+    /// Data that is read again gets cached: a block of 64 KiB (for smaller reads, a page) that was read twice is read
+    /// through the cache the third time, if at most half of the memory that the process may use was read in between.
+    /// Writes are buffered. Any offset and length works; reads that are not multiples of the device's blocks cost a
+    /// copy, see [`File::read_at`].
     ///
-    /// A read sees every write that had returned before it began, by whatever descriptor and process, buffered or direct. What
-    /// was read ahead has two exceptions: stores to memory that is mapped, whose time the kernel does not note at once; and a
-    /// direct write by another descriptor that takes more than 5 seconds.
+    /// A read sees every write that had returned before it began, by any descriptor and process, buffered or direct.
+    /// Data that was read ahead has two exceptions: stores to mapped memory, whose time the kernel does not record at
+    /// once; and a direct write by another descriptor that takes longer than 5 seconds.
     ///
-    /// Where the second descriptor can't be opened (no `/proc`, no permission, no direct I/O), or where the kernel does not say
-    /// what the cache holds (before Linux 6.5; from 6.14 on for a file of another user's that this process may not write to;
-    /// overlayfs and ZFS), the file is simply buffered: [`File::is_adaptive`] tells. [`Metrics`](crate::Metrics) counts hits,
-    /// misses, admissions, and what was read ahead. A cached read allocates nothing; one past the cache may. A batch reads a range that is partly cached past the cache; several buffers that do not fit
-    /// direct I/O are read through it.
+    /// The file is simply buffered if the second descriptor cannot be opened (no `/proc`, no permission, no direct
+    /// I/O), or if the kernel does not say what the cache holds (before Linux 6.5; from 6.14 on for another user's file
+    /// that this process may not write to; on overlayfs and ZFS): [`File::is_adaptive`] tells.
+    /// [`Metrics`](crate::Metrics) counts hits, misses, admissions and bytes read ahead. A cached read does not
+    /// allocate; one past the cache may. A batch reads a range that is only partly cached past the cache, and vectored
+    /// reads that are not aligned through it.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -230,9 +231,9 @@ impl OpenOptions {
         self
     }
 
-    /// Has the file keep one descriptor instead of two: for programs with tens of thousands of files, and a limit on
-    /// descriptors. I/O then uses the one that [`as_fd`](File::as_fd) lends: whoever gets at its number must not put another
-    /// file in its place (`dup2`).
+    /// Keeps one descriptor instead of two, for programs with tens of thousands of files and a limit on descriptors.
+    /// I/O then uses the descriptor that [`as_fd`](File::as_fd) lends: no code may put another file in its place
+    /// (`dup2`).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -251,23 +252,23 @@ impl OpenOptions {
     }
 
     /// Allows writing to a namespace of an NVMe drive that is opened by its character device (`/dev/ng0n1`), besides
-    /// [`write`](Self::write). Such a file has no file system, and no page cache that knows of it: what is written is gone
-    /// for whoever uses the block device.
+    /// [`write`](Self::write). Such a file has no file system and no page cache: writing destroys what users of the
+    /// block device have stored.
     ///
-    /// So the block device is claimed (`O_EXCL`) for as long as the file is open. Opening fails with `EBUSY` where it, or a
-    /// partition of it, is mounted, is a part of a volume, or is open for writing in this way elsewhere; meanwhile nobody can
-    /// mount it.
+    /// The block device is therefore claimed (`O_EXCL`) for as long as the file is open, so that nobody can mount it.
+    /// Opening fails with `EBUSY` if it, or a partition of it, is mounted, part of a volume, or open for writing in
+    /// this way elsewhere.
     ///
-    /// **Namespaces.** Reads, writes, syncs and [`AllocateMode::Discard`](crate::AllocateMode::Discard), `PunchHole` and
-    /// `ZeroRange` are NVMe commands (Read, Write, Flush, Dataset Management, Write Zeroes) through io_uring
-    /// (`IORING_OP_URING_CMD`, Linux 5.19), past the block layer. Everything else is `EOPNOTSUPP`. I/O is direct, whatever
-    /// [`direct`](Self::direct) says: [`File::alignment`] tells the size of a block. What is longer than the drive or the
-    /// kernel allows goes in several commands, so a long write is not atomic. Registered memory is used as elsewhere, and
-    /// with [`poll`](Self::poll) completions are polled for. A command that fails gives an errno, and the error's text has the
-    /// drive's status. There is no other route, and none in a forked child.
+    /// **Namespaces.** Reads, writes, syncs and [`AllocateMode::Discard`](crate::AllocateMode::Discard), `PunchHole`
+    /// and `ZeroRange` are NVMe commands (Read, Write, Flush, Dataset Management, Write Zeroes) through io_uring
+    /// (`IORING_OP_URING_CMD`, Linux 5.19), past the block layer. Everything else is `EOPNOTSUPP`. I/O is direct,
+    /// whatever [`direct`](Self::direct) says: [`File::alignment`] tells the size of a block. Operations longer than
+    /// the drive or the kernel allows become several commands, so a long write is not atomic. Registered memory works
+    /// as elsewhere, and [`poll`](Self::poll) polls for completions. A failed command gives an errno, and the error's
+    /// text has the drive's status. There is no other route, and none in a forked child.
     ///
-    /// Opening fails with `Unsupported` where io_uring or commands can't be had, and where the namespace has metadata,
-    /// protection information, zones, or anything else that is not understood. Before Linux 6.2 it needs `CAP_SYS_ADMIN`. The
+    /// Opening fails with `Unsupported` without io_uring or its commands, and if the namespace has metadata, protection
+    /// information, zones, or anything else that ringfile does not know. Before Linux 6.2 it needs `CAP_SYS_ADMIN`. The
     /// size and the format are those of the time of opening: do not format a namespace that is open.
     ///
     /// ```no_run
@@ -288,8 +289,8 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the file, on the calling thread. Blocks until the path was looked up, which takes a microsecond or two where its
-    /// directories are cached, and until the file was truncated. [`fs::open`](crate::fs::open) does not block.
+    /// Opens the file on the calling thread. Blocks while the path is looked up, which takes a microsecond or two if
+    /// its directories are cached, and while the file is truncated. [`fs::open`](crate::fs::open) does not block.
     ///
     /// # Errors
     /// As `open(2)`; `InvalidInput` for options that contradict each other; `Unsupported` as
@@ -372,8 +373,8 @@ impl OpenOptions {
         Ok(File(Arc::new(Handle::new(target, user, false, self.durability))))
     }
 
-    /// A [`File`] of one that is open already, as [`From<std::fs::File>`](File), with the options that concern how I/O is
-    /// done: [`route`](Self::route), [`poll`](Self::poll), [`durability`](Self::durability),
+    /// Makes a [`File`] of a file that is already open, as [`From<std::fs::File>`](File) does, with the options that
+    /// concern how I/O is done: [`route`](Self::route), [`poll`](Self::poll), [`durability`](Self::durability),
     /// [`dont_cache`](Self::dont_cache), [`buffered_fallback`](Self::buffered_fallback). How it may be accessed, and
     /// whether directly, is what it was opened for; `direct(true)` switches direct I/O on where it is not.
     ///
