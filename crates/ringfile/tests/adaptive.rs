@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use ringfile::{Batch, File, Metrics, OpenOptions, Pool, Queue, block_on, metrics};
+use support::cache::{cached_pages, drop_cache};
 use support::{Folder, assert_content, content, skip};
 
 const LEN: usize = 8 << 20;
@@ -31,35 +32,12 @@ fn cold(test: &str, folder: &Folder, name: &str) -> Option<(File, PathBuf)> {
     Some((file, path))
 }
 
-fn drop_cache(path: &Path) {
-    let file = std::fs::File::open(path).unwrap();
-    file.sync_all().unwrap();
-    // SAFETY: no memory is named.
-    assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
-}
-
 /// Reads these bytes in, without the kernel's read-ahead.
 fn cache(path: &Path, offset: usize, len: usize) {
     let file = std::fs::File::open(path).unwrap();
     // SAFETY: no memory is named.
     assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) }, 0);
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut vec![0; len], offset as u64).unwrap();
-}
-
-/// How many of the file's pages the page cache holds.
-fn cached_pages(path: &Path) -> usize {
-    let file = std::fs::File::open(path).unwrap();
-    let len = file.metadata().unwrap().len() as usize;
-    let mut resident = vec![0u8; len.div_ceil(PAGE)];
-    // SAFETY: a mapping of its own, which is looked at and unmapped; `resident` has a byte for each of its pages.
-    unsafe {
-        let map =
-            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
-        assert_ne!(map, libc::MAP_FAILED);
-        assert_eq!(libc::mincore(map, len, resident.as_mut_ptr()), 0);
-        assert_eq!(libc::munmap(map, len), 0);
-    }
-    resident.iter().filter(|&&page| page & 1 == 1).count()
 }
 
 /// Hits, misses and admissions of all threads. Tests of this file run in processes of their own.

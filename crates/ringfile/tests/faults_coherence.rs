@@ -8,7 +8,6 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -18,6 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringfile::{AllocateMode, Batch, File, OpenOptions, Pool, block_on};
+use support::cache::drop_cache;
 use support::{Folder, Random, skip};
 
 const BLOCK: usize = 4096;
@@ -44,13 +44,6 @@ fn new_file(folder: &Folder) -> PathBuf {
 
 fn open(path: &Path, write: bool) -> File {
     OpenOptions::new().read(true).write(write).adaptive(true).open(path).unwrap()
-}
-
-fn drop_cache(path: &Path) {
-    let file = std::fs::File::open(path).unwrap();
-    file.sync_all().unwrap();
-    // SAFETY: no memory is named.
-    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
 }
 
 /// The ways to write.

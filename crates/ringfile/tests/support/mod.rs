@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod cache;
 pub mod filters;
 pub mod forms;
 pub mod fuse;
