@@ -30,7 +30,7 @@ pub(crate) const MOST_IN_FLIGHT: usize = 4096;
 /// An operation is found again by 32 bits, of which one value means none.
 const MOST_OPERATIONS: usize = u32::MAX as usize;
 
-/// Reads, writes and syncs of any files, carried out together.
+/// A list of reads, writes, syncs and other operations on any files, carried out together.
 ///
 /// Operations start in the order they were added, as many at once as [`in_flight`](Self::in_flight) allows, and end in
 /// any order, except where a [`barrier`](Self::barrier) is between them. [`run`](Self::run) blocks the calling thread and
@@ -116,12 +116,12 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// An empty one.
+    /// Creates an empty batch.
     pub fn new() -> Self {
         Self::with_capacity(0)
     }
 
-    /// An empty one with room for `operations`.
+    /// Creates an empty batch with room for `operations`.
     pub fn with_capacity(operations: usize) -> Self {
         Self {
             ops: Vec::with_capacity(operations),
@@ -135,71 +135,72 @@ impl Batch {
         }
     }
 
-    /// Adds a read from `offset`, as [`File::read_at`]. Gives the index of its result.
+    /// Adds a read from `offset`, as [`File::read_at`]. Returns the index of its result.
     pub fn read(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
         self.add(file, Asked::read(buffer.into(), offset))
     }
 
-    /// Adds a write at `offset`, as [`File::write_at`]. Gives the index of its result.
+    /// Adds a write at `offset`, as [`File::write_at`]. Returns the index of its result.
     pub fn write(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
         self.add(file, Asked::write(buffer.into(), offset))
     }
 
-    /// Adds an `fdatasync`, as [`File::sync_data`]. It covers what has ended when it starts: put a
-    /// [`barrier`](Self::barrier) before it to have it cover the batch's writes. Gives the index of its result.
+    /// Adds an `fdatasync`, as [`File::sync_data`]. It covers writes that have finished when it starts: put a
+    /// [`barrier`](Self::barrier) between the batch's writes and their sync. Returns the index of its result.
     pub fn sync_data(&mut self, file: &File) -> usize {
         self.add(file, Asked::sync_data())
     }
 
-    /// Adds an `fsync`, as [`File::sync_all`]; in all else as [`sync_data`](Self::sync_data).
+    /// Adds an `fsync`, as [`File::sync_all`]. Otherwise the same as [`sync_data`](Self::sync_data).
     pub fn sync_all(&mut self, file: &File) -> usize {
         self.add(file, Asked::sync_all())
     }
 
-    /// Adds a read into several buffers in turn, as [`File::read_vectored_at`]. They come back as [`Done::buffers`]. Gives the
-    /// index of its result.
+    /// Adds a read into several buffers in turn, as [`File::read_vectored_at`]. [`Done::buffers`] returns them. Returns
+    /// the index of its result.
     pub fn read_vectored(&mut self, file: &File, buffers: Vec<Buffer>, offset: u64) -> usize {
         self.add(file, Asked::read_vectored(buffers, offset))
     }
 
-    /// Adds a write of several buffers in turn, as [`File::write_vectored_at`]. They come back as [`Done::buffers`]. Gives the
-    /// index of its result.
+    /// Adds a write of several buffers in turn, as [`File::write_vectored_at`]. [`Done::buffers`] returns them. Returns
+    /// the index of its result.
     pub fn write_vectored(&mut self, file: &File, buffers: Vec<Buffer>, offset: u64) -> usize {
         self.add(file, Asked::write_vectored(buffers, offset))
     }
 
-    /// Adds a write at `offset` that is durable when it ends (`RWF_DSYNC`). Gives the index of its result.
+    /// Adds a write at `offset` that is durable when it has finished (`RWF_DSYNC`). Returns the index of its result.
     pub fn write_durable(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
         self.add(file, Asked::write_durable(buffer.into(), offset))
     }
 
-    /// Adds a write at `offset` that a power cut leaves wholly there or not at all, as [`File::write_atomic_at`]. Gives the
-    /// index of its result.
+    /// Adds an atomic write at `offset`, of which a power cut leaves all or nothing, as [`File::write_atomic_at`].
+    /// Returns the index of its result.
     pub fn write_atomic(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
         self.add(file, Asked::write_atomic(buffer.into(), offset))
     }
 
-    /// Adds the writing of a range's dirty pages, as [`File::sync_range`]. Gives the index of its result.
+    /// Adds the writeback of a range's dirty pages, as [`File::sync_range`]. Returns the index of its result.
     pub fn sync_range(&mut self, file: &File, offset: u64, len: u64, what: RangeSync) -> usize {
         self.add(file, Asked::sync_range(offset, len, what))
     }
 
-    /// Adds an allocation of blocks, or a hole, as [`File::allocate`]. Gives the index of its result.
+    /// Adds an allocation of blocks, or a hole, as [`File::allocate`]. Returns the index of its result.
     pub fn allocate(&mut self, file: &File, mode: AllocateMode, offset: u64, len: u64) -> usize {
         self.add(file, Asked::allocate(mode, offset, len))
     }
 
-    /// Adds a change of the file's size, as [`File::set_len`]. Gives the index of its result.
+    /// Adds a change of the file's size, as [`File::set_len`]. Returns the index of its result.
     pub fn set_len(&mut self, file: &File, len: u64) -> usize {
         self.add(file, Asked::set_len(len))
     }
 
-    /// Adds advice for the page cache, as [`File::advise`]. Gives the index of its result.
+    /// Adds advice for the page cache, as [`File::advise`]. Returns the index of its result.
     pub fn advise(&mut self, file: &File, offset: u64, len: u64, advice: Advice) -> usize {
         self.add(file, Asked::advise(offset, len, advice))
     }
 
-    /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] gives it. Gives the index of its result.
+    /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] returns the file. Returns the index of its
+    /// result.
     ///
     /// Adding an operation on paths allocates a few hundred bytes for them.
     pub fn open(&mut self, path: impl AsRef<Path>, options: &OpenOptions) -> usize {
@@ -211,27 +212,28 @@ impl Batch {
         index
     }
 
-    /// Adds giving a file another path, as [`fs::rename`]. Gives the index of its result.
+    /// Adds the renaming of a file, as [`fs::rename`]. Returns the index of its result.
     pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> usize {
         self.add_on_path(PathRequest::rename(from.as_ref(), to.as_ref()))
     }
 
-    /// Adds the removal of a file, as [`fs::remove_file`]. Gives the index of its result.
+    /// Adds the removal of a file, as [`fs::remove_file`]. Returns the index of its result.
     pub fn remove_file(&mut self, path: impl AsRef<Path>) -> usize {
         self.add_on_path(PathRequest::remove_file(path.as_ref()))
     }
 
-    /// Adds the removal of an empty directory, as [`fs::remove_dir`]. Gives the index of its result.
+    /// Adds the removal of an empty directory, as [`fs::remove_dir`]. Returns the index of its result.
     pub fn remove_dir(&mut self, path: impl AsRef<Path>) -> usize {
         self.add_on_path(PathRequest::remove_dir(path.as_ref()))
     }
 
-    /// Adds the creation of a directory, as [`fs::create_dir`]. Gives the index of its result.
+    /// Adds the creation of a directory, as [`fs::create_dir`]. Returns the index of its result.
     pub fn create_dir(&mut self, path: impl AsRef<Path>) -> usize {
         self.add_on_path(PathRequest::create_dir(path.as_ref()))
     }
 
-    /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] gives them. Gives the index of its result.
+    /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] returns them. Returns the index of
+    /// its result.
     pub fn metadata(&mut self, path: impl AsRef<Path>) -> usize {
         self.add_on_path(PathRequest::metadata(path.as_ref()))
     }
@@ -255,8 +257,8 @@ impl Batch {
         self.len() - 1
     }
 
-    /// Has what is added from now on wait until all that was added before has ended. Where one of those failed, what comes
-    /// after is not begun: its error is `ECANCELED`.
+    /// Operations added after the barrier start only once all earlier ones have finished. If one of those failed, the
+    /// later ones do not start, and end with `ECANCELED`.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -277,21 +279,22 @@ impl Batch {
         self.barriers.push(self.ops.len() as u32);
     }
 
-    /// How many operations may be in flight at once; 128 by default, at least 1 and at most 4096. Batches that run at the
-    /// same time share the I/O threads and the device in proportion to it.
+    /// Sets how many operations may be in flight at once: 128 by default, 1 to 4096. Batches that run at the same time
+    /// share the I/O threads and the device in proportion to this number.
     pub fn in_flight(mut self, most: usize) -> Self {
         self.most = most.clamp(1, MOST_IN_FLIGHT);
         self
     }
 
-    /// Whether the first error stops what is not begun by then, whose error is `ECANCELED`. Not by default.
+    /// Sets whether the first error stops the batch: operations that have not started end with `ECANCELED`. Off by
+    /// default.
     pub fn stop_on_error(mut self, stop: bool) -> Self {
         self.stop_on_error = stop;
         self
     }
 
-    /// Reads neighbouring pieces of a file as one where no more than `gap` bytes lie between them, which are read too, and
-    /// thrown away. Not by default: it pays where an operation costs more than the bytes.
+    /// Merges reads of a file that have at most `gap` bytes between them; those bytes are read too, and discarded. Off
+    /// by default: it pays where an operation costs more than reading the gap.
     ///
     /// Only reads into pooled buffers, and between the same two barriers, are merged; up to 1 MiB and 128 of them. Results
     /// are as without: where the one read fails, its parts are read one by one.
@@ -300,19 +303,19 @@ impl Batch {
         self
     }
 
-    /// How many operations were added.
+    /// Returns how many operations were added.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ops.len() + self.refused
     }
 
-    /// Whether none was.
+    /// Returns whether no operation was added.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Carries the operations out and waits for all of them, on the calling thread. Their results, in the order added.
+    /// Carries out all operations, blocking the calling thread, and returns their results in the order of adding.
     ///
     /// # Errors
     /// Inside [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime) every result is an error of kind `WouldBlock`:
@@ -375,7 +378,7 @@ impl IntoFuture for Batch {
     }
 }
 
-/// The future of a [`Batch`]: its results, in the order added.
+/// The future of a [`Batch`], which returns the results in the order of adding.
 ///
 /// `Send` and `Unpin`; it may be polled by any executor, and moved between polls. Nothing starts before the first poll.
 /// Dropping it starts nothing more, and cancels what is in flight where the kernel still can; buffers are dropped when the
@@ -391,9 +394,9 @@ enum State {
 }
 
 impl BatchRun {
-    /// Asks for the cancellation of what has not ended. The future gives all results in any case, and must be awaited for
-    /// them: what was not begun, and what the kernel cancelled, ends with `ECANCELED`. What a disk has begun runs to its end.
-    /// Does not wait.
+    /// Cancels operations that have not finished, as far as the kernel can. The future still returns all results, and
+    /// must be awaited for them: operations that had not started, or that the kernel cancelled, end with `ECANCELED`.
+    /// What a disk has begun runs to its end. Does not wait.
     pub fn cancel(&mut self) {
         if let Some((plan, engine)) = self.running() {
             plan.cancel(CANCELLED);

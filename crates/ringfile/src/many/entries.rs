@@ -36,13 +36,13 @@ impl Token {
         Self(u64::from(generation) << 32 | u64::from(index))
     }
 
-    /// Returns the number that stands for it, never 0, for a token that must pass through another language.
+    /// Returns the token as a number, never 0, to pass it through another language.
     #[must_use]
     pub fn to_u64(self) -> u64 {
         self.0
     }
 
-    /// Returns the token that a number stands for. One that names no operation is an error where it is used.
+    /// Returns the token of a number. If it names no operation, using it is an error.
     #[must_use]
     pub fn from_u64(number: u64) -> Self {
         Self(number)

@@ -21,7 +21,7 @@ use crate::fs;
 use crate::fs::PathRequest;
 use crate::memory::Buffer;
 
-/// Operations that are added, submitted together, and collected as they end.
+/// A queue of operations that are added, submitted together, and collected as they finish.
 ///
 /// Each carries a number of the caller's, `user_data`, and is named by the [`Token`] that adding it gives.
 ///
@@ -83,7 +83,7 @@ impl Queue {
         Self::with_capacity(0)
     }
 
-    /// Creates an empty queue with room for so many open operations; more make it grow.
+    /// Creates an empty queue with room for so many open operations. It grows when more are added.
     #[must_use]
     pub fn with_capacity(operations: usize) -> Self {
         Self { entries: Entries::with_capacity(operations), engine: ThreadEngine::new(false) }
@@ -99,12 +99,12 @@ impl Queue {
         self.add(file, Asked::write(buffer.into(), offset), user_data)
     }
 
-    /// Adds a read into several buffers in turn, as [`File::read_vectored_at`]. They come back as [`Done::buffers`].
+    /// Adds a read into several buffers in turn, as [`File::read_vectored_at`]. [`Done::buffers`] returns them.
     pub fn read_vectored(&mut self, file: &File, buffers: Vec<Buffer>, offset: u64, user_data: u64) -> Token {
         self.add(file, Asked::read_vectored(buffers, offset), user_data)
     }
 
-    /// Adds a write of several buffers in turn, as [`File::write_vectored_at`]. They come back as [`Done::buffers`].
+    /// Adds a write of several buffers in turn, as [`File::write_vectored_at`]. [`Done::buffers`] returns them.
     pub fn write_vectored(
         &mut self,
         file: &File,
@@ -115,7 +115,7 @@ impl Queue {
         self.add(file, Asked::write_vectored(buffers, offset), user_data)
     }
 
-    /// Adds a write at `offset` that is durable when it ends (`RWF_DSYNC`).
+    /// Adds a write at `offset` that is durable when it has finished (`RWF_DSYNC`).
     pub fn write_durable(
         &mut self,
         file: &File,
@@ -126,7 +126,7 @@ impl Queue {
         self.add(file, Asked::write_durable(buffer.into(), offset), user_data)
     }
 
-    /// Adds a write at `offset` that a power cut leaves wholly there or not at all, as [`File::write_atomic_at`].
+    /// Adds an atomic write at `offset`, of which a power cut leaves all or nothing, as [`File::write_atomic_at`].
     pub fn write_atomic(
         &mut self,
         file: &File,
@@ -147,7 +147,7 @@ impl Queue {
         self.add(file, Asked::sync_all(), user_data)
     }
 
-    /// Adds the writing of a range's dirty pages, as [`File::sync_range`].
+    /// Adds the writeback of a range's dirty pages, as [`File::sync_range`].
     pub fn sync_range(
         &mut self,
         file: &File,
@@ -181,7 +181,8 @@ impl Queue {
         self.add(file, Asked::advise(offset, len, advice), user_data)
     }
 
-    /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] gives it; dropping the result closes it.
+    /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] returns the file; dropping the result closes
+    /// it.
     ///
     /// An operation on paths allocates a few hundred bytes for them.
     ///
@@ -206,7 +207,7 @@ impl Queue {
         token
     }
 
-    /// Adds giving a file another path, as [`fs::rename`].
+    /// Adds the renaming of a file, as [`fs::rename`].
     pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>, user_data: u64) -> Token {
         self.add_on_path(PathRequest::rename(from.as_ref(), to.as_ref()), user_data)
     }
@@ -226,7 +227,7 @@ impl Queue {
         self.add_on_path(PathRequest::create_dir(path.as_ref()), user_data)
     }
 
-    /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] gives them.
+    /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] returns them.
     pub fn metadata(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
         self.add_on_path(PathRequest::metadata(path.as_ref()), user_data)
     }
@@ -241,7 +242,8 @@ impl Queue {
         self.entries.add(file, asked, user_data)
     }
 
-    /// Submits what was added, with one system call where that is many, and takes in what has ended. Does not wait.
+    /// Submits the operations that were added, with one system call, and collects those that have finished. Does not
+    /// wait.
     pub fn submit(&mut self) {
         self.look();
     }
@@ -253,12 +255,12 @@ impl Queue {
         went_on
     }
 
-    /// Submits what was added, and waits until `at_least` so many results can be taken, or all there will be, or the time is
-    /// over; `None` waits without end. Returns how many can be taken.
+    /// Submits the operations that were added, and waits until at least `at_least` results are available, or every open
+    /// operation has finished, or the timeout has passed. `None` waits without a limit. Returns how many results are
+    /// available.
     ///
-    /// A single operation that was not submitted before and is waited for without end may be a plain call, where the route
-    /// is [`Auto`](crate::Route::Auto): nothing goes on beside it, and it is cheaper. Inside a loop of ringfile's it does
-    /// not wait.
+    /// With [`Auto`](crate::Route::Auto), a single operation that was not submitted before may become a plain call if
+    /// there is no timeout: nothing runs beside it, and it is cheaper. Inside ringfile's loop this does not wait.
     pub fn wait(&mut self, at_least: usize, timeout: Option<Duration>) -> usize {
         let in_loop = crate::runtime::is_in_loop();
         let (open, done) = self.counts();
@@ -276,8 +278,8 @@ impl Queue {
         self.counts().1
     }
 
-    /// Submits what was added, and returns once a result can be taken, or none is open. For tasks of a loop of ringfile's,
-    /// where the thread's other tasks run meanwhile. Dropping the future changes nothing.
+    /// Submits the operations that were added, and returns once a result is available, or no operation is open. For
+    /// tasks in ringfile's loop, whose other tasks run meanwhile. Dropping the future changes nothing.
     pub async fn ready(&mut self) -> usize {
         poll_fn(|context| {
             let went_on = self.look();
@@ -296,7 +298,7 @@ impl Queue {
         .await
     }
 
-    /// Takes the result of the operation that ended first, with its `user_data`; `None` where no result is there.
+    /// Takes the result of the operation that finished first, with its `user_data`; `None` if there is no result.
     #[inline]
     pub fn take(&mut self) -> Option<(u64, Done)> {
         let entries = &mut self.entries;
@@ -307,7 +309,7 @@ impl Queue {
         taken
     }
 
-    /// As [`take`](Self::take), with the token that the operation had.
+    /// Takes a result as [`take`](Self::take) does, with the token of the operation.
     pub fn take_with_token(&mut self) -> Option<(Token, u64, Done)> {
         let entries = &mut self.entries;
         let taken = entries.take_first_with_token();
@@ -317,7 +319,7 @@ impl Queue {
         taken
     }
 
-    /// Takes the result of one operation, if it has ended.
+    /// Takes the result of one operation, if it has finished.
     pub fn take_by(&mut self, token: Token) -> Option<Done> {
         let entries = &mut self.entries;
         self.engine.engine.take_in(entries);
@@ -326,20 +328,20 @@ impl Queue {
         taken.map(|(_, done)| done)
     }
 
-    /// Whether an operation has ended. False where the token names none.
+    /// Returns whether an operation has finished. False if the token names none.
     #[must_use]
     pub fn is_done(&mut self, token: Token) -> bool {
         self.engine.engine.take_in(&mut self.entries);
         self.entries.is_done(token) == Some(true)
     }
 
-    /// Whether the token names an operation of this queue whose result was not taken.
+    /// Returns whether the token names an operation of this queue whose result was not taken.
     #[must_use]
     pub fn contains(&self, token: Token) -> bool {
         self.entries.find(token).is_some()
     }
 
-    /// Submits what was added, waits for one operation, and takes its result.
+    /// Submits the operations that were added, waits for one of them, and takes its result.
     ///
     /// # Errors
     /// `InvalidInput` where the token names no operation of this queue, or its result was taken. `WouldBlock` inside a loop
@@ -363,8 +365,8 @@ impl Queue {
         })
     }
 
-    /// Asks for the cancellation of an operation. Its result still comes, exactly once: what was done by then, or an error
-    /// with `ECANCELED`. Returns false where it has ended, or the token names none.
+    /// Cancels an operation, if the kernel still can. Its result still arrives, exactly once: what was done by then, or
+    /// an error with `ECANCELED`. Returns false if it has finished, or the token names none.
     ///
     /// What was not submitted is never carried out. The kernel cancels what waits for a pipe, a socket or a worker of its
     /// own; what a disk has begun runs to its end. Does not wait: [`wait_by`](Self::wait_by) returns when the kernel is done
@@ -379,7 +381,7 @@ impl Queue {
         true
     }
 
-    /// Returns a descriptor that is readable whenever a call would give a result without waiting. Wait on it with epoll, in
+    /// Returns a descriptor that is readable whenever a result is available without waiting. Wait on it with epoll, in
     /// another io_uring, in tokio's `AsyncFd` or in libuv; then call [`submit`](Self::submit) and [`take`](Self::take).
     ///
     /// It is level-triggered, and may be readable for nothing, never the other way round, also where other queues or batches
@@ -443,14 +445,14 @@ impl Queue {
         (entries.open, entries.done)
     }
 
-    /// Returns how many operations were added whose results were not taken.
+    /// Returns the number of operations whose results were not taken.
     #[must_use]
     pub fn len(&self) -> usize {
         let entries = &self.entries;
         entries.open + entries.done
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no operations whose results were not taken.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -13,7 +13,7 @@ use super::{Batch, BatchRun, Done};
 use crate::driver::{self, Shared};
 use crate::error::Result;
 
-/// A batch that was started by [`Batch::start`]. Dropping it changes nothing: the batch goes on, and reports its end.
+/// A batch that [`Batch::start`] has started. Dropping this changes nothing: the batch continues, and reports its end.
 #[derive(Clone)]
 pub struct StartedBatch(Arc<Started>);
 
@@ -33,9 +33,9 @@ struct Running {
 }
 
 impl Batch {
-    /// Starts the batch and returns; its end is reported to `done` by one of the library's I/O threads
-    /// ([`set_io_threads`](crate::set_io_threads)), with the results in the order added. For programs whose threads belong to
-    /// another runtime.
+    /// Starts the batch and returns. One of the library's I/O threads ([`set_io_threads`](crate::set_io_threads)) calls
+    /// `done` at the end, with the results in the order of adding. For programs whose threads belong to another
+    /// runtime.
     ///
     /// `done` is called exactly once, never inside this call, and when the kernel is done with all buffers. It may start
     /// operations and other batches, and must not block: where a call of this library would, it is refused
@@ -75,8 +75,9 @@ impl Batch {
 }
 
 impl StartedBatch {
-    /// Asks for the cancellation of what has not ended. The end is reported in any case: what was not begun, and what the
-    /// kernel cancelled, has `ECANCELED` as its result; what a disk has begun runs to its end. Any thread; does not wait.
+    /// Cancels operations that have not finished, as far as the kernel can, from any thread and without waiting. The
+    /// end is still reported: operations that had not started, or that the kernel cancelled, end with `ECANCELED`. What
+    /// a disk has begun runs to its end.
     pub fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::SeqCst);
         self.0.post();

@@ -95,37 +95,37 @@ impl Buffer {
         unsafe { Buffer::new(NonNull::new_unchecked(header.base()), 0, cap, block) }
     }
 
-    /// Bytes that hold data.
+    /// Returns the number of bytes that hold data.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the length is 0.
+    /// Returns whether the length is 0.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes that there is room for: just what was asked for, until the buffer grows.
+    /// Returns how many bytes fit: exactly what was asked for, until the buffer grows.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.cap
     }
 
-    /// Where the buffer starts. Stays the same until the buffer grows.
+    /// Returns the address of the buffer. It stays the same until the buffer grows.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         self.ptr.as_ptr()
     }
 
-    /// As [`Buffer::as_ptr`], to write through.
+    /// Returns the address of the buffer, for writing. See [`Buffer::as_ptr`].
     #[inline]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.ptr.as_ptr()
     }
 
-    /// Sets the length. What is between the old and the new one is whatever was in this memory before.
+    /// Sets the length. Bytes between the old and the new length have whatever content this memory had before.
     ///
     /// # Panics
     /// If `len` is above the capacity, where [`try_set_len`](Self::try_set_len) fails.
@@ -142,7 +142,7 @@ impl Buffer {
         self.len = len;
     }
 
-    /// As [`set_len`](Self::set_len), or leaves the buffer as it is.
+    /// Sets the length as [`set_len`](Self::set_len) does, or returns an error and leaves the buffer as it is.
     ///
     /// # Errors
     /// [`PoolError::NoRoom`] if `len` is above the capacity: a length that is set makes no room, as
@@ -166,13 +166,13 @@ impl Buffer {
         self.len = 0;
     }
 
-    /// Shortens the length to `len` bytes; does nothing if it is not longer.
+    /// Shortens the buffer to `len` bytes; does nothing if it is not longer.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Splits off the first `at` bytes of the capacity: they are given back, and `self` keeps the rest.
+    /// Splits off the first `at` bytes of the capacity and returns them; `self` keeps the rest.
     ///
     /// Copies nothing; the memory goes back when all parts are dropped. Data stays where it is: each part's length
     /// is how much of the old length lies in it. The parts are as aligned as `at` is, so split at multiples of what
@@ -194,7 +194,7 @@ impl Buffer {
         std::mem::replace(self, rest)
     }
 
-    /// Splits off what is behind the first `at` bytes of the capacity: it is given back, and `self` keeps these.
+    /// Splits off everything behind the first `at` bytes of the capacity and returns it; `self` keeps the first bytes.
     ///
     /// Else as [`Buffer::split_to`].
     ///
@@ -218,7 +218,7 @@ impl Buffer {
         rest
     }
 
-    /// Makes [`Bytes`] of the buffer's data, without copying it.
+    /// Turns the buffer's data into [`Bytes`], without copying it.
     ///
     /// The memory goes back to the pool when the last clone and slice of them is dropped, on whatever thread, also
     /// when the pool's last handle is gone. [`Pool::thaw`](crate::Pool::thaw) makes a buffer of them again. One small
@@ -240,8 +240,9 @@ impl Buffer {
         frozen::freeze(self)
     }
 
-    /// Memory that somebody else keeps, as a buffer of that capacity and length. I/O on it is unregistered; its drop does
-    /// nothing. For memory that is used again and again, [`RegisteredMemory`](crate::RegisteredMemory) is the fast way.
+    /// Makes a buffer over memory that the caller keeps alive, with that capacity and length. I/O on it is
+    /// unregistered, and dropping it does nothing. For memory that is used repeatedly,
+    /// [`RegisteredMemory`](crate::RegisteredMemory) is faster.
     ///
     /// # Safety
     /// Until the buffer, all parts of it and all `Bytes` made of it are gone, the `len` bytes at `start` are there and
@@ -273,9 +274,9 @@ impl Buffer {
         unsafe { Buffer::new(start, len, len, block::of_nobody()) }
     }
 
-    /// Returns memory that `owner` keeps, as a buffer of that capacity and length. `owner` is dropped when the buffer, all
-    /// parts of it and all `Bytes` made of it are gone. I/O on it is unregistered. Allocates; memory that is used again and
-    /// again is better registered ([`RegisteredMemory`](crate::RegisteredMemory)).
+    /// Makes a buffer over memory that `owner` keeps alive, with that capacity and length. `owner` is dropped when the
+    /// buffer, all parts of it and all `Bytes` made of it are gone. I/O on it is unregistered. Allocates. For memory
+    /// that is used repeatedly, [`RegisteredMemory`](crate::RegisteredMemory) is faster.
     ///
     /// # Safety
     /// Until `owner` is dropped, the `len` bytes at `start` are there and initialised, and nothing else touches them; where
@@ -297,8 +298,8 @@ impl Buffer {
         unsafe { lend::unregistered(start, len, Box::new(owner)) }
     }
 
-    /// A second buffer over `len` bytes of this one's capacity, `at` bytes in, of that capacity and length. The memory
-    /// goes back when all are dropped. Copies nothing.
+    /// Makes a second buffer over `len` bytes of this one's capacity, starting at `at`, with that capacity and length.
+    /// The memory returns to its pool when all of them are dropped. Copies nothing.
     ///
     /// # Safety
     /// Nothing else touches these bytes as long as the new buffer is there, this one included; where all that happens to

@@ -21,19 +21,19 @@ use super::slow::Inner;
 /// More shards than this only make stealing slower.
 const MOST_SHARDS: usize = 16;
 
-/// What a pool does when a request finds it full.
+/// Selects what a pool does when a request finds it full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenFull {
     /// [`Pool::get`](crate::Pool::get) fails at once with [`PoolError::Full`](crate::PoolError::Full).
     #[default]
     Error,
-    /// [`Pool::get`](crate::Pool::get) blocks the calling thread until its turn has come, first come, first served.
-    /// On a thread that runs ringfile's tasks it fails instead, as that could never end; use
+    /// [`Pool::get`](crate::Pool::get) blocks the calling thread until its turn has come, first come, first served. On
+    /// a thread that runs ringfile's tasks it fails instead, since it could wait forever; use
     /// [`Pool::get_async`](crate::Pool::get_async) there.
     Wait,
     /// Memory is allocated outside the pool, up to `limit` bytes at a time, and unmapped when dropped. It is never
-    /// registered, and each such buffer costs system calls. Past the limit it is as with `Error`.
+    /// registered, and each such buffer costs system calls. Beyond the limit requests fail as with `Error`.
     Outside {
         /// A hard limit, in bytes.
         limit: usize,

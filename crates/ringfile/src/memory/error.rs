@@ -5,14 +5,14 @@
 use std::fmt;
 use std::io;
 
-/// Why memory could not be had.
+/// The reason why a pool or registered memory returned no buffer.
 ///
 /// Its text says what was asked, what there is, and what to try. Turns into an [`std::io::Error`] of kind
 /// `OutOfMemory`, `WouldBlock`, `InvalidInput`, `ResourceBusy`, `WriteZero` (no room) or, for [`PoolError::System`], that of its errno.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// All of the pool is in use, or what is free is in too small pieces. Try again when buffers were dropped.
+    /// The whole pool is in use, or its free memory is in too small pieces. Try again when buffers were dropped.
     #[non_exhaustive]
     Full {
         /// Bytes asked for.
@@ -24,7 +24,7 @@ pub enum PoolError {
         /// The limit in bytes for memory outside the pool, 0 if none is allowed.
         outside_limit: usize,
     },
-    /// More than this pool can ever give in one piece.
+    /// The request is larger than any piece that this pool can provide.
     #[non_exhaustive]
     TooLarge {
         /// Bytes asked for.
@@ -49,7 +49,7 @@ pub enum PoolError {
         /// What the system answered.
         errno: i32,
     },
-    /// The system refused memory below the pool's capacity.
+    /// The system refused memory although the pool is below its capacity.
     #[non_exhaustive]
     System {
         /// Bytes that were to be mapped.
@@ -57,13 +57,13 @@ pub enum PoolError {
         /// What the system answered.
         errno: i32,
     },
-    /// An option that makes no sense, or a range that can't be lent.
+    /// An option is invalid, or a range cannot be lent.
     #[non_exhaustive]
     Invalid {
         /// What is wrong, and what would be right.
         what: String,
     },
-    /// A buffer has less room than was to be appended, and does not [grow](crate::Buffer#growing).
+    /// A buffer has too little room to append to, and does not [grow](crate::Buffer#growing).
     #[non_exhaustive]
     NoRoom {
         /// The capacity that would be needed, in bytes.
@@ -73,7 +73,7 @@ pub enum PoolError {
         /// Why it does not grow.
         why: &'static str,
     },
-    /// A part of the range is lent already. Drop the buffers over it first.
+    /// A part of the range is already lent. Drop the buffers over it first.
     #[non_exhaustive]
     Lent {
         /// The range that was asked for, in bytes from the start of the memory.

@@ -35,7 +35,7 @@ impl Buffer {
         self.try_reserve(additional).unwrap_or_else(|error| no_room(&error));
     }
 
-    /// Makes room for `additional` bytes behind the content, or leaves the buffer as it is.
+    /// Makes room for `additional` bytes behind the content, or returns an error and leaves the buffer as it is.
     ///
     /// # Errors
     /// [`PoolError::NoRoom`] where the buffer [does not grow](#growing); else as [`Pool::get`](crate::Pool::get), but
@@ -54,7 +54,7 @@ impl Buffer {
         if additional <= self.capacity() - self.len() { Ok(()) } else { self.grow(additional) }
     }
 
-    /// Appends `data`, growing where there is not room for it.
+    /// Appends `data`. The buffer grows if it has too little room.
     ///
     /// # Panics
     /// Where [`try_extend_from_slice`](Self::try_extend_from_slice) fails.
@@ -71,7 +71,8 @@ impl Buffer {
         self.try_extend_from_slice(data).unwrap_or_else(|error| no_room(&error));
     }
 
-    /// Appends all of `data`, growing where there is not room for it, or leaves the buffer as it is.
+    /// Appends all of `data`, or returns an error and leaves the buffer as it is. The buffer grows if it has too little
+    /// room.
     ///
     /// # Errors
     /// As [`try_reserve`](Self::try_reserve).
@@ -93,7 +94,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Sets the length, growing where there is not room for it, and new bytes to `byte`.
+    /// Sets the length, and fills new bytes with `byte`. The buffer grows if it has too little room.
     ///
     /// # Panics
     /// Where [`try_resize`](Self::try_resize) fails.
@@ -108,7 +109,7 @@ impl Buffer {
         self.try_resize(len, byte).unwrap_or_else(|error| no_room(&error));
     }
 
-    /// As [`resize`](Self::resize), or leaves the buffer as it is.
+    /// Sets the length as [`resize`](Self::resize) does, or returns an error and leaves the buffer as it is.
     ///
     /// # Errors
     /// As [`try_reserve`](Self::try_reserve).

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use super::buffer::Buffer;
 use super::held::{Held, Raw};
 
-/// Owned memory that can be written to a file from.
+/// Owned memory from which a file can be written.
 ///
 /// The library owns the value while the kernel reads from it, and gives it back with the result.
 ///
@@ -70,7 +70,7 @@ pub unsafe trait IoBuf: Send + Sized + 'static {
     }
 }
 
-/// Owned memory that can be read into from a file.
+/// Owned memory into which a file can be read.
 ///
 /// A read fills it from the start, up to its capacity, and then sets its length.
 ///

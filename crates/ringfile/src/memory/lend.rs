@@ -18,7 +18,7 @@ use super::region::{REGION_MAX, Region};
 /// Headers kept for the next lending; one costs 64 bytes.
 const MOST_SPARE: usize = 1024;
 
-/// Memory that can be registered: bytes that stay where they are.
+/// Memory that can be registered: its bytes never move.
 ///
 /// # Safety
 /// From the call of [`as_mut_ptr`](StableMemory::as_mut_ptr) until the value is dropped, `len` bytes at that address
@@ -59,7 +59,7 @@ unsafe impl StableMemory for Box<[u8]> {
     }
 }
 
-/// Memory of the user's own, such as a database's pages, registered with io_uring and lent out as [`Buffer`]s.
+/// Memory of the program, such as a database's pages, registered with io_uring and lent as [`Buffer`]s.
 ///
 /// Registered by itself, like a pool's, when I/O is first done on it, in regions of at most 1 GiB; where the system
 /// refuses, I/O goes on without. Cheap to clone.
@@ -112,7 +112,7 @@ pub(super) struct Lent {
 }
 
 impl RegisteredMemory {
-    /// Takes memory with its owner, which is dropped when this, its clones and all lent buffers are gone.
+    /// Registers memory on first use. Its owner is dropped when this, its clones and all lent buffers are gone.
     ///
     /// ```
     /// let memory = ringfile::RegisteredMemory::new(vec![0_u8; 4096].into_boxed_slice());
@@ -126,7 +126,7 @@ impl RegisteredMemory {
         unsafe { RegisteredMemory::from_raw(base, len, owner) }
     }
 
-    /// Takes memory by its address. `owner` keeps it alive and is dropped at the end.
+    /// Registers memory given by its address. `owner` keeps it alive, and is dropped at the end.
     ///
     /// # Panics
     /// If `base` is null.
@@ -145,17 +145,17 @@ impl RegisteredMemory {
         RegisteredMemory { lender: Lender::new(base, len, regions, Box::new(owner)) }
     }
 
-    /// The memory's length in bytes.
+    /// Returns the memory's length in bytes.
     pub fn len(&self) -> usize {
         self.lender.len
     }
 
-    /// Whether there is none.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.lender.len == 0
     }
 
-    /// Bytes that are lent now.
+    /// Returns how many bytes are lent now.
     pub fn lent(&self) -> usize {
         self.lender.lock().ranges.iter().map(|(start, end)| end - start).sum()
     }

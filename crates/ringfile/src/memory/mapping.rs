@@ -8,14 +8,14 @@ use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 
-/// Which page sizes the pool's memory has.
+/// Selects the page sizes of a pool's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HugePages {
-    /// Huge pages where the system makes them by itself (transparent huge pages); ordinary ones else.
+    /// Huge pages if the system provides them transparently, otherwise ordinary pages.
     #[default]
     Auto,
-    /// Ordinary pages only. Costs more translation misses, wastes no memory in sparsely used pools.
+    /// Ordinary pages only. More translation misses, but no waste in sparsely used pools.
     Never,
     /// Huge pages that the administrator has reserved (`vm.nr_hugepages`), or an error.
     Require,

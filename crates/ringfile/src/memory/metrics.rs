@@ -6,7 +6,7 @@ use super::class::{self, CLASSES};
 use super::core::Core;
 use super::slow::Inner;
 
-/// Figures of one size class.
+/// Counters of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClassMetrics {
@@ -16,11 +16,11 @@ pub struct ClassMetrics {
     pub in_use: u64,
     /// Blocks handed out since the pool was made.
     pub gets: u64,
-    /// Blocks that came back since the pool was made.
+    /// Blocks returned since the pool was made.
     pub returns: u64,
 }
 
-/// What a pool has done and has, as far as it can be told at one time while others use it.
+/// Counters of a pool. They are not read at one instant while other threads use the pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolMetrics {
@@ -38,11 +38,11 @@ pub struct PoolMetrics {
     pub outside_allocations: u64,
     /// Bytes outside the pool, in use now.
     pub outside_bytes: usize,
-    /// Gets that had to wait for others to give memory back.
+    /// Gets that had to wait for memory to come back.
     pub waits: u64,
     /// Gets that failed because the pool was full.
     pub failures: u64,
-    /// Buffers whose content was copied to a larger block, since more was appended than they had room for.
+    /// Buffers whose content was copied to a larger block because more was appended than fitted.
     pub growths: u64,
     /// Regions that the pool's memory lies in.
     pub regions: usize,
@@ -50,8 +50,8 @@ pub struct PoolMetrics {
     pub registered_regions: usize,
     /// Bytes in registered regions.
     pub registered_bytes: usize,
-    /// Regions whose registration was refused (RLIMIT_MEMLOCK), since the pool was made. Before Linux 5.19 none is asked
-    /// for: see [`Metrics::refused_registrations`](crate::Metrics::refused_registrations).
+    /// Regions whose registration was refused (RLIMIT_MEMLOCK), since the pool was made. Before Linux 5.19 nothing is
+    /// registered: see [`Metrics::refused_registrations`](crate::Metrics::refused_registrations).
     pub refused_registrations: usize,
     /// The size classes that were ever used, the smallest first.
     pub classes: Vec<ClassMetrics>,

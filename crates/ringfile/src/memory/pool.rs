@@ -20,11 +20,11 @@ use super::region::REGION_MAX;
 use super::waiters::GetBuffer;
 use crate::event;
 
-/// Aligned memory for I/O, with a hard limit, shared by all who have a clone of it.
+/// A pool of aligned memory for I/O, with a hard limit, shared by all its clones.
 ///
 /// A pool hands out [`Buffer`]s. Getting and dropping one of a size that was used before takes no lock and no system
-/// call. Memory is mapped when first needed, and all of it is registered with io_uring by itself, where the system
-/// allows it. Buffers, and `Bytes` made of them, may outlive the pool: the memory goes when the last of them does.
+/// call. Memory is mapped when first needed, and registered with io_uring on first use, if the system allows it.
+/// Buffers, and `Bytes` made of them, may outlive the pool: the memory is freed with the last of them.
 ///
 /// ```
 /// let pool = ringfile::Pool::new(64 << 20);
@@ -45,7 +45,8 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// A pool of at most `capacity` bytes (rounded down to whole pages), with default settings; see [`PoolBuilder`].
+    /// Creates a pool of at most `capacity` bytes (rounded down to whole pages) with default settings; see
+    /// [`PoolBuilder`].
     ///
     /// Maps nothing yet, so it can't fail.
     ///
@@ -58,7 +59,7 @@ impl Pool {
         Pool { core: Core::new(options) }
     }
 
-    /// A pool with settings of its own.
+    /// Returns a builder for a pool with other settings.
     ///
     /// ```
     /// use ringfile::{Pool, WhenFull};
@@ -79,17 +80,17 @@ impl Pool {
         }
     }
 
-    /// A buffer with a capacity of just `n` bytes and length 0.
+    /// Returns a buffer with a capacity of exactly `n` bytes and length 0.
     ///
     /// Buffers of 4096 bytes and more are aligned to 4096, smaller ones to 512, 1024 or 2048, the power of two that
     /// holds them; with [`PoolBuilder::alignment`] all are aligned to that. The bytes may hold what an earlier buffer
     /// of this process held.
     ///
     /// # Errors
-    /// When the pool is full, by [`WhenFull`]: [`PoolError::Full`] at once, or after the memory outside the pool was
+    /// If the pool is full, [`WhenFull`] decides: [`PoolError::Full`] at once, or after the memory outside the pool was
     /// used up; with [`WhenFull::Wait`] it blocks instead, or fails with [`PoolError::WouldDeadlock`] on a thread that
-    /// runs ringfile's tasks. [`PoolError::TooLarge`] if `n` bytes can never be had: above the capacity or 1 GiB.
-    /// [`PoolError::System`] or [`PoolError::NoHugePages`] if the system has no memory.
+    /// runs ringfile's tasks. [`PoolError::TooLarge`] if `n` is above the capacity or 1 GiB. [`PoolError::System`] or
+    /// [`PoolError::NoHugePages`] if the system has no memory.
     ///
     /// ```
     /// let pool = ringfile::Pool::new(1 << 20);
@@ -123,11 +124,11 @@ impl Pool {
         Ok(unsafe { Buffer::first(block, n) })
     }
 
-    /// As [`Pool::get`], but when the pool is full, and the memory outside of it that [`WhenFull`] allows is used up,
-    /// waits until memory comes back.
+    /// Returns a buffer as [`Pool::get`] does, but waits for memory if the pool is full, and the memory outside of it
+    /// that [`WhenFull`] allows is used up.
     ///
-    /// Who waits is served in order of arrival (of first polls), together with blocked threads; nobody overtakes, so
-    /// a large request holds up small ones behind it. Works in any executor. The future may be dropped at any time.
+    /// Waiting futures (from their first poll) and blocked threads are served in order of arrival. A large request
+    /// delays smaller ones behind it. Works in any executor. The future may be dropped at any time.
     ///
     /// # Errors
     /// As [`Pool::get`], except that it never fails for a full pool.
@@ -152,7 +153,7 @@ impl Pool {
         GetBuffer::new(self, n)
     }
 
-    /// Makes `bytes` that came from [`Buffer::freeze`], or a part of them, a buffer again, without copying.
+    /// Turns `bytes` from [`Buffer::freeze`], or a part of them, back into a buffer, without copying.
     ///
     /// The buffer has the bytes' content and length, and the capacity behind them that the frozen buffer had. Takes the
     /// pool's lock for a moment. Parts of one buffer that were split and frozen apart are thawed apart.
@@ -183,7 +184,7 @@ impl Pool {
         frozen::thaw(self.core(), bytes)
     }
 
-    /// What the pool has and has done. Takes the pool's lock for a moment.
+    /// Returns the pool's counters. Takes the pool's lock for a moment.
     ///
     /// ```
     /// let pool = ringfile::Pool::new(1 << 20);
@@ -246,7 +247,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A pool's settings, from [`Pool::builder`].
+/// Settings of a pool, from [`Pool::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder makes nothing until `build`"]
 pub struct PoolBuilder {
@@ -261,7 +262,7 @@ pub struct PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// The hard limit in bytes, rounded down to whole pages; 64 MiB by default. Memory is mapped as it is needed.
+    /// Sets the hard limit in bytes, rounded down to whole pages; 64 MiB by default. Memory is mapped as it is needed.
     pub fn capacity(mut self, bytes: usize) -> Self {
         self.capacity = bytes;
         self
@@ -276,13 +277,13 @@ impl PoolBuilder {
         self
     }
 
-    /// Which page sizes to use; [`HugePages::Auto`] by default.
+    /// Sets which page sizes to use; [`HugePages::Auto`] by default.
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.huge_pages = huge_pages;
         self
     }
 
-    /// What to do when the pool is full; [`WhenFull::Error`] by default.
+    /// Sets what happens when the pool is full; [`WhenFull::Error`] by default.
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.when_full = when_full;
         self
@@ -295,22 +296,24 @@ impl PoolBuilder {
         self
     }
 
-    /// Whether to register the memory with io_uring; on by default. Off shows what registration is worth.
+    /// Sets whether the memory is registered with io_uring; on by default. Switch it off to measure what registration
+    /// is worth.
     pub fn registered(mut self, registered: bool) -> Self {
         self.registered = registered;
         self
     }
 
-    /// Whether buffers grow when more is appended than they have room for; on by default. Off, appending fails instead, so that
-    /// no buffer has more memory than was asked for.
+    /// Sets whether buffers grow when more is appended than fits; on by default. If off, appending fails instead, so
+    /// that no buffer uses more memory than was asked for.
     pub fn growing(mut self, growing: bool) -> Self {
         self.growing = growing;
         self
     }
 
-    /// Whether memory is kept for the next buffer; on by default. Off, each buffer is mapped for itself and unmapped when it is
-    /// dropped, unregistered, up to the capacity and what [`WhenFull::Outside`] allows; [`Pool::get`] fails beyond that, also
-    /// with [`WhenFull::Wait`]. Shows what the pool is worth, with the rest of the program as it is.
+    /// Sets whether memory is kept for the next buffer; on by default. If off, each buffer is mapped separately,
+    /// unregistered, and unmapped when it is dropped, up to the capacity and what [`WhenFull::Outside`] allows;
+    /// [`Pool::get`] fails beyond that, even with [`WhenFull::Wait`]. Shows what the pool is worth, with the rest of
+    /// the program as it is.
     ///
     /// ```
     /// let pool = ringfile::Pool::builder().capacity(1 << 20).pooling(false).build()?;
@@ -323,7 +326,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Makes the pool. With [`HugePages::Require`] the first huge pages are mapped now, else nothing.
+    /// Creates the pool. With [`HugePages::Require`] the first huge pages are mapped now, otherwise nothing.
     ///
     /// # Errors
     /// [`PoolError::Invalid`] for an alignment that is no power of two or above 1 GiB, or a capacity below a page or

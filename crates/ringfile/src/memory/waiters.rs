@@ -226,7 +226,7 @@ impl Core {
     }
 }
 
-/// A buffer to come, from [`Pool::get_async`].
+/// The future of [`Pool::get_async`], which returns a buffer.
 ///
 /// Does nothing until polled. May be dropped at any time: its place in the queue goes to the next, and so does a
 /// buffer that it was given but has not handed out.

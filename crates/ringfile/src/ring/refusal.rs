@@ -7,7 +7,8 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why memory was not registered with io_uring; its text names the cause, and what to do about it if anything can be done.
+/// The reason why memory was not registered with io_uring. Its text names the cause, and what to do about it, if
+/// anything.
 ///
 /// See [`refused_registration`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub(crate) enum What {
 /// The last refusal: which of [`What`] from 1, and the errno; 0 where there was none.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// Returns why io_uring last refused to register memory in this process, on any thread; `None` where it never did.
+/// Returns why io_uring last refused to register memory in this process, on any thread; `None` if it never did.
 ///
 /// I/O on such memory goes on unregistered: [`Metrics::refused_registrations`](crate::Metrics::refused_registrations) counts
 /// the refusals, and the first is a warning through `tracing`. Neither blocks nor allocates.
@@ -73,7 +74,7 @@ impl RegistrationRefused {
         LAST.store(what << 32 | u64::from(self.errno as u32), Ordering::Relaxed);
     }
 
-    /// Returns the errno that the kernel answered.
+    /// Returns the kernel's errno.
     #[must_use]
     pub fn errno(&self) -> i32 {
         self.errno

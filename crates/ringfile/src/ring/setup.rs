@@ -35,19 +35,20 @@ const LARGE_ENTRIES: u32 = uapi::IORING_SETUP_SQE128 | uapi::IORING_SETUP_CQE32;
 /// A write and the sync that is linked to it go to the kernel together.
 const LINKED: u32 = 2;
 
-/// When the kernel does the rest of an operation whose I/O has completed: part of it belongs to the thread that submitted.
+/// Selects when the kernel finishes an operation whose I/O has completed. A part of that work runs on the submitting
+/// thread.
 ///
 /// Where a kernel does not have what is asked for, the next of this list takes its place; [`ring_features`](crate::ring_features)
 /// names the flags that a thread's ring has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Completions {
-    /// When the thread asks for completions, and in one go (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1). The least CPU time.
+    /// When the thread asks for completions, all at once (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1). The least CPU time.
     #[default]
     Deferred,
-    /// When the thread enters the kernel for whatever reason (`IORING_SETUP_COOP_TASKRUN`, Linux 5.19).
+    /// When the thread enters the kernel for any reason (`IORING_SETUP_COOP_TASKRUN`, Linux 5.19).
     Cooperative,
-    /// At once: the thread is interrupted, on whatever core it runs.
+    /// At once: the thread is interrupted, on any core.
     Interrupt,
 }
 

@@ -18,7 +18,7 @@ use crate::ring::RingOptions;
 use executor::Loop;
 pub(crate) use executor::is_in_loop;
 
-/// Runs `future` on the calling thread until it is ready, and with it every task that it [`spawn`]s.
+/// Runs `future` on the calling thread until it is ready, together with the tasks that it [`spawn`]s.
 ///
 /// Before it returns, tasks that have not ended are dropped, and operations in flight end: those of dropped futures are
 /// cancelled where the kernel still can. A future that was polled inside and lives on keeps its result, which its next

@@ -14,8 +14,8 @@ use pin_project_lite::pin_project;
 use super::executor::{self, LoopHandle};
 use crate::ring::fork;
 
-/// The handle to a task's result. Awaiting it, or [`join`](Self::join), gives the result or the task's panic; dropping
-/// it lets the task go on alone.
+/// A handle to a task's result. Awaiting it, or [`join`](Self::join), returns the result or the task's panic. Dropping
+/// it does not stop the task.
 pub struct JoinHandle<T> {
     state: Arc<Mutex<TaskState<T>>>,
     /// Of a task on another thread: in a forked child there is no such thread.
@@ -28,19 +28,19 @@ enum TaskState<T> {
     Taken,
 }
 
-/// Why a task has no result.
+/// The reason why a task has no result.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinError {
     /// The task panicked; this is what it panicked with.
     Panicked(Panic),
-    /// The task was dropped with the loop of its thread.
+    /// The task was dropped with its thread's loop.
     Cancelled,
     /// [`JoinHandle::join`] was called on a ringfile thread, which has tasks to run and can't block: await the handle.
     WouldBlock,
 }
 
-/// What a task panicked with.
+/// The payload of a task's panic.
 pub struct Panic {
     message: String,
     /// In a mutex, since an error that is to travel far must be `Sync`.
@@ -54,13 +54,13 @@ impl Panic {
         Self { message: text.unwrap_or("a value that is no text").to_owned(), payload: Mutex::new(payload) }
     }
 
-    /// The text of the panic, where it was one.
+    /// Returns the panic's message, if it is text.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The value, for [`std::panic::resume_unwind`].
+    /// Returns the panic's payload, for [`std::panic::resume_unwind`].
     #[must_use]
     pub fn into_payload(self) -> Box<dyn Any + Send> {
         self.payload.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -97,7 +97,7 @@ impl<T> JoinHandle<T> {
         self.process.is_some_and(|process| !process.is_current())
     }
 
-    /// Whether the task has ended.
+    /// Returns whether the task has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.is_inherited() || !matches!(*lock(&self.state), TaskState::Running(_))
