@@ -1,6 +1,6 @@
 //! Single reads that any thread may wait for, whichever began them.
 //!
-//! What always holds: the memory of a read is the caller's again when the call that took its result returns, and never
+//! Invariants: the memory of a read is the caller's again when the call that took its result returns, and never
 //! before; a result is taken once.
 
 use std::collections::VecDeque;

@@ -1,6 +1,6 @@
 //! Batches: operations on any files that are carried out together, each with its own result.
 //!
-//! What always holds: nothing is begun before the batch is run or started; all is over when the run returns, or the end is
+//! Invariants: nothing is begun before the batch is run or started; all is over when the run returns, or the end is
 //! reported.
 
 use std::ffi::{CString, c_char, c_int, c_void};

@@ -1,6 +1,6 @@
 //! How failures reach C: a negative errno, and a text that the thread can ask for.
 //!
-//! What always holds: a panic ends here, as an error of the function that was called.
+//! Invariants: a panic ends here, as an error of the function that was called.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};

@@ -1,6 +1,6 @@
 //! Forks: the child finds the locks of this interface free, whatever other threads of the parent did.
 //!
-//! What always holds: whoever forks holds the locks of all tables, and of the known memory, until both processes are there.
+//! Invariants: whoever forks holds the locks of all tables, and of the known memory, until both processes are there.
 //! They are taken in the order in which they are nested elsewhere.
 
 use std::any::Any;

@@ -1,6 +1,6 @@
 //! Blocking reads and writes, one or many.
 //!
-//! What always holds: when a function returns, no operation has the caller's memory any more.
+//! Invariants: when a function returns, no operation has the caller's memory any more.
 
 use std::ffi::{c_int, c_void};
 

@@ -1,6 +1,6 @@
 //! What belongs to one thread: queues, and the queue that blocking operations pass through.
 //!
-//! What always holds: a handle is used by the thread that made it, and by any other told apart from one that was closed;
+//! Invariants: a handle is used by the thread that made it, and by any other told apart from one that was closed;
 //! what a thread leaves open is closed with it, which waits for the kernel.
 
 use std::cell::{Cell, RefCell};

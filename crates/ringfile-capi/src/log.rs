@@ -1,6 +1,6 @@
 //! What the library warns of, told to a function of the caller's.
 //!
-//! A subscriber of `tracing` that keeps nothing. What always holds: none is installed before a function is set; once
+//! A subscriber of `tracing` that keeps nothing. Invariants: none is installed before a function is set; once
 //! `ringfile_set_log` has returned, the function before is not running, and never called again.
 
 use std::cell::Cell;

@@ -1,6 +1,6 @@
 //! Memory for I/O, found by its address: that of pools' buffers, the caller's own that was registered, and any other.
 //!
-//! What always holds: memory that is known here has an owner that keeps it; an operation on it has a share of the owner's
+//! Invariants: memory that is known here has an owner that keeps it; an operation on it has a share of the owner's
 //! buffer, so that it goes back, or may be unregistered, only when the operation is over. An operation that lies partly
 //! outside of such memory, or in several, has shares of all that it overlaps.
 

@@ -1,6 +1,6 @@
 //! Pools, and the buffers that come from them.
 //!
-//! What always holds: a buffer's memory is known by its address (`memory.rs`) from its getting to its release.
+//! Invariants: a buffer's memory is known by its address (`memory.rs`) from its getting to its release.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Reading and writing through pointers that come from C.
 //!
-//! What always holds: a null pointer is an error; of all others the header says what must be there, and the functions here
+//! Invariants: a null pointer is an error; of all others the header says what must be there, and the functions here
 //! touch no more than that.
 
 use std::ffi::{CStr, OsStr, c_char};

@@ -1,6 +1,6 @@
 //! Handles: numbers that look like pointers, and what they stand for.
 //!
-//! Safe code. What always holds: a handle that was closed never stands for anything again (2^32 others of its place later
+//! Safe code. Invariants: a handle that was closed never stands for anything again (2^32 others of its place later
 //! it might); one of another kind, or a true pointer, is found out by the low bits.
 
 use std::sync::{PoisonError, RwLock};

@@ -1,7 +1,7 @@
 //! The only code that talks to Linux AIO, the kernel's older interface for asynchronous direct I/O.
 //!
 //! An [`Aio`] is a context of one thread's. It takes the same entries as a [`Ring`](crate::ring::Ring), of reads and writes
-//! alone, and gives the same completions; it does not know what an operation means, nor who waits for it. What always holds:
+//! alone, and gives the same completions; it does not know what an operation means, nor who waits for it. Invariants:
 //!
 //! - there are never more operations than the context was made for, so the kernel has room for every completion;
 //! - an operation that was not submitted can be withdrawn, one that was is the kernel's until its completion: `io_cancel` ends

@@ -2,7 +2,7 @@
 //!
 //! [`Config`] makes the builders of pools, files, batches and readers with those settings in them, so that what a program
 //! calls on a builder wins. Knows only what users can call. `settings.rs` has each setting's name, range and words,
-//! `reading.rs` and `writing.rs` the file. What always holds: every value is in its range, so what is written is read back
+//! `reading.rs` and `writing.rs` the file. Invariants: every value is in its range, so what is written is read back
 //! equal.
 
 mod reading;

@@ -1,6 +1,6 @@
 //! Settings out of TOML text and out of the environment.
 //!
-//! Knows the settings by their table only. What always holds: no text makes it panic, and an error names the line or the
+//! Knows the settings by their table only. Invariants: no text makes it panic, and an error names the line or the
 //! variable, what is wrong there, and what would be right, in one line.
 
 use std::ffi::OsString;

@@ -1,6 +1,6 @@
 //! The settings: what each is called, what it may be, and how it is spelt.
 //!
-//! Pure functions of values. What always holds: what `get` writes, `set` takes and gives the same.
+//! Pure functions of values. Invariants: what `get` writes, `set` takes and gives the same.
 
 use std::ops::RangeInclusive;
 

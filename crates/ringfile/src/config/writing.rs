@@ -1,6 +1,6 @@
 //! Settings as TOML text, with a comment for each.
 //!
-//! What always holds: the text is read back as what was written, whatever the comments say.
+//! Invariants: the text is read back as what was written, whatever the comments say.
 
 use std::fmt;
 

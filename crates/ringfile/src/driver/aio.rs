@@ -1,9 +1,9 @@
 //! Linux AIO in the ring's place: which operations it takes, and how a thread submits to it and waits in it.
 //!
-//! Operations on it have slots as all others; how they go on, end and are cancelled is decided where it is for rings. What
-//! always holds: AIO gets direct reads, and direct writes within the file as it was when looked at, since `io_submit` waits
-//! for what is not that. A thread that sleeps is woken by its context: it waits in the context where it has no ring, and
-//! where it has one, each end of an operation signals the wake-up descriptor, which the ring polls.
+//! Operations on it have slots as all others; how they go on, end and are cancelled is decided where it is for rings.
+//! Invariants: AIO gets direct reads, and direct writes within the file as it was when looked at, since `io_submit`
+//! waits for what is not that. A thread that sleeps is woken by its context: it waits in the context where it has no
+//! ring, and where it has one, each end of an operation signals the wake-up descriptor, which the ring polls.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Cancelling: what is not handed over is withdrawn, of the rest the kernel is asked; most operations simply finish.
 //!
-//! What always holds: a slot that the kernel may still write for keeps its buffer, whoever gave the operation up.
+//! Invariants: a slot that the kernel may still write for keeps its buffer, whoever gave the operation up.
 
 use std::sync::Arc;
 

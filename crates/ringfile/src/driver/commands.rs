@@ -1,10 +1,10 @@
 //! The rings beside the main one: commands for NVMe drives, and completions that are polled for.
 //!
-//! Where commands are all that a thread has in flight, it sleeps in their ring, and one system call submits and
-//! waits, as on the main ring. Where it has more, it sleeps in the main ring, which looks after a descriptor that the
-//! ring for commands signals. Where a queue's user waits for the main ring's descriptor, both signal that: a
-//! descriptor that is signalled by way of another is not signalled twice (`io_eventfd_do_signal` in Linux 6.12). What
-//! always holds: a completion of a ring that announces them wakes a thread that sleeps in either.
+//! Where commands are all that a thread has in flight, it sleeps in their ring, and one system call submits and waits,
+//! as on the main ring. Where it has more, it sleeps in the main ring, which looks after a descriptor that the ring for
+//! commands signals. Where a queue's user waits for the main ring's descriptor, both signal that: a descriptor that is
+//! signalled by way of another is not signalled twice (`io_eventfd_do_signal` in Linux 6.12). Invariant: a completion
+//! of a ring that announces them wakes a thread that sleeps in either.
 
 use std::os::fd::AsRawFd;
 

@@ -1,6 +1,6 @@
 //! Completion: the turn of a driver, and what each answer of the kernel means for its operation.
 //!
-//! What always holds: an operation ends exactly once, in [`Driver::end`].
+//! Invariants: an operation ends exactly once, in [`Driver::end`].
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! What a turn of the driver leaves to do once it is not borrowed any more: wake tasks, drop buffers and files, emit
 //! events, hand over results.
 //!
-//! Knows tasks, buffers and remote requests, and no ring. What always holds: what is done here may run anybody's code, which may
+//! Knows tasks, buffers and remote requests, and no ring. Invariants: what is done here may run anybody's code, which may
 //! come back to the driver; where that panics, the rest is done the next time.
 
 use std::sync::Arc;

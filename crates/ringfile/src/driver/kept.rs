@@ -1,6 +1,6 @@
 //! The buffer of an operation as its future keeps it: its own before and after, lent to a driver meanwhile.
 //!
-//! What always holds: the bytes of a lent buffer stay here, and nothing is made of them but in a forked child that lacks the
+//! Invariants: the bytes of a lent buffer stay here, and nothing is made of them but in a forked child that lacks the
 //! thread which had it.
 
 use std::mem::MaybeUninit;

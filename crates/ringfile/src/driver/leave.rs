@@ -1,6 +1,6 @@
 //! Leaving a loop, or a thread: everything in flight ends first.
 //!
-//! What always holds: when [`leave`] returns, nothing of the loop is in flight, here or on other threads.
+//! Invariants: when [`leave`] returns, nothing of the loop is in flight, here or on other threads.
 
 use std::sync::Arc;
 use std::task::Waker;

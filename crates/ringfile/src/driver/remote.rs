@@ -1,6 +1,6 @@
 //! An operation that any thread may carry out, and who gets its result.
 //!
-//! What always holds: a remote request owns its buffer until it has ended, and ends exactly once, on whatever thread, while no
+//! Invariants: a remote request owns its buffer until it has ended, and ends exactly once, on whatever thread, while no
 //! driver is borrowed and no lock is held. One that is dropped, as by a panic of its thread, ends with an error.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
 //! The rings of a thread: one of each kind, made when the first operation needs it; where none can be had, AIO.
 //!
-//! Knows what each kind can do, and no operation in flight. What always holds: a kind's properties are asked here, by
+//! Knows what each kind can do, and no operation in flight. Invariants: a kind's properties are asked here, by
 //! matches without a wildcard, so that a new kind of ring does not compile before each has an answer.
 
 use std::time::{Duration, Instant};

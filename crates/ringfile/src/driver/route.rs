@@ -5,7 +5,7 @@
 //! hand each to a kernel thread, which costs 7 to 60 µs; a plain call then is cheaper if what it does is a memory copy.
 //! That is known for tmpfs and ramfs; elsewhere the time of the calls tells.
 //!
-//! What always holds: inline calls that turn out slow cost a loop a few per cent of its time at most ([`Lane::note`]).
+//! Invariants: inline calls that turn out slow cost a loop a few per cent of its time at most ([`Lane::note`]).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};

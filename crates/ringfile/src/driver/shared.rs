@@ -1,7 +1,7 @@
 //! The part of a driver that other threads may touch: waking its thread, results that wait for a future which moved,
 //! and counts.
 //!
-//! An operation that stays on its thread never comes here. What always holds:
+//! An operation that stays on its thread never comes here. Invariants:
 //!
 //! - whoever forks holds every lock here, so that a child finds them free;
 //! - a thread that was notified before it slept does not sleep, and one that sleeps is woken ([`Sleep`]);

@@ -1,7 +1,7 @@
 //! Whether a driver's thread sleeps, and whether others have something for it.
 //!
-//! Knows only atomics (through `sync.rs`), so that loom can run all of it; what wakes the thread is the caller's. What
-//! always holds: who puts something where the thread will look, and then notifies, is seen. A thread that was notified
+//! Knows only atomics (through `sync.rs`), so that loom can run all of it; what wakes the thread is the caller's.
+//! Invariant: whatever another thread stores before it notifies is seen by this thread. A thread that was notified
 //! before it slept does not sleep; one that sleeps is named to exactly one notifier, who wakes it.
 //!
 //! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_sleep`.

@@ -1,6 +1,6 @@
 //! The one place that decides how an operation starts, and starts it: for futures, batches, queues and forked children.
 //!
-//! What always holds: an operation that was started either is over, or ends exactly once by its receiver; its buffer was
+//! Invariants: an operation that was started either is over, or ends exactly once by its receiver; its buffer was
 //! taken unless it is over or was put off. Called with no driver borrowed and no lock held, since an operation may end,
 //! and wake somebody, before its start returns.
 

@@ -1,6 +1,6 @@
 //! The ring of a thread that is in no loop: what blocking batches, queues and handles use.
 //!
-//! What always holds: the driver takes operations only while a [`RingGuard`] lives, and only those that the thread itself
+//! Invariants: the driver takes operations only while a [`RingGuard`] lives, and only those that the thread itself
 //! waits for there. Operations of other futures on this thread go to other threads, since nobody might submit them here.
 //! When the last [`ThreadRing`] of a thread is dropped, the driver is drained and given up, or, where it keeps the ring,
 //! idle and without files.

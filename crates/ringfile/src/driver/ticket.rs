@@ -1,6 +1,6 @@
 //! An operation as its future holds it: polled and dropped on its own thread, or, at the price of a message, elsewhere.
 //!
-//! What always holds: a result is taken once, by whoever polls; a ticket that is dropped before has its operation
+//! Invariants: a result is taken once, by whoever polls; a ticket that is dropped before has its operation
 //! cancelled, wherever that is. In a forked child the operation is over at once.
 
 use std::task::{Context, Poll};

@@ -2,7 +2,7 @@
 //! is set to it.
 //!
 //! Threads are started when there is more to do than idle threads, up to a limit, and end after they were idle for a
-//! while. What always holds: a remote request that was taken ends; where no thread can be started, the caller's carries it out.
+//! while. Invariants: a remote request that was taken ends; where no thread can be started, the caller's carries it out.
 
 use std::any::Any;
 use std::collections::VecDeque;

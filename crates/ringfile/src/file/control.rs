@@ -99,7 +99,7 @@ impl Advice {
 pub struct Control<'a> {
     file: &'a File,
     single: Single,
-    /// The result is there and was not taken.
+    /// The result is available and was not taken.
     kept: Option<Result<()>>,
 }
 
@@ -114,7 +114,7 @@ impl<'a> Control<'a> {
         Self::new(file, Kind::Sync, IORING_FSYNC_DATASYNC, 0, 0)
     }
 
-    /// Keeps the result of an operation that has ended, for who polls next.
+    /// Keeps the result of a finished operation for the next poll.
     pub(super) fn keep(&mut self, result: Result<()>) {
         self.kept = Some(result);
     }
@@ -135,15 +135,15 @@ impl Future for Control<'_> {
 impl File {
     /// Waits until all data and metadata of the file are on stable storage (`fsync`).
     ///
-    /// Covers what was written before this was polled for the first time; writes still in flight are not waited for.
+    /// Covers writes that had finished when this was first polled; it does not wait for writes in flight.
     ///
     /// # Errors
-    /// As `fsync(2)`. **A failed sync is remembered**: what was not yet synced may be lost, and Linux would let the next
-    /// `fsync` succeed all the same. So after a sync or a [durable write](Self::write_durable_at) has failed, each later one
-    /// of this `File`, its clones included, fails with the same errno, in batches and queues too, and nothing is tried.
-    /// Reads and plain writes go on. To sync again, open the file again, and check or write again what was written since
-    /// the last good sync. A sync that was cancelled, or that the file does not offer (`EINVAL`), is not remembered, nor
-    /// are failures that calls on other descriptors have met ([`note_failed_sync`](Self::note_failed_sync)).
+    /// As `fsync(2)`. **A failed sync is remembered**: data that was not yet synced may be lost, although Linux would
+    /// let the next `fsync` succeed. So after a sync or a [durable write](Self::write_durable_at) has failed, each
+    /// later one of this `File` and its clones fails with the same errno without being tried, in batches and queues
+    /// too. Reads and plain writes continue. To sync again, open the file again, and check or rewrite what was written
+    /// since the last successful sync. A sync that was cancelled, or that the file does not support (`EINVAL`), is not
+    /// remembered; nor are failures of calls on other descriptors ([`note_failed_sync`](Self::note_failed_sync)).
     pub fn sync_all(&self) -> Control<'_> {
         Control::new(self, Kind::Sync, 0, 0, 0)
     }
@@ -168,7 +168,7 @@ impl File {
     /// Makes nothing durable: metadata and the disk's own cache are left alone.
     ///
     /// # Errors
-    /// As `sync_file_range(2)`. A failure is remembered, as that of [`sync_all`](Self::sync_all): the kernel tells of it
+    /// As `sync_file_range(2)`. A failure is remembered as that of [`sync_all`](Self::sync_all): the kernel reports it
     /// once.
     ///
     /// ```
@@ -192,7 +192,7 @@ impl File {
     /// Allocates or frees the blocks of a range of bytes (`fallocate`).
     ///
     /// # Errors
-    /// As `fallocate(2)`: `ENOSPC`, or `EOPNOTSUPP` where the file system has no such mode.
+    /// As `fallocate(2)`: `ENOSPC`, or `EOPNOTSUPP` if the file system does not support the mode.
     pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Control<'_> {
         Control::new(self, Kind::Allocate, mode.flags(), offset, len)
     }

@@ -1,7 +1,7 @@
-//! What a user holds: [`File`], its operations, and the streams made of them.
+//! The types that users hold: [`File`], its operations, and streams made of them.
 //!
-//! Safe code over the driver. Knows alignment and what is needed to make an operation fit it; does not know rings.
-//! What always holds: a future does nothing before it is polled, and gives its buffer back, also on error.
+//! Safe code over the driver. It knows alignment and how to make an operation fit it; it does not know rings.
+//! Invariants: a future does nothing before it is polled, and returns its buffer, also on error.
 
 pub(crate) mod adaptive;
 mod append;
@@ -61,14 +61,14 @@ use crate::memory::{IoBuf, IoBufMut};
 #[derive(Clone)]
 pub struct File(Arc<Handle>);
 
-/// What the clones of a file share. When it goes, drivers are told to give the file up.
+/// The state that clones of a file share. When it is dropped, drivers release the file.
 struct Handle {
     target: Arc<Target>,
-    /// What [`AsFd`] shows; `None` where it is the target's own.
+    /// The descriptor for [`AsFd`]; `None` if it is the target's own.
     user: Option<OwnedFd>,
     buffered_fallback: bool,
     durable: durable::Choice,
-    /// What an adaptive file has besides.
+    /// The additional state of an adaptive file.
     adaptive: Option<Box<Adaptive>>,
 }
 
@@ -109,7 +109,7 @@ impl File {
         &self.0.target
     }
 
-    /// What stands for a path, in operations that name it. It has no descriptor.
+    /// Makes a stand-in for a path, for operations that name it. It has no descriptor.
     pub(crate) fn of_path(path: PathBuf) -> Self {
         let target = Arc::new(Target::of_path(path));
         Self(Arc::new(Handle::new(target, None, false, Durability::default())))
@@ -134,13 +134,14 @@ impl File {
     /// Reads from `offset` into the buffer, from its start up to its capacity, and sets its length to the number of
     /// bytes read.
     ///
-    /// Shorter than the capacity only at the end of the file, and for pipes and terminals. A direct read that does not
-    /// fit the file's [alignment](Self::alignment) goes through aligned memory of the library's own, with no more I/O
-    /// than the blocks at its edges, and allocates once. Any other read allocates nothing with pooled buffers and `Vec<u8>`.
+    /// The result is shorter than the capacity only at the end of the file, and for pipes and terminals. A direct read
+    /// that does not fit the file's [alignment](Self::alignment) goes through aligned memory of the library, reads at
+    /// most the blocks at its edges in addition, and allocates once. Other reads with pooled buffers and `Vec<u8>` do
+    /// not allocate.
     ///
     /// # Errors
-    /// Any errno of `read(2)`; the error says how much was read, and carries the buffer with it. `UnexpectedEof` where
-    /// the file ends before and the buffer can't show it, as a `Box<[u8]>`, whose length is fixed.
+    /// Any errno of `read(2)`. The error says how much was read, and holds the buffer. `UnexpectedEof` if the file ends
+    /// before and the buffer cannot show it, for example a `Box<[u8]>`, whose length is fixed.
     pub fn read_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> Io<'_, B> {
         Io::read(self, buffer, offset).or_less()
     }
@@ -176,8 +177,8 @@ impl File {
     /// Direct writes must fit the file's [alignment](Self::alignment): offset, length and memory.
     ///
     /// # Errors
-    /// Any errno of `write(2)`; [`done`](crate::BufError::done) says how much was written before. `InvalidInput` names the alignment
-    /// that a direct write must have.
+    /// Any errno of `write(2)`; [`done`](crate::BufError::done) says how much was written before. `InvalidInput` for a
+    /// direct write that is not aligned; it names the required alignment.
     #[doc(alias = "write_all_at")]
     pub fn write_at<B: IoBuf>(&self, buffer: B, offset: u64) -> Io<'_, B> {
         Io::write(self, buffer, offset)
@@ -205,9 +206,9 @@ impl File {
     /// Writes the whole buffer at `offset` so that a power cut leaves all of it or none (`RWF_ATOMIC`, Linux 6.11): the
     /// old content is never left half overwritten, so the program need not keep a copy of it.
     ///
-    /// [`Alignment::atomic`] has the limits: the length is a power of two between the shortest and the longest, the offset a
-    /// multiple of the length. Direct I/O only, on file systems and devices that can: Linux 6.18 can on XFS with reflinks,
-    /// from one block on, whatever the device; on ext4 and block devices where the device can.
+    /// [`Alignment::atomic`] has the limits: the length is a power of two between the shortest and the longest, the
+    /// offset a multiple of the length. Direct I/O only, on file systems and devices that support it: in Linux 6.18,
+    /// XFS with reflinks, from one block on, whatever the device; ext4 and block devices if the device does.
     ///
     /// The write is not durable when it returns: call [`sync_data`](Self::sync_data) afterwards. Two atomic writes
     /// together are not atomic. A concurrent read may see a part. Registered memory may be used, but is passed to the
@@ -216,9 +217,9 @@ impl File {
     /// still can: the file has all of it or none. Neither blocks nor allocates, as [`write_at`](Self::write_at).
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at); `Unsupported` where the file takes no atomic writes, and `InvalidInput` for a length
-    /// or an offset that it does not take. Both say what it takes and what to do, and nothing was written. A short write is
-    /// not continued, but an error (`WriteZero`).
+    /// As [`write_at`](Self::write_at); `Unsupported` if the file does not support atomic writes, and `InvalidInput`
+    /// for a length or an offset that it does not accept. Both say what it accepts and what to do; nothing was written.
+    /// A short write is not continued, but is an error (`WriteZero`).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -272,7 +273,7 @@ impl File {
         self.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.is_direct())
     }
 
-    /// Whether it is to be decided which way a read goes.
+    /// Returns whether a read must choose between two descriptors.
     #[inline]
     pub(crate) fn has_two_ways(&self, request: &crate::driver::Request) -> bool {
         self.0.adaptive.is_some() && request.kind.is_read()
@@ -320,7 +321,7 @@ impl File {
     }
 }
 
-/// Shows a descriptor of the file that I/O does not use: closing or replacing it disturbs nothing.
+/// Lends a descriptor of the file that I/O does not use: closing or replacing it disturbs nothing.
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.user.as_ref().map_or_else(|| self.0.target.as_fd(), AsFd::as_fd)

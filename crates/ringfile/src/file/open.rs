@@ -1,8 +1,8 @@
 //! Opening files, and finding out what direct I/O on them needs.
 //!
-//! Direct I/O is switched on after the file was opened and its ability looked at, and truncation comes last: a file
-//! system that can't do direct I/O costs no data. What always holds: the descriptor that I/O uses is a duplicate that
-//! nobody else has.
+//! Direct I/O is switched on after the file was opened and checked for it, and truncation comes last, so that a file
+//! system without direct I/O costs no data. Invariant: the descriptor that I/O uses is a duplicate that nobody else
+//! has.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,10 +21,10 @@ use crate::driver::{
 };
 use crate::error::{Error, Result};
 
-/// Where the kernel does not tell what direct I/O needs.
+/// Assumed if the kernel does not say what direct I/O needs.
 const USUAL_ALIGNMENT: u32 = 4096;
 
-/// File systems that take O_DIRECT and ignore it: their files are memory already (include/uapi/linux/magic.h).
+/// File systems that accept O_DIRECT and ignore it, because their files are memory (include/uapi/linux/magic.h).
 const IN_MEMORY: [(u32, &str); 3] =
     [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs"), (0x9584_58f6, "hugetlbfs")];
 const FUSE: u32 = 0x6573_5546;
@@ -336,8 +336,8 @@ impl OpenOptions {
         self.truncate
     }
 
-    /// Makes a [`File`] of what was just opened by `path`, and not yet truncated. Asks the kernel a few things about the open
-    /// file, which block only where the file system must ask a server, or the kernel an NVMe drive.
+    /// Makes a [`File`] of the file just opened by `path`, which is not yet truncated. A few system calls examine the
+    /// open file; they block only if the file system must ask a server, or the kernel an NVMe drive.
     pub(crate) fn finish(&self, opened: OwnedFd, path: &Path) -> Result<File> {
         let opened = fs::File::from(opened);
         let file = match self.namespace_of(&opened, Access { read: self.read, write: self.write }) {
@@ -375,11 +375,11 @@ impl OpenOptions {
 
     /// Makes a [`File`] of a file that is already open, as [`From<std::fs::File>`](File) does, with the options that
     /// concern how I/O is done: [`route`](Self::route), [`poll`](Self::poll), [`durability`](Self::durability),
-    /// [`dont_cache`](Self::dont_cache), [`buffered_fallback`](Self::buffered_fallback). How it may be accessed, and
-    /// whether directly, is what it was opened for; `direct(true)` switches direct I/O on where it is not.
+    /// [`dont_cache`](Self::dont_cache), [`buffered_fallback`](Self::buffered_fallback). The file's access mode, and
+    /// O_DIRECT, stay as it was opened; `direct(true)` switches direct I/O on if it is off.
     ///
     /// # Errors
-    /// As [`open`](Self::open) for direct I/O that can't be had; `EMFILE` where there is no descriptor for the duplicate.
+    /// As [`open`](Self::open) if direct I/O is not available; `EMFILE` if there is no descriptor for the duplicate.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -404,7 +404,7 @@ impl OpenOptions {
         self.file(file.into(), direct, None)
     }
 
-    /// Whether the options go together.
+    /// Checks that the options do not contradict each other.
     pub(crate) fn check(&self) -> Result<()> {
         let wrong = |why| Err(Error::new(std::io::ErrorKind::InvalidInput, "opening").because(why));
         match self {
@@ -425,7 +425,7 @@ impl OpenOptions {
         }
     }
 
-    /// Switches direct I/O on where it was asked for, and gives the alignment it needs; `None` for buffered I/O.
+    /// Switches direct I/O on if it was asked for, and returns the alignment it needs; `None` for buffered I/O.
     fn direct_of(&self, file: &fs::File) -> Result<Option<Multiples>> {
         if !self.direct {
             return Ok(None);
@@ -453,7 +453,7 @@ impl OpenOptions {
         Ok(self.file_of(own, user, direct, path))
     }
 
-    /// The descriptor that I/O uses, and what others see, where that is another.
+    /// Returns the descriptor for I/O, and the one for the user, if they differ.
     fn descriptors(&self, opened: OwnedFd) -> Result<(OwnedFd, Option<OwnedFd>)> {
         if self.one_descriptor {
             return Ok((opened, None));
@@ -461,7 +461,7 @@ impl OpenOptions {
         Ok((duplicate(&opened)?, Some(opened)))
     }
 
-    /// `own` is used for I/O; `user` is what others see, where that is another.
+    /// `own` is used for I/O; `user` is the descriptor for the user, if it differs.
     fn file_of(
         &self,
         own: OwnedFd,
@@ -488,7 +488,7 @@ impl OpenOptions {
         File(Arc::new(handle))
     }
 
-    /// What an adaptive file has besides; `None` where it is simply buffered.
+    /// Returns the additional state of an adaptive file; `None` if it is simply buffered.
     fn adaptive_of(&self, own: &Target) -> Option<Box<Adaptive>> {
         let again = adaptive::open_again(&own.as_fd())?;
         let multiples = alignment(&again).ok()?;
@@ -498,7 +498,7 @@ impl OpenOptions {
     }
 }
 
-/// Says of a character device of an NVMe namespace that is not there what may be the reason.
+/// Explains why the character device of an NVMe namespace may be missing.
 #[cold]
 fn with_namespace_hint(path: &Path, error: Error) -> Error {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -533,7 +533,7 @@ fn kind_of(file: impl AsFd) -> FileKind {
     }
 }
 
-/// What direct I/O on the file must be a multiple of.
+/// Returns the multiples that direct I/O on the file requires.
 fn alignment(file: &fs::File) -> Result<Multiples> {
     let refused =
         |why: String| Error::new(std::io::ErrorKind::Unsupported, "opening for direct I/O").because(why);
@@ -555,12 +555,12 @@ fn alignment(file: &fs::File) -> Result<Multiples> {
     }
 }
 
-/// The number of the file's file system; 0 where it can't be had.
+/// Returns the magic number of the file system; 0 if it is unknown.
 fn magic(file: impl AsFd) -> u32 {
     rustix::fs::fstatfs(file).map_or(0, |facts| facts.f_type as u32)
 }
 
-/// The name of the file system with this number, where it is one whose files are memory.
+/// Returns the name of a file system whose files are memory.
 fn in_memory(magic: u32) -> Option<&'static str> {
     IN_MEMORY.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name)
 }
@@ -573,23 +573,22 @@ fn file_system(file: impl AsFd) -> FileSystem {
     }
 }
 
-/// Memory is to be aligned as blocks are, which is safe where the kernel does not tell, but to no more than what a pool
-/// gives: blocks may be larger than a page since Linux 6.12, what a device asks of addresses may not
-/// (`blk_validate_limits`).
+/// Memory is aligned as blocks are, which is safe if the kernel does not say, but to no more than a pool's alignment:
+/// since Linux 6.12 blocks may be larger than a page, but a device's address alignment may not (`blk_validate_limits`).
 fn multiples(block: u32, memory: u32) -> Multiples {
     Multiples { block, memory: memory.max(block.min(USUAL_ALIGNMENT)), atomic: None }
 }
 
-/// Which atomic writes the file takes: none before Linux 6.11, which leaves the fields 0.
+/// Returns the limits of atomic writes: none before Linux 6.11, which leaves the fields 0.
 fn atomic(facts: &Statx) -> Option<AtomicLimits> {
     let [min, max] = [facts.stx_atomic_write_unit_min, facts.stx_atomic_write_unit_max];
     AtomicLimits::of_statx(min, max, facts.stx_atomic_write_segments_max)
 }
 
-/// Takes a file that was opened elsewhere. It is direct where its descriptor is.
+/// Takes a file that was opened elsewhere. It is direct if its descriptor has O_DIRECT.
 ///
-/// I/O uses a duplicate of the descriptor: nothing happens to it when the descriptor is closed or replaced elsewhere.
-/// Where no duplicate can be made (too many open files), the file's own descriptor is used.
+/// I/O uses a duplicate of the descriptor, so that closing or replacing the descriptor elsewhere does not affect it. If
+/// no duplicate can be made (too many open files), the file's own descriptor is used.
 impl From<fs::File> for File {
     fn from(file: fs::File) -> Self {
         let is_direct = rustix::fs::fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::DIRECT));

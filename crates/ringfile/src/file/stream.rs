@@ -54,7 +54,7 @@ pub struct Reader {
 /// Waits for memory of the pool.
 type Waiting = dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send;
 
-/// A read ahead: under way, or ended before its turn.
+/// A read ahead: in flight, or finished before its turn.
 struct Ahead {
     read: Operation<'static, Owned>,
     ended: Option<Result<Bytes>>,
@@ -95,7 +95,7 @@ impl Reader {
         Next(self)
     }
 
-    /// Starts reads until there are as many as wanted, or no memory for more.
+    /// Starts reads until enough are in flight, or there is no memory for more.
     fn read_ahead(&mut self, context: &mut Context<'_>) -> Result<()> {
         while self.in_flight.len() < self.depth && self.next < self.end {
             let alignment = self.file.alignment().bytes;
@@ -123,7 +123,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Memory for a read; `None` where the pool has none now and something will wake us.
+    /// Gets memory for a read; `None` if the pool has none now and a wake-up will follow.
     fn take_memory(&mut self, len: usize, context: &mut Context<'_>) -> Result<Option<Buffer>> {
         if self.memory.is_none() {
             match self.pool.try_get(len) {
@@ -160,7 +160,7 @@ impl Reader {
             Err(error) => self.fail(error),
             Ok(piece) => {
                 if piece.len() < wanted {
-                    // The end of the file: what was read ahead of it is dropped.
+                    // The end of the file: further reads are dropped.
                     self.end = self.next;
                     self.in_flight.clear();
                 }

@@ -2,7 +2,7 @@
 //!
 //! Knows the driver, and plans by the trait [`Source`]; no limits, barriers or tokens. [`Engine`] does not wait, and serves
 //! a batch that is awaited, wherever it is polled. [`ThreadEngine`] turns the calling thread's own driver: there, no lock is
-//! taken for an operation and no count touched that threads share. What always holds: an operation that was started gives
+//! taken for an operation and no count touched that threads share. Invariants: an operation that was started gives
 //! one result to its source; a buffer is given up only when the kernel is done with it.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The operations that a queue has: what was asked for, how far each is, and in which order they ended.
 //!
-//! Starts none. What always holds: an operation is to be started, begun, or over, and is counted as that; a token names one
+//! Starts none. Invariants: an operation is to be started, begun, or over, and is counted as that; a token names one
 //! operation, and none once its result was taken.
 
 use std::collections::VecDeque;

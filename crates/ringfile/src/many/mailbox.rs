@@ -1,6 +1,6 @@
 //! Where results wait for the thread or task that fetches them, and who is told that they are there.
 //!
-//! Knows a lock and a flag (through `sync.rs`) and wakers, so that loom can run all of it. What always holds:
+//! Knows a lock and a flag (through `sync.rs`) and wakers, so that loom can run all of it. Invariants:
 //!
 //! - a waker that was left before enough results came is woken after they have; one that comes later is refused;
 //! - what comes after the mailbox was closed is given back, and what was there is dropped: both outside the lock;

@@ -1,7 +1,7 @@
 //! Neighbouring reads as one.
 //!
 //! Reads of one file whose gaps are small go as one vectored read: into their own buffers, and for the gaps into scratch
-//! memory from the library's reserve. What always holds: the first read of a group carries it out, the others are
+//! memory from the library's reserve. Invariants: the first read of a group carries it out, the others are
 //! [`Stage::Merged`] until it ends; a group that fails is taken apart, and each read finds out for itself.
 
 use std::ops::Range;

@@ -1,8 +1,9 @@
 //! Many operations at once, from any thread and in any executor.
 //!
-//! [`Batch`] gathers operations and carries them out together; a [`Queue`] gives results in the order in which they come.
-//! Both are a plan on top of one engine. Knows files and the driver; a single future of a file does not come here. What
-//! always holds: every operation has its own result; one that fails disturbs no other unless that was asked for.
+//! [`Batch`] gathers operations and carries them out together; a [`Queue`] gives results in the order in which they
+//! come. Both are a plan on top of one engine. Knows files and the driver; a single future of a file does not come
+//! here. Invariants: every operation has its own result; a failing operation does not affect others unless that was
+//! asked for.
 
 mod batch;
 mod engine;

@@ -1,6 +1,6 @@
 //! One operation of a batch or a queue: what was asked for, how far it is, what it gives.
 //!
-//! Knows files, and what a driver takes; starts nothing itself. What always holds: the buffer is here, or a driver has it,
+//! Knows files, and what a driver takes; starts nothing itself. Invariants: the buffer is here, or a driver has it,
 //! never both.
 
 use std::io::ErrorKind;

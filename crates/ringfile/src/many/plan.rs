@@ -1,6 +1,6 @@
 //! The plan of a batch: which operation may start when, and how each ended. Limits, barriers, merging, stop-on-error.
 //!
-//! Pure: starts nothing, and knows no thread. What always holds: an operation waits, is begun, or is over, and is counted
+//! Pure: starts nothing, and knows no thread. Invariants: an operation waits, is begun, or is over, and is counted
 //! as that once.
 
 use super::batch::with_refused;

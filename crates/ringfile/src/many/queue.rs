@@ -1,6 +1,6 @@
 //! Submissions and completions apart: for a program with a loop of its own, such as a benchmark's or a storage engine's.
 //!
-//! What always holds: each operation that was added gives one result, whatever was cancelled.
+//! Invariants: each operation that was added gives one result, whatever was cancelled.
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;

@@ -1,7 +1,7 @@
 //! Results that come to an engine from elsewhere: from other threads, and from this thread's driver while it is turned for
 //! somebody else.
 //!
-//! What always holds: the descriptor, where one was asked for, is readable while there are results. A forked child waits for
+//! Invariants: the descriptor, where one was asked for, is readable while there are results. A forked child waits for
 //! no lock here, and leaves the descriptor, which is the parent's, as it is.
 
 use std::collections::BTreeSet;

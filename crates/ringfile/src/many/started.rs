@@ -1,6 +1,6 @@
 //! Batches that are started and report their end to a function, for programs without a Rust executor.
 //!
-//! An I/O thread polls the batch's future, and calls the function. What always holds: one thread polls a batch, with no lock
+//! An I/O thread polls the batch's future, and calls the function. Invariants: one thread polls a batch, with no lock
 //! held; the function is called once, on that thread, after the kernel is done with all memory of the batch.
 
 use std::future::{Future, IntoFuture};

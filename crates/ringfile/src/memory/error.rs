@@ -1,4 +1,4 @@
-//! What can go wrong in getting memory, and what to do about it.
+//! Errors of getting memory, with what to do about them.
 //!
 //! Knows only the figures it is given.
 
@@ -7,8 +7,9 @@ use std::io;
 
 /// The reason why a pool or registered memory returned no buffer.
 ///
-/// Its text says what was asked, what there is, and what to try. Turns into an [`std::io::Error`] of kind
-/// `OutOfMemory`, `WouldBlock`, `InvalidInput`, `ResourceBusy`, `WriteZero` (no room) or, for [`PoolError::System`], that of its errno.
+/// Its text says what was asked for, what is available, and what to try. Turns into an [`std::io::Error`] of kind
+/// `OutOfMemory`, `WouldBlock`, `InvalidInput`, `ResourceBusy`, `WriteZero` (no room) or, for [`PoolError::System`],
+/// that of its errno.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -29,11 +30,11 @@ pub enum PoolError {
     TooLarge {
         /// Bytes asked for.
         requested: usize,
-        /// The most that one request can get, in bytes.
+        /// The largest possible request, in bytes.
         largest: usize,
     },
-    /// The pool is full and set to wait, but this thread runs ringfile's tasks: while it slept, no task of its own
-    /// could give memory back. Use [`Pool::get_async`](crate::Pool::get_async) there.
+    /// The pool is full and set to wait, but this thread runs ringfile's tasks: while it waited, none of them could
+    /// return memory. Use [`Pool::get_async`](crate::Pool::get_async) there.
     #[non_exhaustive]
     WouldDeadlock {
         /// Bytes asked for.

@@ -1,4 +1,4 @@
-//! A pool's figures: the snapshot that users see.
+//! A pool's counters, as a snapshot for users.
 
 use std::sync::atomic::Ordering;
 
@@ -83,15 +83,15 @@ impl Core {
         }
     }
 
-    /// Blocks that exist and are in no stack are in use; gets are the pops that handed out, and the blocks that were
-    /// handed out new.
+    /// Blocks that exist and are in no stack are in use. Gets are pops that handed a block out, plus new blocks that
+    /// were handed out.
     fn class_metrics(&self, inner: &Inner, class: usize) -> ClassMetrics {
         let book = &inner.classes[class];
         let (pops, cached) = self.cells(class).fold((0, 0), |sum, cell| {
             let (pops, height) = cell.counts(&self.arena);
             (sum.0 + pops, sum.1 + height)
         });
-        // Others pop and push meanwhile, so sums over shards may be off by a few.
+        // Other threads pop and push meanwhile, so sums over shards may be off by a few.
         let in_use = book.existing.saturating_sub(cached);
         let gets = (pops + book.fresh).saturating_sub(book.drained);
         ClassMetrics { size: class::size(class), in_use, gets, returns: gets.saturating_sub(in_use) }

@@ -1,6 +1,6 @@
-//! `Pool` and its builder: the handle that users hold, and the checks of what they ask for.
+//! `Pool` and its builder: the handle that users hold, and the checks of their settings.
 //!
-//! Knows the core. What always holds: a `Pool` is one counted handle of a core.
+//! Knows the core. Invariants: a `Pool` is one counted handle of a core.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -48,7 +48,7 @@ impl Pool {
     /// Creates a pool of at most `capacity` bytes (rounded down to whole pages) with default settings; see
     /// [`PoolBuilder`].
     ///
-    /// Maps nothing yet, so it can't fail.
+    /// Maps nothing yet, so it cannot fail.
     ///
     /// ```
     /// let pool = ringfile::Pool::new(1 << 20);
@@ -100,7 +100,7 @@ impl Pool {
     /// assert!(pool.get(1 << 20).is_ok());
     /// # Ok::<(), ringfile::PoolError>(())
     /// ```
-    // Left to itself the compiler makes a call of it, and hands 32 bytes through memory: a fifth of the time.
+    // Without this attribute the compiler does not inline it, and passes 32 bytes through memory: a fifth of the time.
     #[inline(always)]
     pub fn get(&self, n: usize) -> Result<Buffer, PoolError> {
         let core = self.core();
@@ -112,8 +112,9 @@ impl Pool {
         Ok(unsafe { Buffer::first(block, n) })
     }
 
-    /// As [`Pool::get`], but never waits, whatever [`WhenFull`] says: [`PoolError::Full`] instead. For every `poll` of the
-    /// library, which must not block the executor's thread: the task that has the memory may run on it.
+    /// Returns a buffer as [`Pool::get`] does, but never waits, whatever [`WhenFull`] says: it fails with
+    /// [`PoolError::Full`]. Every `poll` of the library uses this, because it must not block the executor's thread: the
+    /// task that holds the memory may run there.
     pub(crate) fn try_get(&self, n: usize) -> Result<Buffer, PoolError> {
         let core = self.core();
         let block = match core.get_cached(n) {
@@ -155,17 +156,17 @@ impl Pool {
 
     /// Turns `bytes` from [`Buffer::freeze`], or a part of them, back into a buffer, without copying.
     ///
-    /// The buffer has the bytes' content and length, and the capacity behind them that the frozen buffer had. Takes the
-    /// pool's lock for a moment. Parts of one buffer that were split and frozen apart are thawed apart.
+    /// The buffer has the bytes' content and length, and the frozen buffer's capacity behind them. Takes the pool's
+    /// lock for a moment. Parts that were split and frozen separately are thawed separately.
     ///
     /// # Errors
-    /// Returns the bytes, at the same address and of the same length, if other clones or parts of them still exist; they
-    /// can be thawed once those are dropped. Returns them untouched, with their owner, if they are empty or not frozen
-    /// memory of this pool: `Bytes` of another owner too, even if that owner has a buffer of this pool.
+    /// Returns the bytes, at the same address and of the same length, if other clones or parts of them still exist;
+    /// they can be thawed once those are dropped. Returns them unchanged if they are empty or not frozen memory of this
+    /// pool, which includes `Bytes` of another owner, even one that holds a buffer of this pool.
     ///
-    /// `Bytes` of an owner that itself holds frozen bytes of this pool count as these: their owner is given up to see whether
-    /// it had the last of them. What is returned then holds the pool's memory, and that owner no more, which is dropped with
-    /// its other clones, or at once if it has none.
+    /// `Bytes` whose owner itself holds frozen bytes of this pool count as those: `thaw` drops its handle of that owner
+    /// to see whether it held the last of them. The returned bytes then hold the pool's memory and no longer that
+    /// owner, which is dropped with its other clones, or at once if there are none.
     ///
     /// ```
     /// let pool = ringfile::Pool::new(1 << 20);
@@ -198,7 +199,8 @@ impl Pool {
         self.core().metrics()
     }
 
-    /// A buffer for one of its own that has to grow: of `wanted` bytes, or else of `needed`. Never waits.
+    /// Returns a larger buffer for one of this pool's that must grow: of `wanted` bytes, or else of `needed`. Never
+    /// waits.
     pub(super) fn get_to_grow(&self, needed: usize, wanted: usize) -> Result<Buffer, PoolError> {
         let counters = &self.core().counters;
         let larger = if wanted > needed { self.try_get(wanted).ok() } else { None };
@@ -209,7 +211,8 @@ impl Pool {
         got
     }
 
-    /// A handle of the pool of this core, if there is another one still. The caller keeps the core by a block.
+    /// Returns a handle of this core's pool, if there still is another one. The caller holds a block, which keeps the
+    /// core alive.
     pub(super) fn of_core(core: &Core) -> Option<Pool> {
         core.add_handle_if_any().then(|| Pool { core: NonNull::from(core) })
     }
@@ -312,8 +315,8 @@ impl PoolBuilder {
 
     /// Sets whether memory is kept for the next buffer; on by default. If off, each buffer is mapped separately,
     /// unregistered, and unmapped when it is dropped, up to the capacity and what [`WhenFull::Outside`] allows;
-    /// [`Pool::get`] fails beyond that, even with [`WhenFull::Wait`]. Shows what the pool is worth, with the rest of
-    /// the program as it is.
+    /// [`Pool::get`] fails beyond that, even with [`WhenFull::Wait`]. Use it to measure what the pool is worth, without
+    /// other changes to the program.
     ///
     /// ```
     /// let pool = ringfile::Pool::builder().capacity(1 << 20).pooling(false).build()?;
@@ -362,7 +365,7 @@ impl PoolBuilder {
     fn options(self) -> Options {
         let align = self.alignment.unwrap_or(UNIT).max(UNIT);
         let map = MapOptions { align, huge_pages: self.huge_pages, dont_fork: self.dont_fork };
-        // More can't be mapped at once, and sums of it can't overflow.
+        // More cannot be mapped at once, and sums below this limit cannot overflow.
         let capacity = self.capacity.min(isize::MAX as usize / 2) & !(map.granule() - 1);
         let usual = Options {
             capacity,
@@ -382,21 +385,21 @@ impl PoolBuilder {
     }
 }
 
-/// What ringfile keeps for itself, for direct I/O on memory that is not aligned: never the user's pool, which may be
-/// full. Those who find it used up get memory outside of it. They can't wait: what is in use comes back when the futures
-/// that have it are polled, and the task that would wait may be the one to poll them.
+/// The library's own pool, for direct I/O on memory that is not aligned; never the user's pool, which may be full. If
+/// it is used up, memory comes from outside of it. Operations cannot wait for it: its memory returns when the futures
+/// that hold it are polled, and the waiting task may be the one that must poll them.
 pub(crate) fn reserve() -> &'static Pool {
     static RESERVE: OnceLock<Pool> = OnceLock::new();
     RESERVE.get_or_init(|| {
         let when_full = WhenFull::Outside { limit: usize::MAX };
         let alignment = Some(page_size());
         let options = PoolBuilder { capacity: 8 << 20, alignment, when_full, ..Pool::builder() };
-        // What runs short of it is not the user's to change.
+        // Users cannot change its settings, so there is no warning when it is full.
         Pool { core: Core::new(Options { warns: false, ..options.options() }) }
     })
 }
 
-/// What ringfile reads ahead into: 16 streams at their widest. Who finds it full does without.
+/// The pool for read-ahead: 16 streams at their widest. If it is full, nothing is read ahead.
 pub(crate) fn ahead() -> &'static Pool {
     static AHEAD: OnceLock<Pool> = OnceLock::new();
     AHEAD.get_or_init(|| {

@@ -1,7 +1,7 @@
 //! The only code that talks to io_uring.
 //!
 //! A [`Ring`] belongs to one thread. It knows submission and completion entries, registered buffers and files; it
-//! does not know what an operation means, nor who waits for it. What always holds:
+//! does not know what an operation means, nor who waits for it. Invariants:
 //!
 //! - entries between the kernel's head and our tail are the only ones that [`Ring::enter`] submits;
 //! - an entry that was not submitted can still be withdrawn, one that was is the kernel's until its completion;

@@ -3,7 +3,7 @@
 //! A *holder* ring of one entry, which any thread may register in, owns the registrations. Each thread's ring clones
 //! a slot from it when it first does I/O there (`IORING_REGISTER_CLONE_BUFFERS`, Linux 6.13): 1.6 µs a slot and no
 //! more pinned memory, while registering the same memory on two rings pins and charges it twice. Where the kernel
-//! can't clone, each ring registers for itself under the same index. What always holds:
+//! can't clone, each ring registers for itself under the same index. Invariants:
 //!
 //! - an index names the same memory in the holder and in every ring whose `serials` entry says so;
 //! - memory leaves the holder before it is unmapped, and the other rings are told; what they still pin until they

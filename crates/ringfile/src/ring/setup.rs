@@ -1,7 +1,7 @@
 //! Making a ring with what this kernel and this process may have.
 //!
 //! Nothing compares kernel versions: every flag is tried, and on `EINVAL` given up one at a time, least dear first.
-//! The completion queue is never smaller than the submission queue. What always holds: a ring that this returns is
+//! The completion queue is never smaller than the submission queue. Invariants: a ring that this returns is
 //! mapped whole, and [`Mapping`] unmaps it exactly once.
 
 use std::io;

@@ -1,8 +1,8 @@
 //! Being called when a thread ends that uses the library for the first time while it ends.
 //!
 //! glibc runs the destructors of a thread's locals before those of pthread keys. A local that is first used by a key's
-//! destructor is never destroyed; a key that is set by one is looked at once more (`PTHREAD_DESTRUCTOR_ITERATIONS`). What
-//! always holds: a thread that has not asked, or has cancelled, is not called.
+//! destructor is never destroyed; a key that is set by one is looked at once more (`PTHREAD_DESTRUCTOR_ITERATIONS`).
+//! Invariant: a thread that did not ask for it, or has cancelled, is not called.
 
 use std::ffi::c_void;
 use std::panic::catch_unwind;

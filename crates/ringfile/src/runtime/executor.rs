@@ -1,7 +1,7 @@
 //! One thread's loop: run what is ready, submit once, wait once.
 //!
 //! Knows the driver and tasks; no I/O. Tasks are numbers into a table of this thread, so that a completion makes its
-//! task ready by putting a number into a queue. What always holds:
+//! task ready by putting a number into a queue. Invariants:
 //!
 //! - a task runs only on the thread that it was spawned on;
 //! - a wake-up from another thread is queued before the thread is notified, and a notified thread does not sleep;

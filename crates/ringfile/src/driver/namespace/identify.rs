@@ -1,6 +1,6 @@
 //! What a drive says of itself and of a namespace (Identify), by the kernel's `ioctl`.
 //!
-//! Offsets are those of the NVM command set specification. What always holds: what is not understood is an error.
+//! Offsets are those of the NVM command set specification. Invariants: what is not understood is an error.
 
 use std::fs;
 use std::io;

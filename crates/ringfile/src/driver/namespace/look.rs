@@ -1,6 +1,6 @@
 //! Looking at a file that may be the character device of a namespace.
 //!
-//! Blocks for as long as the drive takes for two Identify commands. What always holds: a namespace that this gives is
+//! Blocks for as long as the drive takes for two Identify commands. Invariants: a namespace that this gives is
 //! understood, and one that may be written is nobody else's.
 
 use std::fs;

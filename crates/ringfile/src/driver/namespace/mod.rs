@@ -1,6 +1,6 @@
 //! A namespace of an NVMe drive, opened by its character device: what commands on it may look like.
 //!
-//! Knows what was found at opening ([`look`]) and what the kernel has refused since. What always holds: `most` only
+//! Knows what was found at opening ([`look`]) and what the kernel has refused since. Invariants: `most` only
 //! shrinks, so what an answer is taken for is never more than what was submitted.
 
 mod identify;

@@ -1,6 +1,6 @@
 //! What a drive says of a command that failed: as an errno, and in words.
 //!
-//! A status travels where an errno does, as a number that no errno has. What always holds: the errno is the one that
+//! A status travels where an errno does, as a number that no errno has. Invariants: the errno is the one that
 //! the block layer would give (`nvme_error_status` and `blk_errors` in Linux), where it has one that says what is
 //! wrong.
 

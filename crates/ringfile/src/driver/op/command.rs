@@ -1,7 +1,7 @@
 //! Operations on a namespace of an NVMe drive: the command for each, and what the answer to it means.
 //!
 //! One command is sent for each submission, and one that is too long for a command goes on with the next, as a short
-//! count does. What always holds: a command names as many blocks as it names bytes of memory, since the drive, not
+//! count does. Invariants: a command names as many blocks as it names bytes of memory, since the drive, not
 //! the kernel, decides how much it moves; the memory is that of `held`, or of `parts`, which stay until the answer.
 
 use linux_raw_sys::general::RWF_DSYNC;

@@ -1,6 +1,6 @@
 //! Operations: for each family, its submission entry and its plain call side by side; what a short count means.
 //!
-//! Knows files as [`Target`]s, memory as [`Held`], and no ring, slot or thread. What always holds: no match over [`Kind`]
+//! Knows files as [`Target`]s, memory as [`Held`], and no ring, slot or thread. Invariants: no match over [`Kind`]
 //! has a wildcard, so that a new operation does not compile before every place handles it.
 
 mod cached;

@@ -1,6 +1,6 @@
 //! Operations by plain system calls, on the calling thread: what an inline call and a worker do.
 //!
-//! What always holds: the same rules as on the ring ([`super::progress`]). The calls name memory of `held` alone, which the
+//! Invariants: the same rules as on the ring ([`super::progress`]). The calls name memory of `held` alone, which the
 //! caller owns throughout.
 
 use linux_raw_sys::general::RWF_NOWAIT;

@@ -1,6 +1,6 @@
 //! How far an operation is, and what each answer of the kernel means for it: the same rules for rings and plain calls.
 //!
-//! Pure: what it must know of the file it asks by [`Rules`]. What always holds: `done` never falls, and never exceeds what
+//! Pure: what it must know of the file it asks by [`Rules`]. Invariants: `done` never falls, and never exceeds what
 //! is wanted; an operation that makes no progress ends after a bounded number of attempts.
 
 use super::{Kind, Request};

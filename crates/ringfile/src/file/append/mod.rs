@@ -99,7 +99,7 @@ pub struct AppenderMetrics {
     pub syncs: u64,
 }
 
-/// Most operations in flight: for each there is a future from the start.
+/// The largest number of operations in flight. Each has a future from the start.
 const DEEPEST: usize = 1024;
 
 /// Settings of an appender that is about to be opened; awaiting it opens it. See [`Appender::open`].
@@ -162,7 +162,7 @@ impl OpenAppender {
         if size > valid && !recycle {
             file.set_len(valid).await?;
         }
-        // What is valid may have been read from the page cache alone, and what was cut must not come back.
+        // The valid part may so far exist only in the page cache, and what was cut off must not come back.
         file.sync_all().await?;
         let chunk = block.next_multiple_of(alignment);
         let setup = Setup { block: alignment, chunk, depth, len: valid, carried, cuts: !recycle };
@@ -184,9 +184,9 @@ impl Appender {
     /// file. The file is cut there, unless it is [recycled](OpenAppender::recycle), and synced, so that everything up
     /// to `valid` is durable.
     ///
-    /// The file must be a regular one, open for writing, and not be written to at or behind `valid` by others. With direct
-    /// I/O, and a `valid` inside a block, it must be open for reading too. Its entry in its folder is made durable with
-    /// [`sync_dir`](crate::sync_dir).
+    /// The file must be a regular file that is open for writing, and nobody else may write at or behind `valid`. With
+    /// direct I/O and a `valid` inside a block, it must be open for reading too. [`sync_dir`](crate::sync_dir) makes
+    /// its directory entry durable.
     ///
     /// # Errors
     /// `InvalidInput` for a file of another kind or with `O_APPEND`, or where the file is shorter than `valid`; as
@@ -209,8 +209,8 @@ impl Appender {
     /// appended in order of arrival. Does not allocate as long as the pool has memory; holds a lock during the copy.
     ///
     /// # Errors
-    /// After a failed write or sync, its errno. An error of the pool other than being full, which concerns this record
-    /// alone. `InvalidInput` after [`close`](Self::close), or where the file would grow beyond 2^63 bytes.
+    /// The errno of an earlier failed write or sync. An error of the pool other than being full, which affects only
+    /// this record. `InvalidInput` after [`close`](Self::close), or if the file would grow beyond 2^63 bytes.
     pub fn append<'a>(&'a self, record: &'a [u8]) -> Append<'a> {
         Append::new(&self.0, record)
     }
