@@ -1,7 +1,7 @@
-//! Where operations went: counts for each thread and for the process.
+//! Counters of operations, per thread and for the process.
 //!
-//! A driver counts in plain integers and publishes them once per turn of its loop, so that counting costs nothing that
-//! shows. Process-wide counts are the sum over the threads that are and the threads that were.
+//! A driver counts in plain integers and publishes them once per turn of its loop, so that counting has no visible
+//! cost. Process-wide counters are the sum over running and ended threads.
 
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,12 +14,12 @@ const FIELDS: usize = 16;
 /// The counts of adaptive files.
 const CACHE_EVENTS: usize = 5;
 
-/// Where they begin: behind one count for each bucket of the two histograms.
+/// Their first index, behind one counter for each bucket of the two histograms.
 const CACHE: usize = FIELDS + 2 * ENTER_BUCKETS;
 
 const ALL: usize = CACHE + CACHE_EVENTS;
 
-/// What is counted of an adaptive file.
+/// The counters of an adaptive file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CacheEvent {
     Hit,
@@ -216,13 +216,13 @@ impl Counters {
         }
     }
 
-    /// Counts what became of reads of adaptive files; written in place, as the histograms.
+    /// Counts reads of adaptive files; written in place, like the histograms.
     pub(crate) fn count_cache(&self, event: CacheEvent, more: u64) {
         let place = &self.0[CACHE + event as usize];
         place.store(place.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }
 
-    /// Puts what is counted in place into the counts of the same thread.
+    /// Adds the counters that are written in place to the counts of the same thread.
     pub(crate) fn with_counts_in_place(&self, counts: Metrics) -> Metrics {
         let mut all = self.load();
         all[..FIELDS].copy_from_slice(&counts.scalars());
@@ -242,7 +242,7 @@ impl Counters {
 
 static OF_ENDED_THREADS: Counters = Counters([const { AtomicU64::new(0) }; ALL]);
 
-/// Keeps the counts of a thread that is gone.
+/// Adds the counters of an ended thread to the process's.
 pub(crate) fn retire(counters: &Counters) {
     OF_ENDED_THREADS.add(counters);
 }
@@ -253,7 +253,7 @@ pub(crate) fn retire(counters: &Counters) {
 #[must_use]
 pub fn metrics() -> Metrics {
     let sum = Counters::default();
-    // In one go: a thread that ends in between would count twice.
+    // Under one lock: a thread that ends in between would count twice.
     driver::for_each_driver(&mut |counters| sum.add(counters), || sum.add(&OF_ENDED_THREADS));
     Metrics::from_array(sum.load())
 }

@@ -1,9 +1,8 @@
-//! What was found best on a machine, set once: a TOML file, and the environment over it.
+//! Settings for a machine: from a TOML file, and from the environment, which wins.
 //!
-//! [`Config`] makes the builders of pools, files, batches and readers with those settings in them, so that what a program
-//! calls on a builder wins. Knows only what users can call. `settings.rs` has each setting's name, range and words,
-//! `reading.rs` and `writing.rs` the file. Invariants: every value is in its range, so what is written is read back
-//! equal.
+//! [`Config`] returns builders of pools, files, batches and readers with those settings, so that a program's calls on a
+//! builder win. It uses only the public interface. `settings.rs` has each setting's name, range and words, `reading.rs`
+//! and `writing.rs` the file. Invariants: every value is in its range, so what is written is read back equal.
 
 mod reading;
 mod settings;
@@ -23,8 +22,8 @@ use settings::{ALIGNMENTS, BLOCK_SIZES, CAPACITIES, DEPTHS, NO_LIMIT, WORKERS};
 /// Holds settings for a machine, from a TOML file and the environment. A setting that is missing has the library's
 /// default.
 ///
-/// `ringfile perf buffers --emit-config FILE.toml` writes such a file with what it measured as best; one written by
-/// hand does as well:
+/// `ringfile perf buffers --emit-config FILE.toml` writes such a file with what it measured as best. It can also be
+/// written by hand:
 ///
 /// ```toml
 /// capacity = "64MiB"      # of a pool; or bytes as a number
@@ -141,9 +140,9 @@ impl Config {
     /// Reads the settings of a TOML file, and those of the environment, which win. Blocks.
     ///
     /// # Errors
-    /// As `open(2)` and `read(2)`: of [kind](crate::Error::kind) `NotFound` where there is no such file. `InvalidData` where
-    /// it is no TOML, has an unknown or misspelt setting, or a value that is not allowed; the error says in which line,
-    /// and what is. As [`with_env`](Self::with_env).
+    /// As `open(2)` and `read(2)`: of [kind](crate::Error::kind) `NotFound` if there is no such file. `InvalidData` if
+    /// it is not TOML, has an unknown or misspelt setting, or a value that is not allowed; the error names the line and
+    /// what is allowed. As [`with_env`](Self::with_env).
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         Source { text: &reading::text_of(path)?, path: Some(path) }.settings()?.with_env()
@@ -175,7 +174,7 @@ impl Config {
     /// Replaces settings by those that the environment has.
     ///
     /// # Errors
-    /// `InvalidInput` for a variable with a value that is not allowed; the error names it, and says what is.
+    /// `InvalidInput` for a variable with a value that is not allowed; the error names it, and what is allowed.
     pub fn with_env(mut self) -> Result<Self> {
         reading::environment(&mut self, |name| std::env::var_os(name))?;
         Ok(self)

@@ -19,27 +19,27 @@ use crate::fs::PathRequest;
 use crate::memory::Buffer;
 
 const CANCELLED: &str = "the batch was cancelled";
-/// How an operation ends in a forked child that was its parent's.
+/// How an operation of the parent ends in a forked child.
 const FORKED: Ended = Ended { done: 0, errno: libc::ECANCELED };
 
 const NO_RING: &str = "the thread ends, and has no ring any more";
 
 const USUALLY_IN_FLIGHT: usize = 128;
-/// More fill no device's queue, and what waits before the device makes the operations of others wait too.
+/// More do not fill any device's queue better, and operations that wait before the device delay those of others.
 pub(crate) const MOST_IN_FLIGHT: usize = 4096;
-/// An operation is found again by 32 bits, of which one value means none.
+/// An operation has a 32-bit index, of which one value means none.
 const MOST_OPERATIONS: usize = u32::MAX as usize;
 
 /// A list of reads, writes, syncs and other operations on any files, carried out together.
 ///
 /// Operations start in the order they were added, as many at once as [`in_flight`](Self::in_flight) allows, and end in
-/// any order, except where a [`barrier`](Self::barrier) is between them. [`run`](Self::run) blocks the calling thread and
-/// uses a ring of that thread's own. Awaiting the batch works in any executor and blocks only the task that awaits; the
-/// operations of a thread without a ring of ringfile's are carried out by the I/O threads
-/// ([`set_io_threads`](crate::set_io_threads)). Each file's [`Route`](crate::Route) counts in either form.
+/// any order, except where a [`barrier`](Self::barrier) is between them. [`run`](Self::run) blocks the calling thread
+/// and uses that thread's own ring. Awaiting the batch works in any executor and suspends only the awaiting task; on a
+/// thread without a ring, the I/O threads carry out the operations ([`set_io_threads`](crate::set_io_threads)). Each
+/// file's [`Route`](crate::Route) applies in both cases.
 ///
-/// Adding an operation moves its buffer in, and does no I/O; about 180 bytes are kept for each until the results are
-/// taken. `run` allocates a few hundred bytes, and nothing for each operation.
+/// Adding an operation moves its buffer in and does no I/O. About 180 bytes are kept for each operation until the
+/// results are taken. `run` allocates a few hundred bytes, and nothing per operation.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -75,7 +75,7 @@ const MOST_OPERATIONS: usize = u32::MAX as usize;
 /// });
 /// ```
 ///
-/// One buffer can't be in two operations:
+/// One buffer cannot be in two operations:
 ///
 /// ```compile_fail,E0382
 /// # let pool = ringfile::Pool::new(1 << 20);
@@ -88,18 +88,18 @@ const MOST_OPERATIONS: usize = u32::MAX as usize;
 ///
 /// # Bad input
 ///
-/// The result of that operation says so, and the others are done: an offset whose end is beyond 2^63 bytes
-/// (`InvalidInput`), a file that was opened for the other direction (`EBADF`), a direct write that does not fit the
-/// file's [alignment](File::alignment) (`InvalidInput`, with the multiple that is needed). Of a direct read that
-/// does not fit, the whole blocks go right into its buffer where the memory is aligned, and the rest through memory of the
-/// library's own, 256 KiB at a time. A read with no capacity, and an empty write, give
-/// 0 without I/O. What was added when there was no memory left for more operations, or 2^32 of them, is not carried out
-/// (`OutOfMemory`), and its buffer is dropped.
+/// An operation that fails has the error as its result, and the others are still carried out: an offset whose end is
+/// beyond 2^63 bytes (`InvalidInput`), a file that was opened for the other direction (`EBADF`), a direct write that
+/// does not fit the file's [alignment](File::alignment) (`InvalidInput`, with the required multiple). A direct read
+/// that is not aligned reads whole blocks directly into its buffer if the memory is aligned, and the rest through
+/// memory of the library, 256 KiB at a time. A read with no capacity and an empty write return 0 without I/O.
+/// Operations that are added when there is no memory for more, or when there are 2^32, are not carried out
+/// (`OutOfMemory`), and their buffers are dropped.
 #[must_use = "nothing is read or written until the batch is run or awaited"]
 pub struct Batch {
     pub(super) ops: Vec<Op>,
     pub(super) files: Files,
-    /// Empty, with room for the results, so that none is lost for want of memory.
+    /// Empty, with room for the results, so that no result is lost for lack of memory.
     pub(super) results: Vec<Done>,
     /// Operations beyond those, for which there was no memory.
     pub(super) refused: usize,
@@ -205,7 +205,7 @@ impl Batch {
     /// Adding an operation on paths allocates a few hundred bytes for them.
     pub fn open(&mut self, path: impl AsRef<Path>, options: &OpenOptions) -> usize {
         let index = self.add_on_path(PathRequest::open(path.as_ref(), options));
-        // Not there where there was no memory for it.
+        // It does not exist if there was no memory for it.
         if let Some(op) = self.ops.get_mut(index) {
             op.opens_with(options);
         }
@@ -245,7 +245,7 @@ impl Batch {
 
     #[inline]
     fn add(&mut self, file: &File, asked: Asked) -> usize {
-        // Once one was refused all are, so that results stay in the order of their operations.
+        // Once one was refused, all are, so that results stay in the order of their operations.
         let has_room = self.refused == 0 && self.ops.len() < MOST_OPERATIONS;
         let wanted = self.ops.len() + 1;
         if has_room && self.ops.try_reserve(1).is_ok() && self.results.try_reserve(wanted).is_ok() {
@@ -296,8 +296,8 @@ impl Batch {
     /// Merges reads of a file that have at most `gap` bytes between them; those bytes are read too, and discarded. Off
     /// by default: it pays where an operation costs more than reading the gap.
     ///
-    /// Only reads into pooled buffers, and between the same two barriers, are merged; up to 1 MiB and 128 of them. Results
-    /// are as without: where the one read fails, its parts are read one by one.
+    /// Only reads into pooled buffers between the same two barriers are merged, up to 1 MiB and 128 of them. Results
+    /// are the same as without merging: if the merged read fails, its parts are read one by one.
     pub fn merge_reads(mut self, gap: usize) -> Self {
         self.merge = Some(gap);
         self
@@ -318,8 +318,9 @@ impl Batch {
     /// Carries out all operations, blocking the calling thread, and returns their results in the order of adding.
     ///
     /// # Errors
-    /// Inside [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime) every result is an error of kind `WouldBlock`:
-    /// other tasks would stand still, so the batch is to be awaited there. In other executors it blocks the thread.
+    /// Inside [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime) every result is an error of kind
+    /// `WouldBlock`, since other tasks would have to wait: await the batch there. In other executors this blocks the
+    /// thread.
     #[must_use = "each operation has a result of its own"]
     pub fn run(self) -> Vec<Done> {
         if crate::runtime::is_in_loop() {
@@ -327,11 +328,12 @@ impl Batch {
         }
         let mut engine = ThreadEngine::new(true);
         let mut plan = Plan::new(self);
-        // Where that panics, in a buffer or a waker of others, the engine goes, which cancels and drops what is in flight.
+        // If that panics in a user's buffer or waker, the engine is dropped, which cancels and drops the operations in
+        // flight.
         engine.wait(&mut plan, None, |plan| plan.open());
         drop(engine);
         if !plan.is_over() {
-            // The thread ends, and its driver is gone; or this is a forked child.
+            // The thread is ending and its driver is gone, or this is a forked child.
             plan.end_all(|op, files| op.refuse(op.would_block(files, NO_RING)));
         }
         plan.into_results()
@@ -381,8 +383,8 @@ impl IntoFuture for Batch {
 /// The future of a [`Batch`], which returns the results in the order of adding.
 ///
 /// `Send` and `Unpin`; it may be polled by any executor, and moved between polls. Nothing starts before the first poll.
-/// Dropping it starts nothing more, and cancels what is in flight where the kernel still can; buffers are dropped when the
-/// kernel is done with them.
+/// Dropping it starts nothing more, and cancels operations in flight if the kernel still can; buffers are dropped when
+/// the kernel has finished with them.
 #[must_use = "nothing is read or written until the future is awaited"]
 pub struct BatchRun(State);
 
@@ -404,7 +406,7 @@ impl BatchRun {
         }
     }
 
-    /// What is under way, from now on; `None` where the results were taken.
+    /// The operations in flight; `None` if the results were taken.
     fn running(&mut self) -> Option<&mut (Plan, Engine)> {
         if let State::Start(_) = &self.0
             && let State::Start(batch) = std::mem::replace(&mut self.0, State::Taken)
@@ -423,7 +425,7 @@ impl Future for BatchRun {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Done>> {
         let this = &mut *self;
-        // A future that is polled after it was ready may do as it likes; this one does nothing.
+        // Polling a future after it was ready has no defined meaning; this one does nothing.
         let Some((plan, engine)) = this.running() else { return Poll::Pending };
         if engine.is_inherited() {
             engine.take_in_inherited(plan);

@@ -1,9 +1,9 @@
 //! Many operations at once, from any thread and in any executor.
 //!
-//! [`Batch`] gathers operations and carries them out together; a [`Queue`] gives results in the order in which they
-//! come. Both are a plan on top of one engine. Knows files and the driver; a single future of a file does not come
-//! here. Invariants: every operation has its own result; a failing operation does not affect others unless that was
-//! asked for.
+//! [`Batch`] collects operations and carries them out together; a [`Queue`] returns results in the order in which they
+//! arrive. Both are a plan on top of one engine. Knows files and the driver; single futures of a file do not use it.
+//! Invariants: every operation has its own result; a failing operation does not affect others unless that was asked
+//! for.
 
 mod batch;
 mod engine;
@@ -48,7 +48,7 @@ use crate::memory::Buffer;
 pub enum AnyBuffer {
     /// From a [`Pool`](crate::Pool), or lent by [`RegisteredMemory`](crate::RegisteredMemory).
     Pooled(Buffer),
-    /// A vector: a read fills its capacity, a write takes its length.
+    /// A vector: a read fills its capacity, a write writes its length.
     Vec(Vec<u8>),
     /// Shared bytes, such as a frozen buffer. They can be written; a read into them fails with `InvalidInput`.
     Bytes(Bytes),
@@ -111,17 +111,18 @@ pub struct Done {
     /// The number of bytes read or written; 0 for a sync. A read that is shorter than its buffer has reached the end of
     /// the file.
     ///
-    /// An error is as that of the same operation of [`File`](crate::File): it keeps the errno, the path and the offset.
+    /// An error is the same as that of the operation of [`File`](crate::File): it keeps the errno, the path and the
+    /// offset.
     pub result: Result<usize>,
     /// The buffer, its length set to the number of bytes read; `None` for operations without a buffer or with several.
     pub buffer: Option<AnyBuffer>,
     /// The buffers of a vectored operation, their lengths set to the numbers of bytes read; otherwise empty.
     pub buffers: Vec<Buffer>,
-    /// What an operation on a path gave. Boxed, since results of reads and writes are copied with it.
+    /// The additional result of an operation on a path. Boxed, since results of reads and writes are copied with it.
     on_path: Option<Box<OnPath>>,
 }
 
-/// What an operation on a path gave besides its end.
+/// The additional result of an operation on a path.
 #[derive(Debug)]
 enum OnPath {
     File(File),

@@ -1,6 +1,7 @@
-//! Submissions and completions apart: for a program with a loop of its own, such as a benchmark's or a storage engine's.
+//! Queues: submission and completion as separate steps, for a program with its own loop, such as a storage engine or a
+//! benchmark.
 //!
-//! Invariants: each operation that was added gives one result, whatever was cancelled.
+//! Invariant: each operation that was added gives one result, even if it was cancelled.
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
@@ -23,23 +24,23 @@ use crate::memory::Buffer;
 
 /// A queue of operations that are added, submitted together, and collected as they finish.
 ///
-/// Each carries a number of the caller's, `user_data`, and is named by the [`Token`] that adding it gives.
+/// Each operation carries a number of the caller, `user_data`, and is named by the [`Token`] that adding it returns.
 ///
-/// A queue belongs to one thread, and uses that thread's ring: no operation passes through another thread, and none
-/// allocates once as many were open together as ever are. Batches that are run, and other queues of the thread, may be under
-/// way beside it; each gets its own results. Dropping a queue cancels what the kernel still can, and waits until the kernel
-/// is done with the memory.
+/// A queue belongs to one thread and uses that thread's ring: no operation passes through another thread, and none
+/// allocates once the queue has grown to its depth. The thread may run batches and other queues at the same time; each
+/// gets its own results. Dropping a queue cancels the operations that the kernel still can cancel, and waits until the
+/// kernel has finished with their memory.
 ///
-/// Operations start in the order they were added and end in any; a sync covers the writes that have ended when it is
-/// submitted. What a plain call does at once ([`Route`](crate::Route)) is done in [`submit`](Self::submit).
+/// Operations start in the order of adding and finish in any order; a sync covers the writes that have finished when it
+/// is submitted. Operations that are plain calls ([`Route`](crate::Route)) are done in [`submit`](Self::submit).
 ///
 /// A file that is closed elsewhere while the queue is idle stays open, with its blocks, until the thread's next turn: the
 /// ring may have it registered.
 ///
-/// **Beside sockets and timers**: [`descriptor`](Self::descriptor) gives a descriptor to wait on. **Inside a loop of
-/// ringfile's** ([`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)) operations are added and submitted as
-/// anywhere, and [`ready`](Self::ready) is awaited; [`wait`](Self::wait) returns at once there, since the thread has other
-/// tasks. A queue that is dropped there leaves the waiting for the kernel to the loop's end.
+/// **In an event loop**, beside sockets and timers, wait on [`descriptor`](Self::descriptor). **Inside ringfile's own
+/// loop** ([`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)), await [`ready`](Self::ready);
+/// [`wait`](Self::wait) returns at once there, since the thread has other tasks. If a queue is dropped there, the end
+/// of the loop waits for the kernel.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -248,7 +249,7 @@ impl Queue {
         self.look();
     }
 
-    /// Submits. False where, in a loop, other tasks are to run before the rest is started.
+    /// Submits. False if, in a loop, other tasks must run before the rest is started.
     fn look(&mut self) -> bool {
         let went_on = self.engine.look(&mut self.entries);
         self.tell();
@@ -287,7 +288,7 @@ impl Queue {
             if done > 0 || open == 0 {
                 return Poll::Ready(done);
             }
-            // What was taken in since may have to begin again.
+            // Operations whose results were taken since may have to begin again.
             let all_goes_on = went_on && !self.entries.begins_again;
             if all_goes_on && self.engine.engine.remote.wake(context.waker(), 1) {
                 return Poll::Pending;
@@ -344,8 +345,8 @@ impl Queue {
     /// Submits the operations that were added, waits for one of them, and takes its result.
     ///
     /// # Errors
-    /// `InvalidInput` where the token names no operation of this queue, or its result was taken. `WouldBlock` inside a loop
-    /// of ringfile's, where it has not ended. What went wrong with the operation itself is in its [`Done`].
+    /// `InvalidInput` if the token names no operation of this queue, or its result was taken. `WouldBlock` inside
+    /// ringfile's loop if the operation has not finished. An error of the operation itself is in its [`Done`].
     pub fn wait_by(&mut self, token: Token) -> Result<Done> {
         let what = "waiting for an operation of a queue";
         if self.entries.is_done(token) == Some(false) {
@@ -368,9 +369,9 @@ impl Queue {
     /// Cancels an operation, if the kernel still can. Its result still arrives, exactly once: what was done by then, or
     /// an error with `ECANCELED`. Returns false if it has finished, or the token names none.
     ///
-    /// What was not submitted is never carried out. The kernel cancels what waits for a pipe, a socket or a worker of its
-    /// own; what a disk has begun runs to its end. Does not wait: [`wait_by`](Self::wait_by) returns when the kernel is done
-    /// with the memory.
+    /// An operation that was not submitted is never carried out. The kernel cancels operations that wait for a pipe, a
+    /// socket or a kernel thread; what a disk has begun runs to its end. Does not wait: [`wait_by`](Self::wait_by)
+    /// returns when the kernel has finished with the memory.
     pub fn cancel(&mut self, token: Token) -> bool {
         let entries = &mut self.entries;
         self.engine.engine.take_in(entries);
@@ -384,9 +385,9 @@ impl Queue {
     /// Returns a descriptor that is readable whenever a result is available without waiting. Wait on it with epoll, in
     /// another io_uring, in tokio's `AsyncFd` or in libuv; then call [`submit`](Self::submit) and [`take`](Self::take).
     ///
-    /// It is level-triggered, and may be readable for nothing, never the other way round, also where other queues or batches
-    /// of the thread collect the completion. Operations must have been submitted. Each call gives a descriptor of its own;
-    /// close it when it is not needed any more. Reading from it is of no use.
+    /// The descriptor is level-triggered. It may be readable without a result, but never the other way round, even if
+    /// other queues or batches of the thread collect the completion. Operations must have been submitted. Each call
+    /// returns a new descriptor; close it when it is no longer needed. Reading from it has no effect.
     ///
     /// # Errors
     /// As `epoll_create(2)` and `eventfd(2)`: too many open files, or no memory.
@@ -429,16 +430,16 @@ impl Queue {
         Ok(set)
     }
 
-    /// Keeps the descriptor, where there is one, readable for as long as there are results.
+    /// Keeps the descriptor, if there is one, readable as long as there are results.
     #[inline]
     fn tell(&mut self) {
         let entries = &mut self.entries;
-        // Nothing tells of completions that have to be polled for, nor of operations that only the next call begins again.
+        // Nothing announces completions that must be polled for, or operations that the next call must begin again.
         let is_ready = entries.done > 0 || entries.polled > 0 || entries.begins_again;
         self.engine.engine.remote.set_signal(is_ready);
     }
 
-    /// How many operations are open, and how many have ended and were not taken.
+    /// Returns how many operations are open, and how many have ended and were not taken.
     fn counts(&mut self) -> (usize, usize) {
         let entries = &mut self.entries;
         self.engine.engine.take_in(entries);
@@ -470,7 +471,7 @@ impl Drop for Queue {
             entries.mark_cancelled(index);
         }
         self.engine.cancel(entries, &open);
-        // A loop of ringfile's waits for them when it ends.
+        // Ringfile's loop waits for them when it ends.
         if !crate::runtime::is_in_loop() {
             self.engine.wait(entries, None, |entries| entries.open);
         }

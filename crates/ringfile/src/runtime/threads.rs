@@ -13,8 +13,8 @@ use crate::ring::{Completions, RingOptions};
 
 /// A set of threads that run tasks and their I/O.
 ///
-/// A task stays on the thread that it was given to. [`shutdown`](Self::shutdown) waits for the tasks; dropping the
-/// runtime drops them, waits for what the kernel still does with their buffers, and ends the threads.
+/// A task stays on its thread. [`shutdown`](Self::shutdown) waits for the tasks; dropping the runtime drops them, waits
+/// until the kernel has finished with their buffers, and ends the threads.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -101,7 +101,7 @@ impl RuntimeBuilder {
     /// Starts the threads.
     ///
     /// # Errors
-    /// With no threads, or where a thread can't be started or pinned.
+    /// For 0 threads, or if a thread cannot be started or pinned.
     pub fn build(self) -> Result<Runtime> {
         if self.threads == 0 {
             return Err(Error::new(std::io::ErrorKind::InvalidInput, "making a runtime")
@@ -158,7 +158,7 @@ impl Runtime {
     /// Starts a runtime with one thread for each core that the process may use.
     ///
     /// # Errors
-    /// Where a thread can't be started.
+    /// If a thread cannot be started.
     pub fn new() -> Result<Self> {
         Self::builder().build()
     }
@@ -220,8 +220,8 @@ impl Runtime {
         self.workers.iter().for_each(|worker| worker.remote.set_command(command));
         let own = std::thread::current().id();
         for worker in &mut self.workers {
-            // A thread can't wait for itself: where a task of the runtime drops its last handle, that task's thread ends
-            // by itself once the task has.
+            // A thread cannot wait for itself: if a task of the runtime drops its last handle, that task's thread ends
+            // after the task.
             if let Some(thread) = worker.thread.take().filter(|thread| thread.thread().id() != own) {
                 // A loop does not panic: its tasks' panics are their results.
                 let _ = thread.join();
