@@ -105,8 +105,10 @@ impl Deref for AnyBuffer {
 }
 
 /// The result of one operation of a batch or a queue.
+// In this order a copy of the whole, and one of the buffer out of that, are made in the same pieces, see `memory::held`.
 #[derive(Debug)]
 #[non_exhaustive]
+#[repr(C)]
 pub struct Done {
     /// The number of bytes read or written; 0 for a sync. A read that is shorter than its buffer has reached the end of
     /// the file.
@@ -130,6 +132,8 @@ enum OnPath {
 }
 
 impl Done {
+    const NOTHING: Self = Self { result: Ok(0), buffer: None, buffers: Vec::new(), on_path: None };
+
     /// Takes the file that was opened; `None` for other operations, and if opening failed. A file that is not taken is
     /// closed when the result is dropped.
     pub fn take_file(&mut self) -> Option<File> {
