@@ -1,8 +1,9 @@
 //! Reads in pieces, for futures, batches and queues: direct ones that do not fit, of which exactly the bytes asked for are
 //! given, and those of which the page cache has the beginning.
 //!
-//! What always holds: the blocks read are those that the range touches, each once; what can be read into the user's memory
-//! is, and the rest passes through the library's own small reserve, never the user's pool, which may be full.
+//! Invariants: exactly the blocks that the range touches are read, each once; whatever can be read into the user's
+//! memory is, and the rest goes through a small reserve of the library, never through the user's pool, which may be
+//! full.
 
 use std::ops::Deref;
 
@@ -13,10 +14,10 @@ use crate::driver::{Ended, Finished, Kind, Multiples, Request};
 use crate::error::Error;
 use crate::memory::{Held, reserve};
 
-/// What one read into the reserve covers at most.
+/// The largest read into the reserve.
 const CHUNK: usize = 256 << 10;
 
-/// Whether offset, length and memory of an operation are the multiples that direct I/O needs.
+/// Returns whether offset, length and memory of an operation are aligned for direct I/O.
 #[inline]
 pub(super) fn fits(request: &Request, held: &Held, direct: Multiples) -> bool {
     let is_read = request.kind.is_read();
@@ -26,13 +27,13 @@ pub(super) fn fits(request: &Request, held: &Held, direct: Multiples) -> bool {
         return false;
     }
     if held.count() == 1 {
-        // What the request covers, which may be the aligned part of a buffer that is not.
+        // The range of the request, which may be the aligned part of a buffer.
         return held.part(0).is_some_and(|part| fits(part.ptr.wrapping_add(request.start), request.want));
     }
     held.parts().all(|part| fits(part.ptr, if is_read { part.capacity } else { part.len }))
 }
 
-/// How far such a read is. Starts nothing itself: who drives it begins a piece, carries it out, and ends it.
+/// The progress of such a read. It starts nothing itself: its driver begins a piece, carries it out, and ends it.
 #[derive(Default)]
 pub(crate) struct Pieces {
     done: usize,
@@ -43,11 +44,12 @@ pub(crate) struct Pieces {
     cached: usize,
 }
 
-/// The piece that was begun last.
+/// The piece that was begun last, if any.
 enum Piece {
     /// Whole blocks of so many bytes, right into the user's memory.
     Into { want: usize },
-    /// Blocks of the reserve, which begin with bytes that nobody asked for. Kept, as the file may turn buffered meanwhile.
+    /// Blocks of the reserve, which begin with bytes that were not asked for. Kept, since the file may become buffered
+    /// meanwhile.
     Through { skipped: usize },
 }
 
@@ -110,7 +112,7 @@ impl Pieces {
         Ok((piece, Held::Pooled(blocks)))
     }
 
-    /// Takes the end of the piece; returns that of the whole read, where this was the last.
+    /// Takes the result of the piece; returns that of the whole read if this was the last piece.
     pub(crate) fn end(&mut self, request: &Request, held: &mut Held, finished: Finished) -> Option<Ended> {
         let Finished { held: memory, ended: Ended { done, errno } } = finished;
         let left = request.want - self.done;
@@ -125,7 +127,7 @@ impl Pieces {
                 held.copy_in(request.start + self.done, &got[..moved]);
                 (moved, left.min(blocks.capacity() - skipped))
             }
-            // In a forked child, the blocks are the parent's.
+            // In a forked child, the blocks belong to the parent.
             (Piece::Through { .. }, _) => (0, left),
         };
         self.done += moved;
@@ -136,7 +138,7 @@ impl Pieces {
         })
     }
 
-    /// Takes the memory of a piece back that could not be carried out.
+    /// Takes back the memory of a piece that could not be carried out.
     pub(crate) fn give_back(&self, request: &Request, held: &mut Held, memory: Held) {
         if let Piece::Into { .. } = self.piece {
             *held = memory;
