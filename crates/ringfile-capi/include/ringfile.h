@@ -303,6 +303,19 @@ typedef struct ringfile_counts {
     uint64_t refused_contexts;
     // Operations that went to an NVMe drive as its own commands.
     uint64_t passthrough_ops;
+    // Reads of files with RINGFILE_ADAPTIVE whose data was in the page cache; in a row of hits one of 16 is looked at, and
+    // counts for all of them.
+    uint64_t cache_hits;
+    // Reads of such files whose data, or a part of it, was not there.
+    uint64_t cache_misses;
+    // Of these, those whose beginning was taken from the cache, and only the rest read past it.
+    uint64_t cache_partial;
+    // Of the misses, those that were read through the cache, since they had been read before.
+    uint64_t cache_admitted;
+    // Bytes of such files that were read ahead, and then asked for.
+    uint64_t ahead_used;
+    // Bytes that were read ahead in vain.
+    uint64_t ahead_unused;
 } ringfile_counts;
 
 // One read of ringfile_read_many.
@@ -739,6 +752,10 @@ int64_t ringfile_size(const struct ringfile_file *file);
 // Returns whether I/O on the file is direct: 1 or 0. May change from 1 to 0 with RINGFILE_BUFFERED_FALLBACK. Any
 // thread; does not block.
 int ringfile_is_direct(const struct ringfile_file *file);
+
+// Whether reads pass the page cache by where it does not have their data: 1 or 0. 1 with RINGFILE_ADAPTIVE, where that could be
+// had; may turn to 0. Any thread; does not block.
+int ringfile_is_adaptive(const struct ringfile_file *file);
 
 // Stores the required multiples of direct I/O: of offsets and lengths (`*bytes`) and of addresses (`*memory`); 1 for
 // buffered I/O. Either pointer may be NULL. Any thread; does not block.

@@ -8,9 +8,9 @@
 // `std::error_code&` and does not throw. Functions that return a std::string throw std::bad_alloc in both forms if
 // there is no memory.
 //
-// Functions that cannot fail have one form: the members of every owner (`close` returns its std::error_code), options,
-// texts (last_error, version, batch::error), and queries that return zero, false or null for a handle that is not open
-// (buffer::data, capacity and size, memory::is_in_use, file::is_direct, async_read::is_done).
+// Once comes what has no error to tell: the members of every owner (`close` gives its std::error_code), options, texts
+// (last_error, version, batch::error), and what looks at a handle and is zero, false or null for one that is not open
+// (buffer::data, capacity and size, memory::is_in_use, file::is_direct and is_adaptive, async_read::is_done).
 #ifndef RINGFILE_HPP
 #define RINGFILE_HPP
 
@@ -325,6 +325,7 @@ public:
         return static_cast<std::uint64_t>(check(ringfile_size(get()), error));
     }
     bool is_direct() const noexcept { return ringfile_is_direct(get()) == 1; }
+    bool is_adaptive() const noexcept { return ringfile_is_adaptive(get()) == 1; }
 
     // The required multiples of direct I/O: of offsets and lengths, and of addresses. 1 for buffered I/O.
     struct multiples {

@@ -250,6 +250,13 @@ pub extern "C" fn ringfile_is_direct(file: *const ringfile_file) -> c_int {
     call(|| with(file, |file| i64::from(file.is_direct()))) as c_int
 }
 
+/// Whether reads pass the page cache by where it does not have their data: 1 or 0. 1 with RINGFILE_ADAPTIVE, where that could be
+/// had; may turn to 0. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_is_adaptive(file: *const ringfile_file) -> c_int {
+    call(|| with(file, |file| i64::from(file.is_adaptive()))) as c_int
+}
+
 /// Stores the required multiples of direct I/O: of offsets and lengths (`*bytes`) and of addresses (`*memory`); 1 for
 /// buffered I/O. Either pointer may be NULL. Any thread; does not block.
 ///

@@ -59,6 +59,19 @@ pub struct ringfile_counts {
     pub refused_contexts: u64,
     /// Operations that went to an NVMe drive as its own commands.
     pub passthrough_ops: u64,
+    /// Reads of files with RINGFILE_ADAPTIVE whose data was in the page cache; in a row of hits one of 16 is looked at, and
+    /// counts for all of them.
+    pub cache_hits: u64,
+    /// Reads of such files whose data, or a part of it, was not there.
+    pub cache_misses: u64,
+    /// Of these, those whose beginning was taken from the cache, and only the rest read past it.
+    pub cache_partial: u64,
+    /// Of the misses, those that were read through the cache, since they had been read before.
+    pub cache_admitted: u64,
+    /// Bytes of such files that were read ahead, and then asked for.
+    pub ahead_used: u64,
+    /// Bytes that were read ahead in vain.
+    pub ahead_unused: u64,
 }
 
 // SAFETY: integers alone, with the size first.
@@ -83,6 +96,12 @@ fn counts(metrics: Metrics) -> ringfile_counts {
         aio_calls: metrics.aio_calls,
         refused_contexts: metrics.refused_contexts,
         passthrough_ops: metrics.passthrough_ops,
+        cache_hits: metrics.cache_hits,
+        cache_misses: metrics.cache_misses,
+        cache_partial: metrics.cache_partial,
+        cache_admitted: metrics.cache_admitted,
+        ahead_used: metrics.ahead_used,
+        ahead_unused: metrics.ahead_unused,
     }
 }
 

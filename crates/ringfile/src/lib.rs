@@ -66,6 +66,10 @@
 //! buffer is, and polling it there costs a message between the two threads. Files, pools and buffers are `Send + Sync`.
 //! Tasks stay on their thread.
 //!
+//! A waker is called on the thread where its operation has ended, which may be one of the library's, and never under a lock. It
+//! may start, poll and drop operations. It must not wait for one to end: the thread that calls it may be the one that would
+//! end it. The wakers of executors only leave a message.
+//!
 //! # Routes
 //!
 //! io_uring passes some I/O to kernel threads, which costs many times what the I/O does: on tmpfs and overlayfs, and

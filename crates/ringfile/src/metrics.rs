@@ -12,7 +12,7 @@ use crate::driver;
 const FIELDS: usize = 16;
 
 /// The counts of adaptive files.
-const CACHE_EVENTS: usize = 5;
+const CACHE_EVENTS: usize = 6;
 
 /// Their first index, behind one counter for each bucket of the two histograms.
 const CACHE: usize = FIELDS + 2 * ENTER_BUCKETS;
@@ -24,6 +24,7 @@ const ALL: usize = CACHE + CACHE_EVENTS;
 pub(crate) enum CacheEvent {
     Hit,
     Miss,
+    Partial,
     Admitted,
     AheadUsed,
     AheadUnused,
@@ -101,7 +102,9 @@ pub struct Metrics {
     pub cache_hits: u64,
     /// Reads of adaptive files whose data, or a part of it, was not in the page cache.
     pub cache_misses: u64,
-    /// Those of the misses that were read through the cache, because they had been read before.
+    /// Of these, those whose beginning was there and was taken from there, and only the rest read past the cache.
+    pub cache_partial: u64,
+    /// Of the misses, those that were read through the cache, since they had been read before.
     pub cache_admitted: u64,
     /// Bytes that adaptive files read ahead, and that were used.
     pub ahead_used: u64,
@@ -140,6 +143,7 @@ impl Metrics {
         all[CACHE..].copy_from_slice(&[
             self.cache_hits,
             self.cache_misses,
+            self.cache_partial,
             self.cache_admitted,
             self.ahead_used,
             self.ahead_unused,
@@ -169,6 +173,7 @@ impl Metrics {
             completed_per_enter: std::array::from_fn(|bucket| counts[FIELDS + ENTER_BUCKETS + bucket]),
             cache_hits: counts[CACHE + CacheEvent::Hit as usize],
             cache_misses: counts[CACHE + CacheEvent::Miss as usize],
+            cache_partial: counts[CACHE + CacheEvent::Partial as usize],
             cache_admitted: counts[CACHE + CacheEvent::Admitted as usize],
             ahead_used: counts[CACHE + CacheEvent::AheadUsed as usize],
             ahead_unused: counts[CACHE + CacheEvent::AheadUnused as usize],

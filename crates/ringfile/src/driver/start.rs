@@ -293,6 +293,7 @@ const SYNC: Request = Request { kind: Kind::Sync, linked: false, op_flags: 0, of
 /// where the kernel cuts a link ([`Ring::take_cut_off`](crate::ring::Ring::take_cut_off)).
 pub(crate) fn can_link(target: &Target) -> bool {
     matches!(target.lanes.route(), Route::Auto | Route::Ring)
+        && !target.is_misplaced_by_rings(Kind::Write)
         && with(|driver| {
             driver.may_start(target, &SYNC, false).is_ok()
                 && driver.rings.as_ref().is_some_and(|rings| !rings.main.is_sqpoll())

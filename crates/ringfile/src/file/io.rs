@@ -12,7 +12,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::adaptive::{self, Descriptor, Way};
-use super::{File, check, unaligned};
+use super::unaligned::{self, Pieces};
+use super::{File, check};
 use crate::driver::{
     self, Ended, Kept, Kind, Lend, RWF_ATOMIC, RemoteOperation, Request, Started, SubmitHint, Ticket,
 };
@@ -364,7 +365,8 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
     #[cold]
     fn begin_unaligned(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let (file, descriptor, held) = (self.file.clone(), self.descriptor, self.held.lend());
-        self.stage = Stage::Detour(Box::pin(unaligned::read(file, descriptor, self.request, held)));
+        let pieces = Pieces::by(descriptor);
+        self.stage = Stage::Detour(Box::pin(unaligned::read(file, pieces, self.request, held)));
         self.poll(context)
     }
 
@@ -378,7 +380,8 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             }
             Way::CachedBeginning(cached) => {
                 let (file, held) = (self.file.clone(), self.held.lend());
-                self.stage = Stage::Detour(Box::pin(adaptive::read_rest(file, cached, self.request, held)));
+                let pieces = Pieces::with_cached_beginning(cached);
+                self.stage = Stage::Detour(Box::pin(unaligned::read(file, pieces, self.request, held)));
                 self.poll(context)
             }
             Way::Stream(id) => {

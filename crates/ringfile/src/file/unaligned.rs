@@ -1,5 +1,5 @@
-//! Direct reads that are not aligned: they read exactly the bytes asked for, in aligned pieces, for futures, batches
-//! and queues.
+//! Reads in pieces, for futures, batches and queues: direct ones that do not fit, of which exactly the bytes asked for are
+//! given, and those of which the page cache has the beginning.
 //!
 //! Invariants: exactly the blocks that the range touches are read, each once; whatever can be read into the user's
 //! memory is, and the rest goes through a small reserve of the library, never through the user's pool, which may be
@@ -38,6 +38,10 @@ pub(super) fn fits(request: &Request, held: &Held, direct: Multiples) -> bool {
 pub(crate) struct Pieces {
     done: usize,
     piece: Piece,
+    /// What the read uses, but for the cached beginning.
+    descriptor: Descriptor,
+    /// So many bytes are read by the file's own descriptor, since the page cache has them.
+    cached: usize,
 }
 
 /// The piece that was begun last, if any.
@@ -56,12 +60,28 @@ impl Default for Piece {
 }
 
 impl Pieces {
+    /// All by one descriptor.
+    pub(crate) fn by(descriptor: Descriptor) -> Self {
+        Self { descriptor, ..Self::default() }
+    }
+
+    /// So many bytes from the page cache, and the rest past it.
+    pub(crate) fn with_cached_beginning(cached: usize) -> Self {
+        Self { cached, ..Self::by(Descriptor::Direct) }
+    }
+
+    /// What the next piece uses.
+    pub(crate) fn descriptor(&self) -> Descriptor {
+        if self.done < self.cached { Descriptor::Own } else { self.descriptor }
+    }
+
     /// The bytes that are read.
     pub(crate) fn done(&self) -> usize {
         self.done
     }
 
-    /// Begins the next piece of `request`: returns what to read, and the memory to read it into, which may be `held`.
+    /// Begins the next piece of `request` on a file of such alignment, that of [`descriptor`](Self::descriptor): returns what
+    /// to read, and the memory to read it into, which may be `held`.
     ///
     /// # Errors
     /// No memory for the reserve.
@@ -72,7 +92,9 @@ impl Pieces {
         held: &mut Held,
     ) -> Result<(Request, Held), Error> {
         let Alignment { bytes: block, memory, .. } = alignment;
-        let (at, left) = (request.offset + self.done as u64, request.want - self.done);
+        let at = request.offset + self.done as u64;
+        let end = if self.done < self.cached { self.cached } else { request.want };
+        let left = end - self.done;
         let skipped = (at % block as u64) as usize;
         let start = request.start + self.done;
         let memory_fits = held.count() == 1
@@ -128,17 +150,17 @@ impl Pieces {
 /// Reads as `request` says, whatever its alignment.
 pub(super) async fn read(
     file: impl Deref<Target = File>,
-    descriptor: Descriptor,
+    mut pieces: Pieces,
     request: Request,
     mut held: Held,
 ) -> (Held, Result<Ended, Error>) {
-    let (file, mut pieces) = (descriptor.of(&file), Pieces::default());
     loop {
-        let (piece, memory) = match pieces.begin(&request, file.alignment(), &mut held) {
+        let on = pieces.descriptor().of(&file);
+        let (piece, memory) = match pieces.begin(&request, on.alignment(), &mut held) {
             Ok(begun) => begun,
             Err(error) => return (held, Err(error)),
         };
-        let mut read = Operation::new(file, piece, memory).by(Descriptor::Own);
+        let mut read = Operation::new(on, piece, memory).by(Descriptor::Own);
         let result = (&mut read).await;
         let memory = read.take_held();
         match result {

@@ -61,7 +61,7 @@ pub(super) struct Opening {
 }
 
 impl Asked {
-    #[inline]
+    #[inline(always)]
     pub(super) fn read(buffer: AnyBuffer, offset: u64) -> Self {
         let mut asked = Self { kind: Kind::Read, op_flags: 0, offset, want: 0, held: Held::None };
         // In place, see `memory::held`.
@@ -80,7 +80,7 @@ impl Asked {
         asked
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn write(buffer: AnyBuffer, offset: u64) -> Self {
         let mut asked = Self { kind: Kind::Write, op_flags: 0, offset, want: buffer.len(), held: Held::None };
         match buffer {
@@ -166,12 +166,12 @@ pub(super) struct Op {
 // Two cache lines: a larger value is copied by a function call.
 const _: () = assert!(size_of::<Op>() <= 128);
 
-/// The operation that is started in place of another one: a piece of an unaligned direct read, the single read of a
-/// group, or a step of opening a file.
+/// What is started in an operation's place: a piece of a read (see [`Pieces`]), the one read of a group, or a step of opening
+/// a file.
 pub(super) struct Detour {
     pub request: Request,
     pub held: Held,
-    /// The progress of an unaligned direct read.
+    /// How far a read is that goes in pieces.
     pieces: Pieces,
     opening: Option<Opening>,
 }
@@ -179,6 +179,10 @@ pub(super) struct Detour {
 impl Detour {
     pub(super) fn new(request: Request, held: Held) -> Box<Self> {
         Box::new(Self { request, held, pieces: Pieces::default(), opening: None })
+    }
+
+    fn in_pieces(request: Request, pieces: Pieces) -> Box<Self> {
+        Box::new(Self { request, held: Held::None, pieces, opening: None })
     }
 }
 
@@ -196,12 +200,14 @@ impl Op {
     };
 
     /// Becomes an operation on a file.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ask(&mut self, file: u32, mut asked: Asked) {
         let Asked { kind, op_flags, offset, want, .. } = asked;
         self.file = file;
         self.request = Request { kind, op_flags, offset, start: 0, want, linked: false };
         asked.held.move_to(&mut self.held);
+        // There is nothing left to drop, which would be looked for out of line.
+        std::mem::forget(asked);
     }
 
     /// Sets the options with which the operation, which was not begun, opens its file.
@@ -228,10 +234,7 @@ impl Op {
                 false
             }
             Ok(true) if self.descriptor == Descriptor::Open && file.has_two_ways(&self.request) => {
-                self.descriptor = match adaptive::choose(file, &self.request, &self.held, false) {
-                    Way::By(descriptor) => descriptor,
-                    Way::CachedBeginning(_) | Way::Stream(_) => Descriptor::Direct,
-                };
+                self.choose(file);
                 self.begin(files)
             }
             Ok(true) => true,
@@ -241,6 +244,21 @@ impl Op {
                 false
             }
         }
+    }
+
+    /// Decides which way a read of an adaptive file goes.
+    fn choose(&mut self, file: &File) {
+        self.descriptor = match adaptive::choose(file, &self.request, &self.held, false) {
+            Way::By(descriptor) => descriptor,
+            Way::CachedBeginning(cached) => {
+                let pieces = Pieces::with_cached_beginning(cached);
+                let descriptor = pieces.descriptor();
+                self.detour = Some(Detour::in_pieces(self.request, pieces));
+                descriptor
+            }
+            // Whoever has many in flight follows none.
+            Way::Stream(_) => Descriptor::Direct,
+        };
     }
 
     /// Begins what moves no data.
@@ -274,10 +292,11 @@ impl Op {
         }
     }
 
-    /// Begins the next piece of an unaligned direct read.
+    /// Begins the next piece of a read that goes in pieces.
     #[cold]
     fn begin_piece(&mut self, file: &File) -> bool {
-        let detour = self.detour.get_or_insert_with(|| Detour::new(self.request, Held::None));
+        let (request, descriptor) = (self.request, self.descriptor);
+        let detour = self.detour.get_or_insert_with(|| Detour::in_pieces(request, Pieces::by(descriptor)));
         match detour.pieces.begin(&self.request, file.alignment(), &mut self.held) {
             Ok((request, held)) => {
                 (detour.request, detour.held) = (request, held);
@@ -341,7 +360,11 @@ impl Op {
             return false;
         }
         let over = match &mut self.detour {
-            Some(detour) => detour.pieces.end(&self.request, &mut self.held, finished),
+            Some(detour) => {
+                let over = detour.pieces.end(&self.request, &mut self.held, finished);
+                self.descriptor = detour.pieces.descriptor();
+                over
+            }
             None => {
                 self.held = finished.held;
                 Some(ended)

@@ -69,7 +69,7 @@ impl Descriptor {
 pub(crate) enum Way {
     /// All of the range through one descriptor.
     By(Descriptor),
-    /// The first so many bytes from the cache, the rest past it.
+    /// So many bytes from the cache, where they are, and the rest past it. To be carried out in pieces, see [`unaligned`].
     CachedBeginning(usize),
     /// The read continues a stream, and its data may have been read ahead: [`read_stream`] carries it out.
     Stream(Id),
@@ -120,33 +120,16 @@ pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
 pub(crate) fn choose(file: &File, request: &Request, held: &Held, alone: bool) -> Way {
     let Some(adaptive) = &file.0.adaptive else { return Way::By(Descriptor::Own) };
     let way = adaptive.choose(&file.0.target, request, alone && request.kind == Kind::Read);
-    if request.kind == Kind::Read || way == Way::By(Descriptor::Own) {
+    if let (Kind::Read, Way::CachedBeginning(_)) = (request.kind, way) {
+        driver::count_cache(CacheEvent::Partial, 1);
+    }
+    if request.kind == Kind::Read || way == OWN {
         return way;
     }
     // A vectored read goes past the cache as a whole, or not at all.
     let direct = adaptive.direct.0.target.direct();
     let fits = direct.is_none_or(|direct| unaligned::fits(request, held, direct));
     Way::By(if fits { Descriptor::Direct } else { Descriptor::Own })
-}
-
-/// Reads the cached beginning of a range from the cache, and the rest past it.
-pub(super) async fn read_rest(
-    file: impl Deref<Target = File>,
-    cached: usize,
-    request: Request,
-    held: Held,
-) -> (Held, Result<Ended>) {
-    let beginning = Request { want: cached, ..request };
-    let (held, result) = read_by(&file, Descriptor::Own, beginning, held).await;
-    match result {
-        Ok(Ended { done, errno: 0 }) if done == cached => {}
-        over => return (held, over),
-    }
-    let (offset, start) = (request.offset + cached as u64, request.start + cached);
-    let rest = Request { offset, start, want: request.want - cached, ..request };
-    let (held, result) = read_by(&file, Descriptor::Direct, rest, held).await;
-    let add = |ended: Ended| Ended { done: cached + ended.done, ..ended };
-    (held, result.map(add).map_err(|error| error.after(cached)))
 }
 
 /// Reads the next part of a stream: first the data that was read ahead, then the rest past the cache.
