@@ -753,8 +753,8 @@ int64_t ringfile_size(const struct ringfile_file *file);
 // thread; does not block.
 int ringfile_is_direct(const struct ringfile_file *file);
 
-// Whether reads pass the page cache by where it does not have their data: 1 or 0. 1 with RINGFILE_ADAPTIVE, where that could be
-// had; may turn to 0. Any thread; does not block.
+// Returns whether the file is adaptive: 1 or 0. 1 with RINGFILE_ADAPTIVE if a second descriptor could be opened; may
+// change from 1 to 0. Any thread; does not block.
 int ringfile_is_adaptive(const struct ringfile_file *file);
 
 // Stores the required multiples of direct I/O: of offsets and lengths (`*bytes`) and of addresses (`*memory`); 1 for

@@ -8,8 +8,8 @@
 // `std::error_code&` and does not throw. Functions that return a std::string throw std::bad_alloc in both forms if
 // there is no memory.
 //
-// Once comes what has no error to tell: the members of every owner (`close` gives its std::error_code), options, texts
-// (last_error, version, batch::error), and what looks at a handle and is zero, false or null for one that is not open
+// Functions that cannot fail have one form: the members of every owner (`close` returns its std::error_code), options,
+// texts (last_error, version, batch::error), and queries that return zero, false or null for a handle that is not open
 // (buffer::data, capacity and size, memory::is_in_use, file::is_direct and is_adaptive, async_read::is_done).
 #ifndef RINGFILE_HPP
 #define RINGFILE_HPP

@@ -250,8 +250,8 @@ pub extern "C" fn ringfile_is_direct(file: *const ringfile_file) -> c_int {
     call(|| with(file, |file| i64::from(file.is_direct()))) as c_int
 }
 
-/// Whether reads pass the page cache by where it does not have their data: 1 or 0. 1 with RINGFILE_ADAPTIVE, where that could be
-/// had; may turn to 0. Any thread; does not block.
+/// Returns whether the file is adaptive: 1 or 0. 1 with RINGFILE_ADAPTIVE if a second descriptor could be opened; may
+/// change from 1 to 0. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_is_adaptive(file: *const ringfile_file) -> c_int {
     call(|| with(file, |file| i64::from(file.is_adaptive()))) as c_int

@@ -40,8 +40,8 @@ pub enum Route {
     /// The cheapest way, learned from the file's first operations, separately for reads and writes.
     #[default]
     Auto,
-    /// Through io_uring. Without it, operations fail with an error that says why. What this kernel's rings do not have
-    /// goes to workers, and so do direct writes on FUSE: io_uring may write the rest of a short one in the wrong place.
+    /// Through io_uring. Without it, operations fail with an error that says why. Operations that this kernel's rings do not
+    /// offer go to workers, and so do direct writes on FUSE: io_uring may write the rest of a short one in the wrong place.
     Ring,
     /// A plain call on the thread that polls. Operations do not overlap, and a slow file blocks the thread's other
     /// tasks.

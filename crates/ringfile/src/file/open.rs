@@ -206,20 +206,18 @@ impl OpenOptions {
     ///
     /// A read sees every write that had returned before it began, by any descriptor and process, buffered or direct.
     /// Data that was read ahead has two exceptions: stores to mapped memory, whose time the kernel does not record at
-    /// once; and a direct write by another descriptor that takes longer than 5 seconds. Let no buffered and direct
-    /// writes run at the same time within 2 MiB of each other: the kernel may then fail to drop old data from the
-    /// cache, which it logs ("Page cache invalidation failure on direct I/O") and whoever syncs the file is told
-    /// (`EIO`).
+    /// once; and a direct write by another descriptor that takes longer than 5 seconds. Do not write buffered and direct
+    /// at the same time within 2 MiB of each other: the kernel may then fail to drop old data from the cache. It logs that
+    /// ("Page cache invalidation failure on direct I/O"), and the next sync of the file fails (`EIO`).
     ///
-    /// Where the second descriptor can't be opened (no `/proc`, no permission, no direct I/O), or where the kernel does not say
-    /// what the cache holds (before Linux 6.5; from 6.14 on for a file of another user's that this process may not write to;
-    /// overlayfs and ZFS), the file is simply buffered: [`File::is_adaptive`] tells. [`Metrics`](crate::Metrics) counts hits,
-    /// misses, admissions, and what was read ahead.
+    /// The file is simply buffered if the second descriptor cannot be opened (no `/proc`, no permission, no direct
+    /// I/O), or if the kernel does not say what the cache holds (before Linux 6.5; from 6.14 on for another user's file
+    /// that this process may not write to; on overlayfs and ZFS): [`File::is_adaptive`] tells.
+    /// [`Metrics`](crate::Metrics) counts hits, misses, admissions and bytes read ahead.
     ///
-    /// Of a range that is partly cached, the beginning is taken from the cache as far as it is there, and the rest read past
-    /// it; where the beginning is not there, all of it is read past the cache. Vectored reads, and reads that a batch merges,
-    /// go past the cache as a whole, or through it where their buffers do not fit direct I/O. A cached read allocates nothing;
-    /// one past the cache may.
+    /// If the beginning of a range is cached, it is read from the cache and the rest past it; otherwise the whole range is
+    /// read past the cache. Vectored reads, and reads that a batch merges, go past the cache as a whole, or through it if
+    /// their buffers do not fit direct I/O. A cached read does not allocate; one past the cache may.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {

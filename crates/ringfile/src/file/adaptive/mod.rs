@@ -132,7 +132,7 @@ pub(crate) fn choose(file: &File, request: &Request, held: &Held, alone: bool) -
     Way::By(if fits { Descriptor::Direct } else { Descriptor::Own })
 }
 
-/// Reads the next part of a stream: first the data that was read ahead, then the rest past the cache.
+/// Reads what continues a stream: what was read ahead, and the rest past the cache.
 pub(super) async fn read_stream(
     file: impl Deref<Target = File>,
     id: Id,
