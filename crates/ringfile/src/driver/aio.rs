@@ -145,7 +145,7 @@ impl Driver {
 
     /// Puts an operation's next submission into the queue of the context; false where there is no room.
     pub(super) fn push_to_aio(&mut self, key: Key) -> bool {
-        let (slot, parts) = self.slots.with_parts(key.slot);
+        let (slot, parts) = self.slots.with_parts(key.slot());
         let (Some(aio), Some(file)) = (self.context.aio.as_mut(), self.files.target(slot.file)) else {
             return false;
         };

@@ -14,7 +14,7 @@ use super::op::plain::{self, Attempt};
 use super::refused::{self, Refused};
 use super::remote::{Handler, RemoteOperation, RemoteRequest};
 use super::route::{Choice, Limits, Route, Taken};
-use super::wake::{self, Wake};
+use super::wake::{self, LocalOperation, Wake};
 use super::{Ended, Key, Kind, Lend, Request, Shared, Target, count, send, with, workers};
 use crate::error::Error;
 use crate::event;
@@ -117,7 +117,7 @@ impl Receiver for HandlerOf<'_> {
     #[inline]
     fn wake(&self) -> Wake {
         match self.local {
-            Some(local) => Wake::Local(local.0, self.index),
+            Some(local) => Wake::Local(LocalOperation::new(local.0, self.index)),
             None => Wake::Handler(Arc::clone(self.handler), self.index),
         }
     }
