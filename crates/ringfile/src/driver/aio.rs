@@ -201,7 +201,7 @@ impl Driver {
     /// the thread up, once for each operation that was queued when the filter came.
     #[cold]
     fn call_instead(&mut self, key: Key, errno: i32) {
-        let slot = self.slots.at(key.slot);
+        let slot = self.slots.at(key.slot());
         let Some(target) = self.files.target(slot.file) else { return };
         if target.lanes.insists(slot.request.kind) {
             return;
