@@ -1,7 +1,7 @@
 /*
  * The parts of the engine, and what they know of each other.
  *
- * What always holds: nothing of ringfile is made before a job's own thread or process calls `init`, since rings don't
+ * Invariants: nothing of ringfile is made before a job's own thread or process calls `init`, since rings don't
  * outlive a fork; all of it ends before fio frees the job's memory.
  */
 #ifndef RINGFILE_FIO_ENGINE_H

@@ -1,7 +1,7 @@
 /*
  * A job's queue and its registered memory, from its first call to its last.
  *
- * What always holds: registered memory is given up before fio frees it, and the kernel is done with it by then.
+ * Invariants: registered memory is given up before fio frees it, and the kernel is done with it by then.
  */
 #include <errno.h>
 #include <stdlib.h>

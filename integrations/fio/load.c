@@ -1,7 +1,7 @@
 /*
  * What fio finds when it loads the engine, or why it finds nothing.
  *
- * What always holds: a fio of another version gets no engine, and nothing of its memory is touched.
+ * Invariants: a fio of another version gets no engine, and nothing of its memory is touched.
  */
 #include <dlfcn.h>
 #include <stdio.h>

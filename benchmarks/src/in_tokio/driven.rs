@@ -2,7 +2,7 @@
 //!
 //! Entries are gathered under a lock and submitted together by one task, the driver, which runs when something was
 //! queued or the ring's eventfd says that something has completed; or each read submits itself and collects what there
-//! is. What always holds: a task's buffer is in flight at most once, and lives in its task, which ends only with its read.
+//! is. Invariants: a task's buffer is in flight at most once, and lives in its task, which ends only with its read.
 
 use std::future::poll_fn;
 use std::io;

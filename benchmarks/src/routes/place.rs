@@ -1,6 +1,6 @@
 //! Where the measurements take place: a file of its own in a folder, or a file or device that was given for it.
 //!
-//! What always holds: a file that this made is gone in the end, and nothing else is overwritten unless that was allowed.
+//! Invariants: a file that this made is gone in the end, and nothing else is overwritten unless that was allowed.
 
 use std::fs::File;
 use std::io;

@@ -1,6 +1,6 @@
 //! One measurement: the cache brought into its state, the work on a thread of its own, and the checks after it.
 //!
-//! What always holds: each operation that counts was counted by ringfile too, on the route that was asked for, and its
+//! Invariants: each operation that counts was counted by ringfile too, on the route that was asked for, and its
 //! bytes were right. A run for which that is not so ends the benchmark.
 
 use std::fs::File as StdFile;

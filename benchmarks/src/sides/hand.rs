@@ -1,7 +1,7 @@
 //! The hand-written loop: what a good engineer writes for exactly this job, and nothing else.
 //!
 //! One turn: check and refill everything that has completed, then one system call that submits all of it and waits
-//! for the next completion. What always holds: each slot owns one stretch of the region and has at most one read in
+//! for the next completion. Invariants: each slot owns one stretch of the region and has at most one read in
 //! flight, and the memory is freed only when every read has completed.
 
 use std::io;

@@ -1,16 +1,16 @@
 // ringfile for C++17: owners over the C interface, header-only.
 //
-// Everything that ringfile.h says of threads, memory and blocking holds here. Owners can be moved, not copied, and
+// Everything that ringfile.h says about threads, memory and blocking holds here. Owners can be moved, not copied, and
 // close what they own. Operations take pointers and lengths, as in C: memory of a buffer, registered memory, or any
 // other.
 //
-// Each operation comes twice: one that throws std::system_error, whose text is the library's own, and one with a last
-// `std::error_code&` that throws nothing. Of those that give a std::string, both throw
-// std::bad_alloc where there is no memory.
+// Each operation has two forms: one throws std::system_error with the library's text, the other takes a last
+// `std::error_code&` and does not throw. Functions that return a std::string throw std::bad_alloc in both forms if
+// there is no memory.
 //
-// Once comes what has no error to tell: the members of every owner (`close` gives its std::error_code), options, texts
-// (last_error, version, batch::error), and what looks at a handle and is zero, false or null for one that is not open
-// (buffer::data, capacity and size, memory::is_in_use, file::is_direct, async_read::is_done).
+// Functions that cannot fail have one form: the members of every owner (`close` returns its std::error_code), options,
+// texts (last_error, version, batch::error), and queries that return zero, false or null for a handle that is not open
+// (buffer::data, capacity and size, memory::is_in_use, file::is_direct and is_adaptive, async_read::is_done).
 #ifndef RINGFILE_HPP
 #define RINGFILE_HPP
 
@@ -25,7 +25,7 @@
 
 namespace ringfile {
 
-// The library's text of what went wrong last on this thread.
+// The library's text for the last error of this thread.
 inline std::string last_error() { return ringfile_last_error(); }
 
 // The library's version, such as "0.1.0".
@@ -35,7 +35,7 @@ inline std::error_code code_of(std::int64_t result) noexcept {
     return result < 0 ? std::error_code(static_cast<int>(-result), std::system_category()) : std::error_code();
 }
 
-// A result as it is, or an exception where it is an error.
+// Returns a result, or throws if it is an error.
 inline std::int64_t check(std::int64_t result) {
     if (result < 0) {
         throw std::system_error(code_of(result), ringfile_last_error());
@@ -43,7 +43,7 @@ inline std::int64_t check(std::int64_t result) {
     return result;
 }
 
-// A result, or 0 with the code set.
+// Returns a result, or 0 with the code set.
 inline std::int64_t check(std::int64_t result, std::error_code& error) noexcept {
     error = code_of(result);
     return result < 0 ? 0 : result;
@@ -68,10 +68,10 @@ public:
     owner& operator=(const owner&) = delete;
     ~owner() { reset(); }
 
-    // The handle, for functions of ringfile.h; NULL where nothing is owned.
+    // The handle, for functions of ringfile.h; NULL if nothing is owned.
     Handle* get() const noexcept { return handle_; }
     explicit operator bool() const noexcept { return handle_ != nullptr; }
-    // Gives the handle away, open.
+    // Releases the handle without closing it.
     Handle* release() noexcept { return std::exchange(handle_, nullptr); }
     // Closes what is owned.
     void reset(Handle* handle = nullptr) noexcept {
@@ -80,8 +80,8 @@ public:
         }
         handle_ = handle;
     }
-    // Closes what is owned, and tells whether that went well. What could not be closed (a queue of another thread) is
-    // still owned.
+    // Closes the handle, and returns an error if that failed. A handle that could not be closed (a queue of another
+    // thread) stays owned.
     std::error_code close() noexcept {
         const std::error_code error = code_of(Close(handle_));
         if (!error) {
@@ -176,8 +176,8 @@ public:
     }
 };
 
-// Memory of the program's own that is registered. Its operations must be over before this goes: where one is not, the
-// memory stays registered, and must stay.
+// Registered memory of the program. Its operations must have finished before this is destroyed; otherwise the memory
+// stays registered, and must stay valid.
 class memory : public detail::owner<ringfile_memory, ringfile_memory_unregister> {
 public:
     using owner::owner;
@@ -193,11 +193,11 @@ public:
         return memory(handle);
     }
 
-    // Whether an operation on some of it is not over.
+    // Returns whether an operation uses some of it.
     bool is_in_use() const noexcept { return ringfile_memory_is_in_use(get()) == 1; }
 };
 
-// An open file. Reads give the bytes read, fewer than wanted only at the end of the file.
+// An open file. Reads return the number of bytes read, fewer than wanted only at the end of the file.
 class file : public detail::owner<ringfile_file, ringfile_close> {
 public:
     using owner::owner;
@@ -242,7 +242,7 @@ public:
                        std::error_code& error) const noexcept {
         check(ringfile_write_durable(get(), data, length, offset), error);
     }
-    // All of it or nothing after a power cut; atomic_limits() says what the file takes.
+    // All or nothing after a power cut; atomic_limits() returns what the file accepts.
     void write_atomic(const void* data, std::size_t length, std::uint64_t offset) const {
         check(ringfile_write_atomic(get(), data, length, offset));
     }
@@ -250,7 +250,7 @@ public:
                       std::error_code& error) const noexcept {
         check(ringfile_write_atomic(get(), data, length, offset), error);
     }
-    // Into a buffer up to its capacity, whose size is then what was read.
+    // Reads into a buffer up to its capacity, and sets its size to the number of bytes read.
     std::size_t read(buffer& to, std::uint64_t offset) const {
         return static_cast<std::size_t>(check(ringfile_buffer_read(get(), to.get(), offset)));
     }
@@ -280,7 +280,7 @@ public:
         check(ringfile_writev(get(), parts, count, offset), error);
     }
 
-    // How many of the reads failed; each request tells of its own.
+    // Returns how many of the reads failed; each request has its result.
     std::size_t read_many(ringfile_read_request* requests, std::size_t count) const {
         return static_cast<std::size_t>(check(ringfile_read_many(get(), requests, count)));
     }
@@ -325,8 +325,9 @@ public:
         return static_cast<std::uint64_t>(check(ringfile_size(get()), error));
     }
     bool is_direct() const noexcept { return ringfile_is_direct(get()) == 1; }
+    bool is_adaptive() const noexcept { return ringfile_is_adaptive(get()) == 1; }
 
-    // What direct I/O is to be multiples of: offsets and lengths, and addresses. 1 for buffered I/O.
+    // The required multiples of direct I/O: of offsets and lengths, and of addresses. 1 for buffered I/O.
     struct multiples {
         std::size_t bytes = 1;
         std::size_t memory = 1;
@@ -342,7 +343,7 @@ public:
         return of;
     }
 
-    // Which writes the file takes as atomic ones, in bytes, and from how many pieces of memory; all 0 where it takes none.
+    // The limits of atomic writes, in bytes and in pieces of memory; all 0 if the file does not support them.
     struct limits {
         std::size_t min = 0;
         std::size_t max = 0;
@@ -358,7 +359,7 @@ public:
         check(ringfile_atomic_limits(get(), &of.min, &of.max, &of.segments), error);
         return of;
     }
-    // The library's own, to be neither closed nor replaced.
+    // The library's descriptor: do not close or replace it.
     int descriptor() const { return static_cast<int>(check(ringfile_fd(get()))); }
     // -1 where there is none.
     int descriptor(std::error_code& error) const noexcept {
@@ -370,7 +371,7 @@ public:
 
 namespace detail {
 
-// Whoever gives a read up waits for it, and never hears how it went.
+// Giving a read up waits for it, and discards its result.
 inline int wait_for(ringfile_async_read* read) noexcept {
     ringfile_async_read_wait(read);
     return 0;
@@ -378,7 +379,7 @@ inline int wait_for(ringfile_async_read* read) noexcept {
 
 }  // namespace detail
 
-// A read that any thread may wait for. Where nobody does, this waits when it goes: the memory must stay so long.
+// A read that any thread may wait for. If none does, the destructor waits: the memory must stay valid until then.
 class async_read : public detail::owner<ringfile_async_read, detail::wait_for> {
 public:
     using owner::owner;
@@ -396,7 +397,7 @@ public:
     }
 
     bool is_done() const noexcept { return ringfile_async_read_is_done(get()) == 1; }
-    // Asks for it: wait() gives std::errc::operation_canceled where this was in time.
+    // Cancels it: wait() returns std::errc::operation_canceled if this was in time.
     void cancel() { check(ringfile_async_read_cancel(get())); }
     void cancel(std::error_code& error) noexcept { check(ringfile_async_read_cancel(get()), error); }
     // Takes the result, once; nothing is owned then.
@@ -422,7 +423,7 @@ public:
         return batch(handle);
     }
 
-    // Each gives the index of its result.
+    // Each returns the index of its result.
     std::size_t read(const file& from, void* data, std::size_t length, std::uint64_t offset,
                      std::uint64_t user_data = 0) {
         return index(check(ringfile_batch_read(get(), from.get(), data, length, offset, user_data)));
@@ -525,8 +526,8 @@ public:
         return static_cast<std::size_t>(check(ringfile_batch_run(get()), error));
     }
 
-    // Returns at once. When all has ended, one of the library's threads calls the function with the context and the number
-    // of operations that failed. See ringfile_batch_start for what it may do; it must not throw.
+    // Returns at once. When all operations have finished, one of the library's threads calls the function with the
+    // context and the number of operations that failed. See ringfile_batch_start for what it may do; it must not throw.
     using done_function = void (*)(void* context, std::int64_t failed);
     void start(done_function done, void* context) { check(ringfile_batch_start(get(), done, context)); }
     void start(done_function done, void* context, std::error_code& error) noexcept {
@@ -537,11 +538,11 @@ public:
     void start_eventfd(int eventfd, std::error_code& error) noexcept {
         check(ringfile_batch_start_eventfd(get(), eventfd), error);
     }
-    // Asks for it; the end is reported in any case.
+    // Cancels it; the end is still reported.
     void cancel() { check(ringfile_batch_cancel(get())); }
     void cancel(std::error_code& error) noexcept { check(ringfile_batch_cancel(get()), error); }
 
-    // The results of the last run, in the order in which operations were added; the batch's until it runs again.
+    // The results of the last run, in the order of adding; they belong to the batch until it runs again.
     struct results_view {
         const ringfile_result* first = nullptr;
         std::size_t count = 0;
@@ -566,7 +567,7 @@ private:
     static std::size_t index(std::int64_t result) noexcept { return static_cast<std::size_t>(result); }
 };
 
-// Submissions and completions apart, of one thread.
+// A queue of one thread: submission and completion as separate steps.
 class queue : public detail::owner<ringfile_queue, ringfile_queue_free> {
 public:
     using owner::owner;
@@ -582,7 +583,7 @@ public:
         return queue(handle);
     }
 
-    // Each gives the operation's token, which names it in this queue until its result was taken.
+    // Each returns the operation's token, which names it in this queue until its result was taken.
     std::uint64_t read(const file& from, void* data, std::size_t length, std::uint64_t offset,
                        std::uint64_t user_data) {
         std::uint64_t token = 0;
@@ -789,7 +790,7 @@ public:
     }
     void submit() { check(ringfile_queue_submit(get())); }
     void submit(std::error_code& error) noexcept { check(ringfile_queue_submit(get()), error); }
-    // Takes up to `room` results, and waits for `at_least` so many. How many were taken.
+    // Takes up to `room` results, after waiting for at least `at_least`. Returns how many were taken.
     std::size_t wait(ringfile_result* results, std::size_t room, std::size_t at_least = 1) {
         return static_cast<std::size_t>(check(ringfile_queue_wait(get(), results, room, at_least, -1)));
     }
@@ -806,14 +807,14 @@ public:
         const std::int64_t taken = ringfile_queue_wait(get(), results, room, at_least, limit(timeout));
         return static_cast<std::size_t>(check(taken, error));
     }
-    // By token. The memory of an operation is free again when its result was taken, also where that throws.
+    // By token. The memory of an operation is free again when its result was taken, even if that throws.
     std::size_t wait_for(std::uint64_t token) {
         return static_cast<std::size_t>(check(ringfile_queue_wait_for(get(), token)));
     }
     std::size_t wait_for(std::uint64_t token, std::error_code& error) noexcept {
         return static_cast<std::size_t>(check(ringfile_queue_wait_for(get(), token), error));
     }
-    // Of an operation that has ended; std::errc::resource_unavailable_try_again where it has not.
+    // The result of a finished operation; std::errc::resource_unavailable_try_again if it has not finished.
     std::size_t take(std::uint64_t token) { return static_cast<std::size_t>(check(ringfile_queue_take(get(), token))); }
     std::size_t take(std::uint64_t token, std::error_code& error) noexcept {
         return static_cast<std::size_t>(check(ringfile_queue_take(get(), token), error));
@@ -822,12 +823,12 @@ public:
     bool is_done(std::uint64_t token, std::error_code& error) noexcept {
         return check(ringfile_queue_is_done(get(), token), error) == 1;
     }
-    // False where it has ended. The result still comes: std::errc::operation_canceled where this was in time.
+    // Returns false if it has finished. The result still arrives: std::errc::operation_canceled if this was in time.
     bool cancel(std::uint64_t token) { return check(ringfile_queue_cancel(get(), token)) == 1; }
     bool cancel(std::uint64_t token, std::error_code& error) noexcept {
         return check(ringfile_queue_cancel(get(), token), error) == 1;
     }
-    // To wait on with epoll; the caller's, to be closed with close(2). -1 where there is an error.
+    // A descriptor for epoll, which the caller closes with close(2). -1 on error.
     int descriptor() { return check(ringfile_queue_descriptor(get())); }
     int descriptor(std::error_code& error) noexcept {
         const int result = check(ringfile_queue_descriptor(get()), error);
@@ -839,13 +840,13 @@ public:
     }
 
 private:
-    // Negative would be without end.
+    // A negative timeout would mean no limit.
     static std::int64_t limit(std::chrono::nanoseconds timeout) noexcept {
         return timeout.count() < 0 ? 0 : timeout.count();
     }
 };
 
-// Counts of the whole process, and of the calling thread.
+// Counters of the whole process, and of the calling thread.
 inline ringfile_counts metrics() {
     ringfile_counts counts{};
     counts.size = sizeof counts;
@@ -871,7 +872,7 @@ inline ringfile_counts thread_metrics(std::error_code& error) noexcept {
     return counts;
 }
 
-// What io_uring offers here, in words with spaces between them; an error where no ring can be made.
+// What io_uring offers here, as words separated by spaces; an error if no ring can be created.
 inline std::string ring_features(std::error_code& error) {
     std::string text(4096, '\0');
     const auto length = static_cast<std::size_t>(check(ringfile_ring_features(text.data(), text.size()), error));
@@ -909,12 +910,12 @@ inline void sync_directory(const char* path, std::error_code& error) noexcept {
     check(ringfile_sync_directory(path), error);
 }
 
-// Is told what the library warns of: RINGFILE_LOG_..., and one line. See ringfile_set_log for what it may do; an
-// exception of its own goes no further than here. A function without state: none would be there for sure in a forked child,
-// or be freed in time.
+// Receives the library's messages: RINGFILE_LOG_..., and one line. See ringfile_set_log for what it may do; its
+// exceptions are caught here. It is a function without state, because state might not be valid in a forked child, or be
+// freed in time.
 using log_function = void (*)(int level, const char* message);
 
-// Sets it for the whole process; nullptr switches it off. When this returns, the one before is not running.
+// Sets it for the whole process; nullptr switches it off. When this returns, the previous one is not running.
 inline void set_log(log_function function, std::error_code& error) noexcept {
     const auto tell = [](void* context, int level, const char* message) noexcept {
         try {

@@ -1,6 +1,6 @@
-//! Single reads that any thread may wait for, whichever began them.
+//! Single reads that any thread may wait for, whichever thread started them.
 //!
-//! What always holds: the memory of a read is the caller's again when the call that took its result returns, and never
+//! Invariants: the memory of a read belongs to the caller again when the call that took its result returns, and never
 //! before; a result is taken once.
 
 use std::collections::VecDeque;
@@ -30,13 +30,13 @@ pub(crate) fn hold() -> [Guard; 2] {
     [ASYNC_READS.hold(), Box::new(WINDOW.lock())]
 }
 
-/// Reads that are in flight at once. What a device has begun it completes, so the others wait in the [`Window`], where
-/// cancelling them costs nothing. More fill no device's queue.
+/// How many reads are in flight at once. A device completes what it has begun, so the others wait in the [`Window`],
+/// where cancelling is free. More would not fill a device's queue better.
 const MOST_IN_FLIGHT: usize = 128;
 
 static WINDOW: Window = Window { inner: Mutex::new(Reads { in_flight: 0, waiting: VecDeque::new() }) };
 
-/// Starts reads in the order they come, at most [`MOST_IN_FLIGHT`] at a time. One that a thread waits for starts now.
+/// Starts reads in order of arrival, at most [`MOST_IN_FLIGHT`] at a time. One that a thread waits for starts at once.
 struct Window {
     inner: Mutex<Reads>,
 }
@@ -44,7 +44,7 @@ struct Window {
 struct Reads {
     /// Places taken: reads in flight, and those about to start.
     in_flight: usize,
-    /// Empty where a place is free. Holds also what was cancelled, or started by the thread that waits for it.
+    /// Empty if a place is free. Also holds reads that were cancelled, or started by the thread that waits for them.
     waiting: VecDeque<Arc<Under>>,
 }
 
@@ -70,7 +70,7 @@ impl Window {
         }
     }
 
-    /// Gives a place to the next read that is not over, or frees it.
+    /// Gives a place to the next unfinished read, or frees it.
     fn leave(&self) {
         loop {
             let mut reads = self.lock();
@@ -100,7 +100,7 @@ enum State {
     Taken,
 }
 
-/// Rings when the read should be looked at. Apart from its state, which is locked while it is looked at.
+/// Signalled when the read should be polled. Separate from its state, which is locked while it is polled.
 #[derive(Default)]
 struct Alarm {
     bell: Mutex<Bell>,
@@ -151,7 +151,7 @@ impl Alarm {
 }
 
 impl State {
-    /// Goes on with the read as far as it goes without waiting. Whether it is over.
+    /// Continues the read as far as possible without waiting. Returns whether it has finished.
     fn advance(&mut self, alarm: &Arc<Alarm>) -> bool {
         let Self::Running(read) = self else { return true };
         let waker = Waker::from(Arc::clone(alarm));
@@ -170,7 +170,8 @@ impl Under {
         Self { state: Mutex::new(State::Running(read)), process: fork::generation(), alarm: Arc::default() }
     }
 
-    /// Locks the state, which no thread holds for long; in a forked child, one that is not there may hold it for ever.
+    /// Locks the state, which no thread holds for long; in a forked child, a thread that does not exist may hold it
+    /// forever.
     fn lock(&self) -> Result<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(state) => Ok(state),
@@ -224,11 +225,11 @@ impl Under {
 /// Starts a read of `length` bytes from `offset` into `data`, that any thread may wait for. `*read` gets its handle, to be
 /// closed with ringfile_async_read_wait. The memory is the library's until that returns.
 ///
-/// Any thread. Does not wait for a disk: what is not in the page cache is carried out by a thread of the library's
-/// (ringfile_set_io_threads), or, where the file's route is a plain call, here. A ringfile_queue costs less, where one
-/// thread does all. What is wrong with the read itself is its result.
+/// Any thread. Does not wait for a disk: a thread of the library reads uncached data (ringfile_set_io_threads), or, if
+/// the file's route is a plain call, this one. A ringfile_queue costs less if a single thread does everything. An error
+/// of the read itself is its result.
 ///
-/// At most 128 of these reads are in flight at once in a process. The others start, in order, as those end, or when
+/// At most 128 of these reads are in flight at once in a process. The others start in order as those finish, or when
 /// ringfile_async_read_is_done or ringfile_async_read_wait is called for them.
 ///
 /// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `read` points to where the
@@ -264,18 +265,18 @@ pub unsafe extern "C" fn ringfile_async_read_start(
     })
 }
 
-/// Whether a read has ended: 1 or 0. Starts a read that has not started yet. Any thread; does not block.
+/// Returns whether a read has finished: 1 or 0. Starts a read that has not started yet. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_async_read_is_done(read: *const ringfile_async_read) -> c_int {
     call(|| Ok(i64::from(ASYNC_READS.get(read)?.advance()?))) as c_int
 }
 
-/// Asks for the cancellation of a read. Its result still comes, to ringfile_async_read_wait: the bytes read, or -ECANCELED.
-/// Until that returns, the memory is the library's.
+/// Cancels a read, if the kernel still can. ringfile_async_read_wait still returns its result: the bytes read, or
+/// -ECANCELED. Until then, the memory belongs to the library.
 ///
-/// A read that has not started never does, and one that waits for a pipe or a socket is cancelled; a read that a disk
-/// has begun runs to its end. To give up many reads, cancel all of them, the last first, before waiting for any: the
-/// last start last.
+/// A read that has not started never starts, and one that waits for a pipe or a socket is cancelled; a read that a disk
+/// has begun runs to its end. To cancel many reads, cancel all of them, the last first, before waiting for any: the
+/// last ones start last.
 ///
 /// Any thread. Does not block.
 #[unsafe(no_mangle)]
@@ -283,8 +284,8 @@ pub extern "C" fn ringfile_async_read_cancel(read: *const ringfile_async_read) -
     done(|| ASYNC_READS.get(read)?.cancel())
 }
 
-/// Waits for a read, takes its result, and closes the handle: the bytes read, fewer than wanted only at the end of the
-/// file, or a negative errno. The memory is the caller's again.
+/// Waits for a read, closes the handle, and returns the result: the bytes read, fewer than wanted only at the end of
+/// the file, or a negative errno. The memory belongs to the caller again.
 ///
 /// Any thread. Blocks.
 #[unsafe(no_mangle)]

@@ -1,7 +1,7 @@
-//! Batches: operations on any files that are carried out together, each with its own result.
+//! Batches: operations on any files, carried out together, each with its own result.
 //!
-//! What always holds: nothing is begun before the batch is run or started; all is over when the run returns, or the end is
-//! reported.
+//! Invariants: nothing starts before the batch is run or started; everything has finished when the run returns, or the
+//! end is reported.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io::Write;
@@ -23,18 +23,18 @@ pub struct ringfile_batch {
     _opaque: [u8; 0],
 }
 
-/// How one operation of a batch or a queue ended.
+/// The result of one operation of a batch or a queue.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ringfile_result {
-    /// What was given with the operation.
+    /// The number that was given with the operation.
     pub user_data: u64,
     /// Bytes read or written, 0 for a sync, or a negative errno. A read has fewer than wanted only at the end of the file;
     /// a write has all.
     pub result: i64,
 }
 
-/// How a batch is to be carried out. All zeros but `size` are the defaults.
+/// Options of a batch. All zeros but `size` are the defaults.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ringfile_batch_options {
@@ -42,9 +42,9 @@ pub struct ringfile_batch_options {
     pub size: usize,
     /// Operations in flight at once, at most 4096; 0 for 128.
     pub in_flight: usize,
-    /// Not 0: the first error stops what is not begun by then, whose result is -ECANCELED.
+    /// Not 0: the first error stops the batch; operations that have not started end with -ECANCELED.
     pub stop_on_error: u32,
-    /// Not 0: neighbouring reads of a file go as one where no more than `merge_gap` bytes lie between them.
+    /// Not 0: reads of a file with at most `merge_gap` bytes between them are merged.
     pub merge_reads: u32,
     /// See there.
     pub merge_gap: usize,
@@ -157,7 +157,7 @@ unsafe fn parts(parts: *const iovec, count: usize) -> Result<Vec<Memory>> {
     Ok(parts.iter().map(|part| Memory(*part)).collect())
 }
 
-/// Makes a batch. `*batch` gets the handle, to be closed with ringfile_batch_free. `options` may be NULL.
+/// Creates a batch. `*batch` gets the handle, to be closed with ringfile_batch_free. `options` may be NULL.
 ///
 /// Any thread. Does not block.
 ///
@@ -181,9 +181,9 @@ pub unsafe extern "C" fn ringfile_batch_create(
     })
 }
 
-/// Adds a read of `length` bytes from `offset` into `data`. The index of its result.
+/// Adds a read of `length` bytes from `offset` into `data`. Returns the index of its result.
 ///
-/// Any thread. Does not block; does no I/O. The memory is used when the batch is run, and must be there then.
+/// Any thread. Does not block; does no I/O. The memory is used when the batch is run, and must exist then.
 ///
 /// Pointers: `length` bytes at `data` while the batch is run, or from ringfile_batch_start until the end was reported, as at
 /// the top of this file.
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn ringfile_batch_read(
     add(batch, file, user_data, || Ok(What::Read { memory: Memory::new(data, length), offset }))
 }
 
-/// Adds a write of `length` bytes from `data` at `offset`; in all else as ringfile_batch_read.
+/// Adds a write of `length` bytes from `data` at `offset`; otherwise as ringfile_batch_read.
 ///
 /// Pointers: as ringfile_batch_read.
 #[unsafe(no_mangle)]
@@ -214,8 +214,8 @@ pub unsafe extern "C" fn ringfile_batch_write(
     add(batch, file, user_data, || Ok(What::Write { memory: Memory::new(data, length), offset }))
 }
 
-/// Adds a write that is durable when it ends (RWF_DSYNC); in all else as ringfile_batch_write. A failure is remembered, see
-/// ringfile_sync_data.
+/// Adds a write that is durable when it has finished (RWF_DSYNC); otherwise as ringfile_batch_write. A failure is
+/// remembered, see ringfile_sync_data.
 ///
 /// Pointers: as ringfile_batch_read.
 #[unsafe(no_mangle)]
@@ -230,8 +230,8 @@ pub unsafe extern "C" fn ringfile_batch_write_durable(
     add(batch, file, user_data, || Ok(What::WriteDurable { memory: Memory::new(data, length), offset }))
 }
 
-/// Adds a write that a power cut leaves wholly there or not at all (RWF_ATOMIC), see ringfile_write_atomic; in all else as
-/// ringfile_batch_write.
+/// Adds an atomic write (RWF_ATOMIC), of which a power cut leaves all or nothing, see ringfile_write_atomic; otherwise
+/// as ringfile_batch_write.
 ///
 /// Pointers: as ringfile_batch_read.
 #[unsafe(no_mangle)]
@@ -246,8 +246,8 @@ pub unsafe extern "C" fn ringfile_batch_write_atomic(
     add(batch, file, user_data, || Ok(What::WriteAtomic { memory: Memory::new(data, length), offset }))
 }
 
-/// Adds a read from `offset` into several parts, one after another; in all else as ringfile_batch_read. The array of parts is
-/// read here, and may go when this returns.
+/// Adds a read from `offset` into several parts, one after another; otherwise as ringfile_batch_read. The array of
+/// parts is read here, and need not exist afterwards.
 ///
 /// Pointers: `count` parts at `parts`, and memory for each as ringfile_batch_read.
 #[unsafe(no_mangle)]
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn ringfile_batch_readv(
     add(batch, file, user_data, what)
 }
 
-/// Adds a write of several parts, one after another, at `offset`; in all else as ringfile_batch_readv.
+/// Adds a write of several parts, one after another, at `offset`; otherwise as ringfile_batch_readv.
 ///
 /// Pointers: as ringfile_batch_readv.
 #[unsafe(no_mangle)]
@@ -281,8 +281,8 @@ pub unsafe extern "C" fn ringfile_batch_writev(
     add(batch, file, user_data, what)
 }
 
-/// Adds an fdatasync. It covers what has ended when it starts: put a ringfile_batch_barrier before it to have it cover the
-/// batch's writes. The index of its result. Any thread; does not block.
+/// Adds an fdatasync. It covers writes that have finished when it starts: put a ringfile_batch_barrier between the
+/// batch's writes and their sync. Returns the index of its result. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_sync_data(
     batch: *mut ringfile_batch,
@@ -292,7 +292,7 @@ pub extern "C" fn ringfile_batch_sync_data(
     add(batch, file, user_data, || Ok(What::SyncData))
 }
 
-/// Adds an fsync; in all else as ringfile_batch_sync_data.
+/// Adds an fsync; otherwise as ringfile_batch_sync_data.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_sync_all(
     batch: *mut ringfile_batch,
@@ -302,8 +302,8 @@ pub extern "C" fn ringfile_batch_sync_all(
     add(batch, file, user_data, || Ok(What::SyncAll))
 }
 
-/// Adds the writing of a range's dirty pages, as ringfile_queue_sync_range. The index of its result. Any thread; does not
-/// block.
+/// Adds the writeback of a range's dirty pages, as ringfile_queue_sync_range. Returns the index of its result. Any
+/// thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_sync_range(
     batch: *mut ringfile_batch,
@@ -316,8 +316,8 @@ pub extern "C" fn ringfile_batch_sync_range(
     add(batch, file, user_data, || Ok(What::SyncRange { offset, length, what: control::range_sync(flags)? }))
 }
 
-/// Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...). The index of
-/// its result. Any thread; does not block.
+/// Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...). Returns
+/// the index of its result. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_allocate(
     batch: *mut ringfile_batch,
@@ -330,7 +330,7 @@ pub extern "C" fn ringfile_batch_allocate(
     add(batch, file, user_data, || Ok(What::Allocate { mode: control::allocate_mode(mode)?, offset, length }))
 }
 
-/// Adds a change of the file's size, as ringfile_truncate. The index of its result. Any thread; does not block.
+/// Adds a change of the file's size, as ringfile_truncate. Returns the index of its result. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_truncate(
     batch: *mut ringfile_batch,
@@ -341,8 +341,8 @@ pub extern "C" fn ringfile_batch_truncate(
     add(batch, file, user_data, || Ok(What::Truncate { length }))
 }
 
-/// Adds advice for the page cache, as ringfile_advise (RINGFILE_ADVICE_...). The index of its result. Any thread; does not
-/// block.
+/// Adds advice for the page cache, as ringfile_advise (RINGFILE_ADVICE_...). Returns the index of its result. Any
+/// thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_advise(
     batch: *mut ringfile_batch,
@@ -355,8 +355,8 @@ pub extern "C" fn ringfile_batch_advise(
     add(batch, file, user_data, || Ok(What::Advise { offset, length, advice: control::advice(advice)? }))
 }
 
-/// Has what is added from now on wait until all that was added before has ended. Where one of those failed, what comes
-/// after is not begun: its result is -ECANCELED. Any thread; does not block.
+/// Operations added after the barrier start only once all earlier ones have finished. If one of those failed, the later
+/// ones do not start, and end with -ECANCELED. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_barrier(batch: *mut ringfile_batch) -> c_int {
     done(|| {
@@ -367,10 +367,11 @@ pub extern "C" fn ringfile_batch_barrier(batch: *mut ringfile_batch) -> c_int {
     })
 }
 
-/// Carries out what was added and waits for all of it, on the calling thread. How many operations failed; each has its
-/// result (ringfile_batch_results). The batch is empty then, to be filled and run again. Results of a run before are gone.
+/// Carries out all operations, blocking the calling thread. Returns how many failed; each has its result
+/// (ringfile_batch_results). Afterwards the batch is empty, and can be filled and run again. Results of an earlier run
+/// are discarded.
 ///
-/// Any thread, one at a time. Blocks. -EBUSY: another thread uses the batch.
+/// Any thread, one at a time. Blocks. -EBUSY: another thread is using the batch.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_run(batch: *mut ringfile_batch) -> i64 {
     call(|| {
@@ -383,24 +384,25 @@ pub extern "C" fn ringfile_batch_run(batch: *mut ringfile_batch) -> i64 {
     })
 }
 
-/// Is told that a batch has ended: what was given with it, and how many operations failed.
+/// The function that is called when a batch has ended, with its context and the number of operations that failed.
 pub type ringfile_batch_done = Option<unsafe extern "C" fn(context: *mut c_void, failed: i64)>;
 
-/// Starts what was added, and returns. When all of it has ended, one of the library's threads calls `done` with `context`
-/// and the number of operations that failed: exactly once, never inside of this call, and when the memory of all operations
-/// is the caller's again. The results are there then (ringfile_batch_results), until the batch is used again.
+/// Starts the batch and returns. When all operations have finished, one of the library's threads calls `done` with
+/// `context` and the number of operations that failed: exactly once, never inside this call, and after the memory of
+/// all operations belongs to the caller again. The results are then available (ringfile_batch_results), until the batch
+/// is used again.
 ///
-/// `done` may use this batch and others, add to them and start them; it must be quick, must return (no longjmp, no C++
-/// exception), and must not block: calls of this library that would wait give -EDEADLK there. ringfile_last_error() has words
-/// for the operation that failed last.
+/// `done` may use this batch and others, add to them and start them. It must be quick, must return (no longjmp, no C++
+/// exception), and must not block: calls of this library that would wait return -EDEADLK there. ringfile_last_error()
+/// describes the operation that failed last.
 ///
-/// Until the end is reported, memory and `context` must stay, and the batch is in use: all calls on it give -EBUSY, but for
-/// ringfile_batch_cancel and ringfile_batch_free. A batch that is freed then goes on: its end is reported all the same, and
-/// its results are lost. Where the process ends before, or in a forked child, no end is reported; in the child the batch is
-/// -EBUSY for good.
+/// Until the end is reported, memory and `context` must stay valid, and the batch is in use: all calls on it return
+/// -EBUSY, except ringfile_batch_cancel and ringfile_batch_free. A batch that is freed meanwhile continues: its end is
+/// still reported, and its results are lost. If the process ends first, or in a forked child, no end is reported; in
+/// the child the batch stays -EBUSY.
 ///
-/// Any thread. Does not block. Where this fails, nothing was begun, `done` is not called, and the batch is empty:
-/// -EOPNOTSUPP in a child of a process that has used the library's threads, -EAGAIN where no thread can be started.
+/// Any thread. Does not block. If this fails, nothing was started, `done` is not called, and the batch is empty:
+/// -EOPNOTSUPP in a child of a process that has used the library's threads, -EAGAIN if no thread can be started.
 ///
 /// Pointers: `done` is a function; the memory of each operation is there until the end is reported, as at the top of this
 /// file.
@@ -427,10 +429,11 @@ struct Context(*mut c_void);
 // SAFETY: the caller's own pointer, which goes back to the caller's function and is not followed here.
 unsafe impl Send for Context {}
 
-/// As ringfile_batch_start, with an eventfd(2) in the place of the function: at the end 1 is added to it, which makes it
-/// readable. The descriptor is duplicated: it may be closed at any time. How many operations failed, the results tell.
+/// Starts the batch as ringfile_batch_start does, with an eventfd(2) instead of the function: at the end 1 is added to
+/// it, which makes it readable. The descriptor is duplicated, and may be closed at any time. The results show which
+/// operations failed.
 ///
-/// Any thread. Does not block. -EBADF, and nothing is begun: `eventfd` is no descriptor.
+/// Any thread. Does not block. -EBADF: `eventfd` is not a descriptor; nothing was started.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_start_eventfd(batch: *mut ringfile_batch, eventfd: c_int) -> c_int {
     done(|| {
@@ -467,11 +470,11 @@ fn start(batch: *mut ringfile_batch, report: impl FnOnce(i64) + Send + 'static) 
     })
 }
 
-/// Asks for the cancellation of a batch that was started. Its end is reported in any case: operations that were not begun, or
-/// wait for a pipe or a socket, have -ECANCELED as their result; what a disk has begun runs to its end. Nothing where the
-/// batch has ended, or was not started.
+/// Cancels a started batch, as far as the kernel can. Its end is still reported: operations that had not started, or
+/// that wait for a pipe or a socket, end with -ECANCELED; what a disk has begun runs to its end. No effect if the batch
+/// has ended, or was not started.
 ///
-/// Any thread. Does not block. -EBUSY: another thread uses the batch, as where its end is just being reported.
+/// Any thread. Does not block. -EBUSY: another thread is using the batch, for example to report its end.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_cancel(batch: *mut ringfile_batch) -> c_int {
     done(|| {
@@ -562,8 +565,8 @@ unsafe fn buffers(parts: Vec<Memory>) -> Result<Vec<Buffer>> {
     parts.into_iter().map(|part| unsafe { part.buffer() }).collect()
 }
 
-/// The results of the last run, in the order in which the operations were added. `*results` gets where they are: the
-/// batch's, until it is run again, reset or closed. How many.
+/// Returns the number of results of the last run. `*results` gets the address of the results, in the order of adding.
+/// They belong to the batch, until it is run again, reset or closed.
 ///
 /// Any thread. Does not block.
 ///
@@ -582,8 +585,8 @@ pub unsafe extern "C" fn ringfile_batch_results(
     })
 }
 
-/// What went wrong with one operation of the last run, by the index of its result; an empty text where nothing has. Never
-/// NULL. The batch's, until it is run again, reset or closed. Any thread; does not block.
+/// Returns why an operation of the last run failed, by the index of its result; an empty text if it did not fail. Never
+/// NULL. The text belongs to the batch, until it is run again, reset or closed. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_error(batch: *const ringfile_batch, index: usize) -> *const c_char {
     let mut text = c"".as_ptr();
@@ -598,8 +601,8 @@ pub extern "C" fn ringfile_batch_error(batch: *const ringfile_batch, index: usiz
     text
 }
 
-/// Takes out what was added and not run, and the results of the last run. Its memory stays, for the next use. Any thread;
-/// does not block.
+/// Removes operations that were added and not run, and the results of the last run. The batch keeps its memory for the
+/// next use. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_reset(batch: *mut ringfile_batch) -> c_int {
     done(|| {
@@ -613,7 +616,7 @@ pub extern "C" fn ringfile_batch_reset(batch: *mut ringfile_batch) -> c_int {
     })
 }
 
-/// Closes a batch. What was added and not run is not carried out; a batch that was started goes on, see
+/// Closes a batch. Operations that were added and not run are not carried out; a batch that was started continues, see
 /// ringfile_batch_start. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_free(batch: *mut ringfile_batch) -> c_int {

@@ -10,27 +10,27 @@ use crate::file::{self, ringfile_file};
 use crate::local::{self, block_on};
 use crate::raw;
 
-/// ringfile_allocate: blocks for the range; the file grows to hold it.
+/// ringfile_allocate: allocates blocks for the range. The file grows to hold it.
 pub const RINGFILE_ALLOCATE_EXTEND: u32 = 0;
-/// Blocks for the range; the file keeps its size.
+/// Allocates blocks for the range. The file keeps its size.
 pub const RINGFILE_ALLOCATE_KEEP_SIZE: u32 = 1;
-/// Gives the range's blocks back: it reads as zeros from then on. The file keeps its size.
+/// Frees the range's blocks, so that it reads as zeros. The file keeps its size.
 pub const RINGFILE_ALLOCATE_PUNCH_HOLE: u32 = 2;
-/// The range reads as zeros from then on, and keeps its blocks. The file grows to hold it.
+/// Fills the range with zeros, and keeps its blocks. The file grows to hold it.
 pub const RINGFILE_ALLOCATE_ZERO_RANGE: u32 = 3;
-/// The range's content is of no use any more, and may read as anything: an NVMe namespace deallocates it; elsewhere as
+/// Discards the range's content, which may read as anything afterwards: an NVMe namespace deallocates it; elsewhere as
 /// RINGFILE_ALLOCATE_PUNCH_HOLE.
 pub const RINGFILE_ALLOCATE_DISCARD: u32 = 4;
 
-/// ringfile_advise: nothing in particular.
+/// ringfile_advise: no advice.
 pub const RINGFILE_ADVICE_NORMAL: u32 = 0;
-/// It will be read from front to back.
+/// The range will be read from front to back.
 pub const RINGFILE_ADVICE_SEQUENTIAL: u32 = 1;
-/// It will be read here and there.
+/// The range will be read at random.
 pub const RINGFILE_ADVICE_RANDOM: u32 = 2;
-/// It will be wanted soon: start reading it in.
+/// The range will be read soon: start reading it in.
 pub const RINGFILE_ADVICE_WILL_NEED: u32 = 3;
-/// It will not be wanted: clean pages of it go.
+/// The range will not be read: drop its clean pages.
 pub const RINGFILE_ADVICE_DONT_NEED: u32 = 4;
 
 /// ringfile_sync_range: wait for the range's pages that are being written.
@@ -63,24 +63,24 @@ fn sync(file: *const ringfile_file, all: bool) -> Result<()> {
 /// Waits until all data of the file that were written, and what is needed to read them back, are on stable storage
 /// (fdatasync).
 ///
-/// Any thread. Blocks. Writes that are still in flight are not waited for. Errors are those of fdatasync(2). A failure is
-/// remembered: what was not synced may be lost, and the kernel would let the next sync succeed all the same. So each later
-/// sync and ringfile_write_durable of this file, by whatever function or thread, fails with the same errno, and nothing is
-/// tried; other reads and writes go on. Close the file and open it again to sync again, and check or write again what was
-/// written since the last good sync.
+/// Any thread. Blocks. Does not wait for writes in flight. Errors are those of fdatasync(2). A failure is remembered:
+/// data that was not synced may be lost, although the kernel would let the next sync succeed. So each later sync and
+/// ringfile_write_durable of this file, by any function and thread, fails with the same errno without being tried;
+/// other reads and writes continue. To sync again, close the file and open it again, and check or rewrite what was
+/// written since the last successful sync.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_sync_data(file: *const ringfile_file) -> c_int {
     done(|| sync(file, false))
 }
 
-/// As ringfile_sync_data, with all metadata (fsync).
+/// Waits as ringfile_sync_data does, and for all metadata (fsync).
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_sync_all(file: *const ringfile_file) -> c_int {
     done(|| sync(file, true))
 }
 
-/// Starts writing a range's dirty pages to the disk, or waits for them, by `flags` (RINGFILE_SYNC_RANGE_...); `length` 0
-/// means to the end (sync_file_range). Makes nothing durable: it has no metadata written, and no disk's cache.
+/// Starts writing a range's dirty pages to the disk, or waits for them, by `flags` (RINGFILE_SYNC_RANGE_...); `length`
+/// 0 means to the end (sync_file_range). Makes nothing durable: neither metadata nor the disk's cache are written.
 ///
 /// Any thread. Blocks as sync_file_range(2), whose errors it has. A failure is remembered, see ringfile_sync_data.
 #[unsafe(no_mangle)]
@@ -147,9 +147,10 @@ pub(crate) fn advice(advice: u32) -> Result<Advice> {
     })
 }
 
-/// Allocates the blocks of a range of bytes, or gives them back, by `mode` (RINGFILE_ALLOCATE_...).
+/// Allocates or frees the blocks of a range of bytes, by `mode` (RINGFILE_ALLOCATE_...).
 ///
-/// Any thread. Blocks. Errors are those of fallocate(2): -ENOSPC, or -EOPNOTSUPP where the file system has no such mode.
+/// Any thread. Blocks. Errors are those of fallocate(2): -ENOSPC, or -EOPNOTSUPP if the file system does not support
+/// the mode.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_allocate(
     file: *const ringfile_file,
@@ -187,7 +188,7 @@ pub extern "C" fn ringfile_advise(
     })
 }
 
-/// Syncs a directory, so that files made, renamed or removed in it stay so after a crash.
+/// Syncs a directory, so that creating, renaming and removing files in it survives a crash.
 ///
 /// Any thread. Blocks. Errors are those of open(2) and fsync(2).
 ///

@@ -1,6 +1,6 @@
 //! How failures reach C: a negative errno, and a text that the thread can ask for.
 //!
-//! What always holds: a panic ends here, as an error of the function that was called.
+//! Invariants: a panic ends here, as an error of the function that was called.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -112,12 +112,13 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Fault {
     Fault::new(libc::ENOTRECOVERABLE, format!("a defect of ringfile, please report it: {said}"))
 }
 
-/// What went wrong last on this thread: what was being done, to which file, why it failed, and what to try. An empty text
-/// where nothing has. Never NULL. Belongs to the library: valid until the next call of the same thread that fails.
+/// Returns the last error of this thread in words: which operation on which file failed, why, and what to try. An empty
+/// text if no call has failed. Never NULL. The text belongs to the library, and is valid until the next failing call of
+/// the same thread.
 ///
-/// Where one operation of many has failed (batches, queues, ringfile_read_many), the text is that of the last
-/// failed one whose result was taken. While a thread ends, in destructors of its locals and of pthread keys, there may be no
-/// text but one that says so. Never blocks, never fails.
+/// If operations of many have failed (batches, queues, ringfile_read_many), the text describes the last failed one
+/// whose result was taken. While a thread is ending, in destructors of its locals and of pthread keys, the text may
+/// only say that. Never blocks, never fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_last_error() -> *const c_char {
     const NOTHING: &CStr = c"";

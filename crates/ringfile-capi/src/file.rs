@@ -43,41 +43,41 @@ pub(crate) fn with<R>(file: *const ringfile_file, act: impl FnOnce(&File) -> R) 
 pub const RINGFILE_READ: u32 = 1;
 /// For writing.
 pub const RINGFILE_WRITE: u32 = 2;
-/// Made where it is not there. Needs RINGFILE_WRITE.
+/// Create the file if it does not exist. Needs RINGFILE_WRITE.
 pub const RINGFILE_CREATE: u32 = 4;
-/// Made; -EEXIST where it is there. Needs RINGFILE_WRITE.
+/// Create the file; -EEXIST if it exists. Needs RINGFILE_WRITE.
 pub const RINGFILE_CREATE_NEW: u32 = 8;
-/// Cut to length 0. Needs RINGFILE_WRITE.
+/// Cut the file to length 0. Needs RINGFILE_WRITE.
 pub const RINGFILE_TRUNCATE: u32 = 16;
-/// Direct I/O (O_DIRECT), past the page cache. -EOPNOTSUPP where the file system has none.
+/// Direct I/O (O_DIRECT), past the page cache. -EOPNOTSUPP if the file system does not support it.
 pub const RINGFILE_DIRECT: u32 = 32;
-/// With RINGFILE_DIRECT: buffered I/O where direct I/O can't be had.
+/// With RINGFILE_DIRECT: use buffered I/O if direct I/O is not available.
 pub const RINGFILE_BUFFERED_FALLBACK: u32 = 64;
-/// Completions are polled for (IOPOLL), on devices with poll queues. Needs RINGFILE_DIRECT.
+/// Poll for completions (IOPOLL), on devices with poll queues. Needs RINGFILE_DIRECT.
 pub const RINGFILE_POLL: u32 = 128;
-/// Buffered I/O that leaves nothing in the page cache (RWF_DONTCACHE), where the file system has it.
+/// Buffered I/O that leaves nothing in the page cache (RWF_DONTCACHE), if the file system supports it.
 pub const RINGFILE_DONT_CACHE: u32 = 256;
 /// With RINGFILE_WRITE, on the character device of an NVMe namespace (/dev/ng0n1): writes go to the drive as its own
-/// commands, past every file system. Its block device is claimed until the file is closed; -EBUSY where it is in use.
-/// Reading needs no flag. -EOPNOTSUPP where commands can't be sent, or the namespace's format is not understood.
+/// commands, past every file system. Its block device is claimed until the file is closed; -EBUSY if it is in use.
+/// Reading needs no flag. -EOPNOTSUPP if commands cannot be sent, or the namespace's format is not supported.
 pub const RINGFILE_NAMESPACE_WRITES: u32 = 512;
-/// Reads what is in the page cache from there, and the rest past it (O_DIRECT); what is read again gets cached. Simply
-/// buffered where that can't be had. Not with RINGFILE_DIRECT or RINGFILE_DONT_CACHE.
+/// Read cached data from the page cache and the rest past it (O_DIRECT); data that is read again gets cached. Simply
+/// buffered if that is not available. Not with RINGFILE_DIRECT or RINGFILE_DONT_CACHE.
 pub const RINGFILE_ADAPTIVE: u32 = 1024;
 
-/// Which way operations go: what ringfile_set_default_route set, at first RINGFILE_ROUTE_AUTO.
+/// The route of operations: that of ringfile_set_default_route, at first RINGFILE_ROUTE_AUTO.
 pub const RINGFILE_ROUTE_DEFAULT: u32 = 0;
-/// The cheapest, found from the file's own first operations, for reads and writes apart.
+/// The cheapest way, learned from the file's first operations, separately for reads and writes.
 pub const RINGFILE_ROUTE_AUTO: u32 = 1;
-/// io_uring; an error where no ring can be had.
+/// io_uring; an error without it.
 pub const RINGFILE_ROUTE_RING: u32 = 2;
 /// A plain call on the calling thread.
 pub const RINGFILE_ROUTE_INLINE: u32 = 3;
-/// A plain call on a thread of a small pool.
+/// A plain call on one of a small pool of worker threads.
 pub const RINGFILE_ROUTE_WORKERS: u32 = 4;
-/// Linux AIO, for files with RINGFILE_DIRECT: opening others fails with -EINVAL, and operations on those where it is the
-/// default. Writes that make the file longer, syncs and the like go other ways. An error where no AIO can be had;
-/// RINGFILE_ROUTE_AUTO takes it for direct I/O where no ring can be had.
+/// Linux AIO, for files with RINGFILE_DIRECT: opening others fails with -EINVAL, and operations on those where it is
+/// the default. Writes that make the file longer, and syncs, use other ways. An error without AIO. RINGFILE_ROUTE_AUTO
+/// uses it for direct I/O if there is no io_uring.
 pub const RINGFILE_ROUTE_AIO: u32 = 5;
 
 /// ringfile_open_options.durability, for ringfile_write_durable: the cheaper of the two, found by the first such writes.
@@ -87,7 +87,7 @@ pub const RINGFILE_DURABILITY_DSYNC: u32 = 1;
 /// Each write is followed by an fdatasync that is submitted with it.
 pub const RINGFILE_DURABILITY_FSYNC: u32 = 2;
 
-/// How a file is to be opened. All zeros but `size` and `flags` are the defaults.
+/// Options for opening a file. All zeros but `size` and `flags` are the defaults.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ringfile_open_options {
@@ -95,9 +95,9 @@ pub struct ringfile_open_options {
     pub size: usize,
     /// RINGFILE_READ, RINGFILE_WRITE, ..., joined by |.
     pub flags: u32,
-    /// The mode of a file that is made, before the umask; 0 for 0666.
+    /// The mode of a file that is created, before the umask; 0 for 0666.
     pub mode: u32,
-    /// More flags of open(2), such as O_NOFOLLOW; of O_DIRECT see RINGFILE_DIRECT.
+    /// More flags of open(2), such as O_NOFOLLOW; for O_DIRECT see RINGFILE_DIRECT.
     pub custom_flags: i32,
     /// RINGFILE_ROUTE_...
     pub route: u32,
@@ -165,8 +165,8 @@ pub(crate) fn open_options(from: &ringfile_open_options) -> Result<OpenOptions> 
 ///
 /// A process's record locks (fcntl(F_SETLK), not F_OFD_SETLK) on the file end with ringfile_close, see there.
 ///
-/// Any thread. Blocks as open(2). Errors are those of open(2); -EOPNOTSUPP: direct I/O can't be had, and nothing was made
-/// or cut for it; -EINVAL: options that make no sense together.
+/// Any thread. Blocks as open(2). Errors are those of open(2); -EOPNOTSUPP: direct I/O is not available, and nothing
+/// was created or cut; -EINVAL: options that contradict each other.
 ///
 /// Pointers: `path` is a text that ends with 0; `options` points to one whose size is set, and `file` to where the handle is to go.
 #[unsafe(no_mangle)]
@@ -187,10 +187,10 @@ pub unsafe extern "C" fn ringfile_open(
     })
 }
 
-/// Makes a file of a descriptor, which stays the caller's: the library has a duplicate of its own, until ringfile_close.
-/// What may be done with it is what it was opened for; of the options count RINGFILE_DIRECT (which switches direct I/O on
-/// for the descriptor and all that share it; where it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
-/// RINGFILE_DONT_CACHE, RINGFILE_NAMESPACE_WRITES, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
+/// Makes a file of a descriptor, which stays the caller's: the library duplicates it, until ringfile_close. The access
+/// mode is the descriptor's. These options apply: RINGFILE_DIRECT (which switches direct I/O on for the descriptor and
+/// all that share it; if it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL, RINGFILE_DONT_CACHE,
+/// RINGFILE_NAMESPACE_WRITES, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
 ///
 /// Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
 /// ringfile_close, which closes the duplicate.
@@ -224,34 +224,41 @@ pub unsafe extern "C" fn ringfile_open_fd(
     })
 }
 
-/// Closes a file. Operations on it that are not over go on, and keep it open until they are.
+/// Closes a file. Operations in flight continue, and keep it open until they finish.
 ///
-/// Any thread. Does not block. Syncs nothing. A thread's ring that used the file gives it up with the thread's next
-/// operation, with ringfile_thread_release, or when the thread ends: until then a deleted file's blocks stay taken.
+/// Any thread. Does not block. Syncs nothing. A thread's ring that used the file releases it with the thread's next
+/// operation, with ringfile_thread_release, or when the thread ends: until then a deleted file's blocks are not freed.
 ///
-/// As with any close(2) of a descriptor of the file, all record locks go that the process has on it (fcntl(F_SETLK), lockf),
-/// whichever descriptor they were taken by: at once, or with the thread that is the last to give the file up. Locks of
-/// F_OFD_SETLK and flock stay with the caller's descriptors.
+/// As with any close(2) of a descriptor of the file, this releases all record locks that the process has on it
+/// (fcntl(F_SETLK), lockf), through whichever descriptor they were taken: at once, or when the last thread releases the
+/// file. Locks of F_OFD_SETLK and flock stay with the caller's descriptors.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_close(file: *mut ringfile_file) -> c_int {
     done(|| FILES.remove(file).map(drop))
 }
 
-/// The size in bytes. Any thread. Blocks as fstat(2).
+/// Returns the size in bytes. Any thread. Blocks as fstat(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_size(file: *const ringfile_file) -> i64 {
     call(|| Ok(i64::try_from(get(file)?.size()?).unwrap_or(i64::MAX)))
 }
 
-/// Whether I/O on the file is direct: 1 or 0. May turn from 1 to 0 with RINGFILE_BUFFERED_FALLBACK. Any thread; does not
-/// block.
+/// Returns whether I/O on the file is direct: 1 or 0. May change from 1 to 0 with RINGFILE_BUFFERED_FALLBACK. Any
+/// thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_is_direct(file: *const ringfile_file) -> c_int {
     call(|| with(file, |file| i64::from(file.is_direct()))) as c_int
 }
 
-/// What offsets and lengths (`*bytes`) and addresses (`*memory`) of direct I/O are to be multiples of; 1 for buffered I/O.
-/// Either pointer may be NULL. Any thread; does not block.
+/// Returns whether the file is adaptive: 1 or 0. 1 with RINGFILE_ADAPTIVE if a second descriptor could be opened; may
+/// change from 1 to 0. Any thread; does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_is_adaptive(file: *const ringfile_file) -> c_int {
+    call(|| with(file, |file| i64::from(file.is_adaptive()))) as c_int
+}
+
+/// Stores the required multiples of direct I/O: of offsets and lengths (`*bytes`) and of addresses (`*memory`); 1 for
+/// buffered I/O. Either pointer may be NULL. Any thread; does not block.
 ///
 /// Pointers: pointers that are not NULL may be written to.
 #[unsafe(no_mangle)]
@@ -272,9 +279,9 @@ pub unsafe extern "C" fn ringfile_alignment(
     })
 }
 
-/// Which writes the file takes as atomic ones (ringfile_write_atomic): the shortest and the longest in bytes, both powers of
-/// two, and how many pieces of memory the kernel takes for one; all 0 where it takes none. Each pointer may be NULL. Any
-/// thread; does not block.
+/// Stores the limits of atomic writes (ringfile_write_atomic): the shortest and the longest length in bytes, both
+/// powers of two, and how many pieces of memory the kernel accepts for one; all 0 if the file does not support them.
+/// Each pointer may be NULL. Any thread; does not block.
 ///
 /// Pointers: pointers that are not NULL may be written to.
 #[unsafe(no_mangle)]
@@ -297,8 +304,8 @@ pub unsafe extern "C" fn ringfile_atomic_limits(
     })
 }
 
-/// The file's descriptor, for calls that the library does not have. It stays the library's, which does its I/O with it:
-/// neither close it nor put another file in its place. It is closed with the file. Any thread; does not block.
+/// Returns the file's descriptor, for calls that the library does not have. It belongs to the library, which uses it
+/// for I/O: do not close it, or put another file in its place. It is closed with the file. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_fd(file: *const ringfile_file) -> c_int {
     call(|| with(file, |file| i64::from(file.as_fd().as_raw_fd()))) as c_int

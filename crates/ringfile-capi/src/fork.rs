@@ -1,6 +1,6 @@
 //! Forks: the child finds the locks of this interface free, whatever other threads of the parent did.
 //!
-//! What always holds: whoever forks holds the locks of all tables, and of the known memory, until both processes are there.
+//! Invariants: a thread that forks holds the locks of all tables, and of the known memory, until both processes exist.
 //! They are taken in the order in which they are nested elsewhere.
 
 use std::any::Any;
@@ -20,7 +20,7 @@ thread_local! {
 #[inline]
 pub(crate) fn heed() {
     static DONE: AtomicBool = AtomicBool::new(false);
-    // No `Once`: a child of a fork in the middle of one would wait for it for ever.
+    // No `Once`: a child forked in the middle of one would wait for it forever.
     if !DONE.load(Ordering::Relaxed) && !DONE.swap(true, Ordering::Relaxed) {
         // SAFETY: the functions are there for as long as the library, whose unloading takes them out. Where there is no
         // memory for the entry, forks go on as without.

@@ -19,15 +19,16 @@ pub const RINGFILE_VERSION_MINOR: u32 = 1;
 #[allow(dead_code, reason = "for the header")]
 pub const RINGFILE_VERSION_PATCH: u32 = 0;
 
-/// Counts of operations, since the process or the thread began. Filled by ringfile_metrics and ringfile_thread_metrics.
+/// Counters of operations since the process or the thread began. Filled by ringfile_metrics and
+/// ringfile_thread_metrics.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ringfile_counts {
     /// sizeof(ringfile_counts), set by the caller.
     pub size: usize,
-    /// Operations that ended, well or not.
+    /// Operations that finished, successfully or not.
     pub ops: u64,
-    /// Operations of which every submission used a registered buffer.
+    /// Operations all of whose submissions used a registered buffer.
     pub fixed_ops: u64,
     /// Bytes read.
     pub bytes_read: u64,
@@ -37,19 +38,20 @@ pub struct ringfile_counts {
     pub enters: u64,
     /// Submissions beyond the first of an operation: after a short count, EINTR or EAGAIN.
     pub resubmitted: u64,
-    /// Operations that were given up before they ended.
+    /// Operations that were given up before they finished.
     pub cancelled: u64,
     /// Operations that ended with an errno.
     pub failed: u64,
-    /// Completions that belonged to no operation. Anything but 0 is a defect worth a report.
+    /// Completions that belonged to no operation. Any value but 0 is a defect: please report it.
     pub stray: u64,
-    /// Times that registering memory was refused (RLIMIT_MEMLOCK, an old kernel); I/O on that memory goes on without.
+    /// Times that registering memory was refused (RLIMIT_MEMLOCK, an old kernel); I/O on that memory is unregistered.
     pub refused_registrations: u64,
-    /// Operations that were plain calls on the thread itself.
+    /// Operations that were plain calls on the calling thread.
     pub inline_ops: u64,
     /// Operations that a worker carried out.
     pub worker_ops: u64,
-    /// Operations that Linux AIO carried out. What is neither these, nor a worker's, nor inline went through a ring.
+    /// Operations that Linux AIO carried out. Operations that are none of inline, workers' and AIO's went through a
+    /// ring.
     pub aio_ops: u64,
     /// Calls of io_submit and io_getevents.
     pub aio_calls: u64,
@@ -57,6 +59,19 @@ pub struct ringfile_counts {
     pub refused_contexts: u64,
     /// Operations that went to an NVMe drive as its own commands.
     pub passthrough_ops: u64,
+    /// Reads of files with RINGFILE_ADAPTIVE whose data was in the page cache; in a row of hits one of 16 is looked at, and
+    /// counts for all of them.
+    pub cache_hits: u64,
+    /// Reads of such files whose data, or a part of it, was not there.
+    pub cache_misses: u64,
+    /// Of these, those whose beginning was taken from the cache, and only the rest read past it.
+    pub cache_partial: u64,
+    /// Of the misses, those that were read through the cache, since they had been read before.
+    pub cache_admitted: u64,
+    /// Bytes of such files that were read ahead, and then asked for.
+    pub ahead_used: u64,
+    /// Bytes that were read ahead in vain.
+    pub ahead_unused: u64,
 }
 
 // SAFETY: integers alone, with the size first.
@@ -81,10 +96,16 @@ fn counts(metrics: Metrics) -> ringfile_counts {
         aio_calls: metrics.aio_calls,
         refused_contexts: metrics.refused_contexts,
         passthrough_ops: metrics.passthrough_ops,
+        cache_hits: metrics.cache_hits,
+        cache_misses: metrics.cache_misses,
+        cache_partial: metrics.cache_partial,
+        cache_admitted: metrics.cache_admitted,
+        ahead_used: metrics.ahead_used,
+        ahead_unused: metrics.ahead_unused,
     }
 }
 
-/// Counts of the whole process. Those of a thread that runs are as of its last wait.
+/// Stores the counters of the whole process. Those of a running thread are as of its last wait.
 ///
 /// Any thread. Takes a lock for a moment.
 ///
@@ -95,7 +116,7 @@ pub unsafe extern "C" fn ringfile_metrics(counts: *mut ringfile_counts) -> c_int
     done(|| unsafe { raw::give(counts, &self::counts(ringfile::metrics()), "ringfile_counts") })
 }
 
-/// Counts of the calling thread, exact at this moment. Does not block.
+/// Stores the counters of the calling thread, exact at this moment. Does not block.
 ///
 /// Pointers: `counts` points to a struct whose size is set.
 #[unsafe(no_mangle)]
@@ -104,10 +125,10 @@ pub unsafe extern "C" fn ringfile_thread_metrics(counts: *mut ringfile_counts) -
     done(|| unsafe { raw::give(counts, &self::counts(ringfile::thread_metrics()), "ringfile_counts") })
 }
 
-/// What io_uring offers here, in words with spaces between them, of the calling thread's ring, or of one made to look at.
-/// Writes as much as there is room for, and a 0 behind it. How many bytes all of it has, without the 0.
+/// Describes what io_uring offers here, as words separated by spaces: for the calling thread's ring, or for a temporary
+/// one. Writes as much as there is room for, with a 0 behind it. Returns the length of the whole text without the 0.
 ///
-/// Any thread. May make a ring. Fails where none can be made: the error text says what is in the way.
+/// Any thread. May create a ring. Fails if none can be created: the error text says why.
 ///
 /// Pointers: `text` has room for `room` bytes.
 #[unsafe(no_mangle)]
@@ -125,7 +146,7 @@ pub unsafe extern "C" fn ringfile_ring_features(text: *mut c_char, room: usize) 
     })
 }
 
-/// The library's version, such as "0.1.0". Never NULL. Any thread; does not block.
+/// Returns the library's version, such as "0.1.0". Never NULL. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_version() -> *const c_char {
     const VERSION: &CStr =
@@ -150,8 +171,8 @@ fn some(threads: usize) -> Result<usize> {
     if threads <= 4096 { Ok(threads) } else { Err(Fault::invalid(format!("{threads} threads are too many"))) }
 }
 
-/// Sets how many threads carry out what threads without a ring of their own wait for; the functions of this header need
-/// none. No effect once they were made. Any thread; does not block.
+/// Sets how many I/O threads the library starts, for ringfile_batch_start and ringfile_async_read_start. No effect once
+/// they were started. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_set_io_threads(threads: usize) -> c_int {
     done(|| {
@@ -160,7 +181,7 @@ pub extern "C" fn ringfile_set_io_threads(threads: usize) -> c_int {
     })
 }
 
-/// Sets how many workers there may be at most (RINGFILE_ROUTE_WORKERS); 0 for the usual number. Any thread; does not block.
+/// Sets how many workers there may be (RINGFILE_ROUTE_WORKERS); 0 for the default. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_set_worker_threads(threads: usize) -> c_int {
     done(|| {
@@ -169,8 +190,8 @@ pub extern "C" fn ringfile_set_worker_threads(threads: usize) -> c_int {
     })
 }
 
-/// Has the calling thread give up what its ring keeps between blocking calls: files that were closed, shares of registered
-/// memory. For a thread that will do no I/O for long; the next call takes a little longer. Does not block.
+/// Releases what the calling thread's ring keeps between blocking calls: files that were closed, shares of registered
+/// memory. For a thread that will do no I/O for long; its next call takes a little longer. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_thread_release() -> c_int {
     done(local::rest)

@@ -1,6 +1,6 @@
 //! Blocking reads and writes, one or many.
 //!
-//! What always holds: when a function returns, no operation has the caller's memory any more.
+//! Invariants: when a function returns, no operation has the caller's memory any more.
 
 use std::ffi::{c_int, c_void};
 
@@ -13,7 +13,7 @@ use crate::local::{self, block_on};
 use crate::pool::{self, ringfile_buffer};
 use crate::{memory, raw};
 
-/// Reads of one ringfile_read_many that are in flight at once.
+/// How many reads of one ringfile_read_many are in flight at once.
 const AT_ONCE: usize = 256;
 
 /// One read of ringfile_read_many.
@@ -65,7 +65,7 @@ fn one(file: *const ringfile_file, add: impl FnOnce(&mut Queue, &File) -> Result
     })
 }
 
-/// Reads up to `length` bytes from `offset` into `data`: fewer only at the end of the file. How many.
+/// Reads up to `length` bytes from `offset` into `data`. Returns how many: fewer only at the end of the file.
 ///
 /// Any thread. Blocks. Errors are those of pread(2).
 ///
@@ -86,9 +86,9 @@ pub unsafe extern "C" fn ringfile_read(
     })
 }
 
-/// Writes all of `length` bytes from `data` at `offset`, or fails. How many: `length`.
+/// Writes all of `length` bytes from `data` at `offset`, or fails. Returns `length`.
 ///
-/// Any thread. Blocks. Errors are those of pwrite(2); after one, some of the bytes may be written.
+/// Any thread. Blocks. Errors are those of pwrite(2); some of the bytes may have been written then.
 ///
 /// Pointers: `length` bytes at `data`, as at the top of this file.
 #[unsafe(no_mangle)]
@@ -107,9 +107,10 @@ pub unsafe extern "C" fn ringfile_write(
     })
 }
 
-/// Reads from `offset` into a buffer up to its capacity, and sets its length to what was read. How many bytes.
+/// Reads from `offset` into a buffer up to its capacity, and sets its length to the number of bytes read. Returns that
+/// number.
 ///
-/// Any thread. Blocks. As ringfile_read; the buffer is not to be used or released meanwhile.
+/// Any thread. Blocks. As ringfile_read; do not use or release the buffer meanwhile.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_buffer_read(
     file: *const ringfile_file,
@@ -128,9 +129,9 @@ pub extern "C" fn ringfile_buffer_read(
     })
 }
 
-/// Writes a buffer's length of bytes at `offset`. How many.
+/// Writes a buffer, up to its length, at `offset`. Returns the number of bytes.
 ///
-/// Any thread. Blocks. As ringfile_write; the buffer is not to be changed or released meanwhile.
+/// Any thread. Blocks. As ringfile_write; do not change or release the buffer meanwhile.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_buffer_write(
     file: *const ringfile_file,
@@ -147,7 +148,8 @@ pub extern "C" fn ringfile_buffer_write(
     })
 }
 
-/// Writes all of `length` bytes from `data` at `offset`, and makes them durable (see RINGFILE_DURABILITY_AUTO). How many.
+/// Writes all of `length` bytes from `data` at `offset`, and makes them durable (see RINGFILE_DURABILITY_AUTO). Returns
+/// `length`.
 ///
 /// Any thread. Blocks. Errors are those of pwrite(2) and fdatasync(2). A failure is remembered, see ringfile_sync_data.
 ///
@@ -168,12 +170,13 @@ pub unsafe extern "C" fn ringfile_write_durable(
     })
 }
 
-/// Writes all of `length` bytes from `data` at `offset` so that after a power cut all of it is there or none (RWF_ATOMIC,
-/// Linux 6.11). Not durable by itself: ringfile_sync_data follows. `length` is a power of two within what
-/// ringfile_atomic_limits says, `offset` a multiple of it, and the file direct. How many.
+/// Writes all of `length` bytes from `data` at `offset` so that a power cut leaves all of them or none (RWF_ATOMIC,
+/// Linux 6.11). Not durable by itself: call ringfile_sync_data afterwards. `length` must be a power of two within
+/// ringfile_atomic_limits, `offset` a multiple of it, and the file direct. Returns `length`.
 ///
-/// Any thread. Blocks. Errors are those of pwritev2(2), EOPNOTSUPP where the file takes no atomic writes and EINVAL for one
-/// that it does not take: ringfile_last_error says what it takes. Nothing was written then. Never written in part.
+/// Any thread. Blocks. Errors are those of pwritev2(2); EOPNOTSUPP if the file does not support atomic writes, and
+/// EINVAL for one that it does not accept: ringfile_last_error says what it accepts. Nothing was written then. Never
+/// writes a part.
 ///
 /// Pointers: `length` bytes at `data`, as at the top of this file.
 #[unsafe(no_mangle)]
@@ -206,7 +209,7 @@ pub(crate) unsafe fn buffers(parts: *const iovec, count: usize) -> Result<(Vec<B
     Ok((each.collect::<Result<_>>()?, total))
 }
 
-/// As ringfile_read, into several parts, one after another.
+/// Reads as ringfile_read does, into several parts, one after another.
 ///
 /// Any thread. Blocks. Allocates.
 ///
@@ -227,7 +230,7 @@ pub unsafe extern "C" fn ringfile_readv(
     })
 }
 
-/// As ringfile_write, from several parts, one after another.
+/// Writes as ringfile_write does, from several parts, one after another.
 ///
 /// Any thread. Blocks. Allocates.
 ///
@@ -248,11 +251,11 @@ pub unsafe extern "C" fn ringfile_writev(
     })
 }
 
-/// Carries out many reads of one file together, and waits for all. Each request's `result` tells of that read. How many of
-/// them failed; negative where none was begun.
+/// Carries out many reads of one file together, and waits for all. Sets each request's `result`. Returns how many of
+/// them failed; a negative errno if none was started.
 ///
-/// ringfile_last_error() has words for one that failed, the last. For the others strerror(-result) says what the errno
-/// means; a batch keeps words for each (ringfile_batch_error).
+/// ringfile_last_error() describes the last one that failed. For the others strerror(-result) says what the errno
+/// means; a batch keeps a text for each (ringfile_batch_error).
 ///
 /// Any thread. Blocks. Allocates nothing once the thread has done as many together.
 ///

@@ -1,9 +1,9 @@
 //! ringfile for C and C++: the library's own types behind handles, one file for each kind.
 //!
-//! Knows only the public interface of ringfile. What always holds: no panic crosses the boundary (`error.rs`); a handle
-//! that is closed, null or of another kind is found out (`table.rs`, `local.rs`); what is read and written through
-//! pointers of the caller's is in `raw.rs` and `memory.rs`. Each function's documentation is that of the header, which
-//! cbindgen makes of these files.
+//! Knows only the public interface of ringfile. Invariants: no panic crosses the boundary (`error.rs`); a handle that
+//! is closed, null or of another kind is detected (`table.rs`, `local.rs`); all access through the caller's pointers is
+//! in `raw.rs` and `memory.rs`. The documentation of each function is that of the header, which cbindgen generates from
+//! these files.
 
 #![allow(non_camel_case_types, reason = "names of C")]
 

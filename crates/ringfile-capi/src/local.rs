@@ -1,7 +1,7 @@
-//! What belongs to one thread: queues, and the queue that blocking operations pass through.
+//! The state of one thread: its queues, and the queue for blocking operations.
 //!
-//! What always holds: a handle is used by the thread that made it, and by any other told apart from one that was closed;
-//! what a thread leaves open is closed with it, which waits for the kernel.
+//! Invariants: only the thread that made a handle uses it, and other threads can distinguish it from a closed one; what
+//! a thread leaves open is closed at its end, which waits for the kernel.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

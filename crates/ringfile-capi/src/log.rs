@@ -1,6 +1,6 @@
-//! What the library warns of, told to a function of the caller's.
+//! Passes the library's warnings to a function of the caller.
 //!
-//! A subscriber of `tracing` that keeps nothing. What always holds: none is installed before a function is set; once
+//! A subscriber of `tracing` that keeps nothing. Invariants: none is installed before a function is set; once
 //! `ringfile_set_log` has returned, the function before is not running, and never called again.
 
 use std::cell::Cell;
@@ -19,15 +19,15 @@ use crate::fork::{self, Guard};
 
 /// The level of a message: a defect, or something that is lost.
 pub const RINGFILE_LOG_ERROR: c_int = 1;
-/// Something does not work as it should, and is done in another way: no io_uring, memory that can't be registered.
+/// Something does not work as it should, and is done in another way: no io_uring, memory that cannot be registered.
 pub const RINGFILE_LOG_WARNING: c_int = 2;
 /// Something that is worth knowing.
 pub const RINGFILE_LOG_INFO: c_int = 3;
 /// What the library found out and decided.
 pub const RINGFILE_LOG_DEBUG: c_int = 4;
 
-/// A function that is told what the library warns of: what was given with it, a level (RINGFILE_LOG_...), and one line,
-/// which is the library's and gone when the function returns.
+/// A function that receives the library's messages: its context, a level (RINGFILE_LOG_...), and one line, which
+/// belongs to the library and is valid until the function returns.
 pub type ringfile_log =
     Option<unsafe extern "C" fn(context: *mut c_void, level: c_int, message: *const c_char)>;
 
@@ -131,16 +131,16 @@ impl Line {
     }
 }
 
-/// Has the library tell what it warns of: that it goes on without io_uring, that memory could not be registered, defects.
-/// Each message is told to `callback`, with `context`; NULL switches that off, as it is at first. For the whole process:
-/// the last call counts. When it returns, the function that was set before is not running and is not called again.
+/// Sets the function for the library's messages: that it works without io_uring, that memory could not be registered,
+/// defects. Each message is passed to `callback`, with `context`; NULL, the default, switches messages off. For the
+/// whole process: the last call counts. When it returns, the previous function is not running and is not called again.
 ///
-/// The function may be called by any thread, by several at once, from inside of any function of this header, and from
-/// threads of the library's own. It must be quick, must return (no longjmp, no C++ exception), and must call no function of
-/// this header: ringfile_set_log is -EDEADLK there, others may fail or wait for themselves. What it would be told meanwhile
-/// on the same thread is lost, and so is what another thread tells at the moment of a fork or of this call.
+/// The function may be called by any thread, by several at once, inside any function of this header, and by threads of
+/// the library. It must be quick, must return (no longjmp, no C++ exception), and must not call functions of this
+/// header: ringfile_set_log returns -EDEADLK there, others may fail or deadlock. Messages of the same thread meanwhile
+/// are lost, and so are those of another thread during a fork or this call.
 ///
-/// Any thread. Waits for the function that was set before. -EBUSY: something else in this program takes the messages.
+/// Any thread. Waits for the previous function. -EBUSY: something else in this program receives the messages.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_set_log(callback: ringfile_log, context: *mut c_void) -> c_int {
     static INSTALLED: AtomicBool = AtomicBool::new(false);

@@ -1,6 +1,6 @@
-//! Memory for I/O, found by its address: that of pools' buffers, the caller's own that was registered, and any other.
+//! Memory for I/O, found by its address: pools' buffers, registered memory of the caller, and any other memory.
 //!
-//! What always holds: memory that is known here has an owner that keeps it; an operation on it has a share of the owner's
+//! Invariants: memory that is known here has an owner that keeps it; an operation on it has a share of the owner's
 //! buffer, so that it goes back, or may be unregistered, only when the operation is over. An operation that lies partly
 //! outside of such memory, or in several, has shares of all that it overlaps.
 
@@ -126,13 +126,13 @@ unsafe fn shares(data: *mut u8, len: usize) -> Shares {
 /// Keeps nothing: who registered the memory does.
 struct Callers;
 
-/// Registers memory of the caller's own (a buffer pool, a page cache), so that operations on any part of it use
-/// io_uring's fixed buffers, whatever call they come by. `*memory` gets the handle.
+/// Registers memory of the caller (a buffer pool, a page cache), so that operations on any part of it use io_uring's
+/// fixed buffers, whichever function starts them. `*memory` gets the handle.
 ///
-/// The `length` bytes at `data` stay the caller's: to be kept until ringfile_memory_unregister has succeeded, and used
-/// freely in between, but for the parts that operations have. The kernel is told with the first operation on each GiB,
-/// and pins the pages then (RLIMIT_MEMLOCK); where it refuses, operations work unregistered. An operation over a multiple
-/// of 1 GiB from `data` goes unregistered.
+/// The `length` bytes at `data` stay the caller's. Keep them until ringfile_memory_unregister has succeeded; in
+/// between, the caller may use all parts that no operation uses. The first operation on each GiB registers it and pins
+/// its pages (RLIMIT_MEMLOCK); if the kernel refuses, operations work unregistered. An operation across a multiple of 1
+/// GiB from `data` is unregistered.
 ///
 /// Any thread. Does not block. -EEXIST: some of it is registered already, or belongs to a ringfile_buffer.
 ///
@@ -169,10 +169,10 @@ pub unsafe extern "C" fn ringfile_memory_register(
     })
 }
 
-/// Gives registered memory up: when it has succeeded, the memory may be freed. Closes the handle then.
+/// Unregisters memory, and closes the handle. After success the memory may be freed.
 ///
-/// Any thread. Does not block. -EBUSY, and nothing is changed, while an operation on some of it is not over: take its
-/// result, or abort it, and call again.
+/// Any thread. Does not block. -EBUSY, without effect, while an operation uses some of it: take its result, or abort
+/// it, and call again.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_memory_unregister(memory: *mut ringfile_memory) -> c_int {
     done(|| {
@@ -195,7 +195,7 @@ pub extern "C" fn ringfile_memory_unregister(memory: *mut ringfile_memory) -> c_
     })
 }
 
-/// Whether an operation on some of the registered memory is not over: 1 or 0. Any thread; does not block.
+/// Returns whether an operation uses some of the registered memory: 1 or 0. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_memory_is_in_use(memory: *const ringfile_memory) -> c_int {
     call(|| {

@@ -1,7 +1,7 @@
 //! Operations on paths, in queues: opening, renaming, removing, creating directories, reading metadata.
 //!
-//! What an operation gives besides a number is written where its result is taken, so never to memory that the caller may
-//! have given up: a queue that is freed writes nothing.
+//! An operation's additional results are written when its result is taken, so never to memory that the caller may have
+//! released: a queue that is freed writes nothing.
 
 use std::ffi::{c_char, c_int};
 use std::path::Path;
@@ -17,8 +17,8 @@ use crate::local::{self, Own, Room};
 use crate::queue::ringfile_queue;
 use crate::raw::{self, Growing};
 
-/// What the file system knows of a file. Filled by ringfile_queue_statx. Times are nanoseconds since 1970, INT64_MIN where the
-/// file system does not tell.
+/// What the file system knows about a file. Filled by ringfile_queue_statx. Times are nanoseconds since 1970, INT64_MIN
+/// if the file system does not tell.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ringfile_metadata {
@@ -26,15 +26,15 @@ pub struct ringfile_metadata {
     pub size: usize,
     /// The size of the file in bytes.
     pub length: u64,
-    /// Storage that it takes, in bytes.
+    /// Allocated storage in bytes.
     pub allocated: u64,
-    /// Its number, unique within the file system.
+    /// The inode number, unique within the file system.
     pub inode: u64,
     /// The file system, as st_dev.
     pub device: u64,
-    /// What it is and its permissions, as st_mode.
+    /// The kind of file and its permissions, as st_mode.
     pub mode: u32,
-    /// How many paths the file has.
+    /// Number of hard links.
     pub links: u32,
     /// Its owner.
     pub uid: u32,
@@ -42,16 +42,16 @@ pub struct ringfile_metadata {
     pub gid: u32,
     /// The last access.
     pub accessed: i64,
-    /// The last change of its content.
+    /// Time of the last change of the content.
     pub modified: i64,
-    /// The last change of its content or metadata.
+    /// Time of the last change of content or metadata.
     pub changed: i64,
     /// When it was created.
     pub created: i64,
-    /// What offsets and lengths of direct I/O are to be multiples of; 0 where the kernel or the file system does not tell, and
-    /// where the file can't do direct I/O.
+    /// Offsets and lengths of direct I/O must be multiples of this; 0 if the kernel or the file system does not tell,
+    /// or the file does not support direct I/O.
     pub direct_bytes: u32,
-    /// What addresses of direct I/O are to be multiples of; 0 as above.
+    /// Addresses of direct I/O must be multiples of this; 0 as above.
     pub direct_memory: u32,
 }
 
@@ -167,9 +167,9 @@ unsafe fn add(
     })
 }
 
-/// Adds the opening of a file, as ringfile_open, which does not block this thread: the kernel or a worker looks the path up, and
-/// cuts the file where RINGFILE_TRUNCATE says so. Where the result is 0, `*file` gets the handle at the moment at which the
-/// result is taken; it is not touched before, nor where the queue is freed, which closes the file.
+/// Adds the opening of a file, as ringfile_open, without blocking this thread: the kernel or a worker looks the path
+/// up, and cuts the file for RINGFILE_TRUNCATE. If the result is 0, `*file` gets the handle when the result is taken.
+/// It is not touched before, nor when the queue is freed, which closes the file.
 ///
 /// `user_data` and `token` as ringfile_queue_read. A relative path begins at the working directory of the moment at which the
 /// operation is carried out. The path and the options are read here, and may go when this returns. Allocates a few hundred
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn ringfile_queue_open_file(
     unsafe { add(queue, path, token, Some(Room::File(file)), open) }
 }
 
-/// Adds giving a file or a directory another path (rename(2)), which replaces a file that is there. In all else as
+/// Adds the renaming of a file or a directory (rename(2)), which replaces an existing file. Otherwise as
 /// ringfile_queue_unlink.
 ///
 /// Pointers: `from` and `to` are texts that end with 0; `token` as ringfile_queue_unlink.
@@ -217,8 +217,9 @@ pub unsafe extern "C" fn ringfile_queue_rename(
     unsafe { add(queue, from, token, None, rename) }
 }
 
-/// Adds the removal of a file (unlink(2)). The result is 0, or a negative errno. Another thread carries it out, so that the blocks
-/// of a large file are given back without blocking this one; those of a file that is open somewhere, by whoever closes it last.
+/// Adds the removal of a file (unlink(2)). The result is 0, or a negative errno. Another thread carries it out, so that
+/// freeing the blocks of a large file does not block this one. The blocks of a file that is still open are freed by the
+/// thread that closes it last.
 ///
 /// `user_data` and `token` as ringfile_queue_read. A relative path begins at the working directory of the moment at which the
 /// operation is carried out. The path is read here, and may go when this returns. Allocates a few hundred bytes. The
@@ -236,7 +237,7 @@ pub unsafe extern "C" fn ringfile_queue_unlink(
     unsafe { add(queue, path, token, None, |queue, path| Ok(queue.remove_file(path, user_data))) }
 }
 
-/// Adds the removal of an empty directory (rmdir(2)); in all else as ringfile_queue_unlink.
+/// Adds the removal of an empty directory (rmdir(2)); otherwise as ringfile_queue_unlink.
 ///
 /// Pointers: as ringfile_queue_unlink.
 #[unsafe(no_mangle)]
@@ -250,7 +251,7 @@ pub unsafe extern "C" fn ringfile_queue_rmdir(
     unsafe { add(queue, path, token, None, |queue, path| Ok(queue.remove_dir(path, user_data))) }
 }
 
-/// Adds the creation of a directory (mkdir(2), with mode 0777 less the umask); in all else as ringfile_queue_unlink.
+/// Adds the creation of a directory (mkdir(2), with mode 0777 less the umask); otherwise as ringfile_queue_unlink.
 ///
 /// Pointers: as ringfile_queue_unlink.
 #[unsafe(no_mangle)]
@@ -264,9 +265,9 @@ pub unsafe extern "C" fn ringfile_queue_mkdir(
     unsafe { add(queue, path, token, None, |queue, path| Ok(queue.create_dir(path, user_data))) }
 }
 
-/// Adds the reading of what the file system knows of a path (statx(2)), following symbolic links. Where the result is 0,
-/// `*metadata` is filled at the moment at which the result is taken; it is not touched before, nor where the queue is freed.
-/// In all else as ringfile_queue_unlink.
+/// Adds the reading of a path's metadata (statx(2)), following symbolic links. If the result is 0, `*metadata` is
+/// filled when the result is taken. It is not touched before, nor when the queue is freed. Otherwise as
+/// ringfile_queue_unlink.
 ///
 /// Pointers: `metadata` points to one whose size is set, until the result was taken; all else as ringfile_queue_unlink.
 #[unsafe(no_mangle)]

@@ -1,6 +1,6 @@
 //! Pools, and the buffers that come from them.
 //!
-//! What always holds: a buffer's memory is known by its address (`memory.rs`) from its getting to its release.
+//! Invariants: a buffer's memory is known by its address (`memory.rs`) from its getting to its release.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ struct Known {
     length: AtomicUsize,
 }
 
-/// ringfile_pool_options.huge_pages: huge pages where the system makes them by itself.
+/// ringfile_pool_options.huge_pages: huge pages if the system provides them transparently.
 pub const RINGFILE_HUGE_PAGES_AUTO: u32 = 0;
 /// Ordinary pages only.
 pub const RINGFILE_HUGE_PAGES_NEVER: u32 = 1;
@@ -52,15 +52,15 @@ pub const RINGFILE_WHEN_FULL_WAIT: u32 = 1;
 /// Memory is allocated outside the pool, up to `outside_limit` bytes at a time; it is never registered.
 pub const RINGFILE_WHEN_FULL_OUTSIDE: u32 = 2;
 
-/// How a pool is to be. All zeros but `size` and `capacity` are the defaults.
+/// Options of a pool. All zeros but `size` and `capacity` are the defaults.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ringfile_pool_options {
     /// sizeof(ringfile_pool_options).
     pub size: usize,
-    /// Bytes that the pool may have at most: a hard limit. Memory is taken as it is needed.
+    /// The hard limit of the pool in bytes. Memory is mapped as it is needed.
     pub capacity: usize,
-    /// What addresses are to be multiples of, a power of two; 0 for 4096.
+    /// The alignment of buffers, a power of two; 0 for 4096.
     pub alignment: usize,
     /// RINGFILE_HUGE_PAGES_...
     pub huge_pages: u32,
@@ -68,7 +68,7 @@ pub struct ringfile_pool_options {
     pub when_full: u32,
     /// Bytes outside the pool at most, with RINGFILE_WHEN_FULL_OUTSIDE.
     pub outside_limit: usize,
-    /// Not 0: the memory is not registered with io_uring, and counts not against RLIMIT_MEMLOCK.
+    /// Not 0: the memory is not registered with io_uring, and does not count against RLIMIT_MEMLOCK.
     pub unregistered: u32,
     /// Not 0: the memory is not there in forked children (MADV_DONTFORK).
     pub dont_fork: u32,
@@ -77,7 +77,7 @@ pub struct ringfile_pool_options {
 // SAFETY: integers alone, with the size first.
 unsafe impl Growing for ringfile_pool_options {}
 
-/// What a pool has in use. Filled by ringfile_pool_metrics.
+/// Counters of a pool. Filled by ringfile_pool_metrics.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ringfile_pool_counts {
@@ -97,7 +97,7 @@ pub struct ringfile_pool_counts {
     pub outside_allocations: u64,
     /// Bytes outside the pool, in use now.
     pub outside_bytes: u64,
-    /// Gets that had to wait for others to give memory back.
+    /// Gets that had to wait for memory to come back.
     pub waits: u64,
     /// Gets that failed because the pool was full.
     pub failures: u64,
@@ -142,9 +142,9 @@ fn build(options: &ringfile_pool_options) -> Result<Pool> {
     Ok(builder.build()?)
 }
 
-/// Makes a pool. `*pool` gets the handle, to be closed with ringfile_pool_free.
+/// Creates a pool. `*pool` gets the handle, to be closed with ringfile_pool_free.
 ///
-/// Any thread. Does not block. -EINVAL: options that make no sense; -ENOMEM: the system has no memory, or no huge pages.
+/// Any thread. Does not block. -EINVAL: invalid options; -ENOMEM: the system has no memory, or no huge pages.
 ///
 /// Pointers: `options` points to one whose size is set, and `pool` to where the handle is to go.
 #[unsafe(no_mangle)]
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn ringfile_pool_create(
     })
 }
 
-/// Closes a pool. Buffers of it stay good until they are released; then the memory goes back to the system.
+/// Closes a pool. Its buffers stay valid until they are released; then the memory returns to the system.
 ///
 /// Any thread. Does not block.
 #[unsafe(no_mangle)]
@@ -172,7 +172,7 @@ pub extern "C" fn ringfile_pool_free(pool: *mut ringfile_pool) -> c_int {
     done(|| POOLS.remove(pool).map(drop))
 }
 
-/// Tells what a pool has in use.
+/// Stores the counters of a pool.
 ///
 /// Any thread. Takes the pool's lock for a moment.
 ///
@@ -205,10 +205,11 @@ pub unsafe extern "C" fn ringfile_pool_metrics(
     })
 }
 
-/// Gets memory of a pool, of that capacity and length 0. `*buffer` gets the handle, to be closed with
+/// Gets a buffer of a pool, with that capacity and length 0. `*buffer` gets the handle, to be closed with
 /// ringfile_buffer_release.
 ///
-/// Any thread. Blocks only where the pool is full and set to wait. -ENOMEM: the pool is full, or has never so much.
+/// Any thread. Blocks only if the pool is full and set to wait. -ENOMEM: the pool is full, or can never provide so
+/// much.
 ///
 /// Pointers: `buffer` points to where the handle is to go.
 #[unsafe(no_mangle)]
@@ -239,7 +240,7 @@ pub unsafe extern "C" fn ringfile_buffer_get(
     })
 }
 
-/// Where a buffer's memory is: the same for its whole life. NULL where the handle is no open buffer.
+/// Returns the address of a buffer's memory, which never changes. NULL if the handle is not an open buffer.
 ///
 /// Any thread. Does not block. The memory holds what this process wrote there before, or zeros.
 #[unsafe(no_mangle)]
@@ -248,20 +249,21 @@ pub extern "C" fn ringfile_buffer_data(buffer: *const ringfile_buffer) -> *mut c
     if start > 0 { std::ptr::with_exposed_provenance_mut(start as usize) } else { std::ptr::null_mut() }
 }
 
-/// Bytes that a buffer has room for: what was asked for. Any thread; does not block.
+/// Returns a buffer's capacity in bytes: what was asked for. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_buffer_capacity(buffer: *const ringfile_buffer) -> i64 {
     call(|| BUFFERS.with(buffer, |known| known.capacity as i64))
 }
 
-/// Bytes that hold data, by what ringfile_buffer_set_length or ringfile_buffer_read said last. Any thread; does not block.
+/// Returns a buffer's length in bytes, as ringfile_buffer_set_length or ringfile_buffer_read last set it. Any thread;
+/// does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_buffer_length(buffer: *const ringfile_buffer) -> i64 {
     call(|| BUFFERS.with(buffer, |known| known.length.load(Ordering::Acquire) as i64))
 }
 
-/// Notes how many bytes of a buffer hold data: what ringfile_buffer_write takes. Any thread; does not block. -EINVAL where
-/// that is above the capacity.
+/// Sets a buffer's length: the bytes that ringfile_buffer_write writes. Any thread; does not block. -EINVAL if it is
+/// above the capacity.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_buffer_set_length(buffer: *mut ringfile_buffer, length: usize) -> c_int {
     done(|| set_length(buffer, length))
@@ -284,9 +286,9 @@ pub(crate) fn extent(buffer: *const ringfile_buffer) -> Result<(*mut c_void, usi
     Ok((start, known.capacity, known.length.load(Ordering::Acquire)))
 }
 
-/// Closes a buffer: its memory goes back to the pool, at once, or when the operations on it are over.
+/// Closes a buffer. Its memory returns to the pool at once, or when the operations on it have finished.
 ///
-/// Any thread. Does not block. The memory must not be touched any more.
+/// Any thread. Does not block. The memory must not be accessed afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_buffer_release(buffer: *mut ringfile_buffer) -> c_int {
     done(|| {

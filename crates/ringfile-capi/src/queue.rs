@@ -1,4 +1,4 @@
-//! Queues: submissions and completions apart, for a program with a loop of its own.
+//! Queues: submission and completion as separate steps, for a program with its own loop.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::IntoRawFd;
@@ -12,16 +12,16 @@ use crate::error::{Fault, Result, call, done};
 use crate::file::{self, ringfile_file};
 use crate::{control, io, local, memory, path, raw};
 
-/// Operations that are added, submitted together, and collected as they end.
+/// A queue of operations that are added, submitted together, and collected as they finish.
 pub struct ringfile_queue {
     _opaque: [u8; 0],
 }
 
-/// Makes a queue for the calling thread, with room for `depth` open operations; more make it grow. `*queue` gets the
-/// handle, to be closed with ringfile_queue_free, or with the thread.
+/// Creates a queue for the calling thread, with room for `depth` open operations; it grows when more are added.
+/// `*queue` gets the handle, to be closed with ringfile_queue_free, or with the thread.
 ///
-/// The thread alone may use it, beside other queues, batches and blocking calls of its own. Operations go through that
-/// thread's ring, and through no other thread. None allocates once as many were open together as ever are. Does not block.
+/// Only this thread may use it, together with other queues, batches and blocking calls. Operations use that thread's
+/// ring, and no other thread. None allocates once the queue has grown to its depth. Does not block.
 ///
 /// Pointers: `queue` points to where the handle is to go.
 #[unsafe(no_mangle)]
@@ -62,11 +62,11 @@ unsafe fn add(
     })
 }
 
-/// Adds a read of `length` bytes from `offset` into `data`. Nothing is begun before ringfile_queue_submit or a wait. The
-/// memory is the library's until the result was taken.
+/// Adds a read of `length` bytes from `offset` into `data`. It starts with ringfile_queue_submit or a wait. The memory
+/// belongs to the library until the result was taken.
 ///
-/// `user_data` comes back with the result. `*token`, where `token` is not NULL, gets the number that names the operation in
-/// this queue until its result was taken; it is never 0.
+/// `user_data` is returned with the result. If `token` is not NULL, `*token` gets the number, never 0, that names the
+/// operation in this queue until its result was taken.
 ///
 /// The queue's own thread. Does not block.
 ///
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn ringfile_queue_read(
     }
 }
 
-/// Adds a write of `length` bytes from `data` at `offset`; in all else as ringfile_queue_read.
+/// Adds a write of `length` bytes from `data` at `offset`; otherwise as ringfile_queue_read.
 ///
 /// Pointers: as ringfile_queue_read.
 #[unsafe(no_mangle)]
@@ -111,8 +111,8 @@ pub unsafe extern "C" fn ringfile_queue_write(
     }
 }
 
-/// Adds a write that is durable when it ends (RWF_DSYNC); in all else as ringfile_queue_write. A failure is remembered, see
-/// ringfile_sync_data.
+/// Adds a write that is durable when it has finished (RWF_DSYNC); otherwise as ringfile_queue_write. A failure is
+/// remembered, see ringfile_sync_data.
 ///
 /// Pointers: as ringfile_queue_read.
 #[unsafe(no_mangle)]
@@ -133,8 +133,8 @@ pub unsafe extern "C" fn ringfile_queue_write_durable(
     }
 }
 
-/// Adds a write that a power cut leaves wholly there or not at all (RWF_ATOMIC), see ringfile_write_atomic; in all else as
-/// ringfile_queue_write.
+/// Adds an atomic write (RWF_ATOMIC), of which a power cut leaves all or nothing, see ringfile_write_atomic; otherwise
+/// as ringfile_queue_write.
 ///
 /// Pointers: as ringfile_queue_read.
 #[unsafe(no_mangle)]
@@ -155,8 +155,8 @@ pub unsafe extern "C" fn ringfile_queue_write_atomic(
     }
 }
 
-/// Adds a read from `offset` into several parts, one after another; in all else as ringfile_queue_read. The array of parts
-/// is read here, and may go when this returns. Allocates.
+/// Adds a read from `offset` into several parts, one after another; otherwise as ringfile_queue_read. The array of
+/// parts is read here, and need not exist afterwards. Allocates.
 ///
 /// Pointers: `count` parts at `parts`, and memory for each until the result was taken, as at the top of this file; `token` as
 /// ringfile_queue_read.
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn ringfile_queue_readv(
     }
 }
 
-/// Adds a write of several parts, one after another, at `offset`; in all else as ringfile_queue_readv.
+/// Adds a write of several parts, one after another, at `offset`; otherwise as ringfile_queue_readv.
 ///
 /// Pointers: as ringfile_queue_readv.
 #[unsafe(no_mangle)]
@@ -199,8 +199,8 @@ pub unsafe extern "C" fn ringfile_queue_writev(
     }
 }
 
-/// Adds an fdatasync, which covers the writes that have ended when it is submitted. `token` as ringfile_queue_read. The
-/// queue's own thread; does not block.
+/// Adds an fdatasync, which covers the writes that have finished when it is submitted. `token` as ringfile_queue_read.
+/// The queue's own thread; does not block.
 ///
 /// Pointers: `token` is NULL or points to where the token is to go.
 #[unsafe(no_mangle)]
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn ringfile_queue_sync_data(
     unsafe { add(queue, file, token, |queue, file| Ok(queue.sync_data(file, user_data))) }
 }
 
-/// Adds an fsync; in all else as ringfile_queue_sync_data.
+/// Adds an fsync; otherwise as ringfile_queue_sync_data.
 ///
 /// Pointers: as ringfile_queue_sync_data.
 #[unsafe(no_mangle)]
@@ -228,8 +228,9 @@ pub unsafe extern "C" fn ringfile_queue_sync_all(
     unsafe { add(queue, file, token, |queue, file| Ok(queue.sync_all(file, user_data))) }
 }
 
-/// Adds the writing of a range's dirty pages, as ringfile_sync_range. `flags`: RINGFILE_SYNC_RANGE_WRITE starts it, all three
-/// RINGFILE_SYNC_RANGE_... wait until the pages are written, and others are -EINVAL. In all else as ringfile_queue_sync_data.
+/// Adds the writeback of a range's dirty pages, as ringfile_sync_range. `flags`: RINGFILE_SYNC_RANGE_WRITE starts it,
+/// all three RINGFILE_SYNC_RANGE_... wait until the pages are written; others are -EINVAL. Otherwise as
+/// ringfile_queue_sync_data.
 ///
 /// Pointers: as ringfile_queue_sync_data.
 #[unsafe(no_mangle)]
@@ -249,8 +250,8 @@ pub unsafe extern "C" fn ringfile_queue_sync_range(
     unsafe { add(queue, file, token, sync) }
 }
 
-/// Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...); in all else as
-/// ringfile_queue_sync_data.
+/// Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...);
+/// otherwise as ringfile_queue_sync_data.
 ///
 /// Pointers: as ringfile_queue_sync_data.
 #[unsafe(no_mangle)]
@@ -270,7 +271,7 @@ pub unsafe extern "C" fn ringfile_queue_allocate(
     unsafe { add(queue, file, token, allocate) }
 }
 
-/// Adds a change of the file's size, as ringfile_truncate; in all else as ringfile_queue_sync_data.
+/// Adds a change of the file's size, as ringfile_truncate; otherwise as ringfile_queue_sync_data.
 ///
 /// Pointers: as ringfile_queue_sync_data.
 #[unsafe(no_mangle)]
@@ -285,7 +286,7 @@ pub unsafe extern "C" fn ringfile_queue_truncate(
     unsafe { add(queue, file, token, |queue, file| Ok(queue.set_len(file, length, user_data))) }
 }
 
-/// Adds advice for the page cache, as ringfile_advise (RINGFILE_ADVICE_...); in all else as ringfile_queue_sync_data.
+/// Adds advice for the page cache, as ringfile_advise (RINGFILE_ADVICE_...); otherwise as ringfile_queue_sync_data.
 ///
 /// Pointers: as ringfile_queue_sync_data.
 #[unsafe(no_mangle)]
@@ -305,10 +306,10 @@ pub unsafe extern "C" fn ringfile_queue_advise(
     unsafe { add(queue, file, token, advise) }
 }
 
-/// Begins what was added, in one system call where that is many, and takes in what has ended. What is wrong with an
+/// Submits the operations that were added, with one system call, and collects those that have finished. An error of an
 /// operation is its result.
 ///
-/// The queue's own thread. Does not wait; files whose route is a plain call are read and written here.
+/// The queue's own thread. Does not wait; operations whose route is a plain call are carried out here.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_submit(queue: *mut ringfile_queue) -> c_int {
     done(|| {
@@ -319,9 +320,9 @@ pub extern "C" fn ringfile_queue_submit(queue: *mut ringfile_queue) -> c_int {
     })
 }
 
-/// Begins what was added, and waits until `at_least` operations have ended, or all, or `timeout_ns` nanoseconds are over
-/// (negative: without end; 0: not at all). Takes up to `room` results to `results`, in the order in which they ended. How
-/// many were taken: 0 where none has ended in time, or none is open.
+/// Submits the operations that were added, and waits until `at_least` operations have finished, or all, or `timeout_ns`
+/// nanoseconds have passed (negative: no limit; 0: does not wait). Stores up to `room` results in `results`, in the
+/// order in which they finished. Returns how many: 0 if none has finished in time, or none is open.
 ///
 /// The queue's own thread. Blocks as said. `at_least` above `room` counts as `room`.
 ///
@@ -356,8 +357,8 @@ fn names_none() -> Fault {
     Fault::invalid("the token names no operation of this queue, or its result was taken")
 }
 
-/// Begins what was added, waits for one operation, and takes its result: the number or the negative errno that
-/// ringfile_result has. The memory is the caller's again, and the token names nothing any more.
+/// Submits the operations that were added, waits for one of them, and returns its result: the number or the negative
+/// errno as in ringfile_result. The memory belongs to the caller again, and the token is no longer valid.
 ///
 /// The queue's own thread. Blocks. -EINVAL, and an error text that says so: the token names no operation of this queue, or
 /// its result was taken.
@@ -373,10 +374,10 @@ pub extern "C" fn ringfile_queue_wait_for(queue: *mut ringfile_queue, token: u64
     })
 }
 
-/// Takes the result of one operation that has ended, as ringfile_queue_wait_for. -EAGAIN, and nothing is taken, where it has
-/// not ended.
+/// Returns the result of one operation that has finished, as ringfile_queue_wait_for. -EAGAIN, without effect, if it
+/// has not finished.
 ///
-/// The queue's own thread. Does not block, and begins nothing: see ringfile_queue_submit.
+/// The queue's own thread. Does not block, and submits nothing: see ringfile_queue_submit.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_take(queue: *mut ringfile_queue, token: u64) -> i64 {
     let token = Token::from_u64(token);
@@ -390,7 +391,8 @@ pub extern "C" fn ringfile_queue_take(queue: *mut ringfile_queue, token: u64) ->
     })
 }
 
-/// Whether an operation has ended: 1 or 0. -EINVAL as ringfile_queue_wait_for. The queue's own thread; does not block.
+/// Returns whether an operation has finished: 1 or 0. -EINVAL as ringfile_queue_wait_for. The queue's own thread; does
+/// not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_is_done(queue: *mut ringfile_queue, token: u64) -> c_int {
     let token = Token::from_u64(token);
@@ -404,11 +406,11 @@ pub extern "C" fn ringfile_queue_is_done(queue: *mut ringfile_queue, token: u64)
     }) as c_int
 }
 
-/// Asks for the cancellation of an operation: 1, or 0 where it has ended. Its result still comes, exactly once: what was
-/// done by then, or -ECANCELED. Until it was taken, the memory is the library's.
+/// Cancels an operation, if the kernel still can. Returns 1, or 0 if it has finished. Its result still arrives, exactly
+/// once: what was done by then, or -ECANCELED. Until it was taken, the memory belongs to the library.
 ///
-/// What was not submitted is never carried out. What waits for a pipe or a socket, or has not begun, is cancelled; what a
-/// disk has begun runs to its end.
+/// An operation that was not submitted is never carried out. One that waits for a pipe or a socket, or has not begun,
+/// is cancelled; what a disk has begun runs to its end.
 ///
 /// The queue's own thread. Does not block; ringfile_queue_wait_for waits. -EINVAL as there.
 #[unsafe(no_mangle)]
@@ -424,13 +426,14 @@ pub extern "C" fn ringfile_queue_cancel(queue: *mut ringfile_queue, token: u64) 
     }) as c_int
 }
 
-/// A descriptor that is readable whenever a result can be taken without waiting, or the kernel has one: a source for
-/// epoll(7), poll(2) or another io_uring, beside sockets and timers. When it is readable, call ringfile_queue_wait with a
-/// timeout of 0, or ringfile_queue_submit and ringfile_queue_take.
+/// Returns a descriptor that is readable whenever a result can be taken without waiting: a source for epoll(7), poll(2)
+/// or another io_uring, beside sockets and timers. When it is readable, call ringfile_queue_wait with a timeout of 0,
+/// or ringfile_queue_submit and ringfile_queue_take.
 ///
-/// It is level-triggered. It may be readable for nothing, never the other way round, whatever else of the thread collects the
-/// completion. It tells of operations that were submitted. There is nothing to read from it. Each call makes one of its own,
-/// the caller's, with FD_CLOEXEC: close(2) it, before or after the queue is closed. Beside a closed queue it tells nothing.
+/// It is level-triggered. It may be readable without a result, but never the other way round, even if other queues or
+/// batches of the thread collect the completion. It announces only operations that were submitted. There is nothing to
+/// read from it. Each call returns a new descriptor with FD_CLOEXEC, which belongs to the caller: close(2) it before or
+/// after the queue is closed. For a closed queue it announces nothing.
 ///
 /// The queue's own thread. Does not block. Errors are those of epoll_create1(2) and eventfd(2).
 #[unsafe(no_mangle)]
@@ -438,14 +441,14 @@ pub extern "C" fn ringfile_queue_descriptor(queue: *mut ringfile_queue) -> c_int
     call(|| local::with(queue, |own| Ok(i64::from(own.descriptor()?.into_raw_fd())))) as c_int
 }
 
-/// How many operations were added whose results were not taken. The queue's own thread; does not block.
+/// Returns the number of operations whose results were not taken. The queue's own thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_open(queue: *const ringfile_queue) -> i64 {
     call(|| local::with(queue, |own| Ok(own.len() as i64)))
 }
 
-/// Cancels what the kernel still can, waits until it is done with all memory, and closes the handle. Results that were not
-/// taken are lost.
+/// Cancels the operations that the kernel still can cancel, waits until it has finished with all memory, and closes the
+/// handle. Results that were not taken are lost.
 ///
 /// The queue's own thread. Blocks.
 #[unsafe(no_mangle)]

@@ -1,7 +1,7 @@
 //! Reading and writing through pointers that come from C.
 //!
-//! What always holds: a null pointer is an error; of all others the header says what must be there, and the functions here
-//! touch no more than that.
+//! Invariants: a null pointer is an error; for all others the header says what they must point to, and the functions
+//! here access no more than that.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;

@@ -1,14 +1,14 @@
-//! Handles: numbers that look like pointers, and what they stand for.
+//! Handles: numbers that look like pointers, and the values they stand for.
 //!
-//! Safe code. What always holds: a handle that was closed never stands for anything again (2^32 others of its place later
-//! it might); one of another kind, or a true pointer, is found out by the low bits.
+//! Safe code. Invariants: a closed handle is never valid again (unless its place was reused 2^32 times); a handle of
+//! another kind, or a real pointer, is detected by the low bits.
 
 use std::sync::{PoisonError, RwLock};
 
 use crate::error::{Fault, Result};
 use crate::fork::{self, Guard};
 
-/// Low bits of a handle, which say its kind. No memory has an odd address that somebody allocated.
+/// The low bits of a handle are its kind. Allocated memory never has an odd address.
 const TAG_BITS: u32 = 4;
 const PLACE_BITS: u32 = 24;
 

@@ -1,6 +1,6 @@
 //! Permutations of the numbers below a count, computed number by number: a random order of all blocks without a table.
 //!
-//! What always holds: for each key, [`Shuffle::at`] is a bijection of the numbers below the count.
+//! Invariants: for each key, [`Shuffle::at`] is a bijection of the numbers below the count.
 
 /// Permutations of the numbers below a count, one for each key.
 #[derive(Debug, Clone, Copy)]

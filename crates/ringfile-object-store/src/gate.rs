@@ -1,6 +1,6 @@
 //! How much memory calls that read may hold at once, so that a thousand of them do not take all there is.
 //!
-//! A call waits here for other calls' reads, never for memory that a consumer holds. What always holds: nobody waits for
+//! A call waits here for other calls' reads, never for memory that a consumer holds. Invariants: nobody waits for
 //! ever. A call that nobody polls any more holds its share; where that keeps others waiting, they go on after [`PATIENCE`].
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
 //! Objects on their way: written beside their place, under a name that listings leave out, then put there whole.
 //!
-//! What always holds: the object's own name shows the old object or the whole new one, after a crash too where syncing was
+//! Invariants: the object's own name shows the old object or the whole new one, after a crash too where syncing was
 //! asked for.
 
 use std::fs;

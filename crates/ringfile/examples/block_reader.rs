@@ -2,7 +2,7 @@
 //!
 //! `read_exact_at` of the standard library first, then the same blocks by ringfile: one at a time, many at once, ahead of a
 //! scan, by a loop of the engine's own, by futures, into the engine's own cache, and written back.
-//! docs/adopting.md goes through it. Each step checks the bytes of every block.
+//! docs/guide/c.md goes through it. Each step checks the bytes of every block.
 
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::FileExt;

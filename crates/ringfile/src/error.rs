@@ -13,7 +13,7 @@ use crate::memory::PoolError;
 /// A result whose error is [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What an operation with a buffer gives: the buffer, in either case.
+/// The result of an operation with a buffer, which holds the buffer in either case.
 pub type BufResult<B> = std::result::Result<B, BufError<B>>;
 
 /// An I/O error with its context.
@@ -52,13 +52,13 @@ static NO_MEMORY: Context = Context {
 };
 
 impl Error {
-    /// The errno of the operating system, where the error came from there.
+    /// Returns the errno, if the error came from the operating system.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         self.context().errno
     }
 
-    /// The kind, as the standard library sorts errors.
+    /// Returns the kind of the error, as the standard library classifies it.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
         self.context().kind
@@ -70,13 +70,13 @@ impl Error {
         self.context().done
     }
 
-    /// The file concerned, where it was opened by path.
+    /// Returns the path of the file, if it was opened by path.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.context().path.as_deref()
     }
 
-    /// Where in the file the operation began, in bytes.
+    /// Returns the offset of the operation in the file, in bytes.
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
         self.context().offset
@@ -189,7 +189,7 @@ impl From<PoolError> for Error {
     }
 }
 
-/// The error of an operation that had a buffer, and the buffer.
+/// The error of an operation with a buffer, together with the buffer.
 ///
 /// Turns into [`Error`] or [`std::io::Error`] by `?`, which drops the buffer; [`into_parts`](Self::into_parts) keeps it.
 ///
@@ -218,19 +218,19 @@ impl<B> BufError<B> {
         Self { error, buffer }
     }
 
-    /// The error alone.
+    /// Returns the error.
     #[must_use]
     pub fn error(&self) -> &Error {
         &self.error
     }
 
-    /// See [`Error::errno`].
+    /// Returns the errno, as [`Error::errno`] does.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         self.error.errno()
     }
 
-    /// See [`Error::kind`].
+    /// Returns the kind of the error, as [`Error::kind`] does.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
         self.error.kind()
@@ -242,13 +242,13 @@ impl<B> BufError<B> {
         self.error.done()
     }
 
-    /// The buffer; after a failed read its length is what was read.
+    /// Returns the buffer. After a failed read its length is the number of bytes that were read.
     #[must_use]
     pub fn into_buffer(self) -> B {
         self.buffer
     }
 
-    /// The error and the buffer.
+    /// Splits this into the error and the buffer.
     #[must_use]
     pub fn into_parts(self) -> (Error, B) {
         (self.error, self.buffer)
@@ -281,7 +281,7 @@ impl<B> From<BufError<B>> for io::Error {
     }
 }
 
-/// The shape that tokio-uring and monoio give results in, for code that is ported from them.
+/// Turns a result into the pair that tokio-uring and monoio return, for code that is ported from them.
 ///
 /// ```
 /// use ringfile::IntoParts;

@@ -1,6 +1,6 @@
 //! Events for `tracing` that come up while a lock or the driver is held: kept, and emitted once nothing is.
 //!
-//! A subscriber is anybody's code: it may do I/O, take pool memory, or fork. What always holds: an event is emitted on the
+//! A subscriber is anybody's code: it may do I/O, take pool memory, or fork. Invariants: an event is emitted on the
 //! thread it came up on, after [`emit_deferred`] was called with no lock, borrow or one-time initialisation of ours held.
 
 use std::cell::{Cell, RefCell};

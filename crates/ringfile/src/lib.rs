@@ -1,9 +1,15 @@
-//! Disk I/O over Linux io_uring, for programs that keep their own data: databases, message logs, caches, query
+//! Disk I/O for Linux over io_uring, for programs that manage their own data: databases, message logs, caches, query
 //! engines.
 //!
-//! Aligned memory for O_DIRECT, buffer registration, ring set-up for many kernels, continuing short and interrupted
-//! I/O, and cancellation that never frees memory under the kernel are ringfile's work; the caller says what to read
-//! or write.
+//! A program opens a [`File`], takes aligned memory from a [`Pool`], and awaits reads and writes. The library registers
+//! the memory with the kernel, finds the alignment that O_DIRECT needs, continues short and interrupted operations, and
+//! keeps every buffer alive until the kernel has finished with it.
+//!
+//! # First program
+//!
+//! This reads 16 KiB at offset 1 MiB past the page cache. [`block_on`] runs the future on this thread, which gets a ring
+//! of its own. `direct(true)` means O_DIRECT; `buffered_fallback(true)` lets the program also run on file systems without
+//! it (tmpfs).
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
@@ -12,7 +18,7 @@
 //! # std::fs::write(&path, vec![7; 2 << 20])?;
 //! use ringfile::{OpenOptions, Pool};
 //!
-//! let pool = Pool::new(64 << 20);
+//! let pool = Pool::new(64 << 20); // at most 64 MiB
 //! ringfile::block_on(async {
 //!     let mut options = OpenOptions::new();
 //!     let file = options.read(true).direct(true).buffered_fallback(true).open(&path)?;
@@ -23,42 +29,42 @@
 //! # }
 //! ```
 //!
-//! # The parts
+//! # What to use
 //!
-//! - [`File`] and [`OpenOptions`]: positional reads and writes with owned buffers, [vectored](File::read_vectored_at)
-//!   and [durable](File::write_durable_at) ones, syncing, allocating; [`Reader`] streams a file as
-//!   [`Bytes`](bytes::Bytes), [`Appender`] appends to one from many tasks.
-//! - [`fs`]: opening, renaming, removing and more by path, without blocking a thread.
-//! - [`Pool`] and [`Buffer`]: aligned memory with a hard limit, registered with the kernel by itself. A buffer
-//!   [freezes](Buffer::freeze) to `Bytes` without a copy, and [grows](Buffer#growing) as a [`bytes::BufMut`].
-//!   [`RegisteredMemory`] takes memory that the program has already. `Vec<u8>` and other [owned memory](IoBuf) works too,
-//!   unregistered.
-//! - [`Batch`]: many operations at once, from any thread, blocking or awaited. [`Queue`]: submissions and completions
-//!   apart, with cancelling and a descriptor to wait on, for a program with a loop of its own.
-//! - [`block_on`], [`spawn`] and [`Runtime`]: who runs the futures. A thread's loop runs what is ready, submits all
-//!   I/O that came of it with one system call, and waits in that same call.
-//! - [`thread_metrics`], [`metrics`], [`Pool::metrics`] and [`ring_features`]: where operations went, and what the
-//!   kernel has.
-//! - The buffer traits of other runtimes, for [`Buffer`]: of compio 0.19 (feature `compio-buf-08`), monoio 0.2 (`monoio-02`) and
-//!   tokio-uring 0.5 (`tokio-uring-05`). Each needs the Rust that its runtime needs.
-//! - `Config`: what was found best on a machine, from a TOML file and the environment (feature `config`, on by default).
+//! | to | use |
+//! |---|---|
+//! | open, read, write and sync a file | [`OpenOptions`], [`File`] |
+//! | rename, remove or open files without blocking a thread | [`fs`] |
+//! | get aligned, registered memory | [`Pool`], [`Buffer`] |
+//! | do I/O on memory that the program already has | [`RegisteredMemory`], or any [owned memory](IoBuf) such as `Vec<u8>` |
+//! | do many operations in one call, on any thread | [`Batch`] |
+//! | add file I/O to an event loop | [`Queue`] |
+//! | read a whole file | [`Reader`], a stream of [`Bytes`](bytes::Bytes) |
+//! | append to a log, durably, from many tasks | [`Appender`] |
+//! | make a write survive a power cut | [`File::write_durable_at`], [`File::write_atomic_at`], [`File::sync_data`] |
+//! | read cached data from the cache and the rest from the drive | [`OpenOptions::adaptive`] |
+//! | run futures with a ring per thread | [`block_on`], [`spawn`], [`Runtime`] |
+//! | see where operations went | [`metrics`], [`thread_metrics`], [`Pool::metrics`], [`ring_features`] |
+//! | take settings from a file and the environment | `Config` (feature `config`, on by default) |
 //!
 //! # Buffers and cancellation
 //!
-//! An operation takes its buffer and gives it back with the result, its length set, also inside an error. Futures are
-//! lazy: nothing happens before the first poll. From then on the buffer is the driver's until the kernel has
-//! answered. Dropping the future withdraws what was not submitted and asks the kernel to cancel the rest, which most
-//! disks can't; the buffer is kept until the completion, and what was written by then is written. Leaving
-//! [`block_on`], or dropping a [`Runtime`], waits for everything in flight, but for a pipe
-//! that a worker waits on.
+//! An operation takes its buffer and returns it with the result, its length set; an error holds the buffer too. Nothing
+//! happens before a future is first polled. From then on the driver owns the buffer until the kernel has answered.
+//! Dropping the future withdraws an operation that was not submitted, and asks the kernel to cancel one that was. Most
+//! disks cannot cancel; the buffer is then kept until the completion, and what was written by then is written. Leaving
+//! [`block_on`], or dropping a [`Runtime`], waits for everything in flight, except for a worker that waits for a pipe.
 //!
-//! # Threads
+//! # Threads and executors
 //!
-//! An operation belongs to the thread that first polled it. On a ringfile thread it goes to that thread's own ring. On
-//! any other, in tokio or another executor, a buffered read of what is cached is done at once, and everything that
-//! would wait goes to a thread of the library's that has a ring ([`set_io_threads`]). A future may move to another
-//! thread: it is `Send` where its buffer is, and polling it there costs a message between the two. Files, pools and
-//! buffers are `Send + Sync`. Tasks stay on their thread.
+//! Futures work in every executor. On a ringfile thread (inside [`block_on`] or a [`Runtime`]) an operation goes to the
+//! thread's own ring: the loop runs every ready task, submits all their I/O with one system call, and waits in the same
+//! call. In tokio or another executor, a buffered read of cached data is done at once on the executor's thread; every
+//! operation that would wait goes to an I/O thread of the library ([`set_io_threads`]).
+//!
+//! An operation belongs to the thread that polled it first. A future may move to another thread: it is `Send` if its
+//! buffer is, and polling it there costs a message between the two threads. Files, pools and buffers are `Send + Sync`.
+//! Tasks stay on their thread.
 //!
 //! A waker is called on the thread where its operation has ended, which may be one of the library's, and never under a lock. It
 //! may start, poll and drop operations. It must not wait for one to end: the thread that calls it may be the one that would
@@ -66,32 +72,41 @@
 //!
 //! # Routes
 //!
-//! The kernel hands some I/O to threads of its own, which costs many times what the I/O does: tmpfs, overlayfs,
-//! buffered writes on most file systems. ringfile finds out from a file's own first operations, for reads and writes
-//! apart, and makes a plain call instead where that is cheaper ([`Route`]). Where there is no io_uring (an old kernel, a
-//! container's seccomp profile, the sysctl `kernel.io_uring_disabled`), Linux AIO carries out direct I/O and worker threads
-//! all else, with one warning through `tracing`; where AIO can't be had either, worker threads carry out everything.
-//! `RINGFILE_BACKEND=aio` in the environment makes the library do without io_uring on purpose, `RINGFILE_BACKEND=workers`
-//! without AIO as well.
+//! io_uring passes some I/O to kernel threads, which costs many times what the I/O does: on tmpfs and overlayfs, and
+//! buffered writes on most file systems. ringfile learns this from each file's first operations, separately for reads and
+//! writes, and makes plain calls where they are cheaper. [`Route`] selects one way.
 //!
-//! After a `fork`, pool memory can be read in the child. Threads that had used the library before make plain calls there,
-//! for what these do without waiting for another process; the rest, and operations that were in flight, are errors.
+//! Without io_uring (an old kernel, a container's seccomp profile, the sysctl `kernel.io_uring_disabled`), direct I/O uses
+//! Linux AIO and worker threads carry out everything else; without AIO, worker threads do everything. One warning through
+//! `tracing` names the cause. `RINGFILE_BACKEND=aio` in the environment switches io_uring off on purpose,
+//! `RINGFILE_BACKEND=workers` AIO as well.
 //!
 //! # Errors
 //!
-//! [`Error`] says what was being done to which file, why it failed and what to try; it keeps the errno and the number
-//! of bytes done. Operations with a buffer give a [`BufError`], which carries the buffer. `?` turns both into
-//! [`std::io::Error`]. [`IntoParts`] gives the `(result, buffer)` that other io_uring libraries return.
+//! [`Error`] names the operation, the file, the cause and what to try; it keeps the errno and the number of bytes done.
+//! Operations with a buffer return a [`BufError`], which holds the buffer. `?` turns both into [`std::io::Error`].
+//! [`IntoParts`] gives the `(result, buffer)` of other io_uring libraries.
 //!
-//! A short read is continued; a short result of [`File::read_at`] means the end of the file. A write is complete or
-//! an error.
+//! A short read is continued; a short result of [`File::read_at`] means the end of the file. A write is complete or an
+//! error.
+//!
+//! # After a fork
+//!
+//! Rings and threads belong to the parent, whose I/O continues. Pool memory can be read in the child. Threads that had
+//! used the library before the fork can make plain calls there, as long as these do not wait for another process; other
+//! operations, and operations that were in flight, fail. New threads of the child get rings of their own.
 //!
 //! # Kernels
 //!
-//! Versions are never compared: what is refused is given up, piece by piece. Linux 5.6 has what is needed at least;
-//! 5.19 brings registered buffers, 6.1 deferred task work, 6.13 registrations that all threads share, 6.15 vectored
-//! I/O on registered memory. Registering counts against `RLIMIT_MEMLOCK`; where it is refused, I/O goes on
-//! unregistered, with one warning through `tracing`; [`refused_registration`] gives the cause.
+//! Linux 5.6 is the oldest version that can work. Versions are never compared: what the kernel refuses is given up, piece
+//! by piece. 5.19 brings registered buffers, 6.1 deferred task work, 6.13 registrations that all threads share, 6.15
+//! vectored I/O on registered memory. Registered memory counts against `RLIMIT_MEMLOCK`; if that refuses, I/O continues
+//! unregistered, with one warning through `tracing`, and [`refused_registration`] returns the cause.
+//!
+//! # Other runtimes' buffers
+//!
+//! [`Buffer`] implements the buffer traits of compio 0.19 (feature `compio-buf-08`), monoio 0.2 (`monoio-02`) and
+//! tokio-uring 0.5 (`tokio-uring-05`). Each needs the Rust version that its runtime needs.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("ringfile needs Linux: it is a layer over io_uring, which other systems do not have");
@@ -129,23 +144,23 @@ pub use metrics::{ENTER_BUCKETS, Metrics, metrics, thread_metrics};
 pub use ring::{Completions, RegistrationRefused, refused_registration};
 pub use runtime::{JoinError, JoinHandle, Panic, Runtime, RuntimeBuilder, block_on, spawn};
 
-/// Sets how many threads carry out operations that threads without a ring of their own await: those of other executors.
-/// One by default. No effect once they were made, with the first such operation.
+/// Sets how many I/O threads carry out the operations of other executors' threads, which have no ring. One by default.
+/// Has no effect after the first such operation, which starts them.
 pub fn set_io_threads(threads: usize) {
     driver::set_io_threads(threads);
 }
 
-/// Sets how many [workers](Route::Workers) there may be at most; 0 for the usual number, four a core and 16 at least.
+/// Sets how many [worker threads](Route::Workers) there may be; 0 for the default, four per core and at least 16.
 pub fn set_worker_threads(threads: usize) {
     driver::set_worker_threads(threads);
 }
 
-/// What io_uring offers here, as a ring of this process gets it: set-up flags, what can be registered, entries.
+/// Returns what a ring of this process can do: set-up flags, kinds of registration, number of entries.
 ///
-/// Of the calling thread's ring, or of one made to look at.
+/// Describes the calling thread's ring, or a temporary one if the thread has none.
 ///
 /// # Errors
-/// Where no ring can be made; the error says what is in the way.
+/// If no ring can be created; the error says why.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {

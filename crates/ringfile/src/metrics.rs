@@ -1,7 +1,7 @@
-//! Where operations went: counts for each thread and for the process.
+//! Counters of operations, per thread and for the process.
 //!
-//! A driver counts in plain integers and publishes them once per turn of its loop, so that counting costs nothing that
-//! shows. Process-wide counts are the sum over the threads that are and the threads that were.
+//! A driver counts in plain integers and publishes them once per turn of its loop, so that counting has no visible
+//! cost. Process-wide counters are the sum over running and ended threads.
 
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,29 +12,30 @@ use crate::driver;
 const FIELDS: usize = 16;
 
 /// The counts of adaptive files.
-const CACHE_EVENTS: usize = 5;
+const CACHE_EVENTS: usize = 6;
 
-/// Where they begin: behind one count for each bucket of the two histograms.
+/// Their first index, behind one counter for each bucket of the two histograms.
 const CACHE: usize = FIELDS + 2 * ENTER_BUCKETS;
 
 const ALL: usize = CACHE + CACHE_EVENTS;
 
-/// What is counted of an adaptive file.
+/// The counters of an adaptive file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CacheEvent {
     Hit,
     Miss,
+    Partial,
     Admitted,
     AheadUsed,
     AheadUnused,
 }
 
-/// Buckets of [`Metrics::submitted_per_enter`] and [`Metrics::completed_per_enter`].
+/// Number of buckets of [`Metrics::submitted_per_enter`] and [`Metrics::completed_per_enter`].
 ///
 /// Bucket 0 counts calls with none, bucket `n` those with 2<sup>n-1</sup> to 2<sup>n</sup> - 1, the last one all with more.
 pub const ENTER_BUCKETS: usize = 12;
 
-/// Counts of operations since the process, or the thread, began. Take two and subtract them to measure a stretch.
+/// Counters of operations since the process, or the thread, began. Subtract two of them to measure an interval.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -56,9 +57,9 @@ pub const ENTER_BUCKETS: usize = 12;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// Operations that ended, well or not.
+    /// Operations that finished, successfully or not.
     pub ops: u64,
-    /// Operations of which every submission used a registered buffer.
+    /// Operations all of whose submissions used a registered buffer.
     pub fixed_ops: u64,
     /// Bytes read.
     pub bytes_read: u64,
@@ -68,44 +69,46 @@ pub struct Metrics {
     pub enters: u64,
     /// Submissions beyond the first of an operation: after a short count, `EINTR` or `EAGAIN`.
     pub resubmitted: u64,
-    /// Operations whose future was dropped before they ended.
+    /// Operations whose future was dropped before they finished.
     pub cancelled: u64,
     /// Operations that ended with an errno.
     pub failed: u64,
-    /// Completions that belonged to no operation. Anything but 0 is a defect worth a report.
+    /// Completions that belonged to no operation. Any value but 0 is a defect: please report it.
     pub stray: u64,
-    /// Times that registering memory was refused (RLIMIT_MEMLOCK, an old kernel); I/O on that memory goes on without.
+    /// Times that registering memory was refused (RLIMIT_MEMLOCK, an old kernel); I/O on that memory is unregistered.
     pub refused_registrations: u64,
-    /// Operations that were plain calls on the thread itself ([`Route::Inline`](crate::Route::Inline)).
+    /// Operations that were plain calls on the calling thread ([`Route::Inline`](crate::Route::Inline)).
     pub inline_ops: u64,
     /// Operations that a worker carried out; they count on the worker's thread ([`Route::Workers`](crate::Route::Workers)).
     pub worker_ops: u64,
-    /// Operations that Linux AIO carried out ([`Route::Aio`](crate::Route::Aio)). What is neither these, nor a worker's, nor
-    /// inline went through a ring.
+    /// Operations that Linux AIO carried out ([`Route::Aio`](crate::Route::Aio)). Operations that are none of inline,
+    /// workers' and AIO's went through a ring.
     pub aio_ops: u64,
-    /// Calls of `io_submit` and `io_getevents`, which AIO takes.
+    /// Calls of `io_submit` and `io_getevents`.
     pub aio_calls: u64,
     /// Times that AIO was refused (`fs.aio-max-nr` used up, a seccomp filter); workers carry out direct I/O then.
     pub refused_contexts: u64,
     /// Operations that went to an NVMe drive as its own commands (see
     /// [`OpenOptions::namespace_writes`](crate::OpenOptions::namespace_writes)).
     pub passthrough_ops: u64,
-    /// Calls of `io_uring_enter`, by the number of entries that each submitted (see [`ENTER_BUCKETS`]). Calls for a ring
-    /// that polls the device are not among them.
+    /// Calls of `io_uring_enter`, by the number of entries that each submitted (see [`ENTER_BUCKETS`]), except calls
+    /// for a ring that polls the device.
     pub submitted_per_enter: [u64; ENTER_BUCKETS],
     /// The same calls, by the number of completions that the thread collected between the call before and this one. So
     /// a call's own completions are counted with the next call.
     pub completed_per_enter: [u64; ENTER_BUCKETS],
-    /// Reads of [adaptive](crate::OpenOptions::adaptive) files whose data was in the page cache. In a row of hits one read of
-    /// 16 is looked at, and counts for all of them.
+    /// Reads of [adaptive](crate::OpenOptions::adaptive) files whose data was in the page cache. In a series of hits
+    /// one read in 16 is checked, and counts for all of them.
     pub cache_hits: u64,
     /// Reads of adaptive files whose data, or a part of it, was not in the page cache.
     pub cache_misses: u64,
-    /// Of these, those that were read through the cache, since they had been read before.
+    /// Of these, those whose beginning was there and was taken from there, and only the rest read past the cache.
+    pub cache_partial: u64,
+    /// Of the misses, those that were read through the cache, since they had been read before.
     pub cache_admitted: u64,
-    /// Bytes that adaptive files read ahead, and that were then asked for.
+    /// Bytes that adaptive files read ahead, and that were used.
     pub ahead_used: u64,
-    /// Bytes that adaptive files read ahead in vain: nobody asked for them, or the file may have changed since.
+    /// Bytes that adaptive files read ahead in vain: nobody read them, or the file may have changed since.
     pub ahead_unused: u64,
 }
 
@@ -140,6 +143,7 @@ impl Metrics {
         all[CACHE..].copy_from_slice(&[
             self.cache_hits,
             self.cache_misses,
+            self.cache_partial,
             self.cache_admitted,
             self.ahead_used,
             self.ahead_unused,
@@ -169,6 +173,7 @@ impl Metrics {
             completed_per_enter: std::array::from_fn(|bucket| counts[FIELDS + ENTER_BUCKETS + bucket]),
             cache_hits: counts[CACHE + CacheEvent::Hit as usize],
             cache_misses: counts[CACHE + CacheEvent::Miss as usize],
+            cache_partial: counts[CACHE + CacheEvent::Partial as usize],
             cache_admitted: counts[CACHE + CacheEvent::Admitted as usize],
             ahead_used: counts[CACHE + CacheEvent::AheadUsed as usize],
             ahead_unused: counts[CACHE + CacheEvent::AheadUnused as usize],
@@ -216,13 +221,13 @@ impl Counters {
         }
     }
 
-    /// Counts what became of reads of adaptive files; written in place, as the histograms.
+    /// Counts reads of adaptive files; written in place, like the histograms.
     pub(crate) fn count_cache(&self, event: CacheEvent, more: u64) {
         let place = &self.0[CACHE + event as usize];
         place.store(place.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }
 
-    /// Puts what is counted in place into the counts of the same thread.
+    /// Adds the counters that are written in place to the counts of the same thread.
     pub(crate) fn with_counts_in_place(&self, counts: Metrics) -> Metrics {
         let mut all = self.load();
         all[..FIELDS].copy_from_slice(&counts.scalars());
@@ -242,23 +247,23 @@ impl Counters {
 
 static OF_ENDED_THREADS: Counters = Counters([const { AtomicU64::new(0) }; ALL]);
 
-/// Keeps the counts of a thread that is gone.
+/// Adds the counters of an ended thread to the process's.
 pub(crate) fn retire(counters: &Counters) {
     OF_ENDED_THREADS.add(counters);
 }
 
-/// Counts of the whole process. Those of a thread that runs are as of its last turn of the loop.
+/// Returns the counters of the whole process. Those of a running thread are as of its last turn of the loop.
 ///
 /// Takes a lock for a moment; does no I/O.
 #[must_use]
 pub fn metrics() -> Metrics {
     let sum = Counters::default();
-    // In one go: a thread that ends in between would count twice.
+    // Under one lock: a thread that ends in between would count twice.
     driver::for_each_driver(&mut |counters| sum.add(counters), || sum.add(&OF_ENDED_THREADS));
     Metrics::from_array(sum.load())
 }
 
-/// Counts of the calling thread, exact at this moment; all 0 where it did no I/O yet.
+/// Returns the counters of the calling thread, exact at this moment; all 0 if it did no I/O yet.
 #[must_use]
 pub fn thread_metrics() -> Metrics {
     driver::thread_counts()

@@ -54,7 +54,7 @@ std::string Value(uint64_t number) {
 }
 
 std::unique_ptr<rocksdb::DB> Open(const std::string& folder, const std::string& uri,
-                                  std::unique_ptr<rocksdb::Env>* env) {
+                                  std::unique_ptr<rocksdb::Env>& env) {
     rocksdb::Options options;
     options.create_if_missing = true;
     options.write_buffer_size = 256 << 10;
@@ -62,13 +62,14 @@ std::unique_ptr<rocksdb::DB> Open(const std::string& folder, const std::string& 
     const bool direct = !folder.empty() && (folder.back() - '0') % 2 == 1;
     options.use_direct_reads = direct;
     options.use_direct_io_for_flush_and_compaction = direct;
-    if (uri != "default") {
-        std::shared_ptr<rocksdb::FileSystem> files = ringfile_rocksdb::NewRingfileFileSystem();
-        if (uri != "linked") {
-            Check(rocksdb::FileSystem::CreateFromString({}, uri, &files), "making the file system " + uri);
-        }
-        *env = rocksdb::NewCompositeEnv(files);
-        options.env = env->get();
+    if (uri == "linked") {
+        env = rocksdb::NewCompositeEnv(ringfile_rocksdb::NewRingfileFileSystem());
+        options.env = env.get();  // must outlive the DB
+    } else if (uri != "default") {
+        std::shared_ptr<rocksdb::FileSystem> files;
+        Check(rocksdb::FileSystem::CreateFromString({}, uri, &files), "making the file system " + uri);
+        env = rocksdb::NewCompositeEnv(files);
+        options.env = env.get();
     }
 #if ROCKSDB_MAJOR >= 10
     std::unique_ptr<rocksdb::DB> db;
@@ -127,7 +128,7 @@ int main(int argc, char** argv) {
     }
     const std::string what = argv[1];
     std::unique_ptr<rocksdb::Env> env;
-    const std::unique_ptr<rocksdb::DB> db = Open(argv[2], argv[3], &env);
+    const std::unique_ptr<rocksdb::DB> db = Open(argv[2], argv[3], env);
     if (what == "verify") {
         return Verify(db.get(), env != nullptr);
     }

@@ -9,7 +9,7 @@
 
 namespace ringfile_rocksdb {
 
-// What always holds: the callback is called once, by Poll or Abort and never inside Start; when it is called, nobody else
+// Invariants: the callback is called once, by Poll or Abort and never inside Start; when it is called, nobody else
 // has the memory of the read any more. Any thread may poll and abort: an iterator may end on another than it began on.
 class AsyncRead {
   public:

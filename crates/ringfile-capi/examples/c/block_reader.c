@@ -1,6 +1,6 @@
 /*
  * A storage engine's block reader, before and after: pread(2) first, then the same blocks by ringfile, one at a time, many
- * at once, ahead of a scan, by a loop of the engine's own, into its own cache, and written back. docs/adopting.md goes
+ * at once, ahead of a scan, by a loop of the engine's own, into its own cache, and written back. docs/guide/c.md goes
  * through it step by step. Each step checks the bytes of every block.
  *
  * Usage: block_reader [FOLDER], where a file is made and removed; the current folder by default.

@@ -1,6 +1,6 @@
 // A storage engine's block reader in C++, before and after: pread(2) first, then the same class over ringfile.hpp, with the
 // engine's own cache registered, many blocks in one call, a prefetch that may be given up, a loop with a queue, and
-// writes. docs/adopting.md goes through it. Each step checks the bytes of every block.
+// writes. docs/guide/c.md goes through it. Each step checks the bytes of every block.
 //
 // Usage: block_reader [FOLDER], where a file is made and removed; the current folder by default.
 #include <fcntl.h>

@@ -407,3 +407,32 @@ fn aio_takes_direct_io_alone() {
     assert!(counts.aio_ops > before.aio_ops && counts.aio_calls > before.aio_calls);
     well(ringfile_close(direct));
 }
+
+#[test]
+fn adaptive_files_are_read_past_the_cache_and_through_it() {
+    // On a disk, as a rule.
+    let data = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    std::fs::write(data.path(), content(8)).unwrap();
+    data.as_file().sync_all().unwrap();
+    // SAFETY: no memory is named.
+    unsafe { libc::posix_fadvise(data.as_file().as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    let file = open(data.path(), RINGFILE_READ | RINGFILE_ADAPTIVE, RINGFILE_ROUTE_DEFAULT);
+    let is_adaptive = well(i64::from(ringfile_is_adaptive(file))) == 1;
+    let (before, mut read) = (counts(), vec![0; 8 * PAGE]);
+    for _ in 0..4 {
+        // SAFETY: memory that is here, as long as its length says.
+        let len = well(unsafe { ringfile_read(file, read.as_mut_ptr().cast(), 8 * PAGE, 0) });
+        assert_eq!(len, 8 * PAGE as i64);
+        assert_eq!(read, content(8));
+    }
+    let now = counts();
+    if is_adaptive {
+        let of = |counts: &ringfile_counts| [counts.cache_hits, counts.cache_misses, counts.cache_admitted];
+        let [hits, misses, admitted] = std::array::from_fn(|at| of(&now)[at] - of(&before)[at]);
+        assert_eq!([hits, misses, admitted], [1, 3, 1], "the third fills the cache");
+    }
+    well(ringfile_close(file));
+    let buffered = open(data.path(), RINGFILE_READ, RINGFILE_ROUTE_DEFAULT);
+    assert_eq!(ringfile_is_adaptive(buffered), 0);
+    well(ringfile_close(buffered));
+}

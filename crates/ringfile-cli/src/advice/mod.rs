@@ -1,6 +1,6 @@
 //! What to set for a file on a machine, from what `perf buffers` measured there.
 //!
-//! Pure functions of results: one file for each question, and none knows how anything was measured. What always holds:
+//! Pure functions of results: one file for each question, and none knows how anything was measured. Invariants:
 //! only what was measured is advised, each piece with the figure that says so, and of what can't be told from noise that is
 //! said: then a setting is the default, or what the rounds lean to.
 

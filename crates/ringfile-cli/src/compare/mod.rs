@@ -1,6 +1,6 @@
 //! `ringfile report`: saved results as a page, and several compared.
 //!
-//! What always holds: everything that can be refused is refused before anything is written, and the results that are read
+//! Invariants: everything that can be refused is refused before anything is written, and the results that are read
 //! are never written to.
 
 pub mod differences;

@@ -1,6 +1,6 @@
 //! Each part of io_uring that ringfile uses, or that somebody may ask for, tried for real on rings of this process.
 //!
-//! What always holds: a feature is usable only if the trial did what it should, bytes and results compared; what could not
+//! Invariants: a feature is usable only if the trial did what it should, bytes and results compared; what could not
 //! be tried is neither usable nor unusable.
 
 use std::fs::File;

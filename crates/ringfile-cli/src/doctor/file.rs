@@ -1,6 +1,6 @@
 //! What the file system that PATH lies in can do, tried for real.
 //!
-//! What always holds: nothing that existed is written to, and no name appears anywhere. Writes go to a file without a
+//! Invariants: nothing that existed is written to, and no name appears anywhere. Writes go to a file without a
 //! name (O_TMPFILE), which the kernel removes when its last descriptor closes, whatever becomes of this process.
 
 use std::fs::{File, OpenOptions};

@@ -2,7 +2,7 @@
 //!
 //! A file system whose server is gone holds whoever asks it anything, beyond the reach of signals, and a process does not
 //! end while one of its threads is held. So this command runs itself once more for that part, reads what it says line by
-//! line, and ends it when the time is up. What always holds: nothing here waits longer than [`ANSWER`].
+//! line, and ends it when the time is up. Invariants: nothing here waits longer than [`ANSWER`].
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};

@@ -1,6 +1,6 @@
 //! The findings and facts as text for a terminal.
 //!
-//! What always holds: no line is longer than the width asked for, but for a single word, or a command, that is: commands are
+//! Invariants: no line is longer than the width asked for, but for a single word, or a command, that is: commands are
 //! never broken, so that they can be copied. Text of files and devices moves no cursor.
 
 use console::{Style, style};

@@ -201,7 +201,7 @@ fn step_down<T>(mut make: impl FnMut(bool, bool) -> io::Result<T>) -> io::Result
 
 /// A ring, and the memory that its reads go to, a block for each read in flight.
 ///
-/// What always holds: entries name blocks of `memory` alone, which neither moves nor is freed while `queued` is not 0:
+/// Invariants: entries name blocks of `memory` alone, which neither moves nor is freed while `queued` is not 0:
 /// dropping waits for what is in flight, and gives the memory up where that can't be had.
 struct HandRing<'a> {
     ring: IoUring,

@@ -1,7 +1,7 @@
 //! What `perf buffers` compares the library with: a loop over a ring by hand, with the same buffers and the same flags.
 //!
 //! One turn: each operation that has completed is followed by the slot's next one, then one system call submits all of
-//! these and waits for a completion. File and ring are registered. What always holds: memory that the kernel may write to is
+//! these and waits for a completion. File and ring are registered. Invariants: memory that the kernel may write to is
 //! not freed: it is leaked where something is still in flight at the end.
 
 use std::fs::File;

@@ -1,6 +1,6 @@
 //! Carries out a job with this library's [`Queue`]: one loop for each thread that adds, submits and collects, as fio's does.
 //!
-//! What always holds: each read in flight has a buffer of its own, at most as many are in flight as the job's depth says,
+//! Invariants: each read in flight has a buffer of its own, at most as many are in flight as the job's depth says,
 //! and none when the loop returns. The settings mean what they mean in fio's loop: it submits after so many reads were
 //! added, waits for so many completions, and adds reads again when at most so many are in flight.
 

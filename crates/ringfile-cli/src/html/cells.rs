@@ -1,7 +1,7 @@
 //! What a run was, taken apart: which of it differs within a session, which axis it goes on, and what tells series and
 //! plots apart.
 //!
-//! Knows runs, no drawing. What always holds: two runs with another key differ in some [`Part`], so none hides another.
+//! Knows runs, no drawing. Invariants: two runs with another key differ in some [`Part`], so none hides another.
 
 use clap::ValueEnum;
 use serde::Serialize;

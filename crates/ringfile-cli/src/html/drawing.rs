@@ -1,6 +1,6 @@
 //! The plots of a session's figures: which there are, and what is in each.
 //!
-//! Knows runs and plots. What always holds: a series looks the same in every plot of a session.
+//! Knows runs and plots. Invariants: a series looks the same in every plot of a session.
 
 use clap::ValueEnum;
 use maud::Markup;

@@ -1,6 +1,6 @@
 //! Results as a page to look at: one HTML file that needs nothing else, no network and no script.
 //!
-//! Knows results, never how they were measured. What always holds: text that came from outside (file names, command lines,
+//! Knows results, never how they were measured. Invariants: text that came from outside (file names, command lines,
 //! notes) is escaped; the page fits its window from 360 pixels up without scrolling sideways.
 
 pub mod cells;

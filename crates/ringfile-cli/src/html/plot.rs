@@ -1,6 +1,6 @@
 //! A plot of series over an axis, as SVG: medians joined by lines, with bars from the least to the most of the rounds.
 //!
-//! Knows numbers and words, no runs. What always holds: 340 units wide, so that text of 12 units is 12 pixels and more
+//! Knows numbers and words, no runs. Invariants: 340 units wide, so that text of 12 units is 12 pixels and more
 //! where it is shown; every point that the scales can show is drawn, with its figures as a tooltip.
 
 use maud::{Markup, html};

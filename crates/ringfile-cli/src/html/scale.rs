@@ -1,6 +1,6 @@
 //! Axes of plots: from a value to a place between 0 and 1, and where the ticks stand.
 //!
-//! Knows only numbers. What always holds: every value that a scale was made of has a place from 0 to 1, and there are
+//! Knows only numbers. Invariants: every value that a scale was made of has a place from 0 to 1, and there are
 //! at least two ticks, each within the scale.
 
 use crate::values::Bytes;

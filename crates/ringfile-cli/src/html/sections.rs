@@ -1,6 +1,6 @@
 //! The sections of a session's page: which plots and texts its results give.
 //!
-//! Knows results and plots. What always holds: every run that was made to be compared is in some plot.
+//! Knows results and plots. Invariants: every run that was made to be compared is in some plot.
 
 use maud::{Markup, html};
 

@@ -1,6 +1,6 @@
 //! All plots of a kind as one SVG file, for pages that are not ours (`--svg`).
 //!
-//! What always holds: it is well-formed XML with its own style, and brings its own paper, light or dark as the reader
+//! Invariants: it is well-formed XML with its own style, and brings its own paper, light or dark as the reader
 //! prefers.
 
 use maud::{Markup, PreEscaped, html};

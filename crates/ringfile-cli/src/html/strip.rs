@@ -1,6 +1,6 @@
 //! A plot of rows of dots, as SVG: each round of each row a dot, so that the spread is seen as it is.
 //!
-//! Knows numbers and words, no runs. What always holds: as wide as every plot, as high as its rows need, and every dot that
+//! Knows numbers and words, no runs. Invariants: as wide as every plot, as high as its rows need, and every dot that
 //! the scale can show is drawn.
 
 use maud::{Markup, html};

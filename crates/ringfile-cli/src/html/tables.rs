@@ -1,6 +1,6 @@
 //! The tables of a page: those of the terminal, and all figures that any run has.
 //!
-//! What always holds: in a window that is too narrow for its columns, each row becomes a list of titles and cells, so no
+//! Invariants: in a window that is too narrow for its columns, each row becomes a list of titles and cells, so no
 //! column is out of sight.
 
 use maud::{Markup, html};

@@ -1,6 +1,6 @@
 //! Where `auto` is behind the best single route. It is meant never to be, so that is a defect of the library, and said.
 //!
-//! Pure functions of results. What always holds: only runs that differ in nothing but the route are compared.
+//! Pure functions of results. Invariants: only runs that differ in nothing but the route are compared.
 
 use serde::{Deserialize, Serialize};
 

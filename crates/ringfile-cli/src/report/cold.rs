@@ -1,6 +1,6 @@
 //! Cache hits in runs with a cold page cache, and whether such a run may be compared with other engines.
 //!
-//! What always holds: if more than 1 % of the reads of either side came from the page cache, no table compares the two
+//! Invariants: if more than 1 % of the reads of either side came from the page cache, no table compares the two
 //! sides, and a note says why.
 
 use super::results::Run;

@@ -1,6 +1,6 @@
 //! Columns that a table has only where they say something: page cache, route, executor.
 //!
-//! Knows runs; what always holds: titles and cells are the same columns in the same order.
+//! Knows runs. Invariant: titles and cells are the same columns in the same order.
 
 use super::results::Run;
 use super::table::Table;

@@ -1,6 +1,6 @@
 //! Where results go beside the terminal: `--json` and `--report`.
 //!
-//! What always holds: both are checked before anything is measured, neither takes the place of the other or of what is
+//! Invariants: both are checked before anything is measured, neither takes the place of the other or of what is
 //! measured, and a failure to write one does not keep the other from being written.
 
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Markdown tables that are readable in a terminal too, and the short numbers in them.
 //!
-//! What always holds: nothing is cut off. A table that is wider than the terminal is folded into several, each with the
+//! Invariants: nothing is cut off. A table that is wider than the terminal is folded into several, each with the
 //! columns that name its rows; where not even those fit, every row becomes a list.
 
 use std::fmt::{self, Write};

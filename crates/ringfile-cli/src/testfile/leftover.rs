@@ -2,7 +2,7 @@
 //! find.
 //!
 //! Records lie in the user's state folder, one for each run, locked while the run lasts: the kernel unlocks what a killed
-//! process held, and no other process can be taken for it. What always holds: only a file that a run made is named, told
+//! process held, and no other process can be taken for it. Invariants: only a file that a run made is named, told
 //! by its inode and the time it was made; nothing but records is ever removed here. Where no record can be kept, nothing is
 //! said.
 

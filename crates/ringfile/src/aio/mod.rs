@@ -1,11 +1,12 @@
 //! The only code that talks to Linux AIO, the kernel's older interface for asynchronous direct I/O.
 //!
-//! An [`Aio`] is a context of one thread's. It takes the same entries as a [`Ring`](crate::ring::Ring), of reads and writes
-//! alone, and gives the same completions; it does not know what an operation means, nor who waits for it. What always holds:
+//! An [`Aio`] is a context of one thread's. It takes the same entries as a [`Ring`](crate::ring::Ring), but only reads
+//! and writes, and gives the same completions; it does not know what an operation means, or what waits for it.
+//! Invariants:
 //!
 //! - there are never more operations than the context was made for, so the kernel has room for every completion;
-//! - an operation that was not submitted can be withdrawn, one that was is the kernel's until its completion: `io_cancel` ends
-//!   no read or write of a file (the kernel has a way to cancel polls alone);
+//! - an operation that was not submitted can be withdrawn; a submitted one belongs to the kernel until its completion:
+//!   `io_cancel` ends no read or write of a file (the kernel can cancel only polls);
 //! - after a `fork` the child never touches the parent's completion ring, which it shares
 //!   ([`fork`]).
 //!
@@ -34,25 +35,25 @@ const FEWEST: u32 = 16;
 pub(crate) struct Aio {
     context: abi::Context,
     ring: Option<CompletionRing>,
-    /// One for each operation, and the last for the wake-up. They stay where they are: the kernel knows operations by their
+    /// One for each operation, and the last for the wake-up. They never move: the kernel knows operations by their
     /// addresses.
     iocbs: Box<[UnsafeCell<Iocb>]>,
     /// Indices of those that are not in use.
     free: Vec<u32>,
     /// Those that were not submitted, oldest first.
     queued: Vec<*mut Iocb>,
-    /// Operations that are queued, or the kernel's.
+    /// Operations that are queued or submitted.
     open: u32,
     /// Of these, those whose end signals no descriptor.
     silent: u32,
-    /// What `io_getevents` gave: those from `next` to `fetched` were not taken.
+    /// Events from `io_getevents`: those from `next` to `fetched` were not taken.
     events: Box<[Event]>,
     next: usize,
     fetched: usize,
     wakeup: Wakeup,
     calls: u64,
     fork_mark: fork::Mark,
-    /// The next submission fails so, or takes no more than so many.
+    /// For tests: the next submission fails with this errno, or takes at most so many.
     #[cfg(test)]
     pub(crate) next_submission: Option<Result<usize, i32>>,
 }
@@ -73,7 +74,7 @@ struct CompletionRing {
 }
 
 impl CompletionRing {
-    /// The ring of a context; `None` where it is not laid out as this code knows it. Then `io_getevents` does.
+    /// Returns the completion ring of a context; `None` if its layout is unknown. `io_getevents` is used then.
     fn of(context: abi::Context) -> Option<Self> {
         let header = NonNull::new(std::ptr::with_exposed_provenance_mut::<Header>(context.0 as usize))?;
         // SAFETY: a context's name is the address of its ring, which is mapped, readable and writable, until the context is
@@ -114,13 +115,13 @@ impl CompletionRing {
 }
 
 impl Aio {
-    /// Makes a context for so many operations at once, or for fewer where the system's limit, `fs.aio-max-nr`, leaves no
-    /// more. `wakeup` is a descriptor whose readiness completes with `user_data` once [`arm_wakeup`](Self::arm_wakeup) was
-    /// called, as it is here: that shows whether operations can be submitted at all.
+    /// Creates a context for so many operations at once, or for fewer if the system's limit, `fs.aio-max-nr`, allows no
+    /// more. `wakeup` is a descriptor whose readiness completes with `user_data` after
+    /// [`arm_wakeup`](Self::arm_wakeup). That is called here, which shows whether operations can be submitted at all.
     ///
     /// # Errors
-    /// As `io_setup(2)` and `io_submit(2)`: `EAGAIN` where the limit leaves nothing, `ENOSYS` or `EPERM` where a filter or the
-    /// kernel has no AIO, `EINVAL` where it has no polls (before Linux 4.19).
+    /// As `io_setup(2)` and `io_submit(2)`: `EAGAIN` if the limit is used up, `ENOSYS` or `EPERM` if a filter or the
+    /// kernel refuses AIO, `EINVAL` if it has no polls (before Linux 4.19).
     pub(crate) fn new(operations: u32, wakeup: i32, user_data: u64) -> io::Result<Self> {
         let mut operations = operations.max(FEWEST);
         let context = loop {
@@ -160,7 +161,7 @@ impl Aio {
         Ok(aio)
     }
 
-    /// Whether this process made the context; a forked child did not, and must not touch it.
+    /// Returns whether this process created the context; a forked child did not, and must not touch it.
     fn is_ours(&self) -> bool {
         self.fork_mark.is_current()
     }
@@ -204,12 +205,13 @@ impl Aio {
         self.wakeup.is_armed
     }
 
-    /// Puts an operation into the queue and says where, or gives `None` where there are as many as the context was made for.
-    /// The kernel adds 1 to the eventfd `signal` when it has ended.
+    /// Puts an operation into the queue and returns its position, or `None` if the context is full. The kernel adds 1
+    /// to the eventfd `signal` when the operation has ended.
     ///
     /// # Safety
-    /// The entry is of a read or write, of registered nothing. Memory that it names must stay valid, and, where the kernel
-    /// writes to it, untouched by anybody else, until the operation was withdrawn or its completion was seen.
+    /// The entry is a read or a write without registered memory or files. Memory that it names must stay valid, and, if
+    /// the kernel writes to it, must not be accessed otherwise, until the operation was withdrawn or its completion was
+    /// seen.
     pub(crate) unsafe fn push(&mut self, sqe: &Sqe, signal: Option<i32>) -> Option<u32> {
         let position = self.free.pop()?;
         let opcode = match sqe.opcode {
@@ -238,7 +240,7 @@ impl Aio {
         Some(position)
     }
 
-    /// Has the context answer when the wake-up descriptor is written to, once.
+    /// Makes the context complete once when the wake-up descriptor is written to.
     pub(crate) fn arm_wakeup(&mut self) {
         if !std::mem::replace(&mut self.wakeup.is_armed, true) {
             let (data, fd) = (self.wakeup.user_data, self.wakeup.fd.cast_unsigned());
@@ -255,7 +257,7 @@ impl Aio {
         self.queued.push(place);
     }
 
-    /// Takes back the operation at `position`, unless the kernel has it.
+    /// Withdraws the operation at `position`, unless the kernel has it.
     pub(crate) fn withdraw(&mut self, position: u32) -> bool {
         let place = self.iocbs[position as usize].get();
         let queued = self.queued.iter().position(|&queued| queued == place);
@@ -266,12 +268,12 @@ impl Aio {
         queued.is_some()
     }
 
-    /// Submits what is queued, but no more than `most`, in one system call. Whether the kernel took all that it was given:
-    /// where not, the next call says what is wrong with the first of the rest.
+    /// Submits queued operations, at most `most`, in one system call. Returns whether the kernel took all of them; if
+    /// not, the next call fails with the reason for the first of the rest.
     ///
     /// # Errors
-    /// `EAGAIN` and `ENOMEM` (collect completions first); else what is wrong with the first operation of the queue, or
-    /// what is in the way of all. Nothing was submitted.
+    /// `EAGAIN` and `ENOMEM` (collect completions first); otherwise the errno for the first operation of the queue, or
+    /// for all. Nothing was submitted.
     pub(crate) fn submit(&mut self, most: u32) -> io::Result<bool> {
         let given = self.queued.len().min(most as usize);
         if given == 0 {
@@ -291,7 +293,8 @@ impl Aio {
         Ok(taken == given)
     }
 
-    /// Takes back the first operation of the queue, which the kernel did not take: its `user_data`, or none for the wake-up.
+    /// Withdraws the first operation of the queue, which the kernel did not take. Returns its `user_data`, or none for
+    /// the wake-up.
     #[cold]
     pub(crate) fn take_back(&mut self) -> Option<u64> {
         let place = (!self.queued.is_empty()).then(|| self.queued.remove(0))?;
@@ -304,21 +307,21 @@ impl Aio {
         is_operation.then_some(user_data)
     }
 
-    /// Asks the kernel to cancel an operation that it has. No answer means that it is over: its completion comes.
+    /// Asks the kernel to cancel an operation. Whatever the answer, its completion still arrives.
     #[cold]
     pub(crate) fn cancel(&mut self, position: u32) {
         // SAFETY: a record of ours.
         unsafe { abi::cancel(self.context, self.iocbs[position as usize].get()) };
     }
 
-    /// Whether a completion is there to be taken, as far as can be known without asking the kernel.
+    /// Returns whether a completion is available, as far as is known without asking the kernel.
     #[inline]
     pub(crate) fn has_completions(&self) -> bool {
         self.next < self.fetched || self.ring.as_ref().is_some_and(CompletionRing::has_events)
     }
 
-    /// Waits until there are so many completions, those of the wake-up among them, for `at_most` so long. Called where none
-    /// is there.
+    /// Waits until there are so many completions, including those of the wake-up, at most for `at_most`. Called when
+    /// there are none.
     ///
     /// # Errors
     /// As `io_getevents(2)`: `EINTR` (a signal; nothing is lost).
@@ -327,11 +330,11 @@ impl Aio {
         self.fetch(wanted.min(submitted).max(1), at_most)
     }
 
-    /// Collects what has completed where that is not seen in memory.
+    /// Collects completions if they cannot be read from memory.
     #[inline]
     pub(crate) fn look(&mut self) {
         if self.ring.is_none() && self.open > 0 && self.next == self.fetched {
-            // What it can't be told now is told the next time.
+            // An error here is reported the next time.
             let _ = self.fetch(0, Some(Duration::ZERO));
         }
     }
@@ -392,7 +395,7 @@ impl Aio {
 
 impl Drop for Aio {
     fn drop(&mut self) {
-        // In a forked child the context is the parent's.
+        // In a forked child the context belongs to the parent.
         if self.is_ours() {
             abi::destroy(self.context);
         }

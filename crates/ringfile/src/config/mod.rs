@@ -1,9 +1,8 @@
-//! What was found best on a machine, set once: a TOML file, and the environment over it.
+//! Settings for a machine: from a TOML file, and from the environment, which wins.
 //!
-//! [`Config`] makes the builders of pools, files, batches and readers with those settings in them, so that what a program
-//! calls on a builder wins. Knows only what users can call. `settings.rs` has each setting's name, range and words,
-//! `reading.rs` and `writing.rs` the file. What always holds: every value is in its range, so what is written is read back
-//! equal.
+//! [`Config`] returns builders of pools, files, batches and readers with those settings, so that a program's calls on a
+//! builder win. It uses only the public interface. `settings.rs` has each setting's name, range and words, `reading.rs`
+//! and `writing.rs` the file. Invariants: every value is in its range, so what is written is read back equal.
 
 mod reading;
 mod settings;
@@ -20,10 +19,11 @@ use crate::{
 use reading::Source;
 use settings::{ALIGNMENTS, BLOCK_SIZES, CAPACITIES, DEPTHS, NO_LIMIT, WORKERS};
 
-/// Settings for a machine, from a TOML file and the environment. Each may be missing, and is then the library's usual one.
+/// Holds settings for a machine, from a TOML file and the environment. A setting that is missing has the library's
+/// default.
 ///
-/// `ringfile perf buffers --emit-config FILE.toml` writes such a file with what it measured as best; one written by
-/// hand does as well:
+/// `ringfile perf buffers --emit-config FILE.toml` writes such a file with what it measured as best. It can also be
+/// written by hand:
 ///
 /// ```toml
 /// capacity = "64MiB"      # of a pool; or bytes as a number
@@ -40,12 +40,12 @@ use settings::{ALIGNMENTS, BLOCK_SIZES, CAPACITIES, DEPTHS, NO_LIMIT, WORKERS};
 /// workers = 0             # threads at most, up to 4096; 0 for the usual number
 /// ```
 ///
-/// Sizes in text are in powers of 1024, whether `64m`, `64MB` or `64MiB`. The environment has the same settings, without
-/// quotes, as `RINGFILE_CAPACITY`, `RINGFILE_HUGE_PAGES`, `RINGFILE_ALIGNMENT`, `RINGFILE_WHEN_FULL`,
+/// Sizes in text are in powers of 1024, whether `64m`, `64MB` or `64MiB`. The environment has the same settings,
+/// without quotes, as `RINGFILE_CAPACITY`, `RINGFILE_HUGE_PAGES`, `RINGFILE_ALIGNMENT`, `RINGFILE_WHEN_FULL`,
 /// `RINGFILE_OUTSIDE_LIMIT`, `RINGFILE_POOLING`, `RINGFILE_DEPTH`, `RINGFILE_BLOCK_SIZE`, `RINGFILE_BUFFERS`,
-/// `RINGFILE_DIRECT`, `RINGFILE_ROUTE` and `RINGFILE_WORKERS`; an empty one counts as missing. They are read by
-/// [`load`](Self::load), [`from_env`](Self::from_env) and [`with_env`](Self::with_env), and have no effect without. (Apart
-/// from this, `RINGFILE_BACKEND=workers` does without io_uring in any program, `RINGFILE_BACKEND=aio` with Linux AIO in its place.)
+/// `RINGFILE_DIRECT`, `RINGFILE_ROUTE` and `RINGFILE_WORKERS`; an empty one counts as missing. Only
+/// [`load`](Self::load), [`from_env`](Self::from_env) and [`with_env`](Self::with_env) read them.
+/// (`RINGFILE_BACKEND=workers` and `RINGFILE_BACKEND=aio`, which switch io_uring off, work in every program.)
 ///
 /// **What wins**: calls on a builder over the environment, the environment over the file.
 ///
@@ -69,7 +69,8 @@ use settings::{ALIGNMENTS, BLOCK_SIZES, CAPACITIES, DEPTHS, NO_LIMIT, WORKERS};
 /// # }
 /// ```
 ///
-/// Printed, it is such a file again, with a comment for each setting; see also [`to_toml_with`](Self::to_toml_with).
+/// [`Display`](std::fmt::Display) writes such a file again, with a comment for each setting; see also
+/// [`to_toml_with`](Self::to_toml_with).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Config {
@@ -88,7 +89,7 @@ pub struct Config {
     workers: Option<usize>,
 }
 
-/// Which buffers I/O uses: registered or not, one at a time or several at once.
+/// Selects the buffers that I/O uses: registered or not, one at a time or several at once.
 ///
 /// ```
 /// use ringfile::Buffers;
@@ -99,23 +100,23 @@ pub struct Config {
 pub enum Buffers {
     /// A pool that is not registered.
     Normal,
-    /// A registered pool: operations take the fixed form.
+    /// A registered pool: operations use the fixed form.
     Fixed,
-    /// As [`Normal`](Self::Normal), and best read and written several at once ([`File::read_vectored_at`]), which the
-    /// program has to do.
+    /// A pool that is not registered. Several buffers per operation are best ([`File::read_vectored_at`]); that is up
+    /// to the program.
     Vectored,
-    /// As [`Fixed`](Self::Fixed), and best read and written several at once, which the program has to do.
+    /// A registered pool. Several buffers per operation are best; that is up to the program.
     VectoredFixed,
 }
 
 impl Buffers {
-    /// Whether the pool is registered.
+    /// Returns whether the pool is registered.
     #[must_use]
     pub fn is_registered(self) -> bool {
         matches!(self, Self::Fixed | Self::VectoredFixed)
     }
 
-    /// Whether several buffers at once were found best.
+    /// Returns whether several buffers per operation were found best.
     #[must_use]
     pub fn is_vectored(self) -> bool {
         matches!(self, Self::Vectored | Self::VectoredFixed)
@@ -124,7 +125,7 @@ impl Buffers {
 
 /// From where settings come. None of these has an effect on anything yet.
 impl Config {
-    /// No setting at all: everything as usual.
+    /// Creates a configuration without any setting: everything has its default.
     ///
     /// ```
     /// use ringfile::{Buffers, Config};
@@ -136,18 +137,18 @@ impl Config {
         Self::default()
     }
 
-    /// The settings of a TOML file, and those of the environment over them. Blocks.
+    /// Reads the settings of a TOML file, and those of the environment, which win. Blocks.
     ///
     /// # Errors
-    /// As `open(2)` and `read(2)`: of [kind](crate::Error::kind) `NotFound` where there is no such file. `InvalidData` where
-    /// it is no TOML, has an unknown or misspelt setting, or a value that is not allowed; the error says in which line,
-    /// and what is. As [`with_env`](Self::with_env).
+    /// As `open(2)` and `read(2)`: of [kind](crate::Error::kind) `NotFound` if there is no such file. `InvalidData` if
+    /// it is not TOML, has an unknown or misspelt setting, or a value that is not allowed; the error names the line and
+    /// what is allowed. As [`with_env`](Self::with_env).
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         Source { text: &reading::text_of(path)?, path: Some(path) }.settings()?.with_env()
     }
 
-    /// The settings of TOML text alone, without the environment.
+    /// Parses settings from TOML text, without the environment.
     ///
     /// # Errors
     /// `InvalidData`, as [`load`](Self::load).
@@ -162,7 +163,7 @@ impl Config {
         Source { text, path: None }.settings()
     }
 
-    /// The settings of the environment alone.
+    /// Reads the settings of the environment alone.
     ///
     /// # Errors
     /// As [`with_env`](Self::with_env).
@@ -170,10 +171,10 @@ impl Config {
         Self::new().with_env()
     }
 
-    /// The settings of the environment over these.
+    /// Replaces settings by those that the environment has.
     ///
     /// # Errors
-    /// `InvalidInput` for a variable with a value that is not allowed; the error names it, and says what is.
+    /// `InvalidInput` for a variable with a value that is not allowed; the error names it, and what is allowed.
     pub fn with_env(mut self) -> Result<Self> {
         reading::environment(&mut self, |name| std::env::var_os(name))?;
         Ok(self)
@@ -182,8 +183,8 @@ impl Config {
 
 /// What is made with the settings. Every call on what is returned wins over them.
 impl Config {
-    /// A pool's builder, with `capacity`, `huge_pages`, `alignment`, `when_full` and its `outside_limit`, whether it is a pool at
-    /// all ([`pooling`](PoolBuilder::pooling)), and whether it is registered (`buffers`).
+    /// Returns a builder of a pool, with `capacity`, `huge_pages`, `alignment`, `when_full` and its `outside_limit`,
+    /// [`pooling`](PoolBuilder::pooling), and registration (`buffers`).
     ///
     /// ```
     /// let config = ringfile::Config::parse("capacity = '1MiB'\nbuffers = 'normal'")?;
@@ -214,8 +215,8 @@ impl Config {
         pool
     }
 
-    /// How to open a file, with `direct` and `route`. Where the file system can't do direct I/O, opening with
-    /// `direct = true` is an error, unless [`buffered_fallback`](OpenOptions::buffered_fallback) is set on it.
+    /// Returns options to open a file, with `direct` and `route`. Opening with `direct = true` fails on file systems
+    /// without direct I/O, unless [`buffered_fallback`](OpenOptions::buffered_fallback) is set.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -240,7 +241,7 @@ impl Config {
         options
     }
 
-    /// A stream of the file, with `block_size` and `depth`.
+    /// Creates a stream of the file, with `block_size` and `depth`.
     #[must_use]
     pub fn reader(&self, file: &File, pool: &Pool) -> Reader {
         let mut reader = file.reader(pool);
@@ -253,7 +254,7 @@ impl Config {
         reader
     }
 
-    /// An appender for the file, with `block_size` and `depth`; see [`Appender::open`].
+    /// Opens an appender for the file, with `block_size` and `depth`; see [`Appender::open`].
     pub fn appender(&self, file: &File, pool: &Pool, valid: u64) -> OpenAppender {
         let mut appender = Appender::open(file, pool, valid);
         if let Some(bytes) = self.block_size {
@@ -265,7 +266,7 @@ impl Config {
         appender
     }
 
-    /// An empty batch, with `depth` as the most that are [in flight](Batch::in_flight).
+    /// Creates an empty batch, with at most `depth` operations [in flight](Batch::in_flight).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -288,9 +289,9 @@ impl Config {
         }
     }
 
-    /// Sets what is the process's own: `route`, for files that are opened from now on without one of their own
+    /// Applies the settings of the process: `route`, for files that are opened from now on without a route of their own
     /// ([`set_default_route`](crate::set_default_route)), and `workers`
-    /// ([`set_worker_threads`](crate::set_worker_threads)). What is missing stays as it is.
+    /// ([`set_worker_threads`](crate::set_worker_threads)). Missing settings change nothing.
     pub fn apply(&self) {
         if let Some(route) = self.route {
             crate::set_default_route(route);
@@ -303,7 +304,7 @@ impl Config {
 
 /// Setting by hand: over what was loaded. What is out of range becomes the nearest that is in it.
 impl Config {
-    /// The capacity of pools in bytes, at least 4096.
+    /// Sets the capacity of pools in bytes, at least 4096.
     pub fn with_capacity(mut self, bytes: usize) -> Self {
         self.capacity = Some(bytes.clamp(*CAPACITIES.start(), *CAPACITIES.end()));
         self
@@ -315,7 +316,7 @@ impl Config {
         self
     }
 
-    /// The alignment of each buffer of pools: a power of two from 512 to 1 GiB, or the next one.
+    /// Sets the alignment of each buffer of pools: a power of two from 512 to 1 GiB; other values are rounded up.
     pub fn with_alignment(mut self, bytes: usize) -> Self {
         self.alignment = Some(bytes.clamp(*ALIGNMENTS.start(), *ALIGNMENTS.end()).next_power_of_two());
         self
@@ -333,19 +334,19 @@ impl Config {
         self
     }
 
-    /// Whether there are pools at all, or each buffer is mapped for itself: [`PoolBuilder::pooling`].
+    /// Sets whether memory is pooled, or mapped for each buffer: [`PoolBuilder::pooling`].
     pub fn with_pooling(mut self, pooling: bool) -> Self {
         self.pooling = Some(pooling);
         self
     }
 
-    /// Operations in flight at most, 1 to 4096.
+    /// Sets how many operations may be in flight, 1 to 4096.
     pub fn with_depth(mut self, operations: usize) -> Self {
         self.depth = Some(operations.clamp(*DEPTHS.start(), *DEPTHS.end()));
         self
     }
 
-    /// Bytes of one read or write, 1 to 1 GiB.
+    /// Sets the size of one read or write, 1 byte to 1 GiB.
     pub fn with_block_size(mut self, bytes: usize) -> Self {
         self.block_size = Some(bytes.clamp(*BLOCK_SIZES.start(), *BLOCK_SIZES.end()));
         self
@@ -369,7 +370,7 @@ impl Config {
         self
     }
 
-    /// Worker threads at most, up to 4096; 0 for the usual number.
+    /// Sets how many worker threads there may be, up to 4096; 0 for the default.
     pub fn with_workers(mut self, threads: usize) -> Self {
         self.workers = Some(threads.clamp(*WORKERS.start(), *WORKERS.end()));
         self
@@ -378,7 +379,7 @@ impl Config {
 
 /// What is set, for code that does more with it than the builders do. `None` is for the usual.
 impl Config {
-    /// The capacity of pools, in bytes.
+    /// Returns the capacity of pools, in bytes.
     #[must_use]
     pub fn capacity(&self) -> Option<usize> {
         self.capacity
@@ -390,13 +391,13 @@ impl Config {
         self.huge_pages
     }
 
-    /// The alignment of each buffer of pools, in bytes.
+    /// Returns the alignment of each buffer of pools, in bytes.
     #[must_use]
     pub fn alignment(&self) -> Option<usize> {
         self.alignment
     }
 
-    /// What pools do when they are full. The limit of [`WhenFull::Outside`] is `usize::MAX` where none is set.
+    /// Returns what pools do when they are full. The limit of [`WhenFull::Outside`] is `usize::MAX` if none is set.
     #[must_use]
     pub fn when_full(&self) -> Option<WhenFull> {
         match (self.when_full?, self.outside_limit) {
@@ -405,19 +406,19 @@ impl Config {
         }
     }
 
-    /// Whether there are pools at all.
+    /// Returns whether memory is pooled.
     #[must_use]
     pub fn pooling(&self) -> Option<bool> {
         self.pooling
     }
 
-    /// Operations in flight at most.
+    /// Returns how many operations may be in flight.
     #[must_use]
     pub fn depth(&self) -> Option<usize> {
         self.depth
     }
 
-    /// Bytes of one read or write.
+    /// Returns the size of one read or write, in bytes.
     #[must_use]
     pub fn block_size(&self) -> Option<usize> {
         self.block_size
@@ -441,7 +442,7 @@ impl Config {
         self.route
     }
 
-    /// Worker threads at most; 0 is the usual number.
+    /// Returns how many worker threads there may be; 0 is the default.
     #[must_use]
     pub fn workers(&self) -> Option<usize> {
         self.workers

@@ -1,7 +1,7 @@
-//! Settings out of TOML text and out of the environment.
+//! Reads settings from TOML text and from the environment.
 //!
-//! Knows the settings by their table only. What always holds: no text makes it panic, and an error names the line or the
-//! variable, what is wrong there, and what would be right, in one line.
+//! Knows the settings only through their table. Invariants: no text makes it panic, and an error names the line or the
+//! variable, what is wrong there, and what is allowed, in one line.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,7 +15,7 @@ use super::Config;
 use super::settings::{SETTINGS, Setting, Value};
 use crate::error::{Error, Result};
 
-/// Far more than all settings with any comments: what is longer is some other file.
+/// Far more than all settings with comments need: a longer file is something else.
 const LONGEST: u64 = 1 << 20;
 /// Characters of a wrong value that an error shows.
 const SHOWN: usize = 40;

@@ -1,6 +1,6 @@
-//! The settings: what each is called, what it may be, and how it is spelt.
+//! The settings: their names, allowed values, and spelling.
 //!
-//! Pure functions of values. What always holds: what `get` writes, `set` takes and gives the same.
+//! Pure functions of values. Invariant: `set` accepts what `get` writes, and restores the same value.
 
 use std::ops::RangeInclusive;
 
@@ -9,7 +9,7 @@ use crate::many::MOST_IN_FLIGHT;
 use crate::memory::LARGEST;
 use crate::{HugePages, Route, WhenFull};
 
-/// Below the smallest page no pool can be made, and more than half the address space can't be mapped.
+/// A pool needs at least the smallest page, and more than half the address space cannot be mapped.
 pub(super) const CAPACITIES: RangeInclusive<usize> = 4096..=isize::MAX as usize / 2;
 pub(super) const BLOCK_SIZES: RangeInclusive<usize> = 1..=LARGEST;
 pub(super) const ALIGNMENTS: RangeInclusive<usize> = 512..=LARGEST;
@@ -37,7 +37,7 @@ const ROUTES: [(&str, Route); 5] = [
     ("aio", Route::Aio),
 ];
 
-/// A value as it was written, before it is known to fit.
+/// A value as it was written, before it is checked.
 #[derive(Clone, Copy)]
 pub(super) enum Value<'a> {
     Number(u64),
@@ -49,13 +49,13 @@ pub(super) enum Value<'a> {
 
 pub(super) struct Setting {
     pub(super) name: &'static str,
-    /// What it is, for who reads the file.
+    /// The meaning, for readers of the file.
     pub(super) about: &'static str,
-    /// What it may be, for who wrote something else, as TOML has it.
+    /// The allowed values in TOML, for error messages.
     pub(super) allowed: &'static str,
-    /// Takes a value; false where it is not allowed.
+    /// Sets the value; false if it is not allowed.
     pub(super) set: fn(&mut Config, Value<'_>) -> bool,
-    /// The value as TOML, where there is one.
+    /// Returns the value as TOML, if there is one.
     pub(super) get: fn(&Config) -> Option<String>,
 }
 

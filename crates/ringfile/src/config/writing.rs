@@ -1,6 +1,6 @@
 //! Settings as TOML text, with a comment for each.
 //!
-//! What always holds: the text is read back as what was written, whatever the comments say.
+//! Invariants: the text is read back as what was written, whatever the comments say.
 
 use std::fmt;
 
@@ -15,8 +15,9 @@ impl fmt::Display for Config {
 }
 
 impl Config {
-    /// As TOML, as [`Display`](fmt::Display) has it, with further comment lines: `comment` is given the name of each setting
-    /// that is there, and tells for instance which measurement it rests on. Any text will do, also of several lines.
+    /// Writes the settings as TOML, as [`Display`](fmt::Display) does, with additional comments: `comment` is called
+    /// with the name of each setting that is present, and may return any text, for instance the measurement behind the
+    /// value.
     ///
     /// ```
     /// let config = ringfile::Config::new().with_depth(64).with_direct(true);

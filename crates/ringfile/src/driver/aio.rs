@@ -1,9 +1,9 @@
 //! Linux AIO in the ring's place: which operations it takes, and how a thread submits to it and waits in it.
 //!
-//! Operations on it have slots as all others; how they go on, end and are cancelled is decided where it is for rings. What
-//! always holds: AIO gets direct reads, and direct writes within the file as it was when looked at, since `io_submit` waits
-//! for what is not that. A thread that sleeps is woken by its context: it waits in the context where it has no ring, and
-//! where it has one, each end of an operation signals the wake-up descriptor, which the ring polls.
+//! Its operations have slots as all others, and continue, end and are cancelled by the same code as on rings.
+//! Invariants: AIO gets direct reads, and direct writes within the file as it was when last checked, since `io_submit`
+//! waits for everything else. A sleeping thread is woken by its context: without a ring it waits in the context; with a
+//! ring, each finished operation signals the wake-up descriptor, which the ring polls.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,14 +17,13 @@ use super::target::{FileKind, Target};
 use super::{Deferred, Driver, Request, RingKind, Shared};
 use crate::aio::Aio;
 
-/// A context that could not be had is not asked for again at once.
+/// How long to wait before trying again to create a context.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// As many operations as a context is made for at least, where the system's limit has room: what a drive's queue takes, many
-/// times over.
+/// The size of a context, if the system's limit allows: many times what a drive's queue takes.
 const OPERATIONS: u32 = 512;
 
-/// Where the kernel says no to a wait, as a filter may that came since.
+/// If the kernel refuses a wait, for instance because of a seccomp filter installed since.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The context of a driver.
@@ -33,16 +32,16 @@ pub(super) struct Context {
     pub aio: Option<Aio>,
     /// When and why there is none.
     failed: Option<(Instant, i32)>,
-    /// A descriptor was given out that is to be readable when operations have ended.
+    /// A descriptor was handed out that becomes readable when operations have ended.
     signals: bool,
-    /// The kernel takes nothing more before something has completed.
+    /// The kernel accepts nothing more before something has completed.
     is_full: bool,
     /// Why it takes nothing any more: the errno of a filter that came after the context was made. Filters never go.
     refused: Option<i32>,
 }
 
 impl Context {
-    /// Whether there is a context, which takes such operations.
+    /// Returns whether there is a context that takes such operations.
     pub(super) fn may_take(&self, target: &Target, request: &Request) -> bool {
         let kind = request.kind;
         self.aio.is_some()
@@ -58,13 +57,14 @@ impl Context {
         self.aio.as_ref().map_or(0, Aio::open)
     }
 
-    /// How often the kernel was called for them.
+    /// How many system calls were made for them.
     #[inline]
     pub(super) fn calls(&self) -> u64 {
         self.aio.as_ref().map_or(0, Aio::calls)
     }
 
-    /// Whether a thread must not sleep in its ring: something is to be submitted or taken, or ends without a signal.
+    /// Returns whether a thread must not sleep in its ring: because something must be submitted or collected, or
+    /// finishes without a signal.
     #[inline]
     pub(super) fn keeps_awake(&self) -> bool {
         self.aio
@@ -72,7 +72,7 @@ impl Context {
             .is_some_and(|aio| aio.has_completions() || aio.has_queued() && !self.is_full || aio.silent() > 0)
     }
 
-    /// Whether what waits for room waits for the end of an operation.
+    /// Returns whether operations that wait for room wait for the end of another one.
     #[inline]
     pub(super) fn is_out_of_room(&self) -> bool {
         self.aio.as_ref().is_some_and(|aio| !aio.has_room())
@@ -149,7 +149,7 @@ impl Driver {
         let (Some(aio), Some(file)) = (self.context.aio.as_mut(), self.files.target(slot.file)) else {
             return false;
         };
-        // Where the thread may sleep elsewhere than in the context, an end must be told of.
+        // If the thread may sleep elsewhere than in the context, completions must signal.
         let tells = self.rings.is_some() || self.context.signals;
         let signal = if tells { self.shared.eventfd().ok() } else { None };
         let entry = submit::plain_entry(file, key, slot, parts);
@@ -159,7 +159,7 @@ impl Driver {
         true
     }
 
-    /// Submits what is queued, a slice at most. An operation that the kernel does not take ends with the kernel's errno.
+    /// Submits queued operations, at most a slice. An operation that the kernel refuses ends with the kernel's errno.
     pub(super) fn submit_to_aio(&mut self, most: u32, deferred: &mut Deferred) {
         self.reset_signal();
         self.context.is_full = false;
@@ -253,21 +253,21 @@ impl Driver {
         }
     }
 
-    /// Has ends of operations signal the wake-up descriptor, for whoever waits for it elsewhere than in the driver; and that be
-    /// readable now, for what has ended already.
+    /// Makes finished operations signal the wake-up descriptor, for code that waits for it outside the driver, and
+    /// makes it readable now if operations have already finished.
     pub(super) fn signal_ends(&mut self) -> std::io::Result<Arc<Shared>> {
         self.shared.eventfd()?;
         self.context.signals = true;
         match self.context.aio {
             Some(_) => self.shared.ring_wakeup(),
-            // Only others' words were told of by it, which somebody has heard.
+            // It announced only messages of other threads, which were read.
             None => self.shared.reset_wakeup(),
         }
         Ok(Arc::clone(&self.shared))
     }
 
-    /// Makes the wake-up descriptor not readable where it tells of ends, before these are collected, so that one which comes
-    /// meanwhile is told of again.
+    /// Resets the wake-up descriptor before completions are collected, so that one which arrives meanwhile signals
+    /// again.
     #[inline]
     pub(super) fn reset_signal(&self) {
         if self.context.signals && self.context.aio.is_some() {
@@ -275,8 +275,8 @@ impl Driver {
         }
     }
 
-    /// Makes the wake-up descriptor not readable. It stays so for whom it was given out to, while an operation is under way that
-    /// will not signal it.
+    /// Resets the wake-up descriptor. For the code that it was handed out to it stays readable while an operation is in
+    /// flight that will not signal it.
     #[cold]
     pub(super) fn reset_wakeup(&self) {
         let is_silent = self.context.aio.as_ref().is_some_and(|aio| aio.silent() > 0);
@@ -285,7 +285,7 @@ impl Driver {
         }
     }
 
-    /// Whether somebody waits for the wake-up descriptor elsewhere than in the driver.
+    /// Returns whether code outside the driver waits for the wake-up descriptor.
     pub(super) fn gave_wakeup_out(&self) -> bool {
         self.context.signals
     }

@@ -1,6 +1,7 @@
-//! Cancelling: what is not handed over is withdrawn, of the rest the kernel is asked; most operations simply finish.
+//! Cancelling: entries that were not submitted are withdrawn; for the others the kernel is asked. Most operations
+//! simply finish.
 //!
-//! What always holds: a slot that the kernel may still write for keeps its buffer, whoever gave the operation up.
+//! Invariant: a slot keeps its buffer as long as the kernel may write to it, whoever gave the operation up.
 
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ pub(crate) fn cancel_all(handler: &Arc<dyn Handler>, drivers: &[u64]) {
 }
 
 impl Driver {
-    /// Withdraws an operation, or asks the kernel to cancel it. `None` where it is not ours to cancel.
+    /// Withdraws an operation, or asks the kernel to cancel it. `None` if it belongs to another process.
     pub(super) fn cancel(&mut self, key: Key) -> Option<Rest> {
         let slot = self.slots.get(key)?;
         if slot.owner == Owner::Afar {
@@ -52,7 +53,7 @@ impl Driver {
         self.counts.cancelled += 1;
         let (state, position, file, kind) = (slot.state, slot.position, slot.file, slot.ring);
         if self.shared.is_inherited() {
-            // A forked child: the operation is the parent's, and its end here is for nobody.
+            // A forked child: the operation belongs to the parent, and no code waits for its end here.
             slot.owner = Owner::Nobody;
             return Some((Held::None, std::mem::take(&mut slot.wake), None));
         }
@@ -102,8 +103,9 @@ impl Driver {
         self.end(key, deferred);
     }
 
-    /// Cancels what would keep the thread from leaving its loop for as long as another process or a person likes: each ends
-    /// as if the kernel had cancelled it. What those that end start is for the next call.
+    /// Cancels operations that wait for another process or a person, which would keep the thread from leaving its loop:
+    /// each ends as if the kernel had cancelled it. Operations that are started by those ends are left to the next
+    /// call.
     pub(super) fn cancel_on_streams(&mut self, deferred: &mut Deferred) {
         if !self.on_streams && self.waiting.is_empty() {
             return;
@@ -112,7 +114,7 @@ impl Driver {
         open.into_iter().for_each(|key| self.cancel_on_stream(key, deferred));
     }
 
-    /// The same for what this thread carries out for a driver.
+    /// The same for operations that this thread carries out for another driver.
     pub(super) fn cancel_held_on_streams(&mut self, driver: u64, deferred: &mut Deferred) {
         let held = self.slots.held_by(driver);
         held.into_iter().for_each(|key| self.cancel_on_stream(key, deferred));

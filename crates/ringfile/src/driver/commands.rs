@@ -1,10 +1,10 @@
-//! The rings beside the main one: commands for NVMe drives, and completions that are polled for.
+//! The rings besides the main one: for commands to NVMe drives, and for polled completions.
 //!
-//! Where commands are all that a thread has in flight, it sleeps in their ring, and one system call submits and
-//! waits, as on the main ring. Where it has more, it sleeps in the main ring, which looks after a descriptor that the
-//! ring for commands signals. Where a queue's user waits for the main ring's descriptor, both signal that: a
-//! descriptor that is signalled by way of another is not signalled twice (`io_eventfd_do_signal` in Linux 6.12). What
-//! always holds: a completion of a ring that announces them wakes a thread that sleeps in either.
+//! If a thread has only commands in flight, it sleeps in their ring, and one system call submits and waits, as on the
+//! main ring. Otherwise it sleeps in the main ring, which polls a descriptor that the ring for commands signals. If a
+//! queue's user waits for the main ring's descriptor, both rings signal that one: a descriptor that is signalled
+//! through another is not signalled twice (`io_eventfd_do_signal` in Linux 6.12). Invariant: a completion of a ring
+//! that announces them wakes a thread that sleeps in either.
 
 use std::os::fd::AsRawFd;
 
@@ -18,11 +18,11 @@ use super::target::Entry;
 use super::{Deferred, Driver};
 use crate::ring::{CommandSqe, Cqe, Ring, Sqe, Until};
 
-/// What entering the other rings has left to do.
+/// What remains to do after entering the other rings.
 pub(super) struct Entered {
     /// Where the thread may sleep.
     pub home: RingKind,
-    /// Until there are so many completions; 0 where it must not.
+    /// Wait until there are so many completions; 0 if it must not wait.
     pub wanted: u32,
     /// The kernel refused what was in one of the rings.
     pub refused: bool,
@@ -38,7 +38,7 @@ impl Driver {
         let on_main = self.in_flight - rings.unannounced - rings.commands;
         let signal = rings.main.signal();
         let shares = rings.get(RingKind::Commands).map_or(Ok(false), |ring| ring.signal_as(signal));
-        // The main ring looked after another descriptor.
+        // The main ring polled another descriptor.
         rings.commands_announced &= !matches!(shares, Ok(true));
         let only_commands = rings.commands > 0 && on_main == 0;
         let home = if only_commands { RingKind::Commands } else { RingKind::Main };
@@ -69,7 +69,7 @@ impl Driver {
         Entered { home, wanted, refused }
     }
 
-    /// Makes the main ring look after the signal of the ring for commands. False where it can't.
+    /// Makes the main ring poll the signal of the ring for commands. False if it cannot.
     fn announce_commands(&mut self) -> bool {
         let Some(rings) = self.rings.as_mut().filter(|rings| !rings.commands_announced) else { return true };
         let signal = rings.get(RingKind::Commands).and_then(|ring| ring.completion_signal().ok());
@@ -86,7 +86,7 @@ impl Driver {
         rings.commands_announced
     }
 
-    /// Takes in the completions of all rings but the main one.
+    /// Collects the completions of all rings except the main one.
     #[cold]
     pub(super) fn collect_beside(&mut self, deferred: &mut Deferred) {
         for kind in RingKind::Main.others() {
@@ -102,7 +102,7 @@ impl Driver {
         }
     }
 
-    /// As [`completed`](Self::completed), for a command: 0 says that all of it was done.
+    /// As [`completed`](Self::completed), for a command, whose answer 0 means complete success.
     #[inline(never)]
     fn command_completed(&mut self, kind: RingKind, cqe: Cqe, deferred: &mut Deferred) {
         let key = Key::from_user_data(cqe.user_data);
@@ -134,7 +134,7 @@ pub(super) fn push<'a>(
     let began = slot.progress.began(&slot.request, &*file.target);
     let (fd, registered) = file.descriptor(kind, ring);
     let Some(namespace) = file.target.namespace() else { return false };
-    // Registered memory in several parts is taken since Linux 6.16 only, and before that not without a warning.
+    // Registered memory in several parts is accepted only since Linux 6.16; before, the kernel warns.
     let may_be_fixed = slot.request.kind.moves_data() && slot.held.count() == 1 && namespace.takes_fixed();
     let index = if may_be_fixed { fixed_index(&slot.held, ring) } else { None };
     let Some(sqe) = ring.vacant_command() else { return false };

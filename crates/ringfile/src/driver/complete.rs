@@ -1,6 +1,6 @@
-//! Completion: the turn of a driver, and what each answer of the kernel means for its operation.
+//! Completion: a turn of the driver, and the meaning of each answer of the kernel for its operation.
 //!
-//! What always holds: an operation ends exactly once, in [`Driver::end`].
+//! Invariants: an operation ends exactly once, in [`Driver::end`].
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -57,7 +57,8 @@ impl Driver {
         if self.rings.as_ref().is_some_and(Rings::has_beside) {
             self.collect_beside(deferred);
         }
-        // Last: the wake-up descriptor, which tells of its completions, is reset where the main ring's are collected.
+        // AIO last: the wake-up descriptor, which announces its completions, is reset when the main ring's are
+        // collected.
         while let Some(cqe) = self.context.aio.as_mut().and_then(|aio| aio.complete()) {
             self.completed_beside(cqe, deferred);
         }
@@ -72,7 +73,7 @@ impl Driver {
         self.completed(cqe, deferred);
     }
 
-    // In line in the loop over the main ring's, which costs 20 instructions less for each.
+    // Inlined in the loop over the main ring's completions, which saves 20 instructions for each.
     #[inline(always)]
     fn completed(&mut self, cqe: Cqe, deferred: &mut Deferred) {
         let key = Key::from_user_data(cqe.user_data);
@@ -92,7 +93,7 @@ impl Driver {
         self.end(key, deferred);
     }
 
-    /// Has the file remember a sync that failed.
+    /// Makes the file remember a failed sync.
     #[cold]
     fn settle_sync(&mut self, key: Key) {
         let slot = self.slots.at(key.slot());
@@ -134,7 +135,7 @@ impl Driver {
         }
     }
 
-    /// Whether what the kernel answered is the end of the operation; where it is a part, the rest is submitted.
+    /// Returns whether the kernel's answer ends the operation; if it was done in part, submits the rest.
     #[cold]
     pub(super) fn is_over(&mut self, key: Key, answer: Result<usize, i32>) -> bool {
         let slot = self.slots.at(key.slot());
@@ -202,8 +203,8 @@ impl Driver {
         }
     }
 
-    /// Ends an operation whose handler the driver knows by number. Where the thread turns its driver for that handler, the
-    /// results lie in what the turn leaves; where for another, they are handed over.
+    /// Ends an operation whose handler the driver knows by number. If the thread turns its driver for that handler, the
+    /// result stays in the deferred work; otherwise it is delivered.
     #[inline]
     fn end_local(&mut self, key: Key, handler: u32, index: u32, deferred: &mut Deferred) {
         if deferred.own == Some(LocalHandler(handler)) {

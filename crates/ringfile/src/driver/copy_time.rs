@@ -1,7 +1,7 @@
 //! How long this machine takes to copy 4 KiB by a system call: the unit of the limits on time in [`super::route`].
 //!
-//! What is quick is a matter of the machine: such a copy takes 0.23 µs on a server of 2024 and ten times that where the
-//! processor is emulated, or a sandbox looks at each call. Measured once for the process, in 10 µs.
+//! Speed depends on the machine: such a copy takes 0.23 µs on a server of 2024, and ten times that on an emulated
+//! processor or in a sandbox that inspects each call. Measured once per process, in 10 µs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use rustix::io::{pread, pwrite};
 
 /// What is copied.
 pub(super) const BYTES: usize = 4096;
-/// The shortest of so many is taken: others may have been interrupted, or have found the memory cold.
+/// The shortest of so many copies counts: others may have been interrupted, or have found the memory cold.
 const TRIES: u32 = 16;
-/// Taken where it can't be measured.
+/// Used if the time cannot be measured.
 const USUAL: Duration = Duration::from_nanos(230);
-/// A shorter or longer time than this is no copy's.
+/// Times outside this range cannot be those of a copy.
 const AT_LEAST: Duration = Duration::from_nanos(100);
 const AT_MOST: Duration = Duration::from_micros(20);
 
@@ -37,7 +37,7 @@ fn believable(measured: Option<Duration>) -> Duration {
     measured.map_or(USUAL, |shortest| shortest.clamp(AT_LEAST, AT_MOST))
 }
 
-/// Reads back what it has written to a file in memory; `None` where there is no descriptor or no memory for that.
+/// Reads back what it has written to a file in memory; `None` if there is no descriptor or no memory for that.
 #[cold]
 fn measure() -> Option<Duration> {
     let file = memfd_create(c"ringfile-copy-time", MemfdFlags::CLOEXEC).ok()?;

@@ -1,8 +1,8 @@
-//! What a turn of the driver leaves to do once it is not borrowed any more: wake tasks, drop buffers and files, emit
-//! events, hand over results.
+//! Work deferred until the driver is no longer borrowed: waking tasks, dropping buffers and files, emitting events,
+//! delivering results.
 //!
-//! Knows tasks, buffers and remote requests, and no ring. What always holds: what is done here may run anybody's code, which may
-//! come back to the driver; where that panics, the rest is done the next time.
+//! Knows tasks, buffers and remote requests, and no ring. Invariants: this work may run user code, which may call the
+//! driver again; if it panics, the rest is done the next time.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -23,7 +23,7 @@ struct OwnResults {
     count: usize,
 }
 
-/// See the module. Kept by the loop, so that it is filled without allocating.
+/// Deferred work. The loop keeps it, so that filling it does not allocate.
 #[derive(Default)]
 pub(crate) struct Deferred {
     /// Tasks of this thread's loop to put back into its queue.
@@ -31,14 +31,14 @@ pub(crate) struct Deferred {
     pub(super) wakers: Vec<Waker>,
     pub(super) buffers: Vec<Held>,
     pub(super) files: Vec<ClosedFile>,
-    /// Handlers that others named: a batch's may be the last trace of it.
+    /// Handlers to drop: one may be the last reference to a batch.
     pub(super) handlers: Vec<Arc<dyn Handler>>,
-    /// Results of remote requests, and who gets them.
+    /// Results of remote requests, with their receivers.
     pub(super) ended: Vec<(Arc<dyn Handler>, u32, Finished)>,
-    /// The handler for whom this is kept, by its number; and its results, which it takes in by itself.
+    /// The number of the handler that turns the driver, and its results, which it collects itself.
     pub(crate) own: Option<LocalHandler>,
     own_results: OwnResults,
-    /// Orders that this thread could not carry out: why, or none where the workers are to.
+    /// Remote requests that this thread could not carry out, with the reason; without one, workers carry them out.
     pub(super) remotes: Vec<(RemoteRequest, Option<i32>)>,
 }
 
@@ -48,12 +48,12 @@ impl Deferred {
         match wake {
             Wake::Task(task) => self.tasks.push(task),
             Wake::Waker(waker) => self.wakers.push(waker),
-            // Taken out where a remote request ends; what comes here is of a remote request that was withdrawn.
+            // Taken when a remote request ends; what remains belongs to one that was withdrawn.
             Wake::Handler(..) | Wake::Local(..) | Wake::Nobody => {}
         }
     }
 
-    /// Whether settling it may make a task ready: memory that goes back to its pool wakes who waits for it.
+    /// Returns whether this work may make a task ready: memory that returns to its pool wakes tasks that wait for it.
     #[inline]
     pub(super) fn may_wake_someone(&self) -> bool {
         self.has_something() || self.own_results.count > 0
@@ -90,7 +90,7 @@ impl Deferred {
         finished
     }
 
-    /// Gives what has ended of the handler for whom this is kept.
+    /// Returns the finished operations of the handler that turns the driver.
     #[inline]
     pub(crate) fn take_own_results(&mut self, mut take: impl FnMut(u32, &mut Finished)) {
         if self.own_results.count > 0 {
@@ -125,7 +125,7 @@ impl Deferred {
     }
 }
 
-/// Empties a list, first come first served. Where one panics, the others are there for the next time.
+/// Empties a list in order. If one item panics, the others remain for the next time.
 fn for_each<T>(list: &mut Vec<T>, mut act: impl FnMut(T)) {
     list.reverse();
     while let Some(item) = list.pop() {

@@ -1,6 +1,6 @@
-//! Threads with a ring each, for operations of threads that have none: those of other executors, and batches.
+//! I/O threads, each with a ring, for operations of threads without a ring: those of other executors, and batches.
 //!
-//! Made with the first such operation, and there until the process ends. Knows drivers and remote requests.
+//! They start with the first such operation, and run until the process ends. Knows drivers and remote requests.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use super::{Call, Deferred, Shared};
 use crate::error::Error;
 use crate::ring::{RingOptions, fork};
 
-/// How many there are to be; 0 is for the usual number.
+/// The number of threads to start; 0 for the default.
 static WANTED: AtomicUsize = AtomicUsize::new(0);
 
 struct IoThreads {
@@ -22,7 +22,7 @@ struct IoThreads {
     process: fork::Mark,
 }
 
-/// Sets how many threads there are to be; 0 for the usual number. No effect once they are there.
+/// Sets the number of threads; 0 for the default. No effect once they were started.
 pub(crate) fn set_wanted(threads: usize) {
     WANTED.store(threads, Ordering::Relaxed);
 }
@@ -32,10 +32,10 @@ thread_local! {
 }
 
 static THREADS: OnceLock<IoThreads> = OnceLock::new();
-/// Held while the threads are made: forks can wait for a lock to be free, and not for a `OnceLock`.
+/// Held while the threads are started: a fork can wait for a lock, but not for a `OnceLock`.
 static MAKING: Mutex<()> = Mutex::new(());
 
-/// Takes the lock of who makes the threads, for a fork.
+/// Takes the lock for starting threads, for a fork.
 pub(super) fn hold() -> Box<dyn Any> {
     Box::new(MAKING.lock().unwrap_or_else(PoisonError::into_inner))
 }
@@ -74,11 +74,11 @@ fn start(index: usize) -> io::Result<Arc<Shared>> {
         let (mut deferred, mut calls) = (Deferred::default(), Vec::new());
         let mut may_sleep = true;
         loop {
-            // Before its causes are looked at; and a thread that was notified would not sleep.
+            // Cleared before checking for work; a thread that is notified afterwards does not sleep.
             shared.sleep.take_notification();
             run_calls(&shared, &mut calls);
             let turn = std::panic::AssertUnwindSafe(|| super::turn(may_sleep, &mut deferred));
-            // What the panic kept from others is made up for before the thread sleeps.
+            // Work that the panic interrupted is completed before the thread sleeps.
             may_sleep = std::panic::catch_unwind(turn).is_ok();
             if !may_sleep {
                 tracing::error!("a waker or a buffer panicked on an I/O thread");
@@ -89,7 +89,7 @@ fn start(index: usize) -> io::Result<Arc<Shared>> {
     starts.recv().map_err(io::Error::other)
 }
 
-/// Makes the calls that were left for this thread. What they leave is for the next time, after a turn.
+/// Makes the calls that were left for this thread. Calls that they leave are made after the next turn.
 fn run_calls(shared: &Shared, calls: &mut Vec<Call>) {
     std::mem::swap(&mut shared.tasks().calls, calls);
     for call in calls.drain(..) {
@@ -99,12 +99,12 @@ fn run_calls(shared: &Shared, calls: &mut Vec<Call>) {
     }
 }
 
-/// Whether the calling thread is an I/O thread, which must not wait.
+/// Returns whether the calling thread is an I/O thread, which must not wait.
 pub(crate) fn is_this_one() -> bool {
     IS_ONE.get()
 }
 
-/// An I/O thread, each in turn. `None` where there is none, as in a forked child.
+/// Returns an I/O thread, each in turn. `None` if there is none, as in a forked child.
 fn pick() -> Option<&'static Arc<Shared>> {
     let io = io_threads();
     if io.threads.is_empty() || !io.process.is_current() {
@@ -113,7 +113,8 @@ fn pick() -> Option<&'static Arc<Shared>> {
     Some(&io.threads[io.next.fetch_add(1, Ordering::Relaxed) % io.threads.len()])
 }
 
-/// Has an I/O thread carry out a remote request, and says which. Gives it back where there is none, as in a forked child.
+/// Gives a remote request to an I/O thread, and returns which. Returns the request if there is none, as in a forked
+/// child.
 pub(crate) fn send(remote: RemoteRequest) -> Result<Arc<Shared>, RemoteRequest> {
     let Some(thread) = pick() else { return Err(remote) };
     thread.post_remote(remote);

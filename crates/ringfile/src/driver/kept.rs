@@ -1,14 +1,15 @@
-//! The buffer of an operation as its future keeps it: its own before and after, lent to a driver meanwhile.
+//! An operation's buffer in its future: owned by the future before and after the operation, and lent to a driver
+//! meanwhile.
 //!
-//! What always holds: the bytes of a lent buffer stay here, and nothing is made of them but in a forked child that lacks the
-//! thread which had it.
+//! Invariant: the bytes of a lent buffer stay here but are not used, except in a forked child without the thread that
+//! had borrowed it.
 
 use std::mem::MaybeUninit;
 
 use super::Ended;
 use crate::memory::{Held, copy_by_words, copy_in_pieces};
 
-/// Where a buffer comes from that an operation is started with.
+/// The source of an operation's buffer.
 pub(crate) trait Lend {
     /// Hands the buffer out, to where nothing is.
     fn lend_to(&mut self, to: &mut Held);
@@ -20,7 +21,7 @@ pub(crate) trait Lend {
         held
     }
 
-    /// The buffer, for a call that is over when it returns.
+    /// The buffer, for a call that has finished when it returns.
     fn own(&mut self) -> &mut Held;
 }
 
@@ -50,7 +51,7 @@ impl Kept {
         Self { held: MaybeUninit::new(held), is_own: true, is_read }
     }
 
-    /// The buffer, where it is not lent.
+    /// The buffer, if it is not lent.
     #[inline]
     pub(crate) fn get(&self) -> &Held {
         const NONE: &Held = &Held::None;
@@ -91,10 +92,10 @@ impl Kept {
     /// Ends the operation in a forked child, and takes the child's copy of the buffer.
     ///
     /// # Safety
-    /// Nobody else in this process uses or drops what was lent: the thread that had it does not exist.
+    /// No other code in this process uses or drops the lent buffer: the thread that had it does not exist.
     #[cold]
     pub(super) unsafe fn reclaim(&mut self) -> Ended {
-        // Of what is taken already, the caller's bytes would be somebody else's by now.
+        // If the result was taken already, the bytes here would belong to other code by now.
         if !self.is_own {
             self.is_own = true;
             if self.is_read {

@@ -1,6 +1,6 @@
-//! Leaving a loop, or a thread: everything in flight ends first.
+//! Leaving a loop or a thread, after everything in flight has ended.
 //!
-//! What always holds: when [`leave`] returns, nothing of the loop is in flight, here or on other threads.
+//! Invariants: when [`leave`] returns, nothing of the loop is in flight, here or on other threads.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -10,9 +10,9 @@ use super::slot::Key;
 use super::{Deferred, Driver, Finished, drop_driver, is_ending, thread_ring, turn, with};
 use crate::ring::Ring;
 
-/// Ends the loop of this thread: every operation is waited for, those on pipes, sockets and terminals, which may wait for
-/// ever, are cancelled, results that nobody took are kept for their futures, files and registrations are given up. A thread
-/// that ends gives its driver up with them.
+/// Ends the loop of this thread. It waits for every operation, cancels those on pipes, sockets and terminals, which
+/// might wait forever, keeps results that were not taken for their futures, and releases files and registrations. A
+/// thread that ends also releases its driver.
 pub(crate) fn leave(deferred: &mut Deferred) {
     while with(Driver::must_drain) == Some(true)
         && !(thread_ring::is_any() && with(Driver::only_lasting) == Some(true))
@@ -24,7 +24,7 @@ pub(crate) fn leave(deferred: &mut Deferred) {
         });
         deferred.settle();
     }
-    // What other threads carry out for this one has its buffers too.
+    // Operations that other threads carry out for this one hold its buffers too.
     if let Some(shared) = with(|driver| Arc::clone(&driver.shared)) {
         shared.set_leaving(true);
         if shared.has_remotes() {
@@ -48,23 +48,23 @@ pub(crate) fn leave(deferred: &mut Deferred) {
 }
 
 impl Driver {
-    /// Whether something must be waited for before the thread leaves.
+    /// Returns whether the thread must wait for operations before it leaves.
     pub(super) fn must_drain(&mut self) -> bool {
         let ours = !self.shared.is_inherited();
         if ours {
-            // What was withdrawn, or has ended, may be all that waits: nothing would come for it.
+            // The waiting operations may all have been withdrawn or have ended: no completion would arrive for them.
             self.submit_waiting();
         }
         ours && !self.is_idle()
     }
 
-    /// Whether all that must be waited for are reads which the thread itself holds open.
+    /// Returns whether the thread waits only for reads that it keeps open itself.
     pub(super) fn only_lasting(&mut self) -> bool {
         self.slots.of_loop(&self.local_handlers).next().is_none()
     }
 
-    /// Gives everything up that the thread need not keep until its next loop. The wakers of futures on other threads,
-    /// which find their results now.
+    /// Releases everything that the thread need not keep until its next loop. Returns the wakers of futures on other
+    /// threads, which now find their results.
     pub(super) fn deactivate(&mut self, deferred: &mut Deferred) -> Vec<Waker> {
         self.disown(deferred);
         self.read_mail(deferred);
@@ -79,10 +79,11 @@ impl Driver {
             let wakers = inner.wakers.drain().map(|(_, waker)| waker).collect();
             (std::mem::take(&mut inner.mail), wakers)
         };
-        // What was posted since: a dropped future's result is in `finished` now, and an open read may keep a closed file.
+        // Handles mail posted since: the result of a dropped future is in `finished` now, and an open read may keep a
+        // closed file.
         mail.into_iter().for_each(|letter| self.read_letter(letter, deferred));
         self.give_up_files(deferred);
-        // An entry that was not handed over yet names memory by its place among the registered.
+        // An entry that was not submitted yet names memory by its registered index.
         let may_forget = self.in_flight == 0;
         if let Some(rings) = self.rings.as_mut().filter(|rings| may_forget && rings.are_ours()) {
             rings.each_mut().for_each(Ring::forget_buffers);
@@ -91,7 +92,7 @@ impl Driver {
         wakers
     }
 
-    /// Gives up every file that no operation uses.
+    /// Releases every file that no operation uses.
     pub(super) fn give_up_files(&mut self, deferred: &mut Deferred) {
         let mut next = 0;
         while let Some((number, closed)) = self.files.give_up_idle(next) {
@@ -101,7 +102,7 @@ impl Driver {
         }
     }
 
-    /// In a forked child, ends what the parent has in flight: its answers come to the parent, into the parent's memory,
+    /// In a forked child, ends the parent's operations: their completions go to the parent, into the parent's memory,
     /// of which this process has a copy. Does nothing in the process that made the driver.
     #[cold]
     pub(super) fn disown(&mut self, deferred: &mut Deferred) {
@@ -116,8 +117,8 @@ impl Driver {
         }
     }
 
-    /// The thread ends, and reads were started on it whose owner was leaked or outlives the driver: they are cancelled
-    /// where the kernel still can, and waited for.
+    /// The thread ends although reads were started on it whose owner was leaked or outlives the driver: they are
+    /// cancelled if the kernel still can, and waited for.
     pub(super) fn drain(&mut self) {
         if !self.must_drain() {
             return;

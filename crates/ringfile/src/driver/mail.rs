@@ -1,4 +1,4 @@
-//! Mail: what other threads ask of this one, and results for futures that moved to them.
+//! Mail: requests of other threads to this one, and results for futures that moved to them.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use super::wake::Wake;
 use super::{Deferred, Driver, RemoteRequest};
 
 impl Driver {
-    /// Starts a remote request on this thread's ring; where it has none, the workers get it.
+    /// Starts a remote request on this thread's ring, or gives it to the workers if there is none.
     pub(super) fn start_remote(&mut self, mut remote: RemoteRequest, deferred: &mut Deferred) {
         if !remote.is_wanted() {
             return deferred.remotes.push((remote, Some(libc::ECANCELED)));
@@ -21,7 +21,7 @@ impl Driver {
                 let mut wake = Wake::Handler(handler, remote.index);
                 self.queue(&remote.target, &remote.request, &mut remote.held, ring, &mut wake);
                 if remote.target.is_closed() {
-                    // Nobody will tell us any more: the file is given up with this operation.
+                    // No further message will arrive: the file is released with this operation.
                     self.files.close(remote.target.number);
                 }
             }
@@ -32,7 +32,7 @@ impl Driver {
             }
             Err(refused) => {
                 let for_want_of_a_ring = matches!(refused, Refused::NoRing(_));
-                // Without an errno: a forked child has no use of its parent's ring, see `why_refused`.
+                // Without an errno: a forked child cannot use its parent's ring, see `why_refused`.
                 let errno = refused.into_error().errno().unwrap_or(libc::EOPNOTSUPP);
                 if for_want_of_a_ring {
                     REFUSED_REMOTES.store(errno, Ordering::Relaxed);
@@ -51,7 +51,7 @@ impl Driver {
         }
     }
 
-    /// Leaves a result where a future that moved to another thread finds it.
+    /// Stores a result where a future that moved to another thread finds it.
     #[cold]
     fn hand_over(&mut self, key: Key, deferred: &mut Deferred) {
         let finished = self.take_finished(key.slot());
@@ -87,7 +87,8 @@ impl Driver {
             }
             Mail::CancelHeld(driver) => self.cancel_held_on_streams(driver, deferred),
             Mail::Close(number) => {
-                // Another file may have the number by now, if this driver gave the file up on the way of the letter.
+                // Another file may have the number by now, if this driver released the file while the message was on
+                // its way.
                 let is_closed = self.files.target(number).is_some_and(Target::is_closed);
                 if let Some(closed) = is_closed.then(|| self.files.close(number)).flatten() {
                     self.unregister(&closed);
@@ -99,7 +100,7 @@ impl Driver {
 
     fn cancel_for_afar(&mut self, key: Key, deferred: &mut Deferred) {
         let Some(slot) = self.slots.get(key) else {
-            // Its result was handed over on the way of this letter.
+            // Its result was delivered while the message was on its way.
             let finished = self.shared.lock().finished.remove(&key);
             return deferred.buffers.extend(finished.map(|finished| finished.held));
         };
@@ -113,7 +114,7 @@ impl Driver {
 
     fn watch(&mut self, key: Key, deferred: &mut Deferred) {
         let Some(slot) = self.slots.get(key) else {
-            // The future came back and took its result on the way of this letter.
+            // The future came back and took its result while the message was on its way.
             return deferred.wakers.extend(self.shared.lock().wakers.remove(&key));
         };
         slot.owner = Owner::Afar;

@@ -3,10 +3,10 @@
 //! Knows files as [`Target`]s and buffers as [`Held`]; knows nothing of futures' types, nor of tasks. What always
 //! holds:
 //!
-//! - a slot owns its buffer from [`start`] until the completion was seen, whoever was dropped meanwhile;
+//! - a slot owns its buffer from [`start`] until the completion was seen, whatever was dropped meanwhile;
 //! - each operation gets its own result, with its errno and how many bytes were done; a completion that matches no
 //!   operation is counted and never used;
-//! - wakers are called, and buffers of others dropped, only while the driver is not borrowed: both may come back here;
+//! - wakers are called, and users' buffers dropped, only while the driver is not borrowed: both may call the driver;
 //! - when the thread leaves its loop ([`leave`]) nothing is in flight.
 
 mod aio;
@@ -99,18 +99,18 @@ impl Finished {
     pub(crate) const NOTHING: Self = Self { held: Held::None, ended: Ended { done: 0, errno: 0 } };
 }
 
-/// What the poll of an operation found.
+/// The result of polling an operation.
 enum Polled {
     Over(Ended),
-    /// The task is woken when it is over.
+    /// The task will be woken when the operation has ended.
     Pending,
-    /// The waker is to be cloned, which is not done while the driver is borrowed: it may run anybody's code.
+    /// The waker must be cloned, which may run user code, so it is not done while the driver is borrowed.
     NeedsWaker,
-    /// This is a forked child, and the operation its parent's: it is to be disowned.
+    /// This is a forked child, and the operation belongs to its parent: the caller must disown it.
     Inherited,
 }
 
-/// What waits for room in the submission queue.
+/// Operations that wait for room in the submission queue.
 enum Waiting {
     Operation(Key),
     Cancellation(Key),
@@ -118,30 +118,30 @@ enum Waiting {
 
 /// See the module.
 struct Driver {
-    /// Rings come with the first operation.
+    /// Rings are created with the first operation.
     rings: Option<Rings>,
     failed: Option<(Instant, i32)>,
-    /// What stands in for them where none can be had.
+    /// The AIO context, used if there are no rings.
     context: aio::Context,
-    /// Since when the kernel takes no operations for want of something.
+    /// Since when the kernel has refused operations for lack of a resource.
     refused_since: Option<Instant>,
     slots: Slots,
     files: Files,
     waiting: VecDeque<Waiting>,
-    /// Operations that have a slot and no answer yet, those that wait for room included.
+    /// Operations that have a slot and no answer yet, including those that wait for room.
     in_flight: usize,
-    /// Some of what is in flight is on a pipe or a socket, where the end of one operation may wait for the next submission of
-    /// another, or for another thread's word.
+    /// Whether an operation in flight is on a pipe or a socket, where it may wait for the submission of another
+    /// operation, or for a message of another thread.
     on_streams: bool,
     spare_remotes: Vec<RemoteRequest>,
     local_handlers: LocalHandlers,
     counts: Metrics,
     /// Whether the thread is in its loop.
     in_loop: bool,
-    /// How many times, one inside the other, the thread waits for operations of its own: see [`thread_ring`].
+    /// How many nested waits for its own operations the thread is in: see [`thread_ring`].
     guards: u32,
     active_tasks: ActiveTasks,
-    /// How many operations there were when counts were published last.
+    /// The number of operations when counters were last published.
     published_ops: u64,
     options: RingOptions,
     /// That of `shared`.
@@ -149,7 +149,7 @@ struct Driver {
     shared: Arc<Shared>,
 }
 
-/// How many tasks of a loop start operations that the ring may do cheaper together.
+/// How many tasks of the loop start operations that are cheaper together on the ring.
 #[derive(Default)]
 struct ActiveTasks {
     last: Option<TaskNumber>,
@@ -179,18 +179,18 @@ fn drop_driver() {
     drop(take_driver());
 }
 
-/// Whether the thread ends, and has dropped its driver: who makes another gives it up when done, see [`leave`]. Where not,
-/// the driver is dropped when the thread ends.
+/// Whether the thread is ending and has dropped its driver: code that creates another one releases it when done, see
+/// [`leave`]. Otherwise the driver is dropped when the thread ends.
 fn is_ending() -> bool {
     AT_THE_END.try_with(|_| ()).is_err()
 }
 
-/// To be dropped while the cell is not borrowed: what is in flight ends in callbacks, which may come back here.
+/// Dropped while the cell is not borrowed: operations in flight end in callbacks, which may call the driver.
 fn take_driver() -> Option<Box<Driver>> {
     DRIVER.with(|cell| cell.try_borrow_mut().ok()?.take())
 }
 
-/// Runs `f` on this thread's driver; `None` where there is none, or where it is borrowed further up the stack.
+/// Runs `f` on this thread's driver; `None` if there is none, or if it is borrowed further up the stack.
 #[inline]
 fn with<T>(f: impl FnOnce(&mut Driver) -> T) -> Option<T> {
     DRIVER.with(|cell| cell.try_borrow_mut().ok()?.as_deref_mut().map(f))
@@ -202,9 +202,9 @@ fn send_to_workers(remote: RemoteRequest) {
     }
 }
 
-/// Has a remote request carried out by another thread: on a ring where there is one. Gives the I/O thread that has it.
+/// Gives a remote request to another thread, with a ring if there is one. Returns the I/O thread that has it.
 fn send(mut remote: RemoteRequest, choice: route::Choice) -> Option<Arc<Shared>> {
-    // A queue's operations go on without the loop, as they do on its ring.
+    // A queue's operations continue without the loop, as they do on its ring.
     let outlives_loops = remote.handler.as_ref().is_some_and(|handler| handler.outlives_loops());
     remote.hold = if outlives_loops { None } else { owner().map(Hold::on) };
     let sent = match choice {
@@ -214,12 +214,12 @@ fn send(mut remote: RemoteRequest, choice: route::Choice) -> Option<Arc<Shared>>
     sent.map_err(send_to_workers).ok()
 }
 
-/// The calling thread, where it is in its loop.
+/// Returns the calling thread, if it is in its loop.
 fn owner() -> Option<Arc<Shared>> {
     with(|driver| driver.in_loop.then(|| Arc::clone(&driver.shared))).flatten()
 }
 
-/// Counts an operation that this thread carried out by itself.
+/// Counts an operation that this thread carried out with a plain call.
 fn count(taken: route::Taken, request: &Request, ended: Ended) {
     add_to_counts(|counts| {
         counts.ops += 1;
@@ -241,8 +241,8 @@ fn count_cancelled() {
     add_to_counts(|counts| counts.cancelled += 1);
 }
 
-/// Makes this thread's counts everybody's now: a loop does so with each turn only, and what its plain calls gave may be in
-/// other hands before.
+/// Publishes this thread's counters now. A loop does so only with each turn, but other threads may see the results of
+/// its plain calls before.
 pub(crate) fn publish_counts() {
     DRIVER.with(|cell| {
         if let Ok(Some(driver)) = cell.try_borrow().as_deref().map(Option::as_deref) {
@@ -266,21 +266,22 @@ fn add_to_counts(add: impl FnOnce(&mut Metrics)) {
     drop(late);
 }
 
-/// Counts what became of reads of adaptive files, on this thread.
+/// Counts hits, misses and read-ahead of adaptive files, on this thread.
 pub(crate) fn count_cache(event: CacheEvent, more: u64) {
-    // Gives the thread a driver where it has none.
+    // Creates the thread's driver if it has none.
     add_to_counts(|_| {});
     with(|driver| driver.shared.counters.count_cache(event, more));
 }
 
-/// What a cancelled operation leaves to drop while the driver is not borrowed.
+/// Values of a cancelled operation, to drop while the driver is not borrowed.
 type Rest = (Held, Wake, Option<ClosedFile>);
 
 impl Driver {
     fn new(options: RingOptions) -> Box<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         crate::ring::fork::hold_over_forks(hold_locks);
-        // The first call for a thread sees to it that the driver is dropped when it ends, if it still will.
+        // The first call on a thread arranges that the driver is dropped when the thread ends, if that is still
+        // possible.
         if !is_ending() {
             thread_end::ask(drop_driver);
         }
@@ -315,16 +316,16 @@ impl Driver {
         self.shared.lock().in_loop = true;
     }
 
-    /// Whether an operation can be started here that somebody will submit and collect: the thread's loop, or, for an
-    /// operation that the thread itself waits for (`own`), the thread while it has a guard. A future that a waker polls
-    /// meanwhile is another matter: the guard may be dropped at once, so its operations go to another thread.
+    /// Returns whether an operation that is started here will be submitted and collected: by the thread's loop, or, if
+    /// the thread itself waits for it (`own`), by the thread while it has a guard. Operations of a future that a waker
+    /// polls meanwhile go to another thread, since the guard may be dropped at once.
     #[inline]
     fn takes(&self, own: bool) -> bool {
         self.in_loop || own && self.guards > 0
     }
 
-    /// Takes the result if it is there; else makes sure that `waker`'s task is woken. `wake` is made of `waker` if an
-    /// earlier call said that it is needed, and is what was there before after the call.
+    /// Takes the result if there is one; otherwise ensures that `waker`'s task is woken. `wake` holds a clone of
+    /// `waker` if an earlier call asked for it; after the call it holds the previous value.
     #[inline]
     fn poll(&mut self, key: Key, waker: &Waker, held: &mut Kept, wake: &mut Wake) -> Option<Polled> {
         let slot = self.slots.get(key)?;
@@ -355,7 +356,7 @@ impl Driver {
         Finished { held, ended }
     }
 
-    /// Notes that an operation is not using its file any more; a file closed meanwhile is given up.
+    /// Notes that an operation no longer uses its file; a file closed meanwhile is released.
     #[inline]
     fn leave_file(&mut self, file: u32) -> Option<ClosedFile> {
         let closed = self.files.leave(file)?;
@@ -366,7 +367,7 @@ impl Driver {
     #[cold]
     fn unregister(&mut self, closed: &ClosedFile) {
         closed.forget_user(self.id);
-        // A forked child's file slots are those of the parent's ring.
+        // A forked child's registered files belong to the parent's ring.
         if let Some(rings) = self.rings.as_mut().filter(|rings| rings.are_ours())
             && let Some(slot) = closed.registered
             && let Some(ring) = rings.get(closed.target.ring)
@@ -375,7 +376,7 @@ impl Driver {
         }
     }
 
-    /// Whether nothing is in flight, and no cancellation waits for room.
+    /// Returns whether nothing is in flight, and no cancellation waits for room.
     #[inline]
     fn is_idle(&self) -> bool {
         self.in_flight == 0 && self.waiting.is_empty()
@@ -394,14 +395,15 @@ impl Driver {
     }
 }
 
-/// Begins the loop of this thread. `options` count where the thread has no ring yet.
+/// Begins the loop of this thread. `options` apply only if the thread has no ring yet.
 pub(crate) fn enter(options: RingOptions) -> Arc<Shared> {
     let shared = own_shared(options);
     with(Driver::activate);
     shared
 }
 
-/// The calling thread, which gets a driver where it has none. One that ends gets it until it [leaves](leave).
+/// Returns the calling thread, after creating its driver if needed. A thread that is ending has it until it
+/// [leaves](leave).
 fn own_shared(options: RingOptions) -> Arc<Shared> {
     DRIVER.with(|cell| {
         let mut driver = cell.borrow_mut();
@@ -409,8 +411,8 @@ fn own_shared(options: RingOptions) -> Arc<Shared> {
     })
 }
 
-/// Hands over what was started and collects what has completed; with `may_sleep`, sleeps until there is something,
-/// or the thread is notified. Wakes tasks.
+/// Submits started operations and collects completions; with `may_sleep`, sleeps until there is one, or the thread is
+/// notified. Wakes tasks.
 pub(crate) fn turn(may_sleep: bool, deferred: &mut Deferred) {
     turn_with(may_sleep, None, 1, deferred);
 }
@@ -435,7 +437,7 @@ fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, deferred: 
     }
 }
 
-/// The last handle of a file is gone: gets every driver that uses it to give it up.
+/// The last handle of a file was dropped: makes every driver that uses it release it.
 pub(crate) fn close(target: &Arc<Target>) {
     target.is_to_close();
     for user in target.users() {
@@ -450,7 +452,7 @@ pub(crate) fn close(target: &Arc<Target>) {
         });
         if own.flatten().is_none()
             && let Some(shared) = shared::find(user)
-            // A forked child has not the thread, which may hold its lock.
+            // A forked child does not have the thread, which may hold its lock.
             && !shared.is_inherited()
         {
             shared.post(Mail::Close(target.number));
@@ -458,8 +460,8 @@ pub(crate) fn close(target: &Arc<Target>) {
     }
 }
 
-/// The locks of the whole process, for [`crate::ring::fork`]. A driver that retires may drop files, so theirs comes after.
-/// What is made once, by whoever comes first, is made before: a child would wait for ever for the thread that was at it.
+/// The locks of the whole process, for [`crate::ring::fork`]. A driver that retires may drop files, so their lock comes
+/// after. One-time initialisations are done before: a child would wait forever for the thread that had begun one.
 fn hold_locks() -> Box<dyn Any> {
     route::prepare_clock();
     let (workers, making) = (workers::hold(), iothreads::hold());
@@ -467,7 +469,7 @@ fn hold_locks() -> Box<dyn Any> {
     Box::new((workers, making, drivers, all, target::numbers(), crate::ring::registry::holder()))
 }
 
-/// Looks at the counts of every thread, then does `last`; no thread's counts are retired meanwhile.
+/// Visits the counters of every thread, then calls `last`; no thread's counters are retired meanwhile.
 pub(crate) fn for_each_driver(look: &mut dyn FnMut(&Counters), last: impl FnOnce()) {
     shared::for_each(&mut |shared| look(&shared.counters), last);
 }
@@ -477,7 +479,7 @@ pub(crate) fn thread_counts() -> Metrics {
     with(|driver| driver.shared.counters.with_counts_in_place(driver.current_counts())).unwrap_or_default()
 }
 
-/// What this thread's ring was made with; makes one to look at where it has none.
+/// Describes this thread's ring, or a temporary one if it has none.
 pub(crate) fn features() -> Result<Vec<String>, Error> {
     if let Some(Some(features)) = with(|driver| driver.rings.as_ref().map(|rings| rings.main.features())) {
         return Ok(features);
@@ -491,7 +493,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         let has_rings = self.rings.is_some() || self.context.aio.is_some();
         if has_rings && self.shared.is_inherited() {
-            // A forked child ends: the operations and their memory are the parent's.
+            // A forked child ends: the operations and their memory belong to the parent.
             std::mem::forget(std::mem::take(&mut self.rings));
             std::mem::forget(std::mem::take(&mut self.context));
             return;

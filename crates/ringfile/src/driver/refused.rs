@@ -1,4 +1,4 @@
-//! Why an operation is not begun, in words: no ring to be had, a forked child, a thread outside of every loop.
+//! Explains why an operation is not started: no ring, a forked child, a thread outside every loop.
 //!
 //! Knows what the routes and the workers are, and starts nothing.
 
@@ -18,14 +18,14 @@ pub(super) enum Refused {
     Forked,
     /// The ring has no such operation: a worker makes the plain call.
     Unsupported,
-    /// There is no ring to be had, or no AIO for which the route asks.
+    /// There is no ring, or no AIO although the route asks for it.
     NoRing(Lack),
-    /// Nothing else will do either.
+    /// No other way exists either.
     Finally(Error),
 }
 
 impl Refused {
-    /// The error, where the operation has no other way: its file's route `insists` on this one.
+    /// Returns the error if the operation has no other way, because its file's route `insists` on this one.
     #[cold]
     pub(super) fn or_another_route(self, insists: bool) -> Result<(), Error> {
         match self {
@@ -49,7 +49,8 @@ impl Refused {
     }
 }
 
-/// What can't be had, and why. Put into words only for somebody to read: without a ring each operation may begin with it.
+/// What is missing, and why. It is put into words only when it is shown: without a ring each operation may begin with
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lack {
     /// What the environment forbids.
@@ -91,7 +92,7 @@ pub(crate) fn after_fork() -> Error {
         .because("its ring and threads belong to the parent; use exec, or use ringfile only after the fork")
 }
 
-/// Says once what is in the way of a ring, unless the environment asked for that.
+/// Warns once why there is no ring, unless the environment asked for that.
 #[cold]
 pub(super) fn warn_of_no_ring(lack: Lack) {
     static WARNED: AtomicBool = AtomicBool::new(false);
@@ -103,7 +104,7 @@ pub(super) fn warn_of_no_ring(lack: Lack) {
     }
 }
 
-/// Says once what is in the way of AIO, where there is no ring either.
+/// Warns once why there is no AIO, if there is no ring either.
 #[cold]
 pub(super) fn warn_of_no_aio(lack: Lack) {
     static WARNED: AtomicBool = AtomicBool::new(false);
@@ -113,10 +114,11 @@ pub(super) fn warn_of_no_aio(lack: Lack) {
     }
 }
 
-/// With which errno an I/O thread refused a remote request last, for want of a ring or of AIO. An errno is all that a remote request's end tells.
+/// The errno with which an I/O thread last refused a remote request for lack of a ring or of AIO. The end of a remote
+/// request carries only an errno.
 pub(super) static REFUSED_REMOTES: AtomicI32 = AtomicI32::new(0);
 
-/// Why an operation that another thread was to carry out was not begun, where that is what this errno means.
+/// Returns why another thread did not start an operation, if this errno means that.
 #[cold]
 pub(crate) fn why_refused(target: &Target, errno: i32) -> Option<Error> {
     let inherited = || with(|driver| driver.shared.is_inherited()) == Some(true);
@@ -161,7 +163,7 @@ fn aio_failed(errno: i32) -> Error {
     error
 }
 
-/// The errno of a failed set-up; a kernel that has too little of io_uring is as one that has none.
+/// The errno of a failed set-up; a kernel with too little of io_uring counts as one without.
 pub(super) fn set_up_errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::ENOSYS)
 }

@@ -1,6 +1,6 @@
-//! An operation that any thread may carry out, and who gets its result.
+//! An operation that any thread may carry out, and the receiver of its result.
 //!
-//! What always holds: a remote request owns its buffer until it has ended, and ends exactly once, on whatever thread, while no
+//! Invariants: a remote request owns its buffer until it has ended, and ends exactly once, on whatever thread, while no
 //! driver is borrowed and no lock is held. One that is dropped, as by a panic of its thread, ends with an error.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,12 +10,12 @@ use super::{Ended, FileKind, Finished, Kept, Request, Shared, Target, workers};
 use crate::memory::Held;
 use crate::ring::fork;
 
-/// Who gets the results of remote requests; tells them apart by an index.
+/// The receiver of results of remote requests, which it distinguishes by an index.
 pub(crate) trait Handler: Send + Sync {
     /// Takes a result.
     fn done(self: Arc<Self>, index: u32, finished: Finished);
 
-    /// Whether the result still matters; a remote request that has not begun is not carried out where it does not.
+    /// Returns whether the result is still wanted; otherwise a remote request that has not begun is not carried out.
     fn is_wanted(&self, index: u32) -> bool;
 
     /// Whether a thread may leave its loop while its ring has such remote requests. Where a queue's, not any more once the
@@ -29,7 +29,7 @@ pub(crate) trait Handler: Send + Sync {
         false
     }
 
-    /// By what it is known: one handler may stand in front of another.
+    /// The identity of the handler: one handler may wrap another.
     fn address(&self) -> *const ();
 }
 
@@ -49,7 +49,7 @@ impl Drop for Hold {
     }
 }
 
-/// Stands in front of a handler, and keeps a hold until its one remote request has ended.
+/// Wraps a handler, and keeps a hold until its one remote request has ended.
 struct Holding {
     handler: Arc<dyn Handler>,
     hold: Hold,
@@ -63,7 +63,7 @@ impl Holding {
 
 impl Handler for Holding {
     fn done(self: Arc<Self>, index: u32, finished: Finished) {
-        // Where that panics, the hold is dropped all the same.
+        // The hold is dropped even if that panics.
         Arc::clone(&self.handler).done(index, finished);
     }
 
@@ -85,10 +85,10 @@ pub(crate) struct RemoteRequest {
     pub target: Arc<Target>,
     pub request: Request,
     pub held: Held,
-    /// Taken where it ends, or where somebody else sees to that.
+    /// Taken when it ends, or when a ring has taken it over.
     pub(super) handler: Option<Arc<dyn Handler>>,
     pub index: u32,
-    /// Of the thread that gave the order away, which does not leave its loop before it has ended.
+    /// A hold on the sending thread, which does not leave its loop before the request has ended.
     pub(super) hold: Option<Hold>,
 }
 
@@ -108,7 +108,7 @@ impl RemoteRequest {
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
-        // What may wait for ever must not keep a thread from leaving its loop.
+        // An operation that may wait forever must not keep a thread from leaving its loop.
         let waits_in_vain =
             self.target.kind == FileKind::Other && self.hold.as_ref().is_some_and(|hold| hold.0.is_leaving());
         self.handler.as_ref().is_some_and(|handler| handler.is_wanted(self.index)) && !waits_in_vain
@@ -152,17 +152,17 @@ impl RemoteRequest {
 impl Drop for RemoteRequest {
     fn drop(&mut self) {
         if self.handler.is_some() {
-            // Whether it was begun, and how far it is, nobody knows.
+            // Whether it began, and how far it got, is unknown.
             self.refuse_once(libc::EIO);
         }
     }
 }
 
-/// One operation that another thread carries out, as its future holds it. Dropping it withdraws the operation where it
-/// has not begun, and gets it cancelled where a ring has it; its buffer is dropped when it has ended.
+/// An operation that another thread carries out, as held by its future. Dropping it withdraws the operation if it has
+/// not begun, and cancels it if a ring has it; its buffer is dropped when it has ended.
 pub(crate) struct RemoteOperation {
     outcome: Arc<Outcome>,
-    /// The I/O thread that has the order.
+    /// The I/O thread that has the request.
     carrier: Option<Arc<Shared>>,
 }
 
@@ -194,7 +194,7 @@ impl Outcome {
                 drop(state);
                 return waker.wake();
             }
-            // Nobody wants it: the buffer is dropped, which may run code of others, outside the lock.
+            // The result is not wanted: the buffer is dropped outside the lock, since that may run user code.
             _ => finished,
         };
         drop(state);
@@ -217,7 +217,7 @@ impl Handler for Outcome {
 }
 
 impl RemoteOperation {
-    /// A remote operation, and the order that carries it out.
+    /// Creates a remote operation, and the request that carries it out.
     pub(crate) fn new(
         target: &Arc<Target>,
         request: &Request,
@@ -231,14 +231,14 @@ impl RemoteOperation {
         (Self { outcome, carrier: None }, remote)
     }
 
-    /// Says who has the order, to be told where the remote operation is dropped.
+    /// Notes which thread has the request, to notify it if the remote operation is dropped.
     pub(crate) fn carried_by(&mut self, carrier: Option<Arc<Shared>>) {
         self.carrier = carrier;
     }
 
     /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
     pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Kept) -> Poll<Ended> {
-        // The function that a batch reports to may fork on the I/O thread, which then has the order in the child too.
+        // A batch's function may fork on the I/O thread, which then has the request in the child too.
         let has_gone = || self.carrier.as_ref().is_none_or(|carrier| carrier.has_gone());
         if !self.outcome.process.is_current() && has_gone() {
             // The result comes in the parent.
@@ -249,7 +249,7 @@ impl RemoteOperation {
         if matches!(&*self.outcome.lock(), State::Open(waker) if waker.will_wake(context.waker())) {
             return Poll::Pending;
         }
-        // Wakers may run anybody's code and own anything, so none is cloned or dropped under the lock.
+        // Wakers may run user code and own anything, so none is cloned or dropped under the lock.
         let waker = context.waker().clone();
         let mut state = self.outcome.lock();
         let before = if matches!(*state, State::Open(_)) {
@@ -271,7 +271,7 @@ impl RemoteOperation {
 impl Drop for RemoteOperation {
     fn drop(&mut self) {
         if !self.outcome.process.is_current() {
-            // The parent's, lock and all; leaked, see `poll`.
+            // It belongs to the parent, with its lock; leaked, see `poll`.
             std::mem::forget(Arc::clone(&self.outcome));
             return;
         }

@@ -1,6 +1,6 @@
-//! The rings of a thread: one of each kind, made when the first operation needs it; where none can be had, AIO.
+//! The rings of a thread: one of each kind, created when the first operation needs it; without io_uring, AIO.
 //!
-//! Knows what each kind can do, and no operation in flight. What always holds: a kind's properties are asked here, by
+//! Knows what each kind can do, and no operation in flight. Invariant: the properties of a kind are decided here, by
 //! matches without a wildcard, so that a new kind of ring does not compile before each has an answer.
 
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::route::Backend;
 use super::{Driver, Kind, Request, Target, route};
 use crate::ring::{Ring, RingOptions};
 
-/// A failed set-up is not tried again at once: on `ENOMEM` a try takes 200 ms.
+/// A failed set-up is not retried at once: on `ENOMEM` an attempt takes 200 ms.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The kind of ring that an operation goes to.
@@ -35,7 +35,7 @@ impl RingKind {
         all.into_iter().filter(move |&kind| kind != self)
     }
 
-    /// Whether a thread that sleeps is woken by a completion; otherwise it has to ask for completions in a loop.
+    /// Returns whether a completion wakes a sleeping thread; otherwise the thread must poll.
     pub(crate) fn announces(self) -> bool {
         match self {
             Self::Main | Self::Commands | Self::Aio => true,
@@ -43,7 +43,7 @@ impl RingKind {
         }
     }
 
-    /// Whether what is submitted are NVMe commands.
+    /// Returns whether submissions are NVMe commands.
     #[inline]
     pub(crate) fn takes_commands(self) -> bool {
         match self {
@@ -52,7 +52,7 @@ impl RingKind {
         }
     }
 
-    /// Where the operations go that move no data, of a file whose reads and writes go here.
+    /// Returns the kind of ring for operations without data, of a file whose reads and writes go here.
     pub(super) fn without_data(self) -> Self {
         match self {
             Self::Main | Self::Polled | Self::Aio => Self::Main,
@@ -60,7 +60,7 @@ impl RingKind {
         }
     }
 
-    /// What such a ring is made with, beside the main one that `options` made.
+    /// Returns the options of such a ring, given those of the main one.
     pub(super) fn options(self, options: &RingOptions) -> RingOptions {
         let (iopoll, commands) = (!self.announces(), self.takes_commands());
         RingOptions { iopoll, commands, sqpoll_idle: None, ..*options }
@@ -75,7 +75,7 @@ pub(super) struct Rings {
     pub unannounced: usize,
     /// Operations in flight on the ring for commands that announces them.
     pub commands: usize,
-    /// The main ring looks after the signal of the ring for commands.
+    /// The main ring polls the signal of the ring for commands.
     pub commands_announced: bool,
     pub wakeup_armed: bool,
     /// The same of the ring for commands.
@@ -109,7 +109,7 @@ impl Rings {
         }
     }
 
-    /// Whether there are other rings than the main one.
+    /// Returns whether there are other rings than the main one.
     #[inline]
     pub(super) fn has_beside(&self) -> bool {
         self.beside.is_any
@@ -135,13 +135,13 @@ impl Rings {
         }
     }
 
-    /// Whether the ring of a kind looks after the descriptor by which other threads wake this one.
+    /// Returns whether the ring of a kind polls the descriptor by which other threads wake this one.
     #[inline]
     pub(super) fn wakeup_of(&mut self, kind: RingKind) -> &mut bool {
         if kind.takes_commands() { &mut self.commands_wakeup_armed } else { &mut self.wakeup_armed }
     }
 
-    /// The ring of a kind, where it was made.
+    /// Returns the ring of a kind, if it was created.
     #[inline]
     pub(super) fn get(&mut self, kind: RingKind) -> Option<&mut Ring> {
         match kind {
@@ -175,13 +175,13 @@ impl Rings {
         std::iter::once(&mut self.main).chain(polled).chain(commands).chain(polled_commands)
     }
 
-    /// Whether this process made the rings.
+    /// Returns whether this process created the rings.
     #[inline]
     pub(super) fn are_ours(&self) -> bool {
         self.main.is_ours()
     }
 
-    /// Whether an operation on `target` can be submitted as things are.
+    /// Returns whether an operation on `target` can be submitted now.
     #[inline]
     fn take(&self, target: &Target, kind: Kind) -> bool {
         match target.ring_for(kind) {
@@ -196,7 +196,7 @@ impl Rings {
 }
 
 impl Driver {
-    /// Makes sure that an operation on `target` can be submitted, and says where; `own` as for [`takes`](Self::takes).
+    /// Ensures that an operation on `target` can be submitted, and returns where; `own` as for [`takes`](Self::takes).
     #[inline]
     pub(super) fn may_start(
         &mut self,
@@ -224,7 +224,7 @@ impl Driver {
             return Err(Refused::Forked);
         }
         let ring = target.ring_for(request.kind);
-        // Once the context stands in for the ring, what it takes is not what a ring is tried again for.
+        // Once the context replaces the ring, operations that it accepts do not make the driver try a ring again.
         if ring == RingKind::Aio
             || self.rings.is_none() && !ring.takes_commands() && self.context.may_take(target, request)
         {

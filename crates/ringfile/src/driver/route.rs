@@ -1,11 +1,11 @@
-//! Which way an operation goes: the ring (or AIO in its place), an inline call, or a worker.
+//! Chooses the way of an operation: the ring (or AIO in its place), an inline call, or a worker.
 //!
-//! A file's own first operations tell, for reads and writes apart: they carry `RWF_NOWAIT`. Where the kernel takes that
-//! (`EAGAIN` counts), the ring does such operations without its workers. Where it has none (`EOPNOTSUPP`), the ring would
-//! hand each to a kernel thread, which costs 7 to 60 µs; a plain call then is cheaper if what it does is a memory copy.
-//! That is known for tmpfs and ramfs; elsewhere the time of the calls tells.
+//! A file's first operations decide, separately for reads and writes: they carry `RWF_NOWAIT`. If the kernel accepts
+//! that (`EAGAIN` counts), the ring does such operations without kernel threads. If not (`EOPNOTSUPP`), the ring would
+//! pass each to a kernel thread, which costs 7 to 60 µs; a plain call is then cheaper if it is only a memory copy. That
+//! is known for tmpfs and ramfs; elsewhere the calls are timed.
 //!
-//! What always holds: inline calls that turn out slow cost a loop a few per cent of its time at most ([`Lane::note`]).
+//! Invariant: inline calls that turn out slow cost a loop at most a few per cent of its time ([`Lane::note`]).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use super::op::{Kind, Request};
 use super::target::{FileKind, Target};
 use crate::event;
 
-/// Which way a file's operations go.
+/// Selects the way of a file's operations: through io_uring, as plain calls, by worker threads, or through Linux AIO.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -37,20 +37,21 @@ use crate::event;
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Route {
-    /// The cheapest, found from the file's own first operations, for reads and writes apart.
+    /// The cheapest way, learned from the file's first operations, separately for reads and writes.
     #[default]
     Auto,
-    /// io_uring. Where no ring can be had, operations fail with an error that says why. What this kernel's rings do not have goes
-    /// to workers, and so do direct writes on FUSE: io_uring may write the rest of a short one in the wrong place.
+    /// Through io_uring. Without it, operations fail with an error that says why. Operations that this kernel's rings do not
+    /// offer go to workers, and so do direct writes on FUSE: io_uring may write the rest of a short one in the wrong place.
     Ring,
-    /// A plain call on the thread that polls: nothing overlaps, and a slow file holds up the thread's other tasks.
+    /// A plain call on the thread that polls. Operations do not overlap, and a slow file blocks the thread's other
+    /// tasks.
     Inline,
-    /// A plain call on a thread of a small pool.
+    /// A plain call on one of a small pool of worker threads.
     Workers,
-    /// Linux AIO, for files opened for direct I/O; reads and writes of others fail. Writes that make the file longer go to
-    /// workers, since AIO would hold the thread up until they are over; syncs and the like go to the ring, or to workers.
-    /// Where no AIO can be had, operations fail with an error that says why. `Auto` takes AIO for direct I/O where no ring
-    /// can be had.
+    /// Through Linux AIO, for files opened for direct I/O; reads and writes of other files fail. Writes that make the
+    /// file longer go to workers, since AIO would block the thread until they have finished; syncs and other operations
+    /// go to the ring, or to workers. Without AIO, operations fail with an error that says why. `Auto` uses AIO for
+    /// direct I/O when there is no io_uring.
     Aio,
 }
 
@@ -66,7 +67,7 @@ pub(crate) enum Taken {
 pub(crate) enum Choice {
     /// The ring, or AIO where there is none, or where the route says so.
     Ring,
-    /// A call that must not wait; if it would, the ring.
+    /// A call that must not wait; if it would have to, the ring.
     Attempt,
     Inline,
     Workers,
@@ -78,50 +79,54 @@ const UNKNOWN: u8 = 0;
 const OFFERED: u8 = 1;
 /// It has non-blocking direct I/O: the ring keeps the device's queue filled.
 const QUEUED: u8 = 4;
-/// It has none; its files are memory.
+/// It has no non-blocking I/O; its files are memory.
 const MEMORY: u8 = 2;
-/// It has none, and what its calls take has to be seen.
+/// It has no non-blocking I/O, and its calls must be timed.
 const TIMED: u8 = 3;
 
-/// Limits on time are in copies of 4 KiB ([`copy_time`]), which took 0.23 µs where they were found.
+/// Time limits are in units of a copy of 4 KiB ([`copy_time`]), which took 0.23 µs on the machine where they were
+/// found.
 ///
-/// A call this quick is a memory copy, with a copy's time ([`FOR_A_COPY`]) added. Cached reads took 4 to 9 copies on every
-/// file system, and the cheapest hand-over to a kernel thread 30. With a limit of 87, reads that a quick FUSE server
-/// answered in 78 stayed inline, where the ring has three of them in the time of one.
+/// A call this quick counts as a memory copy, with [`FOR_A_COPY`] added for its length. Cached reads took 4 to 9 copies
+/// on every file system, and the cheapest hand-over to a kernel thread 30. With a limit of 87, reads that a quick FUSE
+/// server answered in 78 stayed inline, although the ring does three of them in the time of one.
 const QUICK: u64 = 35;
-/// For buffered writes: where the cache lies in large pieces (folios), marking a page dirty took 122 copies of pure work on
-/// ext4, which the ring's workers do no faster. What a write waits for, a read or the disk's throttling, takes longer.
+/// For buffered writes: where the cache lies in large pieces (folios), marking a page dirty took 122 copies of pure
+/// work on ext4, which the ring's workers do no faster. A write that waits for a read or for the disk's throttling
+/// takes longer.
 const QUICK_WRITE: u64 = 435;
-/// For direct I/O: less than any drive takes that has a queue worth keeping filled, and more than zram does.
+/// For direct I/O: less than any drive with a queue worth filling takes, and more than zram takes.
 const QUICK_DIRECT: u64 = 22;
-/// What is added for each 4 KiB that are moved: memory may be cold (2 GB/s where a copy took 0.23 µs).
+/// Added for each 4 KiB that are moved: memory may be cold (2 GB/s where a copy took 0.23 µs).
 const FOR_A_COPY: u64 = 9;
 
-/// Where a lane's score begins, and begins again: a file that waits 1 ms each time leaves with the second call, one that
-/// waits 70 µs within 10. One such call tells nothing: the first touch of a pool's memory may have the kernel clear a huge
-/// page, which takes 150 to 440 µs.
+/// A lane's initial score, also after a return: a file that waits 1 ms each time leaves with the second call, one that
+/// waits 70 µs within 10 calls. A single slow call means nothing: the first access to a pool's memory may make the
+/// kernel clear a huge page, which takes 150 to 440 µs.
 const ON_TRIAL: u32 = FULL - 64;
-/// The score at which a lane leaves for the ring. A slow call adds how many times slower than quick it was, a quick one
-/// takes one away: a thread that was preempted for a few milliseconds does not show, calls that wait over and over do.
+/// The score at which a lane leaves for the ring. A slow call adds the factor by which it was slower than quick; a
+/// quick call subtracts one. So a thread that was preempted for a few milliseconds has no effect, but calls that wait
+/// repeatedly do.
 const FULL: u32 = 512;
 /// One call adds no more than this, unless it took longer than [`STALL`].
 const MOST_FOR_ONE: u32 = 256;
-/// No scheduler's doing: the call waited.
+/// A call this long has waited: preemption does not explain it.
 const STALL: Duration = Duration::from_millis(20);
 
-/// How long a lane keeps to the ring: a hundred times what the slow call took, so that trying again costs one per cent,
-/// but at least this (100 ms where a copy took 0.23 µs), doubled each time that the first call afterwards is slow again.
+/// The minimum time for which a lane stays on the ring (100 ms where a copy took 0.23 µs). It stays for a hundred times
+/// the slow call, so that a retry costs one per cent; the time doubles each time that the first call afterwards is slow
+/// again.
 const AWAY: u32 = 435_000;
 const LONGEST_AWAY: Duration = Duration::from_secs(60);
 /// Quick calls after which a lane's past is forgotten.
 const FORGIVEN_AFTER: u32 = 4096;
 
-/// What inline calls of a kind are measured by.
+/// The limits for inline calls of a kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Limits {
-    /// What a call takes at most that does not wait.
+    /// The longest time of a call that does not wait.
     quick: Duration,
-    /// How long a lane keeps to the ring at least.
+    /// The minimum time for which a lane stays on the ring.
     away: Duration,
 }
 
@@ -150,7 +155,7 @@ pub(crate) struct Lane {
     score: AtomicU32,
     times_away: AtomicU32,
     quick: AtomicU32,
-    /// Until when it keeps to the ring, in nanoseconds of [`now`]; 0 where it does not.
+    /// Until when the lane stays on the ring, in nanoseconds of [`now`]; 0 if it does not.
     away_until: AtomicU64,
 }
 
@@ -160,7 +165,7 @@ fn now() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
 }
 
-/// Sets what [`now`] counts from, so that no thread is at it in a fork.
+/// Sets the origin of [`now`] early, so that no fork finds a thread initialising it.
 pub(super) fn prepare_clock() {
     now();
 }
@@ -176,7 +181,7 @@ impl Lane {
         }
     }
 
-    /// Forgets everything: the file is not what it was.
+    /// Forgets everything, because the file has changed its kind of I/O.
     pub(crate) fn reset(&self) {
         self.state.store(UNKNOWN, Ordering::Relaxed);
         self.score.store(ON_TRIAL, Ordering::Relaxed);
@@ -186,7 +191,7 @@ impl Lane {
     /// Notes that the kernel took `RWF_NOWAIT`, or said `EAGAIN`.
     pub(crate) fn is_offered(&self, direct: bool) {
         let state = if direct { QUEUED } else { OFFERED };
-        // Noted with each operation, and a store would take the line from the other threads that read it.
+        // Checked first: it is noted with each operation, and a store would take the cache line from other threads.
         if self.state.load(Ordering::Relaxed) != state {
             self.state.store(state, Ordering::Relaxed);
         }
@@ -214,7 +219,7 @@ impl Lane {
         if now() < until {
             return true;
         }
-        // Back, on trial: few slow calls send it away again.
+        // Back on trial: a few slow calls send it away again.
         self.score.store(ON_TRIAL, Ordering::Relaxed);
         self.away_until.store(0, Ordering::Relaxed);
         false
@@ -260,14 +265,14 @@ impl Lane {
     }
 }
 
-/// What of a file's file system its routes depend on, besides what its first operations show.
+/// What the routes depend on besides the first operations: the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FileSystem {
     /// Its files are memory.
     Memory,
-    /// A program answers. Where that bypasses the page cache (`FOPEN_DIRECT_IO`), Linux waits for its answer to a buffered
-    /// read within `io_uring_enter` (5.10, 6.1 and 6.12 do, 6.18 does not): FUSE can be polled, which counts as not having
-    /// to wait (`io_file_supports_nowait`), and its reads were asynchronous with `O_DIRECT` alone.
+    /// A FUSE server answers. Where it bypasses the page cache (`FOPEN_DIRECT_IO`), Linux waits for its answer to a
+    /// buffered read within `io_uring_enter` (5.10, 6.1 and 6.12 do, 6.18 does not): FUSE can be polled, which counts
+    /// as not having to wait (`io_file_supports_nowait`), and its reads were asynchronous with `O_DIRECT` alone.
     Fuse,
     Other,
 }
@@ -302,7 +307,7 @@ impl Lanes {
         self.write.reset();
     }
 
-    /// Whether an operation goes to the ring of its own thread without further thought.
+    /// Returns whether an operation goes to its thread's ring without further checks.
     #[inline]
     pub(crate) fn goes_to_ring(&self, kind: Kind) -> bool {
         match self.route {
@@ -312,7 +317,7 @@ impl Lanes {
         }
     }
 
-    /// Whether such an operation fails where what the route names can't be had.
+    /// Returns whether such an operation fails if the route's way is not available.
     pub(crate) fn insists(&self, kind: Kind) -> bool {
         match self.route {
             Route::Ring => true,
@@ -321,8 +326,8 @@ impl Lanes {
         }
     }
 
-    /// Whether AIO may have an operation that moves data. Not where the file has no non-blocking I/O: `io_submit` would wait
-    /// there, as the plain call does.
+    /// Returns whether AIO may carry out an operation that moves data. Not if the file has no non-blocking I/O:
+    /// `io_submit` would wait, as the plain call does.
     pub(crate) fn lets_aio(&self, kind: Kind) -> bool {
         match self.route {
             Route::Aio => true,
@@ -331,17 +336,17 @@ impl Lanes {
         }
     }
 
-    /// Whether an operation goes to the ring where it is submitted with many others: the kernel takes them all with one
-    /// system call, and does without a worker what needs not wait. 8 cached reads of 4 KiB took 0.87 of the time of as many
-    /// calls with `RWF_NOWAIT`, 64 took 0.8; inside of fio, 0.92.
+    /// Returns whether an operation goes to the ring if it is submitted with many others: the kernel takes them all
+    /// with one system call, and needs no kernel thread for operations that do not wait. 8 cached reads of 4 KiB took
+    /// 0.87 of the time of as many calls with `RWF_NOWAIT`, 64 took 0.8; inside of fio, 0.92.
     #[inline]
     pub(crate) fn goes_together(&self, kind: Kind) -> bool {
         self.route == Route::Auto && self.lane(kind).state.load(Ordering::Relaxed) == OFFERED
     }
 
-    /// Whether an operation that goes to the ring may be a plain call where its thread does nothing but wait for it: one
-    /// direct read of 4 KiB took 17 to 18 µs of CPU time by the call, and 19 to 22 by the ring. A pipe is not waited for in
-    /// a call, which nobody could end.
+    /// Returns whether an operation for the ring may be a plain call if its thread only waits for it: one direct read
+    /// of 4 KiB took 17 to 18 µs of CPU time by the call, and 19 to 22 by the ring. A pipe is never waited for in a
+    /// plain call, which could not be cancelled.
     pub(crate) fn may_wait_inline(&self, target: &Target, request: &Request) -> bool {
         let plain = request.kind.moves_data() && request.op_flags == 0 && !request.linked;
         self.route == Route::Auto
@@ -362,16 +367,16 @@ impl Lanes {
             Route::Workers => return Choice::Workers,
             Route::Auto => {}
         }
-        // A pipe may keep its reader waiting for ever.
+        // A pipe may make its reader wait forever.
         let waits = target.kind == FileKind::Other || !target.ring.announces() || request.linked;
         if waits || !request.kind.moves_data() {
             return Choice::Ring;
         }
-        // Flags for a write alone have it wait until it is durable.
+        // Flags of a single write make it wait until it is durable.
         if (request.op_flags != 0 || target.cache_flags() != 0) && self.file_system != FileSystem::Memory {
             return Choice::Ring;
         }
-        // What an attempt has appended before it would have to wait would be appended again.
+        // Bytes that an attempt appended before it would have had to wait would be appended again.
         if target.appends && request.kind.is_write() {
             return Choice::Ring;
         }
@@ -389,7 +394,7 @@ impl Lanes {
     }
 }
 
-/// What the process may use, as `RINGFILE_BACKEND` says.
+/// The backends that `RINGFILE_BACKEND` allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Backend {
@@ -439,7 +444,8 @@ fn read_backend(known: &AtomicU8) -> Backend {
 
 static DEFAULT: AtomicU8 = AtomicU8::new(Route::Auto as u8);
 
-/// Sets the route of files that are opened from now on without one of their own ([`OpenOptions::route`](crate::OpenOptions::route)).
+/// Sets the route of files that are opened from now on without a route of their own
+/// ([`OpenOptions::route`](crate::OpenOptions::route)).
 pub fn set_default_route(route: Route) {
     DEFAULT.store(route as u8, Ordering::Relaxed);
 }

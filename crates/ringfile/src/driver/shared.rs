@@ -1,11 +1,11 @@
 //! The part of a driver that other threads may touch: waking its thread, results that wait for a future which moved,
 //! and counts.
 //!
-//! An operation that stays on its thread never comes here. What always holds:
+//! An operation that stays on its thread never comes here. Invariants:
 //!
-//! - whoever forks holds every lock here, so that a child finds them free;
+//! - a thread that forks holds every lock here, so that the child finds them free;
 //! - a thread that was notified before it slept does not sleep, and one that sleeps is woken ([`Sleep`]);
-//! - once a thread has left its loop, every result that nobody took is in `finished`.
+//! - once a thread has left its loop, every result that was not taken is in `finished`.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -23,19 +23,19 @@ use super::{Finished, Handler, Key, RemoteRequest, TaskNumber};
 use crate::metrics::Counters;
 use crate::ring::fork;
 
-/// What another thread asks of a driver. [`Close`](Self::Close) is kept whether the thread is in its loop or not: there is
-/// at most one for each file that the driver has in use. All else concerns operations that are in flight, which only a
-/// thread in its loop has, so none is kept for another: it might never read it.
+/// A message of another thread to a driver. [`Close`](Self::Close) is kept whether or not the thread is in its loop:
+/// there is at most one for each file in use. All other messages concern operations in flight, which only a thread in
+/// its loop has; they are not kept for other threads, which might never read them.
 pub(crate) enum Mail {
-    /// A future is now polled elsewhere: its result goes to `finished`.
+    /// A future is now polled on another thread: its result goes to `finished`.
     Watch(Key),
-    /// A future was dropped elsewhere.
+    /// A future was dropped on another thread.
     Cancel(Key),
-    /// Nobody wants the results of this handler's remote requests any more.
+    /// The results of this handler's remote requests are no longer wanted.
     CancelOrders(Arc<dyn Handler>),
-    /// The driver with this number leaves its loop: what is carried out for it and may wait for ever is cancelled.
+    /// The driver with this number leaves its loop: operations for it that may wait forever are cancelled.
     CancelHeld(u64),
-    /// The last handle of the file with this number was dropped elsewhere.
+    /// The last handle of the file with this number was dropped on another thread.
     Close(u32),
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Inner {
     /// Whether the thread is in its loop, so that mail gets read.
     pub in_loop: bool,
     pub mail: Vec<Mail>,
-    /// Operations that other threads have this one carry out.
+    /// Operations that this thread carries out for other threads.
     pub remotes: Vec<RemoteRequest>,
     pub finished: HashMap<Key, Finished>,
     pub wakers: HashMap<Key, Waker>,
@@ -52,7 +52,7 @@ pub(crate) struct Inner {
     pub closed: bool,
 }
 
-/// What other threads ask of the loop of a driver's thread.
+/// Messages of other threads to the loop of a driver's thread.
 #[derive(Default)]
 pub(crate) struct Tasks {
     pub woken: Vec<TaskNumber>,
@@ -69,8 +69,8 @@ pub(crate) struct Shared {
     pub id: u64,
     pub sleep: Sleep,
     eventfd: OnceLock<OwnedFd>,
-    /// How often the thread was woken that sleeps without a ring. Not `thread::park`: a thread that ends has no handle of
-    /// its own in the destructors of pthread keys, where asking for it panics.
+    /// How often a thread that sleeps without a ring was woken. Not `thread::park`: in the destructors of pthread keys,
+    /// an ending thread has no handle, and asking for it panics.
     unparks: AtomicU32,
     /// Operations of this thread's loop that other threads carry out.
     remotes: AtomicUsize,
@@ -102,7 +102,7 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What concerns the thread's loop.
+    /// State of the thread's loop.
     pub(crate) fn tasks(&self) -> MutexGuard<'_, Tasks> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,7 +122,8 @@ impl Shared {
         }
     }
 
-    /// Says that the thread leaves its loop, and waits for what others carry out for it; or that it has.
+    /// Notes that the thread leaves its loop, and waits for operations that other threads carry out for it; or that it
+    /// has left.
     pub(crate) fn set_leaving(&self, leaving: bool) {
         self.leaving.store(leaving, Ordering::Relaxed);
     }
@@ -131,7 +132,7 @@ impl Shared {
         self.leaving.load(Ordering::Relaxed)
     }
 
-    /// Notes an operation that the thread must not leave its loop before the end of.
+    /// Notes an operation that must end before the thread leaves its loop.
     pub(crate) fn one_remote_more(&self) {
         self.remotes.fetch_add(1, Ordering::Relaxed);
     }
@@ -142,7 +143,7 @@ impl Shared {
         }
     }
 
-    /// Whether there are such operations; in a forked child they are the parent's.
+    /// Returns whether there are such operations; in a forked child they belong to the parent.
     pub(crate) fn has_remotes(&self) -> bool {
         self.remotes.load(Ordering::SeqCst) > 0 && self.process.is_current()
     }
@@ -152,21 +153,21 @@ impl Shared {
         !self.process.is_current()
     }
 
-    /// Whether this is a forked child, which has not this driver's thread: of its parent's threads, a child has the one that
-    /// forked.
+    /// Returns whether this is a forked child without this driver's thread: a child has only the thread that forked.
     pub(crate) fn has_gone(&self) -> bool {
         self.is_inherited() && self.id != FORKED_BY.load(Ordering::Relaxed)
     }
 
-    /// Gets the orders of a handler cancelled. The handler lives at least until then, so that no other has its address.
+    /// Cancels the remote requests of a handler. The handler lives at least until then, so that no other has its
+    /// address.
     pub(crate) fn post_cancellation(&self, handler: Arc<dyn Handler>) {
-        // In a forked child the thread is not there.
+        // In a forked child the thread does not exist.
         if !self.is_inherited() {
             self.post(Mail::CancelOrders(handler));
         }
     }
 
-    /// Has the thread, which never leaves its loop, carry out a remote request.
+    /// Gives a remote request to this thread, which never leaves its loop.
     pub(crate) fn post_remote(&self, remote: RemoteRequest) {
         self.lock().remotes.push(remote);
         self.sleep.mail_came();
@@ -182,12 +183,12 @@ impl Shared {
         Ok(self.eventfd.get_or_init(|| fd).as_raw_fd())
     }
 
-    /// That descriptor, where it was made, to wait for it elsewhere.
+    /// Returns that descriptor, if it was created, to wait for it elsewhere.
     pub(crate) fn wakeup(&self) -> Option<BorrowedFd<'_>> {
         self.eventfd.get().map(OwnedFd::as_fd)
     }
 
-    /// Gets the thread to look at its mail and queues soon: now if it sleeps, else before it would sleep.
+    /// Makes the thread check its mail and queues soon: at once if it sleeps, otherwise before it sleeps.
     pub(crate) fn notify(&self) {
         match self.sleep.notify() {
             Asleep::InRing => self.ring_wakeup(),
@@ -203,12 +204,12 @@ impl Shared {
     /// Signals the wake-up descriptor, where there is one.
     pub(super) fn ring_wakeup(&self) {
         if let Some(fd) = self.eventfd.get() {
-            // It can't block: the counter would have to be near its 64-bit limit.
+            // It cannot block: the counter would have to be near its 64-bit limit.
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }
     }
 
-    /// Silences the wake-up descriptor, which a poll that does not repeat would otherwise find ringing for ever.
+    /// Resets the wake-up descriptor, which a poll would otherwise find readable forever.
     pub(crate) fn reset_wakeup(&self) {
         if let Some(fd) = self.eventfd.get() {
             let _ = rustix::io::read(fd, &mut [0u8; 8]);
@@ -230,7 +231,7 @@ impl Shared {
                 return self.sleep.gave_up_parking();
             }
             let left = left.and_then(|left| futex::Timespec::try_from(left).ok());
-            // Woken, out of time, interrupted, or woken before: what it was shows above.
+            // Woken, timed out, interrupted, or woken before: the check above decides.
             let _ = futex::wait(&self.unparks, futex::Flags::PRIVATE, unparks, left.as_ref());
         }
     }
@@ -256,10 +257,10 @@ static ALL: Mutex<All> = Mutex::new(None);
 
 type All = Option<HashMap<u64, Arc<Shared>>>;
 
-/// The driver of the thread that forked last, or 0 where that had none. Set while all drivers' locks are held.
+/// The driver of the thread that forked last, or 0 if it had none. Set while all drivers' locks are held.
 static FORKED_BY: AtomicU64 = AtomicU64::new(0);
 
-/// Takes the list of all drivers, and what others may touch of each, for a fork by the thread with the driver `own`.
+/// Locks the list of all drivers, and the shared part of each, for a fork by the thread with the driver `own`.
 pub(super) fn hold(own: u64) -> (MutexGuard<'static, All>, Vec<Box<dyn Any>>) {
     let all = lock_all();
     FORKED_BY.store(own, Ordering::Relaxed);
@@ -290,7 +291,7 @@ pub(crate) fn everyone() -> Vec<Arc<Shared>> {
     all(|map| map.values().cloned().collect())
 }
 
-/// Looks at every driver, then does `last`; none comes or is retired meanwhile.
+/// Visits every driver, then calls `last`; no driver is added or retired meanwhile.
 pub(crate) fn for_each(look: &mut dyn FnMut(&Shared), last: impl FnOnce()) {
     all(|map| {
         map.values().for_each(|shared| look(shared));
@@ -298,7 +299,7 @@ pub(crate) fn for_each(look: &mut dyn FnMut(&Shared), last: impl FnOnce()) {
     });
 }
 
-/// Drops a driver whose thread has gone, once nobody waits for a result of its any more.
+/// Drops a driver whose thread has ended, once no future waits for a result of it.
 pub(crate) fn retire(shared: &Shared) {
     all(|map| {
         let inner = shared.lock();

@@ -1,8 +1,8 @@
-//! Whether a driver's thread sleeps, and whether others have something for it.
+//! Whether a driver's thread sleeps, and whether other threads have work for it.
 //!
-//! Knows only atomics (through `sync.rs`), so that loom can run all of it; what wakes the thread is the caller's. What
-//! always holds: who puts something where the thread will look, and then notifies, is seen. A thread that was notified
-//! before it slept does not sleep; one that sleeps is named to exactly one notifier, who wakes it.
+//! Knows only atomics (through `sync.rs`), so that loom can run all of it; what wakes the thread is the caller's.
+//! Invariant: whatever another thread stores before it notifies is seen by this thread. A thread that was notified
+//! before it slept does not sleep; for a thread that sleeps, exactly one notifier is told to wake it.
 //!
 //! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_sleep`.
 
@@ -35,7 +35,7 @@ impl Sleep {
         Self { state: AtomicU32::new(RUNNING), has_mail: AtomicBool::new(false) }
     }
 
-    /// Gets the thread to look at its mail and queues: before it would sleep, or when the caller has woken it.
+    /// Makes the thread check its mail and queues: before it sleeps, or when the caller has woken it.
     pub(crate) fn notify(&self) -> Asleep {
         match self.state.swap(NOTIFIED, Ordering::SeqCst) {
             IN_RING => Asleep::InRing,
@@ -55,17 +55,17 @@ impl Sleep {
         self.has_mail.load(Ordering::Relaxed) && self.has_mail.swap(false, Ordering::Acquire)
     }
 
-    /// Forgets a notification, before its causes are looked at. Whether there was one.
+    /// Clears a notification before its causes are checked. Returns whether there was one.
     #[inline]
     pub(crate) fn take_notification(&self) -> bool {
         self.state.load(Ordering::Relaxed) == NOTIFIED
             && self.state.swap(RUNNING, Ordering::SeqCst) == NOTIFIED
     }
 
-    /// Says that the thread is about to sleep in its ring. False where it was notified, or has mail to read: then it
-    /// must not.
+    /// Notes that the thread is about to sleep in its ring. Returns false if it was notified, or has mail to read: then
+    /// it must not sleep.
     pub(crate) fn about_to_sleep_in_ring(&self) -> bool {
-        // The notification that came with the mail may have been taken for that of a task.
+        // The notification of the mail may have been taken for that of a task.
         !self.has_mail.load(Ordering::Acquire) && self.sleeps_as(IN_RING)
     }
 
@@ -79,7 +79,7 @@ impl Sleep {
         self.state.compare_exchange(RUNNING, how, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Whether nobody has notified the thread since it began to park.
+    /// Returns whether the thread was not notified since it began to park.
     pub(crate) fn is_parked(&self) -> bool {
         self.state.load(Ordering::SeqCst) == PARKED
     }

@@ -1,4 +1,4 @@
-//! Operations in flight: who owns their buffer, how far they are, whom to wake.
+//! Operations in flight: their buffers, their progress, and whom to wake.
 //!
 //! A slot owns its buffer until the kernel has answered. Slots are reused; a generation tells the operations of one
 //! slot apart. Nothing here allocates once there are as many slots as operations were ever in flight together.
@@ -70,16 +70,16 @@ pub(crate) enum Owner {
     Nobody,
 }
 
-/// 128 bytes or less, and on a boundary: two cache lines for an operation, since the copying of the data has put them
-/// out of the first level by the time they are looked at.
+/// At most 128 bytes, aligned: two cache lines per operation, which the copying of data has evicted from the first
+/// level by the time they are used.
 #[repr(align(64))]
 pub(crate) struct Slot {
     pub generation: u32,
     pub state: State,
-    /// Every submission so far used a registered buffer.
+    /// Whether every submission so far used a registered buffer.
     pub fixed: bool,
     pub owner: Owner,
-    /// What the kernel answers next is the end.
+    /// Whether the kernel's next answer ends the operation.
     pub cancelled: bool,
     /// Where it goes.
     pub ring: RingKind,
@@ -132,8 +132,9 @@ fn parts_of<'a>(all: &'a mut Vec<Parts>, index: u32) -> impl FnOnce() -> &'a mut
 /// All slots of a driver.
 pub(crate) struct Slots {
     slots: Vec<Slot>,
-    /// What entries point to besides, by slot, as far as there was one that did: the addresses of a vectored operation's
-    /// parts, which lie inside what `held` of the slot owns. It stays where it is while the kernel has the operation.
+    /// Further memory that entries point to, by slot, allocated when first needed: the addresses of a vectored
+    /// operation's parts, which lie inside the memory of the slot's `held`. It does not move while the kernel has the
+    /// operation.
     parts: Vec<Parts>,
     free: u32,
 }
@@ -168,7 +169,7 @@ impl Slots {
         slot.file = file;
         slot.request = *request;
         slot.progress = Progress::default();
-        // A free slot holds nothing and wakes nobody: what is there needs no dropping.
+        // A free slot holds nothing and wakes no task: its content needs no dropping.
         held.lend_to(&mut slot.held);
         std::mem::forget(std::mem::replace(&mut slot.wake, std::mem::take(wake)));
         (Key::new(index, slot.generation), slot, parts_of(&mut self.parts, index))
@@ -199,7 +200,7 @@ impl Slots {
         &mut self.slots[index as usize]
     }
 
-    /// A slot known to be live, and where the addresses of its parts go.
+    /// Returns a slot that is known to be live, and the place for the addresses of its parts.
     #[inline]
     pub(super) fn with_parts<'a>(&'a mut self, index: u32) -> (&'a mut Slot, impl FnOnce() -> &'a mut Parts) {
         (&mut self.slots[index as usize], parts_of(&mut self.parts, index))

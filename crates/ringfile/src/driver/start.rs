@@ -1,8 +1,8 @@
 //! The one place that decides how an operation starts, and starts it: for futures, batches, queues and forked children.
 //!
-//! What always holds: an operation that was started either is over, or ends exactly once by its receiver; its buffer was
-//! taken unless it is over or was put off. Called with no driver borrowed and no lock held, since an operation may end,
-//! and wake somebody, before its start returns.
+//! Invariants: an operation that was started has either ended, or ends exactly once at its receiver; its buffer was
+//! taken unless it has ended or was put off. Called with no driver borrowed and no lock held, since an operation may
+//! end, and wake a task, before its start returns.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -27,31 +27,31 @@ pub(crate) struct Place {
     pub(super) key: Key,
 }
 
-/// What became of an operation. `R` is what its receiver keeps of one that another thread has.
+/// The outcome of starting an operation. `R` is what its receiver keeps of one that another thread has.
 pub(crate) enum Started<R> {
     /// A plain call has done it.
     Done(Ended),
-    /// This thread's ring has it, and its buffer.
+    /// This thread's ring has the operation and its buffer.
     Queued(Place),
-    /// Another thread has it, and its buffer.
+    /// Another thread has the operation and its buffer.
     Elsewhere(R),
-    /// It was not begun: this thread's other tasks are to run first.
+    /// It was not started: this thread's other tasks run first.
     Yield,
 }
 
-/// Who receives the result of an operation.
+/// The receiver of an operation's result.
 pub(crate) trait Receiver {
-    /// What stands for an operation that another thread has.
+    /// Represents an operation that another thread has.
     type Remote;
 
     /// Whether it is a task, of which a loop may have many.
     fn is_a_task(&self) -> bool;
 
-    /// Whether the thread that starts the operation waits for it, and turns its driver meanwhile. Where not, it has other
-    /// tasks, which must not wait for a long row of plain calls.
+    /// Returns whether the thread that starts the operation waits for it, and turns its driver meanwhile. If not, it
+    /// has other tasks, which must not wait for a long series of plain calls.
     fn is_own(&self) -> bool;
 
-    /// What this thread's driver is to do when the operation ends.
+    /// Returns what this thread's driver does when the operation ends.
     fn wake(&self) -> Wake;
 
     /// Makes the operation one that another thread can carry out.
@@ -98,7 +98,7 @@ impl Receiver for Context<'_> {
 pub(crate) struct HandlerOf<'a> {
     pub handler: &'a Arc<dyn Handler>,
     pub index: u32,
-    /// By which this thread's driver knows the handler: then no count is touched that threads share.
+    /// The number by which this thread's driver knows the handler, so that no shared count is touched.
     pub local: Option<LocalHandler>,
 }
 
@@ -139,7 +139,7 @@ impl Receiver for HandlerOf<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LocalHandler(pub(super) u32);
 
-/// What a caller knows of the operations that accompany one.
+/// What a caller knows about the operations submitted together with this one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SubmitHint {
     /// Operations that are started together, this one among them.
@@ -153,15 +153,15 @@ impl SubmitHint {
     pub(crate) const ONE: Self = Self { together: 1, waits_for_one: false };
 }
 
-/// So many operations submitted together go to the ring where each alone would be a plain call that does not wait: with 2
-/// to 4 the two took the same time.
+/// So many operations submitted together go to the ring, even if each alone would be a plain call that does not wait:
+/// with 2 to 4 both ways took the same time.
 const MANY: usize = 8;
 
 /// Starts an operation on its route.
 ///
 /// # Errors
-/// Leaves the buffer where the operation can't be carried out: where a ring was asked for and can't be had, or where a
-/// forked child would need its parent's ring or threads.
+/// Leaves the buffer in place if the operation cannot be carried out: if the route asks for a ring and there is none,
+/// or if a forked child would need its parent's ring or threads.
 #[inline(always)]
 pub(crate) fn start<R: Receiver>(
     target: &Arc<Target>,
@@ -171,7 +171,7 @@ pub(crate) fn start<R: Receiver>(
     hint: SubmitHint,
 ) -> Result<Started<R::Remote>, Error> {
     if request.is_sync() && target.failed_sync() != 0 {
-        // It would succeed now, although what the failed one was to write may be gone.
+        // It would succeed now, although data of the failed one may be lost.
         return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
     }
     let lanes = &target.lanes;
@@ -245,8 +245,8 @@ fn start_otherwise<R: Receiver>(
     Ok(Started::Elsewhere(remote))
 }
 
-/// The gate for forks: a child has neither its parent's rings nor its threads. What a plain call does without waiting for
-/// another process works, the rest is an error. Operations on paths are done by a plain call.
+/// The check for forks: a child has neither its parent's rings nor its threads. Plain calls that do not wait for
+/// another process work, everything else is an error. Operations on paths use a plain call.
 #[cold]
 fn in_forked_child(target: &Target, request: &Request, held: &mut Held) -> Result<Ended, Error> {
     if request.kind.names_paths() || target.lanes.may_wait_inline(target, request) {
@@ -261,14 +261,14 @@ fn is_forked_child() -> bool {
     with(|driver| driver.shared.is_inherited()) == Some(true) || workers::are_of_another_process()
 }
 
-/// Whether this thread has a ring that may be used now, or may get one, or has AIO in its place.
+/// Returns whether this thread has a usable ring, may create one, or has AIO in its place.
 fn is_here(own: bool) -> bool {
     with(|driver| driver.takes(own) && (driver.failed.is_none() || driver.context.aio.is_some()))
         == Some(true)
 }
 
-/// Whether so many tasks of this thread's loop do as the one that is polled that the ring takes them together: 16 tasks that
-/// read cached blocks got 1.2 times the IOPS through the ring that they had by calls.
+/// Returns whether enough tasks of this thread's loop do the same as the polled one to send them through the ring
+/// together: 16 tasks that read cached blocks had 1.2 times the IOPS through the ring that they had by calls.
 #[inline]
 fn has_many_tasks() -> bool {
     let task = wake::polled_task();
@@ -300,12 +300,12 @@ pub(crate) fn can_link(target: &Target) -> bool {
         }) == Some(true)
 }
 
-/// So long a task may go on with operations that end at once, before the thread's other tasks have their turn: with 16 tasks,
-/// none waits for more than about 0.3 ms. To yield costs 0.2 µs.
+/// How long a task may continue with operations that end at once, before the thread's other tasks run: with 16 tasks,
+/// none waits for more than about 0.3 ms. Yielding costs 0.2 µs.
 const TURN: Duration = Duration::from_micros(14);
 /// The clock is read for every so many operations only: that costs 25 ns, and the shortest takes 500.
 const LOOK_AT_CLOCK: u32 = 4;
-/// Against an operation this long a yield is little, and other tasks have their turn after each.
+/// Compared with an operation this long, a yield costs little, so other tasks run after each.
 const LONG: Duration = Duration::from_micros(8);
 /// What is copied in about that time.
 const LONG_COPY: usize = 32 << 10;
@@ -322,7 +322,7 @@ struct Turn {
 impl Turn {
     const NEW: Self = Self { operations: 0, began: None, is_over: false };
 
-    /// Counts one more. False where the other tasks are to run first; then the next turn begins.
+    /// Counts an operation. Returns false if the other tasks must run first; the next turn then begins.
     #[inline]
     fn goes_on(&mut self) -> bool {
         self.operations += 1;
@@ -343,16 +343,16 @@ thread_local! {
     static INLINE: Cell<Turn> = const { Cell::new(Turn::NEW) };
 }
 
-/// What plain calls on this thread came to.
+/// The result of plain calls on this thread.
 enum Called {
     Over(Ended),
     /// None was made: the task has had its turn.
     Later,
-    /// None is to be made, or it would have waited: the operation goes this way.
+    /// No call is to be made, or it would have waited: the operation goes this way.
     Left(Choice),
 }
 
-/// Carries an operation out by plain calls, where its route is that.
+/// Carries an operation out by plain calls, if its route says so.
 fn call(target: &Target, request: &Request, held: &mut Held) -> Called {
     let called = call_in_a_row(target, request, held);
     event::emit_deferred();
@@ -393,7 +393,7 @@ fn call_and_wait(target: &Target, request: &Request, held: &mut Held) -> Ended {
     ended
 }
 
-/// Carries an operation out on this thread, and notes what that tells of the file.
+/// Carries an operation out on this thread, and notes what that shows about the file.
 fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -> Attempt {
     let lane = target.lanes.lane(request.kind);
     if choice == Choice::Attempt {

@@ -1,10 +1,9 @@
-//! Submission: entries for the queues of the rings, and handing them over. The one place where a pointer is handed to the
-//! kernel.
+//! Submission: entries for the queues of the rings. The one place where a pointer is passed to the kernel.
 //!
-//! The invariant that all of it rests on: an entry names only memory that its slot owns (`held`, and `parts`, which
-//! lists addresses inside `held`), and a slot gives that memory up only when the operation is withdrawn or answered
+//! The invariant behind all of it: an entry names only memory that its slot owns (`held`, and `parts`, which lists
+//! addresses inside `held`), and a slot releases that memory only when the operation was withdrawn or answered
 //! ([`super::slot`]). A buffer's address does not change when the buffer moves (the contract of
-//! [`IoBuf`](crate::IoBuf)). What also holds: whatever the kernel answers to `enter`, the driver can be used afterwards.
+//! [`IoBuf`](crate::IoBuf)). Whatever the kernel answers to `enter`, the driver remains usable.
 
 use std::io;
 use std::sync::Arc;
@@ -24,7 +23,8 @@ use crate::event;
 use crate::memory::{Held, Part};
 use crate::ring::{Ring, Sqe, Until};
 
-/// Completions that nobody waits for: withdrawn entries, and cancellations. Generation 0 is no operation's.
+/// The user data of completions without an operation: withdrawn entries, and cancellations. No operation has generation
+/// 0.
 pub(super) const IGNORED: u64 = 0;
 /// The eventfd by which other threads wake this one, as the ring polls it.
 pub(super) const WAKEUP: u64 = 1;
@@ -33,12 +33,12 @@ pub(super) const AIO_WAKEUP: u64 = 2;
 /// The signal of the ring for commands.
 pub(super) const COMMANDS: u64 = 3;
 
-/// How long a kernel that takes nothing (EAGAIN, EBUSY, ENOMEM) is asked again before that is the answer.
+/// How long to retry when the kernel accepts nothing (EAGAIN, EBUSY, ENOMEM) before that is the answer.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(1);
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
-/// Entries that one `enter` hands over at most on a thread that has other tasks: a device takes about 3 µs for each, and
-/// the tasks wait meanwhile. A thread that waits for these operations alone hands all over at once.
+/// How many entries one `enter` submits at most on a thread with other tasks: a device takes about 3 µs for each, and
+/// the tasks wait meanwhile. A thread that only waits for these operations submits all at once.
 pub(super) const SLICE: u32 = 128;
 
 pub(super) const FIXED_FILE: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
@@ -75,13 +75,13 @@ impl Driver {
         key
     }
 
-    /// Submits what goes beside the main ring, or found that full.
+    /// Submits an operation for another ring, or one that found the main ring full.
     #[cold]
     fn queue_otherwise(&mut self, key: Key, ring: RingKind) {
         if ring != RingKind::Main {
             self.rings.iter_mut().for_each(|rings| rings.count_beside(ring));
         }
-        // What there is no room for waits: the next turns hand it over, a slice in each.
+        // Operations without room wait: the next turns submit them, a slice each.
         self.submit_again(key);
     }
 
@@ -104,7 +104,7 @@ impl Driver {
         }
     }
 
-    /// Submits what waits, as far as there is room.
+    /// Submits waiting operations, as far as there is room.
     pub(super) fn submit_waiting(&mut self) {
         while let Some(next) = self.waiting.front() {
             let pushed = match *next {
@@ -124,7 +124,7 @@ impl Driver {
         }
     }
 
-    /// Sleeps until there are so many completions, where none is there; not at all for 0.
+    /// Sleeps until there are so many completions, if there are none; not at all for 0.
     pub(super) fn enter(&mut self, wanted: u32, deadline: Option<Instant>, deferred: &mut Deferred) {
         self.on_streams &= self.in_flight > 0;
         let mut wanted = if self.on_streams { wanted.min(1) } else { wanted };
@@ -137,10 +137,11 @@ impl Driver {
         if has_aio && self.context.keeps_awake() {
             wanted = 0;
         } else if has_aio && self.context.open() > 0 {
-            // Several ends of operations there may be told of by one completion here.
+            // One completion here may announce several finished operations there.
             wanted = wanted.min(1);
         }
-        // Before it is asked what the kernel holds back: what comes later signals again, and is not lost with the signal.
+        // Reset before asking the kernel for held-back completions: later ones signal again, and are not lost with the
+        // signal.
         rings.main.reset_completion_signal();
         let before = if rings.has_beside() {
             self.enter_beside(wanted, deferred)
@@ -153,7 +154,7 @@ impl Driver {
         }
     }
 
-    /// Enters the ring in which the thread may sleep. Whether the kernel refused what was in it.
+    /// Enters the ring in which the thread may sleep. Returns whether the kernel refused its entries.
     #[inline(always)]
     fn enter_home(
         &mut self,
@@ -165,13 +166,13 @@ impl Driver {
     ) -> bool {
         let is_stuck = self.context.aio.is_some() && self.context.is_out_of_room();
         let Some(rings) = self.rings.as_mut() else { return false };
-        // Without the wake-up descriptor, where the queue was too full to arm it, nobody could wake us.
+        // If the queue was too full to poll the wake-up descriptor, no thread could wake this one.
         let awaited = *rings.wakeup_of(home) && !rings.each().any(Ring::has_released);
         let Some(ring) = rings.get(home) else { return false };
         let idle = !ring.has_completions() && (self.waiting.is_empty() || is_stuck);
         let sleeps = wanted > 0 && idle && awaited && self.shared.sleep.about_to_sleep_in_ring();
         let until = if sleeps {
-            // More than there will be would never come.
+            // Waiting for more completions than there are operations would never end.
             Until::Completed(wanted.min(self.in_flight as u32).max(1))
         } else if ring.has_deferred() || ring.waiting() > 0 {
             Until::Collected
@@ -197,10 +198,10 @@ impl Driver {
         self.was_refused(home, answer, deferred)
     }
 
-    /// Ends an operation that was to wait for another one, where the kernel took that and not this: begun now it would not
-    /// wait, and a sync would succeed without the write that it is for. It is as if the other had cancelled it, upon which
-    /// a durable write syncs once more when the write has ended. The kernel takes entries in order, so it never takes the
-    /// second without the first.
+    /// Ends a linked operation if the kernel took only the first of the two: submitted now, it would not wait, and a
+    /// sync would succeed without its write. It ends as if the first had cancelled it, and a durable write then syncs
+    /// again when the write has ended. The kernel takes entries in order, so it never takes the second without the
+    /// first.
     #[cold]
     fn end_cut_off(&mut self, key: Key, deferred: &mut Deferred) {
         if let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) {
@@ -209,8 +210,8 @@ impl Driver {
         }
     }
 
-    /// Whether the kernel refused to take entries. EINTR needs nothing but the next turn, and so does, for a while, a kernel
-    /// that is short of something. Anything else is the answer to every operation that was not taken.
+    /// Returns whether the kernel refused entries. After EINTR, and for a while if the kernel lacks a resource, the
+    /// next turn tries again. Any other errno is the answer to every operation that was not taken.
     #[inline]
     pub(super) fn was_refused(
         &mut self,
@@ -257,8 +258,8 @@ impl Driver {
         }
     }
 
-    /// Whether a kernel that refused to take operations is to be asked again: after what has completed was collected,
-    /// else after a pause, so that the thread does not spin.
+    /// Returns whether to try again after the kernel refused operations: after completions were collected, otherwise
+    /// after a pause, so that the thread does not spin.
     pub(super) fn may_ask_again(&mut self) -> bool {
         let has_completions =
             self.rings.as_ref().is_some_and(|rings| rings.each().any(Ring::has_completions));
@@ -270,7 +271,7 @@ impl Driver {
         since.elapsed() < REFUSED_PATIENCE
     }
 
-    /// Asks the kernel to cancel an operation that is on its way. Most are beyond that, and simply finish.
+    /// Asks the kernel to cancel an operation in flight. Most cannot be cancelled, and simply finish.
     fn push_cancellation(&mut self, key: Key) -> bool {
         let Some(slot) = self.slots.get(key) else { return true };
         if slot.ring == RingKind::Aio {
@@ -335,7 +336,7 @@ fn push_to<'a>(
     parts: impl FnOnce() -> &'a mut Parts,
 ) -> bool {
     let request = &slot.request;
-    // A linked operation goes to the kernel together with the one that waits for it, or not yet.
+    // A linked operation is submitted together with the one that waits for it, or not yet.
     if request.linked && ring.space() < 2 {
         return false;
     }
@@ -357,20 +358,20 @@ fn push_to<'a>(
     true
 }
 
-/// What an entry has that does not depend on the kind of operation.
+/// Fills the fields of an entry that do not depend on the kind of operation.
 #[inline(always)]
 fn base(target: &Target, key: Key, request: &Request, fd: i32) -> Sqe {
     Sqe {
         fd,
         user_data: key.to_user_data(),
         offset: target.offset(request.offset),
-        // Of those that move data, atomic writes alone lack it, and have nothing to do with the cache.
+        // Of operations that move data only atomic writes lack it, and they do not use the cache.
         op_flags: request.op_flags | if request.kind.has_fixed_form() { target.cache_flags() } else { 0 },
         ..Sqe::default()
     }
 }
 
-/// The entry of an operation's next submission, of nothing that is registered. It names memory of the slot's.
+/// The entry of an operation's next submission, without registered memory. It names memory of the slot.
 #[inline]
 pub(super) fn plain_entry<'a>(
     target: &Target,

@@ -1,6 +1,5 @@
-//! The atomics that `sleep.rs` is written against.
+//! The atomics that `sleep.rs` uses.
 //!
-//! A file of its own so that the loom model (`tests/loom_sleep.rs`) can compile `sleep.rs` with loom's atomics in its
-//! place. Knows nothing.
+//! A separate file, so that the loom model (`tests/loom_sleep.rs`) can compile `sleep.rs` with loom's atomics instead.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

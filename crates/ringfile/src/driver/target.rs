@@ -27,7 +27,7 @@ const USES_BEFORE_REGISTERING: u32 = 8;
 /// NVMe drives take memory in words of four bytes.
 const COMMAND_MEMORY: u32 = 4;
 
-/// What kind of thing the file is, as far as continuing short reads goes.
+/// The kind of file, as far as it matters for continuing short reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FileKind {
     /// Reads end early only at the end.
@@ -38,31 +38,31 @@ pub(crate) enum FileKind {
     Other,
 }
 
-/// What direct I/O on a file must be a multiple of, in bytes.
+/// The multiples that direct I/O on a file requires, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Multiples {
     /// Offsets and lengths.
     pub block: u32,
     /// Addresses. Smaller where blocks are larger than a page, as memory of a pool is aligned to pages.
     pub memory: u32,
-    /// Which atomic writes the file takes.
+    /// The limits of the file's atomic writes.
     pub atomic: Option<AtomicLimits>,
 }
 
-/// Which writes a file takes as atomic ones: see [`File::write_atomic_at`](crate::File::write_atomic_at).
+/// Limits of the atomic writes that a file accepts: see [`File::write_atomic_at`](crate::File::write_atomic_at).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct AtomicLimits {
-    /// The shortest, in bytes; a power of two.
+    /// The shortest length, in bytes; a power of two.
     pub min: usize,
-    /// The longest, in bytes; a power of two.
+    /// The longest length, in bytes; a power of two.
     pub max: usize,
-    /// How many pieces of memory the kernel takes for one. The library's atomic writes are of one piece.
+    /// How many pieces of memory the kernel accepts for one write. The library's atomic writes have one piece.
     pub segments: usize,
 }
 
 impl AtomicLimits {
-    /// What `statx` tells in its three fields; none where the shortest is 0.
+    /// Makes the limits of `statx`'s three fields; none if the shortest is 0.
     pub(crate) fn of_statx(min: u32, max: u32, segments: u32) -> Option<Self> {
         (min != 0).then_some(Self { min: min as usize, max: max as usize, segments: segments as usize })
     }
@@ -75,16 +75,16 @@ pub(crate) struct Target {
     /// A small number, unique among live targets.
     pub number: u32,
     pub kind: FileKind,
-    /// What offsets and lengths of direct I/O must be multiples of; 0 for buffered I/O. Changes once, where a file system
-    /// turns out to refuse direct I/O and the user allowed buffered I/O instead.
+    /// Offsets and lengths of direct I/O must be multiples of this; 0 for buffered I/O. Changes once, if the file
+    /// system turns out to refuse direct I/O and the user allowed buffered I/O instead.
     direct: AtomicU32,
     /// What it was at first; 1 for buffered I/O.
     first_block: u32,
-    /// What addresses of direct I/O must be multiples of.
+    /// Addresses of direct I/O must be multiples of this.
     memory: u32,
     /// Which atomic writes direct I/O takes.
     atomic: Option<AtomicLimits>,
-    /// What buffered operations carry besides their own flags: `RWF_DONTCACHE`, or 0.
+    /// Additional flags of buffered operations: `RWF_DONTCACHE`, or 0.
     cache_flags: AtomicU32,
     /// Whether they carried it at first.
     must_not_cache: AtomicBool,
@@ -94,17 +94,17 @@ pub(crate) struct Target {
     streams: bool,
     /// Writes go to the end, whatever their offset.
     pub appends: bool,
-    /// What it is, where operations on it are NVMe commands.
+    /// The namespace, if operations are NVMe commands.
     namespace: Option<Box<Namespace>>,
     pub path: Option<PathBuf>,
     pub lanes: Lanes,
-    /// As long as the file was when somebody looked last: it may be longer by now, and shorter where others cut it.
+    /// The file's length when it was last checked: it may be longer by now, or shorter if it was cut.
     known_size: AtomicU64,
     /// The errno of the first sync or durable write that failed; 0 for none. Never forgotten, see [`Self::settle_sync`].
     failed_sync: AtomicI32,
     /// The last handle is gone.
     closed: AtomicBool,
-    /// The drivers that have it in use, by number.
+    /// The drivers that use it, by number.
     users: Mutex<Vec<u64>>,
     process: fork::Mark,
 }
@@ -171,7 +171,7 @@ impl Target {
         self.namespace.as_deref()
     }
 
-    /// What stands for a path, in operations that name it.
+    /// Makes a stand-in for a path, in operations that name it.
     pub(crate) fn of_path(path: PathBuf) -> Self {
         Self::unopened(Some(path), Lanes::new(Route::Auto, FileSystem::Other))
     }
@@ -209,19 +209,19 @@ impl Target {
         (block != 0).then_some(Multiples { block, memory: self.memory, atomic: self.atomic })
     }
 
-    /// The last boundary of a block up to `done` bytes. It does not change when I/O turns buffered, where it does no harm:
-    /// an operation that is in flight then must know where it began.
+    /// Rounds `done` down to a block. The block size stays the same when I/O becomes buffered, which does no harm: an
+    /// operation that is in flight then must still know where it began.
     #[inline]
     pub(crate) fn block_before(&self, done: usize) -> usize {
         done - done % self.first_block.max(1) as usize
     }
 
-    /// Takes how the kernel has ended a sync or a durable write, and returns how it ended for its caller.
+    /// Records the kernel's result of a sync or a durable write, and returns the result for its caller.
     ///
-    /// After a failed `fsync` Linux may mark the lost pages clean, and it tells of the failure once for each open file:
-    /// the next `fsync` succeeds although data is gone (PostgreSQL's fsyncgate). So the first failure is kept, and is the
-    /// answer to whatever of this open file ends later. Errnos with which the kernel says that it has tried nothing
-    /// (cancelled, interrupted, not possible with this file) are only passed on.
+    /// After a failed `fsync` Linux may mark the lost pages clean, and it reports the failure once for each open file:
+    /// the next `fsync` succeeds although data is lost (PostgreSQL's fsyncgate). So the first failure is kept, and is
+    /// the answer to every later sync of this open file. Errnos that mean that nothing was tried (cancelled,
+    /// interrupted, not possible with this file) are only passed on.
     #[cold]
     pub(crate) fn settle_sync(&self, errno: i32) -> i32 {
         match errno {
@@ -256,20 +256,20 @@ impl Target {
         Ok(())
     }
 
-    /// From now on buffered operations do not leave their pages in the cache, where the file system can.
+    /// From now on buffered operations drop their pages from the cache, if the file system supports it.
     pub(crate) fn do_not_cache(&self) {
         self.must_not_cache.store(true, Ordering::Relaxed);
         self.cache_flags.store(RWF_DONTCACHE, Ordering::Relaxed);
     }
 
-    /// What operations that move data carry besides their own flags.
+    /// Returns the additional flags of operations that move data.
     #[inline]
     pub(crate) fn cache_flags(&self) -> u32 {
         self.cache_flags.load(Ordering::Relaxed)
     }
 
-    /// Whether the kernel is to hand an operation that moves data to one of its threads at once, since it might wait where
-    /// it is submitted, and this thread's other tasks with it.
+    /// Returns whether the kernel must pass an operation that moves data to one of its threads at once, since
+    /// submitting it might block, and with it this thread's other tasks.
     #[inline]
     pub(crate) fn waits_in_submission(&self) -> bool {
         self.lanes.file_system() == FileSystem::Fuse && self.direct().is_none()
@@ -290,14 +290,14 @@ impl Target {
         if kind.moves_data() { self.ring } else { self.ring.without_data() }
     }
 
-    /// What the kernel is told as the offset of an operation.
+    /// Returns the offset of an operation for the kernel.
     #[inline]
     pub(crate) fn offset(&self, offset: u64) -> u64 {
         if self.streams { u64::MAX } else { offset }
     }
 
-    /// Notes that the last handle is gone, before those who use the file are told: who begins to use it later, for a
-    /// remote request that was on its way, sees it.
+    /// Notes that the last handle was dropped, before the file's users are notified: a driver that begins to use it
+    /// later, for a remote request that was on its way, sees the note.
     pub(crate) fn is_to_close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
@@ -326,15 +326,15 @@ impl Target {
             return Ok(namespace.size());
         }
         if self.kind == FileKind::Block {
-            // Its own open file description: seeking must not move the position of the user's.
+            // A separate open file description: seeking must not move the user's position.
             let path = format!("/proc/self/fd/{}", self.raw_fd());
             return fs::File::open(path)?.seek(SeekFrom::End(0));
         }
         Ok(rustix::fs::fstat(self.as_fd())?.st_size as u64)
     }
 
-    /// Whether a write that ends there leaves the file as long as it is: for whom a wrong answer costs time alone, since
-    /// others may cut the file at any moment. Asks the kernel where the file was shorter when last looked at.
+    /// Returns whether a write that ends there stays within the file. A wrong answer only costs time, since the file
+    /// may be cut at any moment. Asks the kernel if the file was shorter when it was last checked.
     pub(crate) fn reaches(&self, end: u64) -> bool {
         if self.kind == FileKind::Block || end <= self.known_size.load(Ordering::Relaxed) {
             return true;
@@ -356,12 +356,12 @@ impl Target {
         }
     }
 
-    /// The drivers to tell when the last handle goes.
+    /// Returns the drivers to notify when the last handle is dropped.
     pub(crate) fn users(&self) -> Vec<u64> {
         self.lock_users().map(|users| users.clone()).unwrap_or_default()
     }
 
-    /// In a forked child a thread that is not there may have them for ever: then there are none.
+    /// In a forked child a thread that does not exist may hold them forever: then there are none.
     fn lock_users(&self) -> Option<MutexGuard<'_, Vec<u64>>> {
         match self.users.try_lock() {
             Ok(users) => Some(users),
@@ -372,17 +372,17 @@ impl Target {
 }
 
 impl Rules for Target {
-    /// Where an operation goes on of which `done` bytes are done. Direct I/O that stopped between two blocks goes on from
-    /// the block it stopped in, since the kernel would refuse the rest with `EINVAL`, whatever the reason for which it
-    /// stopped: a full disk says `ENOSPC` only to a request that fits. A read gets the same bytes again, and a write
-    /// puts them where they are; an append would put them behind themselves.
+    /// Returns where an operation continues after `done` bytes. Direct I/O that stopped inside a block continues at the
+    /// start of that block, since the kernel would refuse the rest with `EINVAL`, whatever the reason for the stop: a
+    /// full disk reports `ENOSPC` only for an aligned request. A read gets the same bytes again, and a write writes
+    /// them to the same place; an append would write them twice.
     #[inline]
     fn goes_on_at(&self, kind: Kind, done: usize) -> usize {
         if kind.is_write() && self.appends { done } else { self.block_before(done) }
     }
 
-    /// Whether an operation that stopped short after `done` bytes is over: a read at the end of what there is (for
-    /// buffered reads a read of 0 bytes will tell), or a direct append between two blocks, which can't go on.
+    /// Returns whether an operation that stopped short after `done` bytes has ended: a read at the end of the data (for
+    /// buffered reads, a read of 0 bytes shows it), or a direct append inside a block, which cannot continue.
     #[cold]
     fn is_at_end(&self, kind: Kind, offset: u64, done: usize) -> bool {
         if !kind.is_read() {
@@ -399,8 +399,8 @@ impl Rules for Target {
         }
     }
 
-    /// Whether an operation is to be tried again: its errno is that of a file system without `RWF_DONTCACHE`, which it
-    /// may have carried, and which none does from now on; or a namespace is to get other commands.
+    /// Returns whether to retry an operation: because the file system does not support `RWF_DONTCACHE`, which later
+    /// operations omit, or because a namespace needs other commands.
     #[cold]
     fn asks_less(&self, errno: i32, left: usize, attempts: u8) -> bool {
         if let Some(namespace) = self.namespace() {
@@ -450,7 +450,7 @@ impl Files {
         if !self.0.get(index).is_some_and(Option::is_some) {
             self.add(target, driver);
         }
-        // Behind the check, this takes no other: `get_or_insert_with` would make the entry in line.
+        // Behind the check, so that the common case stays small: `get_or_insert_with` would be inlined.
         let Some(entry) = &mut self.0[index] else { unreachable!("it was added") };
         debug_assert!(Arc::ptr_eq(&entry.target, target));
         entry.in_flight += 1;
@@ -478,7 +478,7 @@ impl Files {
         self.0.get_mut(number as usize)?.as_mut()
     }
 
-    /// Notes that an operation has ended. A file whose last handle went meanwhile is given up.
+    /// Notes that an operation has ended. A file whose last handle was dropped meanwhile is released.
     #[inline]
     pub(crate) fn leave(&mut self, number: u32) -> Option<ClosedFile> {
         let entry = self.0.get_mut(number as usize)?.as_mut()?;
@@ -486,14 +486,14 @@ impl Files {
         if entry.closing && entry.in_flight == 0 { self.give_up(number) } else { None }
     }
 
-    /// The last handle is gone: gives the file up now, or when its last operation ends.
+    /// The last handle was dropped: releases the file now, or when its last operation ends.
     pub(crate) fn close(&mut self, number: u32) -> Option<ClosedFile> {
         let entry = self.0.get_mut(number as usize)?.as_mut()?;
         entry.closing = true;
         if entry.in_flight == 0 { self.give_up(number) } else { None }
     }
 
-    /// Gives up the first file from `number` on that no operation uses, and says which it was.
+    /// Releases the first file from `number` on that no operation uses, and returns its number.
     pub(crate) fn give_up_idle(&mut self, number: u32) -> Option<(u32, ClosedFile)> {
         let is_idle = |number: &u32| {
             let entry = self.0[*number as usize].as_ref();
@@ -525,7 +525,7 @@ impl Entry {
         }
     }
 
-    /// The number to put into an entry for `ring`, and whether it is a registered one.
+    /// Returns the file number for an entry of `ring`, and whether it is registered.
     #[inline]
     pub(super) fn descriptor(&mut self, kind: RingKind, ring: &mut Ring) -> (i32, bool) {
         if self.registered == Some(kind) {
@@ -550,14 +550,14 @@ impl Entry {
     }
 }
 
-/// A file that a driver has given up; its ring must give up the registration before the target is dropped.
+/// A file that a driver has released; its ring must end the registration before the target is dropped.
 pub(crate) struct ClosedFile {
     pub registered: Option<u32>,
     pub target: Arc<Target>,
 }
 
 impl ClosedFile {
-    /// Takes the driver off the list of those to tell when the file is closed.
+    /// Removes the driver from the list of those to notify when the file is closed.
     pub(crate) fn forget_user(&self, driver: u64) {
         if let Some(mut users) = self.target.lock_users() {
             users.retain(|&user| user != driver);

@@ -1,8 +1,8 @@
-//! The ring of a thread that is in no loop: what blocking batches, queues and handles use.
+//! The ring of a thread outside a loop, for blocking batches, queues and C handles.
 //!
-//! What always holds: the driver takes operations only while a [`RingGuard`] lives, and only those that the thread itself
-//! waits for there. Operations of other futures on this thread go to other threads, since nobody might submit them here.
-//! When the last [`ThreadRing`] of a thread is dropped, the driver is drained and given up, or, where it keeps the ring,
+//! Invariants: the driver accepts operations only while a [`RingGuard`] lives, and only those that the thread itself
+//! waits for. Operations of other futures on this thread go to other threads, since nothing might submit them here.
+//! When the last [`ThreadRing`] of a thread is dropped, the driver is drained and released, or, if it keeps the ring,
 //! idle and without files.
 
 use std::cell::{Cell, OnceCell};
@@ -39,8 +39,7 @@ impl ThreadRing {
         Self { shared: OnceCell::new(), keeps_ring, thread: PhantomData }
     }
 
-    /// Makes the driver take operations for as long as the guard lives. `None` where the thread ends and its driver is
-    /// gone.
+    /// Makes the driver accept operations while the guard lives. `None` if the thread is ending and its driver is gone.
     #[inline]
     pub(crate) fn guard(&self) -> Option<RingGuard<'_>> {
         let shared = match self.shared.get() {
@@ -51,7 +50,7 @@ impl ThreadRing {
             }
         };
         with(|driver| {
-            // A thread that ends may have got another one since.
+            // A thread that is ending may have created another one since.
             let is_same = driver.id == shared.id;
             driver.guards += u32::from(is_same);
             is_same
@@ -64,12 +63,12 @@ impl ThreadRing {
 impl Drop for ThreadRing {
     fn drop(&mut self) {
         let last = THREAD_RINGS.try_with(|count| count.replace(count.get() - 1) == 1) == Ok(true);
-        // Where the thread has gone into a loop meanwhile, that leaves.
+        // If the thread has entered a loop meanwhile, the loop does that when it is left.
         if last && with(|driver| driver.in_loop) == Some(false) {
             let mut deferred = Deferred::default();
             let is_idle = with(|driver| driver.is_idle());
             if self.keeps_ring && is_idle == Some(true) && !is_ending() {
-                // A file would stay open that others have closed.
+                // A file that was closed elsewhere would stay open.
                 with(|driver| driver.give_up_files(&mut deferred));
                 deferred.settle();
             } else {
@@ -79,20 +78,20 @@ impl Drop for ThreadRing {
     }
 }
 
-/// A time during which the thread waits for its ring.
+/// A period in which the thread waits for its ring.
 pub(crate) struct RingGuard<'a> {
     shared: &'a Arc<Shared>,
 }
 
 impl RingGuard<'_> {
-    /// Wakes the thread where it waits.
+    /// Wakes the thread while it waits.
     pub(crate) fn waker(&self) -> Waker {
         self.shared.waker()
     }
 
-    /// Turns the driver until the deadline, or until `wanted`, which is asked before each turn, wants nothing. What it wants is
-    /// how many completions the kernel is to collect before it wakes the thread, of those that this thread's ring alone will
-    /// give: another thread's word waits as long, but where one of them is on a pipe or a socket.
+    /// Turns the driver until the deadline, or until `wanted`, which is called before each turn, wants nothing more. It
+    /// returns how many completions of this thread's ring the kernel collects before it wakes the thread. Messages of
+    /// other threads wait as long, unless an operation is on a pipe or a socket.
     pub(crate) fn wait(
         &self,
         deferred: &mut Deferred,
@@ -101,12 +100,13 @@ impl RingGuard<'_> {
     ) {
         let mut turned = false;
         loop {
-            // Before the causes are looked at, so that none is missed.
+            // Cleared before the causes are checked, so that none is missed.
             self.shared.sleep.take_notification();
             let Some(to_end) = wanted(deferred) else { return };
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 if !turned {
-                    // What waits to be handed over or collected is, even where there is no time to wait for more.
+                    // Waiting entries are submitted and completions collected even if there is no time to wait for
+                    // more.
                     turn(false, deferred);
                     wanted(deferred);
                 }
@@ -131,7 +131,7 @@ impl RingGuard<'_> {
 impl Drop for RingGuard<'_> {
     fn drop(&mut self) {
         with(|driver| {
-            // What plain calls did since the last turn.
+            // The work of plain calls since the last turn.
             driver.publish_counts();
             driver.guards -= 1;
         });
@@ -141,9 +141,9 @@ impl Drop for RingGuard<'_> {
 /// Descriptors that are readable when a thread may have completions to take.
 #[derive(Default)]
 pub(crate) struct CompletionSignals {
-    /// That of its ring, where there is one.
+    /// The ring's descriptor, if there is a ring.
     ring: Option<Arc<OwnedFd>>,
-    /// Its own, by which AIO tells.
+    /// The wake-up descriptor, which AIO signals.
     thread: Option<Arc<Shared>>,
 }
 

@@ -1,7 +1,8 @@
-//! An operation as its future holds it: polled and dropped on its own thread, or, at the price of a message, elsewhere.
+//! An operation as its future holds it. It is polled and dropped on its own thread, or on another one at the cost of a
+//! message.
 //!
-//! What always holds: a result is taken once, by whoever polls; a ticket that is dropped before has its operation
-//! cancelled, wherever that is. In a forked child the operation is over at once.
+//! Invariants: a result is taken once, by the polling thread; dropping a ticket before cancels its operation, wherever
+//! that is. In a forked child the operation ends at once.
 
 use std::task::{Context, Poll};
 
@@ -25,7 +26,7 @@ impl Ticket {
     /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
     #[inline]
     pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Kept) -> Poll<Ended> {
-        // What was to be woken before is in it after, and dropped while the driver is not borrowed.
+        // Afterwards it holds the previous waker, which is dropped while the driver is not borrowed.
         let mut wake = Wake::Nobody;
         loop {
             let polled = with(|driver| {
@@ -40,7 +41,7 @@ impl Ticket {
                     return Poll::Ready(ended);
                 }
                 Some(Polled::Pending) => return Poll::Pending,
-                // It may be over once that is cloned: the clone may have turned the driver.
+                // The operation may have ended by then: cloning the waker may have turned the driver.
                 Some(Polled::NeedsWaker) => wake = Wake::new(context.waker()),
                 Some(Polled::Inherited) => disown(),
                 None => break,
@@ -52,7 +53,7 @@ impl Ticket {
     #[cold]
     fn poll_from_afar(&mut self, context: &Context<'_>, held: &mut Kept) -> Poll<Ended> {
         let Some(shared) = shared::find(self.driver) else { return Poll::Ready(LOST) };
-        // Wakers may run anybody's code and own anything, so none is cloned or dropped under the lock.
+        // Wakers may run user code and own anything, so none is cloned or dropped under the lock.
         let mut clone = Some(context.waker().clone());
         let mut inner = shared.lock();
         if let Some(finished) = inner.finished.remove(&self.key) {
@@ -107,10 +108,10 @@ impl Ticket {
     }
 }
 
-/// A thread that leaves its loop leaves every result that nobody took, so this is never seen.
+/// A thread that leaves its loop stores every result that was not taken, so this does not happen.
 const LOST: Ended = Ended { done: 0, errno: libc::ECANCELED };
 
-/// Ends what this thread's driver has in flight, in a forked child.
+/// Ends the operations of this thread's driver, in a forked child.
 #[cold]
 pub(crate) fn disown() {
     let mut deferred = Deferred::default();

@@ -14,12 +14,12 @@ use super::remote::Handler;
 pub(crate) type TaskNumber = u32;
 
 thread_local! {
-    /// The task that is being polled, and what its waker is known by. The functions count too: a waker that wraps the
+    /// The task that is being polled, and the identity of its waker. The vtable counts too: a waker that wraps the
     /// task's may share its address and do something else.
     static POLLED: Cell<(TaskNumber, usize, *const RawWakerVTable)> = const { Cell::new((0, 0, std::ptr::null())) };
 }
 
-/// Says which task is polled from now on, with which waker. The waker must live until the next call, so that no other
+/// Sets the task that is polled from now on, and its waker. The waker must live until the next call, so that no other
 /// can have its address.
 #[inline]
 pub(crate) fn polling(task: TaskNumber, waker: &Waker) {
@@ -80,7 +80,7 @@ pub(crate) enum Wake {
 }
 
 impl Wake {
-    /// Called with no driver borrowed and no lock held: cloning a waker may run anybody's code.
+    /// Called with no driver borrowed and no lock held: cloning a waker may run user code.
     #[inline]
     pub(super) fn new(waker: &Waker) -> Self {
         task_of(waker).map_or_else(|| Self::Waker(waker.clone()), Self::Task)

@@ -1,8 +1,8 @@
-//! Threads that carry remote requests out by plain system calls: what is left where io_uring is not to be had, and where a file
-//! is set to it.
+//! Threads that carry out remote requests by plain system calls, if io_uring is not available or a file's route says
+//! so.
 //!
-//! Threads are started when there is more to do than idle threads, up to a limit, and end after they were idle for a
-//! while. What always holds: a remote request that was taken ends; where no thread can be started, the caller's carries it out.
+//! Threads start when there is more work than idle threads, up to a limit, and end after being idle for a while.
+//! Invariants: a remote request that was taken ends; if no thread can be started, the caller carries it out.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use crate::ring::fork;
 
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Most threads there may be; 0 is for the usual number.
+/// The maximum number of threads; 0 for the default.
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
 struct Workers {
@@ -52,9 +52,9 @@ pub(crate) fn set_most(threads: usize) {
     MOST.store(threads, Ordering::Relaxed);
 }
 
-/// As many as a disk's queue wants, more than there are cores: they mostly wait.
+/// As many as fill a disk's queue, more than there are cores, since they mostly wait.
 fn most() -> usize {
-    // Asked once: it reads files of the cgroup.
+    // Read once: it reads files of the cgroup.
     static USUAL: OnceLock<usize> = OnceLock::new();
     let usual = || std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(4).max(16);
     match MOST.load(Ordering::Relaxed) {
@@ -68,7 +68,7 @@ pub(crate) fn are_of_another_process() -> bool {
     PROCESS.get().is_some_and(|process| !process.is_current())
 }
 
-/// Has a worker carry out a remote request. Gives it back in a forked child, which has none of its parent's threads.
+/// Gives a remote request to a worker. Returns it in a forked child, which has none of its parent's threads.
 pub(crate) fn send(remote: RemoteRequest) -> Result<(), RemoteRequest> {
     let mut queue = WORKERS.lock();
     if !PROCESS.get_or_init(fork::Mark::current).is_current() {
@@ -99,8 +99,8 @@ pub(crate) fn send(remote: RemoteRequest) -> Result<(), RemoteRequest> {
     Ok(())
 }
 
-/// Ends what a handler gave to the workers, or of that the one with this index, if it does not want it any more, before they
-/// have begun it. Called with no lock held.
+/// Ends a handler's requests, or the one with this index, that are no longer wanted and that no worker has begun.
+/// Called with no lock held.
 pub(crate) fn withdraw(handler: &dyn Handler, index: Option<u32>) {
     if are_of_another_process() {
         return;
@@ -120,17 +120,17 @@ pub(crate) fn withdraw(handler: &dyn Handler, index: Option<u32>) {
     withdrawn.into_iter().for_each(refuse_unwanted);
 }
 
-/// Ends what nobody wants any more.
+/// Ends requests that are no longer wanted.
 fn refuse_unwanted(remote: RemoteRequest) {
     super::count_cancelled();
     remote.refuse(libc::ECANCELED);
 }
 
-/// How long a worker waits for a pipe before it looks at what else there is to do.
+/// How long a worker waits for a pipe before it checks for other work.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// Carries a remote request out. Gives back one that would wait for another process or a person, so that neither other remote requests
-/// wait for those, nor does what comes go to a read that nobody wants any more.
+/// Carries a remote request out. Returns one that would wait for another process or a person, so that other requests do
+/// not wait for it, and data does not go to a read that is no longer wanted.
 fn carry_out(mut remote: RemoteRequest) -> Option<RemoteRequest> {
     if !remote.is_wanted() {
         refuse_unwanted(remote);
@@ -155,8 +155,8 @@ fn end(remote: RemoteRequest, ended: Ended) -> Option<RemoteRequest> {
     None
 }
 
-/// Tries what a pipe, a socket or a terminal may keep its caller waiting with; nothing where it would not, or where it has
-/// to be done by a call that may wait. Somebody else may take what `poll` has shown, so a read must not wait either.
+/// Tries an operation on a pipe, a socket or a terminal without waiting; none if it would not wait, or needs a call
+/// that may wait. Another reader may take the data that `poll` has shown, so a read must not wait either.
 fn try_stream(remote: &mut RemoteRequest) -> Option<Attempt> {
     if !is_ready(remote) {
         return Some(Attempt::WouldWait);
@@ -171,7 +171,8 @@ fn try_stream(remote: &mut RemoteRequest) -> Option<Attempt> {
     }
 }
 
-/// Whether a pipe, a socket or a terminal would not keep its caller waiting, or soon. Where that can't be known, it is.
+/// Returns whether a pipe, a socket or a terminal is ready, or becomes ready soon. If that is unknown, it counts as
+/// ready.
 fn is_ready(remote: &RemoteRequest) -> bool {
     let wanted = match remote.request.kind {
         kind if kind.is_read() => PollFlags::IN,

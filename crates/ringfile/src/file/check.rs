@@ -1,4 +1,4 @@
-//! What the kernel would refuse with a bare errno, and how failures are worded.
+//! Checks for what the kernel would refuse with a bare errno, and the wording of failures.
 //!
 //! Knows files and requests; shared by single futures and batches.
 
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::memory::Held;
 use crate::ring::fork;
 
-/// Says of an operation that its caller did not cancel why it was.
+/// Explains why an operation was cancelled although its caller did not cancel it.
 #[cold]
 pub(crate) fn cancelled(error: Error) -> Error {
     if fork::is_child() {
@@ -26,7 +26,7 @@ pub(crate) fn cancelled(error: Error) -> Error {
 const LOST: &str = "a sync of this file has failed, and what it was to write may be lost, though a later sync would \
                     succeed; open the file again, and check or write again what was written since the last good sync";
 
-/// The error of a durable write that is not begun since a sync of the file has failed.
+/// The error of a durable write that is not started because a sync of the file has failed.
 #[cold]
 pub(super) fn lost(file: &File, request: &Request, errno: i32) -> Error {
     Error::from_errno(driver::errno_of(errno), what(file, request))
@@ -35,7 +35,7 @@ pub(super) fn lost(file: &File, request: &Request, errno: i32) -> Error {
         .because(LOST)
 }
 
-/// Says of a sync or a durable write that has failed what the failure means.
+/// Adds to a failed sync or durable write what the failure means.
 #[cold]
 pub(crate) fn explain_sync(file: &File, request: &Request, errno: i32, error: Error) -> Error {
     if request.is_sync() && file.0.target.failed_sync() == errno {
@@ -44,7 +44,7 @@ pub(crate) fn explain_sync(file: &File, request: &Request, errno: i32, error: Er
     error
 }
 
-/// Why an operation that moves no data is not done.
+/// Checks an operation that moves no data.
 #[cold]
 pub(crate) fn why_not_done(file: &File, request: &Request, held: &Held, errno: i32) -> Error {
     let refused = driver::why_refused(&file.0.target, errno);
@@ -59,7 +59,7 @@ pub(crate) fn why_not_done(file: &File, request: &Request, held: &Held, errno: i
     }
 }
 
-/// Says of an operation on an NVMe namespace why it has failed.
+/// Adds to a failed operation on an NVMe namespace why it failed.
 #[cold]
 fn explain_command(file: &File, request: &Request, errno: i32, error: Error) -> Error {
     let block = file.alignment().bytes;
@@ -86,7 +86,7 @@ fn explain_command(file: &File, request: &Request, errno: i32, error: Error) -> 
 const NOT_FOR_READING: &str = "the file was not opened for reading";
 const NOT_FOR_WRITING: &str = "the file was not opened for writing";
 
-/// Says of a rename that has failed where it was to.
+/// Adds the new path to a failed rename.
 fn with_new_path(held: &Held, error: Error) -> Error {
     if let Held::Paths(paths) = held
         && let Some(to) = paths.to()
@@ -96,8 +96,8 @@ fn with_new_path(held: &Held, error: Error) -> Error {
     error
 }
 
-/// Whether an operation can go to the kernel as it is; false for a direct read that must go through aligned memory. An
-/// error for what would be refused without a reason.
+/// Returns whether an operation can be submitted as it is; false for a direct read that must go through aligned memory.
+/// An error for what the kernel would refuse without a reason.
 #[inline(always)]
 pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, Error> {
     let end = request.offset.checked_add(request.want as u64);
@@ -144,7 +144,7 @@ fn advice(request: &Request, Multiples { block, memory, atomic: _ }: Multiples) 
     }
 }
 
-/// Which atomic writes the file takes, and what to do about it.
+/// Describes which atomic writes the file supports, and what to do about it.
 #[cold]
 fn atomic_advice(file: &File) -> String {
     match file.0.target.direct() {
@@ -175,7 +175,7 @@ pub(crate) fn error(
     Error::new(kind, what(file, request)).at(request.offset).on(file.path()).because(why)
 }
 
-/// Why a read or write is not what was asked for.
+/// Returns why a read or write did not do what was asked for.
 #[cold]
 pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: Ended) -> Error {
     let is_read = request.kind.is_read();
@@ -212,8 +212,8 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
     }
 }
 
-/// Whether an operation is to begin again with buffered I/O: direct I/O turned out to be refused, and the user allowed
-/// buffered I/O instead. Another operation may have found that out while this one was in flight.
+/// Returns whether an operation must be repeated with buffered I/O: direct I/O turned out to be refused, and the user
+/// allowed buffered I/O instead. Another operation may have found that out while this one was in flight.
 #[cold]
 pub(crate) fn falls_back(file: &File, request: &Request, ended: Ended) -> bool {
     let target = &file.0.target;

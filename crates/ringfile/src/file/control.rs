@@ -12,21 +12,21 @@ use crate::driver::{self, Kind, Request};
 use crate::error::Result;
 use crate::memory::Held;
 
-/// What [`File::allocate`] does with a range.
+/// Selects what [`File::allocate`] does with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AllocateMode {
-    /// Blocks for the range; the file grows to hold it.
+    /// Allocates blocks for the range. The file grows to hold it.
     Extend,
-    /// Blocks for the range; the file keeps its size.
+    /// Allocates blocks for the range. The file keeps its size.
     KeepSize,
-    /// Gives the range's blocks back: it reads as zeros from then on. The file keeps its size.
+    /// Frees the range's blocks, so that it reads as zeros. The file keeps its size.
     PunchHole,
-    /// The range reads as zeros from then on, and keeps its blocks. The file grows to hold it.
+    /// Fills the range with zeros, and keeps its blocks. The file grows to hold it.
     ZeroRange,
-    /// The range's content is of no use any more: it may read as anything from then on. On a namespace of an NVMe drive
-    /// ([`OpenOptions::namespace_writes`](crate::OpenOptions::namespace_writes)) this deallocates, which costs less than
-    /// making zeros; elsewhere it is as [`PunchHole`](Self::PunchHole).
+    /// Discards the range's content: it may read as anything afterwards. On a namespace of an NVMe drive
+    /// ([`OpenOptions::namespace_writes`](crate::OpenOptions::namespace_writes)) this deallocates, which costs less
+    /// than making zeros; elsewhere it is as [`PunchHole`](Self::PunchHole).
     Discard,
 }
 
@@ -43,13 +43,13 @@ impl AllocateMode {
     }
 }
 
-/// What [`File::sync_range`] does with a range.
+/// Selects what [`File::sync_range`] does with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RangeSync {
-    /// Starts writing the range's dirty pages, and does not wait for them.
+    /// Starts writing the range's dirty pages, without waiting for them.
     Start,
-    /// Writes the range's dirty pages, and waits until they, and those under way before, are written.
+    /// Writes the range's dirty pages, and waits for them and for those that were already being written.
     Finish,
 }
 
@@ -63,19 +63,19 @@ impl RangeSync {
     }
 }
 
-/// What [`File::advise`] tells the page cache of a range.
+/// Advice to the page cache about a range, for [`File::advise`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Nothing in particular.
+    /// No advice: the default.
     Normal,
-    /// It will be read from front to back: more read-ahead.
+    /// The range will be read from front to back: more read-ahead.
     Sequential,
-    /// It will be read here and there: no read-ahead.
+    /// The range will be read at random: no read-ahead.
     Random,
-    /// It will be wanted soon: start reading it in.
+    /// The range will be read soon: start reading it in.
     WillNeed,
-    /// It will not be wanted: clean pages of it go.
+    /// The range will not be read: drop its clean pages.
     DontNeed,
 }
 
@@ -99,7 +99,7 @@ impl Advice {
 pub struct Control<'a> {
     file: &'a File,
     single: Single,
-    /// The result is there and was not taken.
+    /// The result is available and was not taken.
     kept: Option<Result<()>>,
 }
 
@@ -114,7 +114,7 @@ impl<'a> Control<'a> {
         Self::new(file, Kind::Sync, IORING_FSYNC_DATASYNC, 0, 0)
     }
 
-    /// Keeps the result of an operation that has ended, for who polls next.
+    /// Keeps the result of a finished operation for the next poll.
     pub(super) fn keep(&mut self, result: Result<()>) {
         self.kept = Some(result);
     }
@@ -135,20 +135,20 @@ impl Future for Control<'_> {
 impl File {
     /// Waits until all data and metadata of the file are on stable storage (`fsync`).
     ///
-    /// Covers what was written before this was polled for the first time; writes still in flight are not waited for.
+    /// Covers writes that had finished when this was first polled; it does not wait for writes in flight.
     ///
     /// # Errors
-    /// As `fsync(2)`. **A failed sync is remembered**: what was not yet synced may be lost, and Linux would let the next
-    /// `fsync` succeed all the same. So after a sync or a [durable write](Self::write_durable_at) has failed, each later one
-    /// of this `File`, its clones included, fails with the same errno, in batches and queues too, and nothing is tried.
-    /// Reads and plain writes go on. To sync again, open the file again, and check or write again what was written since
-    /// the last good sync. A sync that was cancelled, or that the file does not offer (`EINVAL`), is not remembered, nor
-    /// are failures that calls on other descriptors have met ([`note_failed_sync`](Self::note_failed_sync)).
+    /// As `fsync(2)`. **A failed sync is remembered**: data that was not yet synced may be lost, although Linux would
+    /// let the next `fsync` succeed. So after a sync or a [durable write](Self::write_durable_at) has failed, each
+    /// later one of this `File` and its clones fails with the same errno without being tried, in batches and queues
+    /// too. Reads and plain writes continue. To sync again, open the file again, and check or rewrite what was written
+    /// since the last successful sync. A sync that was cancelled, or that the file does not support (`EINVAL`), is not
+    /// remembered; nor are failures of calls on other descriptors ([`note_failed_sync`](Self::note_failed_sync)).
     pub fn sync_all(&self) -> Control<'_> {
         Control::new(self, Kind::Sync, 0, 0, 0)
     }
 
-    /// As [`sync_all`](Self::sync_all), but only the metadata needed to read the data back (`fdatasync`).
+    /// Waits until all data, and the metadata needed to read it back, are on stable storage (`fdatasync`).
     ///
     /// # Errors
     /// As `fdatasync(2)`; a failure is remembered, see [`sync_all`](Self::sync_all).
@@ -156,8 +156,8 @@ impl File {
         Control::sync_data(self)
     }
 
-    /// Remembers a failed sync that the library did not make, by a call on [`as_fd`](std::os::fd::AsFd::as_fd): Linux has told
-    /// of the failure there, and would let the next sync of this open file succeed. See [`sync_all`](Self::sync_all).
+    /// Remembers a failed sync that the program made itself, on [`as_fd`](std::os::fd::AsFd::as_fd): Linux has reported
+    /// the failure there, and would let the next sync of this open file succeed. See [`sync_all`](Self::sync_all).
     pub fn note_failed_sync(&self, errno: i32) {
         self.0.target.settle_sync(errno);
     }
@@ -168,7 +168,7 @@ impl File {
     /// Makes nothing durable: metadata and the disk's own cache are left alone.
     ///
     /// # Errors
-    /// As `sync_file_range(2)`. A failure is remembered, as that of [`sync_all`](Self::sync_all): the kernel tells of it
+    /// As `sync_file_range(2)`. A failure is remembered as that of [`sync_all`](Self::sync_all): the kernel reports it
     /// once.
     ///
     /// ```
@@ -189,16 +189,16 @@ impl File {
         Control::new(self, Kind::SyncRange, what.flags(), offset, len)
     }
 
-    /// Allocates, or gives back, the blocks of a range of bytes (`fallocate`).
+    /// Allocates or frees the blocks of a range of bytes (`fallocate`).
     ///
     /// # Errors
-    /// As `fallocate(2)`: `ENOSPC`, or `EOPNOTSUPP` where the file system has no such mode.
+    /// As `fallocate(2)`: `ENOSPC`, or `EOPNOTSUPP` if the file system does not support the mode.
     pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Control<'_> {
         Control::new(self, Kind::Allocate, mode.flags(), offset, len)
     }
 
-    /// Sets the file's size in bytes: cuts it, or extends it with zeros (`ftruncate`). Before Linux 6.9, where the ring
-    /// can't, a worker makes the call.
+    /// Sets the file's size in bytes: cuts the file, or extends it with zeros (`ftruncate`). Before Linux 6.9 a worker
+    /// makes the call, since the ring has no such operation.
     ///
     /// # Errors
     /// As `ftruncate(2)`.

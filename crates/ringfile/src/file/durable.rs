@@ -1,7 +1,7 @@
 //! Durable writes: `RWF_DSYNC`, or a write and an fdatasync linked to it.
 //!
-//! Which is cheaper depends on the device: forced unit access beats a flush of the whole cache on data-centre drives
-//! and loses to it on consumer ones. `Auto` finds out from the file's own first writes.
+//! Which is cheaper depends on the device: forced unit access beats a flush of the whole cache on data-centre drives,
+//! and loses on consumer drives. `Auto` measures the file's first writes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,11 +17,11 @@ use crate::driver::{self, RingKind};
 use crate::error::{BufError, BufResult};
 use crate::memory::IoBuf;
 
-/// How [`File::write_durable_at`] makes its data durable.
+/// Selects how [`File::write_durable_at`] makes its data durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Durability {
-    /// The cheaper of the two, found out by the file's first durable writes, which take turns.
+    /// The cheaper of the two. The file's first durable writes try both in turn.
     #[default]
     Auto,
     /// Each write is durable by itself (`RWF_DSYNC`).
@@ -47,7 +47,7 @@ impl Choice {
         Self { fixed, started: AtomicU64::new(0), dsync: zeros(), fsync: zeros() }
     }
 
-    /// The kind for the next write, and whether it is to be measured.
+    /// Returns the kind for the next write, and whether to measure it.
     fn next(&self) -> (Durability, bool) {
         if self.fixed != Durability::Auto {
             return (self.fixed, false);
@@ -80,12 +80,12 @@ pub struct WriteDurable<'a, B> {
     measured_from: Option<Instant>,
     measured: bool,
     write: Io<'a, B>,
-    /// The write's result, while the sync goes on.
+    /// The write's result, while the sync is in flight.
     written: Option<B>,
     sync: Option<Control<'a>>,
     /// The sync is submitted with the write, not after it.
     linked: bool,
-    /// The sync was cancelled since the write was short, and follows it once more.
+    /// The sync was cancelled because the write was short; it is submitted again.
     synced_again: bool,
 }
 
@@ -108,8 +108,8 @@ impl<'a, B: IoBuf> WriteDurable<'a, B> {
         Self { file, kind, measured_from, measured, write, written, sync, linked, synced_again }
     }
 
-    /// Has the file remember that the write has failed, also where the kernel was to sync in a call of its own: the two
-    /// forms of a durable write are to mean the same.
+    /// Makes the file remember that the write has failed, also if the sync was a separate call: both forms of a durable
+    /// write must mean the same.
     #[cold]
     fn note_failure(&self, error: &BufError<B>) {
         if let Some(errno) = error.errno() {
@@ -135,12 +135,12 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
         if this.measured_from.is_none() {
             let errno = this.file.0.target.failed_sync();
             if errno != 0 {
-                // Checked here for the write that a sync of its own follows; the kernel would take it.
+                // Checked here for a write with a separate sync, which the kernel would accept.
                 return Poll::Ready(Err(this.write.refuse(errno)));
             }
             this.measured_from = Some(Instant::now());
             if this.linked && !driver::can_link(&this.file.0.target) {
-                // The write does not go to this thread's ring: the sync follows when it has ended.
+                // The write does not go to this thread's ring, so the sync follows when it has ended.
                 this.linked = false;
                 this.write.unlinked();
             }
@@ -157,7 +157,7 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
                     if let Some(sync) = this.sync.as_mut().filter(|_| this.linked)
                         && let Poll::Ready(result) = Pin::new(&mut *sync).poll(context)
                     {
-                        // Done before the write was seen to be: kept for when it is.
+                        // The sync ended before the write's result was seen: it is kept until then.
                         sync.keep(result);
                     }
                     return Poll::Pending;

@@ -1,7 +1,7 @@
 //! The future of a read or a write.
 //!
-//! Hands its buffer to the driver on its first poll and gets it back with the result. Checks what the kernel would
-//! refuse with a bare errno, and sends reads that do not fit direct I/O through [`super::unaligned`].
+//! It gives its buffer to the driver on its first poll and gets it back with the result. It checks for what the kernel
+//! would refuse with a bare errno, and sends direct reads that are not aligned through [`super::unaligned`].
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -12,24 +12,25 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::adaptive::{self, Descriptor, Way};
-use super::{File, check, unaligned};
+use super::unaligned::{self, Pieces};
+use super::{File, check};
 use crate::driver::{
     self, Ended, Kept, Kind, Lend, RWF_ATOMIC, RemoteOperation, Request, Started, SubmitHint, Ticket,
 };
 use crate::error::{BufError, BufResult, Error};
 use crate::memory::{Held, IoBuf, IoBufMut};
 
-/// The future of a read or a write; gives the buffer back, with its length set, or inside the error.
+/// The future of a read or a write. It returns the buffer, with its length set, or inside the error.
 ///
-/// `Send` and `Unpin`. It may be polled on another thread than the one it began on, at the price of a message between
-/// the two. Dropping it cancels the operation where the kernel still can.
+/// `Send` and `Unpin`. It may be polled on another thread than before, which costs a message between the two. Dropping
+/// it cancels the operation if the kernel still can.
 #[must_use = "nothing is read or written until the future is awaited"]
 pub struct Io<'a, B> {
     transfer: Transfer<'a>,
     buffer: PhantomData<fn() -> B>,
 }
 
-/// The future of a vectored read or write; gives the buffers back, with their lengths set, or inside the error.
+/// The future of a vectored read or write. It returns the buffers, with their lengths set, or inside the error.
 ///
 /// As [`Io`] in all else.
 #[must_use = "nothing is read or written until the future is awaited"]
@@ -38,20 +39,20 @@ pub struct IoVectored<'a, B> {
     buffers: PhantomData<fn() -> B>,
 }
 
-/// An operation, and when it is good enough.
+/// An operation, and what counts as success.
 struct Transfer<'a> {
     operation: Operation<'a>,
     /// All of it, or an error.
     exact: bool,
 }
 
-/// An operation on held memory, whose type was put aside.
+/// An operation on memory whose type was erased.
 pub(super) struct Operation<'a, F = &'a File> {
     file: F,
     request: Request,
     /// The buffer, before and after.
     held: Kept,
-    /// It was begun again after direct I/O was refused.
+    /// The operation was repeated after direct I/O was refused.
     fell_back: bool,
     descriptor: Descriptor,
     stage: Stage<'a>,
@@ -78,8 +79,8 @@ enum Stage<'a> {
     Elsewhere(RemoteOperation),
     /// Other operations carry it out.
     Detour(Boxed<'a>),
-    /// The kernel's answer. Left here rather than returned: a result that is built and copied at once costs a failed
-    /// store forwarding on every operation.
+    /// The kernel's answer. It is left here rather than returned: building a result and copying it at once costs a
+    /// failed store forwarding on every operation.
     Over(Ended),
     Failed(Error),
     Taken,
@@ -92,7 +93,7 @@ impl<'a> Transfer<'a> {
         Self { operation: Operation::new(file, request, held), exact: true }
     }
 
-    /// Whether the operation, which is over, gave what was asked for.
+    /// Returns whether the finished operation did what was asked for.
     #[inline]
     fn is_good(&mut self) -> bool {
         match self.operation.stage {
@@ -103,7 +104,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Whether less will do; not for a buffer that can't show how much it is.
+    /// Whether a shorter result counts as success; not for a buffer whose length cannot show it.
     #[cold]
     fn may_be_short(&mut self) -> bool {
         !self.exact && !self.operation.held.own().hides_length()
@@ -134,18 +135,18 @@ impl<'a, B: IoBuf> Io<'a, B> {
         self
     }
 
-    /// Has the operation that is submitted next wait for this one.
+    /// Links the operation that is submitted next to this one.
     pub(super) fn linked(mut self) -> Self {
         self.transfer.operation.request.linked = true;
         self
     }
 
-    /// Has nothing wait for it after all.
+    /// Removes the link again.
     pub(super) fn unlinked(&mut self) {
         self.transfer.operation.request.linked = false;
     }
 
-    /// Fails, before it was begun, since a sync of the file has failed with this errno.
+    /// Fails before starting, because a sync of the file has failed with this errno.
     #[cold]
     pub(super) fn refuse(&mut self, errno: i32) -> BufError<B> {
         let operation = &mut self.transfer.operation;
@@ -153,7 +154,7 @@ impl<'a, B: IoBuf> Io<'a, B> {
         BufError::new(error, B::release(operation.take_held()))
     }
 
-    /// Whether the kernel takes all of it at once.
+    /// Returns whether the kernel accepts all of it at once.
     pub(super) fn is_one_submission(&self) -> bool {
         self.transfer.operation.request.want <= driver::MOST_AT_ONCE
     }
@@ -239,12 +240,12 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         self
     }
 
-    /// The file that it is carried out on: an adaptive one, or its direct twin.
+    /// Returns the file to use: an adaptive one, or its direct twin.
     fn on(&self) -> &File {
         self.descriptor.of(&self.file)
     }
 
-    /// The buffer of an operation that is over.
+    /// Returns the buffer of a finished operation.
     #[inline]
     pub(super) fn take_held(&mut self) -> Held {
         self.held.take()
@@ -275,7 +276,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
 
     #[cold]
     fn poll_detour(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        // A future that is polled after it was ready may do as it likes; this one does nothing.
+        // Polling a future after it was ready has no defined meaning; this one does nothing.
         let Stage::Detour(read) = &mut self.stage else { return Poll::Pending };
         let (held, result) = ready!(read.as_mut().poll(context));
         self.held.put(held);
@@ -289,12 +290,12 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         if !self.falls_back(ended) {
             return Poll::Ready(());
         }
-        // What would wait for it was cancelled with the first attempt.
+        // A linked operation was cancelled with the first attempt.
         self.request.linked = false;
         self.begin(context)
     }
 
-    /// How the operation ended; an errno is a result here.
+    /// Returns how the operation ended; an errno counts as a result here.
     pub(super) fn result(&mut self) -> Result<Ended, Error> {
         match std::mem::replace(&mut self.stage, Stage::Taken) {
             Stage::Over(ended) => Ok(ended),
@@ -303,7 +304,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         }
     }
 
-    /// Why the operation is not what was asked for.
+    /// Returns why the operation did not do what was asked for.
     #[cold]
     fn take_error(&mut self) -> Error {
         match self.result() {
@@ -329,7 +330,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         let target = &self.descriptor.of(&self.file).0.target;
         match driver::start(target, &self.request, &mut self.held, context, SubmitHint::ONE) {
             Ok(Started::Queued(place)) => {
-                // Before, the operation had not begun or was over: there is nothing to drop.
+                // The operation had not started or had finished: there is nothing to drop.
                 let ticket = Ticket::new(place);
                 std::mem::forget(std::mem::replace(&mut self.stage, Stage::Running(ticket)));
                 Poll::Pending
@@ -364,7 +365,8 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
     #[cold]
     fn begin_unaligned(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let (file, descriptor, held) = (self.file.clone(), self.descriptor, self.held.lend());
-        self.stage = Stage::Detour(Box::pin(unaligned::read(file, descriptor, self.request, held)));
+        let pieces = Pieces::by(descriptor);
+        self.stage = Stage::Detour(Box::pin(unaligned::read(file, pieces, self.request, held)));
         self.poll(context)
     }
 
@@ -378,7 +380,8 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             }
             Way::CachedBeginning(cached) => {
                 let (file, held) = (self.file.clone(), self.held.lend());
-                self.stage = Stage::Detour(Box::pin(adaptive::read_rest(file, cached, self.request, held)));
+                let pieces = Pieces::with_cached_beginning(cached);
+                self.stage = Stage::Detour(Box::pin(unaligned::read(file, pieces, self.request, held)));
                 self.poll(context)
             }
             Way::Stream(id) => {

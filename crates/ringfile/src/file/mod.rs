@@ -1,7 +1,7 @@
-//! What a user holds: [`File`], its operations, and the streams made of them.
+//! The types that users hold: [`File`], its operations, and streams made of them.
 //!
-//! Safe code over the driver. Knows alignment and what is needed to make an operation fit it; does not know rings.
-//! What always holds: a future does nothing before it is polled, and gives its buffer back, also on error.
+//! Safe code over the driver. It knows alignment and how to make an operation fit it; it does not know rings.
+//! Invariants: a future does nothing before it is polled, and returns its buffer, also on error.
 
 pub(crate) mod adaptive;
 mod append;
@@ -35,9 +35,10 @@ use crate::memory::{IoBuf, IoBufMut};
 /// Cheap to clone; every clone is the same open file. The descriptor closes when the last clone is gone and the last
 /// operation has ended. Any number of operations may be in flight on one file, from any number of threads.
 ///
-/// Operations are futures: nothing happens until they are polled, in any executor; on a ringfile thread (inside
-/// [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)) without a hop to another. **Dropping** one cancels it where the kernel still can; in any case its buffer is kept until the
-/// kernel is done with it. What was written by then is written.
+/// Operations are futures, for any executor: nothing happens until they are polled. On a ringfile thread (inside
+/// [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)) they use the thread's own ring. **Dropping** a
+/// future cancels its operation if the kernel still can; the library keeps the buffer until the kernel has finished
+/// with it. What was written by then is written.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -60,14 +61,14 @@ use crate::memory::{IoBuf, IoBufMut};
 #[derive(Clone)]
 pub struct File(Arc<Handle>);
 
-/// What the clones of a file share. When it goes, drivers are told to give the file up.
+/// The state that clones of a file share. When it is dropped, drivers release the file.
 struct Handle {
     target: Arc<Target>,
-    /// What [`AsFd`] shows; `None` where it is the target's own.
+    /// The descriptor for [`AsFd`]; `None` if it is the target's own.
     user: Option<OwnedFd>,
     buffered_fallback: bool,
     durable: durable::Choice,
-    /// What an adaptive file has besides.
+    /// The additional state of an adaptive file.
     adaptive: Option<Box<Adaptive>>,
 }
 
@@ -89,16 +90,16 @@ impl Drop for Handle {
     }
 }
 
-/// What direct I/O on a file must be a multiple of.
+/// The multiples that direct I/O on a file requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Alignment {
-    /// Bytes that offsets and lengths must be multiples of; 1 for buffered I/O.
+    /// Offsets and lengths must be multiples of this, in bytes; 1 for buffered I/O.
     pub bytes: usize,
-    /// Bytes that memory addresses must be multiples of: no more than buffers of a [`Pool`](crate::Pool) are. 1 for
-    /// buffered I/O.
+    /// Memory addresses must be multiples of this, in bytes; 1 for buffered I/O. Buffers of a [`Pool`](crate::Pool)
+    /// always are.
     pub memory: usize,
-    /// Which writes the file takes as [atomic](File::write_atomic_at) ones; `None` where it takes none.
+    /// The limits of [atomic](File::write_atomic_at) writes; `None` if the file does not support them.
     pub atomic: Option<AtomicLimits>,
 }
 
@@ -108,13 +109,13 @@ impl File {
         &self.0.target
     }
 
-    /// What stands for a path, in operations that name it. It has no descriptor.
+    /// Makes a stand-in for a path, for operations that name it. It has no descriptor.
     pub(crate) fn of_path(path: PathBuf) -> Self {
         let target = Arc::new(Target::of_path(path));
         Self(Arc::new(Handle::new(target, None, false, Durability::default())))
     }
 
-    /// Opens a file for buffered reads. See [`OpenOptions`] for all else.
+    /// Opens a file for buffered reads. [`OpenOptions`] has everything else.
     ///
     /// # Errors
     /// As [`OpenOptions::open`].
@@ -122,7 +123,7 @@ impl File {
         OpenOptions::new().read(true).open(path)
     }
 
-    /// Opens a file for buffered writes; makes it, or empties it.
+    /// Opens a file for buffered writes. The file is created, or emptied.
     ///
     /// # Errors
     /// As [`OpenOptions::open`].
@@ -130,20 +131,22 @@ impl File {
         OpenOptions::new().write(true).create(true).truncate(true).open(path)
     }
 
-    /// Reads from `offset` to fill the buffer from its start up to its capacity, and sets its length to what was read.
+    /// Reads from `offset` into the buffer, from its start up to its capacity, and sets its length to the number of
+    /// bytes read.
     ///
-    /// Shorter than the capacity only at the end of the file, and for pipes and terminals. A direct read that does not
-    /// fit the file's [alignment](Self::alignment) goes through aligned memory of the library's own, with no more I/O
-    /// than the blocks at its edges, and allocates once. Any other read allocates nothing with pooled buffers and `Vec<u8>`.
+    /// The result is shorter than the capacity only at the end of the file, and for pipes and terminals. A direct read
+    /// that does not fit the file's [alignment](Self::alignment) goes through aligned memory of the library, reads at
+    /// most the blocks at its edges in addition, and allocates once. Other reads with pooled buffers and `Vec<u8>` do
+    /// not allocate.
     ///
     /// # Errors
-    /// Any errno of `read(2)`; the error says how much was read, and carries the buffer with it. `UnexpectedEof` where
-    /// the file ends before and the buffer can't show it, as a `Box<[u8]>`, whose length is fixed.
+    /// Any errno of `read(2)`. The error says how much was read, and holds the buffer. `UnexpectedEof` if the file ends
+    /// before and the buffer cannot show it, for example a `Box<[u8]>`, whose length is fixed.
     pub fn read_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> Io<'_, B> {
         Io::read(self, buffer, offset).or_less()
     }
 
-    /// As [`read_at`](Self::read_at), but all of the capacity.
+    /// Reads as [`read_at`](Self::read_at) does, but fails if the file ends before the buffer's capacity is filled.
     ///
     /// # Errors
     /// Also `UnexpectedEof` where the file ends before.
@@ -151,8 +154,8 @@ impl File {
         Io::read(self, buffer, offset)
     }
 
-    /// Reads from `offset` into several buffers in turn, each up to its capacity, with one operation. Where all are
-    /// parts of one registered region, the registered form is used (Linux 6.15).
+    /// Reads from `offset` into several buffers in turn, each up to its capacity, with one operation. If all are parts
+    /// of one registered region, the operation uses the fixed form (Linux 6.15).
     ///
     /// # Errors
     /// As [`read_at`](Self::read_at).
@@ -160,7 +163,8 @@ impl File {
         IoVectored::read(self, buffers, offset).or_less()
     }
 
-    /// As [`read_vectored_at`](Self::read_vectored_at), but all of every capacity.
+    /// Reads as [`read_vectored_at`](Self::read_vectored_at) does, but fails if the file ends before all capacities are
+    /// filled.
     ///
     /// # Errors
     /// Also `UnexpectedEof` where the file ends before.
@@ -168,13 +172,13 @@ impl File {
         IoVectored::read(self, buffers, offset)
     }
 
-    /// Writes all of the buffer's length at `offset`: a short write is continued, so what `write_all` does elsewhere.
+    /// Writes the whole buffer, up to its length, at `offset`. Short writes are continued, as by `write_all` elsewhere.
     ///
     /// Direct writes must fit the file's [alignment](Self::alignment): offset, length and memory.
     ///
     /// # Errors
-    /// Any errno of `write(2)`; [`done`](crate::BufError::done) says how much was written before. `InvalidInput` names the alignment
-    /// that a direct write must have.
+    /// Any errno of `write(2)`; [`done`](crate::BufError::done) says how much was written before. `InvalidInput` for a
+    /// direct write that is not aligned; it names the required alignment.
     #[doc(alias = "write_all_at")]
     pub fn write_at<B: IoBuf>(&self, buffer: B, offset: u64) -> Io<'_, B> {
         Io::write(self, buffer, offset)
@@ -188,34 +192,34 @@ impl File {
         IoVectored::write(self, buffers, offset)
     }
 
-    /// Writes all of the buffer at `offset` and returns when it is durable, in the way that
-    /// [`OpenOptions::durability`] chose.
+    /// Writes the whole buffer at `offset` and waits until it is durable, in the way that [`OpenOptions::durability`]
+    /// chose.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at) and [`sync_data`](Self::sync_data). **A failure is remembered**, of the write as of
-    /// the sync: each later sync and durable write of this `File`, its clones included, fails with the same errno until
+    /// As [`write_at`](Self::write_at) and [`sync_data`](Self::sync_data). **A failure of the write or the sync is
+    /// remembered**: each later sync and durable write of this `File` and its clones fails with the same errno until
     /// the file is opened again, see [`sync_all`](Self::sync_all).
     pub fn write_durable_at<B: IoBuf>(&self, buffer: B, offset: u64) -> WriteDurable<'_, B> {
         WriteDurable::new(self, buffer, offset)
     }
 
-    /// Writes all of the buffer at `offset` so that after a power cut the file has all of it there or none (`RWF_ATOMIC`,
-    /// Linux 6.11): what was there before is never left half overwritten, and no copy of it needs to be kept for that.
+    /// Writes the whole buffer at `offset` so that a power cut leaves all of it or none (`RWF_ATOMIC`, Linux 6.11): the
+    /// old content is never left half overwritten, so the program need not keep a copy of it.
     ///
-    /// [`Alignment::atomic`] has the limits: the length is a power of two between the shortest and the longest, the offset a
-    /// multiple of the length. Direct I/O only, on file systems and devices that can: Linux 6.18 can on XFS with reflinks,
-    /// from one block on, whatever the device; on ext4 and block devices where the device can.
+    /// [`Alignment::atomic`] has the limits: the length is a power of two between the shortest and the longest, the
+    /// offset a multiple of the length. Direct I/O only, on file systems and devices that support it: in Linux 6.18,
+    /// XFS with reflinks, from one block on, whatever the device; ext4 and block devices if the device does.
     ///
-    /// The write is not durable when it returns: follow it by [`sync_data`](Self::sync_data). Two writes that are each
-    /// atomic are not so together. A read at the same time may see a part. Registered memory may be used, and is passed to
-    /// the kernel as memory that is not. With `O_APPEND` the kernel (6.18) puts the write at the end of the file, whether or
-    /// not that is a multiple of the length: don't use it so. Dropping the future cancels the write where the kernel still
-    /// can: the file has all of it or none. Neither blocks nor allocates, as [`write_at`](Self::write_at).
+    /// The write is not durable when it returns: call [`sync_data`](Self::sync_data) afterwards. Two atomic writes
+    /// together are not atomic. A concurrent read may see a part. Registered memory may be used, but is passed to the
+    /// kernel in the plain form. With `O_APPEND` the kernel (6.18) puts the write at the end of the file, whether or
+    /// not that is a multiple of the length: don't use it so. Dropping the future cancels the write where the kernel
+    /// still can: the file has all of it or none. Neither blocks nor allocates, as [`write_at`](Self::write_at).
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at); `Unsupported` where the file takes no atomic writes, and `InvalidInput` for a length
-    /// or an offset that it does not take. Both say what it takes and what to do, and nothing was written. A short write is
-    /// not continued, but an error (`WriteZero`).
+    /// As [`write_at`](Self::write_at); `Unsupported` if the file does not support atomic writes, and `InvalidInput`
+    /// for a length or an offset that it does not accept. Both say what it accepts and what to do; nothing was written.
+    /// A short write is not continued, but is an error (`WriteZero`).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -249,39 +253,40 @@ impl File {
         Io::write_atomic(self, buffer, offset)
     }
 
-    /// Reads the file from front to back, ahead of its user, into buffers of `pool`. See [`Reader`] for its settings.
+    /// Creates a stream that reads the file from front to back into buffers of `pool`, with several reads in flight.
+    /// See [`Reader`] for its settings.
     #[must_use]
     pub fn reader(&self, pool: &crate::Pool) -> Reader {
         Reader::new(self.clone(), pool.clone())
     }
 
-    /// Whether I/O passes the page cache by.
+    /// Returns whether I/O bypasses the page cache.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.0.target.direct().is_some()
     }
 
-    /// Whether reads pass the page cache by where it does not have their data, as far as is known by now: where
-    /// [`adaptive`](OpenOptions::adaptive) was asked for and could be had.
+    /// Returns whether the file is adaptive: uncached data is read past the page cache. False where
+    /// [`adaptive`](OpenOptions::adaptive) was not asked for, or has turned out not to work here.
     #[must_use]
     pub fn is_adaptive(&self) -> bool {
         self.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.is_direct())
     }
 
-    /// Whether it is to be decided which way a read goes.
+    /// Returns whether a read must choose between two descriptors.
     #[inline]
     pub(crate) fn has_two_ways(&self, request: &crate::driver::Request) -> bool {
         self.0.adaptive.is_some() && request.kind.is_read()
     }
 
-    /// Whether buffered I/O leaves nothing in the page cache, as far as is known by now: where
-    /// [`dont_cache`](OpenOptions::dont_cache) was asked for, and no operation has found that it can't be had.
+    /// Returns whether buffered I/O leaves nothing in the page cache. False where
+    /// [`dont_cache`](OpenOptions::dont_cache) was not asked for, or an operation has found that it does not work here.
     #[must_use]
     pub fn is_uncached(&self) -> bool {
         self.0.target.cache_flags() != 0
     }
 
-    /// What writes must be multiples of, and reads had better be.
+    /// Returns the multiples that direct writes require. Direct reads that are not aligned cost a copy.
     #[must_use]
     pub fn alignment(&self) -> Alignment {
         let Some(Multiples { block, memory, atomic }) = self.0.target.direct() else {
@@ -290,7 +295,7 @@ impl File {
         Alignment { bytes: block as usize, memory: memory as usize, atomic }
     }
 
-    /// Size, times, permissions. One `fstat`; blocks only where the file system must ask a server.
+    /// Reads size, times and permissions with one `fstat`. Blocks only if the file system must ask a server.
     ///
     /// # Errors
     /// As `fstat(2)`.
@@ -301,7 +306,7 @@ impl File {
             .map_err(|error| Error::from_io(&error, "reading the metadata").on(self.path()))
     }
 
-    /// The file's size in bytes; for a block device, the device's; for an NVMe namespace, what it was when it was opened.
+    /// Returns the size in bytes, of the file or the block device; for an NVMe namespace, its size when it was opened.
     ///
     /// # Errors
     /// As `fstat(2)`.
@@ -309,14 +314,14 @@ impl File {
         self.0.target.size().map_err(|error| Error::from_io(&error, "reading the size").on(self.path()))
     }
 
-    /// The path that the file was opened by.
+    /// Returns the path by which the file was opened.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.0.target.path.as_deref()
     }
 }
 
-/// Shows a descriptor of the file that I/O does not use: closing or replacing it disturbs nothing.
+/// Lends a descriptor of the file that I/O does not use: closing or replacing it disturbs nothing.
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.user.as_ref().map_or_else(|| self.0.target.as_fd(), AsFd::as_fd)

@@ -1,8 +1,8 @@
 //! Opening files, and finding out what direct I/O on them needs.
 //!
-//! Direct I/O is switched on after the file was opened and its ability looked at, and truncation comes last: a file
-//! system that can't do direct I/O costs no data. What always holds: the descriptor that I/O uses is a duplicate that
-//! nobody else has.
+//! Direct I/O is switched on after the file was opened and checked for it, and truncation comes last, so that a file
+//! system without direct I/O costs no data. Invariant: the descriptor that I/O uses is a duplicate that nobody else
+//! has.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,15 +21,15 @@ use crate::driver::{
 };
 use crate::error::{Error, Result};
 
-/// Where the kernel does not tell what direct I/O needs.
+/// Assumed if the kernel does not say what direct I/O needs.
 const USUAL_ALIGNMENT: u32 = 4096;
 
-/// File systems that take O_DIRECT and ignore it: their files are memory already (include/uapi/linux/magic.h).
+/// File systems that accept O_DIRECT and ignore it, because their files are memory (include/uapi/linux/magic.h).
 const IN_MEMORY: [(u32, &str); 3] =
     [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs"), (0x9584_58f6, "hugetlbfs")];
 const FUSE: u32 = 0x6573_5546;
 
-/// How to open a file, as [`std::fs::OpenOptions`], and what is particular to ringfile.
+/// Options for opening a file, as [`std::fs::OpenOptions`], with those of ringfile.
 ///
 /// There is no `append`: every operation names its offset.
 ///
@@ -68,7 +68,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing is allowed yet: set `read` or `write`.
+    /// Creates options that allow nothing yet: set `read` or `write`.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -103,77 +103,77 @@ impl OpenOptions {
         self
     }
 
-    /// Makes the file where there is none. Needs `write`.
+    /// Creates the file if it does not exist. Needs `write`.
     pub fn create(&mut self, create: bool) -> &mut Self {
         self.create = create;
         self
     }
 
-    /// Makes the file, and fails where there is one. Needs `write`.
+    /// Creates the file, and fails if it exists. Needs `write`.
     pub fn create_new(&mut self, create_new: bool) -> &mut Self {
         self.create_new = create_new;
         self
     }
 
-    /// Empties the file. Needs `write`. Nothing is lost where opening fails.
+    /// Empties the file. Needs `write`. If opening fails, nothing is lost.
     pub fn truncate(&mut self, truncate: bool) -> &mut Self {
         self.truncate = truncate;
         self
     }
 
-    /// Permission bits of a file that gets made; `0o666` less the umask by default.
+    /// Sets the permission bits of a file that is created; `0o666` by default. The umask applies.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = mode;
         self
     }
 
-    /// Further `O_…` flags. Use [`direct`](Self::direct) for `O_DIRECT`, which is taken out here.
+    /// Sets further `O_…` flags. `O_DIRECT` is ignored here: use [`direct`](Self::direct).
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.custom_flags = flags & !libc::O_DIRECT;
         self
     }
 
-    /// Reads and writes pass the page cache by (`O_DIRECT`). What they must be multiples of is in
-    /// [`File::alignment`]; reads that are not are made to fit, writes that are not are refused.
+    /// Bypasses the page cache (`O_DIRECT`). [`File::alignment`] returns the required multiples. Reads that are not
+    /// aligned go through an aligned buffer of the library; writes that are not aligned fail.
     ///
-    /// Opening fails with [`ErrorKind::Unsupported`](std::io::ErrorKind::Unsupported) where the file system refuses direct I/O, or takes it and does
-    /// not do it (tmpfs), unless [`buffered_fallback`](Self::buffered_fallback) is set.
+    /// Opening fails with [`ErrorKind::Unsupported`](std::io::ErrorKind::Unsupported) if the file system refuses direct
+    /// I/O, or accepts and ignores it (tmpfs), unless [`buffered_fallback`](Self::buffered_fallback) is set.
     pub fn direct(&mut self, direct: bool) -> &mut Self {
         self.direct = direct;
         self
     }
 
-    /// Where direct I/O can't be had, I/O is buffered instead, now or when the first operation finds out.
-    /// [`File::is_direct`] tells.
+    /// Uses buffered I/O if direct I/O does not work, whether opening or the first operation finds out.
+    /// [`File::is_direct`] returns which it is.
     pub fn buffered_fallback(&mut self, allowed: bool) -> &mut Self {
         self.buffered_fallback = allowed;
         self
     }
 
-    /// Completions are polled from the device (`IORING_SETUP_IOPOLL`) in a ring of their own. Needs
-    /// [`direct`](Self::direct), and a device with poll queues; operations fail with `EOPNOTSUPP` where the file system can't. A thread
-    /// with such operations in flight does not sleep.
+    /// Polls the device for completions (`IORING_SETUP_IOPOLL`), in a ring of its own. Needs [`direct`](Self::direct)
+    /// and a device with poll queues; operations fail with `EOPNOTSUPP` if the file system does not support it. A
+    /// thread with such operations in flight does not sleep.
     pub fn poll(&mut self, poll: bool) -> &mut Self {
         self.poll = poll;
         self
     }
 
-    /// How [`File::write_durable_at`] makes its data durable.
+    /// Sets how [`File::write_durable_at`] makes its data durable.
     pub fn durability(&mut self, durability: Durability) -> &mut Self {
         self.durability = durability;
         self
     }
 
-    /// Which way operations go; that of [`set_default_route`](crate::set_default_route) where it is not set, `Auto` in
-    /// the end.
+    /// Sets the route of the file's operations. The default is that of [`set_default_route`](crate::set_default_route),
+    /// which is `Auto` at first.
     pub fn route(&mut self, route: Route) -> &mut Self {
         self.route = Some(route);
         self
     }
 
-    /// Has buffered operations not leave their pages in the page cache (`RWF_DONTCACHE`): for streams that would push out
-    /// what others have use for. Written pages go to the disk at once, and are dropped then. For direct I/O, and where the
-    /// kernel (before 6.14) or the file system can't, it changes nothing: [`File::is_uncached`] tells.
+    /// Drops the pages of buffered operations from the page cache (`RWF_DONTCACHE`), for streams that would push out
+    /// more useful data. Written pages go to the disk at once, and are dropped then. This changes nothing for direct
+    /// I/O, and where the kernel (before 6.14) or the file system does not support it: [`File::is_uncached`] tells.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -191,28 +191,33 @@ impl OpenOptions {
         self
     }
 
-    /// Reads what is in the page cache from there, and the rest past it (`O_DIRECT`), by a second descriptor: cold reads at
-    /// the drive's speed, warm ones at memory's, and a scan does not push out of the cache what others read again.
+    /// Reads cached data from the page cache, and the rest past it (`O_DIRECT`), through a second descriptor. Cold
+    /// reads have the drive's speed, warm ones that of memory, and a scan does not push out data that is read again.
     ///
-    /// Reads that continue each other, in several places of the file at once, are read ahead, past the cache, into at most 32 MiB
-    /// of the library's own memory for all files: where the file was opened for reading alone, was not changed for 5 seconds,
-    /// and lies on ext4, XFS, Btrfs or F2FS. Else the kernel reads ahead, for the cache. Batches, queues and readers with
-    /// several reads in flight need none.
+    /// Sequential reads, in several places of the file at once, are read ahead past the cache, into at most 32 MiB of
+    /// the library's memory for all files. That needs a file that was opened only for reading, has not changed for 5
+    /// seconds, and lies on ext4, XFS, Btrfs or F2FS. For other files the kernel reads ahead into the cache. Batches,
+    /// queues and readers with several reads in flight need no read-ahead.
     ///
-    /// What is read again gets cached: a block of 64 KiB (for smaller reads, a page) that was read twice is read through the
-    /// cache the third time, if no more was read in between than half of the memory that the process may use. Writes are
-    /// buffered. Offsets and lengths may be any; reads that are no multiple of the device's blocks cost a copy, see
-    /// [`File::read_at`].
+    /// Data that is read again gets cached: a block of 64 KiB (for smaller reads, a page) that was read twice is read
+    /// through the cache the third time, if at most half of the memory that the process may use was read in between.
+    /// Writes are buffered. Any offset and length works; reads that are not multiples of the device's blocks cost a
+    /// copy, see [`File::read_at`].
     ///
-    /// A read sees every write that had returned before it began, by whatever descriptor and process, buffered or direct. What
-    /// was read ahead has two exceptions: stores to memory that is mapped, whose time the kernel does not note at once; and a
-    /// direct write by another descriptor that takes more than 5 seconds.
+    /// A read sees every write that had returned before it began, by any descriptor and process, buffered or direct.
+    /// Data that was read ahead has two exceptions: stores to mapped memory, whose time the kernel does not record at
+    /// once; and a direct write by another descriptor that takes longer than 5 seconds. Do not write buffered and direct
+    /// at the same time within 2 MiB of each other: the kernel may then fail to drop old data from the cache. It logs that
+    /// ("Page cache invalidation failure on direct I/O"), and the next sync of the file fails (`EIO`).
     ///
-    /// Where the second descriptor can't be opened (no `/proc`, no permission, no direct I/O), or where the kernel does not say
-    /// what the cache holds (before Linux 6.5; from 6.14 on for a file of another user's that this process may not write to;
-    /// overlayfs and ZFS), the file is simply buffered: [`File::is_adaptive`] tells. [`Metrics`](crate::Metrics) counts hits,
-    /// misses, admissions, and what was read ahead. A cached read allocates nothing; one past the cache may. A batch reads a range that is partly cached past the cache; several buffers that do not fit
-    /// direct I/O are read through it.
+    /// The file is simply buffered if the second descriptor cannot be opened (no `/proc`, no permission, no direct
+    /// I/O), or if the kernel does not say what the cache holds (before Linux 6.5; from 6.14 on for another user's file
+    /// that this process may not write to; on overlayfs and ZFS): [`File::is_adaptive`] tells.
+    /// [`Metrics`](crate::Metrics) counts hits, misses, admissions and bytes read ahead.
+    ///
+    /// If the beginning of a range is cached, it is read from the cache and the rest past it; otherwise the whole range is
+    /// read past the cache. Vectored reads, and reads that a batch merges, go past the cache as a whole, or through it if
+    /// their buffers do not fit direct I/O. A cached read does not allocate; one past the cache may.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -230,9 +235,9 @@ impl OpenOptions {
         self
     }
 
-    /// Has the file keep one descriptor instead of two: for programs with tens of thousands of files, and a limit on
-    /// descriptors. I/O then uses the one that [`as_fd`](File::as_fd) lends: whoever gets at its number must not put another
-    /// file in its place (`dup2`).
+    /// Keeps one descriptor instead of two, for programs with tens of thousands of files and a limit on descriptors.
+    /// I/O then uses the descriptor that [`as_fd`](File::as_fd) lends: no code may put another file in its place
+    /// (`dup2`).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -251,23 +256,23 @@ impl OpenOptions {
     }
 
     /// Allows writing to a namespace of an NVMe drive that is opened by its character device (`/dev/ng0n1`), besides
-    /// [`write`](Self::write). Such a file has no file system, and no page cache that knows of it: what is written is gone
-    /// for whoever uses the block device.
+    /// [`write`](Self::write). Such a file has no file system and no page cache: writing destroys what users of the
+    /// block device have stored.
     ///
-    /// So the block device is claimed (`O_EXCL`) for as long as the file is open. Opening fails with `EBUSY` where it, or a
-    /// partition of it, is mounted, is a part of a volume, or is open for writing in this way elsewhere; meanwhile nobody can
-    /// mount it.
+    /// The block device is therefore claimed (`O_EXCL`) for as long as the file is open, so that nobody can mount it.
+    /// Opening fails with `EBUSY` if it, or a partition of it, is mounted, part of a volume, or open for writing in
+    /// this way elsewhere.
     ///
-    /// **Namespaces.** Reads, writes, syncs and [`AllocateMode::Discard`](crate::AllocateMode::Discard), `PunchHole` and
-    /// `ZeroRange` are NVMe commands (Read, Write, Flush, Dataset Management, Write Zeroes) through io_uring
-    /// (`IORING_OP_URING_CMD`, Linux 5.19), past the block layer. Everything else is `EOPNOTSUPP`. I/O is direct, whatever
-    /// [`direct`](Self::direct) says: [`File::alignment`] tells the size of a block. What is longer than the drive or the
-    /// kernel allows goes in several commands, so a long write is not atomic. Registered memory is used as elsewhere, and
-    /// with [`poll`](Self::poll) completions are polled for. A command that fails gives an errno, and the error's text has the
-    /// drive's status. There is no other route, and none in a forked child.
+    /// **Namespaces.** Reads, writes, syncs and [`AllocateMode::Discard`](crate::AllocateMode::Discard), `PunchHole`
+    /// and `ZeroRange` are NVMe commands (Read, Write, Flush, Dataset Management, Write Zeroes) through io_uring
+    /// (`IORING_OP_URING_CMD`, Linux 5.19), past the block layer. Everything else is `EOPNOTSUPP`. I/O is direct,
+    /// whatever [`direct`](Self::direct) says: [`File::alignment`] tells the size of a block. Operations longer than
+    /// the drive or the kernel allows become several commands, so a long write is not atomic. Registered memory works
+    /// as elsewhere, and [`poll`](Self::poll) polls for completions. A failed command gives an errno, and the error's
+    /// text has the drive's status. There is no other route, and none in a forked child.
     ///
-    /// Opening fails with `Unsupported` where io_uring or commands can't be had, and where the namespace has metadata,
-    /// protection information, zones, or anything else that is not understood. Before Linux 6.2 it needs `CAP_SYS_ADMIN`. The
+    /// Opening fails with `Unsupported` without io_uring or its commands, and if the namespace has metadata, protection
+    /// information, zones, or anything else that ringfile does not know. Before Linux 6.2 it needs `CAP_SYS_ADMIN`. The
     /// size and the format are those of the time of opening: do not format a namespace that is open.
     ///
     /// ```no_run
@@ -288,8 +293,8 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the file, on the calling thread. Blocks until the path was looked up, which takes a microsecond or two where its
-    /// directories are cached, and until the file was truncated. [`fs::open`](crate::fs::open) does not block.
+    /// Opens the file on the calling thread. Blocks while the path is looked up, which takes a microsecond or two if
+    /// its directories are cached, and while the file is truncated. [`fs::open`](crate::fs::open) does not block.
     ///
     /// # Errors
     /// As `open(2)`; `InvalidInput` for options that contradict each other; `Unsupported` as
@@ -335,8 +340,8 @@ impl OpenOptions {
         self.truncate
     }
 
-    /// Makes a [`File`] of what was just opened by `path`, and not yet truncated. Asks the kernel a few things about the open
-    /// file, which block only where the file system must ask a server, or the kernel an NVMe drive.
+    /// Makes a [`File`] of the file just opened by `path`, which is not yet truncated. A few system calls examine the
+    /// open file; they block only if the file system must ask a server, or the kernel an NVMe drive.
     pub(crate) fn finish(&self, opened: OwnedFd, path: &Path) -> Result<File> {
         let opened = fs::File::from(opened);
         let file = match self.namespace_of(&opened, Access { read: self.read, write: self.write }) {
@@ -372,13 +377,13 @@ impl OpenOptions {
         Ok(File(Arc::new(Handle::new(target, user, false, self.durability))))
     }
 
-    /// A [`File`] of one that is open already, as [`From<std::fs::File>`](File), with the options that concern how I/O is
-    /// done: [`route`](Self::route), [`poll`](Self::poll), [`durability`](Self::durability),
-    /// [`dont_cache`](Self::dont_cache), [`buffered_fallback`](Self::buffered_fallback). How it may be accessed, and
-    /// whether directly, is what it was opened for; `direct(true)` switches direct I/O on where it is not.
+    /// Makes a [`File`] of a file that is already open, as [`From<std::fs::File>`](File) does, with the options that
+    /// concern how I/O is done: [`route`](Self::route), [`poll`](Self::poll), [`durability`](Self::durability),
+    /// [`dont_cache`](Self::dont_cache), [`buffered_fallback`](Self::buffered_fallback). The file's access mode, and
+    /// O_DIRECT, stay as it was opened; `direct(true)` switches direct I/O on if it is off.
     ///
     /// # Errors
-    /// As [`open`](Self::open) for direct I/O that can't be had; `EMFILE` where there is no descriptor for the duplicate.
+    /// As [`open`](Self::open) if direct I/O is not available; `EMFILE` if there is no descriptor for the duplicate.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -403,7 +408,7 @@ impl OpenOptions {
         self.file(file.into(), direct, None)
     }
 
-    /// Whether the options go together.
+    /// Checks that the options do not contradict each other.
     pub(crate) fn check(&self) -> Result<()> {
         let wrong = |why| Err(Error::new(std::io::ErrorKind::InvalidInput, "opening").because(why));
         match self {
@@ -424,7 +429,7 @@ impl OpenOptions {
         }
     }
 
-    /// Switches direct I/O on where it was asked for, and gives the alignment it needs; `None` for buffered I/O.
+    /// Switches direct I/O on if it was asked for, and returns the alignment it needs; `None` for buffered I/O.
     fn direct_of(&self, file: &fs::File) -> Result<Option<Multiples>> {
         if !self.direct {
             return Ok(None);
@@ -452,7 +457,7 @@ impl OpenOptions {
         Ok(self.file_of(own, user, direct, path))
     }
 
-    /// The descriptor that I/O uses, and what others see, where that is another.
+    /// Returns the descriptor for I/O, and the one for the user, if they differ.
     fn descriptors(&self, opened: OwnedFd) -> Result<(OwnedFd, Option<OwnedFd>)> {
         if self.one_descriptor {
             return Ok((opened, None));
@@ -460,7 +465,7 @@ impl OpenOptions {
         Ok((duplicate(&opened)?, Some(opened)))
     }
 
-    /// `own` is used for I/O; `user` is what others see, where that is another.
+    /// `own` is used for I/O; `user` is the descriptor for the user, if it differs.
     fn file_of(
         &self,
         own: OwnedFd,
@@ -487,7 +492,7 @@ impl OpenOptions {
         File(Arc::new(handle))
     }
 
-    /// What an adaptive file has besides; `None` where it is simply buffered.
+    /// Returns the additional state of an adaptive file; `None` if it is simply buffered.
     fn adaptive_of(&self, own: &Target) -> Option<Box<Adaptive>> {
         let again = adaptive::open_again(&own.as_fd())?;
         let multiples = alignment(&again).ok()?;
@@ -497,7 +502,7 @@ impl OpenOptions {
     }
 }
 
-/// Says of a character device of an NVMe namespace that is not there what may be the reason.
+/// Explains why the character device of an NVMe namespace may be missing.
 #[cold]
 fn with_namespace_hint(path: &Path, error: Error) -> Error {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -532,7 +537,7 @@ fn kind_of(file: impl AsFd) -> FileKind {
     }
 }
 
-/// What direct I/O on the file must be a multiple of.
+/// Returns the multiples that direct I/O on the file requires.
 fn alignment(file: &fs::File) -> Result<Multiples> {
     let refused =
         |why: String| Error::new(std::io::ErrorKind::Unsupported, "opening for direct I/O").because(why);
@@ -554,12 +559,12 @@ fn alignment(file: &fs::File) -> Result<Multiples> {
     }
 }
 
-/// The number of the file's file system; 0 where it can't be had.
+/// Returns the magic number of the file system; 0 if it is unknown.
 fn magic(file: impl AsFd) -> u32 {
     rustix::fs::fstatfs(file).map_or(0, |facts| facts.f_type as u32)
 }
 
-/// The name of the file system with this number, where it is one whose files are memory.
+/// Returns the name of a file system whose files are memory.
 fn in_memory(magic: u32) -> Option<&'static str> {
     IN_MEMORY.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name)
 }
@@ -572,23 +577,22 @@ fn file_system(file: impl AsFd) -> FileSystem {
     }
 }
 
-/// Memory is to be aligned as blocks are, which is safe where the kernel does not tell, but to no more than what a pool
-/// gives: blocks may be larger than a page since Linux 6.12, what a device asks of addresses may not
-/// (`blk_validate_limits`).
+/// Memory is aligned as blocks are, which is safe if the kernel does not say, but to no more than a pool's alignment:
+/// since Linux 6.12 blocks may be larger than a page, but a device's address alignment may not (`blk_validate_limits`).
 fn multiples(block: u32, memory: u32) -> Multiples {
     Multiples { block, memory: memory.max(block.min(USUAL_ALIGNMENT)), atomic: None }
 }
 
-/// Which atomic writes the file takes: none before Linux 6.11, which leaves the fields 0.
+/// Returns the limits of atomic writes: none before Linux 6.11, which leaves the fields 0.
 fn atomic(facts: &Statx) -> Option<AtomicLimits> {
     let [min, max] = [facts.stx_atomic_write_unit_min, facts.stx_atomic_write_unit_max];
     AtomicLimits::of_statx(min, max, facts.stx_atomic_write_segments_max)
 }
 
-/// Takes a file that was opened elsewhere. It is direct where its descriptor is.
+/// Takes a file that was opened elsewhere. It is direct if its descriptor has O_DIRECT.
 ///
-/// I/O uses a duplicate of the descriptor: nothing happens to it when the descriptor is closed or replaced elsewhere.
-/// Where no duplicate can be made (too many open files), the file's own descriptor is used.
+/// I/O uses a duplicate of the descriptor, so that closing or replacing the descriptor elsewhere does not affect it. If
+/// no duplicate can be made (too many open files), the file's own descriptor is used.
 impl From<fs::File> for File {
     fn from(file: fs::File) -> Self {
         let is_direct = rustix::fs::fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::DIRECT));

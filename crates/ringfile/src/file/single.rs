@@ -1,7 +1,7 @@
 //! One operation of a task that moves no data, from its first poll to its end.
 //!
-//! What always holds: what the operation gives to the kernel is here before it starts and after it has ended, and in between
-//! the driver's, also where this is dropped.
+//! Invariant: before the operation starts and after it has ended, its memory is here; in between the driver owns it,
+//! even if this is dropped.
 
 use std::task::{Context, Poll, ready};
 
@@ -10,7 +10,7 @@ use crate::driver::{self, Ended, Kept, Lend, RemoteOperation, Request, Started, 
 use crate::error::Result;
 use crate::memory::Held;
 
-/// See the module. Dropping it cancels the operation where the kernel still can.
+/// One operation of a task. Dropping it cancels the operation if the kernel still can.
 pub(crate) struct Single {
     request: Request,
     held: Kept,
@@ -30,7 +30,7 @@ impl Single {
         Self { request, held, stage: Stage::Start }
     }
 
-    /// Starts the operation on `file`, or goes on with it; gives what it held. One that is polled after it has ended does
+    /// Starts the operation on `file`, or continues it; returns what it held. Polling it after it has ended does
     /// nothing.
     pub(crate) fn poll(&mut self, file: &File, context: &mut Context<'_>) -> Poll<Result<Held>> {
         let ended = match &mut self.stage {

@@ -1,4 +1,4 @@
-//! Reading a file from front to back, ahead of its user.
+//! Reading a file from front to back, with reads in flight ahead of the user.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -15,12 +15,12 @@ use crate::driver::{Ended, Kind, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Held, LARGEST, Pool, PoolError};
 
-/// A stream of a file's content as [`Bytes`], with reads in flight ahead of what was taken.
+/// A stream of a file's content as [`Bytes`], with several reads in flight ahead of the user.
 ///
 /// Each piece is a buffer of the pool, without a copy; its memory goes back to the pool when the last clone of the
-/// piece is dropped. Where the pool is full, the reader is pending until memory comes back, whatever
-/// [`WhenFull`](crate::WhenFull) says; it never blocks the thread that polls it. A pool of `depth` + 1 blocks is the least
-/// that keeps it going. `Send` and `'static`; polled in any executor. Dropping it cancels its reads.
+/// piece is dropped. If the pool is full, the reader waits until memory comes back, whatever
+/// [`WhenFull`](crate::WhenFull) says; it never blocks the thread that polls it. The pool needs room for `depth` + 1
+/// blocks. `Send` and `'static`; polled in any executor. Dropping it cancels its reads.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -54,7 +54,7 @@ pub struct Reader {
 /// Waits for memory of the pool.
 type Waiting = dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send;
 
-/// A read ahead: under way, or ended before its turn.
+/// A read ahead: in flight, or finished before its turn.
 struct Ahead {
     read: Operation<'static, Owned>,
     ended: Option<Result<Bytes>>,
@@ -67,35 +67,35 @@ impl Reader {
         Self { file, pool, block: 256 << 10, depth: 4, next, end, in_flight: VecDeque::new(), memory: None }
     }
 
-    /// Sets how many bytes one read asks for; 256 KiB by default, at most 1 GiB, the largest buffer of any pool. Rounded up
-    /// to the file's alignment. The first piece is shorter where the range begins between two multiples of the alignment.
+    /// Sets the size of one read: 256 KiB by default, at most 1 GiB, the largest buffer of any pool. It is rounded up
+    /// to the file's alignment. The first piece is shorter if the range does not begin at a multiple of the alignment.
     #[must_use]
     pub fn block(mut self, bytes: usize) -> Self {
         self.block = bytes.clamp(1, LARGEST);
         self
     }
 
-    /// How many reads are in flight at most; 4 by default.
+    /// Sets how many reads may be in flight; 4 by default.
     #[must_use]
     pub fn depth(mut self, reads: usize) -> Self {
         self.depth = reads.max(1);
         self
     }
 
-    /// Reads these bytes of the file, rather than all.
+    /// Restricts the stream to a range of the file, in bytes.
     #[must_use]
     pub fn range(mut self, range: Range<u64>) -> Self {
         (self.next, self.end) = (range.start, range.end.max(range.start));
         self
     }
 
-    /// The next piece; `None` at the end, and after an error.
+    /// Returns the next piece; `None` at the end, and after an error.
     #[expect(clippy::should_implement_trait, reason = "the name that streams use; this is no iterator")]
     pub fn next(&mut self) -> Next<'_> {
         Next(self)
     }
 
-    /// Starts reads until there are as many as wanted, or no memory for more.
+    /// Starts reads until enough are in flight, or there is no memory for more.
     fn read_ahead(&mut self, context: &mut Context<'_>) -> Result<()> {
         while self.in_flight.len() < self.depth && self.next < self.end {
             let alignment = self.file.alignment().bytes;
@@ -123,7 +123,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Memory for a read; `None` where the pool has none now and something will wake us.
+    /// Gets memory for a read; `None` if the pool has none now and a wake-up will follow.
     fn take_memory(&mut self, len: usize, context: &mut Context<'_>) -> Result<Option<Buffer>> {
         if self.memory.is_none() {
             match self.pool.try_get(len) {
@@ -160,7 +160,7 @@ impl Reader {
             Err(error) => self.fail(error),
             Ok(piece) => {
                 if piece.len() < wanted {
-                    // The end of the file: what was read ahead of it is dropped.
+                    // The end of the file: further reads are dropped.
                     self.end = self.next;
                     self.in_flight.clear();
                 }
@@ -211,7 +211,7 @@ impl Stream for Reader {
     }
 }
 
-/// The future of [`Reader::next`]. Dropping it loses nothing.
+/// The future of [`Reader::next`]. Dropping it loses no data.
 #[must_use = "nothing is read until the future is awaited"]
 pub struct Next<'a>(&'a mut Reader);
 

@@ -1,7 +1,9 @@
-//! Direct reads that do not fit: exactly the bytes asked for, in pieces that fit, for futures, batches and queues.
+//! Reads in pieces, for futures, batches and queues: direct ones that do not fit, of which exactly the bytes asked for are
+//! given, and those of which the page cache has the beginning.
 //!
-//! What always holds: the blocks read are those that the range touches, each once; what can be read into the user's memory
-//! is, and the rest passes through the library's own small reserve, never the user's pool, which may be full.
+//! Invariants: exactly the blocks that the range touches are read, each once; whatever can be read into the user's
+//! memory is, and the rest goes through a small reserve of the library, never through the user's pool, which may be
+//! full.
 
 use std::ops::Deref;
 
@@ -12,10 +14,10 @@ use crate::driver::{Ended, Finished, Kind, Multiples, Request};
 use crate::error::Error;
 use crate::memory::{Held, reserve};
 
-/// What one read into the reserve covers at most.
+/// The largest read into the reserve.
 const CHUNK: usize = 256 << 10;
 
-/// Whether offset, length and memory of an operation are the multiples that direct I/O needs.
+/// Returns whether offset, length and memory of an operation are aligned for direct I/O.
 #[inline]
 pub(super) fn fits(request: &Request, held: &Held, direct: Multiples) -> bool {
     let is_read = request.kind.is_read();
@@ -25,24 +27,29 @@ pub(super) fn fits(request: &Request, held: &Held, direct: Multiples) -> bool {
         return false;
     }
     if held.count() == 1 {
-        // What the request covers, which may be the aligned part of a buffer that is not.
+        // The range of the request, which may be the aligned part of a buffer.
         return held.part(0).is_some_and(|part| fits(part.ptr.wrapping_add(request.start), request.want));
     }
     held.parts().all(|part| fits(part.ptr, if is_read { part.capacity } else { part.len }))
 }
 
-/// How far such a read is. Starts nothing itself: who drives it begins a piece, carries it out, and ends it.
+/// The progress of such a read. It starts nothing itself: its driver begins a piece, carries it out, and ends it.
 #[derive(Default)]
 pub(crate) struct Pieces {
     done: usize,
     piece: Piece,
+    /// What the read uses, but for the cached beginning.
+    descriptor: Descriptor,
+    /// So many bytes are read by the file's own descriptor, since the page cache has them.
+    cached: usize,
 }
 
-/// The piece that was begun last.
+/// The piece that was begun last, if any.
 enum Piece {
     /// Whole blocks of so many bytes, right into the user's memory.
     Into { want: usize },
-    /// Blocks of the reserve, which begin with bytes that nobody asked for. Kept, as the file may turn buffered meanwhile.
+    /// Blocks of the reserve, which begin with bytes that were not asked for. Kept, since the file may become buffered
+    /// meanwhile.
     Through { skipped: usize },
 }
 
@@ -53,12 +60,28 @@ impl Default for Piece {
 }
 
 impl Pieces {
+    /// All by one descriptor.
+    pub(crate) fn by(descriptor: Descriptor) -> Self {
+        Self { descriptor, ..Self::default() }
+    }
+
+    /// So many bytes from the page cache, and the rest past it.
+    pub(crate) fn with_cached_beginning(cached: usize) -> Self {
+        Self { cached, ..Self::by(Descriptor::Direct) }
+    }
+
+    /// What the next piece uses.
+    pub(crate) fn descriptor(&self) -> Descriptor {
+        if self.done < self.cached { Descriptor::Own } else { self.descriptor }
+    }
+
     /// The bytes that are read.
     pub(crate) fn done(&self) -> usize {
         self.done
     }
 
-    /// Begins the next piece of `request`: returns what to read, and the memory to read it into, which may be `held`.
+    /// Begins the next piece of `request` on a file of such alignment, that of [`descriptor`](Self::descriptor): returns what
+    /// to read, and the memory to read it into, which may be `held`.
     ///
     /// # Errors
     /// No memory for the reserve.
@@ -69,7 +92,9 @@ impl Pieces {
         held: &mut Held,
     ) -> Result<(Request, Held), Error> {
         let Alignment { bytes: block, memory, .. } = alignment;
-        let (at, left) = (request.offset + self.done as u64, request.want - self.done);
+        let at = request.offset + self.done as u64;
+        let end = if self.done < self.cached { self.cached } else { request.want };
+        let left = end - self.done;
         let skipped = (at % block as u64) as usize;
         let start = request.start + self.done;
         let memory_fits = held.count() == 1
@@ -87,7 +112,7 @@ impl Pieces {
         Ok((piece, Held::Pooled(blocks)))
     }
 
-    /// Takes the end of the piece; returns that of the whole read, where this was the last.
+    /// Takes the result of the piece; returns that of the whole read if this was the last piece.
     pub(crate) fn end(&mut self, request: &Request, held: &mut Held, finished: Finished) -> Option<Ended> {
         let Finished { held: memory, ended: Ended { done, errno } } = finished;
         let left = request.want - self.done;
@@ -102,7 +127,7 @@ impl Pieces {
                 held.copy_in(request.start + self.done, &got[..moved]);
                 (moved, left.min(blocks.capacity() - skipped))
             }
-            // In a forked child, the blocks are the parent's.
+            // In a forked child, the blocks belong to the parent.
             (Piece::Through { .. }, _) => (0, left),
         };
         self.done += moved;
@@ -113,7 +138,7 @@ impl Pieces {
         })
     }
 
-    /// Takes the memory of a piece back that could not be carried out.
+    /// Takes back the memory of a piece that could not be carried out.
     pub(crate) fn give_back(&self, request: &Request, held: &mut Held, memory: Held) {
         if let Piece::Into { .. } = self.piece {
             *held = memory;
@@ -125,17 +150,17 @@ impl Pieces {
 /// Reads as `request` says, whatever its alignment.
 pub(super) async fn read(
     file: impl Deref<Target = File>,
-    descriptor: Descriptor,
+    mut pieces: Pieces,
     request: Request,
     mut held: Held,
 ) -> (Held, Result<Ended, Error>) {
-    let (file, mut pieces) = (descriptor.of(&file), Pieces::default());
     loop {
-        let (piece, memory) = match pieces.begin(&request, file.alignment(), &mut held) {
+        let on = pieces.descriptor().of(&file);
+        let (piece, memory) = match pieces.begin(&request, on.alignment(), &mut held) {
             Ok(begun) => begun,
             Err(error) => return (held, Err(error)),
         };
-        let mut read = Operation::new(file, piece, memory).by(Descriptor::Own);
+        let mut read = Operation::new(on, piece, memory).by(Descriptor::Own);
         let result = (&mut read).await;
         let memory = read.take_held();
         match result {

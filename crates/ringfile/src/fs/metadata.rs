@@ -8,7 +8,7 @@ use crate::driver::AtomicLimits;
 use crate::file::Alignment;
 use crate::memory::Held;
 
-/// What is at a path.
+/// The kind of file at a path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum FileType {
@@ -26,7 +26,7 @@ pub enum FileType {
     Fifo,
     /// A socket.
     Socket,
-    /// What the file system says is none of these.
+    /// None of these.
     Unknown,
 }
 
@@ -45,38 +45,38 @@ impl FileType {
     }
 }
 
-/// What the file system knows of a file, as [`metadata`](super::metadata) gives it.
+/// What the file system knows about a file: the result of [`metadata`](super::metadata).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Metadata {
-    /// In bytes; 0 for devices.
+    /// Size in bytes; 0 for devices.
     pub size: u64,
-    /// What it is.
+    /// The kind of file.
     pub file_type: FileType,
-    /// The `st_mode` of `stat(2)`: what it is, and in the lowest 12 bits (`0o7777`) the permissions.
+    /// The `st_mode` of `stat(2)`: the kind of file, and in the lowest 12 bits (`0o7777`) the permissions.
     pub mode: u32,
-    /// How many paths the file has.
+    /// Number of hard links: paths that the file has.
     pub links: u32,
-    /// Who owns it: the user's number.
+    /// The owner's user number.
     pub uid: u32,
-    /// The group's number.
+    /// The owning group's number.
     pub gid: u32,
-    /// Its number, unique within the file system.
+    /// The inode number, unique within the file system.
     pub inode: u64,
     /// The file system, as the `st_dev` of `stat(2)`.
     pub device: u64,
-    /// Storage that it takes, in bytes: less than the size where there are holes.
+    /// Allocated storage, in bytes: less than the size if the file has holes.
     pub allocated: u64,
-    /// The last access, where the file system keeps it.
+    /// Time of the last access, if the file system keeps it.
     pub accessed: SystemTime,
-    /// The last change of its content, in the file system's resolution, nanoseconds at best.
+    /// Time of the last change of the content, in the file system's resolution, nanoseconds at best.
     pub modified: SystemTime,
-    /// The last change of its content or metadata.
+    /// Time of the last change of content or metadata.
     pub changed: SystemTime,
-    /// When it was created, where the file system tells.
+    /// Time of creation, if the file system records it.
     pub created: Option<SystemTime>,
-    /// What direct I/O on it must be a multiple of. `None` where the kernel (before Linux 6.1) or the file system does not
-    /// tell, and where the file can't do direct I/O.
+    /// The multiples that direct I/O requires. `None` if the kernel (before Linux 6.1) or the file system does not
+    /// tell, and if the file does not support direct I/O.
     pub direct: Option<Alignment>,
 }
 

@@ -1,9 +1,9 @@
 //! Operations on paths that block no thread of the program: open, rename, remove, create directories, read metadata.
 //!
-//! A path is looked up, and a file removed, in the time that the file system takes: a cold directory is read from the disk, and
-//! the blocks of a large file are given back one extent after another, which may take seconds. Inside a loop that has other
-//! tasks, or connections to serve, these calls belong to another thread. Here they are futures, as the operations of a
-//! [`File`]; [`Queue`](crate::Queue) and [`Batch`](crate::Batch) have them too.
+//! These operations may take long: a cold directory is read from the disk, and the blocks of a large file are freed one
+//! extent after another, which may take seconds. A loop with other tasks, or connections to serve, must not call them
+//! directly. Here they are futures, like the operations of a [`File`]; [`Queue`](crate::Queue) and
+//! [`Batch`](crate::Batch) have them too.
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
@@ -26,24 +26,25 @@
 //!
 //! # How they are carried out
 //!
-//! Through io_uring where the ring has the operation (opening and metadata since Linux 5.6, renaming and removing since 5.11,
-//! creating directories since 5.15), else by a [worker](crate::Route::Workers); never by a call on the polling thread.
-//! Opening what the kernel has cached takes about as long as the plain call; all else it hands to a thread of its own, which
-//! costs 5 to 60 µs more: where paths are known to be cached and files to be small, [`std::fs`] is cheaper. Routes of files and [`set_default_route`](crate::set_default_route) do not count here.
+//! They go through io_uring if the ring has the operation (opening and metadata since Linux 5.6, renaming and removing
+//! since 5.11, creating directories since 5.15), else to a [worker](crate::Route::Workers); never is it a call on the
+//! polling thread. Opening a cached path takes about as long as the plain call. The kernel passes everything else to
+//! one of its threads, which costs 5 to 60 µs more: where paths are known to be cached and files to be small,
+//! [`std::fs`] is cheaper. Routes of files and [`set_default_route`](crate::set_default_route) do not apply here.
 //!
-//! A relative path begins at the working directory of the process when the operation is carried out. Each operation
-//! allocates a few hundred bytes for its paths. A descriptor that is opened has `O_CLOEXEC`. In a forked child the
+//! A relative path starts at the working directory that the process has when the operation is carried out. Each
+//! operation allocates a few hundred bytes for its paths. Files are opened with `O_CLOEXEC`. In a forked child the
 //! operations are plain calls, which block.
 //!
-//! **What still blocks**: closing. The blocks of a removed file are given back when its last descriptor closes, by the thread
-//! that closes it: remove a large file while nobody has it open, or give its blocks back before, in steps, by
-//! [`File::set_len`] or by holes ([`File::allocate`] with [`AllocateMode::PunchHole`](crate::AllocateMode::PunchHole)).
+//! **Closing still blocks.** The thread that closes the last descriptor of a removed file frees its blocks: remove a
+//! large file while nobody has it open, or free its blocks before, in steps, with [`File::set_len`] or with holes
+//! ([`File::allocate`] and [`AllocateMode::PunchHole`](crate::AllocateMode::PunchHole)).
 //!
 //! # Dropping and cancelling
 //!
-//! Nothing happens before a future is polled. Dropping it cancels the operation where the kernel or a worker has not begun
-//! it; else it is carried out. A file that was opened for nobody is closed. As elsewhere, leaving a loop waits for what
-//! is under way.
+//! Nothing happens before a future is polled. Dropping it cancels the operation if neither the kernel nor a worker has
+//! begun it; otherwise it is carried out. A file that was opened for a dropped future is closed. As elsewhere, leaving
+//! a loop waits for operations in flight.
 //!
 //! # Errors
 //!
@@ -155,7 +156,7 @@ impl OnPath {
     }
 }
 
-/// The future of [`open`]: the file.
+/// The future of [`open`], which returns the file.
 ///
 /// `Send` and `Unpin`; it borrows nothing, and works in any executor.
 #[must_use = "nothing is opened until the future is awaited"]
@@ -224,13 +225,13 @@ impl Future for GetMetadata {
 
 /// Opens a file without blocking the calling thread. All options are those of [`OpenOptions::open`], which blocks.
 ///
-/// What the library asks of the open file (its kind, the alignment of direct I/O) is done by the polling thread: a few system
-/// calls that block only where the file system must ask a server. Truncating is an operation of its own, after those, so
-/// nothing is lost where opening fails. Dropping the future closes what was opened by then, or is later.
+/// The polling thread asks the open file for its kind and for the alignment of direct I/O: a few system calls that
+/// block only if the file system must ask a server. Truncating is a separate operation after those, so nothing is lost
+/// if opening fails. Dropping the future closes the file, also if it is opened later.
 ///
-/// A FIFO without its other end: io_uring tries first without waiting, and succeeds (for reading) or fails with `ENXIO` (for
-/// writing), as `O_NONBLOCK` has it; a worker waits for the other end, and the loop with it where that is left meanwhile. With
-/// `O_NONBLOCK` among the [flags](OpenOptions::custom_flags) neither waits.
+/// A FIFO whose other end is not open: io_uring first tries without waiting, and succeeds (for reading) or fails with
+/// `ENXIO` (for writing), as with `O_NONBLOCK`. A worker waits for the other end, and leaving the loop then waits for
+/// the worker. With `O_NONBLOCK` among the [flags](OpenOptions::custom_flags) neither waits.
 ///
 /// # Errors
 /// As [`OpenOptions::open`].
@@ -255,8 +256,8 @@ pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Open {
     Open { options: options.clone(), opening, truncating: None }
 }
 
-/// Gives a file or a directory another path (`rename`), replacing a file that is there, in one step. For other processes
-/// there is always one or the other; after a crash, only once the directory was [synced](sync_dir).
+/// Renames a file or a directory (`rename`), and replaces a file at the new path, in one step. Other processes always
+/// see one or the other; after a crash that holds only once the directory was [synced](sync_dir).
 ///
 /// # Errors
 /// As `rename(2)`: `EXDEV` for another file system, `ENOENT`, `ENOTEMPTY`. Nothing has changed then. The error's path is
@@ -276,7 +277,7 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
     Change(OnPath::new(PathRequest::rename(from.as_ref(), to.as_ref())))
 }
 
-/// Removes a file (`unlink`); of a symbolic link, the link. The blocks of a file that nobody has open are given back by the time
+/// Removes a file (`unlink`), or a symbolic link itself. The blocks of a file that nobody has open are free by the time
 /// the future is ready.
 ///
 /// # Errors
@@ -318,7 +319,7 @@ pub fn remove_dir(path: impl AsRef<Path>) -> Change {
     Change(OnPath::new(PathRequest::remove_dir(path.as_ref())))
 }
 
-/// Creates a directory (`mkdir`), for all to use as far as the umask allows. Its parent must exist.
+/// Creates a directory (`mkdir`) with mode `0o777`, to which the umask applies. Its parent must exist.
 ///
 /// # Errors
 /// As `mkdir(2)`: `EEXIST`, `ENOENT`, `ENOSPC`.
@@ -336,7 +337,7 @@ pub fn create_dir(path: impl AsRef<Path>) -> Change {
     Change(OnPath::new(PathRequest::create_dir(path.as_ref())))
 }
 
-/// Reads what the file system knows of a path (`statx`), following symbolic links.
+/// Reads what the file system knows about a path (`statx`), following symbolic links.
 ///
 /// # Errors
 /// As `statx(2)`: `ENOENT`, `ENOTDIR`, `EACCES`.
@@ -355,7 +356,7 @@ pub fn metadata(path: impl AsRef<Path>) -> GetMetadata {
     GetMetadata(OnPath::new(PathRequest::metadata(path.as_ref())))
 }
 
-/// Syncs a directory, so that files created, renamed or removed in it stay so after a crash.
+/// Syncs a directory, so that creating, renaming and removing files in it survives a crash.
 ///
 /// # Errors
 /// As `open(2)` and `fsync(2)`; `ENOTDIR` where it is no directory.

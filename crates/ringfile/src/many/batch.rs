@@ -19,27 +19,27 @@ use crate::fs::PathRequest;
 use crate::memory::Buffer;
 
 const CANCELLED: &str = "the batch was cancelled";
-/// How an operation ends in a forked child that was its parent's.
+/// How an operation of the parent ends in a forked child.
 const FORKED: Ended = Ended { done: 0, errno: libc::ECANCELED };
 
 const NO_RING: &str = "the thread ends, and has no ring any more";
 
 const USUALLY_IN_FLIGHT: usize = 128;
-/// More fill no device's queue, and what waits before the device makes the operations of others wait too.
+/// More do not fill any device's queue better, and operations that wait before the device delay those of others.
 pub(crate) const MOST_IN_FLIGHT: usize = 4096;
-/// An operation is found again by 32 bits, of which one value means none.
+/// An operation has a 32-bit index, of which one value means none.
 const MOST_OPERATIONS: usize = u32::MAX as usize;
 
-/// Reads, writes and syncs of any files, carried out together.
+/// A list of reads, writes, syncs and other operations on any files, carried out together.
 ///
 /// Operations start in the order they were added, as many at once as [`in_flight`](Self::in_flight) allows, and end in
-/// any order, except where a [`barrier`](Self::barrier) is between them. [`run`](Self::run) blocks the calling thread and
-/// uses a ring of that thread's own. Awaiting the batch works in any executor and blocks only the task that awaits; the
-/// operations of a thread without a ring of ringfile's are carried out by the I/O threads
-/// ([`set_io_threads`](crate::set_io_threads)). Each file's [`Route`](crate::Route) counts in either form.
+/// any order, except where a [`barrier`](Self::barrier) is between them. [`run`](Self::run) blocks the calling thread
+/// and uses that thread's own ring. Awaiting the batch works in any executor and suspends only the awaiting task; on a
+/// thread without a ring, the I/O threads carry out the operations ([`set_io_threads`](crate::set_io_threads)). Each
+/// file's [`Route`](crate::Route) applies in both cases.
 ///
-/// Adding an operation moves its buffer in, and does no I/O; about 180 bytes are kept for each until the results are
-/// taken. `run` allocates a few hundred bytes, and nothing for each operation.
+/// Adding an operation moves its buffer in and does no I/O. About 180 bytes are kept for each operation until the
+/// results are taken. `run` allocates a few hundred bytes, and nothing per operation.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -75,7 +75,7 @@ const MOST_OPERATIONS: usize = u32::MAX as usize;
 /// });
 /// ```
 ///
-/// One buffer can't be in two operations:
+/// One buffer cannot be in two operations:
 ///
 /// ```compile_fail,E0382
 /// # let pool = ringfile::Pool::new(1 << 20);
@@ -88,18 +88,18 @@ const MOST_OPERATIONS: usize = u32::MAX as usize;
 ///
 /// # Bad input
 ///
-/// The result of that operation says so, and the others are done: an offset whose end is beyond 2^63 bytes
-/// (`InvalidInput`), a file that was opened for the other direction (`EBADF`), a direct write that does not fit the
-/// file's [alignment](File::alignment) (`InvalidInput`, with the multiple that is needed). Of a direct read that
-/// does not fit, the whole blocks go right into its buffer where the memory is aligned, and the rest through memory of the
-/// library's own, 256 KiB at a time. A read with no capacity, and an empty write, give
-/// 0 without I/O. What was added when there was no memory left for more operations, or 2^32 of them, is not carried out
-/// (`OutOfMemory`), and its buffer is dropped.
+/// An operation that fails has the error as its result, and the others are still carried out: an offset whose end is
+/// beyond 2^63 bytes (`InvalidInput`), a file that was opened for the other direction (`EBADF`), a direct write that
+/// does not fit the file's [alignment](File::alignment) (`InvalidInput`, with the required multiple). A direct read
+/// that is not aligned reads whole blocks directly into its buffer if the memory is aligned, and the rest through
+/// memory of the library, 256 KiB at a time. A read with no capacity and an empty write return 0 without I/O.
+/// Operations that are added when there is no memory for more, or when there are 2^32, are not carried out
+/// (`OutOfMemory`), and their buffers are dropped.
 #[must_use = "nothing is read or written until the batch is run or awaited"]
 pub struct Batch {
     pub(super) ops: Vec<Op>,
     pub(super) files: Files,
-    /// Empty, with room for the results, so that none is lost for want of memory.
+    /// Empty, with room for the results, so that no result is lost for lack of memory.
     pub(super) results: Vec<Done>,
     /// Operations beyond those, for which there was no memory.
     pub(super) refused: usize,
@@ -116,12 +116,12 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// An empty one.
+    /// Creates an empty batch.
     pub fn new() -> Self {
         Self::with_capacity(0)
     }
 
-    /// An empty one with room for `operations`.
+    /// Creates an empty batch with room for `operations`.
     pub fn with_capacity(operations: usize) -> Self {
         Self {
             ops: Vec::with_capacity(operations),
@@ -135,103 +135,105 @@ impl Batch {
         }
     }
 
-    /// Adds a read from `offset`, as [`File::read_at`]. Gives the index of its result.
+    /// Adds a read from `offset`, as [`File::read_at`]. Returns the index of its result.
     pub fn read(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
         self.add(file, Asked::read(buffer.into(), offset))
     }
 
-    /// Adds a write at `offset`, as [`File::write_at`]. Gives the index of its result.
+    /// Adds a write at `offset`, as [`File::write_at`]. Returns the index of its result.
     pub fn write(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
         self.add(file, Asked::write(buffer.into(), offset))
     }
 
-    /// Adds an `fdatasync`, as [`File::sync_data`]. It covers what has ended when it starts: put a
-    /// [`barrier`](Self::barrier) before it to have it cover the batch's writes. Gives the index of its result.
+    /// Adds an `fdatasync`, as [`File::sync_data`]. It covers writes that have finished when it starts: put a
+    /// [`barrier`](Self::barrier) between the batch's writes and their sync. Returns the index of its result.
     pub fn sync_data(&mut self, file: &File) -> usize {
         self.add(file, Asked::sync_data())
     }
 
-    /// Adds an `fsync`, as [`File::sync_all`]; in all else as [`sync_data`](Self::sync_data).
+    /// Adds an `fsync`, as [`File::sync_all`]. Otherwise the same as [`sync_data`](Self::sync_data).
     pub fn sync_all(&mut self, file: &File) -> usize {
         self.add(file, Asked::sync_all())
     }
 
-    /// Adds a read into several buffers in turn, as [`File::read_vectored_at`]. They come back as [`Done::buffers`]. Gives the
-    /// index of its result.
+    /// Adds a read into several buffers in turn, as [`File::read_vectored_at`]. [`Done::buffers`] returns them. Returns
+    /// the index of its result.
     pub fn read_vectored(&mut self, file: &File, buffers: Vec<Buffer>, offset: u64) -> usize {
         self.add(file, Asked::read_vectored(buffers, offset))
     }
 
-    /// Adds a write of several buffers in turn, as [`File::write_vectored_at`]. They come back as [`Done::buffers`]. Gives the
-    /// index of its result.
+    /// Adds a write of several buffers in turn, as [`File::write_vectored_at`]. [`Done::buffers`] returns them. Returns
+    /// the index of its result.
     pub fn write_vectored(&mut self, file: &File, buffers: Vec<Buffer>, offset: u64) -> usize {
         self.add(file, Asked::write_vectored(buffers, offset))
     }
 
-    /// Adds a write at `offset` that is durable when it ends (`RWF_DSYNC`). Gives the index of its result.
+    /// Adds a write at `offset` that is durable when it has finished (`RWF_DSYNC`). Returns the index of its result.
     pub fn write_durable(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
         self.add(file, Asked::write_durable(buffer.into(), offset))
     }
 
-    /// Adds a write at `offset` that a power cut leaves wholly there or not at all, as [`File::write_atomic_at`]. Gives the
-    /// index of its result.
+    /// Adds an atomic write at `offset`, of which a power cut leaves all or nothing, as [`File::write_atomic_at`].
+    /// Returns the index of its result.
     pub fn write_atomic(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
         self.add(file, Asked::write_atomic(buffer.into(), offset))
     }
 
-    /// Adds the writing of a range's dirty pages, as [`File::sync_range`]. Gives the index of its result.
+    /// Adds the writeback of a range's dirty pages, as [`File::sync_range`]. Returns the index of its result.
     pub fn sync_range(&mut self, file: &File, offset: u64, len: u64, what: RangeSync) -> usize {
         self.add(file, Asked::sync_range(offset, len, what))
     }
 
-    /// Adds an allocation of blocks, or a hole, as [`File::allocate`]. Gives the index of its result.
+    /// Adds an allocation of blocks, or a hole, as [`File::allocate`]. Returns the index of its result.
     pub fn allocate(&mut self, file: &File, mode: AllocateMode, offset: u64, len: u64) -> usize {
         self.add(file, Asked::allocate(mode, offset, len))
     }
 
-    /// Adds a change of the file's size, as [`File::set_len`]. Gives the index of its result.
+    /// Adds a change of the file's size, as [`File::set_len`]. Returns the index of its result.
     pub fn set_len(&mut self, file: &File, len: u64) -> usize {
         self.add(file, Asked::set_len(len))
     }
 
-    /// Adds advice for the page cache, as [`File::advise`]. Gives the index of its result.
+    /// Adds advice for the page cache, as [`File::advise`]. Returns the index of its result.
     pub fn advise(&mut self, file: &File, offset: u64, len: u64, advice: Advice) -> usize {
         self.add(file, Asked::advise(offset, len, advice))
     }
 
-    /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] gives it. Gives the index of its result.
+    /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] returns the file. Returns the index of its
+    /// result.
     ///
     /// Adding an operation on paths allocates a few hundred bytes for them.
     pub fn open(&mut self, path: impl AsRef<Path>, options: &OpenOptions) -> usize {
         let index = self.add_on_path(PathRequest::open(path.as_ref(), options));
-        // Not there where there was no memory for it.
+        // It does not exist if there was no memory for it.
         if let Some(op) = self.ops.get_mut(index) {
             op.opens_with(options);
         }
         index
     }
 
-    /// Adds giving a file another path, as [`fs::rename`]. Gives the index of its result.
+    /// Adds the renaming of a file, as [`fs::rename`]. Returns the index of its result.
     pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> usize {
         self.add_on_path(PathRequest::rename(from.as_ref(), to.as_ref()))
     }
 
-    /// Adds the removal of a file, as [`fs::remove_file`]. Gives the index of its result.
+    /// Adds the removal of a file, as [`fs::remove_file`]. Returns the index of its result.
     pub fn remove_file(&mut self, path: impl AsRef<Path>) -> usize {
         self.add_on_path(PathRequest::remove_file(path.as_ref()))
     }
 
-    /// Adds the removal of an empty directory, as [`fs::remove_dir`]. Gives the index of its result.
+    /// Adds the removal of an empty directory, as [`fs::remove_dir`]. Returns the index of its result.
     pub fn remove_dir(&mut self, path: impl AsRef<Path>) -> usize {
         self.add_on_path(PathRequest::remove_dir(path.as_ref()))
     }
 
-    /// Adds the creation of a directory, as [`fs::create_dir`]. Gives the index of its result.
+    /// Adds the creation of a directory, as [`fs::create_dir`]. Returns the index of its result.
     pub fn create_dir(&mut self, path: impl AsRef<Path>) -> usize {
         self.add_on_path(PathRequest::create_dir(path.as_ref()))
     }
 
-    /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] gives them. Gives the index of its result.
+    /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] returns them. Returns the index of
+    /// its result.
     pub fn metadata(&mut self, path: impl AsRef<Path>) -> usize {
         self.add_on_path(PathRequest::metadata(path.as_ref()))
     }
@@ -243,7 +245,7 @@ impl Batch {
 
     #[inline]
     fn add(&mut self, file: &File, asked: Asked) -> usize {
-        // Once one was refused all are, so that results stay in the order of their operations.
+        // Once one was refused, all are, so that results stay in the order of their operations.
         let has_room = self.refused == 0 && self.ops.len() < MOST_OPERATIONS;
         let wanted = self.ops.len() + 1;
         if has_room && self.ops.try_reserve(1).is_ok() && self.results.try_reserve(wanted).is_ok() {
@@ -258,8 +260,8 @@ impl Batch {
         self.len() - 1
     }
 
-    /// Has what is added from now on wait until all that was added before has ended. Where one of those failed, what comes
-    /// after is not begun: its error is `ECANCELED`.
+    /// Operations added after the barrier start only once all earlier ones have finished. If one of those failed, the
+    /// later ones do not start, and end with `ECANCELED`.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -280,46 +282,48 @@ impl Batch {
         self.barriers.push(self.ops.len() as u32);
     }
 
-    /// How many operations may be in flight at once; 128 by default, at least 1 and at most 4096. Batches that run at the
-    /// same time share the I/O threads and the device in proportion to it.
+    /// Sets how many operations may be in flight at once: 128 by default, 1 to 4096. Batches that run at the same time
+    /// share the I/O threads and the device in proportion to this number.
     pub fn in_flight(mut self, most: usize) -> Self {
         self.most = most.clamp(1, MOST_IN_FLIGHT);
         self
     }
 
-    /// Whether the first error stops what is not begun by then, whose error is `ECANCELED`. Not by default.
+    /// Sets whether the first error stops the batch: operations that have not started end with `ECANCELED`. Off by
+    /// default.
     pub fn stop_on_error(mut self, stop: bool) -> Self {
         self.stop_on_error = stop;
         self
     }
 
-    /// Reads neighbouring pieces of a file as one where no more than `gap` bytes lie between them, which are read too, and
-    /// thrown away. Not by default: it pays where an operation costs more than the bytes.
+    /// Merges reads of a file that have at most `gap` bytes between them; those bytes are read too, and discarded. Off
+    /// by default: it pays where an operation costs more than reading the gap.
     ///
-    /// Only reads into pooled buffers, and between the same two barriers, are merged; up to 1 MiB and 128 of them. Results
-    /// are as without: where the one read fails, its parts are read one by one.
+    /// Only reads into pooled buffers between the same two barriers are merged, up to 1 MiB and 128 of them. Results
+    /// are the same as without merging: if the merged read fails, its parts are read one by one.
     pub fn merge_reads(mut self, gap: usize) -> Self {
         self.merge = Some(gap);
         self
     }
 
-    /// How many operations were added.
+    /// Returns how many operations were added.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ops.len() + self.refused
     }
 
-    /// Whether none was.
+    /// Returns whether no operation was added.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Carries the operations out and waits for all of them, on the calling thread. Their results, in the order added.
+    /// Carries out all operations, blocking the calling thread, and returns their results in the order of adding.
     ///
     /// # Errors
-    /// Inside [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime) every result is an error of kind `WouldBlock`:
-    /// other tasks would stand still, so the batch is to be awaited there. In other executors it blocks the thread.
+    /// Inside [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime) every result is an error of kind
+    /// `WouldBlock`, since other tasks would have to wait: await the batch there. In other executors this blocks the
+    /// thread.
     #[must_use = "each operation has a result of its own"]
     pub fn run(self) -> Vec<Done> {
         if crate::runtime::is_in_loop() {
@@ -327,11 +331,12 @@ impl Batch {
         }
         let mut engine = ThreadEngine::new(true);
         let mut plan = Plan::new(self);
-        // Where that panics, in a buffer or a waker of others, the engine goes, which cancels and drops what is in flight.
+        // If that panics in a user's buffer or waker, the engine is dropped, which cancels and drops the operations in
+        // flight.
         engine.wait(&mut plan, None, |plan| plan.open());
         drop(engine);
         if !plan.is_over() {
-            // The thread ends, and its driver is gone; or this is a forked child.
+            // The thread is ending and its driver is gone, or this is a forked child.
             plan.end_all(|op, files| op.refuse(op.would_block(files, NO_RING)));
         }
         plan.into_results()
@@ -373,11 +378,11 @@ impl IntoFuture for Batch {
     }
 }
 
-/// The future of a [`Batch`]: its results, in the order added.
+/// The future of a [`Batch`], which returns the results in the order of adding.
 ///
 /// `Send` and `Unpin`; it may be polled by any executor, and moved between polls. Nothing starts before the first poll.
-/// Dropping it starts nothing more, and cancels what is in flight where the kernel still can; buffers are dropped when the
-/// kernel is done with them.
+/// Dropping it starts nothing more, and cancels operations in flight if the kernel still can; buffers are dropped when
+/// the kernel has finished with them.
 #[must_use = "nothing is read or written until the future is awaited"]
 pub struct BatchRun(State);
 
@@ -389,9 +394,9 @@ enum State {
 }
 
 impl BatchRun {
-    /// Asks for the cancellation of what has not ended. The future gives all results in any case, and must be awaited for
-    /// them: what was not begun, and what the kernel cancelled, ends with `ECANCELED`. What a disk has begun runs to its end.
-    /// Does not wait.
+    /// Cancels operations that have not finished, as far as the kernel can. The future still returns all results, and
+    /// must be awaited for them: operations that had not started, or that the kernel cancelled, end with `ECANCELED`.
+    /// What a disk has begun runs to its end. Does not wait.
     pub fn cancel(&mut self) {
         if let Some((plan, engine)) = self.running() {
             plan.cancel(CANCELLED);
@@ -399,7 +404,7 @@ impl BatchRun {
         }
     }
 
-    /// What is under way, from now on; `None` where the results were taken.
+    /// The operations in flight; `None` if the results were taken.
     fn running(&mut self) -> Option<&mut (Plan, Engine)> {
         if let State::Start(_) = &self.0
             && let State::Start(batch) = std::mem::replace(&mut self.0, State::Taken)
@@ -418,7 +423,7 @@ impl Future for BatchRun {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Done>> {
         let this = &mut *self;
-        // A future that is polled after it was ready may do as it likes; this one does nothing.
+        // Polling a future after it was ready has no defined meaning; this one does nothing.
         let Some((plan, engine)) = this.running() else { return Poll::Pending };
         if engine.is_inherited() {
             engine.take_in_inherited(plan);

@@ -1,9 +1,9 @@
-//! The engine of batches and queues: starts what a plan gives, and hands the results back to it.
+//! The engine of batches and queues: starts the operations of a plan, and returns their results to it.
 //!
-//! Knows the driver, and plans by the trait [`Source`]; no limits, barriers or tokens. [`Engine`] does not wait, and serves
-//! a batch that is awaited, wherever it is polled. [`ThreadEngine`] turns the calling thread's own driver: there, no lock is
-//! taken for an operation and no count touched that threads share. What always holds: an operation that was started gives
-//! one result to its source; a buffer is given up only when the kernel is done with it.
+//! Knows the driver, and plans through the trait [`Source`]; no limits, barriers or tokens. [`Engine`] does not wait,
+//! and serves an awaited batch wherever it is polled. [`ThreadEngine`] turns the calling thread's own driver: there, an
+//! operation takes no lock and touches no shared count. Invariants: an operation that was started gives exactly one
+//! result to its source; a buffer is released only when the kernel has finished with it.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -19,12 +19,12 @@ use crate::error::Error;
 use crate::memory::Held;
 use crate::ring::fork;
 
-/// Operations to be started, and who gets their results.
+/// The source of operations, and the receiver of their results.
 pub(super) trait Source {
-    /// The next operation that may start now. Ends those that need no start.
+    /// Returns the next operation that may start now. Ends those that need no start.
     fn next(&mut self) -> Option<u32>;
 
-    /// The file of an operation that [`next`](Self::next) gave, what is to be started for it, and the memory for that.
+    /// Returns the file of an operation from [`next`](Self::next), the request to start, and its memory.
     fn begun(&mut self, index: u32) -> (&Arc<Target>, &Request, &mut Held);
 
     fn op(&mut self, index: u32) -> &mut Op;
@@ -32,13 +32,13 @@ pub(super) trait Source {
     /// Takes a result.
     fn end(&mut self, index: u32, finished: &mut Finished);
 
-    /// Takes back an operation that can't be carried out, with the reason.
+    /// Takes back an operation that cannot be carried out, with the reason.
     fn refuse(&mut self, index: u32, error: Error);
 
-    /// Takes back an operation that was not begun, to give it again.
+    /// Takes back an operation that was not started, to return it again later.
     fn give_back(&mut self, index: u32);
 
-    /// About how many operations may start now.
+    /// Estimates how many operations may start now.
     fn startable(&self) -> usize;
 
     /// Whether a result may let more operations start.
@@ -50,7 +50,7 @@ pub(super) trait Source {
     /// All operations have indices below this.
     fn indices(&self) -> u32;
 
-    /// Whether there is an operation of that index, which is not over.
+    /// Returns whether an operation with that index exists and has not ended.
     fn is_open(&self, index: u32) -> bool;
 }
 
@@ -58,16 +58,16 @@ pub(super) trait Source {
 pub(super) struct Engine {
     pub(super) remote: Arc<RemoteResults>,
     handler: Arc<dyn Handler>,
-    /// By which this thread's driver knows the handler.
+    /// The number by which this thread's driver knows the handler.
     local: Option<LocalHandler>,
     /// Operations that other threads have, and those that a ring has.
     elsewhere: usize,
     on_ring: usize,
     /// The drivers that have, or had, operations of an awaited batch.
     drivers: Vec<u64>,
-    /// The ring has operations since the last turn.
+    /// The ring got operations since the last turn.
     began: bool,
-    /// Room for what comes from elsewhere; empty between calls.
+    /// Room for results from other threads; empty between calls.
     fetched: Vec<(u32, Finished)>,
     process: fork::Mark,
 }
@@ -91,27 +91,27 @@ impl Engine {
         }
     }
 
-    /// Whether this is a forked child, and what is in flight its parent's.
+    /// Returns whether this is a forked child, and the operations in flight belong to its parent.
     #[inline]
     pub(super) fn is_inherited(&self) -> bool {
         !self.process.is_current()
     }
 
-    /// Takes in, in a forked child, the results that had come by the time of the fork, and the buffers of what this thread's
-    /// ring had. All else comes in the parent.
+    /// In a forked child, takes the results that had arrived before the fork, and the buffers of operations on this
+    /// thread's ring. All other results arrive in the parent.
     #[cold]
     pub(super) fn take_in_inherited(&mut self, source: &mut impl Source) {
         driver::disown();
         self.take_in(source);
     }
 
-    /// Takes results in, and starts what may start then. False where the thread's other tasks are to run first.
+    /// Takes results, and starts the operations that may start then. False if the thread's other tasks must run first.
     pub(super) fn go_on(&mut self, source: &mut impl Source) -> bool {
         self.take_in(source);
         source.startable() == 0 || self.start(source, false)
     }
 
-    /// Takes in what came from elsewhere.
+    /// Takes results from other threads.
     #[inline]
     pub(super) fn take_in(&mut self, source: &mut impl Source) {
         if self.remote.are_there() {
@@ -135,7 +135,7 @@ impl Engine {
         source.end(index, finished);
     }
 
-    /// Starts what may start. False where the thread's other tasks are to run first.
+    /// Starts operations that may start. False if the thread's other tasks must run first.
     fn start(&mut self, source: &mut impl Source, waits: bool) -> bool {
         let together = source.startable();
         let hint = SubmitHint { together, waits_for_one: waits && source.open() == 1 };
@@ -169,8 +169,8 @@ impl Engine {
         true
     }
 
-    /// Wakes the task that awaits a batch when it has something to do: when all in flight have ended, or, where `source` has
-    /// more to start then, an eighth of them. False where it has something to do now.
+    /// Arranges that the awaiting task is woken when there is work: when all operations in flight have ended, or an
+    /// eighth of them if `source` has more to start. False if there is work now.
     pub(super) fn wake(&self, source: &impl Source, waker: &Waker) -> bool {
         let in_flight = self.on_ring + self.elsewhere;
         let at_least = if source.has_more() { in_flight / 8 } else { in_flight };
@@ -183,17 +183,17 @@ impl Engine {
         }
     }
 
-    /// Asks for the cancellation of everything in flight, and drops what comes from now on.
+    /// Cancels everything in flight, and drops results from now on.
     pub(super) fn close(&self) {
         if self.is_inherited() {
-            // Another thread may have had the locks, and the operations go on in the parent.
+            // Another thread may have held the locks, and the operations continue in the parent.
             return;
         }
         self.remote.close();
         driver::cancel_all(&self.handler, &self.drivers);
     }
 
-    /// Asks for the cancellation of everything in flight; each operation gives its result in any case.
+    /// Cancels everything in flight; each operation still gives its result.
     pub(super) fn cancel_all(&self, source: &mut impl Source) {
         for index in 0..source.indices() {
             if source.is_open(index) && source.op(index).at() == At::Elsewhere {
@@ -203,7 +203,7 @@ impl Engine {
         driver::cancel_all(&self.handler, &self.drivers);
     }
 
-    /// Asks for the cancellation of operations; each gives its result in any case.
+    /// Cancels operations; each still gives its result.
     fn cancel(&self, source: &mut impl Source, indices: &[u32]) {
         let mut are_elsewhere = false;
         for &index in indices {
@@ -217,7 +217,7 @@ impl Engine {
             }
         }
         if are_elsewhere {
-            // Once for all of them: it looks at everything that no worker has begun.
+            // Once for all of them: it visits everything that no worker has begun.
             let only = if let [index] = indices { Some(*index) } else { None };
             driver::withdraw(&*self.remote, only);
         }
@@ -232,13 +232,13 @@ pub(super) struct ThreadEngine {
 }
 
 impl ThreadEngine {
-    /// `keeps_ring`: its end leaves the thread its ring, for the next one.
+    /// With `keeps_ring`, the thread keeps its ring afterwards, for the next engine.
     pub(super) fn new(keeps_ring: bool) -> Self {
         Self { engine: Engine::new(true), deferred: Deferred::default(), ring: ThreadRing::new(keeps_ring) }
     }
 
-    /// Whether this is a forked child, and what is open here, or the driver that it is known to, the parent's. Where
-    /// nothing was begun before the fork, all is the child's own.
+    /// Returns whether this is a forked child, and the open operations, or the driver, belong to the parent. If nothing
+    /// was started before the fork, everything belongs to the child.
     pub(super) fn is_inherited(&mut self) -> bool {
         let engine = &mut self.engine;
         if engine.is_inherited() && engine.local.is_none() && engine.on_ring + engine.elsewhere == 0 {
@@ -247,18 +247,18 @@ impl ThreadEngine {
         engine.is_inherited()
     }
 
-    /// Starts and submits what there is, and takes in what has ended. Does not wait. False where, in a loop, the thread's
-    /// other tasks are to run before the rest is started.
+    /// Starts and submits operations, and takes results, without waiting. False if, in a loop, the thread's other tasks
+    /// must run before the rest is started.
     pub(super) fn look(&mut self, source: &mut impl Source) -> bool {
         let inherited = self.is_inherited();
-        // Where the thread ends and its driver is gone, that has waited for what was in flight.
+        // If the thread is ending and its driver is gone, the driver has waited for the operations in flight.
         let Some(guard) = self.ring.guard() else {
             self.engine.take_in(source);
             return true;
         };
         let Self { engine, deferred, .. } = self;
         if guard.is_in_loop() {
-            // The loop submits and collects, and leaves results in `remote`: it knows its own tasks.
+            // The loop submits and collects, and leaves results in `remote`, since it knows its own tasks.
             let went_on = engine.go_on(source);
             if inherited {
                 engine.give_up(source);
@@ -276,7 +276,7 @@ impl ThreadEngine {
         true
     }
 
-    /// Waits until the deadline, or until nothing is `wanted`: how many more operations are to end.
+    /// Waits until the deadline, or until `wanted`, the number of operations that must still end, is 0.
     pub(super) fn wait<S: Source>(
         &mut self,
         source: &mut S,
@@ -306,7 +306,7 @@ impl ThreadEngine {
                 }
             }
         });
-        // Where there was nothing to wait for, or no time, what was begun is submitted all the same.
+        // If there was nothing to wait for, or no time, started operations are still submitted.
         if engine.began {
             guard.look(deferred);
             engine.advance(source, deferred, false);
@@ -333,7 +333,7 @@ impl ThreadEngine {
 }
 
 impl Engine {
-    /// Makes this thread's driver know the handler, which takes its results from `deferred` in its own turns.
+    /// Makes the handler known to this thread's driver. It takes its results from `deferred` in its own turns.
     #[inline]
     fn know(&mut self, deferred: &mut Deferred) {
         if self.local.is_none() {
@@ -353,7 +353,8 @@ impl Engine {
         }
     }
 
-    /// Ends what was begun, in a forked child: the results come in the parent, which has the rings and the threads.
+    /// Ends started operations in a forked child: their results arrive in the parent, which has the rings and the
+    /// threads.
     #[cold]
     fn give_up(&mut self, source: &mut impl Source) {
         self.take_in_inherited(source);
@@ -372,7 +373,8 @@ impl Drop for ThreadEngine {
             return;
         }
         self.engine.remote.close();
-        // What is in flight yet, where nothing could wait for it, is known to the driver by that number.
+        // Operations that are still in flight, because nothing could wait for them, are known to the driver by that
+        // number.
         if let Some(local) = self.engine.local.take().filter(|_| self.engine.on_ring == 0) {
             driver::remove_local(local);
         }

@@ -1,7 +1,7 @@
-//! The operations that a queue has: what was asked for, how far each is, and in which order they ended.
+//! The operations of a queue: their requests, their progress, and the order in which they ended.
 //!
-//! Starts none. What always holds: an operation is to be started, begun, or over, and is counted as that; a token names one
-//! operation, and none once its result was taken.
+//! Starts none itself. Invariants: an operation is waiting, started, or ended, and is counted as that; a token names
+//! one operation, and none once its result was taken.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::file::{File, OpenOptions};
 use crate::memory::Held;
 
 const CANCELLED: &str = "it was cancelled";
-/// So many that were taken by their tokens, beside twice those that were not taken, are kept in the list of what has ended.
+/// The list of ended operations keeps so many that were taken by token, besides twice the number of those that were not
+/// taken.
 const TAKEN_BY_TOKEN: usize = 64;
 
 /// Names one operation of a [`Queue`](super::Queue), until its result was taken.
@@ -36,13 +37,13 @@ impl Token {
         Self(u64::from(generation) << 32 | u64::from(index))
     }
 
-    /// Returns the number that stands for it, never 0, for a token that must pass through another language.
+    /// Returns the token as a number, never 0, to pass it through another language.
     #[must_use]
     pub fn to_u64(self) -> u64 {
         self.0
     }
 
-    /// Returns the token that a number stands for. One that names no operation is an error where it is used.
+    /// Returns the token of a number. If it names no operation, using it is an error.
     #[must_use]
     pub fn from_u64(number: u64) -> Self {
         Self(number)
@@ -57,7 +58,7 @@ impl Token {
     }
 }
 
-/// Where the generations of a queue begin: those of another queue are unlikely to be the same.
+/// The first generation of a queue, chosen so that those of another queue are unlikely to be the same.
 fn first_generation() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(0x9e37_79b9, Ordering::Relaxed) | 1
@@ -69,18 +70,18 @@ pub(super) struct Entries {
     files: Files,
     free: Vec<u32>,
     next_generation: u32,
-    /// To be started, or started once more.
+    /// Waits to be started, or to be started again.
     to_start: VecDeque<u32>,
     given_back: Option<u32>,
-    /// Some that have begun must begin again, for the rest of them.
+    /// Whether started operations must start again, to do the rest.
     pub(super) begins_again: bool,
-    /// What has ended, in that order, with generations: some was taken by its token meanwhile.
+    /// Ended operations in order, with generations. Some may have been taken by token meanwhile.
     ended: VecDeque<(u32, u32)>,
     /// Ended and not taken.
     pub(super) done: usize,
     /// Not ended.
     pub(super) open: usize,
-    /// Of the open ones, those whose completions somebody must poll for.
+    /// Open operations whose completions must be polled for.
     pub(super) polled: usize,
 }
 
@@ -115,7 +116,7 @@ impl Entries {
         let index = self.free.pop().unwrap_or_else(|| self.grow());
         let generation = self.next_generation;
         self.next_generation = generation.wrapping_add(1).max(1);
-        // In place: an entry that is made elsewhere and copied, over one that must be dropped, takes as long as a lock.
+        // Filled in place: copying an entry over one that must be dropped takes as long as a lock.
         let entry = &mut self.list[index as usize];
         entry.generation = generation;
         entry.op.insert(Op::NOTHING).ask(number, asked);
@@ -127,7 +128,7 @@ impl Entries {
         Token::new(index, generation)
     }
 
-    /// Notes with which options an operation that was just added is to open its file.
+    /// Sets the options with which the operation just added opens its file.
     pub(super) fn opens_with(&mut self, token: Token, options: &OpenOptions) {
         if let Some(op) = &mut self.list[token.index()].op {
             op.opens_with(options);
@@ -141,7 +142,7 @@ impl Entries {
         index
     }
 
-    /// Notes that an operation which was open is over.
+    /// Notes that an open operation has ended.
     #[inline]
     fn is_over(&mut self, index: u32) {
         let entry = &self.list[index as usize];
@@ -155,7 +156,7 @@ impl Entries {
         self.ended.push_back((index, entry.generation));
     }
 
-    /// How many more must end until so many have that were not taken, or all.
+    /// Returns how many more must end until so many untaken results are available, or all have ended.
     #[inline]
     pub(super) fn left_until(&self, at_least: usize) -> usize {
         at_least.saturating_sub(self.done).min(self.open)
@@ -171,13 +172,13 @@ impl Entries {
         (entry.generation == token.generation() && entry.op.is_some()).then_some(token.index() as u32)
     }
 
-    /// Whether the operation of a token is over; `None` where it names none.
+    /// Returns whether a token's operation has ended; `None` if it names none.
     pub(super) fn is_done(&self, token: Token) -> Option<bool> {
         let index = self.find(token)?;
         self.list[index as usize].op.as_ref().map(Op::is_over)
     }
 
-    /// Notes that an operation is to be cancelled. False where there is none, or it is over.
+    /// Marks an operation as cancelled. False if there is none, or it has ended.
     pub(super) fn mark_cancelled(&mut self, index: u32) -> bool {
         let entry = &mut self.list[index as usize];
         let is_open = entry.op.as_ref().is_some_and(|op| !op.is_over());
@@ -192,7 +193,7 @@ impl Entries {
         numbered.map(|(index, _)| index as u32).collect()
     }
 
-    /// Takes the result of what has ended first.
+    /// Takes the result of the operation that ended first.
     #[inline]
     pub(super) fn take_first(&mut self) -> Option<(u64, Done)> {
         let (index, _) = self.next_ended()?;
@@ -206,7 +207,7 @@ impl Entries {
         Some((Token::new(index, generation), user_data, done))
     }
 
-    /// The operation that has ended first and was not taken, which is to be taken now.
+    /// Returns the first ended operation that was not taken, to be taken now.
     #[inline]
     fn next_ended(&mut self) -> Option<(u32, u32)> {
         while let Some((index, generation)) = self.ended.pop_front() {
@@ -218,7 +219,7 @@ impl Entries {
         None
     }
 
-    /// Takes the result of an operation that is over.
+    /// Takes the result of an ended operation.
     #[inline]
     pub(super) fn take(&mut self, index: u32) -> Option<(u64, Done)> {
         let entry = &mut self.list[index as usize];
@@ -230,7 +231,7 @@ impl Entries {
         std::mem::forget(entry.op.take());
         self.done -= 1;
         if self.done == 0 {
-            // All that is left in there was taken by its token.
+            // All remaining ones were taken by token.
             self.ended.clear();
         } else if self.ended.len() > 2 * self.done + TAKEN_BY_TOKEN {
             self.forget_taken();
@@ -242,7 +243,7 @@ impl Entries {
 }
 
 impl Entries {
-    /// Forgets the order of what was taken by its token, where a result that is left keeps that from ending by itself.
+    /// Removes operations that were taken by token from the list, if an untaken result at its front keeps them there.
     #[cold]
     fn forget_taken(&mut self) {
         let list = &self.list;

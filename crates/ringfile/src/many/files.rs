@@ -1,4 +1,4 @@
-//! The files of a batch or a queue, by number, so that an operation costs no count that threads share.
+//! The files of a batch or a queue, by number, so that an operation touches no shared count.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ struct Entry {
 }
 
 impl Files {
-    /// The number of a file, for one more operation on it.
+    /// Returns the number of a file, and counts one more operation on it.
     #[inline]
     pub(super) fn enter(&mut self, file: &File) -> u32 {
         let number = file.target().number;
@@ -37,7 +37,7 @@ impl Files {
         self.0[index] = Some(Entry { file: file.clone(), uses: 1 });
     }
 
-    /// Notes that the result of an operation was taken: a file without operations is given up.
+    /// Notes that the result of an operation was taken. A file without operations is released.
     #[inline]
     pub(super) fn leave(&mut self, number: u32) {
         if let Some(place) = self.0.get_mut(number as usize)
@@ -50,7 +50,7 @@ impl Files {
         }
     }
 
-    /// The file with a number that [`enter`](Self::enter) gave and [`leave`](Self::leave) has not taken back.
+    /// Returns the file with a number from [`enter`](Self::enter) that [`leave`](Self::leave) has not taken back.
     ///
     /// # Panics
     /// If there is none.

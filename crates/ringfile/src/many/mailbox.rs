@@ -1,9 +1,9 @@
-//! Where results wait for the thread or task that fetches them, and who is told that they are there.
+//! A mailbox: results wait here for the thread or task that fetches them, and wake it.
 //!
-//! Knows a lock and a flag (through `sync.rs`) and wakers, so that loom can run all of it. What always holds:
+//! Knows a lock and a flag (through `sync.rs`) and wakers, so that loom can run all of it. Invariants:
 //!
-//! - a waker that was left before enough results came is woken after they have; one that comes later is refused;
-//! - what comes after the mailbox was closed is given back, and what was there is dropped: both outside the lock;
+//! - a waker that was registered before enough results arrived is woken afterwards; a later one is refused;
+//! - results that arrive after the mailbox was closed are returned, and those in it are dropped, both outside the lock;
 //! - wakers are cloned, woken and dropped outside the lock.
 //!
 //! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_mailbox`.
@@ -55,12 +55,13 @@ impl<T> Mailbox<T> {
         self.lock().closed
     }
 
-    /// Leaves a result, calls `under_lock`, then wakes whoever waits for it. Gives it back if the mailbox was closed.
+    /// Adds a result, calls `under_lock`, then wakes the waiting task. Returns the result if the mailbox was closed.
     pub(super) fn put(&self, result: T, under_lock: impl FnOnce()) -> Result<(), T> {
         self.put_locked(self.lock(), result, under_lock)
     }
 
-    /// As [`put`](Self::put) in a forked child. Gives the result back while another thread has the lock, as it may for ever.
+    /// As [`put`](Self::put) in a forked child. Returns the result if another thread holds the lock, which may last
+    /// forever.
     #[cold]
     pub(super) fn put_if_free(&self, result: T) -> Result<(), T> {
         match self.try_lock() {
@@ -88,8 +89,8 @@ impl<T> Mailbox<T> {
         Ok(())
     }
 
-    /// Moves every result that has come into `fetched`, which is empty. None while another thread has the lock, as it may
-    /// for ever in a forked child: who waits asks again.
+    /// Moves every result into `fetched`, which is empty. Moves none while another thread holds the lock, which may
+    /// last forever in a forked child; the caller asks again.
     #[cold]
     pub(super) fn fetch(&self, fetched: &mut Vec<T>) {
         let Some(mut inner) = self.try_lock() else { return };
@@ -97,7 +98,7 @@ impl<T> Mailbox<T> {
         self.has_some.store(false, Ordering::Relaxed);
     }
 
-    /// Wakes `waker` once there are `at_least` so many results. False where there are already.
+    /// Wakes `waker` once there are at least `at_least` results. False if there are already.
     pub(super) fn wake(&self, waker: &Waker, at_least: usize) -> bool {
         let mut waker = Some(waker.clone());
         let mut inner = self.lock();
@@ -111,7 +112,7 @@ impl<T> Mailbox<T> {
         must_wait
     }
 
-    /// Drops what is there, and gives back what comes from now on.
+    /// Drops all results, and returns later ones to their senders.
     pub(super) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;

@@ -1,8 +1,8 @@
 //! Neighbouring reads as one.
 //!
-//! Reads of one file whose gaps are small go as one vectored read: into their own buffers, and for the gaps into scratch
-//! memory from the library's reserve. What always holds: the first read of a group carries it out, the others are
-//! [`Stage::Merged`] until it ends; a group that fails is taken apart, and each read finds out for itself.
+//! Reads of one file with small gaps become one vectored read, into their own buffers and, for the gaps, into scratch
+//! memory from the library's reserve. Invariants: the first read of a group carries it out, the others are
+//! [`Stage::Merged`] until it ends; a group that fails is split, and each read is done separately.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::file::adaptive::{self, Descriptor, Way};
 use crate::file::check;
 use crate::memory::{Buffer, Held, reserve};
 
-/// A group covers at most so many bytes, and reads. Longer ones gain nothing, and keep the device from overlapping them.
+/// The limits of a group, in bytes and in reads. Longer groups gain nothing, and the device cannot overlap them.
 const MOST_BYTES: u64 = 1 << 20;
 const MOST_READS: usize = 128;
 
@@ -21,7 +21,7 @@ fn end_of(op: &Op) -> u64 {
     op.request.offset + op.request.want as u64
 }
 
-/// Whether a read may be part of a group: anything else goes by itself, and gets its error by itself.
+/// Returns whether a read may be part of a group. Anything else is carried out, and fails, separately.
 fn may_merge(op: &Op, files: &Files) -> bool {
     let file = files.get(op.file);
     op.request.kind == Kind::Read
@@ -29,7 +29,7 @@ fn may_merge(op: &Op, files: &Files) -> bool {
         && matches!(op.held, Held::Pooled(_))
         && matches!(file.target().kind, FileKind::Regular | FileKind::Block)
         && file.target().ring.announces()
-        // An adaptive file may be read either way.
+        // An adaptive file may use either descriptor.
         && matches!(check::fits(file, &op.request, &op.held), Ok(true))
         && matches!(check::fits(Descriptor::Direct.of(file), &op.request, &op.held), Ok(true))
 }
@@ -73,7 +73,7 @@ fn for_each(ops: &mut [Op], first: u32, mut look: impl FnMut(&mut Op, u32)) {
     }
 }
 
-/// Begins the one read of a group. False where there is no memory for its gaps: the reads go one by one.
+/// Begins the single read of a group. False if there is no memory for its gaps: the reads are then done one by one.
 pub(super) fn begin(ops: &mut [Op], files: &Files, first: u32, again: &mut Vec<u32>) -> bool {
     let start = ops[first as usize].request.offset;
     let (mut parts, mut at, mut fits) = (Vec::<Buffer>::new(), start, true);
@@ -120,13 +120,13 @@ fn take_apart(ops: &mut [Op], first: u32, again: &mut Vec<u32>) {
     });
 }
 
-/// Gives the reads of a group their buffers again, to begin one by one.
+/// Returns their buffers to the reads of a group, to begin one by one.
 pub(super) fn take_back(ops: &mut [Op], first: u32, held: Held, again: &mut Vec<u32>) {
     give_parts(ops, first, held);
     take_apart(ops, first, again);
 }
 
-/// Gives the reads of a group their buffers again, without those of the gaps.
+/// Returns their buffers to the reads of a group, without those of the gaps.
 fn give_parts(ops: &mut [Op], first: u32, held: Held) {
     let parts = if let Held::Buffers(parts) = held { parts } else { Vec::new() };
     ops[first as usize].detour = None;
@@ -140,7 +140,8 @@ fn give_parts(ops: &mut [Op], first: u32, held: Held) {
     });
 }
 
-/// Gives the reads of a group what is theirs. How many that ended; after an error they go one by one instead.
+/// Distributes the result to the reads of a group. Returns how many ended; after an error they are done one by one
+/// instead.
 pub(super) fn end(ops: &mut [Op], first: u32, finished: Finished, again: &mut Vec<u32>) -> usize {
     let Finished { held, ended: Ended { done, errno } } = finished;
     if errno != 0 {
@@ -151,7 +152,7 @@ pub(super) fn end(ops: &mut [Op], first: u32, finished: Finished, again: &mut Ve
     let (start, mut count) = (ops[first as usize].request.offset, 0);
     for_each(ops, first, |op, _| {
         op.next = NONE;
-        // All but the end of the file was continued by the driver.
+        // The driver has continued short reads, except at the end of the file.
         let before = (op.request.offset - start) as usize;
         op.end_with(Ended { done: done.saturating_sub(before).min(op.request.want), errno: 0 });
         count += 1;
@@ -159,7 +160,7 @@ pub(super) fn end(ops: &mut [Op], first: u32, finished: Finished, again: &mut Ve
     count
 }
 
-/// Cancels an operation that was not begun, and those that are merged with it. How many that ended.
+/// Cancels an operation that was not begun, and those merged with it. Returns how many ended.
 pub(super) fn cancel(ops: &mut [Op], index: u32, why: &'static str) -> usize {
     let mut count = 0;
     if matches!(ops[index as usize].stage, Stage::Waiting) {

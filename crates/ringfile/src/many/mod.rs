@@ -1,8 +1,9 @@
 //! Many operations at once, from any thread and in any executor.
 //!
-//! [`Batch`] gathers operations and carries them out together; a [`Queue`] gives results in the order in which they come.
-//! Both are a plan on top of one engine. Knows files and the driver; a single future of a file does not come here. What
-//! always holds: every operation has its own result; one that fails disturbs no other unless that was asked for.
+//! [`Batch`] collects operations and carries them out together; a [`Queue`] returns results in the order in which they
+//! arrive. Both are a plan on top of one engine. Knows files and the driver; single futures of a file do not use it.
+//! Invariants: every operation has its own result; a failing operation does not affect others unless that was asked
+//! for.
 
 mod batch;
 mod engine;
@@ -47,26 +48,26 @@ use crate::memory::Buffer;
 pub enum AnyBuffer {
     /// From a [`Pool`](crate::Pool), or lent by [`RegisteredMemory`](crate::RegisteredMemory).
     Pooled(Buffer),
-    /// A vector: a read fills its capacity, a write takes its length.
+    /// A vector: a read fills its capacity, a write writes its length.
     Vec(Vec<u8>),
-    /// Shared bytes, such as a frozen buffer's: they are written, and a read into them fails with `InvalidInput`.
+    /// Shared bytes, such as a frozen buffer. They can be written; a read into them fails with `InvalidInput`.
     Bytes(Bytes),
 }
 
 impl AnyBuffer {
-    /// The pooled buffer, where it is one.
+    /// Returns the pooled buffer, if it is one.
     #[must_use]
     pub fn into_pooled(self) -> Option<Buffer> {
         if let Self::Pooled(buffer) = self { Some(buffer) } else { None }
     }
 
-    /// The vector, where it is one.
+    /// Returns the vector, if it is one.
     #[must_use]
     pub fn into_vec(self) -> Option<Vec<u8>> {
         if let Self::Vec(vec) = self { Some(vec) } else { None }
     }
 
-    /// The shared bytes, where they are these.
+    /// Returns the shared bytes, if it holds them.
     #[must_use]
     pub fn into_bytes(self) -> Option<Bytes> {
         if let Self::Bytes(bytes) = self { Some(bytes) } else { None }
@@ -103,25 +104,27 @@ impl Deref for AnyBuffer {
     }
 }
 
-/// How one operation of a batch or a queue ended.
+/// The result of one operation of a batch or a queue.
 // In this order a copy of the whole, and one of the buffer out of that, are made in the same pieces, see `memory::held`.
 #[derive(Debug)]
 #[non_exhaustive]
 #[repr(C)]
 pub struct Done {
-    /// The bytes read or written; 0 for a sync. A read that is shorter than its buffer has met the end of the file.
+    /// The number of bytes read or written; 0 for a sync. A read that is shorter than its buffer has reached the end of
+    /// the file.
     ///
-    /// An error is as that of the same operation of [`File`](crate::File): it keeps the errno, the path and the offset.
+    /// An error is the same as that of the operation of [`File`](crate::File): it keeps the errno, the path and the
+    /// offset.
     pub result: Result<usize>,
-    /// The buffer, its length set to what was read; `None` for what has none or several.
+    /// The buffer, its length set to the number of bytes read; `None` for operations without a buffer or with several.
     pub buffer: Option<AnyBuffer>,
-    /// The buffers of a vectored operation, their lengths set to what was read; else empty.
+    /// The buffers of a vectored operation, their lengths set to the numbers of bytes read; otherwise empty.
     pub buffers: Vec<Buffer>,
-    /// What an operation on a path gave. Boxed, since results of reads and writes are copied with it.
+    /// The additional result of an operation on a path. Boxed, since results of reads and writes are copied with it.
     on_path: Option<Box<OnPath>>,
 }
 
-/// What an operation on a path gave besides its end.
+/// The additional result of an operation on a path.
 #[derive(Debug)]
 enum OnPath {
     File(File),
@@ -131,8 +134,8 @@ enum OnPath {
 impl Done {
     const NOTHING: Self = Self { result: Ok(0), buffer: None, buffers: Vec::new(), on_path: None };
 
-    /// Takes the file that was opened; `None` for other operations, and where it was not opened. What is not taken is closed
-    /// with the result.
+    /// Takes the file that was opened; `None` for other operations, and if opening failed. A file that is not taken is
+    /// closed when the result is dropped.
     pub fn take_file(&mut self) -> Option<File> {
         match self.on_path.take_if(|given| matches!(**given, OnPath::File(_))).map(|given| *given) {
             Some(OnPath::File(file)) => Some(file),
@@ -140,7 +143,7 @@ impl Done {
         }
     }
 
-    /// Takes the metadata that was read; `None` for other operations, and where it was not read.
+    /// Takes the metadata that was read; `None` for other operations, and if reading failed.
     pub fn take_metadata(&mut self) -> Option<Metadata> {
         match self.on_path.take_if(|given| matches!(**given, OnPath::Metadata(_))).map(|given| *given) {
             Some(OnPath::Metadata(metadata)) => Some(metadata),

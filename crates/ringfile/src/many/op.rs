@@ -1,7 +1,7 @@
-//! One operation of a batch or a queue: what was asked for, how far it is, what it gives.
+//! One operation of a batch or a queue: its request, its progress, its result.
 //!
-//! Knows files, and what a driver takes; starts nothing itself. What always holds: the buffer is here, or a driver has it,
-//! never both.
+//! Knows files, and the requests of a driver; starts nothing itself. Invariant: the buffer is either here or with a
+//! driver, never both.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) const NONE: u32 = u32::MAX;
 
 pub(super) enum Stage {
     Waiting,
-    /// The operation that is first in its group carries it out too.
+    /// The first operation of its group carries it out.
     Merged,
     Begun(At),
     Over(Ended),
@@ -32,10 +32,10 @@ pub(super) enum Stage {
     Cancelled(&'static str),
 }
 
-/// Where an operation is that was started.
+/// The place of a started operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum At {
-    /// It was not started, or its result is here.
+    /// It was not started, or its result has arrived.
     #[default]
     Nowhere,
     /// A ring has it.
@@ -44,7 +44,7 @@ pub(super) enum At {
     Elsewhere,
 }
 
-/// What is asked for, before it becomes an operation of a file.
+/// The request of the user, before it becomes an operation of a file.
 pub(super) struct Asked {
     kind: Kind,
     op_flags: u32,
@@ -96,7 +96,7 @@ impl Asked {
         Self { op_flags: RWF_DSYNC, ..Self::write(buffer, offset) }
     }
 
-    /// A write that is done wholly or not at all, also where power is cut.
+    /// A write of all or nothing, even after a power cut.
     pub(super) fn write_atomic(buffer: AnyBuffer, offset: u64) -> Self {
         Self { kind: Kind::WriteAtomic, op_flags: RWF_ATOMIC, ..Self::write(buffer, offset) }
     }
@@ -117,7 +117,7 @@ impl Asked {
         Self { kind, op_flags, offset, want: want as usize, held: Held::None }
     }
 
-    /// What an operation on paths asks for, and what stands for its file.
+    /// The request of an operation on paths, and the stand-in for its file.
     pub(super) fn path(asked: PathRequest) -> (File, Self) {
         let PathRequest { path, request, held } = asked;
         (path, Self { held, ..Self::control(request.kind, request.op_flags, 0, 0) })
@@ -157,21 +157,21 @@ pub(super) struct Op {
     pub stage: Stage,
     /// The next operation of its group.
     pub next: u32,
-    /// What is started in its place.
+    /// The operation that is started in its place.
     pub detour: Option<Box<Detour>>,
     fell_back: bool,
     pub descriptor: Descriptor,
 }
 
-// Two cache lines: more is copied by a call.
+// Two cache lines: a larger value is copied by a function call.
 const _: () = assert!(size_of::<Op>() <= 128);
 
-/// What is started in an operation's place: a piece of a direct read that does not fit, the one read of a group, or a step of
-/// opening a file.
+/// What is started in an operation's place: a piece of a read (see [`Pieces`]), the one read of a group, or a step of opening
+/// a file.
 pub(super) struct Detour {
     pub request: Request,
     pub held: Held,
-    /// How far a direct read is that does not fit.
+    /// How far a read is that goes in pieces.
     pieces: Pieces,
     opening: Option<Opening>,
 }
@@ -179,6 +179,10 @@ pub(super) struct Detour {
 impl Detour {
     pub(super) fn new(request: Request, held: Held) -> Box<Self> {
         Box::new(Self { request, held, pieces: Pieces::default(), opening: None })
+    }
+
+    fn in_pieces(request: Request, pieces: Pieces) -> Box<Self> {
+        Box::new(Self { request, held: Held::None, pieces, opening: None })
     }
 }
 
@@ -206,14 +210,14 @@ impl Op {
         std::mem::forget(asked);
     }
 
-    /// Notes with which options the operation, which was not begun, is to open its file.
+    /// Sets the options with which the operation, which was not begun, opens its file.
     pub(super) fn opens_with(&mut self, options: &OpenOptions) {
         let opening = Some(Opening { options: options.clone(), file: None });
         let held = std::mem::take(&mut self.held);
         self.detour = Some(Box::new(Detour { opening, ..*Detour::new(self.request, held) }));
     }
 
-    /// Begins the operation; false where it is over without being started.
+    /// Begins the operation; false if it has ended without being started.
     #[inline]
     pub(super) fn begin(&mut self, files: &Files) -> bool {
         let file = self.descriptor.of(files.get(self.file));
@@ -230,10 +234,7 @@ impl Op {
                 false
             }
             Ok(true) if self.descriptor == Descriptor::Open && file.has_two_ways(&self.request) => {
-                self.descriptor = match adaptive::choose(file, &self.request, &self.held, false) {
-                    Way::By(descriptor) => descriptor,
-                    Way::CachedBeginning(_) | Way::Stream(_) => Descriptor::Direct,
-                };
+                self.choose(file);
                 self.begin(files)
             }
             Ok(true) => true,
@@ -243,6 +244,21 @@ impl Op {
                 false
             }
         }
+    }
+
+    /// Decides which way a read of an adaptive file goes.
+    fn choose(&mut self, file: &File) {
+        self.descriptor = match adaptive::choose(file, &self.request, &self.held, false) {
+            Way::By(descriptor) => descriptor,
+            Way::CachedBeginning(cached) => {
+                let pieces = Pieces::with_cached_beginning(cached);
+                let descriptor = pieces.descriptor();
+                self.detour = Some(Detour::in_pieces(self.request, pieces));
+                descriptor
+            }
+            // Whoever has many in flight follows none.
+            Way::Stream(_) => Descriptor::Direct,
+        };
     }
 
     /// Begins what moves no data.
@@ -260,7 +276,7 @@ impl Op {
         fits.map_err(|error| self.refuse(error)).is_ok()
     }
 
-    /// The file that is opened, where that is the operation.
+    /// The file being opened, if that is the operation.
     fn opening(&self) -> Option<&Opening> {
         self.detour.as_ref()?.opening.as_ref()
     }
@@ -276,10 +292,11 @@ impl Op {
         }
     }
 
-    /// Begins the next piece of a direct read that does not fit.
+    /// Begins the next piece of a read that goes in pieces.
     #[cold]
     fn begin_piece(&mut self, file: &File) -> bool {
-        let detour = self.detour.get_or_insert_with(|| Detour::new(self.request, Held::None));
+        let (request, descriptor) = (self.request, self.descriptor);
+        let detour = self.detour.get_or_insert_with(|| Detour::in_pieces(request, Pieces::by(descriptor)));
         match detour.pieces.begin(&self.request, file.alignment(), &mut self.held) {
             Ok((request, held)) => {
                 (detour.request, detour.held) = (request, held);
@@ -292,19 +309,19 @@ impl Op {
         }
     }
 
-    /// Where the operation is that was begun.
+    /// Returns the place of the begun operation.
     #[inline]
     pub(super) fn at(&self) -> At {
         if let Stage::Begun(at) = self.stage { at } else { At::Nowhere }
     }
 
-    /// Notes where the operation is that was begun, and returns where it was.
+    /// Sets the place of the begun operation, and returns the previous one.
     #[inline]
     pub(super) fn set_at(&mut self, now: At) -> At {
         if let Stage::Begun(at) = &mut self.stage { std::mem::replace(at, now) } else { At::Nowhere }
     }
 
-    /// What a driver is to start for an operation that was begun: on which file, and with which memory.
+    /// Returns what a driver starts for a begun operation: the file, the request and the memory.
     #[inline]
     pub(super) fn begun<'a>(&'a mut self, files: &'a Files) -> (&'a Arc<Target>, &'a Request, &'a mut Held) {
         let file = self.descriptor.of(files.get(self.file));
@@ -318,7 +335,7 @@ impl Op {
         }
     }
 
-    /// Takes what a driver gave. False where the operation must begin again, for the rest of it.
+    /// Takes a driver's result. False if the operation must begin again, to do the rest.
     #[inline]
     pub(super) fn end(&mut self, files: &Files, finished: &mut Finished) -> bool {
         if self.detour.is_some() || finished.ended.errno != 0 {
@@ -343,7 +360,11 @@ impl Op {
             return false;
         }
         let over = match &mut self.detour {
-            Some(detour) => detour.pieces.end(&self.request, &mut self.held, finished),
+            Some(detour) => {
+                let over = detour.pieces.end(&self.request, &mut self.held, finished);
+                self.descriptor = detour.pieces.descriptor();
+                over
+            }
             None => {
                 self.held = finished.held;
                 Some(ended)
@@ -356,7 +377,7 @@ impl Op {
         over.is_some()
     }
 
-    /// Makes a file of what was opened; one that is to be truncated begins again, for that.
+    /// Makes a file of the opened descriptor. To truncate it, the operation begins again.
     fn end_opening(&mut self, path: &File, finished: Finished) -> bool {
         let Finished { held, ended } = finished;
         if let Some(detour) = &mut self.detour
@@ -381,7 +402,7 @@ impl Op {
         true
     }
 
-    /// Takes back the memory of what was not carried out.
+    /// Takes back the memory of an operation that was not carried out.
     fn take_back(&mut self, held: Held) {
         match &self.detour {
             Some(detour) => detour.pieces.give_back(&self.request, &mut self.held, held),
@@ -402,7 +423,7 @@ impl Op {
         self.stage = Stage::Refused(error);
     }
 
-    /// Takes back what could not be carried out.
+    /// Takes back an operation that could not be carried out.
     #[cold]
     pub(super) fn refuse_with(&mut self, error: Error, files: &Files) {
         self.take_back_begun(files);
@@ -414,7 +435,7 @@ impl Op {
         self.refuse(if self.request.kind.moves_data() { error.at(self.request.offset) } else { error });
     }
 
-    /// Takes back the memory of what was begun and not started.
+    /// Takes back the memory of an operation that was begun and not started.
     fn take_back_begun(&mut self, files: &Files) {
         let held = std::mem::take(self.begun(files).2);
         self.take_back(held);
@@ -432,14 +453,14 @@ impl Op {
         self.stage = Stage::Cancelled(why);
     }
 
-    /// A read that did not come to its end leaves a buffer that shows what it gave.
+    /// After a read that did not finish, the buffer's length shows what was read.
     fn show_done(&mut self) {
         if self.request.kind.is_read() {
             self.held.copy_in(self.detour.as_ref().map_or(0, |detour| detour.pieces.done()), &[]);
         }
     }
 
-    /// A read that gave nothing leaves a buffer that shows nothing.
+    /// After a read without data, the buffer's length is 0.
     fn show_nothing(&mut self) {
         if self.request.kind.is_read() {
             self.held.copy_in(0, &[]);
@@ -450,12 +471,12 @@ impl Op {
         matches!(self.stage, Stage::Over(_) | Stage::Refused(_) | Stage::Cancelled(_))
     }
 
-    /// Whether the kernel cancelled it, or a driver before the kernel had it.
+    /// Returns whether the kernel cancelled it, or a driver before the kernel had it.
     pub(super) fn was_cancelled(&self) -> bool {
         matches!(self.stage, Stage::Over(Ended { errno: libc::ECANCELED, .. }))
     }
 
-    /// Whether it is over, and not with what was asked for. A read that ends with its file is.
+    /// Returns whether it has failed. A read that ends at the end of its file has not.
     pub(super) fn has_failed(&self) -> bool {
         match &self.stage {
             Stage::Over(ended) => {
@@ -534,7 +555,7 @@ impl Op {
         self.request.kind.verb(self.request.op_flags)
     }
 
-    /// The error of an operation whose caller may not wait here.
+    /// The error of an operation whose caller must not wait here.
     pub(super) fn would_block(&self, files: &Files, why: &'static str) -> Error {
         let path = files.get(self.file).path();
         Error::new(ErrorKind::WouldBlock, self.what()).on(path).because(why)

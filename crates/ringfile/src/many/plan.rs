@@ -1,7 +1,7 @@
-//! The plan of a batch: which operation may start when, and how each ended. Limits, barriers, merging, stop-on-error.
+//! The plan of a batch: when each operation may start, and how it ended. Limits, barriers, merging, stop-on-error.
 //!
-//! Pure: starts nothing, and knows no thread. What always holds: an operation waits, is begun, or is over, and is counted
-//! as that once.
+//! Pure: starts nothing, and knows no thread. Invariant: an operation is waiting, begun, or ended, and is counted once
+//! as that.
 
 use super::batch::with_refused;
 use super::engine::Source;
@@ -22,15 +22,15 @@ pub(super) struct Plan {
     files: Files,
     results: Vec<Done>,
     refused: usize,
-    /// Before which operations all earlier ones must have ended, the next first.
+    /// The operations before which all earlier ones must have ended, the next one first.
     barriers: std::vec::IntoIter<u32>,
-    /// Where the next barrier is, or the end.
+    /// Returns the position of the next barrier, or the end.
     border: u32,
-    /// The first operation that was not looked at yet.
+    /// The first operation that was not considered yet.
     next: u32,
-    /// Operations to begin once more.
+    /// Operations to begin again.
     again: Vec<u32>,
-    /// Begun, and given back to be started later.
+    /// Operations that were begun, and returned to be started later.
     given_back: Option<u32>,
     in_flight: usize,
     most: usize,
@@ -71,14 +71,14 @@ impl Plan {
         self.ended == self.ops.len()
     }
 
-    /// Cancels what is not in flight, also what would be begun once more.
+    /// Cancels operations that are not in flight, including those that would begin again.
     #[cold]
     pub(super) fn cancel(&mut self, why: &'static str) {
         self.stopped = Some(why);
         self.cancelled = Some(why);
     }
 
-    /// Ends what is left, which can't be carried out: each operation by `end`.
+    /// Ends the remaining operations, which cannot be carried out, with `end`.
     #[cold]
     pub(super) fn end_all(&mut self, end: impl Fn(&mut Op, &Files)) {
         if let Some(index) = self.given_back.take() {
@@ -89,7 +89,7 @@ impl Plan {
         self.ended = self.ops.len();
     }
 
-    /// The results, of a plan that is over.
+    /// Returns the results of a finished plan.
     pub(super) fn into_results(self) -> Vec<Done> {
         let Self { mut ops, files, mut results, refused, .. } = self;
         for op in &mut ops {
@@ -103,7 +103,7 @@ impl Plan {
         with_refused(results, refused)
     }
 
-    /// Goes on to the operations behind a barrier.
+    /// Continues with the operations behind a barrier.
     fn pass_border(&mut self) {
         let end = self.ops.len() as u32;
         self.border = self.barriers.find(|&barrier| barrier > self.next).unwrap_or(end);
@@ -142,7 +142,7 @@ impl Plan {
         self.end(index, &mut Finished { held, ended: Ended { done: 0, errno: libc::ECANCELED } });
     }
 
-    /// Begins an operation; false where it is over without being started.
+    /// Begins an operation; false if it has ended without being started.
     #[inline]
     fn begin(&mut self, index: u32) -> bool {
         let op = &mut self.ops[index as usize];
@@ -157,14 +157,14 @@ impl Plan {
                 }
                 begun
             }
-            // It was begun, or is over, with its group; or it is twice among those to begin once more.
+            // It was begun or has ended with its group, or it is listed twice among those to begin again.
             Stage::Merged | Stage::Begun(_) | Stage::Over(_) | Stage::Refused(_) | Stage::Cancelled(_) => {
                 false
             }
         }
     }
 
-    /// Counts an operation that is over.
+    /// Counts an ended operation.
     fn count(&mut self, index: u32) {
         self.ended += 1;
         if self.ops[index as usize].has_failed() {
@@ -175,7 +175,7 @@ impl Plan {
         }
     }
 
-    /// Cancels what was not begun. What is merged with an operation that was ends with it.
+    /// Cancels operations that were not begun. Those merged with a begun operation end with it.
     fn cancel_rest(&mut self, why: &'static str) {
         let from = std::mem::replace(&mut self.next, self.ops.len() as u32);
         self.border = self.next;
@@ -251,7 +251,7 @@ impl Source for Plan {
         let left = self.border - self.next;
         let known = left as usize + self.again.len() + usize::from(self.given_back.is_some());
         let room = self.most - self.in_flight;
-        // Behind a barrier, or after an error, the next call of `next` finds out.
+        // Behind a barrier, or after an error, the next call of `next` decides.
         let at_border = self.next == self.border && !self.is_over();
         known.max(usize::from(at_border || self.stopped.is_some())).min(room)
     }

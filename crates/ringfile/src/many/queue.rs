@@ -1,6 +1,7 @@
-//! Submissions and completions apart: for a program with a loop of its own, such as a benchmark's or a storage engine's.
+//! Queues: submission and completion as separate steps, for a program with its own loop, such as a storage engine or a
+//! benchmark.
 //!
-//! What always holds: each operation that was added gives one result, whatever was cancelled.
+//! Invariant: each operation that was added gives one result, even if it was cancelled.
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
@@ -21,25 +22,25 @@ use crate::fs;
 use crate::fs::PathRequest;
 use crate::memory::Buffer;
 
-/// Operations that are added, submitted together, and collected as they end.
+/// A queue of operations that are added, submitted together, and collected as they finish.
 ///
-/// Each carries a number of the caller's, `user_data`, and is named by the [`Token`] that adding it gives.
+/// Each operation carries a number of the caller, `user_data`, and is named by the [`Token`] that adding it returns.
 ///
-/// A queue belongs to one thread, and uses that thread's ring: no operation passes through another thread, and none
-/// allocates once as many were open together as ever are. Batches that are run, and other queues of the thread, may be under
-/// way beside it; each gets its own results. Dropping a queue cancels what the kernel still can, and waits until the kernel
-/// is done with the memory.
+/// A queue belongs to one thread and uses that thread's ring: no operation passes through another thread, and none
+/// allocates once the queue has grown to its depth. The thread may run batches and other queues at the same time; each
+/// gets its own results. Dropping a queue cancels the operations that the kernel still can cancel, and waits until the
+/// kernel has finished with their memory.
 ///
-/// Operations start in the order they were added and end in any; a sync covers the writes that have ended when it is
-/// submitted. What a plain call does at once ([`Route`](crate::Route)) is done in [`submit`](Self::submit).
+/// Operations start in the order of adding and finish in any order; a sync covers the writes that have finished when it
+/// is submitted. Operations that are plain calls ([`Route`](crate::Route)) are done in [`submit`](Self::submit).
 ///
 /// A file that is closed elsewhere while the queue is idle stays open, with its blocks, until the thread's next turn: the
 /// ring may have it registered.
 ///
-/// **Beside sockets and timers**: [`descriptor`](Self::descriptor) gives a descriptor to wait on. **Inside a loop of
-/// ringfile's** ([`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)) operations are added and submitted as
-/// anywhere, and [`ready`](Self::ready) is awaited; [`wait`](Self::wait) returns at once there, since the thread has other
-/// tasks. A queue that is dropped there leaves the waiting for the kernel to the loop's end.
+/// **In an event loop**, beside sockets and timers, wait on [`descriptor`](Self::descriptor). **Inside ringfile's own
+/// loop** ([`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)), await [`ready`](Self::ready);
+/// [`wait`](Self::wait) returns at once there, since the thread has other tasks. If a queue is dropped there, the end
+/// of the loop waits for the kernel.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -83,7 +84,7 @@ impl Queue {
         Self::with_capacity(0)
     }
 
-    /// Creates an empty queue with room for so many open operations; more make it grow.
+    /// Creates an empty queue with room for so many open operations. It grows when more are added.
     #[must_use]
     pub fn with_capacity(operations: usize) -> Self {
         Self { entries: Entries::with_capacity(operations), engine: ThreadEngine::new(false) }
@@ -99,12 +100,12 @@ impl Queue {
         self.add(file, Asked::write(buffer.into(), offset), user_data)
     }
 
-    /// Adds a read into several buffers in turn, as [`File::read_vectored_at`]. They come back as [`Done::buffers`].
+    /// Adds a read into several buffers in turn, as [`File::read_vectored_at`]. [`Done::buffers`] returns them.
     pub fn read_vectored(&mut self, file: &File, buffers: Vec<Buffer>, offset: u64, user_data: u64) -> Token {
         self.add(file, Asked::read_vectored(buffers, offset), user_data)
     }
 
-    /// Adds a write of several buffers in turn, as [`File::write_vectored_at`]. They come back as [`Done::buffers`].
+    /// Adds a write of several buffers in turn, as [`File::write_vectored_at`]. [`Done::buffers`] returns them.
     pub fn write_vectored(
         &mut self,
         file: &File,
@@ -115,7 +116,7 @@ impl Queue {
         self.add(file, Asked::write_vectored(buffers, offset), user_data)
     }
 
-    /// Adds a write at `offset` that is durable when it ends (`RWF_DSYNC`).
+    /// Adds a write at `offset` that is durable when it has finished (`RWF_DSYNC`).
     pub fn write_durable(
         &mut self,
         file: &File,
@@ -126,7 +127,7 @@ impl Queue {
         self.add(file, Asked::write_durable(buffer.into(), offset), user_data)
     }
 
-    /// Adds a write at `offset` that a power cut leaves wholly there or not at all, as [`File::write_atomic_at`].
+    /// Adds an atomic write at `offset`, of which a power cut leaves all or nothing, as [`File::write_atomic_at`].
     pub fn write_atomic(
         &mut self,
         file: &File,
@@ -147,7 +148,7 @@ impl Queue {
         self.add(file, Asked::sync_all(), user_data)
     }
 
-    /// Adds the writing of a range's dirty pages, as [`File::sync_range`].
+    /// Adds the writeback of a range's dirty pages, as [`File::sync_range`].
     pub fn sync_range(
         &mut self,
         file: &File,
@@ -181,7 +182,8 @@ impl Queue {
         self.add(file, Asked::advise(offset, len, advice), user_data)
     }
 
-    /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] gives it; dropping the result closes it.
+    /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] returns the file; dropping the result closes
+    /// it.
     ///
     /// An operation on paths allocates a few hundred bytes for them.
     ///
@@ -206,7 +208,7 @@ impl Queue {
         token
     }
 
-    /// Adds giving a file another path, as [`fs::rename`].
+    /// Adds the renaming of a file, as [`fs::rename`].
     pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>, user_data: u64) -> Token {
         self.add_on_path(PathRequest::rename(from.as_ref(), to.as_ref()), user_data)
     }
@@ -226,7 +228,7 @@ impl Queue {
         self.add_on_path(PathRequest::create_dir(path.as_ref()), user_data)
     }
 
-    /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] gives them.
+    /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] returns them.
     pub fn metadata(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
         self.add_on_path(PathRequest::metadata(path.as_ref()), user_data)
     }
@@ -241,24 +243,25 @@ impl Queue {
         self.entries.add(file, asked, user_data)
     }
 
-    /// Submits what was added, with one system call where that is many, and takes in what has ended. Does not wait.
+    /// Submits the operations that were added, with one system call, and collects those that have finished. Does not
+    /// wait.
     pub fn submit(&mut self) {
         self.look();
     }
 
-    /// Submits. False where, in a loop, other tasks are to run before the rest is started.
+    /// Submits. False if, in a loop, other tasks must run before the rest is started.
     fn look(&mut self) -> bool {
         let went_on = self.engine.look(&mut self.entries);
         self.tell();
         went_on
     }
 
-    /// Submits what was added, and waits until `at_least` so many results can be taken, or all there will be, or the time is
-    /// over; `None` waits without end. Returns how many can be taken.
+    /// Submits the operations that were added, and waits until at least `at_least` results are available, or every open
+    /// operation has finished, or the timeout has passed. `None` waits without a limit. Returns how many results are
+    /// available.
     ///
-    /// A single operation that was not submitted before and is waited for without end may be a plain call, where the route
-    /// is [`Auto`](crate::Route::Auto): nothing goes on beside it, and it is cheaper. Inside a loop of ringfile's it does
-    /// not wait.
+    /// With [`Auto`](crate::Route::Auto), a single operation that was not submitted before may become a plain call if
+    /// there is no timeout: nothing runs beside it, and it is cheaper. Inside ringfile's loop this does not wait.
     pub fn wait(&mut self, at_least: usize, timeout: Option<Duration>) -> usize {
         let in_loop = crate::runtime::is_in_loop();
         let (open, done) = self.counts();
@@ -276,8 +279,8 @@ impl Queue {
         self.counts().1
     }
 
-    /// Submits what was added, and returns once a result can be taken, or none is open. For tasks of a loop of ringfile's,
-    /// where the thread's other tasks run meanwhile. Dropping the future changes nothing.
+    /// Submits the operations that were added, and returns once a result is available, or no operation is open. For
+    /// tasks in ringfile's loop, whose other tasks run meanwhile. Dropping the future changes nothing.
     pub async fn ready(&mut self) -> usize {
         poll_fn(|context| {
             let went_on = self.look();
@@ -285,7 +288,7 @@ impl Queue {
             if done > 0 || open == 0 {
                 return Poll::Ready(done);
             }
-            // What was taken in since may have to begin again.
+            // Operations whose results were taken since may have to begin again.
             let all_goes_on = went_on && !self.entries.begins_again;
             if all_goes_on && self.engine.engine.remote.wake(context.waker(), 1) {
                 return Poll::Pending;
@@ -296,7 +299,7 @@ impl Queue {
         .await
     }
 
-    /// Takes the result of the operation that ended first, with its `user_data`; `None` where no result is there.
+    /// Takes the result of the operation that finished first, with its `user_data`; `None` if there is no result.
     #[inline]
     pub fn take(&mut self) -> Option<(u64, Done)> {
         let entries = &mut self.entries;
@@ -307,7 +310,7 @@ impl Queue {
         taken
     }
 
-    /// As [`take`](Self::take), with the token that the operation had.
+    /// Takes a result as [`take`](Self::take) does, with the token of the operation.
     pub fn take_with_token(&mut self) -> Option<(Token, u64, Done)> {
         let entries = &mut self.entries;
         let taken = entries.take_first_with_token();
@@ -317,7 +320,7 @@ impl Queue {
         taken
     }
 
-    /// Takes the result of one operation, if it has ended.
+    /// Takes the result of one operation, if it has finished.
     pub fn take_by(&mut self, token: Token) -> Option<Done> {
         let entries = &mut self.entries;
         self.engine.engine.take_in(entries);
@@ -326,24 +329,24 @@ impl Queue {
         taken.map(|(_, done)| done)
     }
 
-    /// Whether an operation has ended. False where the token names none.
+    /// Returns whether an operation has finished. False if the token names none.
     #[must_use]
     pub fn is_done(&mut self, token: Token) -> bool {
         self.engine.engine.take_in(&mut self.entries);
         self.entries.is_done(token) == Some(true)
     }
 
-    /// Whether the token names an operation of this queue whose result was not taken.
+    /// Returns whether the token names an operation of this queue whose result was not taken.
     #[must_use]
     pub fn contains(&self, token: Token) -> bool {
         self.entries.find(token).is_some()
     }
 
-    /// Submits what was added, waits for one operation, and takes its result.
+    /// Submits the operations that were added, waits for one of them, and takes its result.
     ///
     /// # Errors
-    /// `InvalidInput` where the token names no operation of this queue, or its result was taken. `WouldBlock` inside a loop
-    /// of ringfile's, where it has not ended. What went wrong with the operation itself is in its [`Done`].
+    /// `InvalidInput` if the token names no operation of this queue, or its result was taken. `WouldBlock` inside
+    /// ringfile's loop if the operation has not finished. An error of the operation itself is in its [`Done`].
     pub fn wait_by(&mut self, token: Token) -> Result<Done> {
         let what = "waiting for an operation of a queue";
         if self.entries.is_done(token) == Some(false) {
@@ -363,12 +366,12 @@ impl Queue {
         })
     }
 
-    /// Asks for the cancellation of an operation. Its result still comes, exactly once: what was done by then, or an error
-    /// with `ECANCELED`. Returns false where it has ended, or the token names none.
+    /// Cancels an operation, if the kernel still can. Its result still arrives, exactly once: what was done by then, or
+    /// an error with `ECANCELED`. Returns false if it has finished, or the token names none.
     ///
-    /// What was not submitted is never carried out. The kernel cancels what waits for a pipe, a socket or a worker of its
-    /// own; what a disk has begun runs to its end. Does not wait: [`wait_by`](Self::wait_by) returns when the kernel is done
-    /// with the memory.
+    /// An operation that was not submitted is never carried out. The kernel cancels operations that wait for a pipe, a
+    /// socket or a kernel thread; what a disk has begun runs to its end. Does not wait: [`wait_by`](Self::wait_by)
+    /// returns when the kernel has finished with the memory.
     pub fn cancel(&mut self, token: Token) -> bool {
         let entries = &mut self.entries;
         self.engine.engine.take_in(entries);
@@ -379,12 +382,12 @@ impl Queue {
         true
     }
 
-    /// Returns a descriptor that is readable whenever a call would give a result without waiting. Wait on it with epoll, in
+    /// Returns a descriptor that is readable whenever a result is available without waiting. Wait on it with epoll, in
     /// another io_uring, in tokio's `AsyncFd` or in libuv; then call [`submit`](Self::submit) and [`take`](Self::take).
     ///
-    /// It is level-triggered, and may be readable for nothing, never the other way round, also where other queues or batches
-    /// of the thread collect the completion. Operations must have been submitted. Each call gives a descriptor of its own;
-    /// close it when it is not needed any more. Reading from it is of no use.
+    /// The descriptor is level-triggered. It may be readable without a result, but never the other way round, even if
+    /// other queues or batches of the thread collect the completion. Operations must have been submitted. Each call
+    /// returns a new descriptor; close it when it is no longer needed. Reading from it has no effect.
     ///
     /// # Errors
     /// As `epoll_create(2)` and `eventfd(2)`: too many open files, or no memory.
@@ -427,30 +430,30 @@ impl Queue {
         Ok(set)
     }
 
-    /// Keeps the descriptor, where there is one, readable for as long as there are results.
+    /// Keeps the descriptor, if there is one, readable as long as there are results.
     #[inline]
     fn tell(&mut self) {
         let entries = &mut self.entries;
-        // Nothing tells of completions that have to be polled for, nor of operations that only the next call begins again.
+        // Nothing announces completions that must be polled for, or operations that the next call must begin again.
         let is_ready = entries.done > 0 || entries.polled > 0 || entries.begins_again;
         self.engine.engine.remote.set_signal(is_ready);
     }
 
-    /// How many operations are open, and how many have ended and were not taken.
+    /// Returns how many operations are open, and how many have ended and were not taken.
     fn counts(&mut self) -> (usize, usize) {
         let entries = &mut self.entries;
         self.engine.engine.take_in(entries);
         (entries.open, entries.done)
     }
 
-    /// Returns how many operations were added whose results were not taken.
+    /// Returns the number of operations whose results were not taken.
     #[must_use]
     pub fn len(&self) -> usize {
         let entries = &self.entries;
         entries.open + entries.done
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no operations whose results were not taken.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -468,7 +471,7 @@ impl Drop for Queue {
             entries.mark_cancelled(index);
         }
         self.engine.cancel(entries, &open);
-        // A loop of ringfile's waits for them when it ends.
+        // Ringfile's loop waits for them when it ends.
         if !crate::runtime::is_in_loop() {
             self.engine.wait(entries, None, |entries| entries.open);
         }

@@ -1,8 +1,8 @@
-//! Results that come to an engine from elsewhere: from other threads, and from this thread's driver while it is turned for
-//! somebody else.
+//! Results that reach an engine from other threads, and from this thread's driver while it is turned for another
+//! engine.
 //!
-//! What always holds: the descriptor, where one was asked for, is readable while there are results. A forked child waits for
-//! no lock here, and leaves the descriptor, which is the parent's, as it is.
+//! Invariants: the descriptor, if one was asked for, is readable while there are results. A forked child waits for no
+//! lock here, and does not touch the descriptor, which belongs to the parent.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,11 +19,11 @@ use crate::ring::fork;
 /// See the module.
 pub(super) struct RemoteResults {
     mailbox: Mailbox<(u32, Finished)>,
-    /// What other threads have and need not begin.
+    /// Operations that other threads have but need not begin.
     cancelled: Mutex<BTreeSet<u32>>,
-    /// Readable where a result can be had without waiting; made when first asked for.
+    /// Readable while a result is available; created when first asked for.
     signal: OnceLock<OwnedFd>,
-    /// It was made readable, and not reset since.
+    /// Whether it was made readable, and not reset since.
     signalled: AtomicBool,
     /// They are of a queue, whose thread may leave a loop while its operations go on.
     outlive_loops: bool,
@@ -47,13 +47,13 @@ impl RemoteResults {
         self.mailbox.has_some()
     }
 
-    /// Moves all that has come into `fetched`, which is empty, each with the index of its operation.
+    /// Moves all results into `fetched`, which is empty, each with the index of its operation.
     #[cold]
     pub(super) fn fetch(&self, fetched: &mut Vec<(u32, Finished)>) {
         self.mailbox.fetch(fetched);
     }
 
-    /// Wakes `waker` once there are `at_least` so many results. False where there are already.
+    /// Wakes `waker` once there are at least `at_least` results. False if there are already.
     pub(super) fn wake(&self, waker: &Waker, at_least: usize) -> bool {
         self.mailbox.wake(waker, at_least)
     }
@@ -63,7 +63,7 @@ impl RemoteResults {
         self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
     }
 
-    /// Notes that the result of such an operation has come.
+    /// Notes that the result of such an operation has arrived.
     pub(super) fn is_over(&self, index: u32) {
         if !self.process.is_current() {
             return;
@@ -71,7 +71,7 @@ impl RemoteResults {
         self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).remove(&index);
     }
 
-    /// Drops what comes from now on.
+    /// Drops results from now on.
     pub(super) fn close(&self) {
         self.mailbox.close();
     }
@@ -88,8 +88,8 @@ impl RemoteResults {
         self.signal.get().map(AsFd::as_fd).ok_or_else(|| std::io::ErrorKind::Other.into())
     }
 
-    /// Makes the descriptor readable if there are results here, or where `has_more` says so, and else not readable. Called
-    /// by the thread that takes results, when it has taken what it wanted.
+    /// Makes the descriptor readable if there are results here or `has_more` says so, and otherwise resets it. Called
+    /// by the thread that takes results, after taking them.
     #[inline]
     pub(super) fn set_signal(&self, has_more: bool) {
         if self.signal.get().is_some() && self.process.is_current() {
@@ -99,7 +99,7 @@ impl RemoteResults {
 
     #[cold]
     fn set_signal_to(&self, has_more: bool) {
-        // Reset before the causes are looked at, so that a result which comes meanwhile is not missed.
+        // Reset before checking for results, so that one which arrives meanwhile is not missed.
         if !has_more
             && self.signalled.swap(false, Ordering::SeqCst)
             && let Some(signal) = self.signal.get()
@@ -115,7 +115,7 @@ impl RemoteResults {
         if let Some(signal) = self.signal.get()
             && !self.signalled.swap(true, Ordering::SeqCst)
         {
-            // It can't block: the counter would have to be near its 64-bit limit.
+            // It cannot block: the counter would have to be near its 64-bit limit.
             let _ = rustix::io::write(signal, &1u64.to_ne_bytes());
         }
     }
@@ -129,7 +129,7 @@ impl Handler for RemoteResults {
         } else {
             self.mailbox.put_if_free((index, finished))
         };
-        // A buffer's destructor may be anybody's: it is dropped here, where nothing is locked.
+        // A buffer's destructor may be user code: it is dropped here, where nothing is locked.
         drop(refused);
     }
 

@@ -1,7 +1,7 @@
-//! Batches that are started and report their end to a function, for programs without a Rust executor.
+//! Started batches, which report their end to a function, for programs without a Rust executor.
 //!
-//! An I/O thread polls the batch's future, and calls the function. What always holds: one thread polls a batch, with no lock
-//! held; the function is called once, on that thread, after the kernel is done with all memory of the batch.
+//! An I/O thread polls the batch's future, and calls the function. Invariants: one thread polls a batch, with no lock
+//! held; the function is called once, on that thread, after the kernel has finished with all memory of the batch.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use super::{Batch, BatchRun, Done};
 use crate::driver::{self, Shared};
 use crate::error::Result;
 
-/// A batch that was started by [`Batch::start`]. Dropping it changes nothing: the batch goes on, and reports its end.
+/// A batch that [`Batch::start`] has started. Dropping this changes nothing: the batch continues, and reports its end.
 #[derive(Clone)]
 pub struct StartedBatch(Arc<Started>);
 
@@ -23,7 +23,7 @@ struct Started {
     /// It is to poll the batch.
     posted: AtomicBool,
     cancelled: AtomicBool,
-    /// `None` while the batch is polled, and when it is over.
+    /// `None` while the batch is polled, and after it has ended.
     running: Mutex<Option<Running>>,
 }
 
@@ -33,22 +33,23 @@ struct Running {
 }
 
 impl Batch {
-    /// Starts the batch and returns; its end is reported to `done` by one of the library's I/O threads
-    /// ([`set_io_threads`](crate::set_io_threads)), with the results in the order added. For programs whose threads belong to
-    /// another runtime.
+    /// Starts the batch and returns. One of the library's I/O threads ([`set_io_threads`](crate::set_io_threads)) calls
+    /// `done` at the end, with the results in the order of adding. For programs whose threads belong to another
+    /// runtime.
     ///
-    /// `done` is called exactly once, never inside this call, and when the kernel is done with all buffers. It may start
-    /// operations and other batches, and must not block: where a call of this library would, it is refused
-    /// ([`run`](Self::run)) or panics ([`block_on`](crate::block_on)). A panic of `done` is logged, and goes no further.
+    /// `done` is called exactly once, never inside this call, and after the kernel has finished with all buffers. It
+    /// may start operations and other batches, but must not block: blocking calls of this library fail
+    /// ([`run`](Self::run)) or panic ([`block_on`](crate::block_on)) there. A panic of `done` is logged and not
+    /// propagated.
     ///
-    /// The I/O thread does all: with one of them, cached blocks are copied by one thread. Does not block; allocates a few
-    /// hundred bytes for the batch, and nothing for each operation.
+    /// The I/O thread does all the work: with a single one, a single thread copies cached blocks. Does not block;
+    /// allocates a few hundred bytes for the batch, and nothing per operation.
     ///
-    /// A process that forks or ends calls no more `done` of batches that are under way: in a forked child none ends.
+    /// When a process ends, `done` of running batches is not called. In a forked child no batch ends.
     ///
     /// # Errors
-    /// `Unsupported` in a child of a process that has used I/O threads, and where no thread can be started (`EAGAIN`). Then
-    /// nothing was begun, `done` is not called, and the buffers are dropped.
+    /// `Unsupported` in a child of a process that has used I/O threads, and if no thread can be started (`EAGAIN`).
+    /// Nothing was started then, `done` is not called, and the buffers are dropped.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -75,8 +76,9 @@ impl Batch {
 }
 
 impl StartedBatch {
-    /// Asks for the cancellation of what has not ended. The end is reported in any case: what was not begun, and what the
-    /// kernel cancelled, has `ECANCELED` as its result; what a disk has begun runs to its end. Any thread; does not wait.
+    /// Cancels operations that have not finished, as far as the kernel can, from any thread and without waiting. The
+    /// end is still reported: operations that had not started, or that the kernel cancelled, end with `ECANCELED`. What
+    /// a disk has begun runs to its end.
     pub fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::SeqCst);
         self.0.post();
@@ -88,7 +90,7 @@ impl Started {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gets the I/O thread to poll the batch.
+    /// Makes the I/O thread poll the batch.
     fn post(self: &Arc<Self>) {
         if !self.posted.swap(true, Ordering::SeqCst) {
             let started = Arc::clone(self);
@@ -98,7 +100,7 @@ impl Started {
 
     /// On the I/O thread.
     fn poll(self: Arc<Self>) {
-        // Before its causes are looked at.
+        // Cleared before its causes are checked.
         self.posted.store(false, Ordering::SeqCst);
         let taken = self.lock().take();
         let Some(Running { mut run, done }) = taken else { return };

@@ -1,4 +1,4 @@
-//! What `mailbox.rs` locks with: std's here, loom's where the model is run. Knows nothing.
+//! The lock that `mailbox.rs` uses: std's here, loom's in the model.
 
 pub(super) use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) use std::sync::{Mutex, MutexGuard};

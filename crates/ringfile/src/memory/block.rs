@@ -1,8 +1,8 @@
-//! Blocks: the headers of the pieces of memory that are handed out, kept apart from the memory itself.
+//! Blocks: headers for the pieces of memory that are handed out, kept apart from the memory itself.
 //!
-//! Knows who a block may belong to (a pool's core, a lender), and nothing of how they work. What always holds: a
-//! header lives as long as its home; while `refs` is above zero the memory it describes is there and the fields
-//! that describe it don't change; a header is never seen through `&mut`, as overtaken threads may read its link.
+//! Knows the possible homes of a block (a pool's core, a lender), and nothing of how they work. Invariants: a header
+//! lives as long as its home; while `refs` is above zero, the memory it describes exists and the fields that describe
+//! it do not change; no `&mut` to a header ever exists, because a thread that was overtaken may still read its link.
 
 use std::ptr::{self, NonNull};
 use std::sync::LazyLock;
@@ -15,26 +15,26 @@ use super::lend::Lender;
 use super::region::Region;
 use super::sync::AtomicU64;
 
-/// What becomes of a block when nobody refers to it any more.
+/// What happens to a block after its last reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Goes on a stack of its class.
+    /// It goes on a stack of its class.
     Cached,
-    /// Smaller than its class, made where only that fitted: goes back to its region.
+    /// It is smaller than its class, made when nothing larger fitted, and returns to its region.
     Exact,
-    /// Allocated outside the pool: unmapped.
+    /// It was allocated outside the pool, and is unmapped.
     Outside,
-    /// Memory of the user's: the range may be lent again.
+    /// It is the user's memory: the range may be lent again.
     Lent,
-    /// Memory that somebody else keeps: nothing.
+    /// It is memory that its owner keeps: nothing happens.
     Nobodys,
 }
 
-/// A header. One cache line, so that neighbours in use by different threads don't slow each other.
+/// A block's header. It fills one cache line, so that threads that use neighbouring headers do not slow each other.
 #[repr(C, align(64))]
 pub(crate) struct Block {
-    /// Buffers and owners of `Bytes` that refer to it.
+    /// The number of buffers and owners of `Bytes` that refer to the block.
     pub(super) refs: Count,
     link: AtomicU64,
     index: AtomicU32,
@@ -66,7 +66,7 @@ impl Block {
         }
     }
 
-    /// Says which memory it stands for. Only while nobody refers to it.
+    /// Sets which memory the header describes. Only while there are no references.
     pub(super) fn describe(
         &self,
         kind: Kind,
@@ -82,8 +82,8 @@ impl Block {
         self.region.store(region.cast_mut(), Ordering::Relaxed);
     }
 
-    // Relaxed loads suffice: a header reaches another thread through a stack, a lock or the caller's own hand-over,
-    // each of which orders them.
+    // Relaxed loads suffice: a header reaches another thread through a stack, a lock or the caller's own
+    // synchronisation, each of which orders them.
     #[inline]
     pub(super) fn base(&self) -> *mut u8 {
         self.base.load(Ordering::Relaxed)
@@ -115,7 +115,7 @@ impl Block {
         }
     }
 
-    /// The region it lies in; null where there is none that could be registered.
+    /// The region that contains it; null if no region could be registered.
     #[inline]
     pub(super) fn region(&self) -> *const Region {
         self.region.load(Ordering::Relaxed)
@@ -132,19 +132,20 @@ impl Block {
 
     /// Adds a reference. The caller has one.
     pub(super) fn add_ref(&self) {
-        // Memory of others is not counted: see `of_nobody`.
+        // References to memory without a home are not counted: see `of_nobody`.
         if self.kind() != Kind::Nobodys {
             self.refs.add();
         }
     }
 
-    /// Whether others than the caller, who owns a reference, have one too. If not, what they did to the memory is seen.
+    /// Returns whether there are references besides the caller's. If not, all earlier accesses through others are
+    /// visible.
     pub(super) fn is_shared(&self) -> bool {
         !self.refs.is_one()
     }
 
-    /// Marks the block as frozen if the caller's reference is the only one: until it is thawed, all references are owners
-    /// of `Bytes`. `end` is where the frozen buffer's capacity ends, in bytes from the block's base.
+    /// Marks the block as frozen if the caller's reference is the only one: all references are then owners of `Bytes`,
+    /// until it is thawed. `end` is the end of the frozen buffer's capacity, in bytes from the block's base.
     pub(super) fn freeze(&self, end: usize) -> bool {
         let alone = self.refs.is_one();
         if alone {
@@ -154,23 +155,23 @@ impl Block {
         alone
     }
 
-    /// Whether the block was frozen whole. The caller keeps a reference from being dropped.
+    /// Returns whether the whole block was frozen. The caller keeps one reference alive.
     pub(super) fn is_frozen(&self) -> bool {
         self.refs.is_frozen()
     }
 
-    /// Adds a reference to a block that was frozen whole, if it has only one. The caller keeps that from being dropped.
+    /// Adds a reference to a block that was frozen as a whole, if it has only one. The caller keeps that one alive.
     pub(super) fn join(&self) -> bool {
         self.refs.join()
     }
 
-    /// Takes the mark away if the caller's reference is the only one, and gives the `end` it was frozen with.
+    /// Removes the mark if the caller's reference is the only one, and returns the `end` it was frozen with.
     pub(super) fn thaw(&self) -> Option<usize> {
         self.refs.thaw().then(|| self.frozen_end.load(Ordering::Relaxed))
     }
 }
 
-/// Drops one reference; with the last one the memory goes back to where it came from.
+/// Drops one reference. The last one returns the memory to its home.
 ///
 /// # Safety
 /// The caller owns the reference and gives it up: it touches neither header nor memory any more.
@@ -190,8 +191,8 @@ pub(super) unsafe fn release(block: NonNull<Block>) {
     }
 }
 
-/// The header of all memory that somebody else keeps. References to it are not counted: threads that use such memory write
-/// to nothing they share, and forgotten parts add up to nothing.
+/// The one header of all memory without a home. References to it are not counted: threads that use such memory do not
+/// write to a shared counter, and leaked parts cannot overflow it.
 pub(super) fn of_nobody() -> NonNull<Block> {
     static BLOCK: LazyLock<Block> = LazyLock::new(|| {
         let block = Block::new(ptr::null_mut(), 0);
@@ -206,7 +207,7 @@ const FIRST_CHUNK: u32 = 64;
 /// 64 headers, then twice as many, and so on: 2^30 headers are 512 GiB of the smallest blocks, 4 TiB of pages.
 const CHUNKS: usize = 25;
 
-/// A pool's headers: found by number without a lock, never moved, freed with the pool.
+/// A pool's headers. They are found by number without a lock, never move, and are freed with the pool.
 pub(crate) struct Arena {
     chunks: [AtomicPtr<Block>; CHUNKS],
 }
@@ -218,7 +219,7 @@ pub(crate) struct Numbers {
     free: Vec<u32>,
 }
 
-/// Where header `index` lies: its chunk, its place in there, and the length of that chunk.
+/// Locates header `index`: its chunk, its position there, and the length of that chunk.
 #[inline]
 fn place(index: u32) -> (usize, usize, usize) {
     let from_first = index + FIRST_CHUNK;
@@ -241,14 +242,14 @@ impl Arena {
         unsafe { NonNull::new_unchecked(first.add(at)) }
     }
 
-    /// As [`Arena::get`], to look at.
+    /// Returns a header as [`Arena::get`] does, by reference.
     #[inline]
     pub(super) fn header(&self, index: u32) -> &Block {
         // SAFETY: headers live and stay in place as long as the arena, and are never borrowed mutably.
         unsafe { self.get(index).as_ref() }
     }
 
-    /// A free number, or none when all are in use.
+    /// Returns a free number, or none if all are in use.
     pub(super) fn number(&self, numbers: &mut Numbers, home: *mut ()) -> Option<u32> {
         if let Some(index) = numbers.free.pop() {
             return Some(index);
@@ -266,7 +267,7 @@ impl Arena {
         Some(index)
     }
 
-    /// Gives a number back whose block is in no stack and that nobody refers to.
+    /// Returns a number whose block is in no stack and has no references.
     pub(super) fn free(&self, numbers: &mut Numbers, index: u32) {
         numbers.free.push(index);
     }

@@ -1,9 +1,9 @@
-//! `Buffer`: an owned piece of aligned memory, the thing that I/O is done on.
+//! `Buffer`: an owned piece of aligned memory, for I/O.
 //!
-//! Knows block headers only. What always holds: a buffer owns the bytes `ptr..ptr + cap` alone, holds one reference
-//! of its block, and all these bytes are initialised: new memory comes zeroed from the system (or initialised from
-//! its user), and used memory holds what this process wrote there. That is why it may hand out `&mut [u8]` over any
-//! of it, and set its length freely.
+//! Knows only block headers. Invariants: a buffer exclusively owns the bytes `ptr..ptr + cap`, holds one reference of
+//! its block, and all these bytes are initialised: new memory comes zeroed from the system (or initialised from its
+//! user), and used memory holds what this process wrote there. So it may return `&mut [u8]` over any of it, and set its
+//! length freely.
 
 use std::any::Any;
 use std::fmt;
@@ -26,25 +26,26 @@ use super::region::Region;
 /// [`RegisteredMemory::lend`](crate::RegisteredMemory::lend).
 ///
 /// It has a capacity and a length, and derefs to the `[u8]` of its length. A read fills it from the start and sets the
-/// length; a write takes the length. What is appended beyond the capacity makes it [grow](#growing). Dropping it gives the
-/// memory back.
+/// length; a write writes the length. Appending beyond the capacity makes it [grow](#growing). Dropping it returns the
+/// memory.
 ///
-/// All of the capacity is initialised memory at any time, but beyond what was written through this buffer it may be
-/// what an earlier buffer of this process left there. Clear what is secret before dropping.
+/// The whole capacity is always initialised, but where this buffer was not written to, it may hold data of an earlier
+/// buffer of this process. Clear secrets before dropping a buffer.
 ///
 /// # Growing
 ///
-/// A buffer of a pool grows when more is appended than it has room for, unless its pool was
-/// [built](crate::PoolBuilder::growing) not to: into what is left of its block, if it shares that with no other part or
-/// `Bytes`; else its content is copied to a larger block of the same pool, at least twice as large where the pool has one,
-/// and its own memory goes back. The new capacity is all of the block, and [`as_ptr`](Self::as_ptr) changes with the block.
-/// Copies are counted ([`PoolMetrics::growths`](crate::PoolMetrics::growths)). Growing never waits for memory, whatever
-/// [`WhenFull`](crate::WhenFull) says, since the one who waits would hold memory meanwhile.
+/// A buffer of a pool grows when more is appended than fits, unless its pool was [built](crate::PoolBuilder::growing)
+/// without growing. It grows into the rest of its block, if no other part or `Bytes` shares that. Otherwise its content
+/// is copied to a larger block of the same pool, at least twice as large if the pool has one, and its own memory is
+/// returned. The new capacity is the whole block, and [`as_ptr`](Self::as_ptr) changes with the block. Copies are
+/// counted ([`PoolMetrics::growths`](crate::PoolMetrics::growths)). Growing never waits for memory, whatever
+/// [`WhenFull`](crate::WhenFull) says, since the waiting buffer would hold memory meanwhile.
 ///
-/// - A part of a buffer that was split, or shared, grows by itself, into a block of its own; the others stay as they are.
-/// - Lent memory, memory from [`from_raw`](Self::from_raw), and buffers whose pool's last handle is gone do not grow.
+/// - A part of a split or shared buffer grows into a separate block; the other parts stay as they are.
+/// - Lent memory, memory from [`from_raw`](Self::from_raw), and buffers whose pool was dropped do not grow.
 ///
-/// [`std::io::Write`] never grows the buffer: it takes what fits. [`BufMut::writer`](bytes::BufMut::writer) gives one that does.
+/// [`std::io::Write`] never grows the buffer: it writes what fits. [`BufMut::writer`](bytes::BufMut::writer) returns a
+/// writer that does.
 ///
 /// # Example
 ///
@@ -84,7 +85,7 @@ impl Buffer {
     /// The first buffer over a free block, of length 0.
     ///
     /// # Safety
-    /// The block has a home, was in no stack and nobody refers to it, has `cap` bytes at least, and is the caller's.
+    /// The block has a home, is in no stack, has no references and at least `cap` bytes, and belongs to the caller.
     #[inline]
     pub(super) unsafe fn first(block: NonNull<Block>, cap: usize) -> Self {
         // SAFETY: a block with a home keeps its header.
@@ -95,37 +96,37 @@ impl Buffer {
         unsafe { Buffer::new(NonNull::new_unchecked(header.base()), 0, cap, block) }
     }
 
-    /// Bytes that hold data.
+    /// Returns the number of bytes that hold data.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the length is 0.
+    /// Returns whether the length is 0.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes that there is room for: just what was asked for, until the buffer grows.
+    /// Returns how many bytes fit: exactly what was asked for, until the buffer grows.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.cap
     }
 
-    /// Where the buffer starts. Stays the same until the buffer grows.
+    /// Returns the address of the buffer. It stays the same until the buffer grows.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         self.ptr.as_ptr()
     }
 
-    /// As [`Buffer::as_ptr`], to write through.
+    /// Returns the address of the buffer, for writing. See [`Buffer::as_ptr`].
     #[inline]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.ptr.as_ptr()
     }
 
-    /// Sets the length. What is between the old and the new one is whatever was in this memory before.
+    /// Sets the length. Bytes between the old and the new length have whatever content this memory had before.
     ///
     /// # Panics
     /// If `len` is above the capacity, where [`try_set_len`](Self::try_set_len) fails.
@@ -142,11 +143,10 @@ impl Buffer {
         self.len = len;
     }
 
-    /// As [`set_len`](Self::set_len), or leaves the buffer as it is.
+    /// Sets the length as [`set_len`](Self::set_len) does, or returns an error and leaves the buffer as it is.
     ///
     /// # Errors
-    /// [`PoolError::NoRoom`] if `len` is above the capacity: a length that is set makes no room, as
-    /// [`try_reserve`](Self::try_reserve) does.
+    /// [`PoolError::NoRoom`] if `len` is above the capacity: only [`try_reserve`](Self::try_reserve) makes room.
     #[inline]
     pub fn try_set_len(&mut self, len: usize) -> Result<(), PoolError> {
         if len > self.cap {
@@ -166,17 +166,16 @@ impl Buffer {
         self.len = 0;
     }
 
-    /// Shortens the length to `len` bytes; does nothing if it is not longer.
+    /// Shortens the buffer to `len` bytes; does nothing if it is not longer.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Splits off the first `at` bytes of the capacity: they are given back, and `self` keeps the rest.
+    /// Splits off the first `at` bytes of the capacity and returns them; `self` keeps the rest.
     ///
-    /// Copies nothing; the memory goes back when all parts are dropped. Data stays where it is: each part's length
-    /// is how much of the old length lies in it. The parts are as aligned as `at` is, so split at multiples of what
-    /// the file needs.
+    /// Copies nothing; the memory is returned when all parts are dropped. Data stays where it is: each part's length is
+    /// its share of the old length. A part is aligned as `at` is, so split at multiples of what the file needs.
     ///
     /// # Panics
     /// If `at` is above the capacity.
@@ -194,9 +193,9 @@ impl Buffer {
         std::mem::replace(self, rest)
     }
 
-    /// Splits off what is behind the first `at` bytes of the capacity: it is given back, and `self` keeps these.
+    /// Splits off everything behind the first `at` bytes of the capacity and returns it; `self` keeps the first bytes.
     ///
-    /// Else as [`Buffer::split_to`].
+    /// Otherwise the same as [`Buffer::split_to`].
     ///
     /// # Panics
     /// If `at` is above the capacity.
@@ -218,14 +217,14 @@ impl Buffer {
         rest
     }
 
-    /// Makes [`Bytes`] of the buffer's data, without copying it.
+    /// Turns the buffer's data into [`Bytes`], without copying it.
     ///
-    /// The memory goes back to the pool when the last clone and slice of them is dropped, on whatever thread, also
-    /// when the pool's last handle is gone. [`Pool::thaw`](crate::Pool::thaw) makes a buffer of them again. One small
-    /// heap allocation; none and empty `Bytes` if the length is 0, and the memory goes back at once.
+    /// The memory returns to the pool when the last clone and slice is dropped, on any thread, even after the pool was
+    /// dropped. [`Pool::thaw`](crate::Pool::thaw) turns them back into a buffer. Makes one small heap allocation. If
+    /// the length is 0, the `Bytes` are empty, nothing is allocated, and the memory is returned at once.
     ///
-    /// Writing the `Bytes`, or any part or clone of them, allocates nothing and uses the pool's registered memory, which is found
-    /// by its address. `Bytes` of lent memory are written unregistered.
+    /// Writing the `Bytes`, or any part or clone of them, does not allocate, and uses the pool's registered memory,
+    /// which is found by its address. `Bytes` of lent memory are written unregistered.
     ///
     /// ```
     /// let pool = ringfile::Pool::new(1 << 20);
@@ -240,13 +239,14 @@ impl Buffer {
         frozen::freeze(self)
     }
 
-    /// Memory that somebody else keeps, as a buffer of that capacity and length. I/O on it is unregistered; its drop does
-    /// nothing. For memory that is used again and again, [`RegisteredMemory`](crate::RegisteredMemory) is the fast way.
+    /// Makes a buffer over memory that the caller keeps alive, with that capacity and length. I/O on it is
+    /// unregistered, and dropping it does nothing. For memory that is used repeatedly,
+    /// [`RegisteredMemory`](crate::RegisteredMemory) is faster.
     ///
     /// # Safety
-    /// Until the buffer, all parts of it and all `Bytes` made of it are gone, the `len` bytes at `start` are there and
-    /// initialised, and nothing else touches them; where the buffer is only written to files, others may read them too.
-    /// An operation has the buffer until the kernel has answered, even if its future is dropped.
+    /// Until the buffer, all parts of it and all `Bytes` made of it are dropped, the `len` bytes at `start` must be
+    /// valid and initialised, and nothing else may access them; if the buffer is only written to files, others may read
+    /// them. An operation holds the buffer until the kernel has answered, even if its future is dropped.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -273,13 +273,13 @@ impl Buffer {
         unsafe { Buffer::new(start, len, len, block::of_nobody()) }
     }
 
-    /// Returns memory that `owner` keeps, as a buffer of that capacity and length. `owner` is dropped when the buffer, all
-    /// parts of it and all `Bytes` made of it are gone. I/O on it is unregistered. Allocates; memory that is used again and
-    /// again is better registered ([`RegisteredMemory`](crate::RegisteredMemory)).
+    /// Makes a buffer over memory that `owner` keeps alive, with that capacity and length. `owner` is dropped when the
+    /// buffer, all parts of it and all `Bytes` made of it are gone. I/O on it is unregistered. Allocates. For memory
+    /// that is used repeatedly, [`RegisteredMemory`](crate::RegisteredMemory) is faster.
     ///
     /// # Safety
-    /// Until `owner` is dropped, the `len` bytes at `start` are there and initialised, and nothing else touches them; where
-    /// the buffer is only written to files, others may read them too.
+    /// Until `owner` is dropped, the `len` bytes at `start` must be valid and initialised, and nothing else may access
+    /// them; if the buffer is only written to files, others may read them.
     ///
     /// ```
     /// let mut memory = vec![7_u8; 512];
@@ -297,12 +297,12 @@ impl Buffer {
         unsafe { lend::unregistered(start, len, Box::new(owner)) }
     }
 
-    /// A second buffer over `len` bytes of this one's capacity, `at` bytes in, of that capacity and length. The memory
-    /// goes back when all are dropped. Copies nothing.
+    /// Makes a second buffer over `len` bytes of this one's capacity, starting at `at`, with that capacity and length.
+    /// The memory returns to its pool when all of them are dropped. Copies nothing.
     ///
     /// # Safety
-    /// Nothing else touches these bytes as long as the new buffer is there, this one included; where all that happens to
-    /// them is that they are read, or written to files, several may.
+    /// Nothing else, including this buffer, may access these bytes while the new buffer exists. If the bytes are only
+    /// read, or written to files, several may.
     ///
     /// # Panics
     /// If the range is not within the capacity.
@@ -331,7 +331,7 @@ impl Buffer {
         self.header().is_shared()
     }
 
-    /// The region it lies in; none for memory outside of a pool, or over a border of lent memory's regions.
+    /// Returns the region that contains it; none for memory outside a pool, or across two regions of lent memory.
     #[inline]
     pub(crate) fn region(&self) -> Option<&Region> {
         let header = self.header();
@@ -350,7 +350,7 @@ impl Buffer {
         unsafe { self.block.as_ref() }
     }
 
-    /// The block with its reference: what [`Buffer::first`] takes.
+    /// Returns the block with its reference, as [`Buffer::first`] takes it.
     pub(super) fn into_block(self) -> NonNull<Block> {
         ManuallyDrop::new(self).block
     }
@@ -360,12 +360,12 @@ impl Buffer {
         self.block
     }
 
-    /// The buffer's start in its block, and what it owns from there.
+    /// Returns the buffer's start in its block, and how many bytes it owns from there.
     pub(super) fn span(&self) -> (NonNull<u8>, usize) {
         (self.ptr, self.cap)
     }
 
-    /// The inside of the pool that it may get a larger block from, or why it may not.
+    /// Returns the core of the pool that may provide a larger block, or why none may.
     pub(super) fn may_grow(&self) -> Result<&Core, &'static str> {
         let header = self.header();
         match header.kind() {
@@ -377,7 +377,8 @@ impl Buffer {
         core.lets_buffers_grow().map(|()| core)
     }
 
-    /// The capacity that it would have with the rest of its block, if nothing else refers to that. The block is a pool's.
+    /// Returns its capacity including the rest of its block, if there is no other reference. The block must belong to a
+    /// pool.
     pub(super) fn widest(&self) -> usize {
         let header = self.header();
         match header.is_shared() {
@@ -386,13 +387,13 @@ impl Buffer {
         }
     }
 
-    /// Takes the rest of its block, if nothing else refers to that. The block is a pool's.
+    /// Takes the rest of its block, if there is no other reference. The block must belong to a pool.
     pub(super) fn widen(&mut self) {
-        // All of a pool's memory is initialised, and with the only reference all of the block is ours.
+        // A pool's memory is always initialised, and the only reference owns the whole block.
         self.cap = self.widest();
     }
 
-    /// What is between the length and the capacity.
+    /// Returns the bytes between the length and the capacity.
     pub(super) fn spare_mut(&mut self) -> &mut [u8] {
         // SAFETY: all of the capacity is ours and initialised.
         unsafe { slice::from_raw_parts_mut(self.ptr.as_ptr().add(self.len), self.cap - self.len) }
@@ -448,7 +449,7 @@ impl fmt::Debug for Buffer {
 }
 
 impl io::Write for Buffer {
-    /// Appends what fits; 0 bytes when the buffer is full. Never grows the buffer.
+    /// Appends as many bytes as fit; 0 if the buffer is full. Never grows the buffer.
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         let spare = self.spare_mut();
         let n = data.len().min(spare.len());

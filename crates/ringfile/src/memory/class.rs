@@ -1,6 +1,6 @@
-//! Size classes: which sizes of block there are, and which one serves a request.
+//! Size classes: the sizes of blocks, and which one serves a request.
 //!
-//! Pure arithmetic, knows nothing else. What always holds: `size(of(n)) >= n`; for n of 16 KiB or more the class is
+//! Pure arithmetic, knows nothing else. Invariants: `size(of(n)) >= n`; for n of 16 KiB or more the class is
 //! at most a quarter larger than n; every multiple of a power of two A has a class that is a multiple of A.
 
 /// 512, 1024, 2048; 4, 8, 12, 16 KiB; then four steps to each doubling, up to 1 GiB.
@@ -9,13 +9,13 @@ pub(crate) const CLASSES: usize = 3 + 4 + 4 * 16;
 /// The largest block: as large as one registered buffer may be.
 pub(crate) const LARGEST: usize = 1 << 30;
 
-/// The smallest block, and the unit that memory is dealt out in.
+/// The smallest block, and the unit of allocation.
 pub(crate) const UNIT: usize = 512;
 
-/// From this size on a block is aligned to it at least; smaller ones to their own size.
+/// Blocks of this size and more are aligned to it at least; smaller ones to their own size.
 pub(crate) const SLAB: usize = 4096;
 
-/// The class that serves `n` bytes; none above [`LARGEST`].
+/// Returns the class that serves `n` bytes; none above [`LARGEST`].
 #[inline]
 pub(crate) fn of(n: usize) -> Option<usize> {
     let last = n.saturating_sub(1);
@@ -34,7 +34,7 @@ pub(crate) fn of(n: usize) -> Option<usize> {
     })
 }
 
-/// The block size of a class, in bytes.
+/// Returns the block size of a class, in bytes.
 pub(crate) fn size(class: usize) -> usize {
     match class {
         0..3 => UNIT << class,

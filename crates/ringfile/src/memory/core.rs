@@ -1,8 +1,9 @@
-//! The inside of a pool: what all its handles and buffers share, and the lock-free way of getting and giving back.
+//! The core of a pool: the state that all its handles and buffers share, and the lock-free paths for getting and
+//! returning blocks.
 //!
-//! Knows the kernel of stacks and anchors, the headers, and what lies under the lock (`slow.rs`). What always holds:
-//! a core is freed when its last handle and the last reference to one of its blocks are gone, whichever comes
-//! last; no get runs without a handle; a push without the lock is a returner's last touch.
+//! Knows the stacks and anchors (`kernel.rs`), the headers, and the state under the lock (`slow.rs`). Invariants: a
+//! core is freed when its last handle and the last reference to one of its blocks are gone, whichever comes last; no
+//! get runs without a handle; a push without the lock is the last access by the returning thread.
 
 use std::cell::Cell as ThreadCell;
 use std::ptr::NonNull;
@@ -18,22 +19,22 @@ use super::locks::{self, Locked};
 use super::mapping::MapOptions;
 use super::slow::Inner;
 
-/// More shards than this only make stealing slower.
+/// More shards would only make stealing slower.
 const MOST_SHARDS: usize = 16;
 
-/// What a pool does when a request finds it full.
+/// Selects what a pool does when a request finds it full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenFull {
     /// [`Pool::get`](crate::Pool::get) fails at once with [`PoolError::Full`](crate::PoolError::Full).
     #[default]
     Error,
-    /// [`Pool::get`](crate::Pool::get) blocks the calling thread until its turn has come, first come, first served.
-    /// On a thread that runs ringfile's tasks it fails instead, as that could never end; use
+    /// [`Pool::get`](crate::Pool::get) blocks the calling thread until its turn has come, first come, first served. On
+    /// a thread that runs ringfile's tasks it fails instead, since it could wait forever; use
     /// [`Pool::get_async`](crate::Pool::get_async) there.
     Wait,
     /// Memory is allocated outside the pool, up to `limit` bytes at a time, and unmapped when dropped. It is never
-    /// registered, and each such buffer costs system calls. Past the limit it is as with `Error`.
+    /// registered, and each such buffer costs system calls. Beyond the limit requests fail as with `Error`.
     Outside {
         /// A hard limit, in bytes.
         limit: usize,
@@ -55,13 +56,13 @@ pub(crate) struct Options {
     pub(super) warns: bool,
 }
 
-/// What one group of threads keeps at hand. Its own cache lines, two each, as processors fetch them in pairs.
+/// The cached blocks of one group of threads. Aligned to two cache lines, since processors fetch them in pairs.
 #[repr(align(128))]
 struct Shard {
     cells: [Cell; CLASSES],
 }
 
-/// What happens off the fast path, counted.
+/// Counters for events off the fast path.
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) misses: AtomicU64,
@@ -81,7 +82,7 @@ pub(crate) struct Core {
     inner: Mutex<Inner>,
 }
 
-/// This thread's number, given on first use; taken modulo the shards.
+/// This thread's number, assigned on first use, modulo the number of shards.
 #[inline]
 fn thread_number() -> usize {
     thread_local! {
@@ -118,24 +119,24 @@ impl Core {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing that can panic runs between two states of what the lock guards.
+        // No code that can panic runs while the state under the lock is inconsistent.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]
     fn shard(&self) -> &Shard {
-        // Their number is a power of two, so the index is within.
+        // The number of shards is a power of two, so the index is in bounds.
         &self.shards[thread_number() & (self.shards.len() - 1)]
     }
 
-    /// The class whose blocks serve `n` bytes of this pool.
+    /// Returns the class that serves `n` bytes in this pool.
     #[inline]
     pub(super) fn class_of(&self, n: usize) -> Option<usize> {
         let mask = self.options.align - 1;
         class::of(n.max(1).saturating_add(mask) & !mask)
     }
 
-    /// A block for `n` bytes from what is cached, without a lock; none if somebody waits.
+    /// Takes a cached block for `n` bytes without a lock; none if a request is waiting.
     #[inline]
     pub(super) fn get_cached(&self, n: usize) -> Option<NonNull<Block>> {
         let class = self.class_of(n)?;
@@ -145,7 +146,7 @@ impl Core {
         }
     }
 
-    /// A cached block of another shard.
+    /// Takes a cached block of another shard.
     #[cold]
     fn steal(&self, class: usize) -> Option<NonNull<Block>> {
         let own = thread_number();
@@ -155,18 +156,18 @@ impl Core {
         })
     }
 
-    /// A cached block of any shard, also if somebody waits. Under the lock.
+    /// Takes a cached block of any shard, even if a request is waiting. Under the lock.
     pub(super) fn take_cached(&self, class: usize) -> Option<NonNull<Block>> {
         self.cells(class).find_map(|cell| cell.take(&self.arena))
     }
 
-    /// Caches a block that nobody refers to. Under the lock; false if somebody waits.
+    /// Caches a block without references. Under the lock; false if a request is waiting.
     pub(super) fn cache(&self, class: usize, block: NonNull<Block>) -> bool {
         // SAFETY: all are parts of `self`, which outlives the call.
         unsafe { Cell::push(&self.shard().cells[class], &self.arena, block).is_ok() }
     }
 
-    /// A class's stacks, one for each shard.
+    /// Returns the stacks of a class, one per shard.
     pub(super) fn cells(&self, class: usize) -> impl Iterator<Item = &Cell> {
         self.shards.iter().map(move |shard| &shard.cells[class])
     }
@@ -174,7 +175,7 @@ impl Core {
     /// Takes back a block with the last reference to it.
     ///
     /// # Safety
-    /// The block is of a core, got and not given back, and nobody refers to it.
+    /// The block belongs to a core, was taken and not returned, and has no references.
     #[inline]
     pub(super) unsafe fn give_back(block: NonNull<Block>) {
         // SAFETY: a block that is out keeps its header and core; these borrows end before the push.
@@ -194,7 +195,7 @@ impl Core {
         }
     }
 
-    /// Takes back a block that can't be pushed.
+    /// Takes back a block that cannot be pushed.
     ///
     /// # Safety
     /// As [`Core::give_back`].
@@ -211,10 +212,10 @@ impl Core {
         unsafe { Core::release(core, anchors) }
     }
 
-    /// Takes anchors away, and frees the core with the last one.
+    /// Removes anchors, and frees the core with the last one.
     ///
     /// # Safety
-    /// The anchors are the caller's, who touches the core no more.
+    /// The caller owns the anchors, and does not access the core afterwards.
     unsafe fn release(core: *mut Core, anchors: i64) {
         // SAFETY: until then they keep the core.
         if unsafe { Anchors::release(&raw const (*core).anchors, anchors) } {
@@ -229,12 +230,12 @@ impl Core {
 
     pub(super) fn add_handle(&self) {
         if self.handles.fetch_add(1, Ordering::Relaxed) > isize::MAX as usize {
-            // As `Arc` does: handles that were forgotten must not add up to none.
+            // As in `Arc`: leaked handles must not overflow the count.
             std::process::abort();
         }
     }
 
-    /// Whether buffers may move to larger blocks now, or why not.
+    /// Returns whether buffers may move to larger blocks now, or why not.
     pub(super) fn lets_buffers_grow(&self) -> Result<(), &'static str> {
         if !self.options.growing {
             return Err("its pool was built with growing(false)");
@@ -242,7 +243,7 @@ impl Core {
         if self.handles.load(Ordering::Relaxed) == 0 { Err(growing::GONE) } else { Ok(()) }
     }
 
-    /// Adds a handle if there is one still. The caller keeps the core by a block.
+    /// Adds a handle if there still is one. The caller holds a block, which keeps the core alive.
     pub(super) fn add_handle_if_any(&self) -> bool {
         let mut handles = self.handles.load(Ordering::Relaxed);
         while handles != 0 {
@@ -262,10 +263,10 @@ impl Core {
         false
     }
 
-    /// Drops a handle; with the last one the pool is closed, and freed when its last buffer is gone.
+    /// Drops a handle. The last one closes the pool, which is freed with its last buffer.
     ///
     /// # Safety
-    /// The caller owns the handle and uses it no more.
+    /// The caller owns the handle, and does not use it afterwards.
     pub(super) unsafe fn drop_handle(core: NonNull<Core>) {
         {
             // SAFETY: the handle that is given up keeps the core, and its anchor does until the end of this.

@@ -1,11 +1,11 @@
-//! The count of references to one block, and the mark that all of them are owners of frozen `Bytes`.
+//! The reference count of one block, with a mark that all references are owners of frozen `Bytes`.
 //!
-//! Knows only atomics (through `sync.rs`), so that loom and Miri can run it. What always holds:
+//! Knows only atomics (through `sync.rs`), so that loom and Miri can run it. Invariants:
 //!
-//! - whoever adds a reference owns one, or something that owns one, so a count of one cannot grow behind the back of its owner, and one owner alone
-//!   sees it;
+//! - adding a reference needs a reference, or something that owns one; so a count of one cannot grow unless its only
+//!   owner does it;
 //! - the count never wraps: above [`MOST`] the process aborts, as `Arc` does;
-//! - the mark is set and taken away by the owner of the only reference.
+//! - the owner of the only reference sets and removes the mark.
 //!
 //! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_thaw`.
 
@@ -13,7 +13,8 @@ use super::sync::{AtomicU32, Ordering};
 
 const FROZEN: u32 = 1 << 31;
 
-/// More references abort the process. As far below the mark as threads could add before the first of them aborts.
+/// More references abort the process. The limit is so far below the mark that threads cannot reach it before the first
+/// of them aborts.
 const MOST: u32 = 1 << 30;
 
 /// A count of references with the mark of frozen ones.
@@ -25,7 +26,7 @@ impl Count {
         Count(AtomicU32::new(0))
     }
 
-    /// One reference, not frozen, whatever was before. Only while there are no references.
+    /// Resets the count to one reference, not frozen. Only while there are no references.
     #[inline]
     pub(crate) fn set_one(&self) {
         self.0.store(1, Ordering::Relaxed);
@@ -39,14 +40,14 @@ impl Count {
         }
     }
 
-    /// Drops the caller's reference; true if it was the last, and then all that others did with theirs happened before.
+    /// Drops the caller's reference. True if it was the last; all accesses through others then happened before.
     #[inline]
     pub(crate) fn drop_one(&self) -> bool {
         // The usual case, a buffer that was never split, without a locked instruction.
         self.is_one() || self.0.fetch_sub(1, Ordering::AcqRel) & !FROZEN == 1
     }
 
-    /// Whether the caller's reference is the only one; then all that others did with theirs happened before.
+    /// Returns whether the caller's reference is the only one; all accesses through others then happened before.
     #[inline]
     pub(crate) fn is_one(&self) -> bool {
         self.0.load(Ordering::Acquire) & !FROZEN == 1
@@ -55,18 +56,19 @@ impl Count {
     /// Marks the only reference, which is the caller's, as frozen.
     #[inline]
     pub(crate) fn freeze(&self) {
-        // Release: whoever sees the mark sees what was stored for it.
+        // Release: a thread that sees the mark also sees the data stored for it.
         self.0.store(1 | FROZEN, Ordering::Release);
     }
 
-    /// Whether all references are frozen. True until a `thaw`, which nobody can do while the caller keeps a reference from
-    /// being dropped.
+    /// Returns whether all references are frozen. This stays true until a `thaw`, which cannot happen while the caller
+    /// keeps a reference alive.
     #[inline]
     pub(crate) fn is_frozen(&self) -> bool {
         self.0.load(Ordering::Acquire) & FROZEN != 0
     }
 
-    /// Adds a reference to frozen ones if there is only one. Not the caller's, who keeps it from being dropped.
+    /// Adds a reference to a frozen count of one. The existing reference is not the caller's, but the caller keeps it
+    /// alive.
     #[inline]
     pub(crate) fn join(&self) -> bool {
         let alone = self.is_frozen() && self.is_one();
@@ -76,7 +78,7 @@ impl Count {
         alone
     }
 
-    /// Takes the mark away if the caller's reference is the only one.
+    /// Removes the mark if the caller's reference is the only one.
     #[inline]
     pub(crate) fn thaw(&self) -> bool {
         let only = self.is_one();

@@ -1,18 +1,19 @@
-//! What can go wrong in getting memory, and what to do about it.
+//! Errors of getting memory, with what to do about them.
 //!
 //! Knows only the figures it is given.
 
 use std::fmt;
 use std::io;
 
-/// Why memory could not be had.
+/// The reason why a pool or registered memory returned no buffer.
 ///
-/// Its text says what was asked, what there is, and what to try. Turns into an [`std::io::Error`] of kind
-/// `OutOfMemory`, `WouldBlock`, `InvalidInput`, `ResourceBusy`, `WriteZero` (no room) or, for [`PoolError::System`], that of its errno.
+/// Its text says what was asked for, what is available, and what to try. Turns into an [`std::io::Error`] of kind
+/// `OutOfMemory`, `WouldBlock`, `InvalidInput`, `ResourceBusy`, `WriteZero` (no room) or, for [`PoolError::System`],
+/// that of its errno.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// All of the pool is in use, or what is free is in too small pieces. Try again when buffers were dropped.
+    /// The whole pool is in use, or its free memory is in too small pieces. Try again when buffers were dropped.
     #[non_exhaustive]
     Full {
         /// Bytes asked for.
@@ -24,16 +25,16 @@ pub enum PoolError {
         /// The limit in bytes for memory outside the pool, 0 if none is allowed.
         outside_limit: usize,
     },
-    /// More than this pool can ever give in one piece.
+    /// The request is larger than any piece that this pool can provide.
     #[non_exhaustive]
     TooLarge {
         /// Bytes asked for.
         requested: usize,
-        /// The most that one request can get, in bytes.
+        /// The largest possible request, in bytes.
         largest: usize,
     },
-    /// The pool is full and set to wait, but this thread runs ringfile's tasks: while it slept, no task of its own
-    /// could give memory back. Use [`Pool::get_async`](crate::Pool::get_async) there.
+    /// The pool is full and set to wait, but this thread runs ringfile's tasks: while it waited, none of them could
+    /// return memory. Use [`Pool::get_async`](crate::Pool::get_async) there.
     #[non_exhaustive]
     WouldDeadlock {
         /// Bytes asked for.
@@ -49,7 +50,7 @@ pub enum PoolError {
         /// What the system answered.
         errno: i32,
     },
-    /// The system refused memory below the pool's capacity.
+    /// The system refused memory although the pool is below its capacity.
     #[non_exhaustive]
     System {
         /// Bytes that were to be mapped.
@@ -57,13 +58,13 @@ pub enum PoolError {
         /// What the system answered.
         errno: i32,
     },
-    /// An option that makes no sense, or a range that can't be lent.
+    /// An option is invalid, or a range cannot be lent.
     #[non_exhaustive]
     Invalid {
         /// What is wrong, and what would be right.
         what: String,
     },
-    /// A buffer has less room than was to be appended, and does not [grow](crate::Buffer#growing).
+    /// A buffer has too little room to append to, and does not [grow](crate::Buffer#growing).
     #[non_exhaustive]
     NoRoom {
         /// The capacity that would be needed, in bytes.
@@ -73,7 +74,7 @@ pub enum PoolError {
         /// Why it does not grow.
         why: &'static str,
     },
-    /// A part of the range is lent already. Drop the buffers over it first.
+    /// A part of the range is already lent. Drop the buffers over it first.
     #[non_exhaustive]
     Lent {
         /// The range that was asked for, in bytes from the start of the memory.

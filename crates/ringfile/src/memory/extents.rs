@@ -1,6 +1,6 @@
-//! The free extents of one region: where memory is carved from and where it comes back to.
+//! The free extents of one region: memory is taken from them and returned to them.
 //!
-//! Knows offsets and lengths only. What always holds: extents don't overlap or touch (neighbours are joined at
+//! Knows offsets and lengths only. Invariants: extents don't overlap or touch (neighbours are joined at
 //! once), and their lengths add up to `free`.
 
 use std::collections::BTreeMap;
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 pub(crate) struct Extents {
     by_offset: BTreeMap<usize, usize>,
     free: usize,
-    /// No extent can serve a request this large: found by searching, so that one search is not done again and
-    /// again over many small holes.
+    /// No extent can serve a request of this size. Remembered from the last search, so that many small holes are not
+    /// searched repeatedly.
     hopeless: usize,
 }
 
@@ -26,8 +26,8 @@ impl Extents {
 
     /// Takes `size` bytes at a multiple of `align` from the lowest extent that has them.
     ///
-    /// Lowest first keeps what is in use together, so that the rest stays in one piece. In one pool larger sizes
-    /// never have smaller alignments, which is what lets one failed search speak for all larger ones.
+    /// Taking the lowest first keeps used memory together and the rest in one piece. In one pool larger sizes never
+    /// have smaller alignments, so one failed search holds for all larger sizes.
     pub(crate) fn take(&mut self, size: usize, align: usize) -> Option<usize> {
         debug_assert!(size > 0 && align.is_power_of_two());
         if size > self.free || size >= self.hopeless {
@@ -53,7 +53,7 @@ impl Extents {
         Some(at)
     }
 
-    /// Gives back what [`Extents::take`] gave, whole or in parts.
+    /// Returns memory from [`Extents::take`], whole or in parts.
     pub(crate) fn give(&mut self, offset: usize, size: usize) {
         self.free += size;
         let (mut start, mut len) = (offset, size);

@@ -1,7 +1,7 @@
 //! The buffer traits of other runtimes, for `Buffer`, each behind a feature.
 //!
-//! Knows buffers alone. What always holds: a buffer's memory is its block's and stays where it is when the buffer is moved,
-//! which is what all of these traits ask for; all of its capacity is initialised.
+//! Knows only buffers. Invariants: a buffer's memory belongs to its block and does not move with the buffer, as all of
+//! these traits require; its whole capacity is initialised.
 
 use super::buffer::Buffer;
 
@@ -23,8 +23,8 @@ mod compio {
 
     /// With the feature `compio-buf-08`: for compio 0.19.
     impl IoBufMut for Buffer {
-        /// Returns all of the capacity. Don't put uninitialised bytes there, as this trait would let you: the buffer, and later
-        /// ones in the same memory, give out all of it as initialised.
+        /// Returns the whole capacity. Do not write uninitialised bytes there, although this trait allows it: the
+        /// buffer, and later buffers in the same memory, treat all of it as initialised.
         fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
             let (start, capacity) = (self.as_mut_ptr(), self.capacity());
             // SAFETY: all of the capacity is the buffer's own, which is borrowed for as long.

@@ -1,10 +1,10 @@
-//! Between `Buffer` and `bytes::Bytes`, both ways, without copying.
+//! Conversion between `Buffer` and `bytes::Bytes`, both ways, without copying.
 //!
-//! `Bytes::from_owner` never reports itself unique, and says nothing of its owner. So the pool itself knows what is frozen,
-//! and how many owners of `Bytes` there are over it: a block that was frozen whole says so in its header, whose references
-//! are the owners; a part of a block is noted under the pool's lock (`slow.rs`). To thaw, we become one more owner, drop the
-//! `Bytes`, and see whether we are the only one left. What always holds: the bytes of a frozen buffer are not written to
-//! while one of its owners is there.
+//! `Bytes::from_owner` never reports itself unique, and gives no access to its owner. So the pool tracks what is frozen
+//! and how many owners of `Bytes` it has: a block that was frozen as a whole is marked in its header, whose references
+//! are the owners; a part of a block is recorded under the pool's lock (`slow.rs`). To thaw, we become one more owner,
+//! drop the `Bytes`, and check whether we are the only one left. Invariant: the bytes of a frozen buffer are not
+//! written to while one of its owners exists.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -21,7 +21,7 @@ struct Owner {
     start: NonNull<u8>,
     len: usize,
     block: NonNull<Block>,
-    /// The core that counts the owners of this part of the block; where there is none, the block's references are they.
+    /// The core that counts the owners of this part of the block; if there is none, the block's references count them.
     counted_by: Option<NonNull<Core>>,
 }
 
@@ -36,7 +36,7 @@ impl Owner {
         unsafe { self.block.as_ref() }
     }
 
-    /// The buffer again, if this is the only owner: from our first byte to the end of what was frozen.
+    /// Returns the buffer if this is the only owner, from our first byte to the end of the frozen capacity.
     fn into_buffer(self) -> Result<Buffer, Owner> {
         let at = self.start.addr().get() - self.header().base().addr();
         let end = match self.counted_by {
@@ -72,7 +72,7 @@ impl Drop for Owner {
     }
 }
 
-/// The frozen parts of blocks that had other references when the parts were frozen. Lies under the pool's lock.
+/// The frozen parts of blocks that had other references when the parts were frozen. Protected by the pool's lock.
 #[derive(Default)]
 pub(crate) struct FrozenParts {
     /// By the address of the first byte; they don't overlap.
@@ -88,8 +88,8 @@ struct Part {
 }
 
 impl FrozenParts {
-    /// Notes a part with one owner. False, and nothing is noted, where it overlaps another, as shares of one buffer may:
-    /// their bytes are never thawed.
+    /// Records a part with one owner. Returns false and records nothing if it overlaps another, as shares of one buffer
+    /// may: their bytes are never thawed.
     fn add(&mut self, start: usize, capacity: usize, end: usize) -> bool {
         let before = self.by_start.range(..start + capacity).next_back();
         let free = before.is_none_or(|(&other, part)| other + part.capacity <= start);
@@ -99,14 +99,14 @@ impl FrozenParts {
         free
     }
 
-    /// The part in which `len` bytes at `address` lie, with its start.
+    /// Finds the part that contains `len` bytes at `address`, with its start.
     fn at(&mut self, address: usize, len: usize) -> Option<(usize, &mut Part)> {
         let (&start, part) = self.by_start.range_mut(..=address).next_back()?;
         let at = address - start;
         (at < part.capacity && len <= part.capacity - at).then_some((start, part))
     }
 
-    /// Adds an owner to the part in which these bytes lie, if it has only one.
+    /// Adds an owner to the part that contains these bytes, if it has only one.
     fn join(&mut self, address: usize, len: usize) -> bool {
         match self.at(address, len) {
             Some((_, part)) if part.owners == 1 => {
@@ -117,7 +117,7 @@ impl FrozenParts {
         }
     }
 
-    /// Forgets the part at `address` if it has one owner, the caller; gives where it ends in its block.
+    /// Forgets the part at `address` if the caller is its only owner, and returns its end in its block.
     fn take(&mut self, address: usize) -> Option<usize> {
         let (start, part) = self.at(address, 1)?;
         let (only, end) = (part.owners == 1, part.end);
@@ -150,7 +150,7 @@ pub(super) fn freeze(buffer: Buffer) -> Bytes {
         Kind::Cached | Kind::Exact | Kind::Outside if !header.freeze(at + capacity) => {
             NonNull::new(header.home().cast::<Core>())
         }
-        // `thaw` does not find memory of others.
+        // `thaw` does not find memory of other pools.
         Kind::Cached | Kind::Exact | Kind::Outside | Kind::Lent | Kind::Nobodys => None,
     };
     let counted_by = counted_by.filter(|core| {
@@ -164,12 +164,12 @@ pub(super) fn freeze(buffer: Buffer) -> Bytes {
 /// See [`Pool::thaw`](crate::Pool::thaw).
 pub(super) fn thaw(core: &Core, bytes: Bytes) -> Result<Buffer, Bytes> {
     let Some(owner) = join(core, &bytes) else { return Err(bytes) };
-    // May run anybody's code, if the owner of the bytes is one that keeps ours.
+    // May run user code, if the owner of the bytes is a user's type that holds ours.
     drop(bytes);
     owner.into_buffer().map_err(Bytes::from_owner)
 }
 
-/// One more owner over `bytes`. None where they are not frozen memory of this pool, or where it has several owners already.
+/// Adds an owner of `bytes`. None if they are not frozen memory of this pool, or already have several owners.
 fn join(core: &Core, bytes: &Bytes) -> Option<Owner> {
     let (first, len) = (bytes.as_ptr().addr(), bytes.len());
     if len == 0 {
@@ -179,8 +179,8 @@ fn join(core: &Core, bytes: &Bytes) -> Option<Owner> {
     let block = core.block_at(&inner, first, len)?;
     // SAFETY: the bytes lie in this block and are readable, so somebody holds a reference of it.
     let header = unsafe { block.as_ref() };
-    // Who can read frozen bytes holds one of their owners, and so keeps them from being thawed. Bytes that are not frozen
-    // are a buffer's, which their owner has lent out.
+    // Code that can read frozen bytes holds one of their owners, which prevents thawing. Bytes that are not frozen
+    // belong to a buffer, which their owner has lent.
     let counted_by = if header.is_frozen() {
         if !header.join() {
             return None;

@@ -1,7 +1,7 @@
-//! Appending to a `Buffer`, which grows for it: into the rest of its block, or into a larger block of the same pool.
+//! Appending to a `Buffer`, which grows if needed: into the rest of its block, or into a larger block of the same pool.
 //!
-//! Knows buffers, and the pool that a block is of. What always holds: a buffer that could not grow is as it was; memory that
-//! others may use, as parts of the same block, is never taken.
+//! Knows buffers, and the pool of a block. Invariants: a buffer that could not grow is unchanged; memory that other
+//! parts of the same block may use is never taken.
 
 use bytes::BufMut;
 use bytes::buf::UninitSlice;
@@ -10,9 +10,9 @@ use super::buffer::Buffer;
 use super::error::PoolError;
 use super::pool::Pool;
 
-/// Why a buffer without a pool does not grow.
+/// The reason given for a buffer without a pool.
 pub(super) const GONE: &str = "its pool is gone";
-/// What `chunk_mut` makes room for where there is none, as `Vec` does.
+/// How much room `chunk_mut` makes if there is none, as in `Vec`.
 const LEAST_CHUNK: usize = 64;
 
 /// Appending, and room for it: see [growing](Buffer#growing).
@@ -20,7 +20,7 @@ impl Buffer {
     /// Makes room for `additional` bytes behind the content.
     ///
     /// # Panics
-    /// Where [`try_reserve`](Self::try_reserve) fails.
+    /// If [`try_reserve`](Self::try_reserve) fails.
     ///
     /// ```
     /// let pool = ringfile::Pool::new(1 << 20);
@@ -35,10 +35,10 @@ impl Buffer {
         self.try_reserve(additional).unwrap_or_else(|error| no_room(&error));
     }
 
-    /// Makes room for `additional` bytes behind the content, or leaves the buffer as it is.
+    /// Makes room for `additional` bytes behind the content, or returns an error and leaves the buffer as it is.
     ///
     /// # Errors
-    /// [`PoolError::NoRoom`] where the buffer [does not grow](#growing); else as [`Pool::get`](crate::Pool::get), but
+    /// [`PoolError::NoRoom`] if the buffer [does not grow](#growing); otherwise as [`Pool::get`](crate::Pool::get), but
     /// [`PoolError::Full`] where that would wait.
     ///
     /// ```
@@ -54,7 +54,7 @@ impl Buffer {
         if additional <= self.capacity() - self.len() { Ok(()) } else { self.grow(additional) }
     }
 
-    /// Appends `data`, growing where there is not room for it.
+    /// Appends `data`. The buffer grows if it has too little room.
     ///
     /// # Panics
     /// Where [`try_extend_from_slice`](Self::try_extend_from_slice) fails.
@@ -71,7 +71,8 @@ impl Buffer {
         self.try_extend_from_slice(data).unwrap_or_else(|error| no_room(&error));
     }
 
-    /// Appends all of `data`, growing where there is not room for it, or leaves the buffer as it is.
+    /// Appends all of `data`, or returns an error and leaves the buffer as it is. The buffer grows if it has too little
+    /// room.
     ///
     /// # Errors
     /// As [`try_reserve`](Self::try_reserve).
@@ -93,7 +94,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Sets the length, growing where there is not room for it, and new bytes to `byte`.
+    /// Sets the length, and fills new bytes with `byte`. The buffer grows if it has too little room.
     ///
     /// # Panics
     /// Where [`try_resize`](Self::try_resize) fails.
@@ -108,7 +109,7 @@ impl Buffer {
         self.try_resize(len, byte).unwrap_or_else(|error| no_room(&error));
     }
 
-    /// As [`resize`](Self::resize), or leaves the buffer as it is.
+    /// Sets the length as [`resize`](Self::resize) does, or returns an error and leaves the buffer as it is.
     ///
     /// # Errors
     /// As [`try_reserve`](Self::try_reserve).
@@ -146,7 +147,8 @@ fn no_room(error: &PoolError) -> ! {
     panic!("{error}")
 }
 
-/// `put_…` and `chunk_mut` grow the buffer, and panic where [`Buffer::try_reserve`] fails: call that first to have an error.
+/// `put_…` and `chunk_mut` grow the buffer, and panic if [`Buffer::try_reserve`] fails: call that first to get an error
+/// instead.
 ///
 /// ```
 /// use bytes::BufMut;
@@ -160,8 +162,8 @@ fn no_room(error: &PoolError) -> ! {
 // SAFETY: `chunk_mut` gives memory between the length and the capacity, which is the buffer's own, and `advance_mut` takes no
 // more than that.
 unsafe impl BufMut for Buffer {
-    /// Returns the room behind the content; for a buffer that [grows](Buffer#growing), as much as could be addressed, like
-    /// `Vec`.
+    /// Returns the room behind the content; for a buffer that [grows](Buffer#growing), the largest addressable amount,
+    /// as `Vec` does.
     fn remaining_mut(&self) -> usize {
         let most = if self.may_grow().is_ok() { isize::MAX as usize } else { self.capacity() };
         most - self.len()

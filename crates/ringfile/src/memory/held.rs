@@ -1,6 +1,6 @@
-//! `Held`: what the driver owns of a buffer while the kernel works on it.
+//! `Held`: the driver's form of a buffer while the kernel works on it.
 //!
-//! Knows buffers and the `IoBuf` traits' contract. What always holds: the addresses that `parts` gives stay valid
+//! Knows buffers and the `IoBuf` traits' contract. Invariants: the addresses that `parts` gives stay valid
 //! until the value is dropped or released; no heap allocation for pooled buffers and `Vec`s; a user's methods run only
 //! when the value is made and when it is given back, never while the driver has it.
 
@@ -13,7 +13,7 @@ use super::buffer::Buffer;
 use super::paths::Paths;
 use super::region::Region;
 
-/// A buffer or several, of any type, with the type put aside.
+/// One or several buffers, with their type erased.
 #[derive(Debug, Default)]
 #[doc(hidden)]
 pub enum Held {
@@ -28,19 +28,19 @@ pub enum Held {
     Buffers(Vec<Buffer>),
     /// Vectors, for vectored I/O.
     Vecs(Vec<Vec<u8>>),
-    /// Shared bytes, to be written from alone.
+    /// Shared bytes, only for writing.
     Bytes(Bytes),
     /// Shared bytes, for vectored writes.
     ManyBytes(Vec<Bytes>),
     /// Anything else, boxed.
     Other(Box<Other>),
-    /// Paths. They are no data, so there are no parts.
+    /// Paths. They are not data, so there are no parts.
     Paths(Box<Paths>),
 }
 
 const _: () = assert!(size_of::<Held>() <= 40);
 
-/// A piece of memory to read into or write from.
+/// A piece of memory to read into or to write from.
 pub(crate) struct Part<'a> {
     pub(crate) ptr: *mut u8,
     /// Bytes that a write takes.
@@ -50,20 +50,20 @@ pub(crate) struct Part<'a> {
     pub(crate) region: Option<&'a Region>,
 }
 
-/// A value of a type that the driver doesn't know, and its addresses, which don't change.
+/// A value of a user's type, and its addresses, which do not change.
 #[doc(hidden)]
 pub struct Other {
     value: Box<dyn Any + Send>,
     parts: Box<[Raw]>,
-    /// How to set the lengths after a read, if it may be read into.
+    /// The function that sets the lengths after a read, if the type can be read into.
     set_len: Option<SetLen>,
-    /// The parts' lengths were set here, and not in the value: its methods may run anybody's code.
+    /// Whether the parts' lengths were set here but not yet in the value, whose methods may run user code.
     is_filled: bool,
-    /// A part was filled less than its length says, which does not change.
+    /// Whether a part of fixed length was not filled.
     hides_length: bool,
 }
 
-/// Sets the length of one part, and tells whether the value shows it.
+/// Sets the length of one part, and returns whether the value shows it.
 ///
 /// Unsafe to call: the value must be of the type it was made for, and the bytes initialised.
 pub(super) type SetLen = unsafe fn(&mut (dyn Any + Send), part: usize, len: usize) -> bool;
@@ -86,7 +86,7 @@ impl std::fmt::Debug for Other {
 }
 
 impl Other {
-    /// Sets the lengths of the value's parts, where a read has changed them.
+    /// Sets the lengths of the value's parts, if a read has changed them.
     #[cold]
     fn show_lengths(&mut self) {
         let Some(set_len) = self.set_len.filter(|_| std::mem::take(&mut self.is_filled)) else { return };
@@ -138,7 +138,7 @@ impl Held {
         Held::Other(Box::new(Other { value, parts, set_len, is_filled: false, hides_length: false }))
     }
 
-    /// Returns the value, which learns what was read into it. `None` if it is of another type.
+    /// Returns the value, after setting its lengths. `None` if it is of another type.
     pub(super) fn into_value<T: 'static>(self) -> Option<T> {
         match self {
             Held::Other(mut other) => {
@@ -149,7 +149,7 @@ impl Held {
         }
     }
 
-    /// Puts a value where, as a rule, nothing is: then nothing is dropped, which is not even looked for out of line.
+    /// Stores a value where there usually is none. Inlined, so that the usual case does not call drop code.
     #[inline]
     pub(crate) fn put(&mut self, held: Held) {
         let before = std::mem::replace(self, held);
@@ -209,7 +209,7 @@ impl Held {
         (0..self.count()).filter_map(|at| self.part(at))
     }
 
-    /// Copies `bytes` to where the first `at` bytes end, and makes all of it the parts' content. What does not fit is
+    /// Copies `bytes` behind the first `at` bytes, and makes all of it the parts' content. Bytes that do not fit are
     /// left out. The first `at` bytes must be content already.
     pub(crate) fn copy_in(&mut self, at: usize, bytes: &[u8]) {
         let (mut skip, mut rest) = (at, bytes);
@@ -226,7 +226,7 @@ impl Held {
         unsafe { self.filled(at + bytes.len() - rest.len()) };
     }
 
-    /// Whether a read filled less than the length says: its value is of a type of fixed length. Called while no driver is
+    /// Returns whether a read filled less than the length of a value whose length is fixed. Called while no driver is
     /// borrowed and no lock is held, since it runs methods of a user's type.
     #[inline]
     pub(crate) fn hides_length(&mut self) -> bool {
@@ -235,10 +235,10 @@ impl Held {
         other.hides_length
     }
 
-    /// After a read of `n` bytes: fills the parts' lengths from the front, up to their capacities. Runs no code of a user's:
-    /// a value of another type learns its lengths when it is released.
+    /// Sets the parts' lengths after a read of `n` bytes, from the front, up to their capacities. Runs no user code: a
+    /// value of a user's type gets its lengths when it is released.
     ///
-    /// Parts that were held for writing alone keep their lengths.
+    /// Parts that were held only for writing keep their lengths.
     ///
     /// # Safety
     /// The first `n` bytes of the parts, capacity after capacity, are initialised.
@@ -294,8 +294,8 @@ fn of_vec(vec: &Vec<u8>) -> Part<'_> {
     Part { ptr: vec.as_ptr().cast_mut(), len: vec.len(), capacity: vec.capacity(), region: None }
 }
 
-/// Nothing may be read into them. Their region is searched for only where an entry is made for a ring, which knows the
-/// regions (`fixed_index_of_bytes`).
+/// They cannot be read into. Their region is looked up only when an entry is made for a ring, which knows the regions
+/// (`fixed_index_of_bytes`).
 #[inline]
 fn of_bytes(bytes: &Bytes) -> Part<'_> {
     Part { ptr: bytes.as_ptr().cast_mut(), len: bytes.len(), capacity: 0, region: None }

@@ -1,6 +1,6 @@
-//! The traits that say what memory I/O can be done on.
+//! The traits for memory that I/O can use.
 //!
-//! Knows `Held`. What always holds: an implementation keeps its bytes at one address for as long as the value
+//! Knows `Held`. Invariants: an implementation keeps its bytes at one address for as long as the value
 //! exists, wherever the value itself is moved to.
 
 use std::any::Any;
@@ -10,15 +10,15 @@ use bytes::{Bytes, BytesMut};
 use super::buffer::Buffer;
 use super::held::{Held, Raw};
 
-/// Owned memory that can be written to a file from.
+/// Owned memory from which a file can be written.
 ///
-/// The library owns the value while the kernel reads from it, and gives it back with the result.
+/// The library owns the value while the kernel reads from it, and returns it with the result.
 ///
 /// # Safety
-/// As long as the value exists and is only moved, [`as_ptr`](IoBuf::as_ptr) and [`len`](IoBuf::len) give the same
-/// address and number, and that many bytes there are initialised, readable, and not written to by anyone. So a
-/// `Vec` can implement it, whose bytes are on the heap, and an array can't. The methods that are not documented are
-/// the library's own; don't implement or call them.
+/// As long as the value exists and is only moved, [`as_ptr`](IoBuf::as_ptr) and [`len`](IoBuf::len) must return the
+/// same address and number, and that many bytes there must be initialised, readable, and not written to by anyone. So a
+/// `Vec`, whose bytes are on the heap, can implement it, and an array cannot. The undocumented methods belong to the
+/// library; do not implement or call them.
 ///
 /// ```
 /// use ringfile::IoBuf;
@@ -38,7 +38,7 @@ pub unsafe trait IoBuf: Send + Sized + 'static {
     /// Where the bytes are.
     fn as_ptr(&self) -> *const u8;
 
-    /// How many bytes are initialised: what a write takes.
+    /// Returns how many bytes are initialised: the length of a write.
     fn len(&self) -> usize;
 
     /// Whether there are none.
@@ -70,7 +70,7 @@ pub unsafe trait IoBuf: Send + Sized + 'static {
     }
 }
 
-/// Owned memory that can be read into from a file.
+/// Owned memory into which a file can be read.
 ///
 /// A read fills it from the start, up to its capacity, and then sets its length.
 ///
@@ -82,11 +82,11 @@ pub unsafe trait IoBufMut: IoBuf {
     /// Where the bytes are.
     fn as_mut_ptr(&mut self) -> *mut u8;
 
-    /// How many bytes there is room for.
+    /// Returns how many bytes fit.
     fn capacity(&self) -> usize;
 
-    /// Tells the value that its first `len` bytes are now initialised, and are its content. A type of fixed length
-    /// does nothing; a read that is shorter than that is then an error, as nothing else would tell.
+    /// Tells the value that its first `len` bytes are now initialised and are its content. A type of fixed length does
+    /// nothing; a shorter read is then an error, since the value cannot show it.
     ///
     /// # Safety
     /// `len` is at most the capacity, and that many bytes are initialised.
@@ -286,7 +286,7 @@ unsafe impl IoBuf for BytesMut {
 // SAFETY: as above.
 unsafe impl IoBufMut for BytesMut {
     fn as_mut_ptr(&mut self) -> *mut u8 {
-        // Not that of the slice, which may be used for the length alone.
+        // Not the slice's pointer, which may be used only for the length.
         let len = BytesMut::len(self);
         self.clear();
         let start = self.spare_capacity_mut().as_mut_ptr().cast();

@@ -1,8 +1,8 @@
-//! The concurrent heart of the pool: stacks of cached blocks, and what keeps the pool alive to the end.
+//! The concurrent part of the pool: stacks of cached blocks, and the count that keeps the pool alive.
 //!
-//! Knows only atomics (through `sync.rs`) and block numbers, so that loom can run all of it. What always holds: a
-//! block number is in at most one stack, and whoever pops it owns it; a push is its caller's last touch of the pool,
-//! or is refused.
+//! Knows only atomics (through `sync.rs`) and block numbers, so that loom can run all of it. Invariants: a block number
+//! is in at most one stack, and the thread that pops it owns it; a push is its caller's last access to the pool, or is
+//! refused.
 //!
 //! A get and a return are one atomic exchange each: counts, waiters and the pool's end are all in the word that is
 //! exchanged. On a machine where an exchange takes 13 ns, separate counters made a pair 53 ns.
@@ -13,10 +13,10 @@ use std::ptr::NonNull;
 
 use super::sync::{AtomicI64, AtomicU64, Ordering};
 
-/// A stack's head, from the low bits: the top block's number plus one (0: empty), two marks, a count of pops. The
-/// count also makes a head never look the same twice (ABA), but for a thread that sleeps through 2^32 pops.
+/// A stack's head, from the low bits: the top block's number plus one (0: empty), two marks, a count of pops. The count
+/// also prevents ABA: a head never looks the same twice, unless a thread sleeps through 2^32 pops.
 const INDEX: u64 = (1 << 30) - 1;
-/// Somebody waits for memory: gets must not overtake, and returns must serve.
+/// A request waits for memory: gets must not overtake it, and returns must serve it.
 const WAITING: u64 = 1 << 30;
 /// The pool's last handle is gone.
 const CLOSED: u64 = 1 << 31;
@@ -25,8 +25,8 @@ const ONE_POP: u64 = 1 << 32;
 /// Block numbers are below this.
 pub(crate) const NUMBERS: u32 = INDEX as u32;
 
-/// Finds a block by its number. Blocks stay where they are for as long as the pool has memory, so a thread that was
-/// overtaken may still read a link: its exchange then fails by the count of pops.
+/// Finds a block by its number. Blocks do not move while the pool has memory, so a thread that was overtaken may still
+/// read a link; the count of pops then makes its exchange fail.
 pub(crate) trait Blocks {
     /// A block, of which this file knows the link only.
     type Block: Linked;
@@ -51,7 +51,7 @@ pub(crate) trait Linked {
     fn number(&self) -> u32;
 }
 
-/// A push was refused: the block has to go back under the pool's lock.
+/// A push was refused: the block must be returned under the pool's lock.
 #[derive(Debug)]
 pub(crate) struct Refused;
 
@@ -59,7 +59,7 @@ pub(crate) struct Refused;
 #[repr(align(16))]
 pub(crate) struct Cell {
     head: AtomicU64,
-    /// How often the count of pops has passed a multiple of 2^31.
+    /// How often the count of pops has passed 2^31.
     halves: AtomicU64,
 }
 
@@ -68,13 +68,13 @@ impl Cell {
         Cell { head: AtomicU64::new(0), halves: AtomicU64::new(0) }
     }
 
-    /// Takes the block that was pushed last, unless somebody waits.
+    /// Takes the block that was pushed last, unless a request is waiting.
     #[inline]
     pub(crate) fn pop<B: Blocks>(&self, blocks: &B) -> Option<NonNull<B::Block>> {
         self.pop_unless(WAITING, blocks)
     }
 
-    /// Takes a block for those who wait, or away from here. Under the pool's lock.
+    /// Takes a block for a waiting request, or to dissolve it. Under the pool's lock.
     pub(crate) fn take<B: Blocks>(&self, blocks: &B) -> Option<NonNull<B::Block>> {
         self.pop_unless(0, blocks)
     }
@@ -109,10 +109,10 @@ impl Cell {
         self.halves.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Puts a block on the stack that the caller owns. From here on others own it, and the pool may be gone, for all
-    /// the caller knows; hence the raw pointer, which promises nothing for after the call.
+    /// Pushes a block that the caller owns. Afterwards other threads may own it, and the pool may be freed; hence the
+    /// raw pointer, which promises nothing for after the call.
     ///
-    /// Refused, and nothing done, if somebody waits or the pool is closed.
+    /// Refused without effect if a request is waiting or the pool is closed.
     ///
     /// # Safety
     /// `this` and `blocks` are valid for as long as the caller has the block, which is one of `blocks`.
@@ -147,29 +147,31 @@ impl Cell {
         }
     }
 
-    /// Turns gets and returns to the lock, as somebody waits. What was pushed before is seen by `take` after this.
+    /// Sends gets and returns to the lock, because a request is waiting. A `take` after this sees everything pushed
+    /// before.
     pub(crate) fn mark_waiting(&self) {
         self.head.fetch_or(WAITING, Ordering::AcqRel);
     }
 
-    /// Nobody waits any more. Marks change under the lock alone, so a look first spares most exchanges.
+    /// No request is waiting any more. Marks change only under the lock, so checking first avoids most exchanges.
     pub(crate) fn unmark_waiting(&self) {
         if self.head.load(Ordering::Relaxed) & WAITING != 0 {
             self.head.fetch_and(!WAITING, Ordering::AcqRel);
         }
     }
 
-    /// Turns all further returns to the lock, for ever. What was pushed before is seen by `take` after this.
+    /// Sends all further returns to the lock, permanently. A `take` after this sees everything pushed before.
     pub(crate) fn close(&self) {
         self.head.fetch_or(CLOSED, Ordering::AcqRel);
     }
 
-    /// Pops there ever were, and blocks there are.
+    /// Returns the number of pops so far, and of blocks in the stack.
     pub(crate) fn counts(&self, blocks: &impl Blocks) -> (u64, u64) {
         let halves = self.halves.load(Ordering::Relaxed);
         let head = self.head.load(Ordering::Acquire);
         let pops = head >> 32;
-        // The halves are counted just after the pop: if the count's highest bit says one more, it is on its way.
+        // The halves are counted just after the pop: if the count's highest bit shows one more, its update is about to
+        // arrive.
         let halves = halves + ((halves ^ (pops >> 31)) & 1);
         let height = match ((head & INDEX) as u32).checked_sub(1) {
             Some(top) => blocks.link(top).load(Ordering::Relaxed) >> 32,
@@ -178,18 +180,19 @@ impl Cell {
         ((halves >> 1) << 32 | pops, height)
     }
 
-    /// An empty cell that looks as if it had seen so many pops.
+    /// Creates an empty stack that looks as if it had seen so many pops.
     #[cfg(test)]
     fn after(pops: u64) -> Self {
         Cell { head: AtomicU64::new(pops << 32), halves: AtomicU64::new(pops >> 31) }
     }
 }
 
-/// What keeps a pool: one for all its handles together, one for each thread that gives a block back under the lock,
-/// and, once the handles are gone, one for each block that is still out. Who takes the last one frees the pool.
+/// The count that keeps a pool alive: one for all its handles together, one for each thread that returns a block under
+/// the lock, and, once the handles are gone, one for each block that is still in use. Removing the last one frees the
+/// pool.
 ///
-/// Those who push without the lock need none: before the push, their block is counted as out (or will be, by the
-/// closer); after it, they don't touch the pool.
+/// A thread that pushes without the lock needs none: before the push, its block counts as in use (or will, when the
+/// pool is closed); after it, the thread does not access the pool.
 pub(crate) struct Anchors(AtomicI64);
 
 impl Anchors {
@@ -198,12 +201,12 @@ impl Anchors {
         Anchors(AtomicI64::new(1))
     }
 
-    /// Adds anchors. Something else keeps the pool meanwhile.
+    /// Adds anchors. Something else keeps the pool alive meanwhile.
     pub(crate) fn add(&self, n: i64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Takes anchors away, and tells whether the caller now has to free the pool. If not, it may be gone.
+    /// Removes anchors, and returns whether the caller must free the pool. If not, the pool may already be freed.
     ///
     /// # Safety
     /// `this` is valid until the anchors are taken away: they are the caller's.

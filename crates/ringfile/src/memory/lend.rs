@@ -1,6 +1,6 @@
 //! `RegisteredMemory`: memory that the user already has, lent out as buffers.
 //!
-//! Knows regions, block headers and buffers. What always holds: no byte is in two lent ranges; the owner is dropped
+//! Knows regions, block headers and buffers. Invariants: no byte is in two lent ranges; the owner is dropped
 //! after the registration, when the `RegisteredMemory` and all lent buffers are gone.
 
 use std::any::Any;
@@ -15,15 +15,15 @@ use super::error::PoolError;
 use super::locks::{self, Locked};
 use super::region::{REGION_MAX, Region};
 
-/// Headers kept for the next lending; one costs 64 bytes.
+/// The maximum number of headers kept for reuse; each costs 64 bytes.
 const MOST_SPARE: usize = 1024;
 
-/// Memory that can be registered: bytes that stay where they are.
+/// Memory that can be registered: its bytes never move.
 ///
 /// # Safety
 /// From the call of [`as_mut_ptr`](StableMemory::as_mut_ptr) until the value is dropped, `len` bytes at that address
-/// are initialised and may be read and written, and nothing else touches them, as long as no other method of the
-/// value is called. Moving the box that the value is in changes nothing.
+/// must be initialised, readable and writable, and nothing else may access them, as long as no other method of the
+/// value is called. Moving the box that holds the value changes nothing.
 pub unsafe trait StableMemory: Send + Sync + 'static {
     /// Where the memory starts.
     fn as_mut_ptr(&mut self) -> *mut u8;
@@ -59,10 +59,10 @@ unsafe impl StableMemory for Box<[u8]> {
     }
 }
 
-/// Memory of the user's own, such as a database's pages, registered with io_uring and lent out as [`Buffer`]s.
+/// Memory of the program, such as a database's pages, registered with io_uring and lent as [`Buffer`]s.
 ///
-/// Registered by itself, like a pool's, when I/O is first done on it, in regions of at most 1 GiB; where the system
-/// refuses, I/O goes on without. Cheap to clone.
+/// The memory is registered when it is first used for I/O, in regions of at most 1 GiB; if the system refuses, I/O
+/// continues unregistered. Cheap to clone.
 ///
 /// ```
 /// use ringfile::RegisteredMemory;
@@ -79,7 +79,7 @@ pub struct RegisteredMemory {
     lender: Arc<Lender>,
 }
 
-/// What a `RegisteredMemory` and its lent buffers share.
+/// The state that a `RegisteredMemory` and its lent buffers share.
 pub(crate) struct Lender {
     // Dropped before the owner: fields are dropped in this order.
     regions: Box<[Region]>,
@@ -104,37 +104,36 @@ impl Drop for Lender {
 /// Which ranges are lent.
 #[derive(Default)]
 pub(super) struct Lent {
-    /// (start, end) in order; they don't overlap. Few, so a vector does, and allocates only when it grows.
+    /// (start, end) in order, without overlap. They are few, so a vector is enough; it allocates only when it grows.
     ranges: Vec<(usize, usize)>,
-    /// Headers of ranges that came back.
+    /// Headers of ranges that were returned.
     #[expect(clippy::vec_box, reason = "lent buffers point at headers, which must not move")]
     spare: Vec<Box<Block>>,
 }
 
 impl RegisteredMemory {
-    /// Takes memory with its owner, which is dropped when this, its clones and all lent buffers are gone.
+    /// Registers memory on first use. Its owner is dropped when this, its clones and all lent buffers are gone.
     ///
     /// ```
     /// let memory = ringfile::RegisteredMemory::new(vec![0_u8; 4096].into_boxed_slice());
     /// assert_eq!(memory.len(), 4096);
     /// ```
     pub fn new(owner: impl StableMemory) -> Self {
-        // Boxed first: the address is asked of the value where it will stay.
+        // Boxed first: the value must be at its final place when its address is taken.
         let mut owner = Box::new(owner);
         let (base, len) = (owner.as_mut_ptr(), owner.len());
         // SAFETY: what `StableMemory` promises.
         unsafe { RegisteredMemory::from_raw(base, len, owner) }
     }
 
-    /// Takes memory by its address. `owner` keeps it alive and is dropped at the end.
+    /// Registers memory given by its address. `owner` keeps it alive, and is dropped at the end.
     ///
     /// # Panics
     /// If `base` is null.
     ///
     /// # Safety
-    /// Until `owner` is dropped, the `len` bytes at `base` are there and initialised, and nothing but the buffers lent
-    /// from here touches them. For any part, that holds only while the part is lent, if the caller reads or writes
-    /// it otherwise.
+    /// Until `owner` is dropped, the `len` bytes at `base` must be valid and initialised, and only buffers lent from
+    /// here may access them. The caller may access parts that are not lent at the time.
     pub unsafe fn from_raw(base: *mut u8, len: usize, owner: impl Any + Send + Sync) -> Self {
         let base = NonNull::new(base).expect("memory to register is not at address 0");
         let region = |at: usize| {
@@ -145,26 +144,26 @@ impl RegisteredMemory {
         RegisteredMemory { lender: Lender::new(base, len, regions, Box::new(owner)) }
     }
 
-    /// The memory's length in bytes.
+    /// Returns the memory's length in bytes.
     pub fn len(&self) -> usize {
         self.lender.len
     }
 
-    /// Whether there is none.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.lender.len == 0
     }
 
-    /// Bytes that are lent now.
+    /// Returns how many bytes are lent now.
     pub fn lent(&self) -> usize {
         self.lender.lock().ranges.iter().map(|(start, end)| end - start).sum()
     }
 
     /// Lends a range of bytes, counted from the start of the memory, as a buffer with this content and length.
     ///
-    /// The buffer's drop, or that of all its parts or of the last `Bytes` made of it, gives the range back. I/O on
-    /// bytes on both sides of a multiple of 1 GiB works, unregistered, as they lie in two regions. Takes a lock for a moment, and
-    /// allocates only when more ranges are lent than ever before.
+    /// Dropping the buffer, or all its parts, or the last `Bytes` made of it, returns the range. I/O across a multiple
+    /// of 1 GiB works, but is unregistered, since it touches two regions. Takes a lock for a moment, and allocates only
+    /// when more ranges are lent than ever before.
     ///
     /// # Errors
     /// [`PoolError::Lent`] if a part of the range is lent already; [`PoolError::Invalid`] if it is empty or not within
@@ -224,7 +223,7 @@ impl Lender {
         lender
     }
 
-    /// The first buffer over a range, with a header that came back if there is one.
+    /// Makes the first buffer over a range, with a reused header if there is one.
     ///
     /// # Safety
     /// The range lies within the memory, and no other buffer has any of it.
@@ -267,13 +266,13 @@ impl Lender {
         }
     }
 
-    /// The region that a range lies in; none if it lies in two, or is never registered.
+    /// Returns the region that contains a range; none if it touches two, or is never registered.
     fn region(&self, start: usize, end: usize) -> Option<&Region> {
         let (first, last) = (start / REGION_MAX, end.saturating_sub(1) / REGION_MAX);
         if first == last { self.regions.get(first) } else { None }
     }
 
-    /// The region of a part of a lent range that lies in two.
+    /// Returns the region of a part of a lent range that touches two.
     ///
     /// # Safety
     /// The block was made by `lend`, and has a reference for as long as the region is used.
@@ -308,7 +307,7 @@ impl Lender {
             lent.spare.push(header);
         }
         drop(lent);
-        // May be the last of the lender: without the lock, which is inside of it.
+        // This may drop the lender, which contains the lock, so it runs without the lock.
         drop(lender);
     }
 }

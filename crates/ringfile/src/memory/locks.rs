@@ -1,9 +1,9 @@
-//! The locks of all pools and of all lent memory, for whoever forks: the child must find them free, and what they guard
-//! whole.
+//! The locks of all pools and of all lent memory. A thread that forks holds them all, so that the child finds them free
+//! and their state consistent.
 //!
-//! Knows where the locks are, and the process's one-time initialisations of memory. What always holds: a core or lender is
-//! in [`ALL`] from its making until it is about to be freed. A holder of one of these locks takes none of the others; the list
-//! of regions (`regions.rs`) is locked last of all.
+//! Knows where the locks are, and the process's one-time initialisations of memory. Invariants: a core or lender is in
+//! [`ALL`] from its creation until it is about to be freed. A thread that holds one of these locks takes none of the
+//! others; the list of regions (`regions.rs`) is locked last.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ impl Locked {
     }
 }
 
-/// From now on whoever forks holds its lock.
+/// From now on a thread that forks holds its lock.
 pub(super) fn add(locked: Locked) {
     fork::hold_memory_over_forks(hold);
     all().insert(locked.address(), locked);
@@ -71,7 +71,7 @@ struct Held {
 }
 
 fn hold() -> Box<dyn Any> {
-    // A child would wait for ever for what another thread is in the middle of.
+    // A child would wait forever for an initialisation that another thread had begun.
     pool::reserve();
     block::of_nobody();
     mapping::ask_sizes();

@@ -8,14 +8,14 @@ use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 
-/// Which page sizes the pool's memory has.
+/// Selects the page sizes of a pool's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HugePages {
-    /// Huge pages where the system makes them by itself (transparent huge pages); ordinary ones else.
+    /// Huge pages if the system provides them transparently, otherwise ordinary pages.
     #[default]
     Auto,
-    /// Ordinary pages only. Costs more translation misses, wastes no memory in sparsely used pools.
+    /// Ordinary pages only. More translation misses, but no waste in sparsely used pools.
     Never,
     /// Huge pages that the administrator has reserved (`vm.nr_hugepages`), or an error.
     Require,
@@ -45,7 +45,7 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: plain memory; who may touch which part of it is decided above, by who owns which block.
+// SAFETY: plain memory; ownership of blocks decides which thread may access which part.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; a shared mapping gives out only its address.
 unsafe impl Sync for Mapping {}
@@ -61,7 +61,7 @@ impl Mapping {
         }
         let mapping = Mapping::aligned(len, align, options)?;
         match options.huge_pages {
-            // Both are wishes: a kernel without transparent huge pages says EINVAL, and has what Never wants.
+            // Both are hints: a kernel without transparent huge pages returns EINVAL, and never uses them.
             HugePages::Auto if len >= transparent => _ = mapping.advise(libc::MADV_HUGEPAGE),
             HugePages::Never => _ = mapping.advise(libc::MADV_NOHUGEPAGE),
             _ => {}
@@ -77,7 +77,7 @@ impl Mapping {
         if options.huge_pages == HugePages::Require {
             flags |= libc::MAP_HUGETLB;
         }
-        // mmap aligns to the granule only: map so much that an aligned piece is in it, then cut off both ends.
+        // mmap only aligns to the granule: map enough to contain an aligned piece, then cut off both ends.
         let spare = align - options.granule();
         let too_much = || io::Error::from_raw_os_error(libc::ENOMEM);
         let total = len.checked_add(spare).ok_or_else(too_much)?;
@@ -89,8 +89,8 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         let before = start.align_offset(align);
-        // SAFETY: `before` is at most `spare`, so the aligned piece and both ends lie in the new mapping, which
-        // nobody else knows of.
+        // SAFETY: `before` is at most `spare`, so the aligned piece and both ends lie in the new mapping, which no
+        // other code uses.
         unsafe {
             let base = start.add(before);
             unmap(start, before);
@@ -131,7 +131,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and whoever drops a mapping has seen to it that no block of it is in use.
+        // SAFETY: mapped by `new`, and the code that drops a mapping has ensured that none of its blocks is in use.
         unsafe { unmap(self.base.as_ptr(), self.len) }
     }
 }
@@ -156,7 +156,7 @@ pub(crate) fn page_size() -> usize {
     })
 }
 
-/// Asks the system for all sizes now, so that nobody finds another thread in the middle of that.
+/// Reads all sizes from the system now, so that a forked child never finds another thread's read unfinished.
 pub(super) fn ask_sizes() {
     page_size();
     transparent_huge_page();
@@ -173,7 +173,7 @@ fn transparent_huge_page() -> usize {
     })
 }
 
-/// The size of a page that MAP_HUGETLB gives without a size of its own.
+/// The default page size of MAP_HUGETLB.
 fn reserved_huge_page() -> usize {
     static SIZE: OnceLock<usize> = OnceLock::new();
     *SIZE.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! A pool's figures: the snapshot that users see.
+//! A pool's counters, as a snapshot for users.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use super::class::{self, CLASSES};
 use super::core::Core;
 use super::slow::Inner;
 
-/// Figures of one size class.
+/// Counters of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClassMetrics {
@@ -16,11 +16,11 @@ pub struct ClassMetrics {
     pub in_use: u64,
     /// Blocks handed out since the pool was made.
     pub gets: u64,
-    /// Blocks that came back since the pool was made.
+    /// Blocks returned since the pool was made.
     pub returns: u64,
 }
 
-/// What a pool has done and has, as far as it can be told at one time while others use it.
+/// Counters of a pool. They are not read at one instant while other threads use the pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolMetrics {
@@ -38,11 +38,11 @@ pub struct PoolMetrics {
     pub outside_allocations: u64,
     /// Bytes outside the pool, in use now.
     pub outside_bytes: usize,
-    /// Gets that had to wait for others to give memory back.
+    /// Gets that had to wait for memory to come back.
     pub waits: u64,
     /// Gets that failed because the pool was full.
     pub failures: u64,
-    /// Buffers whose content was copied to a larger block, since more was appended than they had room for.
+    /// Buffers whose content was copied to a larger block because more was appended than fitted.
     pub growths: u64,
     /// Regions that the pool's memory lies in.
     pub regions: usize,
@@ -50,8 +50,8 @@ pub struct PoolMetrics {
     pub registered_regions: usize,
     /// Bytes in registered regions.
     pub registered_bytes: usize,
-    /// Regions whose registration was refused (RLIMIT_MEMLOCK), since the pool was made. Before Linux 5.19 none is asked
-    /// for: see [`Metrics::refused_registrations`](crate::Metrics::refused_registrations).
+    /// Regions whose registration was refused (RLIMIT_MEMLOCK), since the pool was made. Before Linux 5.19 nothing is
+    /// registered: see [`Metrics::refused_registrations`](crate::Metrics::refused_registrations).
     pub refused_registrations: usize,
     /// The size classes that were ever used, the smallest first.
     pub classes: Vec<ClassMetrics>,
@@ -83,15 +83,15 @@ impl Core {
         }
     }
 
-    /// Blocks that exist and are in no stack are in use; gets are the pops that handed out, and the blocks that were
-    /// handed out new.
+    /// Blocks that exist and are in no stack are in use. Gets are pops that handed a block out, plus new blocks that
+    /// were handed out.
     fn class_metrics(&self, inner: &Inner, class: usize) -> ClassMetrics {
         let book = &inner.classes[class];
         let (pops, cached) = self.cells(class).fold((0, 0), |sum, cell| {
             let (pops, height) = cell.counts(&self.arena);
             (sum.0 + pops, sum.1 + height)
         });
-        // Others pop and push meanwhile, so sums over shards may be off by a few.
+        // Other threads pop and push meanwhile, so sums over shards may be off by a few.
         let in_use = book.existing.saturating_sub(cached);
         let gets = (pops + book.fresh).saturating_sub(book.drained);
         ClassMetrics { size: class::size(class), in_use, gets, returns: gets.saturating_sub(in_use) }

@@ -14,13 +14,13 @@
 //!                        (split: parts)     the owners behind frozen `Bytes`
 //! ```
 //!
-//! A get pops a block of the class from the stack of this thread's shard, or steals from another's; the last
-//! reference pushes it back to the shard of the thread that drops it. Only when no shard has one does a get take the
-//! lock: cut from an extent, map a region, dissolve what is cached, unmap free regions, and then what [`WhenFull`]
-//! says.
+//! A get pops a block of the class from the stack of this thread's shard, or steals from another shard; dropping the
+//! last reference pushes it to the shard of the dropping thread. A get takes the lock only if no shard has a block. It
+//! then tries, in this order: to cut a block from an extent, map a region, dissolve cached blocks, unmap free regions,
+//! and finally what [`WhenFull`] says.
 //!
-//! Knows nothing of io_uring, files or tasks. What always holds: each byte of a region is in one free extent or one
-//! block; mapped regions never add up to more than the capacity; memory is unmapped when nobody can refer to it.
+//! Knows nothing of io_uring, files or tasks. Invariants: each byte of a region is in one free extent or one block;
+//! mapped regions never add up to more than the capacity; memory is unmapped only when nothing can refer to it.
 
 mod block;
 mod buffer;

@@ -1,6 +1,6 @@
-//! What an operation on paths gives to the kernel: the paths, and room for what it tells of a file.
+//! The memory of an operation on paths: the paths, and room for the metadata of a file.
 //!
-//! What always holds: the addresses given here do not change while the value is only moved; a descriptor that an operation
+//! Invariants: the addresses given here do not change while the value is only moved; a descriptor that an operation
 //! has opened is closed when the value is dropped, unless it was taken.
 
 use std::cell::UnsafeCell;
@@ -16,9 +16,9 @@ pub struct Paths {
     path: CString,
     /// The new path of a rename.
     to: Option<CString>,
-    /// Permission bits of what gets made.
+    /// Permission bits for a file or directory that is created.
     mode: u32,
-    /// Room for one record, or none. The kernel writes to it, so it is reached by a pointer of its own.
+    /// Room for one record, or none. The kernel writes to it, so it is accessed only through its raw pointer.
     stat: Vec<UnsafeCell<libc::statx>>,
     opened: Option<OwnedFd>,
 }
@@ -36,13 +36,13 @@ impl Paths {
         Some(self)
     }
 
-    /// Sets the permission bits of what gets made.
+    /// Sets the permission bits for a file or directory that is created.
     pub(crate) fn with_mode(mut self: Box<Self>, mode: u32) -> Box<Self> {
         self.mode = mode;
         self
     }
 
-    /// Makes room for what the kernel tells of a file.
+    /// Makes room for the metadata of a file.
     pub(crate) fn with_stat(mut self: Box<Self>) -> Box<Self> {
         // SAFETY: the record is made of integers, for which zeros are values.
         self.stat = vec![UnsafeCell::new(unsafe { std::mem::zeroed() })];
@@ -61,12 +61,12 @@ impl Paths {
         self.mode
     }
 
-    /// Where the kernel writes what it tells of a file; null without room for that.
+    /// Returns the address to which the kernel writes metadata; null without room for it.
     pub(crate) fn stat_address(&self) -> *mut libc::statx {
         self.stat.first().map_or(std::ptr::null_mut(), UnsafeCell::get)
     }
 
-    /// What the kernel told of the file, once the operation has ended well.
+    /// Returns the metadata, once the operation has ended successfully.
     pub(crate) fn take_stat(&mut self) -> Option<libc::statx> {
         self.stat.pop().map(UnsafeCell::into_inner)
     }

@@ -1,6 +1,6 @@
-//! `Pool` and its builder: the handle that users hold, and the checks of what they ask for.
+//! `Pool` and its builder: the handle that users hold, and the checks of their settings.
 //!
-//! Knows the core. What always holds: a `Pool` is one counted handle of a core.
+//! Knows the core. Invariants: a `Pool` is one counted handle of a core.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -20,11 +20,11 @@ use super::region::REGION_MAX;
 use super::waiters::GetBuffer;
 use crate::event;
 
-/// Aligned memory for I/O, with a hard limit, shared by all who have a clone of it.
+/// A pool of aligned memory for I/O, with a hard limit, shared by all its clones.
 ///
 /// A pool hands out [`Buffer`]s. Getting and dropping one of a size that was used before takes no lock and no system
-/// call. Memory is mapped when first needed, and all of it is registered with io_uring by itself, where the system
-/// allows it. Buffers, and `Bytes` made of them, may outlive the pool: the memory goes when the last of them does.
+/// call. Memory is mapped when first needed, and registered with io_uring on first use, if the system allows it.
+/// Buffers, and `Bytes` made of them, may outlive the pool: the memory is freed with the last of them.
 ///
 /// ```
 /// let pool = ringfile::Pool::new(64 << 20);
@@ -45,9 +45,10 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// A pool of at most `capacity` bytes (rounded down to whole pages), with default settings; see [`PoolBuilder`].
+    /// Creates a pool of at most `capacity` bytes (rounded down to whole pages) with default settings; see
+    /// [`PoolBuilder`].
     ///
-    /// Maps nothing yet, so it can't fail.
+    /// Maps nothing yet, so it cannot fail.
     ///
     /// ```
     /// let pool = ringfile::Pool::new(1 << 20);
@@ -58,7 +59,7 @@ impl Pool {
         Pool { core: Core::new(options) }
     }
 
-    /// A pool with settings of its own.
+    /// Returns a builder for a pool with other settings.
     ///
     /// ```
     /// use ringfile::{Pool, WhenFull};
@@ -79,17 +80,17 @@ impl Pool {
         }
     }
 
-    /// A buffer with a capacity of just `n` bytes and length 0.
+    /// Returns a buffer with a capacity of exactly `n` bytes and length 0.
     ///
     /// Buffers of 4096 bytes and more are aligned to 4096, smaller ones to 512, 1024 or 2048, the power of two that
     /// holds them; with [`PoolBuilder::alignment`] all are aligned to that. The bytes may hold what an earlier buffer
     /// of this process held.
     ///
     /// # Errors
-    /// When the pool is full, by [`WhenFull`]: [`PoolError::Full`] at once, or after the memory outside the pool was
+    /// If the pool is full, [`WhenFull`] decides: [`PoolError::Full`] at once, or after the memory outside the pool was
     /// used up; with [`WhenFull::Wait`] it blocks instead, or fails with [`PoolError::WouldDeadlock`] on a thread that
-    /// runs ringfile's tasks. [`PoolError::TooLarge`] if `n` bytes can never be had: above the capacity or 1 GiB.
-    /// [`PoolError::System`] or [`PoolError::NoHugePages`] if the system has no memory.
+    /// runs ringfile's tasks. [`PoolError::TooLarge`] if `n` is above the capacity or 1 GiB. [`PoolError::System`] or
+    /// [`PoolError::NoHugePages`] if the system has no memory.
     ///
     /// ```
     /// let pool = ringfile::Pool::new(1 << 20);
@@ -99,7 +100,7 @@ impl Pool {
     /// assert!(pool.get(1 << 20).is_ok());
     /// # Ok::<(), ringfile::PoolError>(())
     /// ```
-    // Left to itself the compiler makes a call of it, and hands 32 bytes through memory: a fifth of the time.
+    // Without this attribute the compiler does not inline it, and passes 32 bytes through memory: a fifth of the time.
     #[inline(always)]
     pub fn get(&self, n: usize) -> Result<Buffer, PoolError> {
         let core = self.core();
@@ -111,8 +112,9 @@ impl Pool {
         Ok(unsafe { Buffer::first(block, n) })
     }
 
-    /// As [`Pool::get`], but never waits, whatever [`WhenFull`] says: [`PoolError::Full`] instead. For every `poll` of the
-    /// library, which must not block the executor's thread: the task that has the memory may run on it.
+    /// Returns a buffer as [`Pool::get`] does, but never waits, whatever [`WhenFull`] says: it fails with
+    /// [`PoolError::Full`]. Every `poll` of the library uses this, because it must not block the executor's thread: the
+    /// task that holds the memory may run there.
     pub(crate) fn try_get(&self, n: usize) -> Result<Buffer, PoolError> {
         let core = self.core();
         let block = match core.get_cached(n) {
@@ -123,11 +125,11 @@ impl Pool {
         Ok(unsafe { Buffer::first(block, n) })
     }
 
-    /// As [`Pool::get`], but when the pool is full, and the memory outside of it that [`WhenFull`] allows is used up,
-    /// waits until memory comes back.
+    /// Returns a buffer as [`Pool::get`] does, but waits for memory if the pool is full, and the memory outside of it
+    /// that [`WhenFull`] allows is used up.
     ///
-    /// Who waits is served in order of arrival (of first polls), together with blocked threads; nobody overtakes, so
-    /// a large request holds up small ones behind it. Works in any executor. The future may be dropped at any time.
+    /// Waiting futures (from their first poll) and blocked threads are served in order of arrival. A large request
+    /// delays smaller ones behind it. Works in any executor. The future may be dropped at any time.
     ///
     /// # Errors
     /// As [`Pool::get`], except that it never fails for a full pool.
@@ -152,19 +154,19 @@ impl Pool {
         GetBuffer::new(self, n)
     }
 
-    /// Makes `bytes` that came from [`Buffer::freeze`], or a part of them, a buffer again, without copying.
+    /// Turns `bytes` from [`Buffer::freeze`], or a part of them, back into a buffer, without copying.
     ///
-    /// The buffer has the bytes' content and length, and the capacity behind them that the frozen buffer had. Takes the
-    /// pool's lock for a moment. Parts of one buffer that were split and frozen apart are thawed apart.
+    /// The buffer has the bytes' content and length, and the frozen buffer's capacity behind them. Takes the pool's
+    /// lock for a moment. Parts that were split and frozen separately are thawed separately.
     ///
     /// # Errors
-    /// Returns the bytes, at the same address and of the same length, if other clones or parts of them still exist; they
-    /// can be thawed once those are dropped. Returns them untouched, with their owner, if they are empty or not frozen
-    /// memory of this pool: `Bytes` of another owner too, even if that owner has a buffer of this pool.
+    /// Returns the bytes, at the same address and of the same length, if other clones or parts of them still exist;
+    /// they can be thawed once those are dropped. Returns them unchanged if they are empty or not frozen memory of this
+    /// pool, which includes `Bytes` of another owner, even one that holds a buffer of this pool.
     ///
-    /// `Bytes` of an owner that itself holds frozen bytes of this pool count as these: their owner is given up to see whether
-    /// it had the last of them. What is returned then holds the pool's memory, and that owner no more, which is dropped with
-    /// its other clones, or at once if it has none.
+    /// `Bytes` whose owner itself holds frozen bytes of this pool count as those: `thaw` drops its handle of that owner
+    /// to see whether it held the last of them. The returned bytes then hold the pool's memory and no longer that
+    /// owner, which is dropped with its other clones, or at once if there are none.
     ///
     /// ```
     /// let pool = ringfile::Pool::new(1 << 20);
@@ -183,7 +185,7 @@ impl Pool {
         frozen::thaw(self.core(), bytes)
     }
 
-    /// What the pool has and has done. Takes the pool's lock for a moment.
+    /// Returns the pool's counters. Takes the pool's lock for a moment.
     ///
     /// ```
     /// let pool = ringfile::Pool::new(1 << 20);
@@ -197,7 +199,8 @@ impl Pool {
         self.core().metrics()
     }
 
-    /// A buffer for one of its own that has to grow: of `wanted` bytes, or else of `needed`. Never waits.
+    /// Returns a larger buffer for one of this pool's that must grow: of `wanted` bytes, or else of `needed`. Never
+    /// waits.
     pub(super) fn get_to_grow(&self, needed: usize, wanted: usize) -> Result<Buffer, PoolError> {
         let counters = &self.core().counters;
         let larger = if wanted > needed { self.try_get(wanted).ok() } else { None };
@@ -208,7 +211,8 @@ impl Pool {
         got
     }
 
-    /// A handle of the pool of this core, if there is another one still. The caller keeps the core by a block.
+    /// Returns a handle of this core's pool, if there still is another one. The caller holds a block, which keeps the
+    /// core alive.
     pub(super) fn of_core(core: &Core) -> Option<Pool> {
         core.add_handle_if_any().then(|| Pool { core: NonNull::from(core) })
     }
@@ -246,7 +250,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A pool's settings, from [`Pool::builder`].
+/// Settings of a pool, from [`Pool::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder makes nothing until `build`"]
 pub struct PoolBuilder {
@@ -261,7 +265,7 @@ pub struct PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// The hard limit in bytes, rounded down to whole pages; 64 MiB by default. Memory is mapped as it is needed.
+    /// Sets the hard limit in bytes, rounded down to whole pages; 64 MiB by default. Memory is mapped as it is needed.
     pub fn capacity(mut self, bytes: usize) -> Self {
         self.capacity = bytes;
         self
@@ -276,13 +280,13 @@ impl PoolBuilder {
         self
     }
 
-    /// Which page sizes to use; [`HugePages::Auto`] by default.
+    /// Sets which page sizes to use; [`HugePages::Auto`] by default.
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.huge_pages = huge_pages;
         self
     }
 
-    /// What to do when the pool is full; [`WhenFull::Error`] by default.
+    /// Sets what happens when the pool is full; [`WhenFull::Error`] by default.
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.when_full = when_full;
         self
@@ -295,22 +299,24 @@ impl PoolBuilder {
         self
     }
 
-    /// Whether to register the memory with io_uring; on by default. Off shows what registration is worth.
+    /// Sets whether the memory is registered with io_uring; on by default. Switch it off to measure what registration
+    /// is worth.
     pub fn registered(mut self, registered: bool) -> Self {
         self.registered = registered;
         self
     }
 
-    /// Whether buffers grow when more is appended than they have room for; on by default. Off, appending fails instead, so that
-    /// no buffer has more memory than was asked for.
+    /// Sets whether buffers grow when more is appended than fits; on by default. If off, appending fails instead, so
+    /// that no buffer uses more memory than was asked for.
     pub fn growing(mut self, growing: bool) -> Self {
         self.growing = growing;
         self
     }
 
-    /// Whether memory is kept for the next buffer; on by default. Off, each buffer is mapped for itself and unmapped when it is
-    /// dropped, unregistered, up to the capacity and what [`WhenFull::Outside`] allows; [`Pool::get`] fails beyond that, also
-    /// with [`WhenFull::Wait`]. Shows what the pool is worth, with the rest of the program as it is.
+    /// Sets whether memory is kept for the next buffer; on by default. If off, each buffer is mapped separately,
+    /// unregistered, and unmapped when it is dropped, up to the capacity and what [`WhenFull::Outside`] allows;
+    /// [`Pool::get`] fails beyond that, even with [`WhenFull::Wait`]. Use it to measure what the pool is worth, without
+    /// other changes to the program.
     ///
     /// ```
     /// let pool = ringfile::Pool::builder().capacity(1 << 20).pooling(false).build()?;
@@ -323,7 +329,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Makes the pool. With [`HugePages::Require`] the first huge pages are mapped now, else nothing.
+    /// Creates the pool. With [`HugePages::Require`] the first huge pages are mapped now, otherwise nothing.
     ///
     /// # Errors
     /// [`PoolError::Invalid`] for an alignment that is no power of two or above 1 GiB, or a capacity below a page or
@@ -359,7 +365,7 @@ impl PoolBuilder {
     fn options(self) -> Options {
         let align = self.alignment.unwrap_or(UNIT).max(UNIT);
         let map = MapOptions { align, huge_pages: self.huge_pages, dont_fork: self.dont_fork };
-        // More can't be mapped at once, and sums of it can't overflow.
+        // More cannot be mapped at once, and sums below this limit cannot overflow.
         let capacity = self.capacity.min(isize::MAX as usize / 2) & !(map.granule() - 1);
         let usual = Options {
             capacity,
@@ -379,21 +385,21 @@ impl PoolBuilder {
     }
 }
 
-/// What ringfile keeps for itself, for direct I/O on memory that is not aligned: never the user's pool, which may be
-/// full. Those who find it used up get memory outside of it. They can't wait: what is in use comes back when the futures
-/// that have it are polled, and the task that would wait may be the one to poll them.
+/// The library's own pool, for direct I/O on memory that is not aligned; never the user's pool, which may be full. If
+/// it is used up, memory comes from outside of it. Operations cannot wait for it: its memory returns when the futures
+/// that hold it are polled, and the waiting task may be the one that must poll them.
 pub(crate) fn reserve() -> &'static Pool {
     static RESERVE: OnceLock<Pool> = OnceLock::new();
     RESERVE.get_or_init(|| {
         let when_full = WhenFull::Outside { limit: usize::MAX };
         let alignment = Some(page_size());
         let options = PoolBuilder { capacity: 8 << 20, alignment, when_full, ..Pool::builder() };
-        // What runs short of it is not the user's to change.
+        // Users cannot change its settings, so there is no warning when it is full.
         Pool { core: Core::new(Options { warns: false, ..options.options() }) }
     })
 }
 
-/// What ringfile reads ahead into: 16 streams at their widest. Who finds it full does without.
+/// The pool for read-ahead: 16 streams at their widest. If it is full, nothing is read ahead.
 pub(crate) fn ahead() -> &'static Pool {
     static AHEAD: OnceLock<Pool> = OnceLock::new();
     AHEAD.get_or_init(|| {

@@ -20,8 +20,8 @@ pub(crate) const REGION_MAX: usize = 1 << 30;
 pub(crate) struct Registration {
     pub(crate) index: u32,
     pub(crate) serial: u64,
-    /// Called once, with index and serial, when the region goes; from any thread, also while a completion is
-    /// handled or with a pool's lock held, so it must not touch a pool.
+    /// Called once, with index and serial, when the region is dropped; from any thread, even while a completion is
+    /// handled or with a pool's lock held, so it must not access a pool.
     pub(crate) on_release: fn(u32, u64),
 }
 
@@ -31,7 +31,7 @@ impl Drop for Registration {
     }
 }
 
-/// A piece of memory that blocks are cut from.
+/// A piece of memory from which blocks are cut.
 pub(crate) struct Region {
     // Dropped before the mapping: fields are dropped in this order.
     registration: OnceLock<Option<Registration>>,
@@ -62,7 +62,7 @@ impl Region {
         }
     }
 
-    /// Memory of the user's; whoever makes it keeps the memory alive for as long as the region.
+    /// Makes a region of the user's memory, which the caller keeps alive as long as the region.
     pub(super) fn foreign(base: NonNull<u8>, len: usize) -> Self {
         Region {
             registration: OnceLock::new(),
@@ -88,7 +88,7 @@ impl Region {
         self.registrable
     }
 
-    /// The region's registration, or that there is none, if that is known: `Some(None)` after a refusal.
+    /// Returns the region's registration, if known: `Some(None)` after a refusal.
     #[inline]
     pub(crate) fn registration(&self) -> Option<Option<&Registration>> {
         if !self.registrable {
@@ -97,11 +97,11 @@ impl Region {
         self.registration.get().map(Option::as_ref)
     }
 
-    /// As [`Self::registration`], made with `register` (base and length in bytes) where it is not known. A refusal is kept
-    /// too: nobody asks again.
+    /// Returns the registration; if it is unknown, calls `register` with base and length in bytes. A refusal is
+    /// remembered too, and not tried again.
     ///
-    /// Called under the lock under which all registrations are made, so that no thread waits for another in here, where a
-    /// fork would leave its child waiting for ever.
+    /// Called under the lock of all registrations, so that no thread waits for another in here: after a fork, the child
+    /// would wait forever.
     pub(crate) fn register(
         &self,
         register: impl FnOnce(*mut u8, usize) -> Option<Registration>,
@@ -112,12 +112,12 @@ impl Region {
         })
     }
 
-    /// Whether its memory is mapped for it and goes with it; else it is somebody else's.
+    /// Returns whether the region owns its mapping; otherwise the memory belongs to the user.
     pub(crate) fn owns_memory(&self) -> bool {
         self.mapping.is_some()
     }
 
-    /// Whether it is registered; none if nobody has asked yet.
+    /// Returns whether it is registered; none if that was not tried yet.
     pub(super) fn is_registered(&self) -> Option<bool> {
         self.registration.get().map(Option::is_some)
     }

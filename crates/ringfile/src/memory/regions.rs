@@ -1,8 +1,8 @@
-//! All pools' regions by address, so that the region of frozen `Bytes`, which keep no pointer to it, can be found.
+//! All pools' regions by address, to find the region of frozen `Bytes`, which hold no pointer to it.
 //!
-//! Knows regions. What always holds: a region is in [`ALL`] only while it is mapped, and [`CHANGES`] moves with every change
-//! of [`ALL`], so a copy with the current count names no region that is gone. Lent memory is not here: `Bytes` may lie in it
-//! that do not keep it lent, so its registration may go before they do.
+//! Knows regions. Invariants: a region is in [`ALL`] only while it is mapped, and [`CHANGES`] moves with every change
+//! of [`ALL`], so a copy with the current count names no region that is gone. Lent memory is not included: it may
+//! contain `Bytes` that do not keep it lent, so its registration may end before they are dropped.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ struct Mapped {
 // SAFETY: the address of what is `Sync`; whoever follows it says why the region is there.
 unsafe impl Send for Mapped {}
 
-/// Locks the list, also for a thread that forks.
+/// Locks the list, also on behalf of a thread that forks.
 pub(super) fn lock() -> MutexGuard<'static, impl Sized> {
     all()
 }
@@ -57,7 +57,7 @@ pub(super) fn remove(region: &Region) {
     }
 }
 
-/// A copy of the list, for one thread to search without a lock; made again when the list has changed.
+/// A copy of the list, which one thread searches without a lock; renewed when the list has changed.
 #[derive(Default)]
 pub(crate) struct KnownRegions {
     changes: u64,
@@ -69,12 +69,13 @@ pub(crate) struct KnownRegions {
 unsafe impl Sync for KnownRegions {}
 
 impl KnownRegions {
-    /// Returns the region of a pool in which all of `bytes` lie. Takes a lock, and may allocate, only where a pool has
-    /// mapped or unmapped a region since the last call.
+    /// Returns the pool region that contains all of `bytes`. Takes a lock, and may allocate, only if a pool has mapped
+    /// or unmapped a region since the last call.
     #[inline]
     pub(crate) fn region_of<'a>(&mut self, bytes: &'a Bytes) -> Option<&'a Region> {
-        // A thread that has bytes of a new region sees that it was added: both came to it the same way. Nor can memory be
-        // where a region was before its removal has been counted, since that comes before it is unmapped.
+        // A thread that has bytes of a new region also sees that it was added, since both reached it in the same way.
+        // And no other memory can be where a region was before its removal was counted, since the removal comes before
+        // the unmapping.
         if self.changes != CHANGES.load(Ordering::Relaxed) {
             self.copy();
         }

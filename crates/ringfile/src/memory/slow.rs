@@ -1,8 +1,8 @@
-//! What lies under a pool's lock: its regions, the hard limit, and the search for memory when nothing is cached.
+//! The part of a pool under its lock: regions, the hard limit, and the search for memory when nothing is cached.
 //!
-//! Knows the core, headers, extents and mappings. What always holds under the lock: the regions' lengths add up to
-//! `reserved`, which never passes the capacity; each byte of a region is in an extent or in exactly one block;
-//! `blocks` has all blocks there are, so those of them that are in no stack are out.
+//! Knows the core, headers, extents and mappings. Invariants under the lock: the regions' lengths add up to `reserved`,
+//! which never passes the capacity; each byte of a region is in an extent or in exactly one block; `blocks` has all
+//! blocks that exist, so those that are in no stack are in use.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,8 +23,8 @@ use super::regions;
 use super::waiters::{Waiters, wake_all};
 use crate::event;
 
-/// The first region's size; each further one is twice as large, so that a low limit on locked memory still lets
-/// the first ones, which are searched first, be registered.
+/// The first region's size; each further one is twice as large. So a low limit on locked memory still allows the first
+/// ones, which are searched first, to be registered.
 const FIRST_REGION: usize = 2 << 20;
 
 /// A region and what is free in it.
@@ -33,14 +33,14 @@ struct Tract {
     extents: Extents,
 }
 
-/// What the books say of one size class, apart from what its stacks count.
+/// Counters of one size class, besides those of its stacks.
 #[derive(Default)]
 pub(super) struct ClassBook {
-    /// Blocks that exist, cached or out.
+    /// Blocks that exist, cached or in use.
     pub(super) existing: u64,
-    /// Blocks that were handed out just made.
+    /// Blocks that were handed out directly after they were made.
     pub(super) fresh: u64,
-    /// Blocks that were taken from stacks and not handed out.
+    /// Blocks that were taken from stacks but not handed out.
     pub(super) drained: u64,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Inner {
     pub(super) frozen: FrozenParts,
     pub(super) classes: [ClassBook; CLASSES],
     pub(super) waiters: Waiters,
-    /// The last handle is gone, and all blocks that were out then are anchors.
+    /// The last handle is gone, and all blocks that were in use then are anchors.
     closed: bool,
     pub(super) reserved: usize,
     pub(super) reserved_high_water: usize,
@@ -109,7 +109,7 @@ impl Inner {
 }
 
 impl Core {
-    /// Fails if `n` bytes can never be had, however empty the pool is.
+    /// Fails if the pool can never provide `n` bytes, however empty it is.
     pub(super) fn check_size(&self, n: usize) -> Result<(), PoolError> {
         let within = self.options.capacity.min(LARGEST) & !(self.options.align - 1);
         let outside = match self.options.when_full {
@@ -120,7 +120,8 @@ impl Core {
         if n <= largest && largest > 0 { Ok(()) } else { Err(PoolError::TooLarge { requested: n, largest }) }
     }
 
-    /// A free block from anywhere that the settings allow, or none for now. The caller has seen to whose turn it is.
+    /// Returns a free block from anywhere that the settings allow, or none for now. The caller has decided whose turn
+    /// it is.
     pub(super) fn try_get(&self, inner: &mut Inner, n: usize) -> Result<Option<NonNull<Block>>, PoolError> {
         let mut found = self.find(inner, n)?;
         if let (None, WhenFull::Outside { limit }) = (found, self.options.when_full) {
@@ -129,7 +130,7 @@ impl Core {
         Ok(found)
     }
 
-    /// A block of the pool for `n` bytes: what is cheap first, what disturbs others last.
+    /// Returns a block of the pool for `n` bytes: cheap ways first, those that disturb other threads last.
     fn find(&self, inner: &mut Inner, n: usize) -> Result<Option<NonNull<Block>>, PoolError> {
         let Some(class) = self.class_of(n) else { return Ok(None) };
         let size = class::size(class);
@@ -140,7 +141,7 @@ impl Core {
         if let Ok(true) = grown {
             return Ok(self.carve_cached(inner, class));
         }
-        // Blocks of other classes become extents again, neighbours one.
+        // Blocks of other classes become extents again, and neighbours are joined.
         self.drain_cached(inner);
         if let Some(block) = self.carve_cached(inner, class) {
             return Ok(Some(block));
@@ -148,7 +149,7 @@ impl Core {
         if self.make_room(inner, size) && self.grow(inner, size)? {
             return Ok(self.carve_cached(inner, class));
         }
-        // The class may be up to a quarter larger than what was asked: a block of just that.
+        // The class may be up to a quarter larger than the request: try a block of exactly that size.
         let exact = n.max(1).next_multiple_of(self.options.align);
         if exact < size {
             if let Some(block) = self.carve(inner, Kind::Exact, class, exact) {
@@ -158,11 +159,11 @@ impl Core {
                 return Ok(self.carve(inner, Kind::Exact, class, exact));
             }
         }
-        // Full is not the system's fault; but if there was room and it refused, the caller is told.
+        // If there was room and the system refused, the caller gets the system's error instead of "full".
         grown.map(|_| None)
     }
 
-    /// Cuts a block that will be cached when it comes back; small ones by the page, so that they don't scatter.
+    /// Cuts a block that will be cached when it is returned; small ones a page at a time, so that they do not scatter.
     fn carve_cached(&self, inner: &mut Inner, class: usize) -> Option<NonNull<Block>> {
         let size = class::size(class);
         let page = if size < SLAB { take(inner, SLAB, SLAB) } else { None };
@@ -189,7 +190,7 @@ impl Core {
         Some(block)
     }
 
-    /// Gives a header to a piece that was taken; if there is none left, the piece goes back.
+    /// Assigns a header to a piece that was taken; if none is left, returns the piece.
     fn describe(
         &self,
         inner: &mut Inner,
@@ -215,7 +216,7 @@ impl Core {
         Some(self.arena.get(index))
     }
 
-    /// Makes free extents of a block that nobody refers to and that is in no stack.
+    /// Turns a block without references, which is in no stack, into free extents.
     fn dissolve(&self, inner: &mut Inner, block: NonNull<Block>) {
         // SAFETY: headers live as long as the arena.
         let header = unsafe { block.as_ref() };
@@ -230,7 +231,7 @@ impl Core {
         self.arena.free(&mut inner.numbers, header.index());
     }
 
-    /// Makes free extents of all that is cached.
+    /// Turns all cached blocks into free extents.
     fn drain_cached(&self, inner: &mut Inner) {
         for class in 0..CLASSES {
             // Without blocks its stacks are empty.
@@ -244,32 +245,32 @@ impl Core {
         }
     }
 
-    /// Turns the gets and returns of a class to the lock.
+    /// Sends the gets and returns of a class to the lock.
     fn mark_waiting(&self, class: usize) {
         self.cells(class).for_each(Cell::mark_waiting);
     }
 
-    /// Turns all gets and returns to the lock, as somebody is about to wait.
+    /// Sends all gets and returns to the lock, because a request is about to wait.
     pub(super) fn mark_all_waiting(&self, inner: &Inner) {
-        // Classes without blocks have nothing to get or to return; `describe` marks those that come.
+        // Classes without blocks have nothing to get or to return; `describe` marks later ones.
         (0..CLASSES)
             .filter(|&class| inner.classes[class].existing > 0)
             .for_each(|class| self.mark_waiting(class));
     }
 
-    /// Lets gets and returns go without the lock again.
+    /// Lets gets and returns run without the lock again.
     pub(super) fn unmark_all_waiting(&self) {
         (0..CLASSES).flat_map(|class| self.cells(class)).for_each(Cell::unmark_waiting);
     }
 
-    /// The end of the handles: frees what is cached, turns all returns to the lock, and makes an anchor of each block
-    /// that is out, which its return takes away.
+    /// Closes the pool after its last handle: frees cached blocks, sends all returns to the lock, and makes an anchor
+    /// of each block in use, which its return removes.
     pub(super) fn close(&self) {
         let mut inner = self.lock();
         (0..CLASSES).flat_map(|class| self.cells(class)).for_each(Cell::close);
         self.drain_cached(&mut inner);
         inner.closed = true;
-        // Under the lock: a return after this may take the anchor away at once.
+        // Under the lock: a return after this may remove the anchor at once.
         self.anchors.add(inner.blocks.len() as i64);
     }
 
@@ -312,7 +313,7 @@ impl Core {
         }
     }
 
-    /// Unmaps free regions, the newest first, if that makes room for one of `need` bytes. False if it can't.
+    /// Unmaps free regions, the newest first, if that makes room for one of `need` bytes. False if not.
     fn make_room(&self, inner: &mut Inner, need: usize) -> bool {
         let is_free = |tract: &Tract| tract.extents.free_bytes() == tract.region.len();
         let need = need.next_multiple_of(self.options.map.granule());
@@ -337,7 +338,7 @@ impl Core {
         true
     }
 
-    /// Maps memory outside the pool, if the second limit has room for it.
+    /// Maps memory outside the pool, if the limit for such memory allows it.
     fn find_outside(
         &self,
         inner: &mut Inner,
@@ -370,7 +371,7 @@ impl Core {
         Ok(Some(self.arena.get(index)))
     }
 
-    /// Takes back a block under the lock, and serves those who wait. True if the block is an anchor.
+    /// Takes back a block under the lock, and serves waiting requests. True if the block is an anchor.
     pub(super) fn dissolve_and_serve(&self, block: NonNull<Block>) -> bool {
         // SAFETY: headers live as long as the arena.
         let header = unsafe { block.as_ref() };
@@ -395,12 +396,12 @@ impl Core {
         closed
     }
 
-    /// Maps the first region now, so that what can't be had is told when the pool is made.
+    /// Maps the first region now, so that a lack of huge pages is reported when the pool is created.
     pub(super) fn map_first(&self) -> Result<(), PoolError> {
         self.grow(&mut self.lock(), self.options.map.granule()).map(drop)
     }
 
-    /// The block in which `len` bytes at `address` lie, if it is this pool's.
+    /// Finds the block that contains `len` bytes at `address`, if it belongs to this pool.
     pub(super) fn block_at(&self, inner: &Inner, address: usize, len: usize) -> Option<NonNull<Block>> {
         let (&base, &index) = inner.blocks.range(..=address).next_back()?;
         (address - base + len <= self.arena.header(index).size()).then(|| self.arena.get(index))
@@ -411,7 +412,7 @@ impl Core {
     }
 }
 
-/// Memory from the oldest region that has it: its slot and the offset there.
+/// Takes memory from the oldest region that has enough: returns its slot and the offset there.
 fn take(inner: &mut Inner, size: usize, align: usize) -> Option<(usize, usize)> {
     inner
         .tracts

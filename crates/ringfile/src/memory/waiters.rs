@@ -1,9 +1,8 @@
 //! Waiting for memory: first come, first served, for futures and blocked threads alike.
 //!
-//! Knows the core and what lies under its lock. What always holds: only the first in the queue is served; while
-//! there is one, all gets and returns take the lock, so nobody overtakes and no return is missed; a buffer that was
-//! meant for a future that is dropped goes to the next. No waker is cloned, called or dropped, and no
-//! buffer dropped, under the lock.
+//! Knows the core and the state under its lock. Invariants: only the first request in the queue is served; while there
+//! is one, all gets and returns take the lock, so no get overtakes and no return is missed; a buffer for a future that
+//! was dropped goes to the next request. No waker is cloned, called or dropped, and no buffer dropped, under the lock.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -30,7 +29,8 @@ struct Waiter {
     waker: Waker,
 }
 
-/// Who waits, in order, and who was served and has not come for it yet. Lies under the pool's lock.
+/// The waiting requests in order, and those that were served but have not collected their block. Protected by the
+/// pool's lock.
 #[derive(Default)]
 pub(crate) struct Waiters {
     tickets: u64,
@@ -49,12 +49,12 @@ thread_local! {
     static MUST_NOT_BLOCK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Says whether this thread runs tasks, so that a blocking get must fail instead of sleeping. Gives what was before.
+/// Sets whether this thread runs tasks, so that a blocking get fails instead of sleeping. Returns the previous value.
 pub(crate) fn set_thread_must_not_block(runs_tasks: bool) -> bool {
     MUST_NOT_BLOCK.replace(runs_tasks)
 }
 
-/// Wakes all, also if a waker panics: who was served is not told twice. Called with no lock held.
+/// Wakes all, even if a waker panics, because no request is woken twice. Called without a lock.
 pub(super) fn wake_all(wakers: impl Iterator<Item = Waker>) {
     struct Rest<I: Iterator<Item = Waker>>(I);
     impl<I: Iterator<Item = Waker>> Drop for Rest<I> {
@@ -69,8 +69,8 @@ pub(super) fn wake_all(wakers: impl Iterator<Item = Waker>) {
 }
 
 impl Core {
-    /// A free block when nothing is cached, in the way that the settings say.
-    // Not a buffer: 32 bytes handed from one place in memory to another cost more than the rest of a get.
+    /// Returns a free block when nothing is cached, as the settings say.
+    // Not a buffer: moving 32 bytes through memory costs more than the rest of a get.
     #[cold]
     pub(super) fn get_slow(&self, pool: &Pool, n: usize) -> Result<NonNull<Block>, PoolError> {
         let answer = self.try_get_slow(n);
@@ -113,7 +113,7 @@ impl Core {
         PoolError::Full { requested, capacity, in_use, outside_limit }
     }
 
-    /// Serves from the head of the queue for as long as there is memory; whom to wake then, without the lock.
+    /// Serves the queue from its head while there is memory. Returns whom to wake, without the lock.
     #[must_use]
     pub(super) fn serve_queue(&self, inner: &mut Inner) -> Vec<Waker> {
         let mut wakers = Vec::new();
@@ -151,7 +151,7 @@ impl Core {
         }
         self.check_size(n)?;
         self.counters.misses.fetch_add(1, Ordering::Relaxed);
-        // Before the lock, and dropped after it: a waker is anybody's code.
+        // Cloned before taking the lock, and dropped after releasing it: a waker runs user code.
         let own = waker.clone();
         let mut inner = self.lock();
         if !inner.waiters.any()
@@ -167,7 +167,7 @@ impl Core {
             self.mark_all_waiting(&inner);
         }
         inner.waiters.queue.push_back(Waiter { ticket: mine, n, waker: own });
-        // What came back without the lock before the marks were set is found now; what comes after takes the lock.
+        // Blocks returned without the lock before the marks were set are found now; later ones take the lock.
         let wakers = self.serve_queue(&mut inner);
         let answer = inner.waiters.served.remove(&mine);
         drop(inner);
@@ -216,25 +216,25 @@ impl Core {
             if !inner.waiters.any() {
                 self.unmark_all_waiting();
             }
-            // It may have been the one that held up the others.
+            // This request may have delayed the ones behind it.
             wakers = self.serve_queue(&mut inner);
         }
         drop(inner);
         wake_all(wakers.into_iter());
-        // If it was served already, the buffer's way back serves the next.
+        // If it was already served, returning its buffer serves the next request.
         drop((answer, waiter));
     }
 }
 
-/// A buffer to come, from [`Pool::get_async`].
+/// The future of [`Pool::get_async`], which returns a buffer.
 ///
-/// Does nothing until polled. May be dropped at any time: its place in the queue goes to the next, and so does a
-/// buffer that it was given but has not handed out.
+/// Does nothing until polled. May be dropped at any time: the next request takes its place in the queue, and a buffer
+/// that it was given but has not returned.
 #[must_use = "futures do nothing unless polled"]
 pub struct GetBuffer<'a> {
     pool: &'a Pool,
     n: usize,
-    /// Our place in the queue, if we are or were in it and have no answer yet.
+    /// The place in the queue, if this request is or was in it and has no result yet.
     ticket: Option<u64>,
 }
 

@@ -72,7 +72,7 @@ pub(crate) struct NvmeCommand {
     pub metadata: u64,
     pub addr: u64,
     pub metadata_len: u32,
-    /// Bytes; of a vectored command, parts.
+    /// Length in bytes; for a vectored command, the number of parts.
     pub data_len: u32,
     pub cdw10: u32,
     pub cdw11: u32,

@@ -1,8 +1,10 @@
-//! Knowing that this process is a forked child, and leaving it no lock that a thread held which it has not.
+//! Detects that this process is a forked child, and ensures that the child inherits no lock held by a thread that it
+//! does not have.
 //!
 //! A child shares the parent's rings: submitting to one would put operations into the parent's queue. A page that the
-//! kernel wipes in children (`MADV_WIPEONFORK`) tells them apart for the price of one load, also after a raw `clone`,
-//! which `pthread_atfork` would not see. That is for the locks, which whoever forks holds until both processes are there.
+//! kernel wipes in children (`MADV_WIPEONFORK`) distinguishes them at the cost of one load, even after a raw `clone`,
+//! which `pthread_atfork` would not see. `pthread_atfork` is for the locks, which the forking thread holds until both
+//! processes exist.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -33,8 +35,8 @@ impl Page {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new anonymous mapping touches no other memory.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, -1, 0) };
-        // SAFETY: the advice is given for the mapping just made. Where either fails, a static stands in, and forks
-        // are not noticed: there is no kernel with io_uring and without MADV_WIPEONFORK (4.14).
+        // SAFETY: the advice applies to the mapping just made. If either fails, a static replaces it, and forks are not
+        // detected: every kernel with io_uring has MADV_WIPEONFORK (4.14).
         let wiped =
             start != libc::MAP_FAILED && unsafe { libc::madvise(start, len, libc::MADV_WIPEONFORK) } == 0;
         match NonNull::new(start.cast::<AtomicU64>()) {
@@ -65,7 +67,7 @@ impl Mark {
         Self { page, value: page.load(Ordering::Acquire) }
     }
 
-    /// Whether this is still the process that took the mark.
+    /// Returns whether this is still the process that took the mark.
     #[inline]
     pub(crate) fn is_current(self) -> bool {
         self.page.load(Ordering::Relaxed) == self.value
@@ -75,17 +77,17 @@ impl Mark {
 /// The process that took the first mark; its children inherit the number.
 static FIRST: AtomicU32 = AtomicU32::new(0);
 
-/// Whether this process was forked from one that had used the library.
+/// Returns whether this process was forked from one that had used the library.
 #[cold]
 pub(crate) fn is_child() -> bool {
     let first = FIRST.load(Ordering::Relaxed);
     first != 0 && first != std::process::id()
 }
 
-/// Takes locks, in the order in which they are nested elsewhere, and gives their guards.
+/// Takes locks in the order in which they are nested elsewhere, and returns their guards.
 pub(crate) type Hold = fn() -> Box<dyn Any>;
 
-/// Those of pools and lent memory, whose holders may take those of the driver.
+/// The locks of pools and lent memory, whose holders may take those of the driver.
 static HOLD_MEMORY: OnceLock<Hold> = OnceLock::new();
 static HOLD: OnceLock<Hold> = OnceLock::new();
 
@@ -93,8 +95,8 @@ thread_local! {
     static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// From now on whoever forks holds these locks, so that the child finds them free and what they guard whole. The same for
-/// every call.
+/// From now on a thread that forks holds these locks, so that the child finds them free and their state consistent.
+/// Every call passes the same function.
 #[inline]
 pub(crate) fn hold_over_forks(hold: Hold) {
     static DONE: AtomicBool = AtomicBool::new(false);
@@ -115,15 +117,15 @@ pub(crate) fn hold_memory_over_forks(hold: Hold) {
 
 fn heed_forks() {
     static DONE: AtomicBool = AtomicBool::new(false);
-    // No `Once`: a child of a fork in the middle of one would wait for it for ever.
+    // No `Once`: a child forked in the middle of one would wait for it forever.
     if !DONE.swap(true, Ordering::Relaxed) {
-        // SAFETY: the functions are there for as long as the process, or the library, whose unloading takes them out.
-        // Where there is no memory for the entry, forks go on as without.
+        // SAFETY: the functions exist as long as the process, or the library, whose unloading removes them. If there is
+        // no memory for the entry, forks work as without it.
         let _ = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
     }
 }
 
-/// A lock that is held together with what it is in.
+/// A held lock, together with its owner.
 struct Held<T: 'static, U: 'static> {
     // Dropped first.
     _guard: MutexGuard<'static, U>,
@@ -135,8 +137,8 @@ pub(crate) fn hold<T: 'static, U: 'static>(
     owner: Arc<T>,
     lock: for<'a> fn(&'a T) -> MutexGuard<'a, U>,
 ) -> Box<dyn Any> {
-    // SAFETY: the guard borrows from what `owner` keeps alive, and at one address; it is dropped before that, and nobody can
-    // take it out of the box.
+    // SAFETY: the guard borrows from memory that `owner` keeps alive at one address; it is dropped before `owner`, and
+    // cannot be taken out of the box.
     let guard = unsafe { std::mem::transmute::<MutexGuard<'_, U>, MutexGuard<'static, U>>(lock(&owner)) };
     Box::new(Held { _guard: guard, _owner: owner })
 }

@@ -1,10 +1,10 @@
 //! The only code that talks to io_uring.
 //!
-//! A [`Ring`] belongs to one thread. It knows submission and completion entries, registered buffers and files; it
-//! does not know what an operation means, nor who waits for it. What always holds:
+//! A [`Ring`] belongs to one thread. It knows submission and completion entries, registered buffers and files; it does
+//! not know what an operation means, or what waits for it. Invariants:
 //!
 //! - entries between the kernel's head and our tail are the only ones that [`Ring::enter`] submits;
-//! - an entry that was not submitted can still be withdrawn, one that was is the kernel's until its completion;
+//! - an entry that was not submitted can be withdrawn; a submitted one belongs to the kernel until its completion;
 //! - after a `fork` the child never touches the parent's ring ([`fork`]).
 
 mod abi;
@@ -32,7 +32,7 @@ pub(crate) use setup::RingOptions;
 pub use refusal::{RegistrationRefused, refused_registration};
 use registry::ClonedBuffers;
 
-/// Registered files a ring has room for; a file whose number is higher goes by its descriptor.
+/// How many registered files a ring has room for; a file with a higher number uses its descriptor.
 const FILE_SLOTS: u32 = 1024;
 
 /// A submission and a completion queue shared with the kernel.
@@ -44,9 +44,9 @@ pub(crate) struct Ring {
     mask: u32,
     /// Entry `i` of either queue begins at place `i << entry_shift`: where entries are large, each takes two.
     entry_shift: u32,
-    /// Where the next entry goes; the shared tail follows when entries are handed over.
+    /// The position of the next entry; the shared tail follows when entries are submitted.
     next: u32,
-    /// The shared tail: with SQPOLL, entries below it may already be the kernel's.
+    /// The shared tail: with SQPOLL, entries below it may already belong to the kernel.
     published: u32,
     cq_head: NonNull<AtomicU32>,
     cq_tail: NonNull<AtomicU32>,
@@ -59,16 +59,16 @@ pub(crate) struct Ring {
     enters: u64,
     /// Entries that the last `enter` submitted.
     submitted: u32,
-    /// Completions that were taken since `enter_sizes` was asked last.
+    /// Completions taken since the last call of `enter_sizes`.
     collected: u32,
     buffers: ClonedBuffers,
     file_table: bool,
     supported: [bool; 256],
     fork_mark: fork::Mark,
     completion_signal: Option<Arc<OwnedFd>>,
-    /// The position of an entry that was to wait for one which the kernel took without it.
+    /// The position of a linked entry whose predecessor the kernel took alone.
     cut_off: Option<u32>,
-    /// The next `enter` hands over no more than this, as a kernel that runs out of memory on the way.
+    /// For tests: the next `enter` submits at most so many, like a kernel that runs out of memory.
     #[cfg(test)]
     pub(crate) hand_over_at_most: Option<u32>,
     mapping: setup::Mapping,
@@ -80,7 +80,7 @@ const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 /// How far [`Ring::enter`] goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// Hand entries over and come back.
+    /// Submit entries and return.
     Submitted,
     /// Also collect what has completed.
     Collected,
@@ -89,7 +89,7 @@ pub(crate) enum Until {
 }
 
 impl Ring {
-    /// A ring for the calling thread. `waker` gets the thread to call [`Ring::forget_released`] soon.
+    /// Creates a ring for the calling thread. `waker` makes the thread call [`Ring::forget_released`] soon.
     ///
     /// # Errors
     /// As `io_uring_setup(2)`; nothing is left behind.
@@ -151,8 +151,8 @@ impl Ring {
         }
     }
 
-    /// Gives the registered descriptor up, which keeps the ring alive until the thread ends and is one of 16 that a
-    /// thread may have.
+    /// Unregisters the ring's descriptor, which would keep the ring alive until the thread ends, and of which a thread
+    /// may have only 16.
     fn unregister_own_fd(&mut self) {
         if self.enter_flags & uapi::IORING_ENTER_REGISTERED_RING == 0 || !self.is_ours() {
             return;
@@ -177,7 +177,7 @@ impl Ring {
         self.file_table = unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut table, size) }.is_ok();
     }
 
-    /// Whether this process made the ring; a forked child did not, and must not touch it.
+    /// Returns whether this process created the ring; a forked child did not, and must not touch it.
     pub(crate) fn is_ours(&self) -> bool {
         self.fork_mark.is_current()
     }
@@ -192,7 +192,7 @@ impl Ring {
         self.enters
     }
 
-    /// How many entries the last `enter` submitted, and how many completions were taken since this was asked last.
+    /// Returns how many entries the last `enter` submitted, and how many completions were taken since the last call.
     pub(crate) fn enter_sizes(&mut self) -> (u32, u32) {
         (self.submitted, std::mem::take(&mut self.collected))
     }
@@ -202,7 +202,7 @@ impl Ring {
         self.buffers.refusals()
     }
 
-    /// What this ring was made with, in words.
+    /// Returns the features of this ring, in words.
     pub(crate) fn features(&self) -> Vec<String> {
         let mut names: Vec<String> =
             setup::flag_names(self.mapping.params.flags).map(str::to_owned).collect();
@@ -221,17 +221,17 @@ impl Ring {
         names
     }
 
-    /// Room for that many more entries.
+    /// Returns how many more entries fit.
     pub(crate) fn space(&self) -> u32 {
         // SAFETY: the field lies in the mapping, which lives as long as `self`; the kernel writes it atomically.
         let head = unsafe { self.head.as_ref() }.load(Ordering::Acquire);
         self.mask + 1 - self.next.wrapping_sub(head)
     }
 
-    /// Puts an entry into the queue and says where, or gives `None` when the queue is full.
+    /// Puts an entry into the queue and returns its position, or `None` if the queue is full.
     ///
     /// # Safety
-    /// Memory that the entry names must stay valid, and, where the kernel writes to it, untouched by anybody else,
+    /// Memory that the entry names must stay valid, and, if the kernel writes to it, must not be accessed otherwise,
     /// until the entry was withdrawn or its completion was seen.
     #[inline]
     pub(crate) unsafe fn push(&mut self, sqe: Sqe) -> Option<u32> {
@@ -240,8 +240,8 @@ impl Ring {
         Some(unsafe { self.commit() })
     }
 
-    /// The next entry of the queue, to be filled in place; `None` when the queue is full. What is in it does not count
-    /// before [`commit`](Self::commit).
+    /// Returns the next entry of the queue, to be filled in place; `None` if the queue is full. Its content has no
+    /// effect before [`commit`](Self::commit).
     #[inline]
     pub(crate) fn vacant(&mut self) -> Option<&mut Sqe> {
         if self.space() == 0 {
@@ -251,13 +251,13 @@ impl Ring {
         Some(unsafe { self.entry(self.next).as_mut() })
     }
 
-    /// As [`vacant`](Self::vacant), for a command; `None` also where the ring's entries have no room for one.
+    /// As [`vacant`](Self::vacant), for a command; `None` also if the ring's entries have no room for one.
     #[inline]
     pub(crate) fn vacant_command(&mut self) -> Option<&mut CommandSqe> {
         if self.space() == 0 || self.entry_shift == 0 {
             return None;
         }
-        // SAFETY: an entry at or above the shared tail is ours to write, and as large as two of the others.
+        // SAFETY: an entry at or above the shared tail belongs to us, and is as large as two of the others.
         Some(unsafe { self.entry(self.next).cast().as_mut() })
     }
 
@@ -268,7 +268,7 @@ impl Ring {
         unsafe { self.entries.add(((position & self.mask) << self.entry_shift) as usize) }
     }
 
-    /// Puts the entry that was filled in place into the queue, and says where.
+    /// Puts the entry that was filled in place into the queue, and returns its position.
     ///
     /// # Safety
     /// [`vacant`](Self::vacant) gave an entry, it was filled, and it obeys the contract of [`push`](Self::push).
@@ -279,7 +279,7 @@ impl Ring {
         position
     }
 
-    /// Takes back the entry at `position`, unless the kernel may have it already: it becomes a no-op whose completion
+    /// Withdraws the entry at `position`, unless the kernel may already have it: it becomes a no-op whose completion
     /// carries `user_data`.
     pub(crate) fn withdraw(&mut self, position: u32, user_data: u64) -> bool {
         let waiting = self.next.wrapping_sub(self.first_ours());
@@ -301,12 +301,12 @@ impl Ring {
         unsafe { self.head.as_ref() }.load(Ordering::Acquire)
     }
 
-    /// Entries that were pushed and not handed over.
+    /// Entries that were pushed and not submitted.
     pub(crate) fn waiting(&self) -> u32 {
         self.next.wrapping_sub(self.first_ours())
     }
 
-    /// Takes every entry back that was not handed over, oldest first.
+    /// Withdraws every entry that was not submitted, oldest first.
     pub(crate) fn take_back(&mut self, mut each: impl FnMut(u64)) {
         let first = self.first_ours();
         for position in 0..self.next.wrapping_sub(first) {
@@ -330,12 +330,12 @@ impl Ring {
         unsafe { self.kernel_flags.as_ref() }.load(Ordering::Acquire) & flag != 0
     }
 
-    /// Whether the kernel holds completions back that only an `enter` brings out.
+    /// Returns whether the kernel holds back completions that only an `enter` delivers.
     pub(crate) fn has_deferred(&self) -> bool {
         self.has_flag(uapi::IORING_SQ_TASKRUN | uapi::IORING_SQ_CQ_OVERFLOW)
     }
 
-    /// How many entries the next `enter` hands over: no more than `most`, but never half of a chain of links, which
+    /// Returns how many entries the next `enter` submits: at most `most`, but never a part of a chain of links, which
     /// the kernel would cut there.
     fn slice(&self, most: u32) -> u32 {
         let waiting = self.waiting();
@@ -352,12 +352,12 @@ impl Ring {
         slice
     }
 
-    /// Hands over what was pushed, but no more than `most` entries, and waits as `until` says, but not where more is to be handed
-    /// over, and for `at_most` so long. One system call, or none where nothing is to be done.
+    /// Submits pushed entries, at most `most`, and waits as `until` says, but not if more remain to be submitted, and
+    /// at most for `at_most`. One system call, or none if there is nothing to do.
     ///
     /// # Errors
-    /// `ETIME` (waited long enough), `EINTR` (a signal; nothing is lost, call again), `EBUSY`, `EAGAIN`, `ENOMEM` (collect completions first), or
-    /// what else the kernel says; entries that were not taken are still there.
+    /// `ETIME` (the time has passed), `EINTR` (a signal; nothing is lost, call again), `EBUSY`, `EAGAIN`, `ENOMEM`
+    /// (collect completions first), or another errno of the kernel; entries that were not taken stay in the queue.
     pub(crate) fn enter(&mut self, until: Until, most: u32, at_most: Option<Duration>) -> io::Result<()> {
         let mut submit = self.slice(most);
         let all = submit == self.waiting();
@@ -384,7 +384,7 @@ impl Ring {
         }
         self.enters += 1;
         let asked = submit;
-        // The kernel does not wait where it took less than it was asked to.
+        // The kernel does not wait if it took fewer entries than it was given.
         #[cfg(test)]
         let (submit, wait) =
             self.hand_over_at_most.take().map_or((submit, wait), |most| (submit.min(most), 0));
@@ -400,8 +400,8 @@ impl Ring {
         Ok(())
     }
 
-    /// The kernel took a part of what it was asked to: where it stopped inside of a chain of links, it has begun the entries
-    /// that it took, and would begin the next by itself, beside them (`io_submit_state_end`).
+    /// The kernel took only some entries. If it stopped inside a chain of links, it has begun the entries that it took,
+    /// and would later begin the next one independently, beside them (`io_submit_state_end`).
     #[cold]
     fn look_for_a_cut(&mut self) {
         let first = self.first_ours();
@@ -412,8 +412,8 @@ impl Ring {
         }
     }
 
-    /// Takes back the entry that was to wait for one which the kernel took without it: it becomes a no-op with `user_data`.
-    /// Returns the entry's own `user_data`.
+    /// Withdraws a linked entry whose predecessor the kernel took alone: it becomes a no-op with `user_data`. Returns
+    /// the entry's own `user_data`.
     #[inline]
     pub(crate) fn take_cut_off(&mut self, user_data: u64) -> Option<u64> {
         let position = self.cut_off.take()?;
@@ -426,8 +426,8 @@ impl Ring {
     #[cold]
     fn enter_for(&mut self, at_most: Duration, submit: u32, wait: u32, flags: u32) -> io::Result<u32> {
         if self.mapping.params.features & uapi::IORING_FEAT_EXT_ARG == 0 {
-            // Before Linux 5.11 the wait has no end: look, and pause a little where there is nothing.
-            // SAFETY: as in `enter`.
+            // Before Linux 5.11 a wait has no timeout: check, and pause a little if there is nothing. SAFETY: as in
+            // `enter`.
             let taken = unsafe { abi::enter(self.enter_fd, submit, 0, flags) }?;
             if !self.has_completions() {
                 std::thread::sleep(at_most.min(Duration::from_micros(200)));
@@ -438,13 +438,13 @@ impl Ring {
         unsafe { abi::enter_for(self.enter_fd, submit, wait, flags, at_most) }
     }
 
-    /// Whether a thread of the kernel's takes entries, which may stop anywhere, inside of a chain of links too, and does not
-    /// say where.
+    /// Returns whether a kernel thread takes entries. It may stop anywhere, even inside a chain of links, without
+    /// saying where.
     pub(crate) fn is_sqpoll(&self) -> bool {
         self.sqpoll
     }
 
-    /// Whether a completion is there to be taken, without asking the kernel.
+    /// Returns whether a completion is available, without asking the kernel.
     pub(crate) fn has_completions(&self) -> bool {
         // SAFETY: as in `space`.
         self.cq_next != unsafe { self.cq_tail.as_ref() }.load(Ordering::Acquire)
@@ -467,43 +467,44 @@ impl Ring {
         Some(cqe)
     }
 
-    /// Whether I/O on `region` may use the fixed form on this ring, and under which index.
+    /// Returns the index under which I/O on `region` may use the fixed form on this ring.
     #[inline]
     pub(crate) fn fixed_index(&mut self, region: &crate::memory::Region) -> Option<u16> {
         self.buffers.index_of(&self.mapping.fd, region)
     }
 
-    /// The index for memory that lies in the region of the last operation.
+    /// Returns the index for memory in the region of the last operation.
     #[inline]
     pub(crate) fn recent_fixed_index(&self, start: *const u8, len: usize) -> Option<u16> {
         self.buffers.recent_index_of(start, len)
     }
 
-    /// The index for what is written from shared bytes, if all that have content lie in one registered region of a pool.
+    /// Returns the index for writing shared bytes, if all non-empty ones lie in one registered region of a pool.
     #[inline]
     pub(crate) fn fixed_index_of_bytes(&mut self, all: &[Bytes]) -> Option<u16> {
         self.buffers.index_of_bytes(&self.mapping.fd, all)
     }
 
-    /// Whether there is something for [`Ring::forget_released`] to do.
+    /// Returns whether [`Ring::forget_released`] has work to do.
     #[inline]
     pub(crate) fn has_released(&self) -> bool {
         self.buffers.has_released()
     }
 
-    /// Gives up this ring's share of registrations whose memory went away.
+    /// Releases this ring's share of registrations whose memory was freed.
     #[inline]
     pub(crate) fn forget_released(&mut self) {
         self.buffers.forget_released(&self.mapping.fd);
     }
 
-    /// Gives up this ring's share of every registration.
+    /// Releases this ring's share of every registration.
     pub(crate) fn forget_buffers(&mut self) {
         self.buffers.forget_all(&self.mapping.fd);
     }
 
-    /// The descriptor that the kernel makes readable when it posts a completion, or has something that the next `enter`
-    /// turns into one; made and registered when first asked for. Reset by [`reset_completion_signal`](Self::reset_completion_signal).
+    /// Returns the descriptor that the kernel makes readable when it posts a completion, or has work that the next
+    /// `enter` turns into one. Created and registered on first use. Reset by
+    /// [`reset_completion_signal`](Self::reset_completion_signal).
     ///
     /// # Errors
     /// As `eventfd(2)` and `io_uring_register(2)`.
@@ -520,13 +521,13 @@ impl Ring {
         let opcode = uapi::io_uring_register_op::IORING_REGISTER_EVENTFD as u32;
         // SAFETY: one descriptor, read during the call.
         unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut fd, 1) }?;
-        // What was posted before tells nobody any more.
+        // Completions posted before have no signal, so signal now.
         rustix::io::write(&*signal, &1_u64.to_ne_bytes())?;
         Ok(Arc::clone(self.completion_signal.insert(signal)))
     }
 
-    /// Makes this ring's completions signal by the descriptor of another ring's, where that has one. Whether they did not
-    /// before.
+    /// Makes this ring's completions signal the descriptor of another ring, if that has one. Returns whether that is
+    /// new.
     ///
     /// # Errors
     /// What unregistering the descriptor that it had, or registering the other, says.
@@ -550,8 +551,8 @@ impl Ring {
         self.completion_signal.clone()
     }
 
-    /// Makes the descriptor of [`completion_signal`](Self::completion_signal), where there is one, not readable. To be
-    /// called before completions are collected, so that one that comes meanwhile is told of again.
+    /// Resets the descriptor of [`completion_signal`](Self::completion_signal), if there is one. Called before
+    /// completions are collected, so that one that arrives meanwhile signals again.
     #[inline]
     pub(crate) fn reset_completion_signal(&self) {
         if let Some(signal) = &self.completion_signal {

@@ -1,13 +1,14 @@
-//! Why registering memory was refused, kept for whoever tells a user.
+//! The reason why registering memory was refused, kept for warnings and `refused_registration`.
 //!
-//! Known are errno values and what was asked for when they came; no version of a kernel is compared. The last refusal of the
-//! process lies in one atomic number: it takes no lock, also where a process forks.
+//! It is derived from the errno and from what was requested; no kernel version is compared. The last refusal of the
+//! process is one atomic number, so that a fork needs no lock.
 
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why memory was not registered with io_uring; its text names the cause, and what to do about it if anything can be done.
+/// The reason why memory was not registered with io_uring. Its text names the cause, and what to do about it, if
+/// anything.
 ///
 /// See [`refused_registration`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub struct RegistrationRefused {
     errno: i32,
 }
 
-/// What was asked of the kernel.
+/// The request to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// A table with empty places for memory to be registered in.
@@ -27,13 +28,13 @@ pub(crate) enum What {
     Place,
 }
 
-/// The last refusal: which of [`What`] from 1, and the errno; 0 where there was none.
+/// The last refusal: the number of [`What`], from 1, and the errno; 0 if there was none.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// Returns why io_uring last refused to register memory in this process, on any thread; `None` where it never did.
+/// Returns why io_uring last refused to register memory in this process, on any thread; `None` if it never did.
 ///
-/// I/O on such memory goes on unregistered: [`Metrics::refused_registrations`](crate::Metrics::refused_registrations) counts
-/// the refusals, and the first is a warning through `tracing`. Neither blocks nor allocates.
+/// I/O on such memory continues unregistered: [`Metrics::refused_registrations`](crate::Metrics::refused_registrations)
+/// counts the refusals, and the first one causes a warning through `tracing`. Neither blocks nor allocates.
 ///
 /// ```
 /// if let Some(refused) = ringfile::refused_registration() {
@@ -73,7 +74,7 @@ impl RegistrationRefused {
         LAST.store(what << 32 | u64::from(self.errno as u32), Ordering::Relaxed);
     }
 
-    /// Returns the errno that the kernel answered.
+    /// Returns the kernel's errno.
     #[must_use]
     pub fn errno(&self) -> i32 {
         self.errno

@@ -1,13 +1,13 @@
 //! Registered buffers: pinned once for the process, shared by every thread's ring.
 //!
-//! A *holder* ring of one entry, which any thread may register in, owns the registrations. Each thread's ring clones
-//! a slot from it when it first does I/O there (`IORING_REGISTER_CLONE_BUFFERS`, Linux 6.13): 1.6 µs a slot and no
-//! more pinned memory, while registering the same memory on two rings pins and charges it twice. Where the kernel
-//! can't clone, each ring registers for itself under the same index. What always holds:
+//! A *holder* ring of one entry, which any thread may register in, owns the registrations. Each thread's ring clones a
+//! slot from it when it first does I/O there (`IORING_REGISTER_CLONE_BUFFERS`, Linux 6.13): 1.6 µs a slot and no more
+//! pinned memory, while registering the same memory on two rings pins and charges it twice. If the kernel cannot clone,
+//! each ring registers separately under the same index. Invariants:
 //!
 //! - an index names the same memory in the holder and in every ring whose `serials` entry says so;
-//! - memory leaves the holder before it is unmapped, and the other rings are told; what they still pin until they
-//!   hear of it is memory of the kernel's, which nothing can address.
+//! - memory leaves the holder before it is unmapped, and the other rings are notified; until then they pin pages that
+//!   nothing can address.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,16 +25,16 @@ use super::setup;
 use crate::event;
 use crate::memory::{KnownRegions, Region, Registration};
 
-/// Places in every table. A clone copies the whole table of the ring (8 bytes a place), so it is not larger than
-/// what a terabyte in regions of 1 GiB needs.
+/// The number of places in every table. A clone copies the whole table of the ring (8 bytes per place), so it is no
+/// larger than a terabyte in regions of 1 GiB needs.
 const SLOTS: u32 = 1024;
 
-/// A ring that could not get its share of the registration with this serial does not ask again.
+/// Marks a serial whose registration this ring could not share; it does not try again.
 const REFUSED: u64 = 1 << 63;
 
 static HOLDER: Mutex<Holder> = Mutex::new(Holder::new());
 static CAN_CLONE: AtomicBool = AtomicBool::new(false);
-/// Counts the registrations that went: what was remembered of addresses before holds no more.
+/// Counts ended registrations: remembered addresses from before are no longer valid.
 static RELEASES: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct Holder {
@@ -43,7 +43,7 @@ pub(crate) struct Holder {
     free: Vec<u32>,
     next: u32,
     serial: u64,
-    /// The serial of what this ring pins, for each index that was given out; 0 where it pins nothing.
+    /// The serial that this ring pins at each index that was assigned; 0 if it pins nothing.
     pinned: Vec<u64>,
     rings: Vec<Weak<Inbox>>,
 }
@@ -65,7 +65,7 @@ impl Holder {
         }
     }
 
-    /// The holder's descriptor, made on first use; `None` in a forked child, or where it can't be had.
+    /// Returns the holder's descriptor, created on first use; `None` in a forked child, or if it cannot be created.
     fn fd(&mut self) -> Option<&OwnedFd> {
         if !self.tried {
             self.tried = true;
@@ -150,7 +150,7 @@ fn clone_place(from: &OwnedFd, to: &OwnedFd, index: u32) -> io::Result<()> {
 }
 
 impl Holder {
-    /// Registers a region for the process. `None` where it is refused: its I/O then goes on unregistered.
+    /// Registers a region for the process. `None` if that is refused: its I/O is then unregistered.
     fn register(&mut self, start: *mut u8, len: usize) -> Option<Registration> {
         let Some(index) = self.take_index() else {
             refused(len, RegistrationRefused::no_place());
@@ -172,7 +172,7 @@ impl Holder {
     }
 }
 
-/// Keeps why memory is not registered, and warns, once.
+/// Records why memory is not registered, and warns once.
 fn refused(len: usize, why: RegistrationRefused) {
     why.note();
     static WARNED: AtomicBool = AtomicBool::new(false);
@@ -200,14 +200,14 @@ fn release(index: u32, serial: u64) {
     }
     holder.rings.retain(|inbox| inbox.strong_count() > 0);
     let inboxes: Vec<_> = holder.rings.iter().filter_map(Weak::upgrade).collect();
-    // With the lock, which whoever forks holds: a child must not find its thread's inbox locked.
+    // Under the lock, which a forking thread holds: a child must not find its thread's inbox locked.
     inboxes.iter().for_each(|inbox| inbox.put(index, serial));
     holder.free.push(index);
     drop(holder);
     inboxes.iter().for_each(|inbox| inbox.waker.wake_by_ref());
 }
 
-/// Where a ring hears of registrations that went away.
+/// The inbox in which a ring is notified of ended registrations.
 struct Inbox {
     /// Index and serial of each.
     released: Mutex<Vec<(u32, u64)>>,
@@ -216,7 +216,7 @@ struct Inbox {
 }
 
 impl Inbox {
-    /// To be followed by a call of the waker.
+    /// The caller must call the waker afterwards.
     fn put(&self, index: u32, serial: u64) {
         self.released.lock().unwrap_or_else(PoisonError::into_inner).push((index, serial));
         self.pending.store(true, Ordering::Release);
@@ -225,30 +225,30 @@ impl Inbox {
 
 /// One ring's table of registered buffers.
 pub(crate) struct ClonedBuffers {
-    /// The serial of what lies at each index of this ring; empty where the ring has no table.
+    /// The serial at each index of this ring; empty if the ring has no table.
     serials: Box<[u64]>,
     inbox: Option<Arc<Inbox>>,
     recent: Recent,
     known: KnownRegions,
     refusals: u64,
-    /// Why there is no table, until memory was to be registered.
+    /// Why there is no table, until memory would be registered.
     without: Option<RegistrationRefused>,
 }
 
-/// The region of the last operation: found again by address, without touching the buffer's own record, which the
-/// copying of the data has put out of the cache.
+/// The region of the last operation. It is found again by address, without reading the buffer's header, which the
+/// copying of data has evicted from the cache.
 #[derive(Default)]
 struct Recent {
     base: usize,
     len: usize,
     index: u16,
-    /// It is a pool's, whose memory stays as long as there are bytes in it.
+    /// Whether it belongs to a pool, whose memory stays as long as there are `Bytes` in it.
     owns_memory: bool,
     releases: u64,
 }
 
 impl ClonedBuffers {
-    /// Gives `ring` an empty table. `waker` gets its thread to call [`Self::forget_released`].
+    /// Gives `ring` an empty table. `waker` makes its thread call [`Self::forget_released`].
     pub(crate) fn prepare(ring: &OwnedFd, waker: Waker) -> Self {
         if let Err(error) = make_table(ring) {
             let without = RegistrationRefused::new(What::Table, &error);
@@ -262,7 +262,7 @@ impl ClonedBuffers {
         holder.rings.retain(|inbox| inbox.strong_count() > 0);
         holder.rings.push(Arc::downgrade(&inbox));
         if let Some(from) = holder.fd() {
-            // Cloning an empty place costs nothing and tells whether the kernel can.
+            // Cloning an empty place costs nothing, and shows whether the kernel supports it.
             CAN_CLONE
                 .store(clone_place(from, ring, SLOTS - 1).is_ok() && !without_clone(), Ordering::Relaxed);
         }
@@ -277,7 +277,7 @@ impl ClonedBuffers {
         }
     }
 
-    /// No table at all: nothing is fixed on this ring.
+    /// No table: no operation is fixed on this ring.
     pub(crate) fn none() -> Self {
         Self {
             serials: Box::default(),
@@ -306,7 +306,7 @@ impl ClonedBuffers {
         let mut all = all.iter().filter(|bytes| !bytes.is_empty());
         let first = all.next()?;
         let covers = |recent: &Self, bytes: &Bytes| recent.recent_index_of(bytes.as_ptr(), bytes.len());
-        // Lent memory is not for bytes, which may not keep it lent: see `memory/regions.rs`.
+        // Not for `Bytes` in lent memory, which may not keep it lent: see `memory/regions.rs`.
         if self.recent.owns_memory
             && let Some(index) = covers(self, first)
         {
@@ -353,7 +353,7 @@ impl ClonedBuffers {
         })
     }
 
-    /// Without a table nothing is registered; said for the first memory that was to be.
+    /// Without a table nothing is registered; reported for the first memory that would be.
     #[cold]
     fn refuse(&mut self, region: &Region) -> Option<u16> {
         if let Some(why) = self.without.take_if(|_| region.is_registrable()) {
@@ -380,7 +380,7 @@ impl ClonedBuffers {
         self.inbox.as_ref().is_some_and(|inbox| inbox.pending.load(Ordering::Acquire))
     }
 
-    /// Gives up what was released since the last call.
+    /// Releases registrations that ended since the last call.
     #[inline]
     pub(crate) fn forget_released(&mut self, ring: &OwnedFd) {
         let Some(inbox) = self.inbox.as_ref().filter(|_| self.has_released()) else { return };
@@ -394,7 +394,7 @@ impl ClonedBuffers {
         }
     }
 
-    /// Gives up everything: the thread may not come back for long.
+    /// Releases everything: the thread may be idle for long.
     pub(crate) fn forget_all(&mut self, ring: &OwnedFd) {
         for index in 0..self.serials.len() as u32 {
             if self.serials[index as usize] != 0 {
@@ -412,7 +412,7 @@ impl ClonedBuffers {
     }
 }
 
-/// Gives `ring` its share of a registration; the serial to note, marked where it was refused.
+/// Gives `ring` its share of a registration. Returns the serial to record, marked if it was refused.
 #[cold]
 fn share(ring: &OwnedFd, registration: &Registration, region: &Region) -> u64 {
     let index = registration.index;
@@ -421,7 +421,7 @@ fn share(ring: &OwnedFd, registration: &Registration, region: &Region) -> u64 {
         let pinned = holder.pinned[index as usize] == registration.serial;
         match holder.fd() {
             Some(from) if pinned => Some(clone_place(from, ring, index)),
-            // In a forked child, whose holder is the parent's.
+            // In a forked child, the holder belongs to the parent.
             None if pinned => return registration.serial | REFUSED,
             _ => None,
         }
@@ -438,7 +438,7 @@ fn share(ring: &OwnedFd, registration: &Registration, region: &Region) -> u64 {
 #[cfg(test)]
 static WITHOUT_CLONE: AtomicBool = AtomicBool::new(false);
 
-/// How a test stands for a kernel before 6.13.
+/// For tests: behaves as a kernel before 6.13.
 fn without_clone() -> bool {
     #[cfg(test)]
     return WITHOUT_CLONE.load(Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! Making a ring with what this kernel and this process may have.
+//! Creates a ring with the features that this kernel and this process allow.
 //!
-//! Nothing compares kernel versions: every flag is tried, and on `EINVAL` given up one at a time, least dear first.
-//! The completion queue is never smaller than the submission queue. What always holds: a ring that this returns is
-//! mapped whole, and [`Mapping`] unmaps it exactly once.
+//! Kernel versions are never compared: every flag is tried, and on `EINVAL` flags are dropped one at a time, the least
+//! valuable first. The completion queue is never smaller than the submission queue. Invariant: a returned ring is
+//! mapped completely, and [`Mapping`] unmaps it exactly once.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -14,7 +14,7 @@ use linux_raw_sys::io_uring as uapi;
 use super::abi;
 use crate::event;
 
-/// Flags in the order in which they are given up. `DEFER_TASKRUN` needs `SINGLE_ISSUER`, so it goes first.
+/// Flags in the order in which they are dropped. `DEFER_TASKRUN` needs `SINGLE_ISSUER`, so it is dropped first.
 const GIVE_UP: [(u32, &str); 6] = [
     (uapi::IORING_SETUP_NO_SQARRAY, "no_sqarray"),
     (uapi::IORING_SETUP_DEFER_TASKRUN, "defer_taskrun"),
@@ -24,7 +24,7 @@ const GIVE_UP: [(u32, &str); 6] = [
     (uapi::IORING_SETUP_CLAMP, "clamp"),
 ];
 
-/// Memory charged to a ring that was closed comes back up to 150 ms later, so `ENOMEM` is worth waiting for.
+/// Memory charged to a closed ring is returned up to 150 ms later, so it is worth waiting after `ENOMEM`.
 const MEMORY_COMES_BACK: Duration = Duration::from_millis(200);
 
 const SMALLEST: u32 = 8;
@@ -32,26 +32,27 @@ const SMALLEST: u32 = 8;
 /// Entries and completions of twice the size.
 const LARGE_ENTRIES: u32 = uapi::IORING_SETUP_SQE128 | uapi::IORING_SETUP_CQE32;
 
-/// A write and the sync that is linked to it go to the kernel together.
+/// At least two, since a write and its linked sync are submitted together.
 const LINKED: u32 = 2;
 
-/// When the kernel does the rest of an operation whose I/O has completed: part of it belongs to the thread that submitted.
+/// Selects when the kernel finishes an operation whose I/O has completed. A part of that work runs on the submitting
+/// thread.
 ///
-/// Where a kernel does not have what is asked for, the next of this list takes its place; [`ring_features`](crate::ring_features)
-/// names the flags that a thread's ring has.
+/// If the kernel does not support the requested one, the next one in this list is used;
+/// [`ring_features`](crate::ring_features) names the flags of a thread's ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Completions {
-    /// When the thread asks for completions, and in one go (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1). The least CPU time.
+    /// When the thread asks for completions, all at once (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1). The least CPU time.
     #[default]
     Deferred,
-    /// When the thread enters the kernel for whatever reason (`IORING_SETUP_COOP_TASKRUN`, Linux 5.19).
+    /// When the thread enters the kernel for any reason (`IORING_SETUP_COOP_TASKRUN`, Linux 5.19).
     Cooperative,
-    /// At once: the thread is interrupted, on whatever core it runs.
+    /// At once: the thread is interrupted, on any core.
     Interrupt,
 }
 
-/// What a caller may ask of a ring.
+/// The options of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingOptions {
     /// Submission queue entries, rounded up to a power of two; halved while memory is refused.
@@ -62,20 +63,20 @@ pub(crate) struct RingOptions {
     pub sqpoll_idle: Option<u32>,
     /// Completions are polled from the device: direct I/O on devices with poll queues only.
     pub iopoll: bool,
-    /// Entries of 128 bytes and completions of 32: what commands to a driver need. Never given up.
+    /// Entries of 128 bytes and completions of 32, for commands to a driver. Never dropped.
     pub commands: bool,
-    /// When the kernel finishes operations for the thread; without meaning where a kernel thread submits.
+    /// When the kernel finishes operations for the thread; no effect if a kernel thread submits.
     pub completions: Completions,
     /// Waiting for I/O does not count as iowait, where the kernel offers that.
     pub no_iowait: bool,
-    /// Flags to try besides: how a test asks for what no kernel knows.
+    /// Additional flags to try: tests ask for unknown ones with it.
     pub extra_flags: u32,
 }
 
 impl Default for RingOptions {
     fn default() -> Self {
-        // 256 entries fit in what RLIMIT_MEMLOCK = 64 KiB leaves for two threads, and a batch that fills them is
-        // submitted in well under a millisecond on a cached file.
+        // 256 entries for two threads fit in RLIMIT_MEMLOCK = 64 KiB, and a batch that fills them is submitted in well
+        // under a millisecond on a cached file.
         Self {
             entries: 256,
             completions_per_entry: 4,
@@ -190,7 +191,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Where the kernel still wants an index array, entry `i` is always at place `i`.
+    /// If the kernel still needs an index array, entry `i` is always at place `i`.
     fn fill_index(&self) {
         let array = self.field::<u32>(self.params.sq_off.array);
         for i in 0..self.params.sq_entries {
@@ -205,17 +206,17 @@ fn entry_shift(params: &uapi::io_uring_params) -> u32 {
     u32::from(params.flags & LARGE_ENTRIES == LARGE_ENTRIES)
 }
 
-/// Makes a ring, stepping down from what `options` asks to what the kernel takes.
+/// Creates a ring, stepping down from `options` to what the kernel accepts.
 ///
 /// # Errors
-/// The errno of `io_uring_setup(2)`: `ENOSYS`, `EPERM` where io_uring is switched off, `EMFILE`, or `ENOMEM` after
-/// the smallest ring was refused for 200 ms.
+/// The errno of `io_uring_setup(2)`: `ENOSYS`, `EPERM` if io_uring is switched off, `EMFILE`, or `ENOMEM` after the
+/// smallest ring was refused for 200 ms.
 pub(crate) fn make(options: &RingOptions) -> io::Result<Mapping> {
     let entries = options.entries.max(LINKED);
     step_down(&RingOptions { entries, ..*options }, options.flags())
 }
 
-/// Makes the smallest ring that any thread may register in.
+/// Creates the smallest ring, in which any thread may register.
 pub(crate) fn make_shared() -> io::Result<Mapping> {
     let options = RingOptions { entries: 1, completions_per_entry: 1, ..RingOptions::default() };
     step_down(&options, 0)
@@ -265,7 +266,7 @@ fn parameters(options: &RingOptions, entries: u32, flags: u32) -> uapi::io_uring
     params
 }
 
-/// Which operations this kernel has, by `IORING_REGISTER_PROBE`.
+/// Reads which operations this kernel supports, with `IORING_REGISTER_PROBE`.
 pub(crate) fn probe(ring: &impl AsFd) -> [bool; 256] {
     #[repr(C)]
     #[derive(Clone, Copy, Default)]

@@ -1,8 +1,8 @@
-//! Being called when a thread ends that uses the library for the first time while it ends.
+//! Calls a function at the end of a thread that uses the library for the first time while it is ending.
 //!
 //! glibc runs the destructors of a thread's locals before those of pthread keys. A local that is first used by a key's
-//! destructor is never destroyed; a key that is set by one is looked at once more (`PTHREAD_DESTRUCTOR_ITERATIONS`). What
-//! always holds: a thread that has not asked, or has cancelled, is not called.
+//! destructor is never destroyed; but a key that is set by one is checked again (`PTHREAD_DESTRUCTOR_ITERATIONS`).
+//! Invariant: a thread that did not ask for it, or has cancelled, is not called.
 
 use std::ffi::c_void;
 use std::panic::catch_unwind;
@@ -11,13 +11,13 @@ use std::sync::OnceLock;
 static END: OnceLock<fn()> = OnceLock::new();
 static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
 
-/// Has `end`, the same for every call, called by this thread when it ends.
+/// Makes this thread call `end`, the same function for every call, when it ends.
 pub(crate) fn ask(end: fn()) {
     END.get_or_init(|| end);
     set((&raw const END).cast());
 }
 
-/// Has nothing called any more.
+/// Cancels the call.
 pub(crate) fn cancel() {
     set(std::ptr::null());
 }
@@ -30,14 +30,14 @@ fn set(value: *const c_void) {
         (unsafe { libc::pthread_key_create(&mut key, Some(ends)) } == 0).then_some(key)
     });
     if let Some(key) = key {
-        // SAFETY: the value is an address that nobody follows. Where there is no memory for it, nothing is called.
+        // SAFETY: the value is an address that is never dereferenced. If there is no memory for it, nothing is called.
         let _ = unsafe { libc::pthread_setspecific(*key, value) };
     }
 }
 
 extern "C" fn ends(_: *mut c_void) {
     if let Some(end) = END.get() {
-        // A panic may not leave a function of C's; its hook has told of it.
+        // A panic must not leave a C function; the panic hook has reported it.
         let _ = catch_unwind(end);
     }
 }

@@ -1,7 +1,7 @@
-//! One thread's loop: run what is ready, submit once, wait once.
+//! One thread's loop: run ready tasks, submit once, wait once.
 //!
 //! Knows the driver and tasks; no I/O. Tasks are numbers into a table of this thread, so that a completion makes its
-//! task ready by putting a number into a queue. What always holds:
+//! task ready by putting a number into a queue. Invariants:
 //!
 //! - a task runs only on the thread that it was spawned on;
 //! - a wake-up from another thread is queued before the thread is notified, and a notified thread does not sleep;
@@ -27,7 +27,7 @@ const MAIN: TaskNumber = 0;
 thread_local! {
     /// The driver of the loop that this thread is in; 0 outside.
     static CURRENT: Cell<u64> = const { Cell::new(0) };
-    /// This and the next are never destroyed, so that a thread that ends can have a loop; a loop leaves both empty.
+    /// This and the next one are never destroyed, so that an ending thread can have a loop; a loop leaves both empty.
     static TASKS: ManuallyDrop<RefCell<Tasks>> = const { ManuallyDrop::new(RefCell::new(Tasks::new())) };
     static REMOTE: ManuallyDrop<RefCell<Option<Arc<LoopHandle>>>> =
         const { ManuallyDrop::new(RefCell::new(None)) };
@@ -58,7 +58,7 @@ pin_project! {
 
 /// A task whatever its future.
 trait Run {
-    /// Polls the task. Whether it goes on.
+    /// Polls the task. Returns whether it is still pending.
     fn run(self: Pin<&mut Self>, number: TaskNumber) -> bool;
 }
 
@@ -105,7 +105,7 @@ impl Tasks {
         if let Some((number, task)) = ran
             && let Some(place) = self.places.get_mut(number as usize)
         {
-            // The place is empty; forgetting what is in it spares looking.
+            // The place is empty; forgetting its content avoids a check.
             std::mem::forget(place.task.replace(task));
         }
     }
@@ -120,7 +120,7 @@ fn with_tasks<T>(look: impl FnOnce(&mut Tasks) -> T) -> T {
     TASKS.with(|tasks| look(&mut tasks.borrow_mut()))
 }
 
-/// What a runtime asks of a loop.
+/// Commands of a runtime to a loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Command {
@@ -138,7 +138,7 @@ pub(super) struct LoopHandle {
 }
 
 impl LoopHandle {
-    /// Has the loop's thread do something soon; it is dropped where the loop has ended.
+    /// Makes the loop's thread run a function soon; the function is dropped if the loop has ended.
     pub(super) fn call(&self, call: Call) {
         {
             let mut inbox = self.shared.tasks();
@@ -181,7 +181,7 @@ impl LoopHandle {
     }
 }
 
-/// What a task's waker is made of. A number that was given to another task meanwhile wakes that one for nothing.
+/// The data of a task's waker. If the number was reassigned to another task meanwhile, that task is woken without need.
 struct Handle {
     remote: Arc<LoopHandle>,
     number: TaskNumber,
@@ -203,12 +203,12 @@ impl Wake for Handle {
     }
 }
 
-/// Where tasks that are spawned on this thread go.
+/// The queue of tasks spawned on this thread.
 pub(super) fn current() -> Option<Arc<LoopHandle>> {
     REMOTE.with(|remote| remote.borrow().clone())
 }
 
-/// Whether this thread is in a loop, or is an I/O thread: it must not wait.
+/// Returns whether this thread must not wait, because it is in a loop or is an I/O thread.
 pub(crate) fn is_in_loop() -> bool {
     CURRENT.get() != 0 || driver::is_io_thread()
 }
@@ -233,13 +233,13 @@ pub(super) struct Loop {
     remote: Arc<LoopHandle>,
     /// The tasks of one round; kept, so that a round allocates nothing.
     batch: Vec<TaskNumber>,
-    /// What other threads woke; empty between calls.
+    /// Tasks that other threads woke; empty between calls.
     woken: Vec<TaskNumber>,
     deferred: Deferred,
 }
 
 impl Loop {
-    /// Enters a loop on this thread; `None` where it is in one already.
+    /// Enters a loop on this thread; `None` if it is already in one.
     pub(super) fn enter(options: RingOptions) -> Option<Self> {
         if is_in_loop() {
             return None;
@@ -248,7 +248,7 @@ impl Loop {
         CURRENT.set(shared.id);
         crate::memory::set_thread_must_not_block(true);
         let command = AtomicU8::new(Command::Run as u8);
-        // A waker of an earlier loop's task may have left something, which wakes for nothing.
+        // A waker of an earlier loop's task may have left a wake-up, which has no effect.
         shared.tasks().closed = false;
         let remote = Arc::new(LoopHandle { shared, command });
         REMOTE.with(|slot| *slot.borrow_mut() = Some(Arc::clone(&remote)));
@@ -278,7 +278,7 @@ impl Loop {
         }
     }
 
-    /// Runs tasks until ordered to end.
+    /// Runs tasks until commanded to end.
     pub(super) fn run_commands(&mut self) {
         loop {
             match self.remote.command() {
@@ -298,13 +298,14 @@ impl Loop {
         }
     }
 
-    /// Whether there is no task, nor one to come.
+    /// Returns whether there is no task, and none is about to be spawned.
     fn is_idle(&self) -> bool {
         let inbox = self.remote.shared.tasks();
         inbox.calls.is_empty() && with_tasks(|tasks| tasks.count()) == 0
     }
 
-    /// Runs what is ready now, once: what gets ready meanwhile comes after the I/O. Whether the main future is ready.
+    /// Runs each task that is ready now once. Tasks that become ready meanwhile run after the I/O. Returns whether the
+    /// main future is ready.
     fn run_ready(&mut self) -> bool {
         if self.remote.shared.sleep.take_notification() {
             self.fetch();
@@ -331,7 +332,7 @@ impl Loop {
         main_is_ready
     }
 
-    /// Fetches what other threads woke, and does what they asked for.
+    /// Fetches tasks that other threads woke, and runs their functions.
     fn fetch(&mut self) {
         let woken = &mut self.woken;
         let calls = {
@@ -350,7 +351,7 @@ impl Loop {
         with_tasks(|tasks| woken.drain(..).for_each(|number| tasks.make_ready(number)));
     }
 
-    /// Drops every task that has not ended, and what the dropping of one starts.
+    /// Drops every task that has not ended, including tasks spawned by those drops.
     fn drop_tasks(&mut self) {
         loop {
             self.fetch();
@@ -377,15 +378,14 @@ fn drop_task(task: Task) {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // Not said where the main future has panicked; its waker is gone, and another may get its address.
+        // This is not reset if the main future has panicked; its waker is gone, and another one may get its address.
         driver::polled();
         self.drop_tasks();
-        // What panics, a waker or a buffer of the user's, is gone with that; what else is in flight must not be left to
-        // the kernel.
+        // A user's waker or buffer that panics is lost; other operations in flight must still be waited for.
         while catch_unwind(AssertUnwindSafe(|| driver::leave(&mut self.deferred))).is_err() {
             tracing::error!("a waker or a buffer panicked while its thread left its loop");
         }
-        // What was woken while draining has no task any more; what was spawned meanwhile goes too.
+        // Tasks woken while draining no longer exist; tasks spawned meanwhile are dropped too.
         self.deferred.tasks.clear();
         self.remote.shared.tasks().closed = true;
         self.drop_tasks();

@@ -1,8 +1,8 @@
-//! Who runs futures: [`block_on`] for a program with one thread, [`Runtime`] for a thread on each core.
+//! Runs futures: [`block_on`] on one thread, [`Runtime`] on a thread per core.
 //!
-//! A thread's loop runs what is ready, hands all of its I/O over with one system call, and sleeps in that same call
-//! until something completes or another thread wakes it. Tasks stay on their thread; nothing is stolen. Any future
-//! runs here, also those of other crates that bring their own reactor thread.
+//! A thread's loop runs ready tasks, submits all their I/O with one system call, and sleeps in that same call until
+//! something completes or another thread wakes it. Tasks stay on their thread; nothing is stolen. Any future runs here,
+//! also those of other crates that bring their own reactor thread.
 
 mod executor;
 mod task;
@@ -18,19 +18,19 @@ use crate::ring::RingOptions;
 use executor::Loop;
 pub(crate) use executor::is_in_loop;
 
-/// Runs `future` on the calling thread until it is ready, and with it every task that it [`spawn`]s.
+/// Runs `future` on the calling thread until it is ready, together with the tasks that it [`spawn`]s.
 ///
-/// Before it returns, tasks that have not ended are dropped, and operations in flight end: those of dropped futures are
-/// cancelled where the kernel still can. A future that was polled inside and lives on keeps its result, which its next
-/// poll gives, on any thread; only what it has in flight on a pipe, a socket or a terminal, where nothing may ever come, is
-/// cancelled, and fails with `ECANCELED`. So `block_on` does not wait for another process or a person.
+/// Before it returns, tasks that have not ended are dropped, and operations in flight end; those of dropped futures are
+/// cancelled if the kernel still can. A future that was polled inside and still exists keeps its result, which its next
+/// poll returns, on any thread. Only its operations on a pipe, a socket or a terminal, which might wait forever, are
+/// cancelled, and fail with `ECANCELED`. So `block_on` does not wait for another process or a person.
 ///
-/// The thread's ring is made with the first file operation and kept for the next call. Works in destructors of thread-locals
-/// and of pthread keys too: a thread that ends gets a ring for each call.
+/// The thread's ring is created with the first file operation and kept for the next call. This also works in
+/// destructors of thread-locals and of pthread keys, where each call gets a ring of its own.
 ///
 /// # Panics
-/// On a thread that is inside `block_on` or a [`Runtime`] already: it would never get to run its tasks. Panics of
-/// `future` come through.
+/// On a thread that is already inside `block_on` or a [`Runtime`], whose tasks could not run meanwhile. Panics of
+/// `future` are propagated.
 ///
 /// ```
 /// let sum = ringfile::block_on(async {
@@ -43,7 +43,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     block_on_with(RingOptions::default(), future)
 }
 
-/// As [`block_on`]; `options` count where the thread has no ring yet.
+/// As [`block_on`]; `options` apply only if the thread has no ring yet.
 pub(crate) fn block_on_with<F: Future>(options: RingOptions, future: F) -> F::Output {
     let mut thread = Loop::enter(options)
         .expect("ringfile::block_on was called inside a ringfile thread: await the future instead");
@@ -55,7 +55,7 @@ pub(crate) fn block_on_with<F: Future>(options: RingOptions, future: F) -> F::Ou
 /// Allocates the task. The task starts running when the calling one yields.
 ///
 /// # Panics
-/// Outside a ringfile thread: there is no loop that would run it. Use [`Runtime::spawn`] there.
+/// Outside a ringfile thread, since no loop would run the task. Use [`Runtime::spawn`] there.
 ///
 /// ```
 /// use std::rc::Rc;

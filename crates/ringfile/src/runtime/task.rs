@@ -1,4 +1,4 @@
-//! Tasks: a future on its way, and the handle to its result.
+//! Tasks: a running future, and the handle to its result.
 
 use std::any::Any;
 use std::fmt;
@@ -14,11 +14,11 @@ use pin_project_lite::pin_project;
 use super::executor::{self, LoopHandle};
 use crate::ring::fork;
 
-/// The handle to a task's result. Awaiting it, or [`join`](Self::join), gives the result or the task's panic; dropping
-/// it lets the task go on alone.
+/// A handle to a task's result. Awaiting it, or [`join`](Self::join), returns the result or the task's panic. Dropping
+/// it does not stop the task.
 pub struct JoinHandle<T> {
     state: Arc<Mutex<TaskState<T>>>,
-    /// Of a task on another thread: in a forked child there is no such thread.
+    /// Whether the task is on another thread, which does not exist in a forked child.
     process: Option<fork::Mark>,
 }
 
@@ -28,22 +28,22 @@ enum TaskState<T> {
     Taken,
 }
 
-/// Why a task has no result.
+/// The reason why a task has no result.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinError {
     /// The task panicked; this is what it panicked with.
     Panicked(Panic),
-    /// The task was dropped with the loop of its thread.
+    /// The task was dropped with its thread's loop.
     Cancelled,
     /// [`JoinHandle::join`] was called on a ringfile thread, which has tasks to run and can't block: await the handle.
     WouldBlock,
 }
 
-/// What a task panicked with.
+/// The payload of a task's panic.
 pub struct Panic {
     message: String,
-    /// In a mutex, since an error that is to travel far must be `Sync`.
+    /// In a mutex, so that the error is `Sync`.
     payload: Mutex<Box<dyn Any + Send>>,
 }
 
@@ -54,13 +54,13 @@ impl Panic {
         Self { message: text.unwrap_or("a value that is no text").to_owned(), payload: Mutex::new(payload) }
     }
 
-    /// The text of the panic, where it was one.
+    /// Returns the panic's message, if it is text.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The value, for [`std::panic::resume_unwind`].
+    /// Returns the panic's payload, for [`std::panic::resume_unwind`].
     #[must_use]
     pub fn into_payload(self) -> Box<dyn Any + Send> {
         self.payload.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -92,12 +92,13 @@ impl From<JoinError> for std::io::Error {
 }
 
 impl<T> JoinHandle<T> {
-    /// Whether this is a forked child, and the task's thread the parent's, which may have had the lock.
+    /// Returns whether this is a forked child, and the task's thread, which may have held the lock, exists only in the
+    /// parent.
     fn is_inherited(&self) -> bool {
         self.process.is_some_and(|process| !process.is_current())
     }
 
-    /// Whether the task has ended.
+    /// Returns whether the task has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.is_inherited() || !matches!(*lock(&self.state), TaskState::Running(_))
@@ -106,8 +107,7 @@ impl<T> JoinHandle<T> {
     /// Blocks the calling thread until the task has ended.
     ///
     /// # Errors
-    /// The task's panic; [`JoinError::Cancelled`] where it was dropped; [`JoinError::WouldBlock`] on a ringfile
-    /// thread.
+    /// The task's panic; [`JoinError::Cancelled`] if it was dropped; [`JoinError::WouldBlock`] on a ringfile thread.
     pub fn join(self) -> Result<T, JoinError> {
         if executor::is_in_loop() {
             return Err(JoinError::WouldBlock);
@@ -141,7 +141,7 @@ impl<T> Future for JoinHandle<T> {
         if self.is_inherited() {
             return Poll::Ready(Err(JoinError::Cancelled));
         }
-        // Wakers may run anybody's code and own anything, so none is cloned or dropped under the lock.
+        // Wakers may run user code and own anything, so none is cloned or dropped under the lock.
         let waker = context.waker().clone();
         let mut state = lock(&self.state);
         let next = match *state {
@@ -158,7 +158,7 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
-/// The other end of a handle: whatever becomes of the task, the handle learns it.
+/// The other end of a handle, which always learns how the task ended.
 struct Completer<T>(Arc<Mutex<TaskState<T>>>);
 
 impl<T> Completer<T> {
@@ -189,8 +189,8 @@ impl<T> fmt::Debug for JoinHandle<T> {
 }
 
 pin_project! {
-    /// A task's future, whose result or panic goes to its handle. Not an `async fn`: that would have room for the future
-    /// twice, and each poll would fetch more memory.
+    /// A task's future, whose result or panic goes to its handle. Not an `async fn`, which would reserve room for the
+    /// future twice, so that each poll would touch more memory.
     struct Guarded<F: Future> {
         #[pin]
         future: Option<F>,
@@ -219,15 +219,15 @@ impl<F: Future> Guarded<F> {
         Self { future: Some(future), completer: Some(completer) }
     }
 
-    /// Gives the result to the handle.
+    /// Delivers the result to the handle.
     #[cold]
     fn end(self: Pin<&mut Self>, mut result: Result<F::Output, JoinError>) {
         let mut this = self.project();
-        // The future goes before its result is there: who joins finds what it held given back.
+        // The future is dropped before its result is delivered, so that a joining thread finds its resources released.
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| this.future.set(None))) {
             result = Err(JoinError::Panicked(Panic::new(payload)));
         }
-        // A result that nobody wants is dropped here.
+        // A result without a handle is dropped here.
         let end = AssertUnwindSafe(|| {
             if let Some(completer) = this.completer.take() {
                 completer.end(result);

@@ -13,8 +13,8 @@ use crate::ring::{Completions, RingOptions};
 
 /// A set of threads that run tasks and their I/O.
 ///
-/// A task stays on the thread that it was given to. [`shutdown`](Self::shutdown) waits for the tasks; dropping the
-/// runtime drops them, waits for what the kernel still does with their buffers, and ends the threads.
+/// A task stays on its thread. [`shutdown`](Self::shutdown) waits for the tasks; dropping the runtime drops them, waits
+/// until the kernel has finished with their buffers, and ends the threads.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -44,7 +44,7 @@ pub struct RuntimeBuilder {
 }
 
 impl RuntimeBuilder {
-    /// How many threads; one for each core that the process may use by default.
+    /// Sets the number of threads; by default one for each core that the process may use.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
@@ -58,24 +58,24 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Submission queue entries of each thread's ring: 256 by default, rounded up to a power of two. More operations
-    /// than that may be in flight; they are submitted in several steps.
+    /// Sets the number of submission queue entries of each thread's ring: 256 by default, rounded up to a power of two.
+    /// More operations may be in flight; they are submitted in several steps.
     #[must_use]
     pub fn entries(mut self, entries: u32) -> Self {
         self.options.entries = entries;
         self
     }
 
-    /// Has a kernel thread submit (SQPOLL), which sleeps after having been idle that long. Saves system calls and costs
-    /// a core. Off by default.
+    /// Lets a kernel thread submit (SQPOLL), which sleeps after being idle that long. Saves system calls and costs a
+    /// core. Off by default.
     #[must_use]
     pub fn sqpoll(mut self, idle: Option<Duration>) -> Self {
         self.options.sqpoll_idle = idle.map(|idle| u32::try_from(idle.as_millis()).unwrap_or(u32::MAX));
         self
     }
 
-    /// When the kernel finishes a thread's operations: [`Deferred`](Completions::Deferred) by default. To measure what the
-    /// others cost; without meaning beside [`sqpoll`](Self::sqpoll).
+    /// Sets when the kernel finishes a thread's operations: [`Deferred`](Completions::Deferred) by default. The others
+    /// are there to measure what they cost. No effect with [`sqpoll`](Self::sqpoll).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -91,8 +91,7 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Leaves waiting for I/O out of the system's iowait figure, where the kernel offers that (Linux 6.15). Off by
-    /// default.
+    /// Sets whether waiting for I/O is left out of the system's iowait figure (Linux 6.15). Off by default.
     #[must_use]
     pub fn no_iowait(mut self, no_iowait: bool) -> Self {
         self.options.no_iowait = no_iowait;
@@ -102,7 +101,7 @@ impl RuntimeBuilder {
     /// Starts the threads.
     ///
     /// # Errors
-    /// With no threads, or where a thread can't be started or pinned.
+    /// For 0 threads, or if a thread cannot be started or pinned.
     pub fn build(self) -> Result<Runtime> {
         if self.threads == 0 {
             return Err(Error::new(std::io::ErrorKind::InvalidInput, "making a runtime")
@@ -156,22 +155,22 @@ impl Worker {
 }
 
 impl Runtime {
-    /// One thread for each core that the process may use.
+    /// Starts a runtime with one thread for each core that the process may use.
     ///
     /// # Errors
-    /// Where a thread can't be started.
+    /// If a thread cannot be started.
     pub fn new() -> Result<Self> {
         Self::builder().build()
     }
 
-    /// Settings to begin with.
+    /// Returns a builder with default settings.
     #[must_use]
     pub fn builder() -> RuntimeBuilder {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         RuntimeBuilder { threads, pin: false, options: RingOptions::default() }
     }
 
-    /// How many threads there are.
+    /// Returns the number of threads.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.workers.len()
@@ -211,8 +210,8 @@ impl Runtime {
         task::spawn_there(make, &self.workers[index % self.workers.len()].remote)
     }
 
-    /// Waits until every task has ended, then ends the threads. Blocks. Called by one of its own tasks it waits for the
-    /// other threads; the task's own ends after it.
+    /// Waits until every task has ended, then ends the threads. Blocks. If one of its own tasks calls it, it waits for
+    /// the other threads; the task's own thread ends after the task.
     pub fn shutdown(mut self) {
         self.end(Command::Finish);
     }
@@ -221,8 +220,8 @@ impl Runtime {
         self.workers.iter().for_each(|worker| worker.remote.set_command(command));
         let own = std::thread::current().id();
         for worker in &mut self.workers {
-            // A thread can't wait for itself: where a task of the runtime drops its last handle, that task's thread ends
-            // by itself once the task has.
+            // A thread cannot wait for itself: if a task of the runtime drops its last handle, that task's thread ends
+            // after the task.
             if let Some(thread) = worker.thread.take().filter(|thread| thread.thread().id() != own) {
                 // A loop does not panic: its tasks' panics are their results.
                 let _ = thread.join();

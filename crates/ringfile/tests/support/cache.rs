@@ -1,11 +1,12 @@
-//! What the page cache holds of a file.
+//! What the page cache holds of a file, and how to change that.
 
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const PAGE: usize = 4096;
 
-/// Writes a file back, and takes its pages out of the page cache.
+/// Writes what is dirty, and drops the file from the page cache.
 pub fn drop_cache(path: &Path) {
     let file = std::fs::File::open(path).unwrap();
     file.sync_all().unwrap();
@@ -27,4 +28,18 @@ pub fn cached_pages(path: &Path) -> usize {
         assert_eq!(libc::munmap(map, len), 0);
     }
     resident.iter().filter(|&&page| page & 1 == 1).count()
+}
+
+/// Reads these bytes in, as far as the file has them, without the kernel's read-ahead.
+pub fn cache(path: &Path, offset: usize, len: usize) {
+    let file = std::fs::File::open(path).unwrap();
+    // SAFETY: no memory is named.
+    assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) }, 0);
+    let _ = file.read_at(&mut vec![0; len], offset as u64).unwrap();
+}
+
+/// Whether adaptive files on the file system that `path` lies on are read ahead.
+pub fn is_read_ahead(path: &Path) -> bool {
+    let output = std::process::Command::new("stat").args(["-f", "-c", "%T"]).arg(path).output().unwrap();
+    matches!(String::from_utf8(output.stdout).unwrap().trim(), "ext2/ext3" | "xfs" | "btrfs" | "f2fs")
 }

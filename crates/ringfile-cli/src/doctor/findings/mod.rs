@@ -1,6 +1,6 @@
 //! What the facts mean: findings, most costly first.
 //!
-//! A pure function of the facts. What always holds: a finding names the figure that it rests on, and a command or setting
+//! A pure function of the facts. Invariants: a finding names the figure that it rests on, and a command or setting
 //! that changes it; what is not known gives no finding.
 
 mod device;

@@ -4,7 +4,7 @@
 //! machine with fewer cores than threads the kernel then shares time out among them; tasks on few loops would each wait
 //! for the others' copies and checksums, and that would be measured as the disk's latency.
 //!
-//! What always holds: at the end no operation is in flight and no buffer is in use; short of a stop every block that was
+//! Invariants: at the end no operation is in flight and no buffer is in use; short of a stop every block that was
 //! written was checked.
 
 use std::path::PathBuf;

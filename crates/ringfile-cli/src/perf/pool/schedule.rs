@@ -1,6 +1,6 @@
 //! When batches are due: the open loop.
 //!
-//! Pure arithmetic on points in time. What always holds: when a batch is due depends on the rate and its number alone,
+//! Pure arithmetic on points in time. Invariants: when a batch is due depends on the rate and its number alone,
 //! never on what came of the batches before it. So a stall makes all that was due meanwhile late, and is seen in their
 //! latencies, where a loop that begins each batch after the last one would have seen it once.
 

@@ -1,7 +1,7 @@
 //! Segment files: made without a name, filled from front to back, and used again when nobody has them any more.
 //!
 //! They are recycled, as many logs do, for deleting would measure the file system: cutting 64 MiB off a file takes 15 to
-//! 29 ms on a disk that is mounted with `discard`, and stalls every write meanwhile. What always holds: no more of the disk
+//! 29 ms on a disk that is mounted with `discard`, and stalls every write meanwhile. Invariants: no more of the disk
 //! is taken than was allowed; a segment is gone when the process is, however that ends, for no folder has it. Where a file
 //! system knows no files without a name, it has one for a moment.
 

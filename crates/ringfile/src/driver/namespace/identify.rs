@@ -1,6 +1,6 @@
-//! What a drive says of itself and of a namespace (Identify), by the kernel's `ioctl`.
+//! What a drive reports about itself and a namespace (Identify), through the kernel's `ioctl`.
 //!
-//! Offsets are those of the NVM command set specification. What always holds: what is not understood is an error.
+//! Offsets are those of the NVM command set specification. Invariant: anything unknown is an error.
 
 use std::fs;
 use std::io;
@@ -25,14 +25,14 @@ pub(super) enum About {
     Controller = 1,
 }
 
-/// The number of the namespace that the device is.
+/// Returns the number of the device's namespace.
 pub(super) fn number(file: &fs::File) -> io::Result<u32> {
     // SAFETY: this call takes no memory.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), NVME_IOCTL_ID) };
     u32::try_from(answer).ok().filter(|&number| number > 0).ok_or_else(io::Error::last_os_error)
 }
 
-/// Asks the drive. A status of the drive's is an errno of no particular meaning here.
+/// Sends the command. A status of the drive becomes an errno without a particular meaning here.
 pub(super) fn identify(file: &fs::File, namespace: u32, about: About) -> io::Result<Box<Page>> {
     let mut page = Box::new([0; PAGE]);
     let mut command = NvmeCommand {
@@ -58,7 +58,7 @@ fn u16_at(page: &Page, at: usize) -> u16 {
     u16::from_le_bytes([page[at], page[at + 1]])
 }
 
-/// What is used of what a drive says of itself.
+/// The used part of a drive's report about itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Controller {
     /// Bytes that one command moves at most. The drive counts in its smallest pages, which are 4 KiB or more.
@@ -92,7 +92,7 @@ pub(super) struct Format {
 
 impl Format {
     /// # Errors
-    /// Why the format is not understood.
+    /// Why the format is not supported.
     pub(super) fn read(page: &Page) -> Result<Self, String> {
         let blocks = u64::from_le_bytes(page[..8].try_into().unwrap_or_default());
         let (used, formats) = (page[26], page[25]);

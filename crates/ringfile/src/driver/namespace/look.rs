@@ -1,7 +1,7 @@
-//! Looking at a file that may be the character device of a namespace.
+//! Examines a file that may be the character device of a namespace.
 //!
-//! Blocks for as long as the drive takes for two Identify commands. What always holds: a namespace that this gives is
-//! understood, and one that may be written is nobody else's.
+//! Blocks while the drive carries out two Identify commands. Invariants: every property of a returned namespace is
+//! known, and one that may be written is in no other use.
 
 use std::fs;
 use std::io;
@@ -24,21 +24,21 @@ use crate::ring::{Ring, RingOptions};
 const MOST_BLOCKS: u64 = 1 << 16;
 /// One range counts its blocks in 32 bits.
 const MOST_IN_RANGE: u64 = u32::MAX as u64;
-/// What the kernel counts segments in: a page is never in two.
+/// The unit in which the kernel counts segments: a page is never split between two.
 const PAGE: usize = 4096;
 
-/// What a file was opened for. The kernel does not check it for a privileged process.
+/// The access mode of a file. The kernel does not check it for a privileged process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Access {
     pub read: bool,
     pub write: bool,
 }
 
-/// The namespace whose character device `file` is; `None` for any other file.
+/// Returns the namespace whose character device `file` is; `None` for any other file.
 ///
 /// # Errors
-/// `InvalidInput` where it is to be written, and that was not allowed; `Unsupported` where commands can't be sent
-/// from here, or what the drive says of the namespace is not understood; `ResourceBusy` where it is to be written and
+/// `InvalidInput` if it is opened for writing without permission for that; `Unsupported` if commands cannot be sent
+/// from here, or the drive reports an unknown property of the namespace; `ResourceBusy` if it is opened for writing and
 /// its block device is in use.
 pub(crate) fn look(
     file: &fs::File,
@@ -76,7 +76,7 @@ fn not_understood(why: String) -> Error {
     Error::new(io::ErrorKind::Unsupported, OPENING).because(format!("{why}; use its block device"))
 }
 
-/// What the kernel has in sysfs for the block device of the namespace that the character device `file` is.
+/// Returns the sysfs directory of the block device that belongs to the character device `file`.
 fn device_of(file: &fs::File) -> Option<PathBuf> {
     let facts = file.metadata().ok().filter(|facts| facts.file_type().is_char_device())?;
     let (major, minor) = (rustix::fs::major(facts.rdev()), rustix::fs::minor(facts.rdev()));
@@ -90,7 +90,7 @@ fn device_of(file: &fs::File) -> Option<PathBuf> {
     Some(device.parent()?.join(format!("nvme{numbers}")))
 }
 
-/// What the kernel says of the block device.
+/// Reads a property of the block device.
 #[derive(Clone, Copy)]
 struct Queue {
     max_hw_sectors_kb: u64,
@@ -123,13 +123,13 @@ impl Queue {
         Ok(Self {
             max_hw_sectors_kb: known("queue/max_hw_sectors_kb")?,
             max_segments: known("queue/max_segments")?,
-            // 0 where the drive can't, or has a fault which the kernel knows.
+            // 0 if the drive does not support it, or has a defect that the kernel knows.
             discard_max_hw_bytes: known("queue/discard_max_hw_bytes").unwrap_or(0),
             write_zeroes_max_bytes: known("queue/write_zeroes_max_bytes").unwrap_or(0),
         })
     }
 
-    /// What one command may do: the smaller of what the drive and the kernel say, in whole blocks.
+    /// The limits of one command: the smaller of the drive's and the kernel's, in whole blocks.
     fn limits(self, drive: Controller, shift: u32) -> Limits {
         let whole = |bytes: u64, blocks: u64| {
             let bytes = bytes.min(blocks << shift) >> shift << shift;
@@ -149,7 +149,7 @@ impl Queue {
     }
 }
 
-/// Whether a ring for commands can be had.
+/// Checks that a ring for commands can be created.
 fn can_send() -> Result<(), Error> {
     if let Some(lack) = Lack::forbidden() {
         return Err(lack.into_error());
@@ -167,8 +167,8 @@ fn can_send() -> Result<(), Error> {
     }
 }
 
-/// Claims the block device: nobody has it mounted, in use as a part of a volume, or a partition of it, and nobody
-/// will as long as the descriptor is open.
+/// Claims the block device: neither it nor a partition of it is mounted or part of a volume, or will be while the
+/// descriptor is open.
 fn claim(device: &Path) -> Result<OwnedFd, Error> {
     let unchecked = |why: String| {
         Error::new(io::ErrorKind::Unsupported, "opening for writing by NVMe commands")

@@ -1,7 +1,7 @@
-//! A namespace of an NVMe drive, opened by its character device: what commands on it may look like.
+//! A namespace of an NVMe drive, opened by its character device, with the limits of its commands.
 //!
-//! Knows what was found at opening ([`look`]) and what the kernel has refused since. What always holds: `most` only
-//! shrinks, so what an answer is taken for is never more than what was submitted.
+//! Knows what was found at opening ([`look`]) and what the kernel has refused since. Invariant: `most` only shrinks, so
+//! an answer is never taken for more than was submitted.
 
 mod identify;
 mod look;
@@ -24,27 +24,27 @@ pub(crate) struct Namespace {
     limits: Limits,
     /// Bytes that one command moves at most, as far as is known by now.
     most: AtomicUsize,
-    /// The kernel takes registered memory.
+    /// Whether the kernel accepts registered memory.
     fixed: AtomicBool,
     /// The block device, claimed: nobody mounts it while this is open for writing.
     _claim: Option<OwnedFd>,
 }
 
-/// What a failed operation's errno is, which may stand for a drive's [`Status`].
+/// Returns the errno of a failed operation, whose number may stand for a drive's [`Status`].
 pub(crate) fn errno_of(errno: i32) -> i32 {
     Status::of_errno(errno).map_or(errno, Status::errno)
 }
 
-/// What one command may do at most, in bytes.
+/// The limits of one command, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Limits {
-    /// Of data, where its pages lie together.
+    /// Data in contiguous pages.
     pub most: usize,
-    /// Of data, wherever its pages lie: the kernel limits the number of segments too.
+    /// Data in scattered pages: the kernel also limits the number of segments.
     pub scattered: usize,
-    /// Deallocated at once; 0 where the drive can't.
+    /// Deallocated by one command; 0 if the drive does not support it.
     pub discard: usize,
-    /// Written with zeros at once; 0 where the drive can't.
+    /// Zeroed by one command; 0 if the drive does not support it.
     pub zeros: usize,
 }
 
@@ -71,14 +71,14 @@ impl Namespace {
         self.most.load(Ordering::Relaxed)
     }
 
-    /// Whether registered memory is to be named by its index.
+    /// Returns whether to name registered memory by its index.
     #[inline]
     pub(in crate::driver) fn takes_fixed(&self) -> bool {
         self.fixed.load(Ordering::Relaxed)
     }
 
-    /// Whether an operation of which `left` bytes are left, and which the kernel has refused so many times in a row,
-    /// is to be tried again with less asked of the kernel.
+    /// Returns whether to retry an operation with `left` bytes left, which the kernel has refused so many times in a
+    /// row, in a simpler form.
     ///
     /// `EINVAL` is what it says of memory in more segments than the drive takes, and before Linux 6.12 of registered
     /// memory of which an operation uses a part (`blk_rq_map_user_bvec`). Twice, since what was submitted may be from

@@ -1,6 +1,6 @@
-//! What a drive says of a command that failed: as an errno, and in words.
+//! A drive's status of a failed command, as an errno and in words.
 //!
-//! A status travels where an errno does, as a number that no errno has. What always holds: the errno is the one that
+//! A status travels where an errno does, as a number that no errno has. Invariants: the errno is the one that
 //! the block layer would give (`nvme_error_status` and `blk_errors` in Linux), where it has one that says what is
 //! wrong.
 
@@ -15,12 +15,12 @@ const CODE: i32 = 0x7ff;
 pub(crate) struct Status(u16);
 
 impl Status {
-    /// What is passed on in the place of an errno for what the kernel answered, which is not 0.
+    /// Returns the number that stands in place of an errno for a non-zero answer of the kernel.
     pub(in crate::driver) fn to_errno(answer: i32) -> i32 {
         FIRST | answer & CODE
     }
 
-    /// The status that was passed on in the place of an errno.
+    /// Returns the status that a number stands for.
     pub(crate) fn of_errno(errno: i32) -> Option<Self> {
         (errno >= FIRST).then_some(Self((errno & CODE) as u16))
     }

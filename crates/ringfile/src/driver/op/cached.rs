@@ -1,7 +1,7 @@
-//! What of a file the page cache holds (`cachestat`, Linux 6.5).
+//! Which parts of a file the page cache holds (`cachestat`, Linux 6.5).
 //!
-//! `RWF_NOWAIT` does not tell it: a buffered read that carries it and finds nothing starts reading the pages in, for the
-//! cache (`page_cache_sync_ra` in mm/filemap.c), before it says `EAGAIN`.
+//! `RWF_NOWAIT` cannot answer that: a buffered read that carries it and finds nothing starts reading the pages in, for
+//! the cache (`page_cache_sync_ra` in mm/filemap.c), before it says `EAGAIN`.
 
 use super::last_errno;
 use crate::driver::target::Target;
@@ -26,7 +26,8 @@ struct Stat {
     recently_evicted: u64,
 }
 
-/// How many of the pages that these bytes touch are in the page cache. 0.15 µs for one page, 0.4 for 32.
+/// Returns how many of the pages that these bytes touch are in the page cache. Takes 0.15 µs for one page, 0.4 µs for
+/// 32.
 ///
 /// # Errors
 /// `ENOSYS` before Linux 6.5; `EPERM` where the file is another user's, and this process may not write to it (6.14).

@@ -1,8 +1,8 @@
-//! Operations on a namespace of an NVMe drive: the command for each, and what the answer to it means.
+//! Operations on a namespace of an NVMe drive: the command for each, and the meaning of its answer.
 //!
-//! One command is sent for each submission, and one that is too long for a command goes on with the next, as a short
-//! count does. What always holds: a command names as many blocks as it names bytes of memory, since the drive, not
-//! the kernel, decides how much it moves; the memory is that of `held`, or of `parts`, which stay until the answer.
+//! Each submission sends one command. An operation that is too long for one command continues with the next, as after a
+//! short count. Invariants: a command names as many blocks as it names bytes of memory, since the drive, not the
+//! kernel, decides how much it moves; the memory is that of `held`, or of `parts`, which stay until the answer.
 
 use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::{IORING_URING_CMD_FIXED, io_uring_op as op};
@@ -24,9 +24,9 @@ const DATASET_MANAGEMENT: u8 = 0x09;
 
 /// In `cdw12`: the write is durable when it is answered.
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
-/// In `cdw12`: zeros are to be deallocated blocks.
+/// In `cdw12`: deallocate the zeroed blocks.
 const DEALLOCATE_ZEROS: u32 = 1 << 25;
-/// In `cdw11`: the ranges are to be deallocated.
+/// In `cdw11`: deallocate the ranges.
 const DEALLOCATE: u32 = 1 << 2;
 
 /// What `op_flags` of an allocation say: `FALLOC_FL_…`.
@@ -43,10 +43,10 @@ pub(in crate::driver) struct Range {
     first: u64,
 }
 
-/// What is sent for an operation from some byte on: so many bytes of it.
+/// What to send for an operation from some byte on, and for how many bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// Nothing; this is the answer.
+    /// Nothing; the answer is known.
     Answer(Result<usize, i32>),
     Move(usize),
     Flush,
@@ -57,8 +57,8 @@ enum Step {
     },
 }
 
-/// What comes of `request` from byte `began` on. Asked once for the submission and once for its answer; in between, a
-/// command's limit may have shrunk, and then the second gives less, which moves the same bytes once more.
+/// Returns the command for `request` from byte `began` on. Called once for the submission and once for its answer. If a
+/// command's limit has shrunk in between, the second result is shorter, and some bytes are moved twice.
 fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> Step {
     let limits = namespace.limits();
     let offset = request.offset.saturating_add(began as u64);
@@ -73,7 +73,7 @@ fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> 
         Kind::Read | Kind::ReadVectored | Kind::Write | Kind::WriteVectored => {
             let mut room = left.min(namespace.most());
             if is_read {
-                // As at the end of any file. The drive would refuse all of it.
+                // As at the end of any file. The drive would refuse the whole command.
                 let to_end = namespace.size().saturating_sub(offset);
                 room = room.min(usize::try_from(to_end).unwrap_or(usize::MAX));
             }
@@ -141,7 +141,7 @@ pub(in crate::driver) fn fill<'a>(
     };
     match step(request, held, began, namespace) {
         Step::Answer(_) => {
-            // The answer is known; it comes the way of all others.
+            // The answer is known; it arrives as all others do.
             sqe.opcode = op::IORING_OP_NOP as u8;
             sqe.command_op = 0;
         }

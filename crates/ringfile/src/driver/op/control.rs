@@ -1,6 +1,6 @@
 //! Operations that move no data: syncing, allocating, truncating, advising.
 //!
-//! The kernel carries them out on its workers, and can cancel those that no worker has begun.
+//! The kernel carries them out on its worker threads, and can cancel those that have not begun.
 
 use super::command::{DISCARD, PUNCH_HOLE};
 use super::{Kind, Request, last_errno};
@@ -30,12 +30,12 @@ pub(super) fn fill(request: &Request, sqe: &mut Sqe) {
     }
 }
 
-/// The mode of an allocation, as the kernel knows it: what is to be discarded is given back.
+/// Returns the kernel's mode of an allocation: discarding punches a hole.
 fn mode(op_flags: u32) -> u32 {
     if op_flags == DISCARD { PUNCH_HOLE } else { op_flags }
 }
 
-/// The ring's entry has 32 bits for the length: what is longer is synced to the end, which covers it.
+/// The ring's entry has 32 bits for the length: longer ranges are synced to the end of the file.
 fn range_len(request: &Request) -> u32 {
     u32::try_from(request.want).unwrap_or(0)
 }

@@ -1,6 +1,6 @@
-//! Operations: for each family, its submission entry and its plain call side by side; what a short count means.
+//! Operations: for each family, its submission entry and its plain call side by side, and the meaning of a short count.
 //!
-//! Knows files as [`Target`]s, memory as [`Held`], and no ring, slot or thread. What always holds: no match over [`Kind`]
+//! Knows files as [`Target`]s, memory as [`Held`], and no ring, slot or thread. Invariants: no match over [`Kind`]
 //! has a wildcard, so that a new operation does not compile before every place handles it.
 
 mod cached;
@@ -23,26 +23,26 @@ pub(super) use path::keep_opened;
 pub(super) use progress::{Progress, Rules, Step};
 pub(crate) use transfer::MOST_AT_ONCE;
 
-/// Memory for what a submission entry points to besides an operation's own: kept with the slot until the answer.
+/// Memory that a submission entry points to besides the operation's buffers: kept with the slot until the answer.
 #[derive(Default)]
 pub(super) struct Parts {
     /// The addresses of a vectored operation's parts.
     addresses: transfer::Addresses,
-    /// What a namespace is to deallocate.
+    /// The range that a namespace deallocates.
     ranges: Vec<command::Range>,
 }
 
 /// `include/uapi/linux/fs.h`, Linux 6.11.
 pub(crate) const RWF_ATOMIC: u32 = libc::RWF_ATOMIC.cast_unsigned();
 
-/// What an operation does. In brackets: what of a [`Request`] it uses in a way of its own.
+/// The kind of an operation, with the fields of [`Request`] that it uses in a particular way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Read,
     ReadVectored,
     Write,
     WriteVectored,
-    /// All of it or nothing. `op_flags`: [`RWF_ATOMIC`].
+    /// A write of all or nothing. `op_flags`: [`RWF_ATOMIC`].
     WriteAtomic,
     /// `op_flags`: `FSYNC_DATASYNC` or 0.
     Sync,
@@ -64,7 +64,7 @@ pub(crate) enum Kind {
     Stat,
 }
 
-/// What operations have in common.
+/// The families of operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Family {
     Read,
@@ -96,7 +96,7 @@ impl Kind {
         self.family() == Family::Write
     }
 
-    /// Whether it names paths, and no open file.
+    /// Returns whether it names paths instead of an open file.
     pub(crate) fn names_paths(self) -> bool {
         self.family() == Family::Path
     }
@@ -113,7 +113,7 @@ impl Kind {
         self.moves_data() && self != Self::WriteAtomic
     }
 
-    /// Which operation of the ring it is, whatever its memory.
+    /// Returns the ring's opcode, whatever its memory.
     pub(super) fn opcode(self) -> u8 {
         let code = match self {
             Self::Read => op::IORING_OP_READ,
@@ -156,7 +156,7 @@ impl Kind {
     }
 }
 
-/// What is asked for, without the buffer.
+/// The parameters of an operation, without the buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub kind: Kind,
@@ -173,8 +173,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Whether the kernel tells by its failure that data was lost which it should have made durable: a sync, or a write that
-    /// carries one.
+    /// Returns whether a failure means that data was lost which should have become durable: a sync, or a durable write.
     #[inline]
     pub(crate) fn is_sync(&self) -> bool {
         match self.kind {
@@ -193,7 +192,7 @@ impl Request {
         }
     }
 
-    /// Whether it is done at once or not at all.
+    /// Returns whether it is done at once or not at all.
     #[inline]
     pub(crate) fn is_atomic(&self) -> bool {
         self.kind == Kind::WriteAtomic
@@ -209,8 +208,8 @@ pub(crate) struct Ended {
     pub errno: i32,
 }
 
-/// Writes a submission entry: what comes of the operation from byte `began` on. `base` has its descriptor, user data, offset
-/// and flags; `index` is the registered memory that the buffer lies in, where the ring has a fixed form of the operation.
+/// Writes the submission entry of the operation from byte `began` on. `base` has its descriptor, user data, offset and
+/// flags; `index` is the registered index of the buffer's memory, if the ring has a fixed form of the operation.
 ///
 /// The entry names memory that `held` or `parts` owns.
 #[inline(always)]
@@ -238,8 +237,8 @@ pub(super) fn fill<'a>(
     }
 }
 
-/// One plain call for what comes of the operation from byte `began` on: what the ring would answer, so the bytes that it
-/// moved, or the descriptor that it opened; or the errno.
+/// Makes one plain call for the operation from byte `began` on. Returns what the ring would answer: the number of bytes
+/// moved, the descriptor opened, or the errno.
 fn call(
     target: &Target,
     request: &Request,

@@ -1,9 +1,9 @@
 //! Operations that name paths: opening, renaming, removing, making directories, reading metadata.
 //!
-//! Relative paths begin at the working directory of the moment at which the operation is carried out. The kernel hands
-//! these to its workers, but for opening what is cached, and can cancel those that no worker has begun. The invariant that
-//! all of it rests on: an entry and a call name only memory of `held`, whose addresses do not change when it moves
-//! ([`Paths`](crate::memory::Paths)).
+//! Relative paths start at the working directory at the time when the operation is carried out. The kernel passes these
+//! operations to its worker threads, except for opening cached paths, and can cancel those that have not begun. The
+//! invariant behind all of it: an entry and a call name only memory of `held`, whose addresses do not change when it
+//! moves ([`Paths`](crate::memory::Paths)).
 //!
 //! `OPENAT` and not `OPENAT2`, which has no flag that is of use here, would have the kernel read one record more, and refuses
 //! flags that `open` passes over.
@@ -16,7 +16,7 @@ use super::{Kind, Request, last_errno};
 use crate::memory::Held;
 use crate::ring::Sqe;
 
-/// What is asked of a file; the kernel leaves out what it has not.
+/// The requested metadata; the kernel leaves out what it does not have.
 const ASKED: u32 = STATX_BASIC_STATS | STATX_BTIME | STATX_DIOALIGN | STATX_WRITE_ATOMIC;
 
 /// The operation's own fields of a submission entry.

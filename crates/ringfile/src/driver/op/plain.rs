@@ -1,6 +1,6 @@
-//! Operations by plain system calls, on the calling thread: what an inline call and a worker do.
+//! Operations by plain system calls on the calling thread, for inline calls and workers.
 //!
-//! What always holds: the same rules as on the ring ([`super::progress`]). The calls name memory of `held` alone, which the
+//! Invariants: the same rules as on the ring ([`super::progress`]). The calls name only memory of `held`, which the
 //! caller owns throughout.
 
 use linux_raw_sys::general::RWF_NOWAIT;
@@ -9,17 +9,17 @@ use super::{Ended, Progress, Request, Step, call};
 use crate::driver::target::Target;
 use crate::memory::Held;
 
-/// What an attempt that must not wait came to.
+/// The result of an attempt that must not wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::driver) enum Attempt {
     Over(Ended),
-    /// It would have to wait, or a part of it; do all of it another way.
+    /// All or a part of it would have to wait; do all of it another way.
     WouldWait,
     /// The file has no non-blocking I/O of that kind.
     NotOffered,
 }
 
-/// Carries an operation out, and waits for it. Where it is not wanted any more, it is not tried again.
+/// Carries an operation out, and waits for it. If it is no longer wanted, it is not retried.
 pub(in crate::driver) fn run(
     target: &Target,
     request: &Request,
@@ -28,12 +28,12 @@ pub(in crate::driver) fn run(
 ) -> Ended {
     match go(target, request, held, 0, is_wanted) {
         Attempt::Over(ended) => ended,
-        // Not said without RWF_NOWAIT.
+        // This errno does not occur without RWF_NOWAIT.
         Attempt::WouldWait | Attempt::NotOffered => Ended { done: 0, errno: libc::EAGAIN },
     }
 }
 
-/// Carries an operation out where it need not wait.
+/// Carries an operation out if that needs no waiting.
 pub(in crate::driver) fn attempt(target: &Target, request: &Request, held: &mut Held) -> Attempt {
     go(target, request, held, RWF_NOWAIT, || true)
 }

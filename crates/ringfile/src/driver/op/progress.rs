@@ -1,26 +1,27 @@
-//! How far an operation is, and what each answer of the kernel means for it: the same rules for rings and plain calls.
+//! The progress of an operation, and what each answer of the kernel means for it: the same rules for rings and plain
+//! calls.
 //!
-//! Pure: what it must know of the file it asks by [`Rules`]. What always holds: `done` never falls, and never exceeds what
-//! is wanted; an operation that makes no progress ends after a bounded number of attempts.
+//! Pure: it asks about the file through [`Rules`]. Invariants: `done` never falls, and never exceeds what is wanted; an
+//! operation that makes no progress ends after a bounded number of attempts.
 
 use super::{Kind, Request};
 
 /// Attempts without progress (EINTR, EAGAIN) before the errno is the answer.
 const ATTEMPTS: u8 = 250;
 
-/// What of a file decides how an operation goes on.
+/// Properties of a file that decide how an operation continues.
 pub(in crate::driver) trait Rules {
-    /// Where an operation goes on of which `done` bytes are done.
+    /// Returns where an operation continues after `done` bytes.
     fn goes_on_at(&self, kind: Kind, done: usize) -> usize;
 
-    /// Whether an operation that stopped short after `done` bytes is over.
+    /// Returns whether an operation that stopped short after `done` bytes has ended.
     fn is_at_end(&self, kind: Kind, offset: u64, done: usize) -> bool;
 
-    /// Whether an operation of which `left` bytes are left, and which failed so many times in a row, is to be tried again
-    /// with less asked of the kernel: without a flag, in smaller pieces.
+    /// Returns whether to retry an operation with `left` bytes left, which failed so many times in a row, in a simpler
+    /// form: without a flag, or in smaller pieces.
     fn asks_less(&self, errno: i32, left: usize, attempts: u8) -> bool;
 
-    /// Whether an operation that moves no data goes on where it was done in part.
+    /// Returns whether an operation that moves no data continues after it was done in part.
     fn is_done_in_parts(&self) -> bool;
 }
 
@@ -29,10 +30,10 @@ pub(in crate::driver) trait Rules {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(in crate::driver) struct Progress(u64);
 
-/// What is to be done after an answer.
+/// What to do after an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::driver) enum Step {
-    /// Nothing: it is over, with this errno, or 0.
+    /// Nothing: the operation has ended, with this errno, or 0.
     Over(i32),
     /// The rest, from where [`Progress::began`] says, is to be submitted or called again.
     GoOn,
@@ -66,13 +67,13 @@ impl Progress {
         self.0 as u8
     }
 
-    /// Where in the operation the next submission begins, or the one began that was just answered.
+    /// Where the next submission begins, or where the one that was just answered began.
     #[inline]
     pub(in crate::driver) fn began(self, request: &Request, rules: &impl Rules) -> usize {
         if self.done() == 0 { 0 } else { rules.goes_on_at(request.kind, self.done()) }
     }
 
-    /// Takes an answer: the bytes moved, or the errno. What nobody wants any more is not tried again.
+    /// Takes an answer: the bytes moved, or the errno. An operation that is no longer wanted is not retried.
     pub(in crate::driver) fn answered(
         &mut self,
         request: &Request,

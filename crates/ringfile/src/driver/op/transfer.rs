@@ -1,9 +1,9 @@
 //! Reads and writes, of one piece of memory or of several.
 //!
-//! Most are beyond cancelling once the kernel has them: it cancels what waits for a pipe, a socket or a worker, and what a
-//! disk has begun runs to its end. The invariant that all of it rests on: an entry and a call name only memory of `held`,
-//! and of `parts`, which lists addresses inside `held`. A buffer's address does not change when the buffer moves (the
-//! contract of [`IoBuf`](crate::IoBuf)).
+//! Most cannot be cancelled once the kernel has them: it cancels operations that wait for a pipe, a socket or a worker
+//! thread; what a disk has begun runs to its end. The invariant behind all of it: an entry and a call name only memory
+//! of `held`, and of `parts`, which lists addresses inside `held`. A buffer's address does not change when the buffer
+//! moves (the contract of [`IoBuf`](crate::IoBuf)).
 
 use std::cell::RefCell;
 
@@ -44,7 +44,7 @@ pub(super) fn entry(request: &Request, held: &Held, began: usize, index: Option<
 }
 
 /// Where the memory of an operation on one piece starts.
-// Inlined it would keep `entry` from being.
+// Not inlined, since `entry` would then not be inlined itself.
 #[inline(never)]
 pub(super) fn start_of(held: &Held) -> *const u8 {
     held.part(0).map_or(std::ptr::null(), |part| part.ptr.cast_const())

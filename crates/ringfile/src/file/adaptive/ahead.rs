@@ -1,13 +1,14 @@
-//! What an adaptive file has read ahead, and when that may be used.
+//! Read-ahead for adaptive files: the pieces that were read, and when they may be used.
 //!
-//! A piece is a read past the cache into memory of the library's own pool. No task stands behind it: it is started by the
-//! read that makes it likely, and driven by the one that wants it. What always holds:
+//! A piece is a read past the cache into memory of the library's own pool. No task stands behind it: the read that
+//! makes it likely starts it, and the read that wants its data drives it. Invariants:
 //!
-//! - A piece is used only where nothing was written since before it was read: the file's change time is the same, it was
-//!   [`QUIET`] before, and the page cache has not the data (which [`super`] looks at first). A write sets that time before
-//!   it changes the first byte, so one that was under way for longer when the piece was read would go unnoticed: hence
-//!   the long time, of which two ticks of the clock would do for writes that take none.
-//! - Only files that are opened for reading alone are read ahead, on file systems that are known to keep that time.
+//! - A piece is used only if nothing was written since before it was read: the file's change time is the same, it was
+//!   at least [`QUIET`] old then, and the page cache does not have the data (which [`super`] checks first). A write
+//!   sets the change time before it changes the first byte. A write that took longer than `QUIET` and was in progress
+//!   when the piece was read would go unnoticed: hence the long time. For writes that take no time, two ticks of the
+//!   clock would do.
+//! - Only files that were opened only for reading are read ahead, on file systems that are known to keep that time.
 //! - Pieces are started, driven and dropped without the lock, which is only tried.
 
 use std::collections::VecDeque;
@@ -27,7 +28,7 @@ use crate::memory::{self, Buffer, Held};
 use crate::metrics::CacheEvent;
 use crate::ring::fork;
 
-/// So long a file was not changed before it is read ahead: longer than a write takes.
+/// A file is read ahead only if it was not changed for this long: longer than a write takes.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// Local file systems that set the change time with each write, whoever makes it: ext2 to 4, XFS, Btrfs, F2FS
@@ -40,7 +41,7 @@ struct Changed(i64, u64);
 
 /// See the module.
 pub(super) struct Ahead {
-    /// It may be read ahead at all.
+    /// Whether the file may be read ahead at all.
     is_allowed: bool,
     state: Mutex<State>,
     process: fork::Mark,
@@ -54,17 +55,17 @@ struct State {
     is_listed: bool,
 }
 
-/// The files that may have pieces, the one first that has had them longest.
+/// The files that may have pieces, in the order in which they got them.
 static FILES: Mutex<VecDeque<Weak<Ahead>>> = Mutex::new(VecDeque::new());
 
-/// A read ahead: under way, or over.
+/// A piece whose read is in flight or has finished.
 pub(super) struct Piece {
     stream: Id,
     range: Range<u64>,
     changed: Changed,
     read: Operation<'static, Owned>,
     is_over: bool,
-    /// What it gave; none where it failed.
+    /// The data; none if the read failed.
     content: Option<Buffer>,
     used: u64,
 }
@@ -79,7 +80,7 @@ impl Ahead {
         Arc::new(Self { is_allowed, state: Mutex::default(), process: fork::Mark::current() })
     }
 
-    /// `None` where another thread has it, or had it when this process was forked.
+    /// `None` if another thread holds the lock, or held it when this process was forked.
     fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             _ if !self.process.is_current() => None,
@@ -89,7 +90,7 @@ impl Ahead {
         }
     }
 
-    /// For a few instructions; not in a forked child.
+    /// Held for a few instructions; never taken in a forked child.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,12 +113,12 @@ impl Ahead {
         }
     }
 
-    /// Whether what is read ahead now could be trusted later.
+    /// Returns whether data that is read ahead now could be used later.
     pub(super) fn is_quiet(&self, own: &Target) -> bool {
         self.is_allowed && state_of(own).is_some_and(|(changed, _)| changed.is_long_ago())
     }
 
-    /// Notes that a read which continued a stream is over.
+    /// Notes that a read of a stream has finished.
     pub(super) fn ended(&self, id: Id) {
         if self.process.is_current() {
             self.lock().streams.ended(id);
@@ -136,7 +137,7 @@ impl Ahead {
         Some(wanted)
     }
 
-    /// Puts back a piece of which all up to `end` was used. Drops it where that is all of it.
+    /// Puts back a piece that was used up to `end`, or drops it if nothing is left.
     pub(super) fn put_back(&self, piece: Piece, end: u64) {
         let mut state = self.lock();
         if end < piece.range.end {
@@ -148,7 +149,7 @@ impl Ahead {
         drop(piece);
     }
 
-    /// Whether a piece is as the file is now. Where not, all pieces are dropped.
+    /// Returns whether a piece still matches the file. If not, all pieces are dropped.
     pub(super) fn is_trusted(&self, piece: &Piece, own: &Target) -> bool {
         let is_same = state_of(own).is_some_and(|(changed, _)| changed == piece.changed);
         if !is_same {
@@ -168,7 +169,7 @@ impl Ahead {
         drop(pieces);
     }
 
-    /// Starts what is to be read ahead of a stream that was just read on by `len` bytes. Whether that is something.
+    /// Starts reading ahead of a stream, which was just read `len` bytes further. Returns whether anything was started.
     pub(super) fn go_on(self: &Arc<Self>, own: &Target, direct: &File, id: Id, len: u64) -> bool {
         if !self.is_allowed || !self.process.is_current() {
             return false;
@@ -213,7 +214,7 @@ impl Ahead {
         }
     }
 
-    /// Drops the pieces of the file that has had some longest; whether there is such a file.
+    /// Drops the pieces of the file that has had pieces longest. Returns whether there was one.
     fn steal(&self) -> bool {
         let Ok(mut files) = FILES.try_lock() else { return false };
         let Some(oldest) = files.pop_front() else { return false };
@@ -229,7 +230,7 @@ impl Ahead {
 }
 
 impl State {
-    /// Takes the pieces of a stream, for whoever drops them without the lock.
+    /// Takes the pieces of a stream, so that the caller can drop them without the lock.
     fn take_of(&mut self, id: Id) -> Vec<Piece> {
         let pieces: Vec<Piece> = self.pieces.extract_if(.., |piece| piece.stream == id).collect();
         if !pieces.is_empty() {
@@ -267,7 +268,7 @@ impl Piece {
             ready!(self.read.poll(context));
             self.is_over = true;
             let is_good = matches!(self.read.result(), Ok(Ended { errno: 0, .. }));
-            // What went wrong, the one who wants the data finds out.
+            // An error is ignored here: the read that wants the data will meet it.
             if let Held::Pooled(buffer) = self.read.take_held()
                 && is_good
             {
@@ -282,7 +283,8 @@ impl Piece {
         poll_fn(|context| self.poll(context)).await;
     }
 
-    /// Its content from `offset` on, `most` bytes at most, fewer where the file has ended. Counts that as used.
+    /// Returns the piece's content from `offset`, at most `most` bytes, fewer at the end of the file. Counts them as
+    /// used.
     pub(super) fn use_at(&mut self, offset: u64, most: usize) -> &[u8] {
         let skipped = (offset - self.range.start) as usize;
         let content = self.content.as_deref().and_then(|content| content.get(skipped..)).unwrap_or_default();

@@ -1,10 +1,10 @@
-//! Adaptive files: what is in the page cache is read from it, the rest past it.
+//! Adaptive files: cached data is read from the page cache, the rest past it.
 //!
 //! An adaptive [`File`] has a second descriptor, with O_DIRECT. This decides for each read which of the two it uses; it
-//! starts none itself. [`sketch`] says what is worth caching, [`room`] how much memory there may be for that; [`streams`]
-//! finds reads that continue each other, and [`ahead`] reads ahead of them. What always holds: either way a read gives what was written before it began, since the kernel writes dirty pages back before a
-//! direct read; so what is decided here, and what is skipped because another thread has the lock, changes only how fast
-//! a read is.
+//! starts none itself. [`sketch`] decides what is worth caching, [`room`] how much memory there may be for that;
+//! [`streams`] finds sequential reads, and [`ahead`] reads ahead of them. Invariant: through either descriptor, a read
+//! returns what was written before it began, since the kernel writes dirty pages back before a direct read. So the
+//! decisions here, also those that are skipped because another thread holds the lock, affect only the speed of a read.
 
 mod ahead;
 mod room;
@@ -33,18 +33,18 @@ use crate::memory::{Held, page_size};
 use crate::metrics::CacheEvent;
 use crate::runtime;
 
-/// Reads in a row that were found in the cache before only some are looked at.
+/// After so many hits in a row, only some reads are checked.
 const WARM: u32 = 32;
-/// Of these, one in so many: to look costs 0.15 µs and more, and a cached read of 4 KiB takes 0.5.
+/// One in so many reads is checked then: a check costs 0.15 µs or more, and a cached read of 4 KiB takes 0.5 µs.
 const LOOKS: u32 = 16;
 
-/// File systems that keep what they cache where `cachestat` does not see it (include/uapi/linux/magic.h; ZFS: its own).
+/// File systems whose cache `cachestat` does not see (include/uapi/linux/magic.h; ZFS: its own).
 const UNSEEN: [u32; 2] = [0x794c_7630, 0x2fc1_2fc1];
 
 /// Which descriptor a read uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Descriptor {
-    /// To be decided, where the file is adaptive.
+    /// To be decided, if the file is adaptive.
     #[default]
     Open,
     /// The file's own.
@@ -67,37 +67,37 @@ impl Descriptor {
 /// How a read goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
-    /// All of it by one descriptor.
+    /// All of the range through one descriptor.
     By(Descriptor),
-    /// So many bytes are in the cache; the rest past it.
+    /// So many bytes from the cache, where they are, and the rest past it. To be carried out in pieces, see [`unaligned`].
     CachedBeginning(usize),
-    /// It continues a stream, and may have been read ahead. To be carried out by [`read_stream`].
+    /// The read continues a stream, and its data may have been read ahead: [`read_stream`] carries it out.
     Stream(Id),
 }
 
-/// What of a read is in the page cache.
+/// How much of a read's range is in the page cache.
 enum Cached {
     All,
     Nothing,
-    /// Some, of which so many bytes from the beginning on.
+    /// A part, with this many bytes at the beginning.
     Some(usize),
 }
 
 const OWN: Way = Way::By(Descriptor::Own);
 const DIRECT: Way = Way::By(Descriptor::Direct);
 
-/// What an adaptive file has besides.
+/// The additional state of an adaptive file.
 pub(crate) struct Adaptive {
     direct: File,
     /// How many reads in a row were found in the cache, up to [`WARM`].
     hits: AtomicU32,
-    /// Made when the first read misses the cache. Where another thread has it, nothing is noted.
+    /// Created when the first read misses the cache. If another thread holds the lock, nothing is noted.
     sketch: Mutex<Option<Sketch>>,
     ahead: Arc<Ahead>,
 }
 
-/// Opens the same file once more, with O_DIRECT, for reading. `None` where that can't be, or what the cache holds can't be
-/// seen.
+/// Opens the same file once more, for reading with O_DIRECT. `None` if that fails, or if the kernel does not say what
+/// the cache holds.
 pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
     let fd = own.as_fd();
     let flags = rustix::fs::fcntl_getfl(fd).ok()?;
@@ -114,39 +114,22 @@ pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
         .map(Into::into)
 }
 
-/// Decides which way a read goes that is not empty; by the file's own descriptor, where that is not adaptive. Streams are
-/// followed where the reader is `alone`, not one of many operations.
+/// Decides how a non-empty read is done; through the file's own descriptor if it is not adaptive. Streams are followed
+/// only if the read is `alone`, not one of many operations.
 #[cold]
 pub(crate) fn choose(file: &File, request: &Request, held: &Held, alone: bool) -> Way {
     let Some(adaptive) = &file.0.adaptive else { return Way::By(Descriptor::Own) };
     let way = adaptive.choose(&file.0.target, request, alone && request.kind == Kind::Read);
-    if request.kind == Kind::Read || way == Way::By(Descriptor::Own) {
+    if let (Kind::Read, Way::CachedBeginning(_)) = (request.kind, way) {
+        driver::count_cache(CacheEvent::Partial, 1);
+    }
+    if request.kind == Kind::Read || way == OWN {
         return way;
     }
-    // Several buffers go past the cache as they are, or not.
+    // A vectored read goes past the cache as a whole, or not at all.
     let direct = adaptive.direct.0.target.direct();
     let fits = direct.is_none_or(|direct| unaligned::fits(request, held, direct));
     Way::By(if fits { Descriptor::Direct } else { Descriptor::Own })
-}
-
-/// Reads the beginning of a range from the cache, of which so many bytes are there, and the rest past it.
-pub(super) async fn read_rest(
-    file: impl Deref<Target = File>,
-    cached: usize,
-    request: Request,
-    held: Held,
-) -> (Held, Result<Ended>) {
-    let beginning = Request { want: cached, ..request };
-    let (held, result) = read_by(&file, Descriptor::Own, beginning, held).await;
-    match result {
-        Ok(Ended { done, errno: 0 }) if done == cached => {}
-        over => return (held, over),
-    }
-    let (offset, start) = (request.offset + cached as u64, request.start + cached);
-    let rest = Request { offset, start, want: request.want - cached, ..request };
-    let (held, result) = read_by(&file, Descriptor::Direct, rest, held).await;
-    let add = |ended: Ended| Ended { done: cached + ended.done, ..ended };
-    (held, result.map(add).map_err(|error| error.after(cached)))
 }
 
 /// Reads what continues a stream: what was read ahead, and the rest past the cache.
@@ -162,7 +145,7 @@ pub(super) async fn read_stream(
     let (own, ahead) = (&file.0.target, &adaptive.ahead);
     let _reading = Reading(ahead, id);
     if ahead.go_on(own, &adaptive.direct, id, request.want as u64) && runtime::is_in_loop() {
-        // The loop submits when all its tasks have run, and this one may find all it wants.
+        // The loop submits only when all its tasks have run, and this task may find all its data ready.
         yield_once().await;
     }
     let mut done = 0;
@@ -225,7 +208,7 @@ thread_local! {
 }
 
 impl Adaptive {
-    /// `None` where the kernel does not say what of `own` is in the cache.
+    /// `None` if the kernel does not say which parts of `own` are cached.
     pub(super) fn new(own: &Target, direct: File) -> Option<Self> {
         let seen = cached_pages(own, 0, 1);
         if let Err(errno) = seen {
@@ -235,7 +218,7 @@ impl Adaptive {
         seen.ok().map(|_| Self { direct, hits, sketch, ahead })
     }
 
-    /// Decides which way a read goes. `own` is the adaptive file's own target.
+    /// Decides how a read is done. `own` is the adaptive file's own target.
     fn choose(&self, own: &Target, request: &Request, follows: bool) -> Way {
         let is_warm = self.hits.load(Ordering::Relaxed) >= WARM;
         if is_warm && UNSEEN_READS.replace(UNSEEN_READS.get() + 1) + 1 < LOOKS {
@@ -263,20 +246,20 @@ impl Adaptive {
         }
     }
 
-    /// Decides which way a read goes of which nothing is cached, and which may continue a stream.
+    /// Decides how an uncached read is done, which may continue a stream.
     fn follow(&self, own: &Target, request: &Request) -> Way {
         let range = request.offset..request.offset + request.want as u64;
         let Some((id, is_steady)) = self.ahead.note(&range) else { return DIRECT };
         if !is_steady || self.ahead.is_quiet(own) {
             return Way::Stream(id);
         }
-        // What is read ahead could not be trusted: the kernel does it, for the cache.
+        // Data read ahead could not be trusted here, so the kernel reads ahead, into the cache.
         self.ahead.ended(id);
         self.ahead.drop_pieces();
         OWN
     }
 
-    /// Whether reads can go past the cache, as far as is known by now.
+    /// Returns whether reads can go past the cache, as far as is known by now.
     pub(super) fn is_direct(&self) -> bool {
         self.direct.is_direct()
     }
@@ -299,7 +282,7 @@ impl Adaptive {
         }
     }
 
-    /// What of a read is in the page cache. All of it where that holds all there is.
+    /// Returns how much of a read's range is cached. A range that reaches beyond the file counts up to its end.
     fn cached(&self, own: &Target, request: &Request) -> Cached {
         let page = page_size() as u64;
         let (start, end) = (request.offset, request.offset + request.want as u64);
@@ -324,7 +307,7 @@ impl Adaptive {
         Cached::Some(((first + known) * page).saturating_sub(start) as usize)
     }
 
-    /// Notes a read that missed the cache. Whether it is to be read through it, since it was read before.
+    /// Notes a read that missed the cache. Returns whether to read it through the cache, because it was read before.
     fn is_worth_caching(&self, own: &Target, request: &Request) -> bool {
         let Ok(mut sketch) = self.sketch.try_lock() else { return false };
         let make = || Sketch::new(own.size().unwrap_or(0), room::bytes());

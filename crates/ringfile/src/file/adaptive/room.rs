@@ -1,10 +1,10 @@
-//! How much of the machine's memory the page cache may be expected to have for this process.
+//! How much memory the page cache is expected to have for this process.
 
 use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Half of the memory that this process may use, in bytes: the rest is its own. Asked once.
+/// Returns half of the memory that this process may use, in bytes: the process itself needs the rest. Read once.
 pub(super) fn bytes() -> u64 {
     static ROOM: OnceLock<u64> = OnceLock::new();
     *ROOM.get_or_init(|| {
@@ -22,7 +22,7 @@ fn total(meminfo: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// The lowest limit of the control groups that the process is in, of either version.
+/// Returns the lowest limit of the process's control groups, of either version.
 fn limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let limits = groups.lines().filter_map(|line| {
         let (root, name, own) = match line.split(':').collect::<Vec<_>>()[..] {

@@ -1,15 +1,15 @@
 //! Which parts of a file are read again: counts of fixed size, as in TinyLFU (Einziger, Friedman, Manes, 2017).
 //!
-//! Pure. A read of a block or more is known by its blocks, a smaller one by the page it begins in: random reads of
-//! different pages in one block are no repetition. What always holds: the memory is fixed when the sketch is made; an
-//! estimate is never below the number of reads, each halved once for every window that has ended since.
+//! Pure functions. A read of a block or more counts for its blocks, a smaller one for the page in which it begins:
+//! random reads of different pages of a block do not count as repeated. Invariants: the memory is fixed when the sketch
+//! is created; an estimate is never below the number of reads, each halved once for every window that has ended since.
 
 use std::ops::Range;
 
-/// What is counted and admitted as one.
+/// The unit of counting and admission.
 pub(super) const BLOCK: u64 = 64 << 10;
 const PAGE: u64 = 4 << 10;
-/// Tells pages from blocks of the same number.
+/// Distinguishes pages from blocks with the same number.
 const SMALL: u64 = 1 << 63;
 
 /// Counters for each block of the file, so that few blocks share all of theirs.
@@ -20,7 +20,7 @@ const MOST: u64 = 1 << 20;
 
 /// Counters of each read.
 const ROWS: u32 = 4;
-/// What a counter of 4 bits counts up to.
+/// The largest value of a 4-bit counter.
 const LIMIT: u8 = 15;
 /// Reads before which a block is not worth caching.
 const READS_BEFORE: u8 = 2;
@@ -29,17 +29,17 @@ const READS_BEFORE: u8 = 2;
 pub(super) struct Sketch {
     /// Two counters to a byte.
     counters: Box<[u8]>,
-    /// Bytes after which counts are halved: what is read again only later would not have stayed in the cache.
+    /// Bytes after which counts are halved: data that is read again only later would not have stayed in the cache.
     window: u64,
     /// Bytes since counts were halved last.
     bytes: u64,
-    /// What was counted for the first time since then.
+    /// Bytes that were counted for the first time since then.
     fresh: usize,
 }
 
 impl Sketch {
-    /// For a file of `len` bytes, where the cache may hold `room` bytes. A block that is read again and again, with as much
-    /// read in between, is read twice in a window of twice that.
+    /// Creates a sketch for a file of `len` bytes and a cache of `room` bytes. The window is twice `room`: a block that
+    /// is read repeatedly with `room` bytes in between is read twice in it.
     pub(super) fn new(len: u64, room: u64) -> Self {
         let window = room.saturating_mul(2);
         let blocks = len.div_ceil(BLOCK);
@@ -48,7 +48,7 @@ impl Sketch {
         Self { counters, window: window.max(BLOCK), bytes: 0, fresh: 0 }
     }
 
-    /// Notes a read of these bytes. Returns whether most of it was read before, twice within the window.
+    /// Notes a read. Returns whether most of its bytes were read before, twice within the window.
     pub(super) fn note(&mut self, range: Range<u64>) -> bool {
         let len = range.end - range.start;
         if len < BLOCK {
@@ -59,7 +59,7 @@ impl Sketch {
         for block in first..=last {
             let start = (block * BLOCK).max(range.start);
             let part = ((block + 1) * BLOCK).min(range.end) - start;
-            // Of a block that is hardly touched, the next read will tell.
+            // Blocks that the read barely touches are not counted: the next read will count them.
             if part >= BLOCK / 2 || first == last {
                 known += u64::from(self.count(block, part));
                 all += 1;
@@ -68,12 +68,12 @@ impl Sketch {
         2 * known > all
     }
 
-    /// Counts one more read of a block or page; whether it was read often enough before.
+    /// Counts a read of a block or page, and returns whether it was read often enough before.
     fn count(&mut self, number: u64, len: u64) -> bool {
         let places = self.places(number);
         let before = places.iter().map(|&place| self.get(place)).min().unwrap_or(0);
         if before < LIMIT {
-            // Only the lowest, which others share least.
+            // Only the lowest counters are raised, since they are shared least.
             for place in places {
                 if self.get(place) == before {
                     self.add_one(place);

@@ -1,22 +1,23 @@
-//! Which reads continue each other, and how far to read ahead of them.
+//! Finds sequential reads, and how far to read ahead of them.
 //!
-//! Pure: knows offsets, and neither buffers nor time. Several streams may go on in one file. What always holds: what is
-//! planned of one stream is planned once, in order, and never ends more than [`MOST_AHEAD`] behind its last read.
+//! Pure: knows offsets, and neither buffers nor time. A file may have several streams. Invariant: each piece of a
+//! stream is planned once, in order, and ends at most [`MOST_AHEAD`] behind the stream's last read.
 
 use std::ops::Range;
 
-/// Places for streams; the one that was read least recently makes room for another.
+/// How many streams are followed; a new one replaces the one that was read least recently.
 pub(super) const STREAMS: usize = 16;
-/// A stream that has gone on keeps its place for so many reads longer: random reads each begin one that goes on never.
+/// A stream that was continued keeps its place for so many reads longer, because every random read begins a stream that
+/// is never continued.
 const KEPT: u64 = 512;
-/// A read that begins so many bytes behind the end of the last still continues its stream.
+/// A read that begins at most so many bytes behind the end of the previous one still continues its stream.
 const MOST_SKIPPED: u64 = 128 << 10;
-/// How far ahead of a stream is read at most: 8 pieces in flight reach the throughput of the drives measured.
+/// How far to read ahead at most: 8 pieces in flight reach the throughput of the drives that were measured.
 pub(super) const MOST_AHEAD: u64 = 2 << 20;
-/// The longest piece, and what pieces begin and end at a multiple of, but for the first ones.
+/// The longest piece. All pieces but the first ones begin and end at a multiple of it.
 pub(super) const PIECE: u64 = 256 << 10;
 const ALIGNMENT: u64 = 4 << 10;
-/// Reads in a row before something is read ahead; doubled each time that what was read ahead was not wanted.
+/// Reads in a row before reading ahead begins; doubled each time that data was read ahead in vain.
 const READS_BEFORE: u32 = 3;
 /// How often that is doubled.
 const MOST_CAUTION: u32 = 5;
@@ -25,7 +26,7 @@ const MOST_CAUTION: u32 = 5;
 #[derive(Default)]
 pub(super) struct Streams {
     list: [Option<Stream>; STREAMS],
-    /// Counts reads, which says what is recent, and names streams.
+    /// Counts reads. The count orders streams by age, and names them.
     clock: u64,
     /// How often [`READS_BEFORE`] is doubled now.
     caution: u32,
@@ -48,19 +49,19 @@ struct Stream {
     has_gone_on: bool,
     /// Bytes to be ahead.
     window: u64,
-    /// Where what was planned ends.
+    /// The end of the planned pieces.
     planned: u64,
-    /// Reads that continue it and have not ended.
+    /// Reads of this stream that are in flight.
     reading: u32,
     used: u64,
 }
 
-/// What a read is to the streams.
+/// How a read relates to the streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Seen {
-    /// It continues this stream, until [`Streams::ended`].
+    /// It belongs to this stream, until [`Streams::ended`].
     Continues(Id),
-    /// It may begin one. What follows another that has gone for it is wanted no more.
+    /// It may begin a stream. The pieces of a stream that it replaced are not wanted any more.
     Begins { gone: Option<Id> },
 }
 
@@ -70,7 +71,7 @@ impl Streams {
         self.clock += 1;
         let used = self.clock;
         if let Some((at, stream)) = self.find(range) {
-            // Who has other reads in flight needs no help.
+            // A reader with several reads in flight needs no read-ahead.
             stream.run = if stream.reading > 0 { 1 } else { stream.run.saturating_add(1) };
             stream.reading += 1;
             stream.has_gone_on = true;
@@ -106,7 +107,7 @@ impl Streams {
         self.list[id.at].as_mut().filter(|stream| stream.began == id.began)
     }
 
-    /// Notes that a read which continued a stream has ended.
+    /// Notes that a read of a stream has ended.
     pub(super) fn ended(&mut self, id: Id) {
         if let Some(stream) = self.get(id) {
             stream.reading = stream.reading.saturating_sub(1);
@@ -119,7 +120,7 @@ impl Streams {
         self.get(id).is_some_and(|stream| stream.run >= wanted)
     }
 
-    /// Widens the window of a stream, of which `len` bytes were just read: that twice at first, then doubled each time.
+    /// Widens the window of a stream that was just read by `len` bytes: to twice that at first, then doubled each time.
     pub(super) fn widen(&mut self, id: Id, len: u64) {
         if let Some(stream) = self.get(id) {
             let first = (2 * len).next_multiple_of(ALIGNMENT);
@@ -127,8 +128,8 @@ impl Streams {
         }
     }
 
-    /// The next piece to read ahead of a stream, in a file of `len` bytes: of full length where the window has room for it,
-    /// a shorter one only where nothing is ahead.
+    /// Returns the next piece to read ahead, in a file of `len` bytes: of full length if the window has room for it; a
+    /// shorter one only if nothing is ahead.
     pub(super) fn next_piece(&mut self, id: Id, len: u64) -> Option<Range<u64>> {
         let stream = self.get(id)?;
         let start = stream.planned.max(stream.end / ALIGNMENT * ALIGNMENT);
@@ -143,14 +144,14 @@ impl Streams {
         Some(start..end)
     }
 
-    /// Forgets what was planned from `start` on and will not come: it is planned again.
+    /// Forgets the pieces planned from `start` on, which will not arrive, so that they are planned again.
     pub(super) fn give_back(&mut self, id: Id, start: u64) {
         if let Some(stream) = self.get(id) {
             stream.planned = stream.planned.min(start);
         }
     }
 
-    /// Notes that what was read ahead was wanted, or was not.
+    /// Notes whether data that was read ahead was used.
     pub(super) fn judge(&mut self, was_wanted: bool) {
         self.caution =
             if was_wanted { self.caution.saturating_sub(1) } else { (self.caution + 1).min(MOST_CAUTION) };

@@ -1,7 +1,7 @@
-//! The memory of an appender: what was appended and not yet handed to a write.
+//! The memory of an appender: data that was appended and not yet passed to a write.
 //!
-//! Knows buffers, not files. What always holds: a chunk begins at a block boundary of the file; what a write takes is cut
-//! off and never touched again, so the first bytes of a block that it ends in are copied to the next chunk.
+//! Knows buffers, not files. Invariants: a chunk begins at a block boundary of the file; the memory of a write is split
+//! off and never touched again, so the first bytes of the block in which it ends are copied to the next chunk.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ impl Chunks {
         self.size
     }
 
-    /// Whether the memory for `bytes` more is there.
+    /// Returns whether there is memory for `bytes` more.
     pub fn has_memory(&self, bytes: usize) -> bool {
         let spare: usize = self.spare.iter().map(Buffer::capacity).sum();
         let current = self.current.as_ref().map_or(0, |current| current.capacity() - current.len());
@@ -45,7 +45,7 @@ impl Chunks {
         self.spare.push(chunk);
     }
 
-    /// Copies `data` behind what was appended before. The memory for it is there.
+    /// Copies `data` behind the data appended before. The caller has checked that there is memory.
     pub fn append(&mut self, mut data: &[u8], plan: &mut Plan) {
         while !data.is_empty() {
             let Some(current) = Self::current(&mut self.current, &mut self.spare, &mut self.carried) else {
@@ -77,24 +77,24 @@ impl Chunks {
         current.as_mut()
     }
 
-    /// The memory of the first full piece.
+    /// Takes the memory of the first full piece.
     pub fn take_full(&mut self) -> Option<Buffer> {
         self.full.pop_front()
     }
 
-    /// The memory of the rest, padded with zeros up to a block. The current chunk goes on behind it, or the next one, with a
-    /// copy of what the last block holds.
+    /// Takes the memory of the rest, padded with zeros up to a block. Appending continues behind it in this chunk or in
+    /// the next one, which gets a copy of the last block's content.
     pub fn take_rest(&mut self) -> Option<Buffer> {
         let mut rest = self.current.take()?;
         let (len, block) = (rest.len(), self.block);
         let mut next = rest.split_off(len.next_multiple_of(block));
         let last_block = &rest[len - len % block..];
-        // A short rest of a chunk would split what is synced next into two writes, which then need a sync of their own.
+        // A short rest of a chunk would split the next group into two writes, which would need a separate sync.
         if next.capacity() >= self.size / 2 {
             next.extend_from_slice(last_block);
             self.current = Some(next);
         } else {
-            // `rest` keeps the chunk's memory, so that dropping `next` gives nothing back under the appender's lock.
+            // `rest` keeps the chunk's memory, so that dropping `next` returns no memory under the appender's lock.
             self.carried.extend_from_slice(last_block);
         }
         rest.resize(rest.capacity(), 0);

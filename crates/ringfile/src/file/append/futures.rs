@@ -1,7 +1,7 @@
 //! The futures of an appender: a record that waits for room, and tasks that wait for the file.
 //!
-//! Each drives the appender while it is polled. What always holds: a future leaves the list of waiters when it is ready or
-//! dropped; a record of at most a chunk is appended in one go.
+//! Each drives the appender while it is polled. Invariants: a future leaves the list of waiters when it is ready or
+//! dropped; a record of at most a chunk is appended in one step.
 
 use std::future::Future;
 use std::io::ErrorKind;
@@ -21,16 +21,16 @@ type Waiting = dyn Future<Output = std::result::Result<Buffer, PoolError>> + Sen
 pub struct Append<'a> {
     shared: &'a Shared,
     record: &'a [u8],
-    /// Bytes of the record that are appended: fewer than all only for records longer than a chunk.
+    /// Bytes of the record that were appended. Only a record longer than a chunk is appended in several steps.
     done: usize,
     offset: Option<u64>,
     place: Option<Place>,
     memory: Option<Pin<Box<Waiting>>>,
 }
 
-/// What came of an attempt to append.
+/// The result of an attempt to append.
 enum Attempt {
-    /// All is appended; whether to drive the writes that came of it.
+    /// The whole record was appended. Whether to drive the writes that follow from it.
     Done(u64, bool),
     /// It is not this task's turn, or there is no room.
     NoRoom,
@@ -82,7 +82,7 @@ impl<'a> Append<'a> {
                 return Ok(Attempt::Done(offset, state.has_work()));
             }
             if self.place.is_none() {
-                // Nobody else appends before this record is whole. The list had no waker for a new place.
+                // No other task appends before this record is complete. The list had no waker for a new place.
                 let _ = state.waiters.register(&mut self.place, Goal::Turn, None);
             }
         }
@@ -138,7 +138,7 @@ impl<'a> Append<'a> {
         }
     }
 
-    /// Whether another attempt is worth it, now that the waker is registered.
+    /// Returns whether another attempt may succeed, now that the waker is registered.
     fn may_go_on(&self) -> bool {
         let state = self.shared.lock();
         let piece = (self.record.len() - self.done).min(state.chunks.size());
@@ -201,7 +201,7 @@ impl<'a> Settle<'a> {
         Self { shared, ask, goal: None, place: None }
     }
 
-    /// Whether it is over. Asks for what is wanted the first time.
+    /// Returns whether the goal is reached. The first call sets the goal.
     fn look(&mut self) -> Poll<Result<()>> {
         let mut state = self.shared.lock();
         let what = self.ask.what();
@@ -241,7 +241,7 @@ impl<'a> Settle<'a> {
             let goal = self.goal.unwrap_or(Goal::Closed);
             self.shared.register(&mut self.place, goal, context.waker());
             if !self.shared.drive() {
-                // What another task has taken from the lanes since the look.
+                // Results that another task has taken from the lanes since the check.
                 return self.look();
             }
         }

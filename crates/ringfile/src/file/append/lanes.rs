@@ -1,7 +1,7 @@
-//! The operations that an appender has in flight: each lane is a future that carries out one after another.
+//! The operations that an appender has in flight. Each lane is a future that carries out one operation after another.
 //!
-//! A lane is allocated once and lives as long as the appender, so that an operation allocates nothing. It knows the file and
-//! its jobs, not what they are for. What always holds: nothing is polled or woken under a lock.
+//! A lane is allocated once and lives as long as the appender, so that an operation allocates nothing. It knows the
+//! file and its jobs, not their purpose. Invariant: nothing is polled or woken under a lock.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -33,7 +33,7 @@ impl Desk {
     }
 }
 
-/// Wakes whoever waits for the appender. Notes which lane to poll.
+/// Wakes the tasks that wait for the appender. Notes which lane to poll.
 struct LaneWaker {
     shared: Weak<Shared>,
     woken: AtomicBool,
@@ -45,7 +45,7 @@ impl Wake for LaneWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Before the lock that `stirred` takes: whoever has the lanes looks at it after taking that lock too.
+        // Stored before `stirred` takes its lock: the task that has the lanes reads it after taking that lock.
         self.woken.store(true, Ordering::SeqCst);
         if let Some(shared) = self.shared.upgrade() {
             shared.stirred();
@@ -62,7 +62,7 @@ struct Lane {
     ended: Option<(Step, Result<()>)>,
 }
 
-/// All lanes of an appender. Whoever polls them has taken them out of the shared state.
+/// All lanes of an appender. A task takes them out of the shared state to poll them.
 pub(super) struct Lanes(Vec<Lane>);
 
 async fn carry_out(file: &File, job: Job) -> Result<()> {
@@ -78,7 +78,7 @@ async fn carry_out(file: &File, job: Job) -> Result<()> {
 
 async fn work(file: File, desk: Arc<Desk>) {
     loop {
-        // Polled only when there is a job, so nobody needs waking.
+        // Polled only when there is a job, so no task needs to be woken.
         let job = poll_fn(|_| desk.lock().0.take().map_or(Poll::Pending, Poll::Ready)).await;
         let result = carry_out(&file, job).await;
         desk.lock().1 = Some(result);
@@ -101,7 +101,7 @@ impl Lanes {
         self.0.iter().any(|lane| lane.step.is_none())
     }
 
-    /// Gives a job to an idle lane; there is one.
+    /// Gives a job to an idle lane. The caller knows that there is one.
     pub fn give(&mut self, step: Step, job: Job) {
         let idle = self.0.iter_mut().find(|lane| lane.step.is_none());
         debug_assert!(idle.is_some(), "the caller has looked");

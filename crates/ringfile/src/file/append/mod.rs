@@ -24,12 +24,12 @@ use crate::driver::FileKind;
 use crate::error::{Error, Result};
 use crate::memory::{LARGEST, Pool};
 
-/// Appends to a file: records of any length, from any number of tasks and threads, also to a file opened for direct I/O.
+/// Appends records of any length to a file, from any number of tasks and threads, also with direct I/O.
 ///
 /// [`append`](Self::append) copies a record into registered memory of the pool and returns its offset. Full blocks are
 /// written as they fill, several at once. [`flush`](Self::flush) waits until everything appended before is in the file,
-/// [`sync`](Self::sync) until it is durable. Syncs are **grouped**: all that are asked for while one runs share the next
-/// one. A small group is a single [durable write](File::write_durable_at).
+/// [`sync`](Self::sync) until it is durable. Syncs are **grouped**: all calls that arrive while a sync runs share the
+/// next one. A small group is a single [durable write](File::write_durable_at).
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -62,31 +62,30 @@ use crate::memory::{LARGEST, Pool};
 /// # }
 /// ```
 ///
-/// **Memory** is bounded: at most `depth` + 1 blocks (see [`OpenAppender`]) are appended and not yet written; an append
-/// that finds no room, or the pool full, waits its turn. A pool with room for two blocks is the least that keeps an
-/// appender going.
+/// **Memory** is bounded: at most `depth` + 1 blocks (see [`OpenAppender`]) are appended but not yet written. An append
+/// that finds no room, or a full pool, waits its turn. The pool needs room for two blocks at least.
 ///
-/// **Handles** are cheap to clone, `Send + Sync`, and work in any executor and on plain threads. There is no task of the
-/// library's behind them: whoever awaits one of an appender's futures drives its writes for all. So what was appended stays in
-/// memory until a block is full or someone flushes, syncs or closes. Dropping the last handle without
-/// [`close`](Self::close) discards what is not written, and a write in flight may still reach the file: close an
-/// appender before opening another one for the same file.
+/// **Handles** are cheap to clone, `Send + Sync`, and work in any executor and on plain threads. No task of the library
+/// stands behind them: a task that awaits one of the appender's futures drives the writes of all. So appended data
+/// stays in memory until a block is full, or until a task flushes, syncs or closes. Dropping the last handle without
+/// [`close`](Self::close) discards unwritten data, and a write in flight may still reach the file: close an appender
+/// before opening another one for the same file.
 ///
 /// **Dropping a future** is safe at any point. A dropped `append` has appended its record whole or not at all; only a
 /// record longer than a block may be appended in part. The writes and the sync that a dropped `flush` or `sync` asked for
 /// may still be carried out.
 ///
-/// **After a crash** the file holds at least what was reported durable. Behind that there may be a part of later
-/// appends, and, with direct I/O, zeros up to a block. The program finds out how much is valid, by lengths and checksums
-/// in its records, and [`open`](Self::open) cuts the rest. Only `close` makes the length of a file with direct I/O exact.
+/// **After a crash** the file holds at least what was reported durable. Behind it there may be parts of later records
+/// and, with direct I/O, zeros up to the end of a block. The program finds the valid length by lengths and checksums in
+/// its records, and [`open`](Self::open) cuts the rest. With direct I/O only `close` makes the file's length exact.
 ///
-/// **A failed write or sync is final**: that call and every later one fails with the same errno, since what was to be
-/// written may be lost although a later sync would succeed (see [`File::sync_all`]). When a call has failed so, nothing of
-/// the appender is in flight. In a forked child every call fails.
+/// **A failed write or sync is final**: that call and every later one fails with the same errno, since data may be lost
+/// although a later sync would succeed (see [`File::sync_all`]). When a call has failed in this way, the appender has
+/// nothing in flight. In a forked child every call fails.
 #[derive(Clone)]
 pub struct Appender(Arc<Shared>);
 
-/// Counts of an [`Appender`], since it was opened.
+/// Counters of an [`Appender`] since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct AppenderMetrics {
@@ -100,7 +99,7 @@ pub struct AppenderMetrics {
     pub syncs: u64,
 }
 
-/// Most operations in flight: for each there is a future from the start.
+/// The largest number of operations in flight. Each has a future from the start.
 const DEEPEST: usize = 1024;
 
 /// Settings of an appender that is about to be opened; awaiting it opens it. See [`Appender::open`].
@@ -116,21 +115,22 @@ pub struct OpenAppender {
 }
 
 impl OpenAppender {
-    /// Sets how many bytes one write has at most: 256 KiB by default, at most 1 GiB. Rounded up to the file's alignment.
+    /// Sets the maximum size of one write: 256 KiB by default, at most 1 GiB. It is rounded up to the file's alignment.
     pub fn block(mut self, bytes: usize) -> Self {
         self.block = bytes.clamp(1, LARGEST);
         self
     }
 
-    /// Sets how many operations are in flight at most: 4 by default, at most 1024.
+    /// Sets the maximum number of operations in flight: 4 by default, at most 1024.
     pub fn depth(mut self, operations: usize) -> Self {
         self.depth = operations.clamp(1, DEEPEST);
         self
     }
 
-    /// Keeps what the file has behind the valid length, and writes over it; [`close`](Appender::close) leaves the file's
-    /// length alone. For a log in files that were [allocated](File::allocate) or used before: a sync of a write that makes no
-    /// file longer need not wait for the file system's journal. The program tells the end of the log by its records.
+    /// Keeps the file's content behind the valid length, and overwrites it; [`close`](Appender::close) does not change
+    /// the file's length. Use this for a log in files that were [allocated](File::allocate) or used before: syncing a
+    /// write that does not make the file longer need not wait for the file system's journal. The program finds the end
+    /// of the log by its records.
     pub fn recycle(mut self, recycle: bool) -> Self {
         self.recycle = recycle;
         self
@@ -162,7 +162,7 @@ impl OpenAppender {
         if size > valid && !recycle {
             file.set_len(valid).await?;
         }
-        // What is valid may have been read from the page cache alone, and what was cut must not come back.
+        // The valid part may so far exist only in the page cache, and what was cut off must not come back.
         file.sync_all().await?;
         let chunk = block.next_multiple_of(alignment);
         let setup = Setup { block: alignment, chunk, depth, len: valid, carried, cuts: !recycle };
@@ -180,12 +180,13 @@ impl IntoFuture for OpenAppender {
 }
 
 impl Appender {
-    /// Opens an appender that goes on at `valid`, the length in bytes that the program knows to be valid; 0 for a new file.
-    /// What the file has behind it is cut, unless it is [recycled](OpenAppender::recycle). Syncs the file, so that everything up to `valid` is durable.
+    /// Opens an appender that continues at `valid`, the length in bytes that the program knows to be valid; 0 for a new
+    /// file. The file is cut there, unless it is [recycled](OpenAppender::recycle), and synced, so that everything up
+    /// to `valid` is durable.
     ///
-    /// The file must be a regular one, open for writing, and not be written to at or behind `valid` by others. With direct
-    /// I/O, and a `valid` inside a block, it must be open for reading too. Its entry in its folder is made durable with
-    /// [`sync_dir`](crate::sync_dir).
+    /// The file must be a regular file that is open for writing, and nobody else may write at or behind `valid`. With
+    /// direct I/O and a `valid` inside a block, it must be open for reading too. [`sync_dir`](crate::sync_dir) makes
+    /// its directory entry durable.
     ///
     /// # Errors
     /// `InvalidInput` for a file of another kind or with `O_APPEND`, or where the file is shorter than `valid`; as
@@ -201,19 +202,20 @@ impl Appender {
         }
     }
 
-    /// Appends a record and returns its offset. Its bytes are copied when this returns, not written, and contiguous.
+    /// Appends a record and returns its offset. Its bytes are contiguous. When this returns they were copied, not
+    /// written.
     ///
-    /// Waits only while too much is appended and not yet written, or the pool is full; then records are appended in
-    /// the order of arrival. Allocates nothing as long as the pool has memory; takes a lock for the time of the copy.
+    /// Waits only while too much was appended that is not yet written, or while the pool is full; records are then
+    /// appended in order of arrival. Does not allocate as long as the pool has memory; holds a lock during the copy.
     ///
     /// # Errors
-    /// After a failed write or sync, its errno. An error of the pool other than being full, which concerns this record
-    /// alone. `InvalidInput` after [`close`](Self::close), or where the file would grow beyond 2^63 bytes.
+    /// The errno of an earlier failed write or sync. An error of the pool other than being full, which affects only
+    /// this record. `InvalidInput` after [`close`](Self::close), or if the file would grow beyond 2^63 bytes.
     pub fn append<'a>(&'a self, record: &'a [u8]) -> Append<'a> {
         Append::new(&self.0, record)
     }
 
-    /// Waits until everything appended before is in the file, where others can read it, which makes it not yet durable.
+    /// Waits until everything appended before is in the file, where others can read it. That does not make it durable.
     ///
     /// # Errors
     /// As `write(2)`. A failure is final, see [`Appender`].
@@ -221,7 +223,7 @@ impl Appender {
         Settle::new(&self.0, Ask::Flush)
     }
 
-    /// Waits until everything appended before is durable. Those who wait together share one sync.
+    /// Waits until everything appended before is durable. Tasks that wait at the same time share one sync.
     ///
     /// "Before" is before the first poll of the future.
     ///
@@ -241,32 +243,32 @@ impl Appender {
         Settle::new(&self.0, Ask::Close)
     }
 
-    /// Where the next record will begin: the length of what was there and of everything appended, in bytes.
+    /// Returns the offset at which the next record will begin, in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a length in bytes, not a collection")]
     pub fn len(&self) -> u64 {
         self.0.ends()[0]
     }
 
-    /// The end of what is in the file. Readers find every byte before it.
+    /// Returns the offset up to which everything was written. Readers find every byte before it.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.0.ends()[1]
     }
 
-    /// The end of what is durable.
+    /// Returns the offset up to which everything is durable.
     #[must_use]
     pub fn durable(&self) -> u64 {
         self.0.ends()[2]
     }
 
-    /// The file that is appended to.
+    /// Returns the file that is appended to.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.0.file
     }
 
-    /// What the appender has done. All 0 in a forked child.
+    /// Returns the appender's counters. They are all 0 in a forked child.
     #[must_use]
     pub fn metrics(&self) -> AppenderMetrics {
         if self.0.is_ours() { self.0.lock().metrics } else { AppenderMetrics::default() }

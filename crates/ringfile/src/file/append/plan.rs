@@ -1,8 +1,8 @@
-//! What an appender writes and syncs next: numbers only, no memory and no I/O.
+//! Decides what an appender writes and syncs next, with numbers only: no memory and no I/O.
 //!
 //! Appended bytes become pieces, each of which is one write. A piece begins at a block boundary; if the piece before it
-//! ended inside a block, it repeats that block's first bytes. What always holds: writes of one block never overlap in
-//! time; `durable <= written <= sealed <= appended`; a sync covers only bytes whose writes had ended when it started.
+//! ended inside a block, it repeats that block's first bytes. Invariants: writes of one block never overlap in time;
+//! `durable <= written <= sealed <= appended`; a sync covers only bytes whose writes had ended when it started.
 
 use std::collections::VecDeque;
 
@@ -47,19 +47,19 @@ enum Closing {
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     block: u64,
-    /// Bytes that may be appended and not yet written.
+    /// The maximum number of bytes that are appended but not yet written.
     limit: u64,
     appended: u64,
     sealed: u64,
     durable: u64,
     cuts: bool,
-    /// The last write ended with zeros up to a block.
+    /// Whether the last write ended with zeros up to a block.
     padded: bool,
     full: VecDeque<Piece>,
     in_flight: Vec<Piece>,
     wanted_written: u64,
     wanted_durable: u64,
-    /// What the current group commit must cover. Fixed when the group starts, so that later appends can't put it off.
+    /// What the current group commit must cover. Fixed when the group starts, so that later appends cannot delay it.
     group: Option<u64>,
     /// A sync, a durable write or a step of closing is in flight, and covers this much.
     covers: Option<u64>,
@@ -67,7 +67,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// A file whose first `len` bytes are durable; `cuts`: closing makes its length exact.
+    /// Creates the plan of a file whose first `len` bytes are durable. With `cuts`, closing makes its length exact.
     pub fn new(block: u64, limit: u64, depth: usize, len: u64, cuts: bool) -> Self {
         Self {
             block,
@@ -91,7 +91,7 @@ impl Plan {
         self.appended
     }
 
-    /// The end of the bytes all of which are in the file.
+    /// Returns the end of the bytes that are all in the file.
     pub fn written(&self) -> u64 {
         let unfinished = self.in_flight.iter().chain(self.full.front()).map(|piece| piece.from);
         unfinished.min().unwrap_or(self.sealed)
@@ -109,7 +109,7 @@ impl Plan {
         self.closing == Closing::Done
     }
 
-    /// Whether `bytes` more may be appended now.
+    /// Returns whether `bytes` more may be appended now.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.appended - self.written() + bytes as u64 <= self.limit
     }
@@ -118,7 +118,7 @@ impl Plan {
         self.appended += bytes as u64;
     }
 
-    /// What was appended since the last piece fills its memory, and is one now.
+    /// Makes a piece of the bytes appended since the last one, which fill their memory.
     pub fn seal_full(&mut self) {
         let piece = self.rest();
         self.full.push_back(piece);
@@ -144,10 +144,10 @@ impl Plan {
         }
     }
 
-    /// The step that can start now. The caller starts it and says when it has [ended](Self::ended).
+    /// Returns the step that can start now. The caller starts it, and reports when it has [ended](Self::ended).
     pub fn next(&mut self) -> Option<Step> {
         let step = self.peek()?;
-        // A group is what was asked for when its first step starts.
+        // A group consists of the requests that were there when its first step starts.
         self.group = self.group();
         match step {
             Step::Full(piece) => {
@@ -167,9 +167,10 @@ impl Plan {
         Some(step)
     }
 
-    /// What [`next`](Self::next) would give.
+    /// Returns the step that [`next`](Self::next) would return.
     pub fn peek(&self) -> Option<Step> {
-        // Before the pieces: appends that keep up with the writes have another one whenever a lane is free.
+        // Checked before the pieces: if appending keeps up with writing, there is another piece whenever a lane is
+        // free.
         self.next_sync().or_else(|| self.next_write())
     }
 
@@ -242,13 +243,13 @@ impl Plan {
         self.group.or_else(|| (self.wanted_durable > self.durable).then_some(self.wanted_durable))
     }
 
-    /// What was appended since the last piece.
+    /// Bytes appended since the last piece.
     fn rest(&self) -> Piece {
         let start = self.sealed - self.sealed % self.block;
         Piece { start, from: self.sealed, end: self.appended }
     }
 
-    /// Whether no write in flight has a block of this piece.
+    /// Returns whether no write in flight touches a block of this piece.
     fn is_free(&self, piece: Piece) -> bool {
         self.in_flight.iter().all(|other| other.end.next_multiple_of(self.block) <= piece.start)
     }

@@ -1,8 +1,9 @@
-//! What the handles of an appender share, and how its operations are driven: by whoever polls one of its futures.
+//! The state that an appender's handles share. Any task that polls one of its futures drives its operations.
 //!
-//! What always holds: no waker, buffer or operation is called, polled or dropped under the lock; one task at a time has
-//! the lanes, and whoever finds them taken leaves word; a task registers its waker before it looks whether it must wait.
-//! A completion wakes every task that waits, since a future that is held and not polled must not stop the others.
+//! Invariants: no waker, buffer or operation is called, polled or dropped under the lock; one task at a time has the
+//! lanes, and a task that finds them taken sets a flag; a task registers its waker before it checks whether it must
+//! wait. A completion wakes every waiting task, since a future that is kept without being polled must not stop the
+//! others.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +20,7 @@ use crate::file::File;
 use crate::memory::Pool;
 use crate::ring::fork;
 
-/// How often one task polls the lanes in a row while others find work for them.
+/// How often one task polls the lanes in a row while other tasks add work.
 const MOST_TURNS: usize = 64;
 
 pub(super) struct Shared {
@@ -46,7 +47,7 @@ pub(super) struct State {
     depth: usize,
     /// A lane is to be polled.
     stirred: bool,
-    /// There was something to do for the task that has the lanes.
+    /// Set when there is more work for the task that has the lanes.
     again: bool,
     failure: Option<Failure>,
 }
@@ -73,7 +74,7 @@ pub(super) struct Setup {
 impl Shared {
     pub fn new(file: File, pool: Pool, setup: &Setup) -> Arc<Self> {
         let &Setup { block, chunk, depth, len, ref carried, cuts } = setup;
-        // A chunk beside those in flight takes what is appended meanwhile.
+        // One chunk more than there are in flight, to append to meanwhile.
         let limit = (depth as u64 + 1) * chunk as u64;
         Arc::new_cyclic(|shared| {
             let state = State {
@@ -99,7 +100,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is the process that opened the appender. In a forked child, a thread that is not there may have the lock.
+    /// Returns whether this process opened the appender. In a forked child, a thread that does not exist there may hold
+    /// the lock.
     pub fn is_ours(&self) -> bool {
         self.process.is_current()
     }
@@ -114,7 +116,7 @@ impl Shared {
         Err(Error::new(ErrorKind::Unsupported, what).on(self.file.path()).because(why))
     }
 
-    /// The ends of what is appended, written, and durable.
+    /// Returns the ends of the appended, the written and the durable bytes.
     pub fn ends(&self) -> [u64; 3] {
         [&self.appended, &self.written, &self.durable].map(|end| end.load(Ordering::Acquire))
     }
@@ -125,7 +127,7 @@ impl Shared {
         self.appended.store(state.plan.appended(), Ordering::Release);
     }
 
-    /// Why a call fails now, whatever it asks for.
+    /// Returns why every call fails now, if so.
     pub fn refusal(&self, state: &State, what: &'static str) -> Option<Error> {
         let Failure { kind, errno, why } = state.failure.as_ref().filter(|_| state.busy == 0)?;
         let error = errno.map_or_else(|| Error::new(*kind, what), |errno| Error::from_errno(errno, what));
@@ -136,14 +138,14 @@ impl Shared {
         )))
     }
 
-    /// Registers a task. The waker was cloned, and the one before is dropped, without the lock.
+    /// Registers a task. The waker is cloned, and the previous one dropped, without the lock.
     pub fn register(&self, place: &mut Option<Place>, goal: Goal, waker: &Waker) {
         let waker = Some(waker.clone());
         let before = self.lock().waiters.register(place, goal, waker);
         drop(before);
     }
 
-    /// Takes a task off the list. The next one that waits to append is woken where that was the first.
+    /// Removes a task from the list. If it was the first that waited to append, the next one is woken.
     pub fn leave(&self, place: &mut Option<Place>) {
         if place.is_none() || !self.is_ours() {
             return;
@@ -169,9 +171,9 @@ impl Shared {
         }
     }
 
-    /// A lane is to be polled: by a task that waits, or by the one that has the lanes.
+    /// Called when a lane must be polled, by a waiting task or by the one that has the lanes.
     pub fn stirred(&self) {
-        // In a forked child nobody waits for what the parent has in flight.
+        // In a forked child no task waits for operations of the parent.
         if !self.is_ours() {
             return;
         }
@@ -184,7 +186,8 @@ impl Shared {
         self.wake(true);
     }
 
-    /// Starts what can be started and takes what has ended. False where nothing has ended, and a task that waits is woken.
+    /// Starts the steps that can start, and collects those that have ended. Returns false if nothing has ended and a
+    /// waiting task will be woken.
     pub fn drive(&self) -> bool {
         let mut progress = false;
         for _ in 0..MOST_TURNS {
@@ -203,12 +206,12 @@ impl Shared {
                 return progress;
             }
         }
-        // Others go on appending: one of them, or of those that wait, drives next.
+        // Other tasks continue to append: one of them, or a waiting one, drives next.
         self.stirred();
         progress
     }
 
-    /// Takes the lanes, with jobs for those that are idle; or leaves word for the task that has them.
+    /// Takes the lanes, with jobs for idle ones, or sets the flag for the task that has them.
     fn begin(&self) -> Option<Lanes> {
         let mut state = self.lock();
         let Some(mut lanes) = state.lanes.take() else {
@@ -244,7 +247,7 @@ impl Shared {
     }
 }
 
-/// What came of polling the lanes once.
+/// Handles the results of polling the lanes once.
 struct Turn {
     ended: bool,
     stirred: bool,
@@ -252,7 +255,7 @@ struct Turn {
     failed: bool,
 }
 
-/// Fails the appender where polling panics: the lanes are gone then.
+/// Fails the appender if polling panics: the lanes are lost then.
 struct Driving<'a> {
     shared: &'a Shared,
     lanes: Option<Lanes>,
@@ -271,7 +274,7 @@ impl Drop for Driving<'_> {
 }
 
 impl State {
-    /// Whether polling the lanes would do something.
+    /// Returns whether polling the lanes would achieve anything.
     pub fn has_work(&self) -> bool {
         self.stirred || self.failure.is_none() && self.busy < self.depth && self.plan.peek().is_some()
     }

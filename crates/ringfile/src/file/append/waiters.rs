@@ -1,6 +1,6 @@
 //! The tasks that wait for an appender, with what each waits for.
 //!
-//! Lies under the appender's lock, and so never clones, calls or drops a waker: they go in and come out by move.
+//! It is used under the appender's lock, so it never clones, calls or drops a waker: wakers are moved in and out.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -10,7 +10,7 @@ use super::plan::Plan;
 /// What a task waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Goal {
-    /// Its turn to append, and room. Served in order of arrival.
+    /// The task's turn to append, and room. Served in order of arrival.
     Turn,
     /// The file holds everything up to here.
     Written(u64),
@@ -21,7 +21,7 @@ pub(super) enum Goal {
 }
 
 impl Goal {
-    /// Whether a task with this goal has reached it; for [`Turn`](Self::Turn), whether it may try, if it is the first.
+    /// Returns whether the goal is reached; for [`Turn`](Self::Turn), whether the first task may try.
     pub fn is_reached(self, plan: &Plan) -> bool {
         match self {
             Self::Turn => plan.has_room(1) || plan.is_closing(),
@@ -49,7 +49,7 @@ pub(super) struct Waiters {
 pub(super) type Wakers = [Option<Waker>; 16];
 
 impl Waiters {
-    /// Adds a task, or renews the waker of one that is in the list. What this returns is dropped without the lock.
+    /// Adds a task, or replaces the waker of one in the list. The caller drops the returned value without the lock.
     #[must_use]
     pub fn register(&mut self, place: &mut Option<Place>, goal: Goal, waker: Option<Waker>) -> Option<Waker> {
         if let Some((_, kept)) = place.and_then(|place| self.all.get_mut(place.0)?.as_mut()) {
@@ -58,7 +58,7 @@ impl Waiters {
         let index = self.free.pop().unwrap_or(self.all.len());
         if index == self.all.len() {
             self.all.push(None);
-            // So that leaving never allocates.
+            // Reserved here, so that leaving never allocates.
             self.free.reserve(self.all.len());
         }
         self.all[index] = Some((goal, waker));
@@ -69,7 +69,7 @@ impl Waiters {
         None
     }
 
-    /// Takes a task off the list. What this returns is dropped without the lock.
+    /// Removes a task from the list. The caller drops the returned value without the lock.
     #[must_use]
     pub fn leave(&mut self, place: &mut Option<Place>) -> Option<Waker> {
         let Place(index) = place.take()?;
@@ -81,12 +81,13 @@ impl Waiters {
         waker
     }
 
-    /// Whether the task at `place`, or a new one, may append before all others.
+    /// Returns whether the task at `place`, or a new one, may append before all others.
     pub fn is_first(&self, place: Option<Place>) -> bool {
         self.appending.front().map(|&first| Place(first)) == place || self.appending.is_empty()
     }
 
-    /// Takes wakers from `cursor` on: of all tasks, or of those who have reached their goals. True if there may be more.
+    /// Takes wakers from `cursor` on: of all tasks, or of those that have reached their goals. True if there may be
+    /// more.
     pub fn take(&mut self, cursor: &mut usize, everyone: bool, plan: &Plan, into: &mut Wakers) -> bool {
         let first = self.appending.front().copied();
         for slot in into {

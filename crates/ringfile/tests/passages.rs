@@ -1,30 +1,10 @@
-//! The Rust passages of the README: each is here, word for word, and runs.
+//! The Rust passages of the README and the guide run here, word for word. `documents.rs` checks that none is missing.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
 use std::io::Write;
 
-use ringfile::{File, OpenOptions, Pool};
-
-/// The lines of a passage without their indentation, and without the `pub` that only this file needs.
-fn lines(text: &str) -> Vec<&str> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines.map(|line| line.strip_prefix("pub ").unwrap_or(line)).collect()
-}
-
-#[test]
-fn every_rust_passage_of_the_readme_is_in_this_file() {
-    let readme = include_str!("../README.md");
-    // The passage of a server is that of the example, which checks itself.
-    let here = [include_str!("readme.rs"), include_str!("../examples/range_server.rs")].map(lines).concat();
-    let passages: Vec<&str> =
-        readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(passages.len(), 15, "a passage came or went: is it run below?");
-    for passage in passages {
-        let wanted = lines(passage);
-        assert!(here.windows(wanted.len()).any(|window| window == wanted), "not in this file:\n{passage}");
-    }
-}
+use ringfile::{Buffer, File, OpenOptions, Pool};
 
 /// One test, since the passages name `data.bin` in the working folder, which a process has only one of.
 #[test]
@@ -52,10 +32,18 @@ fn every_passage_runs() {
         adaptive(&pool).await.unwrap();
         append(pool.clone()).await.unwrap();
         errors(&file).await.unwrap();
+        open(&pool).await.unwrap();
+        paths().await.unwrap();
+        a_pool(&file).await.unwrap();
+        atomic(&pool).await.unwrap();
         why_slow(&pool, &file).await.unwrap();
         set_once().await.unwrap();
     });
     own_loop(&pool, file.clone()).unwrap();
+    let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    tokio.block_on(in_tokio(pool.clone(), file)).unwrap();
+    // It needs a drive without a file system: compiled only.
+    let _ = nvme;
     // On a thread of its own, whose counts begin at 0.
     let counted = std::thread::spawn(move || ringfile::block_on(one_route(&pool)));
     if let Err(error) = counted.join().unwrap() {
@@ -82,7 +70,7 @@ fn own_loop(pool: &Pool, file: File) -> std::io::Result<()> {
     assert!(queue.wait(1, None) > 0); // or wait until queue.descriptor()? is readable
     let (user_data, done) = queue.take().expect("one has ended");
     assert_eq!((user_data, done.result?), (7, 4096));
-    assert!(!queue.cancel(token)); // it is over; earlier, the kernel would have been asked to stop
+    assert!(!queue.cancel(token)); // it has ended; earlier, the kernel would have been asked to cancel it
     Ok(())
 }
 
@@ -135,7 +123,7 @@ async fn many_at_once(pool: &Pool, file: &File) -> std::io::Result<()> {
 async fn adaptive(pool: &Pool) -> std::io::Result<()> {
     std::fs::write("table.parquet", vec![7; 5 << 20])?;
     let table = OpenOptions::new().read(true).adaptive(true).open("table.parquet")?;
-    let page = table.read_at(pool.get(128 << 10)?, 4 << 20).await?; // offsets and lengths may be any
+    let page = table.read_at(pool.get(128 << 10)?, 4 << 20).await?; // any offset and length
     assert_eq!(page[..], [7; 128 << 10]);
     Ok(())
 }
@@ -145,7 +133,7 @@ async fn share(pool: &Pool, file: &File) -> std::io::Result<()> {
     let header = page.slice(..16);
     drop(page);
     assert_eq!(pool.metrics().in_use, 4096);
-    drop(header); // the last: the memory is the pool's again
+    drop(header); // the last clone: the memory returns to the pool
     assert_eq!(pool.metrics().in_use, 0);
     Ok(())
 }
@@ -153,7 +141,7 @@ async fn share(pool: &Pool, file: &File) -> std::io::Result<()> {
 async fn own_memory(file: &File) -> std::io::Result<()> {
     let frames = ringfile::RegisteredMemory::new(vec![0_u8; 64 << 20]);
     let frame = frames.lend(8192..16384)?; // fails while a part of it is lent
-    let frame = file.read_at(frame, 0).await?; // in place, in the fixed form
+    let frame = file.read_at(frame, 0).await?; // in place, as a fixed operation
     assert_eq!(frame.len(), 8192);
     Ok(())
 }
@@ -221,5 +209,80 @@ async fn set_once() -> std::io::Result<()> {
     let file = config.open_options().read(true).open("data.bin")?; // direct, route
     let mut reader = config.reader(&file, &pool); // block size, depth
     assert_eq!(reader.next().await.map(|piece| piece.map(|piece| piece.len())).transpose()?, Some(64 << 10));
+    Ok(())
+}
+
+async fn open(pool: &Pool) -> std::io::Result<()> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .direct(true) // past the page cache
+        .buffered_fallback(true) // where the file system has no O_DIRECT (tmpfs), open it with buffered I/O
+        .open("pages.bin")?;
+    let mut page = pool.get(4096)?;
+    page.resize(4096, 7);
+    let page = file.write_at(page, 0).await?; // writes all of it, or fails
+    let page = file.read_at(page, 0).await?; // fewer bytes only at the end of the file
+    assert_eq!((page.len(), page[0]), (4096, 7));
+    Ok(())
+}
+
+async fn paths() -> std::io::Result<()> {
+    use ringfile::fs;
+    let file = fs::open("table.new", OpenOptions::new().write(true).create(true).truncate(true)).await?;
+    file.write_at(b"content".to_vec(), 0).await?;
+    file.sync_all().await?;
+    fs::rename("table.new", "table").await?; // after a crash there is either the old file or the new one
+    fs::sync_dir(".").await?;
+    assert_eq!(std::fs::read("table")?, b"content");
+    Ok(())
+}
+
+async fn a_pool(file: &File) -> std::io::Result<()> {
+    use ringfile::WhenFull;
+    let pool = Pool::builder().capacity(64 << 20).when_full(WhenFull::Wait).build()?;
+    let mut buffer = pool.get(16 << 10)?; // capacity 16 KiB, length 0, aligned to 4096 bytes
+    buffer.extend_from_slice(b"hello");
+    buffer.resize(4096, 0);
+    let buffer = file.write_at(buffer, 0).await?;
+    assert_eq!(&buffer[..5], b"hello");
+    Ok(())
+}
+
+async fn atomic(pool: &Pool) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).direct(true).buffered_fallback(true);
+    let file = options.open("atomic.bin")?;
+    let mut page = pool.get(4096)?;
+    page.resize(4096, 7);
+    let atomic = match file.alignment().atomic {
+        Some(limits) if (limits.min..=limits.max).contains(&4096) => true,
+        _ => false, // write a copy elsewhere first: a power cut may leave a part
+    };
+    let page = if atomic { file.write_atomic_at(page, 0).await? } else { file.write_at(page, 0).await? };
+    file.sync_data().await?; // an atomic write is not durable by itself
+    assert_eq!((page.len(), std::fs::read("atomic.bin")?), (4096, vec![7; 4096]));
+    Ok(())
+}
+
+async fn look_up(file: File, pool: Pool, number: u64) -> ringfile::Result<Buffer> {
+    let block = pool.get_async(4096).await?;
+    Ok(file.read_exact_at(block, number * 4096).await?)
+}
+
+async fn in_tokio(pool: Pool, file: File) -> std::io::Result<()> {
+    let block = tokio::spawn(look_up(file.clone(), pool.clone(), 7)).await.expect("no panic")?;
+    assert_eq!((block.len(), block[0]), (4096, 7));
+    Ok(())
+}
+
+async fn nvme(pool: &Pool) -> std::io::Result<()> {
+    use ringfile::AllocateMode;
+    let drive = OpenOptions::new().read(true).write(true).namespace_writes(true).open("/dev/ng0n1")?;
+    let block = drive.read_at(pool.get(drive.alignment().bytes)?, 0).await?;
+    drive.write_at(block, 1 << 20).await?;
+    drive.sync_data().await?; // Flush
+    drive.allocate(AllocateMode::Discard, 0, 1 << 30).await?; // Dataset Management: deallocate
     Ok(())
 }

@@ -1,0 +1,113 @@
+//! What each block of a file that is written may hold when it is read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use ringfile::{File, block_on};
+
+use super::support::Random;
+use super::writer::Writer;
+use super::{BLOCK, BLOCKS, LEN};
+
+/// What may be in a block.
+#[derive(Default)]
+struct Known {
+    /// The last write that has begun, and the last that has returned; a truncation counts as both.
+    begun: AtomicU64,
+    returned: AtomicU64,
+    /// The truncation that made it zeros last.
+    zeroed: AtomicU64,
+}
+
+/// A file that is written, and what reads of it may give.
+pub struct Model {
+    blocks: Vec<Known>,
+    version: AtomicU64,
+    /// One write at a time in each of these.
+    regions: Vec<Mutex<()>>,
+    /// Odd while the file is truncated, when nothing is told of what reads give.
+    truncations: AtomicU64,
+}
+
+/// 2 MiB, the most that the kernel caches as one folio: where a buffered write dirties a folio that a direct write elsewhere
+/// in it invalidates, the kernel gives up ("Page cache invalidation failure on direct I/O"), whoever reads.
+const REGION: usize = 512;
+/// A write's blocks at most.
+const MOST: usize = 64;
+
+impl Model {
+    pub fn new() -> Self {
+        let known = || Known { begun: 1.into(), returned: 1.into(), zeroed: 0.into() };
+        Self {
+            blocks: (0..BLOCKS).map(|_| known()).collect(),
+            version: AtomicU64::new(2),
+            regions: (0..BLOCKS / REGION).map(|_| Mutex::default()).collect(),
+            truncations: AtomicU64::new(0),
+        }
+    }
+
+    /// Writes some blocks.
+    pub fn write(&self, random: &mut Random, writer: &mut Writer) {
+        let region = random.below(self.regions.len() as u64) as usize;
+        let _alone = self.regions[region].lock().unwrap_or_else(PoisonError::into_inner);
+        let first = random.below(REGION as u64) as usize;
+        let count = 1 + random.below(MOST.min(REGION - first) as u64) as usize;
+        let first = region * REGION + first;
+        let version = self.version.fetch_add(1, Ordering::SeqCst);
+        let known = &self.blocks[first..first + count];
+        known.iter().for_each(|block| block.begun.store(version, Ordering::SeqCst));
+        writer.write(first, count, version);
+        known.iter().for_each(|block| block.returned.store(version, Ordering::SeqCst));
+    }
+
+    /// Cuts the file, and makes it as long again.
+    pub fn truncate(&self, random: &mut Random, file: &File) {
+        let _alone: Vec<_> =
+            self.regions.iter().map(|region| region.lock().unwrap_or_else(PoisonError::into_inner)).collect();
+        self.truncations.fetch_add(1, Ordering::SeqCst);
+        let cut = random.below(BLOCKS as u64) as usize;
+        block_on(file.set_len((cut * BLOCK) as u64)).unwrap();
+        block_on(file.set_len(LEN as u64)).unwrap();
+        let version = self.version.fetch_add(1, Ordering::SeqCst);
+        for block in &self.blocks[cut..] {
+            for at in [&block.begun, &block.returned, &block.zeroed] {
+                at.store(version, Ordering::SeqCst);
+            }
+        }
+        self.truncations.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Reads by `read`, and looks at each word of what that gave.
+    pub fn read(&self, first: usize, count: usize, read: impl FnOnce() -> Vec<u8>) {
+        let truncations = self.truncations.load(Ordering::SeqCst);
+        let before: Vec<u64> = self.blocks[first..first + count]
+            .iter()
+            .map(|block| block.returned.load(Ordering::SeqCst))
+            .collect();
+        let got = read();
+        let after: Vec<[u64; 2]> = self.blocks[first..first + count]
+            .iter()
+            .map(|block| [&block.begun, &block.zeroed].map(|at| at.load(Ordering::SeqCst)))
+            .collect();
+        if truncations % 2 == 1 || truncations != self.truncations.load(Ordering::SeqCst) {
+            return;
+        }
+        assert_eq!(got.len(), count * BLOCK);
+        for (at, bytes) in got.chunks_exact(8).enumerate() {
+            let index = at * 8 / BLOCK;
+            let got = u64::from_le_bytes(bytes.try_into().unwrap());
+            let version = match got {
+                0 => after[index][1],
+                got => got & 0xff_ffff_ffff,
+            };
+            let block = first + index;
+            assert!(got == 0 || got >> 40 == block as u64 + 1, "{got:#x} in block {block}");
+            let (before, after) = (before[index], after[index][0]);
+            assert!(
+                before <= version && version <= after,
+                "block {block}, word {}: version {version} ({got:#x}); {before} had returned before, {after} had begun",
+                at % (BLOCK / 8)
+            );
+        }
+    }
+}
