@@ -48,7 +48,7 @@ async fn settle(store: &RingfileStore, location: &Path) -> Result<()> {
     store.store.settle(path).await.map_err(|error| failed(error, location))
 }
 
-/// Makes durable that a location is gone.
+/// Makes durable that a location is gone, and gives up what it was.
 async fn settle_gone(store: &RingfileStore, location: &Path) -> Result<()> {
     let path = path_of(store, location)?;
     store.store.settle_folder_of(path).await.map_err(|error| failed(error, location))
@@ -130,9 +130,6 @@ impl ObjectStore for RingfileStore {
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
         let deleted = super::local(self).delete_stream(locations);
-        if !self.store.sync {
-            return deleted;
-        }
         let store = self.clone();
         let settled = deleted.and_then(move |location| {
             let store = store.clone();

@@ -3,6 +3,7 @@
 
 mod gate;
 mod ranges;
+mod recent;
 mod staged;
 mod store;
 #[cfg(feature = "object-store-013")]
@@ -34,7 +35,8 @@ pub enum Caching {
     /// or read once.
     Direct,
     /// What is cached is read from the cache, the rest past it; what is read again and again gets cached
-    /// ([`ringfile::OpenOptions::adaptive`]).
+    /// ([`ringfile::OpenOptions::adaptive`]). The store keeps the 64 files that it read last open, two descriptors each; those
+    /// that were removed, until it next opens another, or puts, copies, renames or deletes an object.
     Adaptive,
 }
 
@@ -199,6 +201,7 @@ impl Builder {
             merge_gap: self.merge_gap,
             sync: self.sync,
             gate: Gate::new(self.memory),
+            recent: Arc::default(),
         });
         Ok(RingfileStore {
             store,

@@ -14,6 +14,7 @@ use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, PoolError, WhenFull};
 use crate::Caching;
 use crate::gate::Gate;
 use crate::ranges::{self, Piece};
+use crate::recent::Recent;
 use crate::staged::Staged;
 
 /// One read that merges ranges is no longer.
@@ -31,6 +32,7 @@ pub(crate) struct Store {
     pub(crate) merge_gap: u64,
     pub(crate) sync: bool,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) recent: Arc<Recent>,
 }
 
 /// An object that is open; its metadata are of the same moment, and of this very file.
@@ -71,12 +73,20 @@ impl Store {
         if metadata.is_dir() {
             return Err(ErrorKind::NotFound.into());
         }
-        Ok(Opened { file: self.options().adopt(opened)?, metadata })
+        let file = match self.caching {
+            Caching::Buffered | Caching::Direct => self.options().adopt(opened)?,
+            Caching::Adaptive => match self.recent.find(&metadata) {
+                Some(file) => file,
+                None => self.recent.keep(&metadata, self.options().adopt(opened)?),
+            },
+        };
+        Ok(Opened { file, metadata })
     }
 
     fn options(&self) -> OpenOptions {
         let mut options = OpenOptions::new();
-        options.read(true);
+        // Nobody else sees it.
+        options.read(true).one_descriptor(true);
         match self.caching {
             Caching::Buffered => {}
             Caching::Direct => {
@@ -94,13 +104,27 @@ impl Store {
     pub(crate) async fn read_ranges(&self, opened: &Opened, asked: &[Range<u64>]) -> io::Result<Vec<Bytes>> {
         let size = opened.metadata.len();
         let ranges = asked.iter().map(|range| cut(range, size)).collect::<io::Result<Vec<_>>>()?;
-        let block = self.block(&opened.file);
-        let pieces = ranges::plan(&ranges, block, self.merge_gap, MOST_MERGED);
+        let pieces = self.plan(&opened.file, &ranges);
         let bytes: u64 = pieces.iter().map(|piece| piece.span.end - piece.span.start).sum();
         let _share = self.gate.enter(usize::try_from(bytes).unwrap_or(usize::MAX)).await;
+        self.read_all(&opened.file, &ranges, pieces).await
+    }
+
+    /// Which reads give these ranges of a file.
+    fn plan(&self, file: &File, ranges: &[Range<u64>]) -> Vec<Piece> {
+        ranges::plan(ranges, self.block(file), self.merge_gap, MOST_MERGED)
+    }
+
+    /// Carries out the reads that `plan` made for `ranges`, and cuts the ranges out of what they read.
+    async fn read_all(
+        &self,
+        file: &File,
+        ranges: &[Range<u64>],
+        pieces: Vec<Piece>,
+    ) -> io::Result<Vec<Bytes>> {
         let mut batch = Batch::with_capacity(pieces.len()).in_flight(self.in_flight);
         for Piece { span, .. } in &pieces {
-            batch.read(&opened.file, self.memory(span)?, span.start);
+            batch.read(file, self.memory(span)?, span.start);
         }
         let results = batch.await;
         let mut given = vec![Bytes::new(); ranges.len()];
@@ -133,19 +157,11 @@ impl Store {
         stream::iter(chunks(range)).map(read).buffered(AHEAD)
     }
 
-    /// Reads one piece. Takes no share of the gate: a stream that nobody polls would keep it.
+    /// Reads one piece of a stream. Takes no share of the gate: a stream that nobody polls would keep it.
     async fn read_piece(&self, file: &File, range: Range<u64>) -> io::Result<Bytes> {
-        let span = ranges::align(&range, self.block(file));
-        let inside = (range.start - span.start) as usize..(range.end - span.start) as usize;
-        let bytes = match self.memory(&span)? {
-            AnyBuffer::Pooled(buffer) => file.read_at(buffer, span.start).await?.freeze(),
-            AnyBuffer::Vec(buffer) => Bytes::from(file.read_at(buffer, span.start).await?),
-            _ => Bytes::new(),
-        };
-        if inside.end > bytes.len() {
-            return Err(shrunk(&range, span.start + bytes.len() as u64));
-        }
-        Ok(bytes.slice(inside))
+        let ranges = [range];
+        let read = self.read_all(file, &ranges, self.plan(file, &ranges)).await?;
+        Ok(read.into_iter().next().unwrap_or_default())
     }
 
     /// What reads begin and end at multiples of. Of an adaptive file too, whose reads past the cache would be copied else.
@@ -175,11 +191,12 @@ impl Store {
         let mut options = OpenOptions::new();
         options.read(true).write(true).dont_cache(self.caching == Caching::Direct);
         let file = options.adopt(own.try_clone()?)?;
-        Ok(Upload { staged, own, file, sync })
+        Ok(Upload { staged, own, file, sync, recent: Arc::clone(&self.recent) })
     }
 
-    /// Makes durable, where that was asked for, what a call of another has put there.
+    /// Makes durable, where that was asked for, what a call of another has put there, and gives up what it replaced.
     pub(crate) async fn settle(&self, path: PathBuf) -> io::Result<()> {
+        self.recent.close_removed();
         if !self.sync {
             return Ok(());
         }
@@ -192,6 +209,7 @@ impl Store {
 
     /// The same for a name that has gone.
     pub(crate) async fn settle_folder_of(&self, path: PathBuf) -> io::Result<()> {
+        self.recent.close_removed();
         if self.sync { blocking(move || crate::staged::sync_folder_of(&path)).await } else { Ok(()) }
     }
 }
@@ -202,6 +220,7 @@ pub(crate) struct Upload {
     own: std::fs::File,
     pub(crate) file: File,
     sync: bool,
+    recent: Arc<Recent>,
 }
 
 impl Upload {
@@ -210,6 +229,7 @@ impl Upload {
         blocking(move || {
             let etag = etag(&self.own.metadata()?);
             self.staged.publish(&self.own, replace, self.sync)?;
+            self.recent.close_removed();
             Ok(etag)
         })
         .await

@@ -8,6 +8,7 @@ macro_rules! suite {
             use std::fs;
             use std::ops::Range;
             use std::sync::Arc;
+            use std::time::Duration;
 
             use futures::{StreamExt, TryStreamExt};
             use ringfile::Pool;
@@ -262,6 +263,71 @@ macro_rules! suite {
                 let again = store.put_opts(&path, "second".into(), PutMode::Create.into()).await;
                 assert!(matches!(again, Err(Error::AlreadyExists { .. })));
                 assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), "first");
+            }
+
+            /// Nothing is left open of an object that is gone, and what is read again and again is cached, though by calls
+            /// that know nothing of each other.
+            #[tokio::test]
+            async fn an_adaptive_store_remembers_what_was_read_and_forgets_what_is_gone() {
+                let folder = folder();
+                let store = store(&folder, Caching::Adaptive);
+                // Another thread may close them.
+                let open_files = |expected: usize| {
+                    let count = || {
+                        let open = fs::read_dir("/proc/self/fd").unwrap();
+                        let names = open.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+                        names.filter(|name| name.starts_with(folder.path())).count()
+                    };
+                    let wait = || std::thread::sleep(Duration::from_millis(10));
+                    (0..500)
+                        .map(|_| count())
+                        .find(|&open| open == expected || (wait(), false).1)
+                        .unwrap_or_else(count)
+                };
+                let file = folder.path().join("object");
+                fs::write(&file, content(0..1 << 20)).unwrap();
+                if !ringfile::OpenOptions::new().read(true).adaptive(true).open(&file).unwrap().is_adaptive()
+                {
+                    eprintln!("SKIPPED: no adaptive files here");
+                    return;
+                }
+                let path = Path::from("object");
+                for _ in 0..4 {
+                    // Not in the cache, so that each read counts.
+                    let file = fs::File::open(&file).unwrap();
+                    file.sync_all().unwrap();
+                    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                    let got = store.get_ranges(&path, &[0..1 << 20]).await.unwrap();
+                    assert_eq!(got[0], content(0..1 << 20));
+                }
+                assert_eq!(open_files(2), 2, "with and without O_DIRECT");
+                let mut page = [0; 4096];
+                let mut into = [std::io::IoSliceMut::new(&mut page)];
+                let cached = rustix::io::preadv2(
+                    fs::File::open(&file).unwrap(),
+                    &mut into,
+                    512 << 10,
+                    rustix::io::ReadWriteFlags::NOWAIT,
+                );
+                assert_eq!(cached, Ok(4096), "the fourth read has left it in the cache");
+
+                store.put(&path, "new".into()).await.unwrap();
+                assert_eq!(open_files(0), 0, "what was replaced");
+                assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), "new");
+                let other = Path::from("other");
+                store.rename(&path, &other).await.unwrap();
+                assert_eq!(store.get(&other).await.unwrap().bytes().await.unwrap(), "new");
+                assert_eq!(open_files(2), 2, "it has another name");
+                store.delete(&other).await.unwrap();
+                assert_eq!(open_files(0), 0, "what was deleted");
+
+                // Removed by others: given up when another is opened.
+                fs::write(&file, "short").unwrap();
+                store.get(&path).await.unwrap().bytes().await.unwrap();
+                fs::remove_file(&file).unwrap();
+                fs::write(folder.path().join("next"), "next").unwrap();
+                store.get(&Path::from("next")).await.unwrap().bytes().await.unwrap();
+                assert_eq!(open_files(2), 2, "the next");
             }
 
             #[cfg(unix)]

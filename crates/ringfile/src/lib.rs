@@ -60,6 +60,10 @@
 //! thread: it is `Send` where its buffer is, and polling it there costs a message between the two. Files, pools and
 //! buffers are `Send + Sync`. Tasks stay on their thread.
 //!
+//! A waker is called on the thread where its operation has ended, which may be one of the library's, and never under a lock. It
+//! may start, poll and drop operations. It must not wait for one to end: the thread that calls it may be the one that would
+//! end it. The wakers of executors only leave a message.
+//!
 //! # Routes
 //!
 //! The kernel hands some I/O to threads of its own, which costs many times what the I/O does: tmpfs, overlayfs,

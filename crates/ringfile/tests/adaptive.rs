@@ -4,12 +4,11 @@
 
 mod support;
 
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ringfile::{Batch, File, Metrics, OpenOptions, Pool, Queue, block_on, metrics};
-use support::cache::{cache, drop_cache, is_read_ahead};
+use support::cache::{cache, cached_pages, drop_cache, is_read_ahead};
 use support::{Folder, assert_content, content, in_child, in_child_with, skip};
 
 const LEN: usize = 8 << 20;
@@ -32,22 +31,6 @@ fn cold(test: &str, folder: &Folder, name: &str) -> Option<(File, PathBuf)> {
     }
     assert_eq!(cached_pages(&path), 0, "the cache could not be dropped");
     Some((file, path))
-}
-
-/// How many of the file's pages the page cache holds.
-fn cached_pages(path: &Path) -> usize {
-    let file = std::fs::File::open(path).unwrap();
-    let len = file.metadata().unwrap().len() as usize;
-    let mut resident = vec![0u8; len.div_ceil(PAGE)];
-    // SAFETY: a mapping of its own, which is looked at and unmapped; `resident` has a byte for each of its pages.
-    unsafe {
-        let map =
-            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
-        assert_ne!(map, libc::MAP_FAILED);
-        assert_eq!(libc::mincore(map, len, resident.as_mut_ptr()), 0);
-        assert_eq!(libc::munmap(map, len), 0);
-    }
-    resident.iter().filter(|&&page| page & 1 == 1).count()
 }
 
 /// Hits, misses and admissions of all threads. Tests of this file run in processes of their own.

@@ -201,8 +201,8 @@ fn f44_a_waker_may_wait_for_the_threads_that_carry_its_operation_out() {
                 let theirs = std::fs::File::from(std::os::fd::OwnedFd::from(theirs));
                 let pipe = OpenOptions::new().route(route).adopt(theirs).unwrap();
                 let file = file.clone();
-                // Ends the operation itself, then waits for a thread that may be ending it. Not where it is that thread: what is
-                // woken by the I/O thread can't wait for the I/O thread.
+                // Ends the operation itself, then waits for a thread that may be ending it. A waker that the I/O thread calls
+                // must not, as the crate's documentation says.
                 let here = std::thread::current().id();
                 let waker = CallsBack::waker(move || {
                     if std::thread::current().id() != here {

@@ -409,8 +409,11 @@ fn f38_no_child_waits_for_a_lock_that_another_thread_had() {
             });
         }
         let mut queue = Queue::new();
+        let began = std::time::Instant::now();
+        // On an emulated machine with old kernels, which take long to make rings and to close them, a round takes 0.7 s.
+        let is_enough = |forks| forks >= 40 && began.elapsed() > support::patience() / 2;
         let forks = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            for _ in 0..400 {
+            for _ in (0..400).take_while(|&forks| !is_enough(forks)) {
                 let used = [(); 48].map(|()| {
                     let file = open_on_ring(path);
                     queue.read(&file, vec![0; PAGE], 0, 0);

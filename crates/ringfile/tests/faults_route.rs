@@ -185,8 +185,8 @@ fn f25_many_operations_started_at_once_are_submitted_in_slices() {
         let how = format!("direct {direct}, batch {in_batch}: {most} ended between two turns, {turns} turns");
         let calls = (block_on(async { thread_metrics() }) - before).submitted_per_enter;
         assert!(calls[9..].iter().all(|&calls| calls == 0), "{how}: a call took {SLICE} entries: {calls:?}");
-        // What a drive has done may come back all at once.
-        assert!((direct || most <= SLICE) && turns as u64 >= READS / SLICE, "{how}");
+        // What a drive has done may come back all at once, in fewer turns than it was handed over in.
+        assert!(direct || most <= SLICE && turns as u64 >= READS / SLICE, "{how}");
     }
 }
 

@@ -283,6 +283,25 @@ fn f14_short_writes_are_continued_until_all_is_written() {
     assert_content(&server.data()[..8 * PAGE + 15_000], 0);
 }
 
+/// Where the kernel waits for the server's answer, io_uring itself goes on with what is left.
+#[test]
+fn f14_a_short_direct_write_goes_on_where_it_stopped() {
+    let name = "f14_a_short_direct_write_goes_on_where_it_stopped";
+    for cut in [PAGE, 2 * PAGE, 1000] {
+        let Some(server) = Server::blocking_or_skip(name, vec![0; 16 * PAGE]) else { return };
+        let file = ring_options().write(true).direct(true).open(server.path()).unwrap();
+        let pool = Pool::new(MIB);
+        server.rule(Op::Write, EVERYWHERE, 3, Act::Short(cut));
+        let mut buffer = pool.get(8 * PAGE).unwrap();
+        buffer.extend_from_slice(&content(PAGE as u64, 8 * PAGE));
+        let written = block_on(file.write_at(buffer, PAGE as u64));
+        assert!(written.is_ok(), "cut at {cut}: {:?}, {:?}", written.map(drop), server.log());
+        let data = server.data();
+        assert!(data[PAGE..9 * PAGE] == content(PAGE as u64, 8 * PAGE), "cut at {cut}: {:?}", server.log());
+        assert!(data[..PAGE] == [0; PAGE] && data[9 * PAGE..] == [0; 7 * PAGE], "{:?}", server.log());
+    }
+}
+
 #[test]
 fn f14_a_short_durable_write_is_synced_after_its_last_part() {
     let name = "f14_a_short_durable_write_is_synced_after_its_last_part";

@@ -4,38 +4,14 @@
 
 mod support;
 
-use std::os::fd::AsRawFd;
-
 use ringfile::{Batch, File, OpenOptions, Pool, Route, block_on};
+use support::cache::{cached_pages, drop_cache};
 use support::{Folder, assert_content, content, is_without_ring, skip};
 
 const LEN: usize = 4 << 20;
 
 fn uncached(path: &std::path::Path, route: Route) -> File {
     OpenOptions::new().read(true).write(true).dont_cache(true).route(route).open(path).unwrap()
-}
-
-fn drop_cache(path: &std::path::Path) {
-    let file = std::fs::File::open(path).unwrap();
-    file.sync_all().unwrap();
-    // SAFETY: no memory is named.
-    assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
-}
-
-/// How many of the file's pages the page cache holds.
-fn cached_pages(path: &std::path::Path) -> usize {
-    let file = std::fs::File::open(path).unwrap();
-    let len = file.metadata().unwrap().len() as usize;
-    let mut resident = vec![0u8; len.div_ceil(4096)];
-    // SAFETY: a mapping of its own, which is looked at and unmapped; `resident` has a byte for each of its pages.
-    unsafe {
-        let map =
-            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
-        assert_ne!(map, libc::MAP_FAILED);
-        assert_eq!(libc::mincore(map, len, resident.as_mut_ptr()), 0);
-        assert_eq!(libc::munmap(map, len), 0);
-    }
-    resident.iter().filter(|&&page| page & 1 == 1).count()
 }
 
 fn routes() -> Vec<Route> {

@@ -115,6 +115,12 @@ pub fn look(sys: &Path, number: &str, place: &dyn Fn(&Path) -> Place) -> Option<
     Some(Tree { sys, place }.device(&root, DEEPEST))
 }
 
+/// Whether the device of that number has queues for polled completions; `None` where the kernel does not tell.
+pub fn has_poll_queues(sys: &Path, number: &str) -> Option<bool> {
+    let folder = fs::canonicalize(sys.join("dev/block").join(number)).ok()?;
+    queue(disk_of(&folder)).polling
+}
+
 struct Tree<'a> {
     sys: &'a Path,
     place: &'a dyn Fn(&Path) -> Place,
@@ -123,9 +129,8 @@ struct Tree<'a> {
 impl Tree<'_> {
     fn device(&self, folder: &Path, deepest: usize) -> Device {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let partition = folder.join("partition").exists();
-        // A partition's folder lies in its disk's.
-        let disk = if partition { folder.parent().unwrap_or(folder) } else { folder };
+        let disk = disk_of(folder);
+        let partition = disk != folder;
         let kind = if partition { Kind::Partition } else { kind(&name, folder) };
         let backing = (kind == Kind::Loop).then(|| self.backing(folder)).flatten();
         let mut below: Vec<Device> = Vec::new();
@@ -170,6 +175,11 @@ impl Device {
         let below = self.below.iter().flat_map(Device::stack);
         std::iter::once(self).chain(below).collect()
     }
+}
+
+/// A partition's folder lies in its disk's.
+fn disk_of(folder: &Path) -> &Path {
+    if folder.join("partition").exists() { folder.parent().unwrap_or(folder) } else { folder }
 }
 
 fn kind(name: &str, folder: &Path) -> Kind {
@@ -326,6 +336,8 @@ mod tests {
         assert_eq!((disk.kind, disk.bus.as_deref(), disk.size), (Kind::Disk, Some("virtio"), Some(1 << 20)));
         assert_eq!(disk.queue, device.queue);
         assert_eq!((disk.queue.polling, disk.queue.rotational), (Some(false), Some(true)));
+        let polls = ["254:1", "254:0", "254:9"].map(|number| has_poll_queues(sys.path(), number));
+        assert_eq!(polls, [Some(false), Some(false), None]);
         assert_eq!(
             (disk.queue.write_cache.as_deref(), disk.queue.hardware_queues),
             (Some("write back"), Some(1))

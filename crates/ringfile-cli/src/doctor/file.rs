@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, IFlags, StatxFlags, ioctl_getflags, statvfs, statx};
 use serde::{Deserialize, Serialize};
 
+use super::device;
 use super::direct::{self, Direct};
 use super::durable::{self, Durable};
 use super::features::Feature;
@@ -121,7 +122,9 @@ pub fn look(path: &Path, features: &mut Vec<Feature>, report: &mut Listener<'_>)
     stage(&mut facts, "non-blocking I/O");
     report(&facts, features, None);
     facts.nonblocking = flags::nonblocking(&subjects);
-    features.extend(flags::features(&subjects, &facts));
+    let has_poll_queues =
+        place.number.as_deref().and_then(|number| device::has_poll_queues(Path::new("/sys"), number));
+    features.extend(flags::features(&subjects, &facts, has_poll_queues));
     stage(&mut facts, "I/O of the library");
     report(&facts, features, None);
     facts.routes = route::look(&subjects, &facts);

@@ -72,8 +72,8 @@ fn transfer(file: &File, writes: bool, flags: ReadWriteFlags) -> io::Result<usiz
     }
 }
 
-/// The flags as features, each with what this file said to it.
-pub fn features(subjects: &Subjects, facts: &FileFacts) -> Vec<Feature> {
+/// The flags as features, each with what this file said to it. `has_poll_queues` is what the device below says of itself.
+pub fn features(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<bool>) -> Vec<Feature> {
     let on = |reads: bool| if reads { &facts.reads_tried } else { &facts.writes_tried };
     let able = |name: &str, what: &str, reads: bool, usable: Option<bool>, without: &str| {
         let why = match usable {
@@ -121,12 +121,13 @@ pub fn features(subjects: &Subjects, facts: &FileFacts) -> Vec<Feature> {
             uncached,
             "streams push other data out of the page cache",
         ),
-        polled(subjects, facts),
+        polled(subjects, facts, has_poll_queues),
     ]
 }
 
-/// A direct read whose completion is polled from the device.
-fn polled(subjects: &Subjects, facts: &FileFacts) -> Feature {
+/// A direct read whose completion is polled from the device. That it succeeds says little by itself: older kernels (5.10 does)
+/// take a polled read without poll queues too, and let an interrupt end it.
+fn polled(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<bool>) -> Feature {
     let feature = |usable, why| Feature { name: "iopoll".into(), usable, why };
     let usable = facts.direct.as_ref().is_some_and(|direct| direct.usable);
     let Some(file) = subjects.direct(false).filter(|_| usable) else {
@@ -136,6 +137,13 @@ fn polled(subjects: &Subjects, facts: &FileFacts) -> Feature {
     let done = TrialRing::polled().and_then(|mut ring| ring.run(file, &[Op::Read(block, 0, 0)]));
     let tried = format!("a direct read on a ring with IORING_SETUP_IOPOLL, on {}", facts.reads_tried);
     match done {
+        Ok(results) if results[0] >= 0 && has_poll_queues == Some(false) => feature(
+            Some(false),
+            format!(
+                "tried: {tried}: taken, but the device has no poll queues (io_poll is 0), so the completion \
+                 came by interrupt"
+            ),
+        ),
         Ok(results) if results[0] >= 0 => feature(Some(true), format!("tried: {tried}")),
         Ok(results) if results[0] == -libc::EOPNOTSUPP => feature(
             Some(false),

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::op::plain;
 use super::refused::{self, Lack, Refused};
 use super::route::Route;
 use super::slot::{Key, State};
@@ -36,13 +37,19 @@ pub(super) struct Context {
     signals: bool,
     /// The kernel takes nothing more before something has completed.
     is_full: bool,
+    /// Why it takes nothing any more: the errno of a filter that came after the context was made. Filters never go.
+    refused: Option<i32>,
 }
 
 impl Context {
     /// Whether there is a context, which takes such operations.
     pub(super) fn may_take(&self, target: &Target, request: &Request) -> bool {
         let kind = request.kind;
-        self.aio.is_some() && kind.moves_data() && target.direct().is_some() && target.lanes.lets_aio(kind)
+        self.aio.is_some()
+            && self.refused.is_none()
+            && kind.moves_data()
+            && target.direct().is_some()
+            && target.lanes.lets_aio(kind)
     }
 
     /// Operations that have not ended.
@@ -88,6 +95,9 @@ impl Driver {
     pub(super) fn prepare_aio(&mut self, target: &Target, request: &Request) -> Result<RingKind, Refused> {
         if !is_for_aio(target, request) {
             return Err(Refused::Unsupported);
+        }
+        if let Some(errno) = self.context.refused {
+            return Err(Refused::NoRing(Lack::Aio(errno)));
         }
         if self.context.aio.is_none() {
             self.context.aio = Some(self.make_aio().map_err(Refused::NoRing)?);
@@ -135,7 +145,7 @@ impl Driver {
 
     /// Puts an operation's next submission into the queue of the context; false where there is no room.
     pub(super) fn push_to_aio(&mut self, key: Key) -> bool {
-        let (slot, parts) = self.slots.with_parts(key.slot);
+        let (slot, parts) = self.slots.with_parts(key.slot());
         let (Some(aio), Some(file)) = (self.context.aio.as_mut(), self.files.target(slot.file)) else {
             return false;
         };
@@ -179,7 +189,29 @@ impl Driver {
             && let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight)
         {
             slot.errno = errno as u16;
+            if matches!(errno, libc::EPERM | libc::EACCES | libc::ENOSYS) {
+                self.call_instead(key, errno);
+            }
             self.end(key, deferred);
+        }
+    }
+
+    /// Carries out an operation that a filter seems to refuse by a plain call, unless its file insists on AIO. Where the call
+    /// gets another answer, it was a filter, and from then on operations go where those go that have no AIO. The call holds
+    /// the thread up, once for each operation that was queued when the filter came.
+    #[cold]
+    fn call_instead(&mut self, key: Key, errno: i32) {
+        let slot = self.slots.at(key.slot());
+        let Some(target) = self.files.target(slot.file) else { return };
+        if target.lanes.insists(slot.request.kind) {
+            return;
+        }
+        let ended = plain::run(target, &slot.request, &mut slot.held, || true);
+        slot.progress.ended(ended.done);
+        (slot.errno, slot.fixed, slot.ring) = (ended.errno as u16, false, RingKind::Main);
+        self.counts.inline_ops += 1;
+        if ended.errno != errno {
+            self.context.refused = Some(errno);
         }
     }
 
@@ -196,7 +228,7 @@ impl Driver {
     /// Makes the context answer when another thread writes to the wake-up descriptor.
     #[inline]
     pub(super) fn arm_wakeup_in_aio(&mut self) {
-        if let Some(aio) = self.context.aio.as_mut() {
+        if let Some(aio) = self.context.aio.as_mut().filter(|_| self.context.refused.is_none()) {
             aio.arm_wakeup();
         }
     }

@@ -47,7 +47,7 @@ impl Driver {
             return None;
         }
         if slot.state == State::Done {
-            return Some((self.take_finished(key.slot).held, Wake::Nobody, None));
+            return Some((self.take_finished(key.slot()).held, Wake::Nobody, None));
         }
         self.counts.cancelled += 1;
         let (state, position, file, kind) = (slot.state, slot.position, slot.file, slot.ring);
@@ -59,11 +59,11 @@ impl Driver {
         let withdrawn = state == State::Waiting || self.withdraw(kind, position);
         if withdrawn {
             self.no_longer_in_flight(key);
-            let wake = std::mem::take(&mut self.slots.at(key.slot).wake);
-            let held = self.take_finished(key.slot).held;
+            let wake = std::mem::take(&mut self.slots.at(key.slot()).wake);
+            let held = self.take_finished(key.slot()).held;
             return Some((held, wake, self.leave_file(file)));
         }
-        let slot = self.slots.at(key.slot);
+        let slot = self.slots.at(key.slot());
         slot.owner = Owner::Nobody;
         let wake = std::mem::take(&mut slot.wake);
         self.waiting.push_back(Waiting::Cancellation(key));
@@ -98,7 +98,7 @@ impl Driver {
             self.waiting.push_back(Waiting::Cancellation(key));
             return self.submit_waiting();
         }
-        self.slots.at(key.slot).errno = libc::ECANCELED as u16;
+        self.slots.at(key.slot()).errno = libc::ECANCELED as u16;
         self.end(key, deferred);
     }
 
@@ -119,7 +119,7 @@ impl Driver {
     }
 
     fn cancel_on_stream(&mut self, key: Key, deferred: &mut Deferred) {
-        let slot = self.slots.at(key.slot);
+        let slot = self.slots.at(key.slot());
         let is_new = !slot.cancelled && slot.owner != Owner::Nobody;
         if is_new && self.files.target(slot.file).is_some_and(|target| target.kind == FileKind::Other) {
             self.cancel_queued(key, deferred);

@@ -12,7 +12,7 @@ use super::rings::{RingKind, Rings};
 use super::slot::{Key, Owner, State};
 use super::submit::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
 use super::wake::Wake;
-use super::{ActiveTasks, Deferred, Driver, Handler, LocalHandler, Metrics};
+use super::{ActiveTasks, Deferred, Driver, LocalHandler, Metrics};
 use crate::event;
 use crate::ring::{Cqe, Ring};
 
@@ -86,7 +86,7 @@ impl Driver {
         } else if !self.is_over(key, usize::try_from(cqe.result).map_err(|_| -cqe.result)) {
             return;
         }
-        if self.slots.at(key.slot).request.is_sync() {
+        if self.slots.at(key.slot()).request.is_sync() {
             self.settle_sync(key);
         }
         self.end(key, deferred);
@@ -95,7 +95,7 @@ impl Driver {
     /// Has the file remember a sync that failed.
     #[cold]
     fn settle_sync(&mut self, key: Key) {
-        let slot = self.slots.at(key.slot);
+        let slot = self.slots.at(key.slot());
         if let Some(target) = self.files.target(slot.file) {
             slot.errno = target.settle_sync(slot.errno.into()) as u16;
         }
@@ -137,7 +137,7 @@ impl Driver {
     /// Whether what the kernel answered is the end of the operation; where it is a part, the rest is submitted.
     #[cold]
     pub(super) fn is_over(&mut self, key: Key, answer: Result<usize, i32>) -> bool {
-        let slot = self.slots.at(key.slot);
+        let slot = self.slots.at(key.slot());
         // SAFETY: the answer is the kernel's to the entry of this request.
         unsafe { keep_opened(&slot.request, &mut slot.held, answer) };
         let Some(target) = self.files.target(slot.file) else { return true };
@@ -164,7 +164,7 @@ impl Driver {
     #[inline(always)]
     pub(super) fn end(&mut self, key: Key, deferred: &mut Deferred) {
         self.no_longer_in_flight(key);
-        let slot = self.slots.at(key.slot);
+        let slot = self.slots.at(key.slot());
         let (file, owner) = (slot.file, slot.owner);
         self.counts.ops += 1;
         self.counts.fixed_ops += u64::from(slot.fixed);
@@ -182,10 +182,17 @@ impl Driver {
             // only the library's own reads begin past 0, and they fill memory in order.
             unsafe { slot.held.filled(slot.request.start + slot.progress.done()) };
         }
-        match std::mem::take(&mut slot.wake) {
-            Wake::Handler(handler, index) => self.end_by_handler(key, handler, index, deferred),
-            Wake::Local(handler, index) => self.end_local(key, handler, index, deferred),
-            wake => deferred.wake(wake),
+        match slot.wake {
+            Wake::Task(task) => {
+                slot.wake = Wake::Nobody;
+                deferred.tasks.push(task);
+            }
+            Wake::Local(own) => {
+                slot.wake = Wake::Nobody;
+                self.end_local(key, own.handler(), own.index(), deferred);
+            }
+            Wake::Nobody => {}
+            Wake::Waker(_) | Wake::Handler(..) => self.end_for_others(key, deferred),
         }
         if owner != Owner::Here {
             self.end_elsewhere(key, owner, deferred);
@@ -199,19 +206,29 @@ impl Driver {
     /// results lie in what the turn leaves; where for another, they are handed over.
     #[inline]
     fn end_local(&mut self, key: Key, handler: u32, index: u32, deferred: &mut Deferred) {
-        let finished = self.take_finished(key.slot);
         if deferred.own == Some(LocalHandler(handler)) {
-            deferred.own_results.push((index, finished));
-        } else if let Some(handler) = self.local_handlers.get(handler) {
+            let finished = deferred.add_own_result(index);
+            self.slots.at(key.slot()).held.move_to(&mut finished.held);
+            finished.ended = self.slots.free(key.slot());
+            return;
+        }
+        let finished = self.take_finished(key.slot());
+        if let Some(handler) = self.local_handlers.get(handler) {
             deferred.ended.push((Arc::clone(handler), index, finished));
         } else {
             deferred.buffers.push(finished.held);
         }
     }
 
-    fn end_by_handler(&mut self, key: Key, handler: Arc<dyn Handler>, index: u32, deferred: &mut Deferred) {
-        let finished = self.take_finished(key.slot);
-        deferred.ended.push((handler, index, finished));
+    #[inline(never)]
+    fn end_for_others(&mut self, key: Key, deferred: &mut Deferred) {
+        match std::mem::take(&mut self.slots.at(key.slot()).wake) {
+            Wake::Handler(handler, index) => {
+                let finished = self.take_finished(key.slot());
+                deferred.ended.push((handler, index, finished));
+            }
+            wake => deferred.wake(wake),
+        }
     }
 
     pub(super) fn current_counts(&self) -> Metrics {

@@ -14,6 +14,15 @@ use super::{Finished, LocalHandler, send_to_workers};
 use crate::event;
 use crate::memory::Held;
 
+/// Results by the index of their operation. Their places stay when they are taken, and are filled in place: a result that is made
+/// elsewhere and copied takes several times as long.
+#[derive(Default)]
+struct OwnResults {
+    places: Vec<(u32, Finished)>,
+    /// So many of them are filled.
+    count: usize,
+}
+
 /// See the module. Kept by the loop, so that it is filled without allocating.
 #[derive(Default)]
 pub(crate) struct Deferred {
@@ -28,7 +37,7 @@ pub(crate) struct Deferred {
     pub(super) ended: Vec<(Arc<dyn Handler>, u32, Finished)>,
     /// The handler for whom this is kept, by its number; and its results, which it takes in by itself.
     pub(crate) own: Option<LocalHandler>,
-    pub(super) own_results: Vec<(u32, Finished)>,
+    own_results: OwnResults,
     /// Orders that this thread could not carry out: why, or none where the workers are to.
     pub(super) remotes: Vec<(RemoteRequest, Option<i32>)>,
 }
@@ -47,7 +56,7 @@ impl Deferred {
     /// Whether settling it may make a task ready: memory that goes back to its pool wakes who waits for it.
     #[inline]
     pub(super) fn may_wake_someone(&self) -> bool {
-        self.has_something() || !self.own_results.is_empty()
+        self.has_something() || self.own_results.count > 0
     }
 
     #[inline]
@@ -60,15 +69,37 @@ impl Deferred {
     }
 
     /// Makes room for so many results.
+    #[inline]
     pub(crate) fn expect_results(&mut self, count: usize) {
-        self.own_results.reserve(count);
+        let OwnResults { places, .. } = &mut self.own_results;
+        if places.len() < count {
+            places.resize_with(count, || (0, Finished::NOTHING));
+        }
+    }
+
+    /// Where the result of the operation of this index is to go.
+    #[inline]
+    pub(super) fn add_own_result(&mut self, index: u32) -> &mut Finished {
+        let OwnResults { places, count } = &mut self.own_results;
+        if *count == places.len() {
+            places.push((index, Finished::NOTHING));
+        }
+        let (kept, finished) = &mut places[*count];
+        *count += 1;
+        *kept = index;
+        finished
     }
 
     /// Gives what has ended of the handler for whom this is kept.
     #[inline]
-    pub(crate) fn take_own_results(&mut self, mut take: impl FnMut(u32, Finished)) {
-        if !self.own_results.is_empty() {
-            self.own_results.drain(..).for_each(|(index, finished)| take(index, finished));
+    pub(crate) fn take_own_results(&mut self, mut take: impl FnMut(u32, &mut Finished)) {
+        if self.own_results.count > 0 {
+            // Where that panics, none is taken twice.
+            let mut results = std::mem::take(&mut self.own_results);
+            let filled = results.count;
+            results.count = 0;
+            results.places[..filled].iter_mut().for_each(|(index, finished)| take(*index, finished));
+            self.own_results = results;
         }
     }
 

@@ -6,21 +6,28 @@
 use std::mem::MaybeUninit;
 
 use super::Ended;
-use crate::memory::Held;
+use crate::memory::{Held, copy_by_words, copy_in_pieces};
 
 /// Where a buffer comes from that an operation is started with.
 pub(crate) trait Lend {
+    /// Hands the buffer out, to where nothing is.
+    fn lend_to(&mut self, to: &mut Held);
+
     /// Hands the buffer out.
-    fn lend(&mut self) -> Held;
+    fn lend(&mut self) -> Held {
+        let mut held = Held::None;
+        self.lend_to(&mut held);
+        held
+    }
 
     /// The buffer, for a call that is over when it returns.
     fn own(&mut self) -> &mut Held;
 }
 
 impl Lend for Held {
-    #[inline]
-    fn lend(&mut self) -> Held {
-        std::mem::take(self)
+    #[inline(always)]
+    fn lend_to(&mut self, to: &mut Held) {
+        self.move_to(to);
     }
 
     #[inline]
@@ -53,13 +60,32 @@ impl Kept {
 
     /// Takes the buffer back.
     #[inline]
-    pub(crate) fn put(&mut self, held: Held) {
+    pub(crate) fn put(&mut self, mut held: Held) {
+        self.put_from(&mut held);
+    }
+
+    /// Takes the buffer back from where a driver kept it, and leaves nothing there.
+    #[inline]
+    pub(super) fn put_from(&mut self, from: &mut Held) {
         if self.is_own {
-            self.own().put(held);
-        } else {
-            self.held.write(held);
-            self.is_own = true;
+            return self.own().put(std::mem::take(from));
         }
+        // SAFETY: the flag says that nothing is here to be overwritten, and what is copied is forgotten there.
+        unsafe {
+            copy_in_pieces(from, self.held.as_mut_ptr());
+            std::ptr::write(from, Held::None);
+        }
+        self.is_own = true;
+    }
+
+    /// The buffer, for the caller of an operation that has ended.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Held {
+        if !std::mem::replace(&mut self.is_own, false) {
+            return Held::None;
+        }
+        // SAFETY: the flag said that the value is here, and says that it is not from now on.
+        unsafe { self.held.assume_init_read() }
     }
 
     /// Ends the operation in a forked child, and takes the child's copy of the buffer.
@@ -81,13 +107,15 @@ impl Kept {
 }
 
 impl Lend for Kept {
-    #[inline]
-    fn lend(&mut self) -> Held {
-        if !std::mem::replace(&mut self.is_own, false) {
-            return Held::None;
+    #[inline(always)]
+    fn lend_to(&mut self, to: &mut Held) {
+        if !matches!(to, Held::None) {
+            *to = Held::None;
         }
-        // SAFETY: the flag said that the value is here, and says that it is not from now on.
-        unsafe { self.held.assume_init_read() }
+        if std::mem::replace(&mut self.is_own, false) {
+            // SAFETY: the flag said that the value is here, and says that it is not from now on.
+            unsafe { copy_by_words(self.held.as_ptr(), to) };
+        }
     }
 
     #[inline]

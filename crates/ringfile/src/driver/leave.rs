@@ -70,7 +70,7 @@ impl Driver {
         self.read_mail(deferred);
         let done: Vec<Key> = self.slots.done().collect();
         let results: Vec<(Key, Finished)> =
-            done.into_iter().map(|key| (key, self.take_finished(key.slot))).collect();
+            done.into_iter().map(|key| (key, self.take_finished(key.slot()))).collect();
         self.in_loop = false;
         let (mail, wakers) = {
             let mut inner = self.shared.lock();
@@ -111,7 +111,7 @@ impl Driver {
         self.waiting.clear();
         let open: Vec<Key> = self.slots.unanswered().collect();
         for key in open {
-            self.slots.at(key.slot).errno = libc::ECANCELED as u16;
+            self.slots.at(key.slot()).errno = libc::ECANCELED as u16;
             self.end(key, deferred);
         }
     }

@@ -95,6 +95,10 @@ pub(crate) struct Finished {
     pub ended: Ended,
 }
 
+impl Finished {
+    pub(crate) const NOTHING: Self = Self { held: Held::None, ended: Ended { done: 0, errno: 0 } };
+}
+
 /// What the poll of an operation found.
 enum Polled {
     Over(Ended),
@@ -328,9 +332,8 @@ impl Driver {
             return None;
         }
         if slot.state == State::Done {
-            let (held_by_driver, ended) = self.slots.take(key.slot);
-            held.put(held_by_driver);
-            return Some(Polled::Over(ended));
+            held.put_from(&mut slot.held);
+            return Some(Polled::Over(self.slots.free(key.slot())));
         }
         if self.shared.is_inherited() {
             return Some(Polled::Inherited);
@@ -382,7 +385,7 @@ impl Driver {
     #[inline]
     fn no_longer_in_flight(&mut self, key: Key) {
         self.in_flight -= 1;
-        let kind = self.slots.at(key.slot).ring;
+        let kind = self.slots.at(key.slot()).ring;
         if kind != RingKind::Main
             && let Some(rings) = self.rings.as_mut()
         {

@@ -185,7 +185,8 @@ impl Rings {
     #[inline]
     fn take(&self, target: &Target, kind: Kind) -> bool {
         match target.ring_for(kind) {
-            RingKind::Main => kind.moves_data() || self.main.supports(kind.opcode()),
+            RingKind::Main if kind.moves_data() => !target.is_misplaced_by_rings(kind),
+            RingKind::Main => self.main.supports(kind.opcode()),
             RingKind::Polled => self.beside.polled.is_some(),
             RingKind::Commands => self.beside.commands.is_some(),
             RingKind::PolledCommands => self.beside.polled_commands.is_some(),

@@ -40,7 +40,8 @@ pub enum Route {
     /// The cheapest, found from the file's own first operations, for reads and writes apart.
     #[default]
     Auto,
-    /// io_uring. Where no ring can be had, operations fail with an error that says why.
+    /// io_uring. Where no ring can be had, operations fail with an error that says why. What this kernel's rings do not have goes
+    /// to workers, and so do direct writes on FUSE: io_uring may write the rest of a short one in the wrong place.
     Ring,
     /// A plain call on the thread that polls: nothing overlaps, and a slow file holds up the thread's other tasks.
     Inline,

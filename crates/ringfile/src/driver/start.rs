@@ -14,7 +14,7 @@ use super::op::plain::{self, Attempt};
 use super::refused::{self, Refused};
 use super::remote::{Handler, RemoteOperation, RemoteRequest};
 use super::route::{Choice, Limits, Route, Taken};
-use super::wake::{self, Wake};
+use super::wake::{self, LocalOperation, Wake};
 use super::{Ended, Key, Kind, Lend, Request, Shared, Target, count, send, with, workers};
 use crate::error::Error;
 use crate::event;
@@ -117,7 +117,7 @@ impl Receiver for HandlerOf<'_> {
     #[inline]
     fn wake(&self) -> Wake {
         match self.local {
-            Some(local) => Wake::Local(local.0, self.index),
+            Some(local) => Wake::Local(LocalOperation::new(local.0, self.index)),
             None => Wake::Handler(Arc::clone(self.handler), self.index),
         }
     }
@@ -293,6 +293,7 @@ const SYNC: Request = Request { kind: Kind::Sync, linked: false, op_flags: 0, of
 /// where the kernel cuts a link ([`Ring::take_cut_off`](crate::ring::Ring::take_cut_off)).
 pub(crate) fn can_link(target: &Target) -> bool {
     matches!(target.lanes.route(), Route::Auto | Route::Ring)
+        && !target.is_misplaced_by_rings(Kind::Write)
         && with(|driver| {
             driver.may_start(target, &SYNC, false).is_ok()
                 && driver.rings.as_ref().is_some_and(|rings| !rings.main.is_sqpoll())

@@ -94,10 +94,10 @@ impl Driver {
 
     /// Puts the operation's next submission into the queue; false where there is no room.
     fn push(&mut self, key: Key) -> bool {
-        if self.slots.at(key.slot).ring == RingKind::Aio {
+        if self.slots.at(key.slot()).ring == RingKind::Aio {
             return self.push_to_aio(key);
         }
-        let (slot, parts) = self.slots.with_parts(key.slot);
+        let (slot, parts) = self.slots.with_parts(key.slot());
         match (self.rings.as_mut(), self.files.entry(slot.file)) {
             (Some(rings), Some(file)) => push(rings, file, key, slot, parts),
             _ => false,

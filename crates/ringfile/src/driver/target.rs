@@ -275,6 +275,15 @@ impl Target {
         self.lanes.file_system() == FileSystem::Fuse && self.direct().is_none()
     }
 
+    /// Whether io_uring may put a part of such an operation in the wrong place, so that no ring gets it. Where a FUSE server
+    /// has no asynchronous direct I/O, which nobody can ask, a direct write may be short. Since Linux 6.0 io_uring then goes on
+    /// by itself (`need_complete_io` in io_uring/rw.c), from the place that the file system has moved on to; `fuse_direct_IO`
+    /// has not (6.18), so the rest overwrites what was written. Plain calls and AIO return the short count.
+    #[inline]
+    pub(super) fn is_misplaced_by_rings(&self, kind: Kind) -> bool {
+        kind.is_write() && self.lanes.file_system() == FileSystem::Fuse && self.direct().is_some()
+    }
+
     /// The kind of ring that its operations of this kind go to.
     #[inline]
     pub(crate) fn ring_for(&self, kind: Kind) -> RingKind {

@@ -101,11 +101,11 @@ fn f04_answers_that_belong_to_nobody_are_counted_and_never_used() {
         let mut next = file.read_at(Vec::with_capacity(100), 0);
         assert!(poll_once(&mut next).await.is_pending());
         let new = with(|driver| live_keys(driver)[0]).unwrap();
-        assert_eq!((new.slot, new.generation), (old.slot, old.generation + 1));
+        assert_eq!((new.slot(), new.generation()), (old.slot(), old.generation() + 1));
         assert_eq!(next.await.unwrap(), [7; 100]);
         turn_over().await;
         // One to a slot that there never was.
-        with(|driver| forge_answer(driver, Key { slot: 1_000_000, generation: 3 })).unwrap();
+        with(|driver| forge_answer(driver, Key::new(1_000_000, 3))).unwrap();
         turn_over().await;
         assert_eq!((thread_metrics().stray, thread_metrics().failed), (3, 0));
     });
@@ -123,7 +123,7 @@ fn f04_an_operation_that_is_answered_twice_has_the_first_result() {
         assert!(poll_once(&mut read).await.is_pending());
         let key = with(|driver| live_keys(driver)[0]).unwrap();
         with(|driver| forge_answer(driver, key)).unwrap();
-        while with(|driver| driver.slots.at(key.slot).state) != Some(State::Done) {
+        while with(|driver| driver.slots.at(key.slot()).state) != Some(State::Done) {
             turn_over().await;
         }
         turn_over().await;

@@ -36,7 +36,7 @@ impl Ticket {
             });
             match polled.flatten() {
                 Some(Polled::Over(ended)) => {
-                    self.key.generation = 0;
+                    self.key = Key::NONE;
                     return Poll::Ready(ended);
                 }
                 Some(Polled::Pending) => return Poll::Pending,
@@ -59,14 +59,14 @@ impl Ticket {
             let waker = inner.wakers.remove(&self.key);
             drop(inner);
             drop(waker);
-            self.key.generation = 0;
+            self.key = Key::NONE;
             shared::retire(&shared);
             held.put(finished.held);
             return Poll::Ready(finished.ended);
         }
         if shared.has_gone() {
             drop(inner);
-            self.key.generation = 0;
+            self.key = Key::NONE;
             // SAFETY: the thread whose driver holds the buffer does not exist in this process, and the buffer is not among the
             // results that it has left: nobody else uses or drops it.
             return Poll::Ready(unsafe { held.reclaim() });
@@ -122,7 +122,7 @@ impl Drop for Ticket {
     #[inline]
     fn drop(&mut self) {
         // Generation 0: the result was taken.
-        if self.key.generation != 0 {
+        if self.key != Key::NONE {
             self.cancel();
         }
     }

@@ -45,6 +45,28 @@ fn task_of(waker: &Waker) -> Option<TaskNumber> {
     (address == waker.data().addr() && std::ptr::eq(functions, waker.vtable())).then_some(task)
 }
 
+/// A handler's number and the index of its operation, as one number: two of half the size that are stored and then loaded as one
+/// wait until the stores have reached the cache.
+#[derive(Clone, Copy)]
+pub(crate) struct LocalOperation(u64);
+
+impl LocalOperation {
+    #[inline]
+    pub(super) fn new(handler: u32, index: u32) -> Self {
+        Self(u64::from(handler) << 32 | u64::from(index))
+    }
+
+    #[inline]
+    pub(super) fn handler(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    #[inline]
+    pub(super) fn index(self) -> u32 {
+        self.0 as u32
+    }
+}
+
 #[derive(Default)]
 pub(crate) enum Wake {
     #[default]
@@ -54,7 +76,7 @@ pub(crate) enum Wake {
     /// A remote request: its result goes there.
     Handler(Arc<dyn Handler>, u32),
     /// An operation of a handler that the driver knows by a number, see [`super::start::LocalHandlers`].
-    Local(u32, u32),
+    Local(LocalOperation),
 }
 
 impl Wake {

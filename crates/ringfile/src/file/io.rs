@@ -248,7 +248,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
     /// The buffer of an operation that is over.
     #[inline]
     pub(super) fn take_held(&mut self) -> Held {
-        self.held.lend()
+        self.held.take()
     }
 
     /// Drives the operation. Once it is ready, [`result`](Self::result) has the outcome.

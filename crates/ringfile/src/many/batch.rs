@@ -248,7 +248,10 @@ impl Batch {
         let wanted = self.ops.len() + 1;
         if has_room && self.ops.try_reserve(1).is_ok() && self.results.try_reserve(wanted).is_ok() {
             let file = self.files.enter(file);
-            self.ops.push(Op::new(file, asked));
+            self.ops.push(Op::NOTHING);
+            if let Some(op) = self.ops.last_mut() {
+                op.ask(file, asked);
+            }
         } else {
             self.refused += 1;
         }
@@ -348,12 +351,7 @@ impl Batch {
 
 /// Adds the results of operations for which there was no memory.
 pub(super) fn with_refused(mut results: Vec<Done>, refused: usize) -> Vec<Done> {
-    results.extend((0..refused).map(|_| Done {
-        result: Err(Error::no_memory()),
-        buffer: None,
-        buffers: Vec::new(),
-        on_path: None,
-    }));
+    results.extend((0..refused).map(|_| Done { result: Err(Error::no_memory()), ..Done::NOTHING }));
     results
 }
 

@@ -30,7 +30,7 @@ pub(super) trait Source {
     fn op(&mut self, index: u32) -> &mut Op;
 
     /// Takes a result.
-    fn end(&mut self, index: u32, finished: Finished);
+    fn end(&mut self, index: u32, finished: &mut Finished);
 
     /// Takes back an operation that can't be carried out, with the reason.
     fn refuse(&mut self, index: u32, error: Error);
@@ -117,13 +117,13 @@ impl Engine {
         if self.remote.are_there() {
             let mut fetched = std::mem::take(&mut self.fetched);
             self.remote.fetch(&mut fetched);
-            fetched.drain(..).for_each(|(index, finished)| self.end(source, index, finished));
+            fetched.drain(..).for_each(|(index, mut finished)| self.end(source, index, &mut finished));
             self.fetched = fetched;
         }
     }
 
     #[inline]
-    fn end(&mut self, source: &mut impl Source, index: u32, finished: Finished) {
+    fn end(&mut self, source: &mut impl Source, index: u32, finished: &mut Finished) {
         match source.op(index).set_at(At::Nowhere) {
             At::Nowhere => {}
             At::Ring(_) => self.on_ring -= 1,
@@ -152,7 +152,7 @@ impl Engine {
                 }
                 Ok(Started::Done(ended)) => {
                     let held = std::mem::take(held);
-                    source.end(index, Finished { held, ended });
+                    source.end(index, &mut Finished { held, ended });
                 }
                 Ok(Started::Elsewhere(driver)) => {
                     source.op(index).set_at(At::Elsewhere);
@@ -360,7 +360,7 @@ impl Engine {
         for index in 0..source.indices() {
             if source.is_open(index) && source.op(index).at() != At::Nowhere {
                 let ended = Ended { done: 0, errno: libc::ECANCELED };
-                self.end(source, index, Finished { held: Held::None, ended });
+                self.end(source, index, &mut Finished { held: Held::None, ended });
             }
         }
     }

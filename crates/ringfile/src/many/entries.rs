@@ -118,7 +118,7 @@ impl Entries {
         // In place: an entry that is made elsewhere and copied, over one that must be dropped, takes as long as a lock.
         let entry = &mut self.list[index as usize];
         entry.generation = generation;
-        entry.op = Some(Op::new(number, asked));
+        entry.op.insert(Op::NOTHING).ask(number, asked);
         entry.cancelled = false;
         entry.user_data = user_data;
         self.open += 1;
@@ -222,8 +222,12 @@ impl Entries {
     #[inline]
     pub(super) fn take(&mut self, index: u32) -> Option<(u64, Done)> {
         let entry = &mut self.list[index as usize];
-        let op = entry.op.take_if(|op| op.is_over())?;
-        let user_data = entry.user_data;
+        let op = entry.op.as_mut().filter(|op| op.is_over())?;
+        let (number, user_data) = (op.file, entry.user_data);
+        let mut done = Done::NOTHING;
+        op.give(&self.files, &mut done);
+        // It has become nothing: what there is to drop would be looked for out of line.
+        std::mem::forget(entry.op.take());
         self.done -= 1;
         if self.done == 0 {
             // All that is left in there was taken by its token.
@@ -232,8 +236,6 @@ impl Entries {
             self.forget_taken();
         }
         self.free.push(index);
-        let number = op.file;
-        let done = op.into_done(&self.files);
         self.files.leave(number);
         Some((user_data, done))
     }
@@ -297,7 +299,7 @@ impl Source for Entries {
     }
 
     #[inline]
-    fn end(&mut self, index: u32, finished: Finished) {
+    fn end(&mut self, index: u32, finished: &mut Finished) {
         let entry = &mut self.list[index as usize];
         let cancelled = entry.cancelled;
         let Some(op) = entry.op.as_mut() else { return };

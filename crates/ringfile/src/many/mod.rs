@@ -104,8 +104,10 @@ impl Deref for AnyBuffer {
 }
 
 /// How one operation of a batch or a queue ended.
+// In this order a copy of the whole, and one of the buffer out of that, are made in the same pieces, see `memory::held`.
 #[derive(Debug)]
 #[non_exhaustive]
+#[repr(C)]
 pub struct Done {
     /// The bytes read or written; 0 for a sync. A read that is shorter than its buffer has met the end of the file.
     ///
@@ -127,6 +129,8 @@ enum OnPath {
 }
 
 impl Done {
+    const NOTHING: Self = Self { result: Ok(0), buffer: None, buffers: Vec::new(), on_path: None };
+
     /// Takes the file that was opened; `None` for other operations, and where it was not opened. What is not taken is closed
     /// with the result.
     pub fn take_file(&mut self) -> Option<File> {

@@ -61,27 +61,34 @@ pub(super) struct Opening {
 }
 
 impl Asked {
-    #[inline]
+    #[inline(always)]
     pub(super) fn read(buffer: AnyBuffer, offset: u64) -> Self {
-        let held = match buffer {
-            AnyBuffer::Pooled(buffer) => buffer.hold_mut(),
-            AnyBuffer::Vec(vec) => vec.hold_mut(),
+        let mut asked = Self { kind: Kind::Read, op_flags: 0, offset, want: 0, held: Held::None };
+        // In place, see `memory::held`.
+        match buffer {
+            AnyBuffer::Pooled(buffer) => {
+                asked.want = buffer.capacity();
+                asked.held.put(buffer.hold_mut());
+            }
+            AnyBuffer::Vec(vec) => {
+                asked.want = vec.capacity();
+                asked.held.put(vec.hold_mut());
+            }
             // Refused when it begins.
-            AnyBuffer::Bytes(bytes) => bytes.hold(),
-        };
-        let want = held.part(0).map_or(0, |part| part.capacity);
-        Self { kind: Kind::Read, op_flags: 0, offset, want, held }
+            AnyBuffer::Bytes(bytes) => asked.held.put(bytes.hold()),
+        }
+        asked
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn write(buffer: AnyBuffer, offset: u64) -> Self {
-        let held = match buffer {
-            AnyBuffer::Pooled(buffer) => buffer.hold(),
-            AnyBuffer::Vec(vec) => vec.hold(),
-            AnyBuffer::Bytes(bytes) => bytes.hold(),
-        };
-        let want = held.part(0).map_or(0, |part| part.len);
-        Self { kind: Kind::Write, op_flags: 0, offset, want, held }
+        let mut asked = Self { kind: Kind::Write, op_flags: 0, offset, want: buffer.len(), held: Held::None };
+        match buffer {
+            AnyBuffer::Pooled(buffer) => asked.held.put(buffer.hold()),
+            AnyBuffer::Vec(vec) => asked.held.put(vec.hold()),
+            AnyBuffer::Bytes(bytes) => asked.held.put(bytes.hold()),
+        }
+        asked
     }
 
     /// A write that is durable when it ends.
@@ -180,20 +187,27 @@ impl Detour {
 }
 
 impl Op {
-    #[inline]
-    pub(super) fn new(file: u32, asked: Asked) -> Self {
-        let Asked { kind, op_flags, offset, want, held } = asked;
-        let request = Request { kind, op_flags, offset, start: 0, want, linked: false };
-        Self {
-            file,
-            request,
-            held,
-            stage: Stage::Waiting,
-            next: NONE,
-            detour: None,
-            fell_back: false,
-            descriptor: Descriptor::Open,
-        }
+    /// None, to become one where it is: to make one elsewhere and copy it takes several times as long.
+    pub(super) const NOTHING: Self = Self {
+        file: 0,
+        request: Request { kind: Kind::Read, linked: false, op_flags: 0, offset: 0, start: 0, want: 0 },
+        held: Held::None,
+        stage: Stage::Waiting,
+        next: NONE,
+        detour: None,
+        fell_back: false,
+        descriptor: Descriptor::Open,
+    };
+
+    /// Becomes an operation on a file.
+    #[inline(always)]
+    pub(super) fn ask(&mut self, file: u32, mut asked: Asked) {
+        let Asked { kind, op_flags, offset, want, .. } = asked;
+        self.file = file;
+        self.request = Request { kind, op_flags, offset, start: 0, want, linked: false };
+        asked.held.move_to(&mut self.held);
+        // There is nothing left to drop, which would be looked for out of line.
+        std::mem::forget(asked);
     }
 
     /// Notes with which options the operation, which was not begun, is to open its file.
@@ -323,11 +337,12 @@ impl Op {
 
     /// Takes what a driver gave. False where the operation must begin again, for the rest of it.
     #[inline]
-    pub(super) fn end(&mut self, files: &Files, finished: Finished) -> bool {
+    pub(super) fn end(&mut self, files: &Files, finished: &mut Finished) -> bool {
         if self.detour.is_some() || finished.ended.errno != 0 {
+            let finished = std::mem::replace(finished, Finished::NOTHING);
             return self.end_otherwise(self.descriptor.of(files.get(self.file)), finished);
         }
-        self.held.put(finished.held);
+        finished.held.move_to(&mut self.held);
         self.end_with(finished.ended);
         true
     }
@@ -473,21 +488,43 @@ impl Op {
         }
     }
 
+    /// Gives the result, and becomes [`NOTHING`](Self::NOTHING): there is nothing left to drop.
     #[inline]
-    pub(super) fn into_done(self, files: &Files) -> Done {
-        if !self.has_failed()
-            && let Stage::Over(ended) = self.stage
+    pub(super) fn give(&mut self, files: &Files, done: &mut Done) {
+        if self.detour.is_none()
+            && !self.has_failed()
+            && let (Stage::Over(ended), Held::Pooled(_)) = (&self.stage, &self.held)
         {
-            let Self { held, detour, .. } = self;
+            done.result = Ok(ended.done);
+            self.stage = Stage::Waiting;
+            if let Held::Pooled(buffer) = std::mem::take(&mut self.held) {
+                done.buffer = Some(AnyBuffer::Pooled(buffer));
+            }
+        } else {
+            *done = self.give_otherwise(files);
+        }
+    }
+
+    #[inline(never)]
+    fn give_otherwise(&mut self, files: &Files) -> Done {
+        let op = std::mem::replace(self, Self::NOTHING);
+        if !op.has_failed()
+            && let Stage::Over(ended) = op.stage
+        {
+            let Self { held, detour, .. } = op;
             if detour.is_some() || matches!(held, Held::Paths(_)) {
                 return done_otherwise(ended, held, detour);
             }
-            // There is nothing to drop, which would be looked for out of line.
-            std::mem::forget(detour);
             return done(Ok(ended.done), held);
         }
-        let file = self.descriptor.of(files.get(self.file));
-        self.into_failure(file)
+        let file = op.descriptor.of(files.get(op.file));
+        op.into_failure(file)
+    }
+
+    pub(super) fn into_done(mut self, files: &Files) -> Done {
+        let mut done = Done::NOTHING;
+        self.give(files, &mut done);
+        done
     }
 
     #[cold]

@@ -90,10 +90,17 @@ impl Plan {
     }
 
     /// The results, of a plan that is over.
-    pub(super) fn into_results(mut self) -> Vec<Done> {
-        let files = &self.files;
-        self.results.extend(self.ops.into_iter().map(|op| op.into_done(files)));
-        with_refused(self.results, self.refused)
+    pub(super) fn into_results(self) -> Vec<Done> {
+        let Self { mut ops, files, mut results, refused, .. } = self;
+        for op in &mut ops {
+            results.push(Done::NOTHING);
+            if let Some(done) = results.last_mut() {
+                op.give(&files, done);
+            }
+        }
+        // Its memory may be needed for the rest.
+        drop(ops);
+        with_refused(results, refused)
     }
 
     /// Goes on to the operations behind a barrier.
@@ -132,7 +139,7 @@ impl Plan {
     #[cold]
     fn end_unstarted(&mut self, index: u32) {
         let held = std::mem::take(self.begun(index).2);
-        self.end(index, Finished { held, ended: Ended { done: 0, errno: libc::ECANCELED } });
+        self.end(index, &mut Finished { held, ended: Ended { done: 0, errno: libc::ECANCELED } });
     }
 
     /// Begins an operation; false where it is over without being started.
@@ -209,9 +216,10 @@ impl Source for Plan {
     }
 
     #[inline]
-    fn end(&mut self, index: u32, finished: Finished) {
+    fn end(&mut self, index: u32, finished: &mut Finished) {
         self.in_flight -= 1;
         if self.ops[index as usize].next != NONE {
+            let finished = std::mem::replace(finished, Finished::NOTHING);
             self.ended += merge::end(&mut self.ops, index, finished, &mut self.again);
         } else if self.ops[index as usize].end(&self.files, finished) {
             self.count(index);

@@ -63,7 +63,7 @@ pub use self::pool::{Pool, PoolBuilder};
 pub use self::waiters::GetBuffer;
 
 pub(crate) use self::class::LARGEST;
-pub(crate) use self::held::Part;
+pub(crate) use self::held::{Part, copy_by_words, copy_in_pieces};
 pub(crate) use self::mapping::page_size;
 pub(crate) use self::paths::Paths;
 pub(crate) use self::pool::{ahead, reserve};

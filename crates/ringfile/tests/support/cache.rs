@@ -4,12 +4,30 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+const PAGE: usize = 4096;
+
 /// Writes what is dirty, and drops the file from the page cache.
 pub fn drop_cache(path: &Path) {
     let file = std::fs::File::open(path).unwrap();
     file.sync_all().unwrap();
     // SAFETY: no memory is named.
     assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
+}
+
+/// How many of the file's pages the page cache holds.
+pub fn cached_pages(path: &Path) -> usize {
+    let file = std::fs::File::open(path).unwrap();
+    let len = file.metadata().unwrap().len() as usize;
+    let mut resident = vec![0u8; len.div_ceil(PAGE)];
+    // SAFETY: a mapping of its own, which is looked at and unmapped; `resident` has a byte for each of its pages.
+    unsafe {
+        let map =
+            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        assert_ne!(map, libc::MAP_FAILED);
+        assert_eq!(libc::mincore(map, len, resident.as_mut_ptr()), 0);
+        assert_eq!(libc::munmap(map, len), 0);
+    }
+    resident.iter().filter(|&&page| page & 1 == 1).count()
 }
 
 /// Reads these bytes in, as far as the file has them, without the kernel's read-ahead.

@@ -51,6 +51,12 @@ impl Progress {
         self.set(want, 0);
     }
 
+    /// Notes that an operation has ended elsewhere, after so many bytes.
+    #[cold]
+    pub(in crate::driver) fn ended(&mut self, done: usize) {
+        self.set(done, 0);
+    }
+
     #[inline]
     fn set(&mut self, done: usize, attempts: u8) {
         self.0 = (done as u64) << 8 | u64::from(attempts);
