@@ -1,0 +1,286 @@
+//! The benchmark: each query with every store in turn, with caches empty and full.
+//!
+//! A process of its own runs each query, so that its memory is its own. What it measures goes to its parent as lines.
+
+mod group;
+mod report;
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use datafusion::prelude::SessionContext;
+
+use self::group::MemoryGroup;
+use crate::rows::Rows;
+use crate::side::Side;
+use crate::usage::{Meter, Usage};
+use crate::{tables, tpch};
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The folder that holds the folders of each scale factor.
+    pub folder: PathBuf,
+    /// The scale factor.
+    pub scale: f64,
+    /// The queries, which count from 1.
+    pub queries: Vec<usize>,
+    /// Rounds, in each of which every store has its turn.
+    pub rounds: u32,
+    /// Whether each query runs in a memory control group.
+    pub limit_memory: bool,
+}
+
+/// The stores in the order of the first round. One is there twice: what differs between the two is noise.
+const CONTENDERS: [(&str, Side); 5] = [
+    ("local", Side::Local),
+    ("local again", Side::Local),
+    ("adaptive", Side::Adaptive),
+    ("buffered", Side::Buffered),
+    ("direct", Side::Direct),
+];
+
+/// The environment variable with the control group that a query's process enters.
+const GROUP: &str = "RINGFILE_BENCH_GROUP";
+
+/// Runs of a query after the cold one, of which the last is measured: an adaptive store has admitted by then what it admits.
+const REPEATS: usize = 3;
+
+/// What there is in the page cache when a query starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Nothing, and the session is new: it also reads the files' metadata.
+    Cold,
+    /// What the same query left there: the fourth run, beginning with a cold one.
+    Repeated,
+    /// All files.
+    Warm,
+}
+
+impl State {
+    const ALL: [Self; 3] = [Self::Cold, Self::Repeated, Self::Warm];
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cold => "cold",
+            Self::Repeated => "repeated",
+            Self::Warm => "warm",
+        })
+    }
+}
+
+/// One run of a query.
+#[derive(Clone, Debug)]
+struct Run {
+    query: usize,
+    round: u32,
+    contender: usize,
+    state: State,
+    time: Duration,
+    cpu: Duration,
+    idle: Duration,
+    disk: u64,
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [time, cpu, idle] = [self.time, self.cpu, self.idle].map(|time| time.as_micros());
+        let (contender, state) = (CONTENDERS[self.contender].0, self.state);
+        write!(
+            f,
+            "{}\t{}\t{contender}\t{state}\t{time}\t{cpu}\t{idle}\t{}",
+            self.query, self.round, self.disk
+        )
+    }
+}
+
+impl FromStr for Run {
+    type Err = anyhow::Error;
+
+    fn from_str(line: &str) -> Result<Self> {
+        let fields: Vec<_> = line.split('\t').collect();
+        let [query, round, contender, state, time, cpu, idle, disk] = fields[..] else {
+            anyhow::bail!("not the line of a run: {line}");
+        };
+        let micros = |text: &str| text.parse().map(Duration::from_micros);
+        let position = CONTENDERS.iter().position(|(name, _)| *name == contender);
+        let state = State::ALL.into_iter().find(|known| known.to_string() == state);
+        Ok(Self {
+            query: query.parse()?,
+            round: round.parse()?,
+            contender: position.context("no such store")?,
+            state: state.context("no such state")?,
+            time: micros(time)?,
+            cpu: micros(cpu)?,
+            idle: micros(idle)?,
+            disk: disk.parse()?,
+        })
+    }
+}
+
+/// Measures all queries, and returns the results as Markdown. Writes each run's figures into a file, if given one. Takes root, to
+/// empty the page cache.
+///
+/// # Errors
+/// Where a query fails, or does not give the rows that it gave first; where the page cache cannot be emptied.
+pub fn all(plan: &Plan, runs_file: Option<&Path>) -> Result<String> {
+    let folder = tpch::generate(&plan.folder, plan.scale)?;
+    let files = tables::files(&folder)?;
+    let size = files.iter().map(|path| Ok(fs::metadata(path)?.len())).sum::<io::Result<u64>>()?;
+    let mut text = String::from("query\tround\tstore\tstate\tµs\tprocessor µs\tidle µs\tdisk bytes\n");
+    let mut runs = Vec::new();
+    for &query in &plan.queries {
+        eprintln!("query {query}");
+        let group = if plan.limit_memory {
+            let (_, peak) = run_process(&Plan { rounds: 1, ..plan.clone() }, query, None)?;
+            Some(MemoryGroup::new(query, peak + size / 4)?)
+        } else {
+            None
+        };
+        let (more, _) = run_process(plan, query, group.as_ref())?;
+        more.iter().for_each(|run| text.push_str(&format!("{run}\n")));
+        runs.extend(more);
+        if let Some(path) = runs_file {
+            fs::write(path, &text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+    }
+    Ok(report::markdown(plan, size, &runs))
+}
+
+/// Runs a query in a process of its own. Returns its runs, and its greatest use of memory.
+fn run_process(plan: &Plan, query: usize, group: Option<&MemoryGroup>) -> Result<(Vec<Run>, u64)> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("bench-query").arg(&plan.folder).stdout(Stdio::piped());
+    command.args([
+        "--scale",
+        &plan.scale.to_string(),
+        "--rounds",
+        &plan.rounds.to_string(),
+        &query.to_string(),
+    ]);
+    if plan.limit_memory {
+        command.arg("--limit-memory");
+    }
+    if let Some(group) = group {
+        command.env(GROUP, group.path());
+    }
+    let output = command.spawn()?.wait_with_output()?;
+    ensure!(output.status.success(), "query {query}: {}", output.status);
+    let text = String::from_utf8(output.stdout)?;
+    let (runs, peak) = text.trim_end().rsplit_once('\n').context("the query's process said nothing")?;
+    Ok((runs.lines().map(str::parse).collect::<Result<_>>()?, peak.parse()?))
+}
+
+/// Measures one query, and prints its runs. Its parent is [`all`].
+///
+/// # Errors
+/// As [`all`].
+pub async fn one(plan: &Plan, number: usize) -> Result<()> {
+    if let Some(group) = std::env::var_os(GROUP) {
+        let procs = Path::new(&group).join("cgroup.procs");
+        fs::write(&procs, "0").with_context(|| format!("cannot enter {}", procs.display()))?;
+    }
+    let query = Query { folder: tpch::generate(&plan.folder, plan.scale)?, number, scale: plan.scale };
+    // Also reads the program itself: what is not in use is not kept when caches are dropped.
+    let expected = query.run(&query.session(Side::Local).await?).await?;
+    for round in 0..plan.rounds {
+        for turn in 0..CONTENDERS.len() {
+            let contender = (turn + round as usize) % CONTENDERS.len();
+            let side = CONTENDERS[contender].1;
+            let print = |state, usage: Usage| {
+                let Usage { time, cpu, idle, disk, ringfile: _ } = usage;
+                println!("{}", Run { query: number, round, contender, state, time, cpu, idle, disk });
+            };
+            query.cold(side, &expected, print).await?;
+            if !plan.limit_memory {
+                query.warm(side, &expected, print).await?;
+            }
+        }
+    }
+    println!("{}", peak()?);
+    Ok(())
+}
+
+struct Query {
+    folder: PathBuf,
+    number: usize,
+    scale: f64,
+}
+
+impl Query {
+    async fn session(&self, side: Side) -> Result<SessionContext> {
+        let context = SessionContext::new();
+        side.register(&context.runtime_env())?;
+        tables::register(&context, &self.folder).await?;
+        Ok(context)
+    }
+
+    async fn run(&self, context: &SessionContext) -> Result<Rows> {
+        tpch::run(context, self.number, self.scale).await
+    }
+
+    async fn cold(&self, side: Side, expected: &Rows, print: impl Fn(State, Usage)) -> Result<()> {
+        drop_caches()?;
+        let meter = Meter::start()?;
+        let context = self.session(side).await?;
+        let rows = self.run(&context).await?;
+        print(State::Cold, meter.stop()?);
+        rows.expect(expected)?;
+        for _ in 1..REPEATS {
+            self.run(&context).await?;
+        }
+        self.measure(&context, expected, State::Repeated, print).await
+    }
+
+    async fn warm(&self, side: Side, expected: &Rows, print: impl Fn(State, Usage)) -> Result<()> {
+        let context = self.session(side).await?;
+        read_files(&self.folder)?;
+        self.run(&context).await?;
+        self.measure(&context, expected, State::Warm, print).await
+    }
+
+    async fn measure(
+        &self,
+        context: &SessionContext,
+        expected: &Rows,
+        state: State,
+        print: impl Fn(State, Usage),
+    ) -> Result<()> {
+        let meter = Meter::start()?;
+        let rows = self.run(context).await?;
+        print(state, meter.stop()?);
+        rows.expect(expected).with_context(|| format!("query {}, {state}", self.number))
+    }
+}
+
+fn drop_caches() -> Result<()> {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").context("cannot empty the page cache: only root can")
+}
+
+/// Reads all files, so that the page cache has them.
+fn read_files(folder: &Path) -> Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    for path in tables::files(folder)? {
+        let mut file = File::open(&path)?;
+        while file.read(&mut buffer)? > 0 {}
+    }
+    Ok(())
+}
+
+/// The most memory that this process had, in bytes.
+fn peak() -> Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let kib = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    Ok(kib.context("/proc/self/status has no VmHWM")? << 10)
+}

@@ -1,0 +1,116 @@
+//! The stores that the programs can read with.
+
+use std::fmt;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::execution::runtime_env::RuntimeEnv;
+use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
+use ringfile_object_store::{Caching, RingfileStore};
+
+/// A store for `file://` URLs, and what it does with the page cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// `object_store`'s own `LocalFileSystem`.
+    Local,
+    /// ringfile, through the page cache.
+    Buffered,
+    /// ringfile, past the page cache.
+    Direct,
+    /// ringfile, cached data from the page cache and the rest past it.
+    Adaptive,
+}
+
+impl Side {
+    /// All of them, the one to compare with first.
+    pub const ALL: [Self; 4] = [Self::Local, Self::Adaptive, Self::Buffered, Self::Direct];
+
+    /// Creates the store.
+    ///
+    /// # Errors
+    /// Where ringfile's pool cannot be made.
+    pub fn open(self) -> Result<Arc<dyn ObjectStore>> {
+        let caching = match self {
+            Self::Local => return Ok(Arc::new(LocalFileSystem::new())),
+            Self::Buffered => Caching::Buffered,
+            Self::Direct => Caching::Direct,
+            Self::Adaptive => Caching::Adaptive,
+        };
+        let store =
+            RingfileStore::builder().caching(caching).build().context("cannot create ringfile's store")?;
+        Ok(Arc::new(store))
+    }
+
+    /// Makes all `file://` URLs of a runtime go through a new store of this kind.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn register(self, runtime: &RuntimeEnv) -> Result<()> {
+        register(runtime, self.open()?);
+        Ok(())
+    }
+}
+
+/// Makes all `file://` URLs of a runtime go through a store.
+pub fn register(runtime: &RuntimeEnv, store: Arc<dyn ObjectStore>) {
+    runtime.register_object_store(ObjectStoreUrl::local_filesystem().as_ref(), store);
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Local => "local",
+            Self::Buffered => "buffered",
+            Self::Direct => "direct",
+            Self::Adaptive => "adaptive",
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum StoreName {
+    /// ringfile
+    Ringfile,
+    /// LocalFileSystem, as DataFusion has it
+    Local,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum CacheName {
+    /// What is cached from the page cache, the rest past it
+    Adaptive,
+    /// Through the page cache
+    Buffered,
+    /// Past the page cache (O_DIRECT)
+    Direct,
+}
+
+/// The arguments that choose a [`Side`].
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct SideArgs {
+    /// What reads the files
+    #[arg(long, value_enum, default_value = "ringfile")]
+    store: StoreName,
+    /// What ringfile does with the page cache [default: adaptive]
+    #[arg(long, value_enum)]
+    cache: Option<CacheName>,
+}
+
+impl SideArgs {
+    /// Returns what was chosen.
+    ///
+    /// # Errors
+    /// Where a cache was chosen for a store that has no such setting.
+    pub fn side(self) -> Result<Side> {
+        match (self.store, self.cache) {
+            (StoreName::Local, None) => Ok(Side::Local),
+            (StoreName::Local, Some(_)) => anyhow::bail!("--cache is a setting of --store ringfile"),
+            (StoreName::Ringfile, None | Some(CacheName::Adaptive)) => Ok(Side::Adaptive),
+            (StoreName::Ringfile, Some(CacheName::Buffered)) => Ok(Side::Buffered),
+            (StoreName::Ringfile, Some(CacheName::Direct)) => Ok(Side::Direct),
+        }
+    }
+}
