@@ -1,4 +1,4 @@
-//! The trait, in whichever version: what differs is in the module above.
+//! The trait, in either version: the differences are in the module above.
 
 use std::io;
 use std::ops::Range;
@@ -42,13 +42,13 @@ fn path_of(store: &RingfileStore, location: &Path) -> Result<PathBuf> {
     super::local(store).path_to_filesystem(location)
 }
 
-/// Makes durable what was put at a location by another call.
+/// Makes an object durable that another call has put at a location.
 async fn settle(store: &RingfileStore, location: &Path) -> Result<()> {
     let path = path_of(store, location)?;
     store.store.settle(path).await.map_err(|error| failed(error, location))
 }
 
-/// Makes durable that a location is gone, and gives up what it was.
+/// Makes the removal of a location durable, and closes its file.
 async fn settle_gone(store: &RingfileStore, location: &Path) -> Result<()> {
     let path = path_of(store, location)?;
     store.store.settle_folder_of(path).await.map_err(|error| failed(error, location))
@@ -166,10 +166,10 @@ impl ObjectStore for RingfileStore {
     }
 }
 
-/// An upload in parts, each of which is written where it belongs as soon as it is there.
+/// An upload in parts, each of which is written to its place as soon as it arrives.
 struct Parts {
     location: Path,
-    /// Parts hold it to read while they are written; gone when the upload is complete or aborted.
+    /// Parts hold a read lock while they are written; empty when the upload is complete or aborted.
     upload: Arc<RwLock<Option<Upload>>>,
     offset: u64,
 }

@@ -1,7 +1,7 @@
-//! How much memory calls that read may hold at once, so that a thousand of them do not take all there is.
+//! Limits how much memory reading calls may hold at once, so that a thousand of them do not use it all.
 //!
-//! A call waits here for other calls' reads, never for memory that a consumer holds. Invariants: nobody waits for
-//! ever. A call that nobody polls any more holds its share; where that keeps others waiting, they go on after [`PATIENCE`].
+//! A call waits here for other calls' reads, never for memory that a consumer holds. Invariant: no call waits forever.
+//! A call that is no longer polled keeps its share; if that makes others wait, they continue after [`PATIENCE`].
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// So long nothing may have ended before those who wait are let in.
+/// If no call has ended for this long, waiting calls are let in.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// What one permit stands for.
 const UNIT: usize = 4096;
@@ -21,7 +21,7 @@ pub(crate) struct Gate {
     waiting: AtomicUsize,
     /// Calls that have ended.
     ended: AtomicUsize,
-    /// Permits that were given beyond the limit, and are taken away again as calls end.
+    /// Permits that were given beyond the limit, and are removed again as calls end.
     beyond: Mutex<usize>,
     is_watched: AtomicBool,
 }
@@ -45,7 +45,7 @@ impl Gate {
         })
     }
 
-    /// Waits for a share of so many bytes; of no more than there are.
+    /// Waits for a share of so many bytes, at most the limit.
     pub(crate) async fn enter(self: &Arc<Self>, bytes: usize) -> Share {
         let units = bytes.div_ceil(UNIT).clamp(1, self.most);
         let permits = Arc::clone(&self.permits);
@@ -66,18 +66,18 @@ impl Gate {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let _waits = Waits(&self.waiting);
         if !self.is_watched.swap(true, Ordering::AcqRel) && !watch(self) {
-            // Nobody would let this call in later.
+            // Otherwise nothing would let this call in later.
             return None;
         }
-        // Fails where the semaphore is closed, which it never is.
+        // Fails only if the semaphore is closed, which never happens.
         Arc::clone(&self.permits).acquire_many_owned(units as u32).await.ok()
     }
 
-    /// Lets those who wait in, where no call has ended for a while. False where the watch is over.
+    /// Lets waiting calls in if no call has ended for a while. Returns false when the watch is over.
     fn look(&self, ended_before: &mut usize) -> bool {
         if self.waiting.load(Ordering::Relaxed) == 0 {
             self.is_watched.store(false, Ordering::Release);
-            // One that began to wait just now saw the watch, or starts another.
+            // A call that began to wait just now has seen the watch, or starts another one.
             return self.waiting.load(Ordering::Acquire) > 0 && !self.is_watched.swap(true, Ordering::AcqRel);
         }
         let ended = self.ended.load(Ordering::Relaxed);
@@ -93,7 +93,7 @@ impl Gate {
     }
 }
 
-/// Starts the thread that looks after those who wait; it ends when nobody does.
+/// Starts the thread that watches waiting calls; it ends when there are none.
 fn watch(gate: &Arc<Gate>) -> bool {
     let weak: Weak<Gate> = Arc::downgrade(gate);
     let started = thread::Builder::new().name("ringfile-gate".into()).spawn(move || {

@@ -28,15 +28,15 @@ compile_error!("choose the version of the trait: feature object-store-013, objec
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Caching {
-    /// They go through it: best where what is read is read again, and fits.
+    /// Through it: best for data that is read again and fits.
     #[default]
     Buffered,
-    /// They go past it (O_DIRECT), where the file system can, and through it where not: best where data is larger than memory,
-    /// or read once.
+    /// Past it (O_DIRECT), if the file system supports that, otherwise through it: best for data that is larger than
+    /// memory, or read once.
     Direct,
-    /// What is cached is read from the cache, the rest past it; what is read again and again gets cached
-    /// ([`ringfile::OpenOptions::adaptive`]). The store keeps the 64 files that it read last open, two descriptors each; those
-    /// that were removed, until it next opens another, or puts, copies, renames or deletes an object.
+    /// Cached data is read from the cache, the rest past it; data that is read repeatedly gets cached
+    /// ([`ringfile::OpenOptions::adaptive`]). The store keeps the 64 files that it read last open, with two descriptors
+    /// each. It closes removed files when it next opens another file, or puts, copies, renames or deletes an object.
     Adaptive,
 }
 
@@ -54,7 +54,7 @@ pub struct RingfileStore {
 }
 
 impl RingfileStore {
-    /// A store over the whole file system, with the usual settings.
+    /// Creates a store over the whole file system, with default settings.
     ///
     /// # Errors
     /// As [`Builder::build`].
@@ -62,7 +62,7 @@ impl RingfileStore {
         Self::builder().build()
     }
 
-    /// A store over a folder, with the usual settings.
+    /// Creates a store over a folder, with default settings.
     ///
     /// # Errors
     /// As [`Builder::build`].
@@ -70,12 +70,13 @@ impl RingfileStore {
         Self::builder().prefix(folder).build()
     }
 
-    /// Settings other than the usual.
+    /// Returns a builder for other settings.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Returns the pool that objects are read into. Its metrics tell what is in use, and what came from outside of it.
+    /// Returns the pool into which objects are read. Its metrics show how much is in use, and how much came from
+    /// outside of it.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.store.pool
@@ -132,7 +133,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The folder that the store is over; it must exist. Without one the store is over the whole file system.
+    /// Sets the folder of the store, which must exist. Without one the store covers the whole file system.
     pub fn prefix(mut self, folder: impl AsRef<Path>) -> Self {
         self.prefix = Some(folder.as_ref().to_owned());
         self
@@ -144,41 +145,41 @@ impl Builder {
         self
     }
 
-    /// The pool that objects are read into, instead of one of the store's own. Where it is full and does not give memory from
-    /// outside ([`ringfile::WhenFull::Outside`]), reads fail.
+    /// Sets the pool into which objects are read, instead of the store's own. If it is full and does not provide memory
+    /// from outside ([`ringfile::WhenFull::Outside`]), reads fail.
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
         self
     }
 
-    /// Bytes of memory for reads: the capacity of the store's pool, and what all calls of `get_ranges` together may be reading
-    /// at a time; others wait. 256 MiB by default. Memory that consumers hold in [`bytes::Bytes`] comes from the pool too; where it
-    /// is full, memory comes from outside, so that no call waits for its own query.
+    /// Sets the memory for reads in bytes: the capacity of the store's pool, and the limit for all calls of
+    /// `get_ranges` together; others wait. 256 MiB by default. Memory that consumers hold in [`bytes::Bytes`] comes
+    /// from the pool too; if it is full, memory comes from outside, so that no call waits for its own query.
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory = bytes;
         self
     }
 
-    /// How many reads of one call are in flight at most; 64 by default.
+    /// Sets how many reads of one call may be in flight; 64 by default.
     pub fn in_flight(mut self, reads: usize) -> Self {
         self.in_flight = reads.max(1);
         self
     }
 
-    /// Ranges of a call with at most so many bytes between them are read together; 16 KiB by default.
+    /// Sets the largest gap, in bytes, across which ranges of a call are read together; 16 KiB by default.
     pub fn merge_gap(mut self, bytes: u64) -> Self {
         self.merge_gap = bytes;
         self
     }
 
-    /// Whether what was put, copied, renamed or deleted is durable when the call returns: the file and its folder are synced.
-    /// No, by default, as `LocalFileSystem`.
+    /// Sets whether putting, copying, renaming and deleting are durable when the call returns: the file and its folder
+    /// are synced. Off by default, as in `LocalFileSystem`.
     pub fn sync(mut self, sync: bool) -> Self {
         self.sync = sync;
         self
     }
 
-    /// Whether deleting an object removes the folders that are empty then. No, by default.
+    /// Sets whether deleting an object also removes folders that become empty. Off by default.
     pub fn removes_empty_folders(mut self, removes: bool) -> Self {
         self.removes_empty_folders = removes;
         self
@@ -187,7 +188,7 @@ impl Builder {
     /// Makes the store.
     ///
     /// # Errors
-    /// Where the folder does not exist, or the pool can't be made.
+    /// If the folder does not exist, or the pool cannot be created.
     pub fn build(self) -> std::io::Result<RingfileStore> {
         let pool = match self.pool {
             Some(pool) => pool,

@@ -1,4 +1,4 @@
-//! Which reads give the ranges that were asked for: neighbours are merged, and blocks of the file are read whole.
+//! Plans the reads for the requested ranges: neighbours are merged, and blocks of the file are read whole.
 //!
 //! Pure: knows numbers only.
 
@@ -40,7 +40,7 @@ pub(crate) fn align(range: &Range<u64>, block: u64) -> Range<u64> {
 
 fn joins(last: &Range<u64>, next: &Range<u64>, gap: u64, most: u64) -> bool {
     let together = last.end.max(next.end) - last.start;
-    // What lies inside, or begins inside, of the last read is not read twice.
+    // A range that lies or begins inside the last read is not read twice.
     next.start < last.end || next.start - last.end <= gap && together <= most
 }
 

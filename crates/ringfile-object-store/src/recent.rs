@@ -1,8 +1,8 @@
 //! The adaptive files that were read last, which stay open.
 //!
-//! An adaptive file counts what is read again and again, to have it cached; opened anew by each call, none would ever know.
-//! What always holds: a file is found by device and inode, which no other has while it is open; and nothing that may wait
-//! happens under the lock.
+//! An adaptive file counts repeated reads to decide what to cache; if each call opened it anew, it would never learn
+//! that. What always holds: a file is found by device and inode, which no other has while it is open; and nothing that
+//! may wait happens under the lock.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -39,13 +39,13 @@ impl Recent {
     pub(crate) fn find(&self, metadata: &Metadata) -> Option<File> {
         let mut entries = self.entries();
         let at = entries.iter().rposition(|entry| entry.is_of(metadata.dev(), metadata.ino()))?;
-        // The last is that which was used last.
+        // In order of use, the most recent one last.
         entries[at..].rotate_left(1);
         entries.last().map(|entry| entry.file.clone())
     }
 
-    /// Keeps a file, instead of the one that was not read for the longest time. Returns the one to use: where two calls opened
-    /// the same, the other's.
+    /// Keeps a file, in place of the least recently read one. Returns the one to use: if two calls opened the same
+    /// file, the other call's.
     pub(crate) fn keep(&self, metadata: &Metadata, file: File) -> File {
         if let Some(other) = self.find(metadata) {
             return other;
@@ -60,7 +60,7 @@ impl Recent {
         file
     }
 
-    /// Closes the files that have no name any more: their space is given back only then.
+    /// Closes files that have no name any more, since their space is freed only then.
     pub(crate) fn close_removed(&self) {
         let mut removed = self.entries().clone();
         removed.retain(|entry| !entry.is_there());

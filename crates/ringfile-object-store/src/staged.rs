@@ -1,7 +1,6 @@
-//! Objects on their way: written beside their place, under a name that listings leave out, then put there whole.
+//! Unfinished objects: written beside their place, under a name that listings leave out, then renamed.
 //!
-//! Invariants: the object's own name shows the old object or the whole new one, after a crash too where syncing was
-//! asked for.
+//! Invariant: the object's own name shows the old object or the whole new one; with syncing, also after a crash.
 
 use std::fs;
 use std::io::{Error, ErrorKind, Result};
@@ -32,7 +31,7 @@ impl Staged {
         }
     }
 
-    /// Puts the file in its place. `replace`: instead of what is there; otherwise that is an error.
+    /// Renames the file to its place. With `replace` it replaces an existing object, otherwise that is an error.
     pub(crate) fn publish(mut self, file: &fs::File, replace: bool, sync: bool) -> Result<()> {
         if sync {
             file.sync_all()?;
@@ -40,7 +39,7 @@ impl Staged {
         if replace {
             fs::rename(&self.path, &self.target)?;
         } else {
-            // In one step: at no time are there two names, and none where somebody else was first.
+            // In one step: there are never two names, and none if another call was first.
             match rename_new(&self.path, &self.target) {
                 Err(error) if error.kind() == ErrorKind::InvalidInput => {
                     fs::hard_link(&self.path, &self.target)?;

@@ -1,4 +1,4 @@
-//! What the store does, whatever the version of the trait: opening, reading ranges and streams, writing.
+//! The store's work, for either version of the trait: opening, reading ranges and streams, writing.
 
 use std::fs::Metadata;
 use std::io::{self, ErrorKind};
@@ -17,11 +17,11 @@ use crate::ranges::{self, Piece};
 use crate::recent::Recent;
 use crate::staged::Staged;
 
-/// One read that merges ranges is no longer.
+/// The maximum length of a read that merges ranges.
 const MOST_MERGED: u64 = 8 << 20;
 /// One piece of a stream.
 const CHUNK: u64 = 1 << 20;
-/// Pieces of a stream that are read ahead.
+/// How many pieces of a stream are read ahead.
 const AHEAD: usize = 4;
 
 /// See the module.
@@ -35,24 +35,24 @@ pub(crate) struct Store {
     pub(crate) recent: Arc<Recent>,
 }
 
-/// An object that is open; its metadata are of the same moment, and of this very file.
+/// An open object, with metadata read from the open file.
 pub(crate) struct Opened {
     pub(crate) file: File,
     pub(crate) metadata: Metadata,
 }
 
-/// Memory beyond the pool's is taken where the pool is full: a call must not wait for what its own query holds.
+/// If the pool is full, memory comes from outside: a call must not wait for memory that its own query holds.
 pub(crate) fn pool(capacity: usize) -> Result<Pool, PoolError> {
     Pool::builder().capacity(capacity).when_full(WhenFull::Outside { limit: usize::MAX }).build()
 }
 
-/// The middle of an ETag, as `LocalFileSystem` has it, so that both give the same object the same.
+/// The middle of an ETag, as in `LocalFileSystem`, so that both give an object the same one.
 pub(crate) fn etag(metadata: &Metadata) -> String {
     let since = metadata.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
     format!("{:x}-{:x}-{:x}", metadata.ino(), since.unwrap_or_default().as_micros(), metadata.len())
 }
 
-/// Runs what waits for the file system, where in tokio on a thread that may.
+/// Runs a function that waits for the file system; in tokio, on a thread for blocking work.
 pub(crate) async fn blocking<T: Send + 'static>(
     run: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
@@ -63,7 +63,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 impl Store {
-    /// Opens an object to be read. Does not wait where the names on the way are cached.
+    /// Opens an object for reading. Does not block if the directory entries are cached.
     pub(crate) async fn open(&self, path: PathBuf) -> io::Result<Opened> {
         let opened = match open_cached(&path) {
             Some(opened) => opened?,
@@ -143,7 +143,7 @@ impl Store {
         Ok(given)
     }
 
-    /// A stream of a range, with reads ahead of who takes it.
+    /// A stream of a range, with reads ahead of the consumer.
     pub(crate) fn stream(
         self: &Arc<Self>,
         opened: Opened,
@@ -157,14 +157,15 @@ impl Store {
         stream::iter(chunks(range)).map(read).buffered(AHEAD)
     }
 
-    /// Reads one piece of a stream. Takes no share of the gate: a stream that nobody polls would keep it.
+    /// Reads one piece of a stream. Takes no share of the gate, which a stream that is not polled would keep.
     async fn read_piece(&self, file: &File, range: Range<u64>) -> io::Result<Bytes> {
         let ranges = [range];
         let read = self.read_all(file, &ranges, self.plan(file, &ranges)).await?;
         Ok(read.into_iter().next().unwrap_or_default())
     }
 
-    /// What reads begin and end at multiples of. Of an adaptive file too, whose reads past the cache would be copied else.
+    /// Returns the alignment of reads. It applies to adaptive files too, whose unaligned reads past the cache would be
+    /// copied.
     fn block(&self, file: &File) -> u64 {
         let least = if file.is_adaptive() { 4096 } else { 1 };
         file.alignment().bytes.max(least) as u64
@@ -194,7 +195,8 @@ impl Store {
         Ok(Upload { staged, own, file, sync, recent: Arc::clone(&self.recent) })
     }
 
-    /// Makes durable, where that was asked for, what a call of another has put there, and gives up what it replaced.
+    /// Makes an object durable, if that was asked for, after another call has put it there, and closes the file it
+    /// replaced.
     pub(crate) async fn settle(&self, path: PathBuf) -> io::Result<()> {
         self.recent.close_removed();
         if !self.sync {
@@ -224,7 +226,7 @@ pub(crate) struct Upload {
 }
 
 impl Upload {
-    /// Puts the object in its place, and gives its ETag's middle. Goes on where the future is dropped.
+    /// Moves the object to its place, and returns the middle of its ETag. Continues if the future is dropped.
     pub(crate) async fn publish(self, replace: bool) -> io::Result<String> {
         blocking(move || {
             let etag = etag(&self.own.metadata()?);
@@ -245,7 +247,7 @@ pub(crate) async fn write_all(file: &File, chunks: Vec<Bytes>, offset: u64) -> i
     Ok(())
 }
 
-/// Opens a file without waiting, where the kernel can (Linux 5.12), and the names on the way are cached.
+/// Opens a file without blocking, if the kernel supports that (Linux 5.12) and the directory entries are cached.
 fn open_cached(path: &Path) -> Option<io::Result<std::fs::File>> {
     use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
     use rustix::io::Errno;

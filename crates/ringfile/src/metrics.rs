@@ -102,9 +102,10 @@ pub struct Metrics {
     pub cache_hits: u64,
     /// Reads of adaptive files whose data, or a part of it, was not in the page cache.
     pub cache_misses: u64,
-    /// Of these, those whose beginning was there and was taken from there, and only the rest read past the cache.
+    /// Those of the misses whose beginning was in the cache and was taken from there, so that only the rest was read
+    /// past it.
     pub cache_partial: u64,
-    /// Of the misses, those that were read through the cache, since they had been read before.
+    /// Those of the misses that were read through the cache, because they had been read before.
     pub cache_admitted: u64,
     /// Bytes that adaptive files read ahead, and that were used.
     pub ahead_used: u64,

@@ -76,7 +76,8 @@ fn scans_leave_the_cache_as_it_is_and_the_third_read_fills_it() {
     assert!(cached_pages(&path) > LEN / PAGE * 9 / 10);
     let before = counts();
     (0..LEN).step_by(128 << 10).rev().for_each(|offset| read(&file, offset, 128 << 10));
-    assert!(since(before)[1] < 6);
+    // After so many misses not every read is looked at.
+    assert!(since(before)[1] < 16);
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route) -> (Option<Ad
         said.push(format!("blocks in parts: vectored {}", cost.short("normal")));
     }
     if let Some(parts) = parts {
-        let decides = if whole_decides { "" } else { ", which decides" };
+        let decides = if whole_decides { "" } else { ": chosen for this" };
         said.push(format!("vectored-fixed {}{decides}", parts.short("vectored")));
     }
     (Some(advice(kind, said.join("; "), deciding.sure)), kind)

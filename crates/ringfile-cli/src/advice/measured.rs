@@ -96,7 +96,7 @@ impl Contest {
         Contest { iops, cpu, better, sure, by_cpu }
     }
 
-    /// What to say first where neither is better: `no difference that could be told …: `; empty where one is, or nobody can judge.
+    /// What to say first where neither is better: `no difference beyond …: `; empty where one is, or nobody can judge.
     pub fn no_difference(&self) -> &'static str {
         match (self.sure, self.cpu.is_some_and(|cpu| cpu.outside)) {
             (Sure::InsideNoise, false) => NO_DIFFERENCE,
@@ -120,7 +120,7 @@ impl Contest {
         let iops = self.iops.times(&format!("the IOPS of {of_what}"));
         match self.cpu {
             Some(cpu) if self.by_cpu => {
-                format!("{iops}, {}, which decides", cpu.times("its CPU time for one I/O"))
+                format!("{iops}, {}: chosen for this", cpu.times("its CPU time for one I/O"))
             }
             Some(cpu) => format!("{iops}, {}", cpu.about_times("its CPU time")),
             None => iops,

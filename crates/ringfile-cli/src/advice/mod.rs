@@ -1,8 +1,8 @@
 //! What to set for a file on a machine, from what `perf buffers` measured there.
 //!
-//! Pure functions of results: one file for each question, and none knows how anything was measured. Invariants:
-//! only what was measured is advised, each piece with the figure that says so, and of what can't be told from noise that is
-//! said: then a setting is the default, or what the rounds lean to.
+//! Pure functions of results: one file for each question, and none knows how anything was measured. Invariants: advice
+//! rests only on what was measured, each piece with its figure; if nothing is
+//! beyond the noise, it says so, and a setting is the default, or what the rounds lean to.
 
 mod block_size;
 mod buffers;
@@ -28,7 +28,7 @@ use crate::report::results::Results;
 use measured::Measured;
 
 /// What is said first of a choice that the measurement can't tell from none.
-const NO_DIFFERENCE: &str = "no difference that could be told from noise: ";
+const NO_DIFFERENCE: &str = "no difference beyond the noise: ";
 
 /// What to set for the file that was measured, in the order in which one piece follows from the other.
 pub fn advise(results: &Results) -> Vec<Advice> {
@@ -146,7 +146,7 @@ impl fmt::Display for Value {
 pub enum Sure {
     /// The difference that decides is outside the noise.
     OutsideNoise,
-    /// No difference can be told from noise: the default is as good.
+    /// No difference beyond the noise: the default is as good.
     InsideNoise,
     /// It follows from the rest, or too few rounds were made to judge.
     NotCompared,

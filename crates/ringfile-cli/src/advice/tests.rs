@@ -46,7 +46,7 @@ fn a_disk_is_read_directly_through_the_ring() {
     let buffers = on(&World::new(disk).session(0), Setting::Buffers).because;
     assert!(buffers.starts_with("fixed 1.0") || buffers.starts_with("fixed 0.9"), "{buffers}");
     assert!(
-        buffers.contains("its CPU time for one I/O (outside the noise of 2.0 %), which decides"),
+        buffers.contains("its CPU time for one I/O (outside the noise of 2.0 %): chosen for this"),
         "{buffers}"
     );
     assert!(buffers.contains("blocks in parts: vectored") && buffers.contains("vectored-fixed"), "{buffers}");
@@ -69,7 +69,7 @@ fn where_blocks_in_parts_decide_the_advice_says_so() {
         let said = &advice.because;
         assert_eq!(advice.sure, OutsideNoise, "{said}");
         assert!(
-            said.starts_with("for whole blocks no difference") && said.ends_with(", which decides"),
+            said.starts_with("for whole blocks no difference") && said.ends_with(": chosen for this"),
             "{said}"
         );
     }

@@ -27,11 +27,11 @@ pub const MOST_ROUNDS: u32 = 1000;
 #[command(mut_arg("file", |arg| arg.help(FILE_HELP)))]
 #[command(mut_arg("size", |arg| arg.default_value_if("quick", ArgPredicate::Equals("true".into()), "512m")))]
 pub struct BuffersArgs {
-    /// A small grid that takes less than two minutes: 4k and 128k, depths 1, 16 and 128, one process, 5 rounds of 150ms,
-    /// 512m of the file; what is named beside it wins
+    /// A small grid that takes less than two minutes: 4k and 128k, depths 1, 16 and 128, one process, 5 rounds of
+    /// 150ms, 512m of the file; other options override it
     #[arg(long)]
     pub quick: bool,
-    /// Go on with a measurement that was stopped: its parameters are read from this file, its results are completed there
+    /// Resume an interrupted measurement: its parameters are read from this file, and its results are added there
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["quick", "file", "size", "bs", "iodepth", "buffers", "parts",
         "processes", "rw", "direct", "buffered", "route", "ring_flags", "by_hand", "duration", "warmup", "rounds", "json"])]
     pub resume: Option<PathBuf>,
@@ -44,32 +44,33 @@ pub struct BuffersArgs {
     /// Buffers: normal, fixed (registered with the kernel), vectored (in --parts), vectored-fixed [default: all]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Buffers>)]
     pub buffers: Option<List<Buffers>>,
-    /// Parts of a vectored block, or as many as the file's alignment allows; where that is one, the cell is left out
+    /// Parts of a vectored block, or as many as the file's alignment allows; if that is one, the cell is left out
     #[arg(long, value_name = "N", default_value = "32", value_parser = values::count::<MOST_PARTS>)]
     pub parts: u32,
-    /// Processes, each pinned to a core of its own [default: 1 and, where there are two cores, 2]
+    /// Processes, each pinned to its own core [default: 1 and, with two cores, 2]
     #[arg(long, value_name = "LIST", value_parser = values::counts::<MOST_PROCESSES>)]
     pub processes: Option<List<usize>>,
     /// What is done: randread, randwrite, randrw (half and half), read, write (sequential) [default:
     /// randread,randwrite; on a --file that exists, without --overwrite, randread]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Rw>)]
     pub rw: Option<List<Rw>>,
-    /// Bypass the page cache (O_DIRECT), and fail where the file can't [default: where the file can]
+    /// Bypass the page cache (O_DIRECT), and fail if the file does not support it [default: if the file supports it]
     #[arg(long, conflicts_with = "buffered")]
     pub direct: bool,
     /// Go through the page cache, with the file read in
     #[arg(long)]
     pub buffered: bool,
-    /// Which way operations of the grid go: ring (io_uring), auto (found out for each file), inline (a plain call on
-    /// the same thread), workers (a plain call on another thread) [default: ring where there is one: only there do the
-    /// buffers differ]
+    /// Route of the grid's operations: ring (io_uring), auto (learned for each file), inline (a plain call on the same
+    /// thread), workers (a plain call on another thread) [default: ring if there is one, since buffers differ only
+    /// there]
     #[arg(long, value_name = "ROUTE")]
     pub route: Option<Route>,
-    /// Flags of the rings: none, coop (COOP_TASKRUN), defer (DEFER_TASKRUN), sqpoll (a kernel thread submits); the advice is of
-    /// the first. What the kernel refuses is an error [default: what ringfile takes by itself, which is defer where it can]
+    /// Flags of the rings: none, coop (COOP_TASKRUN), defer (DEFER_TASKRUN), sqpoll (a kernel thread submits); the
+    /// advice is for the first. A flag that the kernel refuses is an error [default: what ringfile uses by itself,
+    /// which is defer if possible]
     #[arg(long, value_name = "LIST", value_parser = values::words::<RingFlags>)]
     pub ring_flags: Option<List<RingFlags>>,
-    /// Measure a loop over a ring by hand too, with the same buffers and flags
+    /// Measure a hand-written loop over a ring too, with the same buffers and flags
     #[arg(long)]
     pub by_hand: bool,
     /// Length of each run, at most 24h [default: 1s]
@@ -78,7 +79,7 @@ pub struct BuffersArgs {
     /// Time before each run that is not counted [default: 200ms]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub warmup: Option<Duration>,
-    /// Rounds, each with all kinds in turn and begun by another one; with fewer than 3 no difference is claimed
+    /// Rounds, each with all kinds in turn and started by another one; with fewer than 3 no difference is claimed
     /// [default: 3]
     #[arg(long, value_name = "N", value_parser = values::count::<MOST_ROUNDS>)]
     pub rounds: Option<u32>,
@@ -86,7 +87,7 @@ pub struct BuffersArgs {
     /// user space, those of the kernel that not all buffers have, and flame graphs in the --report (needs perf)
     #[arg(long)]
     pub profile: bool,
-    /// Count CPU cycles and instructions for one I/O, where the machine has such counters
+    /// Count CPU cycles and instructions for one I/O, if the machine has such counters
     #[arg(long)]
     pub counters: bool,
     /// Write the advice to this file, for `ringfile::Config::load`

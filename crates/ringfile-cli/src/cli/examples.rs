@@ -12,7 +12,7 @@ Begin with:
   A disk of yours, beside fio:
     ringfile perf file --file /data/test.bin --direct --against fio
 
-What existed before is never written to without --overwrite, and no output is replaced without
+Existing files are never written to without --overwrite, and no output file is replaced without
 --force.";
 
 /// `ringfile perf file`.
@@ -33,9 +33,9 @@ Examples:
 Figures:
   IOPS, MiB/s and latencies are medians of the rounds; CPU µs is user and system time for one
   operation, kernel workers included. Changes are paired within each round; the A/A row is a run
-  against itself, and smaller changes say nothing.
+  against itself, and smaller changes are noise.
 
-Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted
+Exit status: 0 done, 1 I/O failed while measuring, 2 the input cannot be carried out, 130 interrupted
 (what was measured is printed and saved).";
 
 /// `ringfile perf batch`.
@@ -54,7 +54,7 @@ Examples:
   Few large batches against many small ones, all on one core:
     taskset -c 0 ringfile perf batch --file /data/test.bin --numjobs 1 --batch 256 --inflight 1,16
 
-Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out,
+Exit status: 0 done, 1 I/O failed while measuring, 2 the input cannot be carried out,
 130 interrupted.";
 
 /// `ringfile perf multiread`.
@@ -66,7 +66,7 @@ Examples:
   From the page cache, in blocks of 4 KiB, without fio:
     ringfile perf multiread --bs 4k --engines ringfile,two-rings,submit-only,pread
 
-Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out,
+Exit status: 0 done, 1 I/O failed while measuring, 2 the input cannot be carried out,
 130 interrupted.";
 
 /// `ringfile perf buffers`.
@@ -78,7 +78,7 @@ Examples:
   The same for an existing file, which is only read:
     ringfile perf buffers --quick --file /data/table.db
 
-  The whole grid; stopped with Ctrl-C it can be gone on with:
+  The whole grid; after Ctrl-C it can be resumed:
     ringfile perf buffers --file /data/test.bin --json grid.json
     ringfile perf buffers --resume grid.json
 
@@ -91,18 +91,18 @@ Examples:
 Figures:
   IOPS, MiB/s and latencies are medians of the rounds, of all processes together. user and sys are
   CPU time in per cent of one core, kernel workers included; CPU µs is their sum for one operation.
-  Beside it the CPU time of the whole machine, from /proc/stat, and the bytes that memory moved where
+  Beside it stand the CPU time of the whole machine, from /proc/stat, and the bytes that memory moved, if
   the machine counts them (perf's uncore_imc_*, resctrl).
-  A difference counts as one only where all rounds agree on it and it is larger than what the same
-  measurement differs from itself (A/A).
+  A difference is claimed only if all rounds agree on it and it is larger than the difference of the
+  same measurement from itself (A/A).
 
-Exit status: 0 done, 1 I/O failed while measuring, 2 the input can't be carried out, 130 interrupted
+Exit status: 0 done, 1 I/O failed while measuring, 2 the input cannot be carried out, 130 interrupted
 (what was measured is printed and saved).";
 
 /// `ringfile report`.
 pub const REPORT: &str = "\
 Examples:
-  A page of what was measured before:
+  A page of saved results:
     ringfile report grid.json --out grid.html
 
   Two kernels, two machines, before and after a change; also on the terminal:
@@ -115,16 +115,16 @@ Examples:
 
 Figures:
   Medians of the rounds are compared, in cells that both have: IOPS, CPU µs for one operation,
-  p50 and p99. A difference is outside the spread where the rounds and A/A runs of one all lie
-  above those of the other, by more than the A/A runs of both stray; it takes 3 rounds on each
-  side. Sessions are not measured in turn: whatever changed on the machine in between counts too.
+  p50 and p99. A difference is outside the spread if all rounds and A/A runs of one lie above those
+  of the other, by more than the A/A runs of both vary; that takes 3 rounds on each side. Sessions
+  are not measured in turn: whatever changed on the machine in between has an effect too.
 
 Exit status: 0 done, whatever differs; 1 a file could not be written, 2 wrong input.";
 
 /// `ringfile perf pool`.
 pub const POOL: &str = "\
 Examples:
-  What a message waits for at a rate that the disk carries, and what the pool is worth there:
+  Latency of messages at a rate that the disk can keep, and what the pool is worth there:
     ringfile perf pool --rate-limit 100MB --duration 30s --rounds 3
 
   Another disk, with small buffers in larger batches:
@@ -133,18 +133,17 @@ Examples:
   A log of messages, durable in groups, past the page cache and through it:
     ringfile perf pool --message-size 1000 --batch 100 --sync --rate-limit 50MB
 
-  As fast as it goes, with more readers than writers, the pool alone:
+  As fast as possible, with more readers than writers, only the pool:
     ringfile perf pool --producers 2 --consumers 6 --memory pool --json pool.json
 
 Figures:
-  Latencies are in µs, of whole batches. A producer's counts from when the batch was due by the
-  rate, whether or not it could be begun then, so that a stall is seen by all that was due
-  meanwhile; without a rate from when it was begun. A consumer's counts from when the batch was
-  written until it is read and checked. late p99 is of the part of it before the batch was
-  begun. p99.99 says something from 10,000 operations on. CPU µs is user and system time of the
-  side's own threads for one buffer. Figures are medians of the rounds; the A/A row is the first
-  kind of memory against itself, and smaller changes say nothing. Below the tables: whether the
-  rate was carried, and what the pool did.
+  Latencies are in µs, for whole batches. A producer's latency counts from the time at which the batch
+  was due by the rate, so that a stall shows in everything that was due meanwhile; without a rate, from
+  its start. A consumer's latency counts from when the batch was written until it is read and checked.
+  late p99 is the part of it before the batch was started. p99.99 needs 10,000 operations or more. CPU
+  µs is user and system time of the side's own threads for one buffer. Figures are medians of the
+  rounds; the A/A row is the first kind of memory against itself, and smaller changes are noise. Below
+  the tables: whether the rate was kept, and what the pool did.
 
-Exit status: 0 done, 1 I/O failed or a block was not what had been written, 2 the input can't be
+Exit status: 0 done, 1 I/O failed or a block was not what had been written, 2 the input cannot be
 carried out, 130 interrupted (what was measured is printed and saved).";

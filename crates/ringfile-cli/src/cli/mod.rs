@@ -26,7 +26,7 @@ pub use buffers::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUN
 pub use pool::PoolArgs;
 pub use work::{Access, IoSize, QueueArgs, WorkArgs};
 
-/// Disk I/O over Linux io_uring: measure on this machine what each choice is worth.
+/// Measure on this machine what each choice in disk I/O is worth, with Linux io_uring.
 #[derive(Debug, Parser)]
 #[command(name = "ringfile", version, arg_required_else_help = true, max_term_width = 100)]
 #[command(after_long_help = examples::ALL)]
@@ -44,7 +44,7 @@ pub enum Command {
     #[command(subcommand)]
     Perf(Box<PerfCommand>),
     Report(ReportArgs),
-    /// Say what makes I/O slow here, and what to do about it.
+    /// Find what makes I/O slow here, and what to do about it.
     #[command(long_about = doctor::LONG, after_long_help = doctor::AFTER)]
     Doctor(DoctorArgs),
     /// Print shell completions.
@@ -63,7 +63,7 @@ pub enum Command {
 /// `ringfile man`.
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Where the pages of all commands are written; without it the main page is printed
+    /// Folder for the pages of all commands; without it the main page is printed
     #[arg(value_name = "FOLDER")]
     pub folder: Option<PathBuf>,
     /// Replace pages that exist
@@ -76,21 +76,21 @@ pub struct ManArgs {
 pub enum PerfCommand {
     /// Reads and writes of one file or device, with and without registered buffers.
     ///
-    /// Runs every combination of --numjobs, --iodepth, --rw, --cache, --executor, --route and --buffers for
-    /// --duration, each after --warmup, and prints a Markdown table, and what each choice changes: IOPS before → after, and
-    /// all figures in per cent. Without options it measures a file of 1 GiB in memory (/dev/shm), which shows the cost of the
-    /// software alone: io_uring with normal and with registered buffers, and the route that ringfile takes by itself; name
-    /// a --file on the disk to measure the disk.
+    /// Runs every combination of --numjobs, --iodepth, --rw, --cache, --executor, --route and --buffers for --duration,
+    /// each after --warmup, and prints a Markdown table, and what each choice changes: IOPS before → after, and all
+    /// figures in per cent. Without options it measures a file of 1 GiB in memory (/dev/shm), which shows the cost of
+    /// the software alone: io_uring with normal and with registered buffers, and the route that ringfile takes by
+    /// itself. Give a --file on the disk to measure the disk.
     File(FileArgs),
     /// Random reads in batches, several batches in flight for each thread, page cache dropped before each run.
     ///
     /// Measures blocking batches from plain threads (ringfile-blocking), the same batches awaited in tokio
-    /// (ringfile-tokio), a loop over a queue (ringfile-queue), and fio's plain io_uring job, the last two at the depth that
-    /// --batch and --inflight make together. In the table each is shown in per cent of fio, with the number of cores that it
-    /// kept busy; a second table shows how much each system call submitted and collected. With a cold page cache each engine
-    /// reads each block at most once. The threads of one job may run on all cores; `taskset -c 0 ringfile perf batch`
-    /// keeps everything on one. Without --file it reads a file on the disk of $TMPDIR or /var/tmp: what lies in memory
-    /// can't be dropped from it.
+    /// (ringfile-tokio), a loop over a queue (ringfile-queue), and fio's plain io_uring job, the last two at the depth
+    /// that --batch and --inflight make together. The table shows each in per cent of fio, with the number of cores
+    /// that it kept busy; a second table shows how many operations each system call submitted and collected. With a
+    /// cold page cache each engine reads each block at most once. The threads of one job may run on all cores; `taskset
+    /// -c 0 ringfile perf batch` keeps everything on one. Without --file it reads a file on the disk of $TMPDIR or
+    /// /var/tmp, since a file in memory cannot be dropped from the cache.
     #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 64]")))]
     #[command(mut_arg("cache", |arg| arg.help(cache_help("cold"))))]
     Batch(BatchArgs),
@@ -107,20 +107,20 @@ pub enum PerfCommand {
     Multiread(MultireadArgs),
     /// What registered and vectored buffers are worth here: block sizes, depths, processes, CPU; and what to set.
     ///
-    /// Measures normal, fixed (registered), vectored and vectored-fixed buffers over --bs, --iodepth and --processes, with
-    /// IOPS, latencies, CPU time, context switches and system calls; in the cells of the smallest block also direct I/O
-    /// beside the page cache, and the routes. Ends with advice: buffers, depth, block size, direct or not, route, each with
-    /// the figure that says so and whether it is outside the noise.
+    /// Measures normal, fixed (registered), vectored and vectored-fixed buffers over --bs, --iodepth and --processes,
+    /// with IOPS, latencies, CPU time, context switches and system calls; with the smallest block also direct I/O
+    /// beside the page cache, and the routes. Ends with advice on buffers, depth, block size, direct I/O and route,
+    /// each with the figure that decided it and whether it is outside the noise.
     Buffers(BuffersArgs),
     /// A message log: producers write pooled buffers to segment files at a fixed rate, consumers read them back.
     ///
-    /// Each producer takes buffers, fills them, and writes them in batches to segments of its own, with O_DIRECT;
+    /// Each producer takes buffers, fills them, and writes them in batches to its own segments, with O_DIRECT;
     /// consumers take the batches in turn, read them back, check every byte and release the buffers. Segments have no
-    /// name, so nothing is ever left behind, and are used again once they are read. The same is done with memory from
-    /// malloc, and with plain buffered I/O from Vec.
+    /// name, so nothing is left behind, and are reused once they are read. The same runs with memory from malloc, and
+    /// with plain buffered I/O from Vec.
     ///
-    /// With --rate-limit the loop is open: batches are due at fixed times, whatever came of those before, and none is ever
-    /// skipped. A rate that can't be carried is told, with what was reached and what was left undone.
+    /// With --rate-limit the loop is open: batches are due at fixed times, whatever happened to earlier ones, and none
+    /// is skipped. A rate that cannot be kept is reported, with what was reached and what was left undone.
     #[command(mut_args(pool::in_its_words))]
     Pool(PoolArgs),
 }
@@ -146,19 +146,18 @@ pub struct FileArgs {
     /// Operations in flight for each thread
     #[arg(long, value_name = "LIST", default_value = "1,16", value_parser = values::counts::<32768>)]
     pub iodepth: List<usize>,
-    /// What is done: read, write (sequential), randread, randwrite, randrw (half and half)
+    /// Operations: read, write (sequential), randread, randwrite, randrw (half and half)
     #[arg(long, value_name = "LIST", default_value = "randread,randwrite", value_parser = values::words::<Rw>)]
     pub rw: List<Rw>,
     /// Buffers: normal, fixed (registered with the kernel) [default: normal,fixed]
     #[arg(long, value_name = "LIST", value_parser = values::whole_buffers)]
     pub buffers: Option<List<Buffers>>,
-    /// Which way ringfile's operations go: auto (found out for each file), ring (io_uring), inline (a plain
-    /// call on the same thread), workers (a plain call on another thread), aio (Linux AIO, with --direct)
-    /// [default: ring with both kinds of buffers, since they differ there alone, and auto beside it; with
-    /// --buffers auto; with --direct ring]
+    /// Route of ringfile's operations: auto (learned for each file), ring (io_uring), inline (a plain call on the same
+    /// thread), workers (a plain call on another thread), aio (Linux AIO, with --direct) [default: ring with both kinds
+    /// of buffers, since they differ only there, and auto beside it; with --buffers auto; with --direct ring]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Route>)]
     pub route: Option<List<Route>>,
-    /// Who runs ringfile's tasks: ringfile (its own threads), tokio (a current-thread runtime for each job)
+    /// Executor of ringfile's tasks: ringfile (its own threads), tokio (a current-thread runtime for each job)
     #[arg(long, value_name = "LIST", default_value = "ringfile", value_parser = values::words::<Executor>)]
     pub executor: List<Executor>,
     /// Bypass the page cache (O_DIRECT)
@@ -254,8 +253,8 @@ pub struct BatchReadArgs {
     /// ringfile's buffers: normal, fixed (registered with the kernel); the others have normal ones
     #[arg(long, value_name = "LIST", default_value = "normal", value_parser = values::whole_buffers)]
     pub buffers: List<Buffers>,
-    /// Which way ringfile's operations go: auto (found out for each file), ring (io_uring), inline (a plain
-    /// call on the same thread), workers (a plain call on another thread)
+    /// Route of ringfile's operations: auto (learned for each file), ring (io_uring), inline (a plain call on the same
+    /// thread), workers (a plain call on another thread)
     #[arg(long, value_name = "LIST", default_value = "auto", value_parser = values::words::<Route>)]
     pub route: List<Route>,
     /// Bypass the page cache (O_DIRECT)
@@ -264,7 +263,7 @@ pub struct BatchReadArgs {
     /// Page cache before each run
     #[arg(long, value_name = "LIST", value_parser = values::words::<Cache>)]
     pub cache: Option<List<Cache>>,
-    /// Measure these alone, one of ringfile's at least [default: all that the command has, as told above]
+    /// Measure only these, at least one of ringfile's [default: all that the command has, as listed above]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Engine>)]
     pub engines: Option<List<Engine>>,
     /// Blocks and amount.
@@ -276,16 +275,15 @@ pub struct BatchReadArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "File")]
 pub struct TestFileArgs {
-    /// File, block device or NVMe namespace (/dev/ng0n1) [default: ringfile-perf-PID.bin in /dev/shm, with --cache cold in
-    /// $TMPDIR or /var/tmp]; what does not exist is created, and removed at the end. What a killed run leaves behind is named
-    /// at the next start
+    /// File, block device or NVMe namespace (/dev/ng0n1) [default: ringfile-perf-PID.bin in /dev/shm, with --cache cold
+    /// in $TMPDIR or /var/tmp]; a file that does not exist is created, and removed at the end. Files that a killed run
+    /// left behind are listed at the next start
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
-    /// How much of it is used
+    /// How much of the file to use
     #[arg(long, value_name = "SIZE", default_value = "1g", value_parser = values::size)]
     pub size: u64,
-    /// Allow writing to a --file that exists already, or to a device: its contents are lost. A file that is empty
-    /// is made --size large
+    /// Allow writing to a --file that exists, or to a device: its contents are lost. An empty file grows to --size
     #[arg(long)]
     pub overwrite: bool,
 }
@@ -297,10 +295,10 @@ pub struct TimingArgs {
     /// Length of each run, at most 24h
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::positive_duration)]
     pub duration: Duration,
-    /// Time before each run that is not counted; none where the page cache is cold
+    /// Time before each run that is not counted; none with a cold page cache
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration)]
     pub warmup: Duration,
-    /// Rounds, each with all engines in turn and begun by another one
+    /// Rounds, each with all engines in turn and started by another one
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::count::<1000>)]
     pub rounds: u32,
 }
@@ -312,7 +310,7 @@ pub struct OutputArgs {
     /// Write all results to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write a report to look at to this file: plots, tables and notes as one HTML page
+    /// Write a report to this file: plots, tables and notes as one HTML page
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Replace output files that exist

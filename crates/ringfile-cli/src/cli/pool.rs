@@ -1,4 +1,4 @@
-//! `ringfile perf pool`: what may be asked.
+//! The command line of `ringfile perf pool`.
 
 use std::path::PathBuf;
 
@@ -15,11 +15,11 @@ pub struct PoolArgs {
     /// Threads that fill buffers and write them; with 0, consumers read segments that were written before
     #[arg(long, value_name = "N", default_value = "4", value_parser = values::count_or_none::<256>)]
     pub producers: u32,
-    /// Threads that read back what was written and check it; with 0, nothing is read
+    /// Threads that read the data back and check it; with 0, nothing is read
     #[arg(long, value_name = "N", default_value = "4", value_parser = values::count_or_none::<256>)]
     pub consumers: u32,
-    /// Bytes a second for each side, all its threads together: 500MB (k, m, g are powers of 1024) [default: as fast
-    /// as it goes]
+    /// Bytes per second for each side, all its threads together: 500MB (k, m, g are powers of 1024) [default: as fast
+    /// as possible]
     #[arg(long, value_name = "SIZE", value_parser = values::rate)]
     pub rate_limit: Option<u64>,
     /// Bytes of each buffer
@@ -34,21 +34,21 @@ pub struct PoolArgs {
     /// pool,malloc,vec; with --message-size pool,pool-buffered,vec]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Memory>)]
     pub memory: Option<List<Memory>>,
-    /// Writes a log of messages of this many bytes instead of buffers of --bs; --batch messages are appended together.
-    /// The pool's go through ringfile's Appender, those of vec are one buffered write for each batch
+    /// Write a log of messages of this many bytes instead of buffers of --bs; --batch messages are appended together.
+    /// Those of the pool go through ringfile's Appender, those of vec are one buffered write per batch
     #[arg(long, value_name = "SIZE", value_parser = values::size, conflicts_with = "bs")]
     pub message_size: Option<u64>,
-    /// Each batch counts as written when it is durable: the Appender's sync, or fdatasync
+    /// Count a batch as written when it is durable: by the Appender's sync, or fdatasync
     #[arg(long)]
     pub sync: bool,
-    /// Ends each run when this much was written (read, with --producers 0) in the measured time, rather than after
+    /// End each run when this much was written (read, with --producers 0) in the measured time, instead of after
     /// --duration
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub total_data: Option<u64>,
-    /// Where segments are written: a folder on the disk to be measured [default: $TMPDIR, else /var/tmp]
+    /// Folder for segments, on the disk to be measured [default: $TMPDIR, else /var/tmp]
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
-    /// The most that segments take of the disk at once: how far producers may run ahead of consumers
+    /// Maximum disk space of segments: how far producers may run ahead of consumers
     #[arg(long, value_name = "SIZE", default_value = "256m", value_parser = values::size)]
     pub size: u64,
     /// How long and how often.

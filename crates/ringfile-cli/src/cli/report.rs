@@ -1,4 +1,4 @@
-//! `ringfile report`: what it takes.
+//! The command line of `ringfile report`.
 
 use std::path::PathBuf;
 
@@ -9,13 +9,14 @@ use crate::html::drawing::What;
 
 /// Show saved results as a page, or compare several.
 ///
-/// Two machines, two kernels, before and after: takes files that `--json` of a perf command wrote. With one it writes its page; with more, each is compared with the
-/// first, cell by cell: what differs by more than the rounds and A/A runs of both vary is named first, the rest is
-/// counted. Measure with --rounds 3 or more, or nothing can be told from noise.
+/// Compares two machines, two kernels, before and after: takes files that `--json` of a perf command wrote. With one
+/// file it writes its page; with more, each is compared with the first, cell by cell: differences larger than the
+/// spread of the rounds and A/A runs of both come first, the rest is counted. Measure with --rounds 3 or more; with
+/// fewer, no difference is beyond the noise.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output", after_long_help = examples::REPORT)]
 pub struct ReportArgs {
-    /// Results that --json wrote; the first is what others are compared with
+    /// Results that --json wrote; the others are compared with the first
     #[arg(value_name = "JSON", required = true, help_heading = None::<&str>)]
     pub results: Vec<PathBuf>,
     /// Write the page to this file

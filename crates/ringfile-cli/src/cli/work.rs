@@ -9,9 +9,9 @@ use crate::values;
 #[derive(Clone, Copy, Debug, Default, Args)]
 #[command(next_help_heading = "Work")]
 pub struct WorkArgs {
-    /// Blocks that random operations visit: once (each block once in random order, divided among the threads; the run ends
-    /// after the last block; fio: random map), any (each operation picks a random block; fio: norandommap)
-    /// [default: once with --cache cold or --io-size all, else any]
+    /// Blocks of random operations: once (each block once in random order, divided among the threads; the run ends
+    /// after the last block; fio: random map), any (each operation picks a random block; fio: norandommap) [default:
+    /// once with --cache cold or --io-size all, else any]
     #[arg(long, value_name = "WHICH")]
     pub access: Option<Access>,
     /// Bytes that all threads of a run read or write together, instead of --duration: a size, or all (the size used)
@@ -42,7 +42,7 @@ pub enum IoSize {
 #[derive(Clone, Copy, Debug, Default, Args)]
 #[command(next_help_heading = "Queue")]
 pub struct QueueArgs {
-    /// Reads that ringfile-queue and fio submit together [default: as many as the depth has room for; fio: 1]
+    /// Reads that ringfile-queue and fio submit together [default: as many as the depth allows; fio: 1]
     #[arg(long, alias = "iodepth_batch_submit", value_name = "N", value_parser = values::count::<32768>)]
     pub iodepth_batch_submit: Option<u32>,
     /// Completions that ringfile-queue and fio wait for [default: 1]

@@ -26,7 +26,7 @@ pub struct Strip {
     pub x_title: String,
     /// Horizontal.
     pub x: Scale,
-    /// From such a value to such a one nothing can be told from noise.
+    /// The range of values that is within the noise.
     pub noise: Option<(f64, f64)>,
     /// From top to bottom.
     pub rows: Vec<Row>,

@@ -384,3 +384,22 @@ fn fio_takes_part() {
     assert_eq!((count("fio-psync", "normal"), count("fio-psync", "fixed")), (2, 0));
     assert!(results["machine"]["fio"].as_str().is_some_and(|version| version.starts_with("fio")));
 }
+
+#[test]
+fn mixed_reads_are_measured_adaptively_buffered_and_directly() {
+    let folder = disk_folder();
+    let path = folder.path().join("mixed.bin");
+    let options = ["--cache", "mixed", "--size", "256m", "--bs", "64k", "--iodepth", "4"];
+    let times = ["--duration", "300ms", "--warmup", "100ms", "--file"];
+    let finished = run(perf_file().args(options).args(times).arg(&path));
+    if finished.stderr.contains("can't be read adaptively") {
+        return skip("mixed_reads", finished.stderr);
+    }
+    let finished = finished.ok();
+    for part in
+        ["adaptive", "buffered", "direct", "adaptive (A/A)", "adaptive over the better of the others: hot "]
+    {
+        assert!(finished.stdout.contains(part), "{part}: {}", finished.stdout);
+    }
+    assert!(!path.exists());
+}

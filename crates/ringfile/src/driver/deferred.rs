@@ -23,6 +23,17 @@ struct OwnResults {
     count: usize,
 }
 
+impl Drop for OwnResults {
+    fn drop(&mut self) {
+        for (_, finished) in std::mem::take(&mut self.places) {
+            // A result that was taken leaves nothing to drop, and dropping it would be a call.
+            if matches!(finished.held, Held::None) {
+                std::mem::forget(finished);
+            }
+        }
+    }
+}
+
 /// Deferred work. The loop keeps it, so that filling it does not allocate.
 #[derive(Default)]
 pub(crate) struct Deferred {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::refused::{Lack, Refused, set_up_errno, set_up_failed};
 use super::route::Backend;
-use super::{Driver, Kind, Request, Target, route};
+use super::{Driver, Request, Target, route};
 use crate::ring::{Ring, RingOptions};
 
 /// A failed set-up is not retried at once: on `ENOMEM` an attempt takes 200 ms.
@@ -183,10 +183,11 @@ impl Rings {
 
     /// Returns whether an operation on `target` can be submitted now.
     #[inline]
-    fn take(&self, target: &Target, kind: Kind) -> bool {
+    fn take(&self, target: &Target, request: &Request) -> bool {
+        let kind = request.kind;
         match target.ring_for(kind) {
             RingKind::Main if kind.moves_data() => !target.is_misplaced_by_rings(kind),
-            RingKind::Main => self.main.supports(kind.opcode()),
+            RingKind::Main => self.main.supports(kind.opcode()) && request.fits_an_entry(),
             RingKind::Polled => self.beside.polled.is_some(),
             RingKind::Commands => self.beside.commands.is_some(),
             RingKind::PolledCommands => self.beside.polled_commands.is_some(),
@@ -205,7 +206,7 @@ impl Driver {
         own: bool,
     ) -> Result<RingKind, Refused> {
         match &self.rings {
-            Some(rings) if self.takes(own) && rings.are_ours() && rings.take(target, request.kind) => {
+            Some(rings) if self.takes(own) && rings.are_ours() && rings.take(target, request) => {
                 Ok(target.ring_for(request.kind))
             }
             _ => self.prepare(target, request, own),
@@ -237,19 +238,19 @@ impl Driver {
                 Err(lack) => return self.prepare_aio_instead(target, request, lack),
             }
         }
-        self.prepare_ring(target, request.kind)
+        self.prepare_ring(target, request)
     }
 
     #[cold]
-    fn prepare_ring(&mut self, target: &Target, kind: Kind) -> Result<RingKind, Refused> {
-        let ring = target.ring_for(kind);
+    fn prepare_ring(&mut self, target: &Target, request: &Request) -> Result<RingKind, Refused> {
+        let ring = target.ring_for(request.kind);
         let Some(rings) = self.rings.as_mut() else { return Err(Refused::Outside) };
         if rings.get(ring).is_none() {
             let made = Ring::new(&ring.options(&self.options), self.shared.waker())
                 .map_err(|error| Refused::Finally(set_up_failed(set_up_errno(&error))))?;
             rings.add(ring, made);
         }
-        if rings.take(target, kind) { Ok(ring) } else { Err(Refused::Unsupported) }
+        if rings.take(target, request) { Ok(ring) } else { Err(Refused::Unsupported) }
     }
 
     pub(super) fn make_rings(&mut self) -> Result<Rings, Lack> {

@@ -19,12 +19,8 @@ pub(super) fn fill(request: &Request, sqe: &mut Sqe) {
             sqe.addr = request.want as u64;
             sqe.len = mode(std::mem::take(&mut sqe.op_flags));
         }
-        Kind::Advise => match u32::try_from(request.want) {
-            Ok(len) => sqe.len = len,
-            // Linux 6.12 reads a 64-bit length here; before, 0 in `len` means to the end, which is the same for advice on
-            // what is longer than 4 GiB but for its tail.
-            Err(_) => sqe.addr = request.want as u64,
-        },
+        // No longer one than this comes here, see `Request::fits_an_entry`.
+        Kind::Advise => sqe.len = range_len(request),
         Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored | Kind::WriteAtomic => {}
         Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => {}
     }

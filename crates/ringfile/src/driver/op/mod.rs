@@ -192,6 +192,12 @@ impl Request {
         }
     }
 
+    /// Returns whether a ring's entry can name all of it. Before Linux 6.12 the length of advice has 32 bits there.
+    #[inline]
+    pub(crate) fn fits_an_entry(&self) -> bool {
+        self.kind != Kind::Advise || u32::try_from(self.want).is_ok()
+    }
+
     /// Returns whether it is done at once or not at all.
     #[inline]
     pub(crate) fn is_atomic(&self) -> bool {

@@ -9,6 +9,9 @@ use super::{Kind, Request};
 /// Attempts without progress (EINTR, EAGAIN) before the errno is the answer.
 const ATTEMPTS: u8 = 250;
 
+/// `ERESTARTSYS` and its like, which no call returns, and rings of Linux 6.1 do for a read of a terminal that a signal ends.
+const INTERRUPTED: [i32; 4] = [512, 513, 514, 516];
+
 /// Properties of a file that decide how an operation continues.
 pub(in crate::driver) trait Rules {
     /// Returns where an operation continues after `done` bytes.
@@ -95,6 +98,7 @@ impl Progress {
         errno: i32,
         is_wanted: impl FnOnce() -> bool,
     ) -> Step {
+        let errno = if INTERRUPTED.contains(&errno) { libc::EINTR } else { errno };
         let attempts = self.attempts().saturating_add(1);
         self.set(self.done(), attempts);
         let left = request.want.saturating_sub(self.done());
@@ -225,6 +229,7 @@ mod tests {
         let (_, step, done) = run(&read, &BUFFERED, &answers);
         assert_eq!((step, done), (Step::Over(libc::EAGAIN), 5));
         assert_eq!(run(&read, &BUFFERED, &[Err(libc::EOPNOTSUPP)]).1, Step::Over(libc::EOPNOTSUPP));
+        assert_eq!(run(&read, &BUFFERED, &[Err(512), Ok(10)]).1, Step::Over(0));
         let file = File { drops: true, ..BUFFERED };
         assert_eq!(run(&read, &file, &[Err(libc::EOPNOTSUPP), Ok(10)]).1, Step::Over(0));
         let sync = request(Kind::Sync, 0);

@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
@@ -34,9 +34,14 @@ use crate::metrics::CacheEvent;
 use crate::runtime;
 
 /// After so many hits in a row, only some reads are checked.
-const WARM: u32 = 32;
+const WARM: i32 = 32;
 /// One in so many reads is checked then: a check costs 0.15 µs or more, and a cached read of 4 KiB takes 0.5 µs.
 const LOOKS: u32 = 16;
+/// After so many reads in a row of which nothing was cached, only some are checked. At a hit rate of one in ten, so many
+/// in a row are rare.
+const COLD: i32 = 64;
+/// One in so many reads is checked then. The others read from the drive what they might have found in the cache.
+const COLD_LOOKS: u32 = 8;
 
 /// File systems whose cache `cachestat` does not see (include/uapi/linux/magic.h; ZFS: its own).
 const UNSEEN: [u32; 2] = [0x794c_7630, 0x2fc1_2fc1];
@@ -89,8 +94,8 @@ const DIRECT: Way = Way::By(Descriptor::Direct);
 /// The additional state of an adaptive file.
 pub(crate) struct Adaptive {
     direct: File,
-    /// How many reads in a row were found in the cache, up to [`WARM`].
-    hits: AtomicU32,
+    /// How many reads in a row were found in the cache, up to [`WARM`], or below 0 how many were not at all, up to [`COLD`].
+    streak: AtomicI32,
     /// Created when the first read misses the cache. If another thread holds the lock, nothing is noted.
     sketch: Mutex<Option<Sketch>>,
     ahead: Arc<Ahead>,
@@ -203,7 +208,7 @@ async fn read_by(file: &File, descriptor: Descriptor, request: Request, held: He
 }
 
 thread_local! {
-    /// Reads of warm files since this thread last looked.
+    /// Reads of warm and cold files since this thread last looked.
     static UNSEEN_READS: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -214,26 +219,32 @@ impl Adaptive {
         if let Err(errno) = seen {
             tracing::debug!(errno, "what the cache holds can't be seen, going on buffered");
         }
-        let (hits, sketch, ahead) = (AtomicU32::new(0), Mutex::new(None), Ahead::new(own));
-        seen.ok().map(|_| Self { direct, hits, sketch, ahead })
+        let (streak, sketch, ahead) = (AtomicI32::new(0), Mutex::new(None), Ahead::new(own));
+        seen.ok().map(|_| Self { direct, streak, sketch, ahead })
     }
 
     /// Decides how a read is done. `own` is the adaptive file's own target.
     fn choose(&self, own: &Target, request: &Request, follows: bool) -> Way {
-        let is_warm = self.hits.load(Ordering::Relaxed) >= WARM;
-        if is_warm && UNSEEN_READS.replace(UNSEEN_READS.get() + 1) + 1 < LOOKS {
+        let streak = self.streak.load(Ordering::Relaxed);
+        let (is_warm, is_cold) = (streak >= WARM, streak <= -COLD);
+        let unseen = UNSEEN_READS.get() + 1;
+        let looks = unseen
+            >= if is_warm {
+                LOOKS
+            } else if is_cold {
+                COLD_LOOKS
+            } else {
+                1
+            };
+        UNSEEN_READS.set(if looks { 0 } else { unseen });
+        if (is_warm && !looks) || !self.is_direct() {
             return OWN;
         }
-        UNSEEN_READS.set(0);
-        if !self.is_direct() {
-            return OWN;
-        }
-        let cached = self.cached(own, request);
+        let cached = if looks { self.cached(own, request) } else { Cached::Nothing };
+        self.count(&cached, streak);
         if let Cached::All = cached {
-            self.hit(is_warm);
             return OWN;
         }
-        self.miss();
         if self.is_worth_caching(own, request) {
             driver::count_cache(CacheEvent::Admitted, 1);
             return OWN;
@@ -241,7 +252,14 @@ impl Adaptive {
         match cached {
             Cached::Some(0) => DIRECT,
             Cached::Some(bytes) => Way::CachedBeginning(bytes),
-            Cached::All | Cached::Nothing if follows => self.follow(own, request),
+            Cached::All | Cached::Nothing if follows => match self.follow(own, request) {
+                // What is cached is not to be taken from what was read ahead.
+                Way::Stream(id) if !looks && !matches!(self.cached(own, request), Cached::Nothing) => {
+                    self.ahead.ended(id);
+                    DIRECT
+                }
+                way => way,
+            },
             Cached::All | Cached::Nothing => DIRECT,
         }
     }
@@ -264,21 +282,17 @@ impl Adaptive {
         self.direct.is_direct()
     }
 
-    fn hit(&self, is_warm: bool) {
-        if is_warm {
-            driver::count_cache(CacheEvent::Hit, LOOKS.into());
-            return;
-        }
-        driver::count_cache(CacheEvent::Hit, 1);
-        // Two threads at a time may count one read instead of two.
-        let hits = self.hits.load(Ordering::Relaxed);
-        self.hits.store(hits + 1, Ordering::Relaxed);
-    }
-
-    fn miss(&self) {
-        driver::count_cache(CacheEvent::Miss, 1);
-        if self.hits.load(Ordering::Relaxed) > 0 {
-            self.hits.store(0, Ordering::Relaxed);
+    /// Counts what was found of a read after `streak`. Two threads at a time may count one read instead of two.
+    fn count(&self, found: &Cached, streak: i32) {
+        let (event, reads, now) = match found {
+            Cached::All if streak >= WARM => (CacheEvent::Hit, LOOKS.into(), WARM),
+            Cached::All => (CacheEvent::Hit, 1, streak.max(0) + 1),
+            Cached::Nothing => (CacheEvent::Miss, 1, streak.clamp(1 - COLD, 0) - 1),
+            Cached::Some(_) => (CacheEvent::Miss, 1, 0),
+        };
+        driver::count_cache(event, reads);
+        if now != streak {
+            self.streak.store(now, Ordering::Relaxed);
         }
     }
 

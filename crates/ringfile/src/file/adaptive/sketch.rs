@@ -18,17 +18,24 @@ const FEWEST: u64 = 4 << 10;
 /// 512 KiB of memory, for files of 8 GiB and more.
 const MOST: u64 = 1 << 20;
 
-/// Counters of each read.
-const ROWS: u32 = 4;
+/// Counters of each block. They share one cache line: a miss of the processor's cache for each of them would show.
+const ROWS: usize = 4;
+const LINE: u64 = 128;
+/// So many low bits of a number do not count for the line: a read of 128 KiB touches one.
+const NEIGHBOURS: u32 = 1;
 /// The largest value of a 4-bit counter.
 const LIMIT: u8 = 15;
 /// Reads before which a block is not worth caching.
 const READS_BEFORE: u8 = 2;
 
+/// A cache line of counters, two to a byte.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line([u8; LINE as usize / 2]);
+
 /// See the module.
 pub(super) struct Sketch {
-    /// Two counters to a byte.
-    counters: Box<[u8]>,
+    lines: Box<[Line]>,
     /// Bytes after which counts are halved: data that is read again only later would not have stayed in the cache.
     window: u64,
     /// Bytes since counts were halved last.
@@ -44,8 +51,9 @@ impl Sketch {
         let window = room.saturating_mul(2);
         let blocks = len.div_ceil(BLOCK);
         let counters = (blocks * COUNTERS_PER_BLOCK).next_power_of_two().clamp(FEWEST, MOST);
-        let counters = vec![0; counters as usize / 2].into_boxed_slice();
-        Self { counters, window: window.max(BLOCK), bytes: 0, fresh: 0 }
+        let empty = Line([0; LINE as usize / 2]);
+        let lines = vec![empty; (counters / LINE) as usize].into_boxed_slice();
+        Self { lines, window: window.max(BLOCK), bytes: 0, fresh: 0 }
     }
 
     /// Notes a read. Returns whether most of its bytes were read before, twice within the window.
@@ -83,7 +91,7 @@ impl Sketch {
         self.bytes += len.max(PAGE);
         self.fresh += usize::from(before == 0);
         // Beyond that, too many counters would be shared.
-        if self.bytes >= self.window || self.fresh >= self.counters.len() * 2 * 3 / 8 {
+        if self.bytes >= self.window || self.fresh >= self.lines.len() * LINE as usize * 3 / 8 {
             self.age();
         }
         before >= READS_BEFORE
@@ -91,27 +99,34 @@ impl Sketch {
 
     fn age(&mut self) {
         (self.bytes, self.fresh) = (0, 0);
-        self.counters.iter_mut().for_each(|pair| *pair = (*pair >> 1) & 0x77);
+        let pairs = self.lines.iter_mut().flat_map(|line| &mut line.0);
+        pairs.for_each(|pair| *pair = (*pair >> 1) & 0x77);
     }
 
-    fn places(&self, number: u64) -> [usize; ROWS as usize] {
-        let mask = self.counters.len() as u64 * 2 - 1;
-        // Two independent halves of a mixed number (splitmix64) make any number of hashes (Kirsch, Mitzenmacher, 2006).
-        let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^= mixed >> 31;
-        let (one, two) = (mixed, (mixed >> 32) | 1);
-        std::array::from_fn(|row| (one.wrapping_add(two.wrapping_mul(row as u64)) & mask) as usize)
+    fn places(&self, number: u64) -> [usize; ROWS] {
+        // Neighbours are in one line, each with a place of its own in each quarter of it.
+        let first = (mixed(number >> NEIGHBOURS) & (self.lines.len() as u64 - 1)) * LINE;
+        let (bits, quarter) = (mixed(number), LINE / ROWS as u64);
+        std::array::from_fn(|row| {
+            (first + row as u64 * quarter + ((bits >> (8 * row)) & (quarter - 1))) as usize
+        })
     }
 
     fn get(&self, place: usize) -> u8 {
-        (self.counters[place / 2] >> (place % 2 * 4)) & LIMIT
+        (self.lines[place / LINE as usize].0[place % LINE as usize / 2] >> (place % 2 * 4)) & LIMIT
     }
 
     fn add_one(&mut self, place: usize) {
-        self.counters[place / 2] += 1 << (place % 2 * 4);
+        self.lines[place / LINE as usize].0[place % LINE as usize / 2] += 1 << (place % 2 * 4);
     }
+}
+
+/// Mixes the bits of a number (splitmix64).
+fn mixed(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]
