@@ -63,7 +63,8 @@ use crate::memory::{LARGEST, Pool};
 /// ```
 ///
 /// **Memory** is bounded: at most `depth` + 1 blocks (see [`OpenAppender`]) are appended but not yet written. An append
-/// that finds no room, or a full pool, waits its turn. The pool needs room for two blocks at least.
+/// that finds no room, or a full pool, waits its turn. The pool needs room for
+/// two blocks of every appender that shares it: with less, each may hold one and wait for another's.
 ///
 /// **Handles** are cheap to clone, `Send + Sync`, and work in any executor and on plain threads. No task of the library
 /// stands behind them: a task that awaits one of the appender's futures drives the writes of all. So appended data
