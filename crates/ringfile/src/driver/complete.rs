@@ -12,7 +12,7 @@ use super::rings::{RingKind, Rings};
 use super::slot::{Key, Owner, State};
 use super::submit::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
 use super::wake::Wake;
-use super::{ActiveTasks, Deferred, Driver, LocalHandler, Metrics};
+use super::{ActiveTasks, Deferred, Driver, FileKind, Kind, LocalHandler, Metrics};
 use crate::event;
 use crate::ring::{Cqe, Ring};
 
@@ -143,6 +143,16 @@ impl Driver {
         unsafe { keep_opened(&slot.request, &mut slot.held, answer) };
         let Some(target) = self.files.target(slot.file) else { return true };
         let wanted = slot.owner != Owner::Nobody && !slot.cancelled;
+        let answer = match answer {
+            // Nobody asked for that: the ring could not create a thread for the operation, because of a signal perhaps. A
+            // sync may have been cancelled with the write that it is linked to, before which it must not run.
+            Err(libc::ECANCELED)
+                if wanted && slot.request.kind != Kind::Sync && target.kind != FileKind::Other =>
+            {
+                Err(libc::EINTR)
+            }
+            answer => answer,
+        };
         match slot.progress.answered(&slot.request, target, answer, || wanted) {
             Step::Over(errno) => {
                 slot.errno = errno as u16;

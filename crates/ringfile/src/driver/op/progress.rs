@@ -104,9 +104,6 @@ impl Progress {
         let left = request.want.saturating_sub(self.done());
         let is_passing = match errno {
             libc::EINTR | libc::EAGAIN => true,
-            // The ring's worker thread could not be created, for a signal perhaps, or for want of memory. A sync may instead
-            // have been cancelled because the write that it is linked to was: it must not run before that.
-            libc::ECANCELED => request.kind.moves_data(),
             _ => {
                 let may_ask_less = request.kind.moves_data() && !request.is_atomic();
                 may_ask_less && rules.asks_less(errno, left, attempts)
@@ -233,9 +230,6 @@ mod tests {
         assert_eq!((step, done), (Step::Over(libc::EAGAIN), 5));
         assert_eq!(run(&read, &BUFFERED, &[Err(libc::EOPNOTSUPP)]).1, Step::Over(libc::EOPNOTSUPP));
         assert_eq!(run(&read, &BUFFERED, &[Err(512), Ok(10)]).1, Step::Over(0));
-        assert_eq!(run(&read, &BUFFERED, &[Err(libc::ECANCELED), Ok(10)]).1, Step::Over(0));
-        let sync = request(Kind::Sync, 0);
-        assert_eq!(run(&sync, &BUFFERED, &[Err(libc::ECANCELED)]).1, Step::Over(libc::ECANCELED));
         let file = File { drops: true, ..BUFFERED };
         assert_eq!(run(&read, &file, &[Err(libc::EOPNOTSUPP), Ok(10)]).1, Step::Over(0));
         let sync = request(Kind::Sync, 0);
@@ -248,11 +242,9 @@ mod tests {
         let read = request(Kind::Read, 10);
         let mut progress = Progress::default();
         assert_eq!(progress.answered(&read, &BUFFERED, Ok(5), || false), Step::Over(0));
-        for errno in [libc::EINTR, libc::ECANCELED] {
-            assert_eq!(
-                progress.answered(&read, &BUFFERED, Err(errno), || false),
-                Step::Over(libc::ECANCELED)
-            );
-        }
+        assert_eq!(
+            progress.answered(&read, &BUFFERED, Err(libc::EINTR), || false),
+            Step::Over(libc::ECANCELED)
+        );
     }
 }
