@@ -36,12 +36,12 @@ use crate::runtime;
 /// After so many hits in a row, only some reads are checked.
 const WARM: i32 = 32;
 /// One in so many reads is checked then: a check costs 0.15 µs or more, and a cached read of 4 KiB takes 0.5 µs.
-const LOOKS: u32 = 16;
+const LOOKS: u8 = 16;
 /// After so many reads in a row of which nothing was cached, only some are checked. At a hit rate of one in ten, so many
 /// in a row are rare.
 const COLD: i32 = 64;
 /// One in so many reads is checked then. The others read from the drive what they might have found in the cache.
-const COLD_LOOKS: u32 = 8;
+const COLD_LOOKS: u8 = 8;
 
 /// File systems whose cache `cachestat` does not see (include/uapi/linux/magic.h; ZFS: its own).
 const UNSEEN: [u32; 2] = [0x794c_7630, 0x2fc1_2fc1];
@@ -208,8 +208,9 @@ async fn read_by(file: &File, descriptor: Descriptor, request: Request, held: He
 }
 
 thread_local! {
-    /// Reads of warm and cold files since this thread last looked.
-    static UNSEEN_READS: Cell<u32> = const { Cell::new(0) };
+    /// Reads of warm and cold files since this thread last looked, by the low bits of a file's number: with one count for all
+    /// files, two that are read in turn would keep one of them from ever being looked at.
+    static UNSEEN_READS: [Cell<u8>; 32] = const { [const { Cell::new(0) }; 32] };
 }
 
 impl Adaptive {
@@ -227,16 +228,17 @@ impl Adaptive {
     fn choose(&self, own: &Target, request: &Request, follows: bool) -> Way {
         let streak = self.streak.load(Ordering::Relaxed);
         let (is_warm, is_cold) = (streak >= WARM, streak <= -COLD);
-        let unseen = UNSEEN_READS.get() + 1;
-        let looks = unseen
-            >= if is_warm {
-                LOOKS
-            } else if is_cold {
-                COLD_LOOKS
-            } else {
-                1
+        let looks = UNSEEN_READS.with(|counts| {
+            let count = &counts[own.number as usize % counts.len()];
+            let unseen = count.get() + 1;
+            let looks = match (is_warm, is_cold) {
+                (true, _) => unseen >= LOOKS,
+                (_, true) => unseen >= COLD_LOOKS,
+                (false, false) => true,
             };
-        UNSEEN_READS.set(if looks { 0 } else { unseen });
+            count.set(if looks { 0 } else { unseen });
+            looks
+        });
         if (is_warm && !looks) || !self.is_direct() {
             return OWN;
         }
