@@ -52,12 +52,21 @@ impl Recent {
         }
         self.close_removed();
         let mut entries = self.entries();
+        if let Some(other) = entries.iter().find(|entry| entry.is_of(metadata.dev(), metadata.ino())) {
+            let other = other.file.clone();
+            drop(entries);
+            return other;
+        }
         let oldest = (entries.len() >= MOST).then(|| entries.remove(0));
         entries.push(Entry { device: metadata.dev(), inode: metadata.ino(), file: file.clone() });
         drop(entries);
         // Closes it.
         drop(oldest);
         file
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries().is_empty()
     }
 
     /// Closes files that have no name any more, since their space is freed only then.
