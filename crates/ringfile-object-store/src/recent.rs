@@ -47,9 +47,6 @@ impl Recent {
     /// Keeps a file, in place of the least recently read one. Returns the one to use: if two calls opened the same
     /// file, the other call's.
     pub(crate) fn keep(&self, metadata: &Metadata, file: File) -> File {
-        if let Some(other) = self.find(metadata) {
-            return other;
-        }
         self.close_removed();
         let mut entries = self.entries();
         if let Some(other) = entries.iter().find(|entry| entry.is_of(metadata.dev(), metadata.ino())) {

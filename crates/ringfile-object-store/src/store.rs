@@ -198,30 +198,29 @@ impl Store {
     /// Makes an object durable, if that was asked for, after another call has put it there, and closes the file it
     /// replaced.
     pub(crate) async fn settle(&self, path: PathBuf) -> io::Result<()> {
-        let (recent, sync) = (Arc::clone(&self.recent), self.sync);
-        if !sync && recent.is_empty() {
-            return Ok(());
-        }
-        blocking(move || {
-            recent.close_removed();
-            if sync {
-                open_to_read(&path)?.sync_all()?;
-                crate::staged::sync_folder_of(&path)?;
-            }
-            Ok(())
+        self.settle_by(move || {
+            open_to_read(&path)?.sync_all()?;
+            crate::staged::sync_folder_of(&path)
         })
         .await
     }
 
     /// The same for a name that has gone.
     pub(crate) async fn settle_folder_of(&self, path: PathBuf) -> io::Result<()> {
+        self.settle_by(move || crate::staged::sync_folder_of(&path)).await
+    }
+
+    async fn settle_by(
+        &self,
+        make_durable: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
         let (recent, sync) = (Arc::clone(&self.recent), self.sync);
         if !sync && recent.is_empty() {
             return Ok(());
         }
         blocking(move || {
             recent.close_removed();
-            if sync { crate::staged::sync_folder_of(&path) } else { Ok(()) }
+            if sync { make_durable() } else { Ok(()) }
         })
         .await
     }

@@ -69,7 +69,7 @@ impl Kept {
     #[inline]
     pub(super) fn put_from(&mut self, from: &mut Held) {
         if self.is_own {
-            return self.own().put(std::mem::take(from));
+            return from.move_to(self.own());
         }
         // SAFETY: the flag says that nothing is here to be overwritten, and what is copied is forgotten there.
         unsafe {
