@@ -32,7 +32,7 @@ pub struct Io<'a, B> {
 
 /// The future of a vectored read or write. It returns the buffers, with their lengths set, or inside the error.
 ///
-/// As [`Io`] in all else.
+/// In all other respects an [`Io`].
 #[must_use = "nothing is read or written until the future is awaited"]
 pub struct IoVectored<'a, B> {
     transfer: Transfer<'a>,
@@ -300,7 +300,8 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         match std::mem::replace(&mut self.stage, Stage::Taken) {
             Stage::Over(ended) => Ok(ended),
             Stage::Failed(error) => Err(error),
-            _ => Err(self.error(ErrorKind::Other, "it was asked for its result before it ended, or twice")),
+            _ => Err(self
+                .error(ErrorKind::Other, "the result was taken before the operation had finished, or twice")),
         }
     }
 
