@@ -283,7 +283,7 @@ fn has_many_tasks() -> bool {
     }) == Some(true)
 }
 
-/// Whether this thread's ring has nothing that would wait for the thread.
+/// Whether this thread's driver has no operation in flight, and no cancellation that waits for room.
 fn is_idle() -> bool {
     with(|driver| driver.is_idle()) == Some(true)
 }

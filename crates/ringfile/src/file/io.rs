@@ -159,7 +159,7 @@ impl<'a, B: IoBuf> Io<'a, B> {
         self.transfer.operation.request.want <= driver::MOST_AT_ONCE
     }
 
-    /// Less than all of it will do.
+    /// Accepts a result that moved fewer bytes than wanted.
     #[inline]
     pub(super) fn or_less(mut self) -> Self {
         self.transfer.exact = false;
@@ -185,7 +185,7 @@ impl<'a, B: IoBuf> IoVectored<'a, B> {
         Self { transfer, buffers: PhantomData }
     }
 
-    /// Less than all of it will do.
+    /// Accepts a result that moved fewer bytes than wanted.
     pub(super) fn or_less(mut self) -> Self {
         self.transfer.exact = false;
         self
