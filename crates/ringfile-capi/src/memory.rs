@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use ringfile::{Buffer, RegisteredMemory};
 
@@ -64,32 +64,53 @@ pub(crate) fn remove(start: usize) -> Option<Buffer> {
     buffer
 }
 
-/// The memory of an operation, as a buffer of that capacity and length.
+/// Returns the memory of an operation, as a buffer of that capacity and length.
 ///
 /// # Safety
 /// `len` bytes are there, and nobody else touches them until the buffer is dropped; for a write others may read them.
 #[inline]
 pub(crate) unsafe fn at(data: *mut c_void, len: usize) -> Result<Buffer> {
-    if data.is_null() && len > 0 {
-        return Err(Fault::null("the memory of the operation"));
+    // SAFETY: as the caller says.
+    unsafe { Lookup::new().at(data, len) }
+}
+
+/// Known memory, locked for reading once for all operations of a loop.
+pub(crate) struct Lookup(Option<RwLockReadGuard<'static, BTreeMap<usize, Buffer>>>);
+
+impl Lookup {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        let is_there = COUNT.load(Ordering::Acquire) > 0;
+        Self(is_there.then(|| KNOWN.read().unwrap_or_else(PoisonError::into_inner)))
     }
-    if len > isize::MAX as usize {
-        return Err(Fault::invalid(format!("no memory has {len} bytes")));
-    }
-    if len > 0 && COUNT.load(Ordering::Acquire) > 0 {
-        // SAFETY: as the caller says.
-        match unsafe { shares(data.cast(), len) } {
-            Shares::None => {}
-            Shares::Whole(buffer) => return Ok(buffer),
-            Shares::Parts(parts) => {
-                // SAFETY: as the caller says.
-                return Ok(unsafe { Buffer::from_raw_with_owner(data.cast(), len, parts) });
+
+    /// See [`at`].
+    ///
+    /// # Safety
+    /// As [`at`].
+    #[inline]
+    pub(crate) unsafe fn at(&self, data: *mut c_void, len: usize) -> Result<Buffer> {
+        if data.is_null() && len > 0 {
+            return Err(Fault::null("the memory of the operation"));
+        }
+        if len > isize::MAX as usize {
+            return Err(Fault::invalid(format!("no memory has {len} bytes")));
+        }
+        if let Some(known) = self.0.as_ref().filter(|_| len > 0) {
+            // SAFETY: as the caller says.
+            match unsafe { shares(known, data.cast(), len) } {
+                Shares::None => {}
+                Shares::Whole(buffer) => return Ok(buffer),
+                Shares::Parts(parts) => {
+                    // SAFETY: as the caller says.
+                    return Ok(unsafe { Buffer::from_raw_with_owner(data.cast(), len, parts) });
+                }
             }
         }
+        let data = if data.is_null() { std::ptr::dangling_mut() } else { data.cast() };
+        // SAFETY: as the caller says. Memory that comes from C is initialised, whatever is in it.
+        Ok(unsafe { Buffer::from_raw(data, len) })
     }
-    let data = if data.is_null() { std::ptr::dangling_mut() } else { data.cast() };
-    // SAFETY: as the caller says. Memory that comes from C is initialised, whatever is in it.
-    Ok(unsafe { Buffer::from_raw(data, len) })
 }
 
 /// What an operation's memory has of known memory.
@@ -105,7 +126,7 @@ enum Shares {
 ///
 /// # Safety
 /// As [`at`].
-unsafe fn shares(data: *mut u8, len: usize) -> Shares {
+unsafe fn shares(known: &BTreeMap<usize, Buffer>, data: *mut u8, len: usize) -> Shares {
     let start = data.addr();
     let end = start.saturating_add(len);
     let overlapped = |(first, buffer): (&usize, &Buffer)| {
@@ -113,7 +134,6 @@ unsafe fn shares(data: *mut u8, len: usize) -> Shares {
         // SAFETY: the bytes are the operation's alone, says the caller, and within the buffer.
         (low < high).then(|| unsafe { buffer.share(low - first, high - low) })
     };
-    let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
     // Known memory does not overlap: what begins before a piece that ends before the operation's ends there too.
     let mut shares = known.range(..end).rev().map_while(overlapped);
     match shares.next() {
