@@ -265,6 +265,36 @@ macro_rules! suite {
                 assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), "first");
             }
 
+            /// An object never has holes, and is never cut short, where a part failed or was given up.
+            #[tokio::test]
+            async fn an_upload_without_all_of_its_parts_is_not_completed() {
+                let folder = folder();
+                let store = store(&folder, Caching::Buffered);
+                let path = Path::from("new/object");
+                for is_last in [false, true] {
+                    let mut upload = store.put_multipart(&path).await.unwrap();
+                    let first = upload.put_part(content(0..4096).into());
+                    let second = upload.put_part(content(0..4096).into());
+                    // Dropped before it is written, as after a timeout.
+                    let (given_up, written) = if is_last { (second, first) } else { (first, second) };
+                    drop(given_up);
+                    written.await.unwrap();
+                    let error = upload.complete().await.unwrap_err().to_string();
+                    assert!(error.contains("4096 of its 8192 bytes"), "{error}");
+                    assert_eq!(fs::read_dir(folder.path().join("new")).unwrap().count(), 0);
+                    assert!(upload.complete().await.is_err());
+                    // What `WriteMultipart` does before it returns the error.
+                    upload.abort().await.unwrap();
+                    assert!(matches!(store.get(&path).await, Err(Error::NotFound { .. })));
+                }
+                let mut upload = store.put_multipart(&path).await.unwrap();
+                upload.put_part(Vec::new().into()).await.unwrap();
+                upload.put_part(content(0..10).into()).await.unwrap();
+                drop(upload.put_part(Vec::new().into()));
+                upload.complete().await.unwrap();
+                assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), content(0..10));
+            }
+
             /// No descriptor of a removed object stays open, and data that several calls read gets cached, although the
             /// calls know nothing of each other.
             #[tokio::test]
