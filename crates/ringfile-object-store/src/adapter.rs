@@ -52,7 +52,8 @@ async fn settle(store: &RingfileStore, location: &Path) -> Result<()> {
 /// Makes the removal of a location durable, and closes its file.
 async fn settle_gone(store: &RingfileStore, location: &Path) -> Result<()> {
     let path = path_of(store, location)?;
-    store.store.settle_folder_of(path).await.map_err(|error| failed(error, location))
+    let root = store.root.clone().unwrap_or_else(|| "/".into());
+    store.store.settle_removal(path, root).await.map_err(|error| failed(error, location))
 }
 
 #[async_trait]

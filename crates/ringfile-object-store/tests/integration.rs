@@ -17,6 +17,7 @@ macro_rules! suite {
             use $api::integration::*;
             use $api::path::Path;
             use $api::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode};
+            use $api::{RenameOptions, RenameTargetMode};
 
             const CACHINGS: [Caching; 3] = [Caching::Buffered, Caching::Direct, Caching::Adaptive];
 
@@ -293,6 +294,23 @@ macro_rules! suite {
                 drop(upload.put_part(Vec::new().into()));
                 upload.complete().await.unwrap();
                 assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), content(0..10));
+            }
+
+            #[tokio::test]
+            async fn deleting_and_renaming_with_their_folders_is_made_durable() {
+                let folder = folder();
+                let store = RingfileStore::builder().prefix(folder.path()).sync(true);
+                let store = store.removes_empty_folders(true).build().unwrap();
+                let (from, to) = (Path::from("a/b/c"), Path::from("d/e"));
+                for mode in [RenameTargetMode::Create, RenameTargetMode::Overwrite] {
+                    store.put(&from, "1".into()).await.unwrap();
+                    let options = RenameOptions::new().with_target_mode(mode);
+                    store.rename_opts(&from, &to, options).await.unwrap();
+                    store.delete(&to).await.unwrap();
+                    assert!(!folder.path().join("d").exists());
+                }
+                assert!(matches!(store.delete(&to).await, Err(Error::NotFound { .. })));
+                assert!(folder.path().exists());
             }
 
             /// No descriptor of a removed object stays open, and data that several calls read gets cached, although the
