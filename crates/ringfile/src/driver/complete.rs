@@ -2,7 +2,6 @@
 //!
 //! Invariants: an operation ends exactly once, in [`Driver::end`].
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use linux_raw_sys::io_uring as uapi;
@@ -224,8 +223,8 @@ impl Driver {
             return;
         }
         let finished = self.take_finished(key.slot());
-        if let Some(handler) = self.local_handlers.get(handler) {
-            deferred.ended.push((Arc::clone(handler), index, finished));
+        if let Some(handler) = self.local_handlers.at_end(handler) {
+            deferred.ended.push((handler, index, finished));
         } else {
             deferred.buffers.push(finished.held);
         }
