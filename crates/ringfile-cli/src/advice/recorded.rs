@@ -1,10 +1,10 @@
 //! Sessions as `perf buffers` would record them on machines whose truth is known: for tests.
 
-use crate::cli::{Buffers, Cache, Executor, Route, Rw};
-use crate::engine::{Engine, RouteOps};
 use crate::latency::Latency;
-use crate::random::Random;
-use crate::report::results::{Kind, Machine, Params, Results, Role, Run, SCHEMA};
+use crate::model::{
+    Buffers, Cache, Executor, Kind, Machine, Params, Results, Role, Route, RouteOps, Run, Rw, Setup,
+};
+use fastrand::Rng;
 
 /// What is done in one run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,7 +76,7 @@ impl World {
 
     /// A session of it.
     pub fn session(&self, seed: u64) -> Results {
-        let mut random = Random::new(seed);
+        let mut random = Rng::with_seed(seed);
         let mut runs = Vec::new();
         for &processes in &self.processes {
             for rw in [Rw::RandRead, Rw::RandWrite] {
@@ -100,7 +100,7 @@ impl World {
         self.results(runs)
     }
 
-    fn cell(&self, runs: &mut Vec<Run>, plain: Job, random: &mut Random) {
+    fn cell(&self, runs: &mut Vec<Run>, plain: Job, random: &mut Rng) {
         use Buffers::{Fixed, Normal, Vectored, VectoredFixed};
         let kinds = [Normal, Fixed, Vectored, VectoredFixed];
         let mut jobs: Vec<Job> = kinds.into_iter().map(|buffers| Job { buffers, ..plain }).collect();
@@ -120,15 +120,15 @@ impl World {
             jobs.retain(|job| self.has_ring || job.route != Route::Ring);
         }
         let (low, high) = self.noise;
-        let noise = low + (high - low) * uniform(random);
+        let noise = low + (high - low) * random.f64();
         for round in 1..=self.rounds {
             let drift = 0.1 * normal(random);
             let bad =
-                if self.bad_rounds > 0 && random.below(self.bad_rounds) == 0 { 6.0_f64.ln() } else { 0.0 };
+                if self.bad_rounds > 0 && random.u64(..self.bad_rounds) == 0 { 6.0_f64.ln() } else { 0.0 };
             let again = (jobs[0], Role::Aa);
             for (job, role) in jobs.iter().map(|&job| (job, Role::Measure)).chain([again]) {
-                let outlier = self.outliers > 0 && random.below(self.outliers) == 0;
-                let stalled = if bad > 0.0 { bad * uniform(random) } else { 0.0 };
+                let outlier = self.outliers > 0 && random.u64(..self.outliers) == 0;
+                let stalled = if bad > 0.0 { bad * random.f64() } else { 0.0 };
                 let slow = if outlier { 0.6_f64.ln() } else { 0.0 } - stalled;
                 let truth = (self.truth)(job);
                 let iops = truth.iops * (drift + noise * normal(random) + slow).exp();
@@ -140,84 +140,53 @@ impl World {
     }
 
     fn results(&self, runs: Vec<Run>) -> Results {
-        Results {
-            schema: SCHEMA,
-            kind: Some(Kind::Buffers),
-            command: "ringfile perf buffers".into(),
-            interrupted: false,
-            machine: Machine {
-                kernel: None,
-                cpu_model: None,
-                cpus: 2,
-                filesystem: self.filesystem.into(),
-                ring_features: None,
-                fio: None,
-            },
-            profile: Vec::new(),
-            params: Params {
-                parts: Some(32),
-                file: "/data/file.bin".into(),
-                file_created: false,
-                size_bytes: 1 << 30,
-                block_size_bytes: 4096,
-                block_sizes_bytes: self.blocks.clone(),
-                processes: self.processes.clone(),
-                rate_limit_bytes: None,
-                duration_s: 1.0,
-                io_size_bytes: None,
-                iodepth_batch_submit: None,
-                iodepth_batch_complete: None,
-                iodepth_low: None,
-                warmup_s: 0.2,
-                numjobs: vec![1],
-                iodepth: self.depths.clone(),
-                batch: Vec::new(),
-                inflight: Vec::new(),
-                rw: vec![Rw::RandRead, Rw::RandWrite],
-                buffers: Vec::new(),
-                direct: self.direct,
-                cache: Vec::new(),
-                route: Vec::new(),
-                ring_flags: Vec::new(),
-                executor: vec![Executor::Ringfile],
-                against: Vec::new(),
-                rounds: self.rounds,
-                verify: false,
-            },
-            runs,
-            notes: Vec::new(),
-            advice: Vec::new(),
-            behind: Vec::new(),
-        }
+        let machine = Machine {
+            kernel: None,
+            cpu_model: None,
+            cpus: 2,
+            filesystem: self.filesystem.into(),
+            ring_features: None,
+            fio: None,
+        };
+        let params = Params {
+            file: "/data/file.bin".into(),
+            size_bytes: 1 << 30,
+            block_size_bytes: 4096,
+            block_sizes_bytes: self.blocks.clone(),
+            processes: self.processes.clone(),
+            parts: Some(32),
+            duration_s: 1.0,
+            warmup_s: 0.2,
+            numjobs: vec![1],
+            iodepth: self.depths.clone(),
+            rw: vec![Rw::RandRead, Rw::RandWrite],
+            direct: self.direct,
+            executor: vec![Executor::Ringfile],
+            rounds: self.rounds,
+            ..Params::default()
+        };
+        Results::new(Kind::Buffers, "ringfile perf buffers".into(), machine, params, runs)
     }
 }
 
 fn run(job: Job, role: Role, round: u32, iops: f64, cpu_us: f64) -> Run {
     let nanos = (job.depth as f64 / iops * 1e9) as u64;
     let ops = iops as u64;
-    Run {
-        engine: Engine::Ringfile,
-        round,
-        role,
-        numjobs: 1,
+    let setup = Setup {
         processes: Some(job.processes),
         iodepth: job.depth,
-        batch: None,
-        inflight: None,
         rw: job.rw,
         buffers: job.buffers,
-        parts: job.buffers.vectored().then_some(8),
-        side: None,
-        memory: None,
-        pool: None,
         direct: job.direct,
         cache: job.cache,
         route: Some(job.route),
-        ring_flags: None,
-        executor: Some(Executor::Ringfile),
-        block_size_bytes: job.block,
+        block: job.block,
+        ..Setup::plain()
+    };
+    let cold = job.cache == Cache::Cold;
+    Run {
+        parts: job.buffers.vectored().then_some(8),
         ops,
-        errors: 0,
         duration_s: 1.0,
         iops,
         bw_bytes: iops * job.block as f64,
@@ -231,34 +200,18 @@ fn run(job: Job, role: Role, round: u32, iops: f64, cpu_us: f64) -> Run {
         cpu_us_per_io: Some(cpu_us),
         user_us_per_io: Some(cpu_us / 4.0),
         system_us_per_io: Some(cpu_us * 0.75),
-        user_percent: None,
-        system_percent: None,
-        context_switches: None,
-        system_calls: None,
-        whole_machine: None,
-        cycles: None,
-        instructions: None,
-        enters: None,
-        refused: None,
         fixed_ops: Some(if job.buffers.registered() { ops } else { 0 }),
         route_ops: Some(RouteOps { ring: ops, ..RouteOps::default() }),
-        cached_before: (!job.direct).then_some(if job.cache == Cache::Cold { 0.0 } else { 1.0 }),
-        cached_after: (!job.direct).then_some(if job.cache == Cache::Cold { 0.01 } else { 1.0 }),
-        enter_sizes: None,
-        access: None,
-        io_size_bytes: None,
-        cache_hits: None,
+        cached_before: (!job.direct).then_some(if cold { 0.0 } else { 1.0 }),
+        cached_after: (!job.direct).then_some(if cold { 0.01 } else { 1.0 }),
+        ..Run::new(setup, round, role)
     }
 }
 
-fn uniform(random: &mut Random) -> f64 {
-    (random.bits() >> 11) as f64 / (1_u64 << 53) as f64
-}
-
 /// Box and Muller's.
-fn normal(random: &mut Random) -> f64 {
-    let radius = (-2.0 * (1.0 - uniform(random)).ln()).sqrt();
-    radius * (std::f64::consts::TAU * uniform(random)).cos()
+fn normal(random: &mut Rng) -> f64 {
+    let radius = (-2.0 * (1.0 - random.f64()).ln()).sqrt();
+    radius * (std::f64::consts::TAU * random.f64()).cos()
 }
 
 /// IOPS of a device that takes `latency_us` for one operation and can do so many at once, and so many bytes a second.

@@ -1,9 +1,9 @@
 //! Advice as a person reads it on the terminal, and as the library's configuration file.
 
 use super::measured::Measured;
-use super::{Advice, Setting, Value};
-use crate::report::judge::per_cent;
-use crate::report::results::Results;
+use crate::model::Results;
+use crate::model::advice::{Advice, Setting, Value};
+use crate::numbers::per_cent;
 use crate::terminal;
 
 /// Columns of a comment in the configuration file.

@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn phases_are_over_at_their_end_or_on_stop() {
-        let window = Window::new(&crate::job::tests::job(crate::cli::Rw::Read, 1, 1, 8, false), 1);
+        let window = Window::new(&crate::job::tests::job(crate::model::Rw::Read, 1, 1, 8, false), 1);
         let now = Instant::now();
         let until = Until { end: now + Duration::from_secs(60), window: window.clone() };
         assert!(!until.over(now));

@@ -3,10 +3,9 @@
 //! Knows results, never how they were measured. Invariants: text that came from outside (file names, command lines,
 //! notes) is escaped; the page fits its window from 360 pixels up without scrolling sideways.
 
-pub mod cells;
 pub mod compare;
 pub mod drawing;
-mod figures;
+mod layout;
 mod marks;
 mod page;
 mod plot;
@@ -19,7 +18,7 @@ mod tables;
 
 use maud::html;
 
-use crate::report::results::Results;
+use crate::model::Results;
 
 /// The page of one session.
 pub fn write(results: &Results) -> String {
@@ -143,7 +142,7 @@ mod tests {
     fn auto_that_is_surely_behind_is_said_at_the_top() {
         use crate::advice::recorded::{Job, Truth, World};
         let truth = |job: Job| Truth {
-            iops: if job.route == crate::cli::Route::Auto { 866_000.0 } else { 1_052_000.0 },
+            iops: if job.route == crate::model::Route::Auto { 866_000.0 } else { 1_052_000.0 },
             cpu_us: 1.0,
         };
         let mut results = World { direct: false, ..World::new(truth).quick() }.session(1);

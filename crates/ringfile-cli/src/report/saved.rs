@@ -4,8 +4,8 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use super::results::{Results, Run, SCHEMA};
 use crate::error::{Failure, errno_text, usage};
+use crate::model::{Results, Run, SCHEMA};
 
 /// More than any results take: profiles of four kinds and thousands of runs are some MiB.
 const LARGEST: u64 = 256 << 20;

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{Access, Buffers, Executor, RingFlags, Route, Rw};
 use crate::counters;
-use crate::engine::{self, Bench, Engine, Outcome, RouteOps};
+use crate::engine::{self, Bench, Outcome};
 use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
-use crate::job::{BatchSettings, Job};
+use crate::job::Job;
 use crate::latency::Recorder;
+use crate::model::{Engine, RouteOps};
 use crate::sys::Usage;
 use crate::whole::Whole;
 
@@ -24,34 +24,10 @@ use crate::whole::Whole;
 pub struct Order {
     /// The file.
     pub path: PathBuf,
-    /// Access.
-    pub rw: Rw,
-    /// Bytes of an operation.
-    pub block: u64,
-    /// Blocks that are used.
-    pub blocks: u64,
-    /// Operations in flight.
-    pub depth: usize,
-    /// Buffers.
-    pub buffers: Buffers,
-    /// Parts of each.
-    pub parts: usize,
-    /// Way of the operations.
-    pub route: Route,
-    /// What carries it out.
-    pub engine: Engine,
-    /// Flags of its ring.
-    pub ring_flags: Option<RingFlags>,
-    /// O_DIRECT.
-    pub direct: bool,
-    /// Time before.
-    pub warmup: Duration,
-    /// Time measured.
-    pub duration: Duration,
-    /// The core.
+    /// The measurement.
+    pub job: Job,
+    /// The core to run on.
     pub core: usize,
-    /// Number among the processes: each has other offsets.
-    pub number: usize,
     /// Whether cycles and instructions are counted.
     pub counters: bool,
 }
@@ -113,8 +89,9 @@ fn pin(core: usize) -> Result<(), Failure> {
 
 fn carry_out(order: &Order, interrupt: &Interrupt) -> Result<Answer, Failure> {
     let bench = Bench { path: &order.path, namespace: false, interrupt, fio: None };
-    let run = if order.engine == Engine::ByHand { engine::hand_loop::run } else { engine::ringfile::run };
-    let (outcome, latencies) = run(&job(order), &bench, &mut || {})?;
+    let run =
+        if order.job.setup.engine == Engine::ByHand { engine::hand_loop::run } else { engine::ringfile::run };
+    let (outcome, latencies) = run(&order.job, &bench, &mut || {})?;
     let Outcome { ops, errors, duration, usage, whole, enters, fixed_ops, route_ops, failure, .. } = outcome;
     Ok(Answer {
         ops,
@@ -129,29 +106,4 @@ fn carry_out(order: &Order, interrupt: &Interrupt) -> Result<Answer, Failure> {
         routes: route_ops.unwrap_or_default(),
         failure: failure.map(|failure| failure.to_string()),
     })
-}
-
-/// The order as the engine takes it.
-fn job(order: &Order) -> Job {
-    Job {
-        rw: order.rw,
-        block: order.block,
-        blocks: order.blocks,
-        numjobs: 1,
-        iodepth: order.depth,
-        buffers: order.buffers,
-        parts: order.parts,
-        batching: None,
-        settings: BatchSettings::default(),
-        access: Access::Any,
-        amount: None,
-        route: order.route,
-        ring_flags: order.ring_flags,
-        executor: Executor::Ringfile,
-        direct: order.direct,
-        warmup: order.warmup,
-        duration: order.duration,
-        verify: None,
-        seed: order.number as u64,
-    }
 }

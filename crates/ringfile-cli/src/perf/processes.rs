@@ -10,12 +10,14 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::worker::{Answer, Order};
+use super::worker::Answer;
+pub use super::worker::Order;
+use crate::engine::Outcome;
 use crate::engine::window::TICK;
-use crate::engine::{Outcome, RouteOps};
 use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
 use crate::latency::Recorder;
+use crate::model::RouteOps;
 use crate::sys::Usage;
 
 /// The first argument of the process, which is no command for users.
