@@ -271,7 +271,7 @@ pub mod tests {
 
     /// A job with blocks of 512 bytes.
     pub fn job(rw: Rw, numjobs: usize, iodepth: usize, blocks: u64, verify: bool) -> Job {
-        let setup = Setup { numjobs, iodepth, rw, block: 512, ..Setup::plain() };
+        let setup = Setup { numjobs, iodepth, rw, block: 512, ..Setup::default() };
         Job {
             setup,
             parts: 1,

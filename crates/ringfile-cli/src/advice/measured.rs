@@ -1,5 +1,4 @@
-//! What was measured, as the questions ask for it: runs of one kind, medians, and comparisons with the noise of their
-//! cells.
+//! The measured runs as the advice asks for them: runs of one kind, medians, and comparisons with the noise of their cells.
 
 use crate::model::advice::Sure;
 use crate::model::{Buffers, Engine, Metric, Open, Results, Role, Route, Run, Rw, Setup, Spread, Way};
@@ -74,7 +73,7 @@ impl Contest {
         Contest { iops, cpu, better, sure, by_cpu }
     }
 
-    /// What to say first where neither is better: `no difference beyond …: `; empty where one is, or nobody can judge.
+    /// Returns how a sentence begins if neither is better: `no difference beyond …: `; empty if one is, or if that is unknown.
     pub fn no_difference(&self) -> &'static str {
         match (self.sure, self.cpu.is_some_and(|cpu| cpu.outside)) {
             (Sure::InsideNoise, false) => NO_DIFFERENCE,
@@ -129,7 +128,7 @@ impl<'a> Measured<'a> {
         Measured { between: between(&runs), runs, iops: noise(Metric::Iops), cpu: noise(Metric::Cpu) }
     }
 
-    /// The runs that are so.
+    /// Returns the runs for which this holds.
     pub fn runs(&self, is_so: impl Fn(&Run) -> bool) -> Runs<'a> {
         self.runs.iter().copied().filter(|run| is_so(run)).collect()
     }
@@ -223,7 +222,7 @@ pub fn values<T: Ord>(runs: &[&Run], of: impl Fn(&Run) -> T) -> Vec<T> {
     values
 }
 
-/// The runs at a depth.
+/// Returns the runs at a depth.
 pub fn at_depth<'a>(runs: &[&'a Run], depth: usize) -> Runs<'a> {
     runs.iter().copied().filter(|run| run.setup.iodepth == depth).collect()
 }

@@ -6,19 +6,6 @@ use crate::model::{
 };
 use fastrand::Rng;
 
-/// What is done in one run.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Job {
-    pub processes: usize,
-    pub rw: Rw,
-    pub block: u64,
-    pub depth: usize,
-    pub buffers: Buffers,
-    pub direct: bool,
-    pub cache: Cache,
-    pub route: Route,
-}
-
 /// What the machine would do if it were always the same.
 #[derive(Debug, Clone, Copy)]
 pub struct Truth {
@@ -32,7 +19,7 @@ pub struct World {
     /// Whether the grid is of direct I/O.
     pub direct: bool,
     pub has_ring: bool,
-    pub truth: fn(Job) -> Truth,
+    pub truth: fn(Setup) -> Truth,
     /// Standard deviation of a run, of its logarithm, from the quietest cell to the noisiest.
     pub noise: (f64, f64),
     /// One run in so many is an outlier, 40 % slower; 0 for none.
@@ -47,7 +34,7 @@ pub struct World {
 
 impl World {
     /// A machine with a quiet disk, and the whole grid.
-    pub fn new(truth: fn(Job) -> Truth) -> World {
+    pub fn new(truth: fn(Setup) -> Truth) -> World {
         World {
             filesystem: "ext4",
             direct: true,
@@ -82,15 +69,15 @@ impl World {
             for rw in [Rw::RandRead, Rw::RandWrite] {
                 for &block in &self.blocks {
                     for &depth in &self.depths {
-                        let job = Job {
-                            processes,
+                        let job = Setup {
+                            processes: Some(processes),
                             rw,
                             block,
-                            depth,
-                            buffers: Buffers::Normal,
+                            iodepth: depth,
                             direct: self.direct,
                             cache: if self.direct { Cache::Keep } else { Cache::Warm },
-                            route: if self.has_ring { Route::Ring } else { Route::Auto },
+                            route: Some(if self.has_ring { Route::Ring } else { Route::Auto }),
+                            ..Setup::default()
                         };
                         self.cell(&mut runs, job, &mut random);
                     }
@@ -100,16 +87,16 @@ impl World {
         self.results(runs)
     }
 
-    fn cell(&self, runs: &mut Vec<Run>, plain: Job, random: &mut Rng) {
+    fn cell(&self, runs: &mut Vec<Run>, plain: Setup, random: &mut Rng) {
         use Buffers::{Fixed, Normal, Vectored, VectoredFixed};
         let kinds = [Normal, Fixed, Vectored, VectoredFixed];
-        let mut jobs: Vec<Job> = kinds.into_iter().map(|buffers| Job { buffers, ..plain }).collect();
-        if plain.processes == 1
+        let mut jobs: Vec<Setup> = kinds.into_iter().map(|buffers| Setup { buffers, ..plain }).collect();
+        if plain.processes == Some(1)
             && plain.rw == Rw::RandRead
             && plain.block == 4096
-            && [1, 16].contains(&plain.depth)
+            && [1, 16].contains(&plain.iodepth)
         {
-            let choice = |direct, cache, route| Job { direct, cache, route, ..plain };
+            let choice = |direct, cache, route| Setup { direct, cache, route: Some(route), ..plain };
             if self.direct {
                 jobs.push(choice(true, Cache::Keep, Route::Inline));
                 jobs.push(choice(false, Cache::Cold, Route::Auto));
@@ -117,7 +104,7 @@ impl World {
             }
             let warm = [Route::Auto, Route::Ring, Route::Inline].map(|way| choice(false, Cache::Warm, way));
             jobs.extend(warm.into_iter().filter(|job| *job != plain));
-            jobs.retain(|job| self.has_ring || job.route != Route::Ring);
+            jobs.retain(|job| self.has_ring || job.route != Some(Route::Ring));
         }
         let (low, high) = self.noise;
         let noise = low + (high - low) * random.f64();
@@ -169,20 +156,9 @@ impl World {
     }
 }
 
-fn run(job: Job, role: Role, round: u32, iops: f64, cpu_us: f64) -> Run {
-    let nanos = (job.depth as f64 / iops * 1e9) as u64;
+fn run(job: Setup, role: Role, round: u32, iops: f64, cpu_us: f64) -> Run {
+    let nanos = (job.iodepth as f64 / iops * 1e9) as u64;
     let ops = iops as u64;
-    let setup = Setup {
-        processes: Some(job.processes),
-        iodepth: job.depth,
-        rw: job.rw,
-        buffers: job.buffers,
-        direct: job.direct,
-        cache: job.cache,
-        route: Some(job.route),
-        block: job.block,
-        ..Setup::plain()
-    };
     let cold = job.cache == Cache::Cold;
     Run {
         parts: job.buffers.vectored().then_some(8),
@@ -204,7 +180,7 @@ fn run(job: Job, role: Role, round: u32, iops: f64, cpu_us: f64) -> Run {
         route_ops: Some(RouteOps { ring: ops, ..RouteOps::default() }),
         cached_before: (!job.direct).then_some(if cold { 0.0 } else { 1.0 }),
         cached_after: (!job.direct).then_some(if cold { 0.01 } else { 1.0 }),
-        ..Run::new(setup, round, role)
+        ..Run::new(job, round, role)
     }
 }
 
@@ -215,14 +191,14 @@ fn normal(random: &mut Rng) -> f64 {
 }
 
 /// IOPS of a device that takes `latency_us` for one operation and can do so many at once, and so many bytes a second.
-fn device(job: Job, latency_us: f64, most_iops: f64, most_bytes: f64) -> f64 {
-    let jobs = if job.route == Route::Inline { 1 } else { job.depth } * job.processes;
+fn device(job: Setup, latency_us: f64, most_iops: f64, most_bytes: f64) -> f64 {
+    let jobs = if job.route == Some(Route::Inline) { 1 } else { job.iodepth } * job.processes.unwrap_or(1);
     let bandwidth = most_bytes / job.block as f64;
     (jobs as f64 * 1e6 / latency_us).min(most_iops).min(bandwidth)
 }
 
 /// Registered memory saves CPU, in parts more; on a device that is the bottleneck IOPS stay.
-fn ring_cpu(job: Job) -> f64 {
+fn ring_cpu(job: Setup) -> f64 {
     let pages = (job.block >> 12) as f64;
     match job.buffers {
         Buffers::Normal => 4.0 + 0.4 * pages,
@@ -233,37 +209,39 @@ fn ring_cpu(job: Job) -> f64 {
 }
 
 /// A virtio disk with ext4: a queue, 140k IOPS, 2 GB/s.
-pub fn disk(job: Job) -> Truth {
+pub fn disk(job: Setup) -> Truth {
     let cpu_us = ring_cpu(job);
     match (job.direct, job.cache) {
         (true, _) => Truth { iops: device(job, 70.0, 140_000.0, 2e9), cpu_us },
         (false, Cache::Cold) => Truth { iops: device(job, 80.0, 100_000.0, 1e9), cpu_us: cpu_us * 1.8 },
-        (false, _) => Truth { iops: if job.route == Route::Inline { 1.2e6 } else { 1.3e6 }, cpu_us: 0.8 },
+        (false, _) => {
+            Truth { iops: if job.route == Some(Route::Inline) { 1.2e6 } else { 1.3e6 }, cpu_us: 0.8 }
+        }
     }
 }
 
 /// tmpfs: no direct I/O, and the ring hands every operation to a worker.
-pub fn tmpfs(job: Job) -> Truth {
+pub fn tmpfs(job: Setup) -> Truth {
     let pages = (job.block >> 12) as f64;
     let memory = |base_us: f64| 1e6 / (base_us + 0.25 * pages);
     match job.route {
-        Route::Ring if job.depth == 1 => Truth { iops: memory(25.0), cpu_us: 9.0 },
-        Route::Ring => Truth { iops: memory(2.0), cpu_us: 3.5 },
+        Some(Route::Ring) if job.iodepth == 1 => Truth { iops: memory(25.0), cpu_us: 9.0 },
+        Some(Route::Ring) => Truth { iops: memory(2.0), cpu_us: 3.5 },
         _ => Truth { iops: memory(0.9), cpu_us: 1.1 },
     }
 }
 
 /// overlayfs through the page cache, as in a container.
-pub fn overlay(job: Job) -> Truth {
+pub fn overlay(job: Setup) -> Truth {
     match job.route {
-        Route::Ring if job.depth == 1 => Truth { iops: 20_000.0, cpu_us: 9.0 },
-        Route::Ring => Truth { iops: 450_000.0, cpu_us: 3.5 },
+        Some(Route::Ring) if job.iodepth == 1 => Truth { iops: 20_000.0, cpu_us: 9.0 },
+        Some(Route::Ring) => Truth { iops: 450_000.0, cpu_us: 3.5 },
         _ => Truth { iops: 1_000_000.0, cpu_us: 1.0 },
     }
 }
 
 /// A loop device: a real queue, quick, and CPU for each operation decides; registered memory is worth something.
-pub fn loop_device(job: Job) -> Truth {
+pub fn loop_device(job: Setup) -> Truth {
     let gain = match job.buffers {
         Buffers::Normal => 1.0,
         Buffers::Fixed => 1.06,
@@ -278,6 +256,6 @@ pub fn loop_device(job: Job) -> Truth {
 }
 
 /// Nothing makes a difference, whatever is done.
-pub fn all_the_same(_: Job) -> Truth {
+pub fn all_the_same(_: Setup) -> Truth {
     Truth { iops: 100_000.0, cpu_us: 5.0 }
 }

@@ -4,7 +4,7 @@
 //! Each world is simulated `RINGFILE_SIMULATED_SESSIONS` times, 40 without it. Seeds are fixed, so rates are counts that
 //! never change; the figures in ARCHITECTURE.md are of 1000 sessions of each world.
 
-use super::recorded::{Job, Truth, World, all_the_same};
+use super::recorded::{Truth, World, all_the_same};
 use super::tests::on;
 use super::*;
 use crate::compare::differences::Comparison;
@@ -101,10 +101,10 @@ fn sessions_of_the_same_machine_hardly_ever_differ() {
 }
 
 /// Registered memory is worth a factor of 3.5, and depth 16 a factor of 4.
-fn by_far_more(job: Job) -> Truth {
+fn by_far_more(job: Setup) -> Truth {
     let truth = all_the_same(job);
     let fixed = if job.buffers == Buffers::Fixed { 3.5 } else { 1.0 };
-    let deep = if job.depth > 1 { 4.0 } else { 1.0 };
+    let deep = if job.iodepth > 1 { 4.0 } else { 1.0 };
     Truth { iops: truth.iops * fixed * deep, ..truth }
 }
 
@@ -131,7 +131,7 @@ fn one_bad_round_of_each_cell_hides_nothing_that_every_round_shows() {
 }
 
 /// Registered memory is worth a fifth.
-fn a_fifth_more(job: Job) -> Truth {
+fn a_fifth_more(job: Setup) -> Truth {
     let truth = all_the_same(job);
     if job.buffers == Buffers::Fixed { Truth { iops: truth.iops * 1.2, ..truth } } else { truth }
 }

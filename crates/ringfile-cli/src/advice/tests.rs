@@ -1,7 +1,8 @@
 //! Recorded sessions, and the advice that they must give.
 
-use super::recorded::{Job, Truth, World, disk, loop_device, overlay, tmpfs};
+use super::recorded::{Truth, World, disk, loop_device, overlay, tmpfs};
 use super::*;
+use crate::model::Setup;
 use crate::model::advice::{Setting, Sure, Value};
 use crate::model::{Buffers, Run};
 
@@ -53,8 +54,8 @@ fn a_disk_is_read_directly_through_the_ring() {
 }
 
 /// Whole blocks of registered memory and of any are alike, and so are parts but for the registered ones.
-fn only_parts_gain(job: Job) -> Truth {
-    let Truth { iops, cpu_us } = disk(Job { buffers: Buffers::Normal, ..job });
+fn only_parts_gain(job: Setup) -> Truth {
+    let Truth { iops, cpu_us } = disk(Setup { buffers: Buffers::Normal, ..job });
     if job.buffers == Buffers::VectoredFixed {
         Truth { iops: iops * 1.3, cpu_us: cpu_us * 0.6 }
     } else {
@@ -111,9 +112,9 @@ fn memory_is_read_by_plain_calls() {
 }
 
 /// Through the page cache `auto` has four fifths of what ring and inline have.
-fn auto_behind(job: Job) -> Truth {
+fn auto_behind(job: Setup) -> Truth {
     let truth = Truth { iops: 1_052_000.0, cpu_us: 1.0 };
-    if job.route == crate::model::Route::Auto { Truth { iops: 866_000.0, ..truth } } else { truth }
+    if job.route == Some(crate::model::Route::Auto) { Truth { iops: 866_000.0, ..truth } } else { truth }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Two sessions, cell by cell: which figures differ by more than both of them vary in themselves.
+//! Compares two sessions cell by cell: which figures differ by more than each session varies in itself.
 //!
 //! Pure functions of results. Runs of different sessions are not paired, so what is compared is medians, and the ranges
 //! that the rounds and A/A runs of each reach: only where these lie apart, by more than the A/A noise of both sessions and
@@ -16,8 +16,8 @@ use crate::report::judge::{self, LEAST_ROUNDS, Noise};
 /// The figures that are compared.
 pub const COMPARED: [Metric; 4] = [Metric::Iops, Metric::Cpu, Metric::P50, Metric::P99];
 
-/// What each session may have another value of in all its runs, and still be compared: the difference may be what the
-/// sessions were made to show.
+/// Factors in which two sessions may differ throughout and still be compared: the difference may be what they were made to
+/// show.
 const MAY_DIFFER: [Factor; 7] = [
     Factor::Open,
     Factor::Cache,
@@ -142,7 +142,7 @@ impl<'a> Comparison<'a> {
 /// Runs of the same cell, over their rounds.
 type Group<'a> = Vec<&'a Run>;
 
-/// How cells of two sessions are found in each other, and named.
+/// Finds the cells of one session in another, and names them.
 struct Names {
     /// What each session has another value of throughout.
     loose: Vec<Factor>,

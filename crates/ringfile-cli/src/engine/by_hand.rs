@@ -17,7 +17,7 @@ use super::pread;
 use super::window::{self, Member, Until, Window};
 use super::{Bench, Outcome};
 use crate::error::{Failure, errno_text, io_at, short};
-use crate::job::{Job, Offsets};
+use crate::job::{Job, Offsets, Operation};
 use crate::latency::Recorder;
 use crate::memory::AlignedBytes;
 use crate::model::RingFlags;
@@ -244,7 +244,7 @@ impl<'a> HandRing<'a> {
         Ok(())
     }
 
-    /// Hands over what is queued, and waits for so many completions.
+    /// Submits what is queued, and waits for this many completions.
     fn submit(&mut self, wait_for: usize) -> Result<(), Failure> {
         loop {
             match self.ring.submit_and_wait(wait_for) {
@@ -275,15 +275,8 @@ impl<'a> HandRing<'a> {
         let mut first = Ok(());
         for completion in self.ring.completion() {
             self.done += 1;
-            let offset = self.offsets[completion.user_data() as usize];
-            let checked = match usize::try_from(completion.result()) {
-                Ok(count) if count == self.block => Ok(()),
-                Ok(count) => Err(short("read", self.path, offset, count, self.block)),
-                Err(_) => {
-                    let error = io::Error::from_raw_os_error(-completion.result());
-                    Err(io_at("read", self.path, offset, &error))
-                }
-            };
+            let read = Operation { offset: self.offsets[completion.user_data() as usize], write: false };
+            let checked = check(completion.result(), read, self.block, self.path);
             first = first.and(checked);
         }
         first
@@ -300,6 +293,17 @@ impl Drop for HandRing<'_> {
                 std::mem::forget(std::mem::replace(&mut self.memory, AlignedBytes::zeroed(0)));
                 return;
             }
+        }
+    }
+}
+
+/// Whether the kernel moved the whole block.
+pub fn check(result: i32, operation: Operation, block: usize, path: &Path) -> Result<(), Failure> {
+    match usize::try_from(result) {
+        Ok(count) if count == block => Ok(()),
+        Ok(count) => Err(short(operation.verb(), path, operation.offset, count, block)),
+        Err(_) => {
+            Err(io_at(operation.verb(), path, operation.offset, &io::Error::from_raw_os_error(-result)))
         }
     }
 }

@@ -336,7 +336,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     fn job(rw: Rw, numjobs: usize, buffers: Buffers) -> Job {
-        let setup = Setup { numjobs, iodepth: 16, rw, buffers, direct: true, ..Setup::plain() };
+        let setup = Setup { numjobs, iodepth: 16, rw, buffers, direct: true, ..Setup::default() };
         let (warmup, duration) = (Duration::from_secs(1), Duration::from_millis(250));
         Job { setup, warmup, duration, ..crate::job::tests::job(rw, numjobs, 16, 101, false) }
     }

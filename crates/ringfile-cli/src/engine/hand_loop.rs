@@ -14,7 +14,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 
 use super::window::{Member, Until, Window};
 use super::{Bench, Outcome, RouteOps, by_hand, pread};
-use crate::error::{Failure, io_at, short};
+use crate::error::Failure;
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
 use crate::memory::AlignedBytes;
@@ -113,7 +113,7 @@ struct LoopRing<'a> {
     path: &'a Path,
 }
 
-/// One operation in flight: which, and when it was handed in.
+/// One operation in flight: which, and when it was submitted.
 type Begun = (Operation, Instant);
 
 impl<'a> LoopRing<'a> {
@@ -202,24 +202,13 @@ impl<'a> LoopRing<'a> {
                 let slot = completion.user_data() as usize;
                 free.push(slot);
                 let Some((operation, since)) = begun[slot].take() else { continue };
-                match check(completion.result(), operation, slots.block, self.path) {
+                match by_hand::check(completion.result(), operation, slots.block, self.path) {
                     Ok(()) => self.recorder.record(now - since),
                     Err(failure) => first = first.and(Err(failure)),
                 }
             }
             completions.sync();
             over = until.over(now) || first.is_err();
-        }
-    }
-}
-
-/// Whether the kernel moved the whole block.
-fn check(result: i32, operation: Operation, block: usize, path: &Path) -> Result<(), Failure> {
-    match usize::try_from(result) {
-        Ok(count) if count == block => Ok(()),
-        Ok(count) => Err(short(operation.verb(), path, operation.offset, count, block)),
-        Err(_) => {
-            Err(io_at(operation.verb(), path, operation.offset, &io::Error::from_raw_os_error(-result)))
         }
     }
 }

@@ -16,6 +16,8 @@ pub mod window;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
 use crate::job::Job;
@@ -26,14 +28,14 @@ use crate::whole::Whole;
 
 use by_hand::Way;
 
-/// What came out of one job.
-#[derive(Debug, Default)]
+/// What came out of one job; worker processes send it as JSON.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// Operations within the window.
     pub ops: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// Length of the window, from the first hand-in to the last completion.
+    /// Length of the window, from the first submission to the last completion.
     pub duration: Duration,
     /// Latency of the operations; `None` where there were none.
     pub latency: Option<Latency>,

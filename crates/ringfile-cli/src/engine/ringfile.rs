@@ -92,7 +92,7 @@ fn check_flags(job: &Job, window: &Window) {
     }
 }
 
-/// Of threads that ran out the user is told in the same words everywhere.
+/// Returns the failure to make a runtime; threads that run out have the same message everywhere.
 fn not_built(error: &ringfile::Error) -> Failure {
     match error.errno() {
         Some(libc::EAGAIN) => window::no_thread(&std::io::Error::from_raw_os_error(libc::EAGAIN)),

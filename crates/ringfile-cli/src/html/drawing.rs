@@ -29,7 +29,7 @@ pub enum What {
 /// Runs of the same cell, over their rounds.
 type Group<'a> = Vec<&'a Run>;
 
-/// How a session is drawn.
+/// A session, prepared for drawing.
 #[derive(Debug)]
 pub struct Look<'a> {
     /// What goes where.
@@ -45,7 +45,7 @@ pub struct Look<'a> {
 }
 
 impl<'a> Look<'a> {
-    /// For a session.
+    /// Prepares a session.
     pub fn of(results: &'a Results) -> Look<'a> {
         let all = groups(&results.runs);
         let firsts: Vec<&Run> = all.iter().map(|group| group[0]).collect();
@@ -139,9 +139,9 @@ impl What {
                          hidden; a consumer's from when the batch was written."
                     }
                     Some(Kind::Batch | Kind::Multiread) => {
-                        "Of whole batches, from hand-in to the last completion; of fio and pread, of single reads."
+                        "Of whole batches, from submission to the last completion; of fio and pread, of single reads."
                     }
-                    _ => "It counts from hand-in to completion.",
+                    _ => "It counts from submission to completion.",
                 };
                 format!(
                     "99 of 100 took no longer than p99, 999 of 1000 no longer than p99.9. Less is better; the axis is logarithmic. {counts}{blocks}"
@@ -175,55 +175,36 @@ impl What {
     }
 }
 
-/// A plot of one of the forms, under its group's heading.
+/// A plot under its group's heading.
 #[derive(Debug)]
 pub struct Picture {
     /// What its group has in common; may be empty.
     pub heading: String,
-    form: Form,
-}
-
-#[derive(Debug)]
-enum Form {
-    Plot(Plot),
-    Strip(Strip),
+    /// The plot as an element of a page.
+    pub svg: Markup,
+    /// Its content, without the element around it.
+    pub drawing: Markup,
+    /// Its height.
+    pub height: f64,
+    /// Series that a legend has to name.
+    series: Vec<Entry>,
 }
 
 impl Picture {
-    /// As an element of a page.
-    pub fn svg(&self) -> Markup {
-        match &self.form {
-            Form::Plot(plot) => plot.svg(),
-            Form::Strip(strip) => strip.svg(),
-        }
+    fn of_plot(heading: String, plot: &Plot) -> Picture {
+        let series =
+            plot.series.iter().map(|series| Entry { name: series.name.clone(), style: series.style });
+        let (svg, drawing) = (plot.svg(), plot.drawing());
+        Picture { heading, svg, drawing, height: plot::HEIGHT, series: series.collect() }
     }
 
-    /// What is in it, without the element around it.
-    pub fn drawing(&self) -> Markup {
-        match &self.form {
-            Form::Plot(plot) => plot.drawing(),
-            Form::Strip(strip) => strip.drawing(),
-        }
-    }
-
-    /// How high it is.
-    pub fn height(&self) -> f64 {
-        match &self.form {
-            Form::Plot(_) => plot::HEIGHT,
-            Form::Strip(strip) => strip.height(),
-        }
-    }
-
-    /// Series that a legend has to name.
-    fn series(&self) -> &[Series] {
-        match &self.form {
-            Form::Plot(plot) => &plot.series,
-            Form::Strip(_) => &[],
-        }
+    fn of_strip(heading: String, strip: &Strip) -> Picture {
+        let (svg, drawing) = (strip.svg(), strip.drawing());
+        Picture { heading, svg, drawing, height: strip.height(), series: Vec::new() }
     }
 }
 
-/// The plots that show it; none where nothing was measured of it.
+/// Returns the plots that show it; none if it was not measured.
 pub fn plots(look: &Look<'_>, what: What) -> Vec<Picture> {
     match what {
         What::Latency => latency(look),
@@ -238,7 +219,7 @@ pub fn plots(look: &Look<'_>, what: What) -> Vec<Picture> {
     }
 }
 
-/// What a plot is of: the words above its group, and its own.
+/// Returns the heading of a plot's group, and the plot's own title.
 fn titles(layout: &Layout, parts: &[Factor], run: &Run) -> (String, String) {
     let heading = titled(&words(&layout.headings, &run.setup), "");
     (heading, titled(&words(parts, &run.setup), "All runs"))
@@ -248,12 +229,9 @@ fn over(look: &Look<'_>, what: What, layout: &Layout) -> Vec<Picture> {
     let groups: Vec<&Group<'_>> =
         look.groups.iter().filter(|group| group.iter().any(|run| what.metric().of(run).is_some())).collect();
     let plots = by(&groups, |group| titles(layout, &layout.plots, group[0]));
-    let picture = |((heading, title), groups): ((String, String), Vec<&Group<'_>>)| {
-        let form = match layout.x {
-            Some(x) => Form::Plot(plot(look, what, x, title, &groups)),
-            None => Form::Strip(strip(look, what, title, &groups)),
-        };
-        Picture { heading, form }
+    let picture = |((heading, title), groups): ((String, String), Vec<&Group<'_>>)| match layout.x {
+        Some(x) => Picture::of_plot(heading, &plot(look, what, x, title, &groups)),
+        None => Picture::of_strip(heading, &strip(look, what, title, &groups)),
     };
     plots.into_iter().map(picture).collect()
 }
@@ -322,9 +300,8 @@ fn latency(look: &Look<'_>) -> Vec<Picture> {
     };
     let shown: Vec<&Group<'_>> = look.groups.iter().filter(shown).collect();
     let plots = by(&shown, |group| titles(&look.layout, &parts, group[0]));
-    let picture = |((heading, title), groups): ((String, String), Vec<&Group<'_>>)| Picture {
-        heading,
-        form: Form::Plot(percentiles(look, title, &groups)),
+    let picture = |((heading, title), groups): ((String, String), Vec<&Group<'_>>)| {
+        Picture::of_plot(heading, &percentiles(look, title, &groups))
     };
     plots.into_iter().map(picture).collect()
 }
@@ -371,8 +348,7 @@ fn label_of(factor: Factor) -> fn(f64) -> String {
 
 /// The series of some plots, each once, in the order of their styles.
 pub fn entries(plots: &[Picture]) -> Vec<Entry> {
-    let series = plots.iter().flat_map(Picture::series);
-    let mut entries = distinct(series.map(|series| Entry { name: series.name.clone(), style: series.style }));
+    let mut entries = distinct(plots.iter().flat_map(|plot| plot.series.iter().cloned()));
     entries.sort_by_key(|entry| entry.style);
     entries
 }

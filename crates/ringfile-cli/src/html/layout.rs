@@ -8,16 +8,16 @@ use crate::values;
 pub struct Layout {
     /// Horizontal axis; none where there is only one place.
     pub x: Option<Factor>,
-    /// What tells series apart.
+    /// Factors that tell series apart.
     pub series: Vec<Factor>,
-    /// What tells groups of plots apart.
+    /// Factors that tell groups of plots apart.
     pub headings: Vec<Factor>,
-    /// What tells plots of a group apart.
+    /// Factors that tell the plots of a group apart.
     pub plots: Vec<Factor>,
 }
 
 impl Layout {
-    /// For runs of a command.
+    /// Returns the layout for runs of a command.
     pub fn of(kind: Option<Kind>, runs: &[&Run]) -> Layout {
         let differing = telling(runs);
         let axes: &[Factor] = match kind {
@@ -48,14 +48,14 @@ impl Layout {
         Layout { x, series, headings, plots }
     }
 
-    /// The same with another axis; the old one tells plots apart.
+    /// Returns the same layout with another axis. The old axis then tells plots apart.
     pub fn over(&self, axis: Factor) -> Layout {
         let mut plots: Vec<Factor> = self.plots.iter().copied().filter(|&part| part != axis).collect();
         plots.extend(self.x.filter(|&x| x != axis));
         Layout { x: Some(axis), plots, ..self.clone() }
     }
 
-    /// The name of a run's series; what never differs is named by its engine.
+    /// Returns the name of a run's series: its engine, if all runs are alike.
     pub fn name(&self, run: &Run) -> String {
         let name = words(&self.series, &run.setup);
         if name.is_empty() { values::name(&run.setup.engine) } else { name }

@@ -20,7 +20,7 @@ fn metric(results: &Results) -> Metric {
     if results.kind == Some(Kind::Pool) { Metric::P99 } else { Metric::Iops }
 }
 
-/// The section; empty where there was one round.
+/// Returns the section; empty if there was only one round.
 pub fn section(results: &Results) -> Markup {
     let look = Look::of(results);
     let groups = groups(&results.runs);
@@ -93,7 +93,7 @@ fn strip(results: &Results, look: &Look<'_>, title: String, cells: &[&Run]) -> O
     })
 }
 
-/// A cell's rounds beside those of a base.
+/// Returns a cell's rounds beside those of a base.
 fn row(results: &Results, cell: &Run, base: &Run, role: Role, label: String, style: usize) -> Option<Row> {
     let metric = metric(results);
     let of = |setup: Setup, role: Role| {

@@ -136,7 +136,7 @@ pub fn plots(results: &Results) -> Markup {
         let body = html! {
             @let entries = drawing::entries(&plots);
             @if !entries.is_empty() { (marks::legend(&entries)) }
-            @for (heading, plots) in groups { (page::group(&heading, plots.into_iter().map(Picture::svg))) }
+            @for (heading, plots) in groups { (page::group(&heading, plots.into_iter().map(|plot| plot.svg.clone()))) }
         };
         sections.push((plots.len() == 1, page::section(what.title(), &what.meaning(&look), body)));
     }

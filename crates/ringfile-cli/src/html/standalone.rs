@@ -45,10 +45,9 @@ pub fn svg(results: &Results, what: What) -> Option<String> {
         for row in plots.chunks(columns) {
             for (column, plot) in row.iter().enumerate() {
                 let left = MARGIN + column as f64 * (plot::WIDTH + GAP);
-                placed
-                    .push(html! { g transform=(format!("translate({left} {bottom})")) { (plot.drawing()) } });
+                placed.push(html! { g transform=(format!("translate({left} {bottom})")) { (plot.drawing) } });
             }
-            bottom += row.iter().map(|plot| plot.height()).fold(0.0, f64::max) + GAP;
+            bottom += row.iter().map(|plot| plot.height).fold(0.0, f64::max) + GAP;
         }
     }
     let (width, height) = (inner + 2.0 * MARGIN, bottom - GAP + MARGIN);

@@ -142,7 +142,7 @@ pub struct Params {
     pub file: String,
     /// Whether it was made for this command, and removed.
     pub file_created: bool,
-    /// Bytes of it that were used.
+    /// Bytes of the file that were used.
     pub size_bytes: u64,
     /// Bytes of an operation, the first asked for where there are several.
     pub block_size_bytes: u64,
@@ -158,7 +158,7 @@ pub struct Params {
     /// Parts of vectored buffers that were asked for.
     #[serde(default)]
     pub parts: Option<usize>,
-    /// Length asked for each run; 0 if `io_size_bytes` fixes the amount instead.
+    /// Length of each run; 0 if `io_size_bytes` fixes the amount instead.
     pub duration_s: f64,
     /// Bytes that all threads of a run move together (`--io-size`).
     #[serde(default)]
@@ -190,12 +190,12 @@ pub struct Params {
     pub direct: bool,
     /// Page cache.
     pub cache: Vec<Cache>,
-    /// Ways of ringfile's operations.
+    /// Routes of ringfile's operations.
     pub route: Vec<Route>,
     /// Flags of the rings that were asked for; empty where each has its engine's own.
     #[serde(default)]
     pub ring_flags: Vec<RingFlags>,
-    /// Who ran ringfile's tasks.
+    /// Executors of ringfile's tasks.
     pub executor: Vec<Executor>,
     /// Comparisons that took part.
     pub against: Vec<Engine>,

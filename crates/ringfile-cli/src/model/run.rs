@@ -6,17 +6,18 @@ use super::{Access, Engine, Setup};
 use crate::latency::Latency;
 
 /// Why a run was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// To be compared with others.
+    #[default]
     Measure,
     /// The same once more, to see the noise.
     Aa,
 }
 
 /// One run of one engine.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Run {
     /// Everything that was chosen for it.
     #[serde(flatten)]
@@ -28,23 +29,23 @@ pub struct Run {
     /// Parts of each operation's memory, where it is vectored.
     #[serde(default)]
     pub parts: Option<usize>,
-    /// What only `perf pool` tells.
+    /// Figures of `perf pool` alone.
     #[serde(default)]
     pub pool: Option<PoolRun>,
-    /// What only `perf file --cache mixed` tells.
+    /// Figures of `perf file --cache mixed` alone.
     #[serde(default)]
     pub mixed: Option<MixedRun>,
     /// Operations done.
     pub ops: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// Time from the first hand-in to the last completion.
+    /// Time from the first submission to the last completion.
     pub duration_s: f64,
     /// Operations for each second.
     pub iops: f64,
     /// Bytes for each second.
     pub bw_bytes: f64,
-    /// Latency, from hand-in to completion.
+    /// Latency, from submission to completion.
     pub latency_ns: Option<Latency>,
     /// CPU time for one operation, user and system, kernel workers included.
     pub cpu_us_per_io: Option<f64>,
@@ -105,40 +106,7 @@ pub struct Run {
 impl Run {
     /// A run of which nothing was measured yet.
     pub fn new(setup: Setup, round: u32, role: Role) -> Run {
-        Run {
-            setup,
-            round,
-            role,
-            parts: None,
-            pool: None,
-            mixed: None,
-            ops: 0,
-            errors: 0,
-            duration_s: 0.0,
-            iops: 0.0,
-            bw_bytes: 0.0,
-            latency_ns: None,
-            cpu_us_per_io: None,
-            user_us_per_io: None,
-            system_us_per_io: None,
-            user_percent: None,
-            system_percent: None,
-            context_switches: None,
-            system_calls: None,
-            whole_machine: None,
-            cycles: None,
-            instructions: None,
-            enters: None,
-            fixed_ops: None,
-            refused: None,
-            route_ops: None,
-            enter_sizes: None,
-            access: None,
-            io_size_bytes: None,
-            cached_before: None,
-            cached_after: None,
-            cache_hits: None,
-        }
+        Run { setup, round, role, ..Run::default() }
     }
 
     /// Whether it submitted, and took the latency of, whole batches.
@@ -161,7 +129,7 @@ impl Run {
     }
 }
 
-/// What only `perf pool` tells of a run.
+/// Figures that only runs of `perf pool` have.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PoolRun {
@@ -183,7 +151,7 @@ pub struct PoolRun {
     pub actors: Vec<Actor>,
 }
 
-/// What only `perf file --cache mixed` tells of a run.
+/// Figures that only runs of `perf file --cache mixed` have.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MixedRun {

@@ -71,9 +71,9 @@ pub struct Way {
     pub route: Option<Route>,
 }
 
-impl Setup {
-    /// One random read of 4 KiB at a time by one thread, on the library's own terms: what other setups are made from.
-    pub fn plain() -> Setup {
+/// One random read of 4 KiB at a time by one thread, on the library's own terms: what other setups are made from.
+impl Default for Setup {
+    fn default() -> Setup {
         Setup {
             engine: Engine::Ringfile,
             numjobs: 1,
@@ -94,7 +94,9 @@ impl Setup {
             block: 4096,
         }
     }
+}
 
+impl Setup {
     /// The batches that reads go in, if any.
     pub fn batching(&self) -> Option<Batching> {
         self.batch.zip(self.inflight).map(|(size, inflight)| Batching { size, inflight })

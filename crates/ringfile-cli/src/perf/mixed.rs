@@ -1,6 +1,6 @@
 //! `ringfile perf file --cache mixed`: reads that come back, under a scan of the file, with a quarter of it as memory.
 //!
-//! What is compared is who decides what stays in memory: the library (adaptive), the kernel (buffered), nobody (direct).
+//! Compares who decides what stays in memory: the library (adaptive), the kernel (buffered) or no one (direct).
 //! Tasks read blocks by Zipf's law, so that few are read often; one task meanwhile reads the file from front to back.
 
 use std::cell::Cell;
@@ -99,7 +99,7 @@ fn setup(args: &FileArgs) -> Setup {
         cache: Cache::Mixed,
         route: Some(route.unwrap_or(Route::Auto)),
         block: args.bs,
-        ..Setup::plain()
+        ..Setup::default()
     }
 }
 
@@ -194,14 +194,14 @@ fn phase(shared: &Rc<Shared>, depth: usize, length: Duration, interrupt: &Interr
         let hot: Vec<_> =
             (0..depth).map(|task| ringfile::spawn(read_hot(Rc::clone(shared), task as u64 + 1))).collect();
         for task in hot.into_iter().chain([scan]) {
-            // A task ends early by a panic alone, which is told then.
+            // A task ends early only if it panics, which is then reported.
             let _ = task.await;
         }
     });
 }
 
 impl Shared {
-    /// Reads, and tells whether to go on.
+    /// Reads, and returns whether to go on.
     async fn read(&self, offset: u64, len: u64) -> bool {
         let read = async {
             let buffer = self.pool.get_async(len as usize).await?;

@@ -1,4 +1,4 @@
-//! Where results go beside the terminal: `--json` and `--report`.
+//! How a command ends: the terminal, and the files of `--json` and `--report`.
 //!
 //! Invariants: both are checked before anything is measured, neither takes the place of the other or of what is
 //! measured, and a failure to write one does not keep the other from being written.

@@ -217,7 +217,7 @@ impl Grid {
         } else {
             self.processes.iter().map(|&n| Some(n)).collect()
         };
-        let mut cells = vec![Setup::plain()];
+        let mut cells = vec![Setup::default()];
         cells = each(cells, &self.cache, |cell, &cache| Setup { cache, ..cell });
         cells = each(cells, &processes, |cell, &processes| Setup { processes, ..cell });
         cells = each(cells, &self.numjobs, |cell, &numjobs| Setup { numjobs, ..cell });

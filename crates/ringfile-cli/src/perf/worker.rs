@@ -5,7 +5,6 @@
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -15,11 +14,9 @@ use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::latency::Recorder;
-use crate::model::{Engine, RouteOps};
-use crate::sys::Usage;
-use crate::whole::Whole;
+use crate::model::Engine;
 
-/// What the process is to do.
+/// What the process shall do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
     /// The file.
@@ -32,37 +29,21 @@ pub struct Order {
     pub counters: bool,
 }
 
-/// What came of it.
+/// What the process did.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Answer {
-    /// Operations within the window.
-    pub ops: u64,
-    /// Operations that failed.
-    pub errors: u64,
-    /// Length of the window.
-    pub duration: Duration,
-    /// Latencies.
+    /// What the engine measured.
+    pub outcome: Outcome,
+    /// All latencies, to be merged with those of other processes.
     pub latencies: Recorder,
-    /// What was used within the window.
-    pub usage: Option<Usage>,
-    /// What the whole machine did within the window.
-    pub whole: Option<Whole>,
-    /// `io_uring_enter` calls.
-    pub enters: u64,
-    /// Operations on registered memory.
-    pub fixed_ops: u64,
     /// Why memory was not registered, if it was refused.
     pub refused: Option<String>,
-    /// Which way they went.
-    pub routes: RouteOps,
-    /// The first failure.
-    pub failure: Option<String>,
 }
 
 /// Carries one order out.
 pub fn run() -> Result<(), Failure> {
     let went_away = |error: std::io::Error| Failure::Io(format!("no order: {}", errno_text(&error)));
-    // Whoever started it is gone, or goes: nobody would read the answer.
+    // If this fails, the process that started this one has ended, and no one reads the answer.
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
     let interrupt = Interrupt::catch_signals()?;
     writeln!(std::io::stdout(), "ready").map_err(went_away)?;
@@ -92,18 +73,6 @@ fn carry_out(order: &Order, interrupt: &Interrupt) -> Result<Answer, Failure> {
     let run =
         if order.job.setup.engine == Engine::ByHand { engine::hand_loop::run } else { engine::ringfile::run };
     let (outcome, latencies) = run(&order.job, &bench, &mut || {})?;
-    let Outcome { ops, errors, duration, usage, whole, enters, fixed_ops, route_ops, failure, .. } = outcome;
-    Ok(Answer {
-        ops,
-        errors,
-        duration,
-        latencies,
-        usage,
-        whole,
-        enters: enters.unwrap_or_default(),
-        fixed_ops: fixed_ops.unwrap_or_default(),
-        refused: ringfile::refused_registration().map(|refused| refused.to_string()),
-        routes: route_ops.unwrap_or_default(),
-        failure: failure.map(|failure| failure.to_string()),
-    })
+    let refused = ringfile::refused_registration().map(|refused| refused.to_string());
+    Ok(Answer { outcome, latencies, refused })
 }

@@ -64,26 +64,26 @@ fn behind(parts: &[Factor], auto: &[&Run], best: (Route, f64), verdict: Verdict)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::advice::recorded::{Job, Truth, World, all_the_same};
+    use crate::advice::recorded::{Truth, World, all_the_same};
 
     /// `auto` has 0.82 of what ring and inline have.
-    fn behind(job: Job) -> Truth {
+    fn behind(job: Setup) -> Truth {
         let truth = all_the_same(job);
-        if job.route == Route::Auto { Truth { iops: truth.iops * 0.82, ..truth } } else { truth }
+        if job.route == Some(Route::Auto) { Truth { iops: truth.iops * 0.82, ..truth } } else { truth }
     }
 
     /// Ring is the slowest, auto in between: what perf buffers has where a plain call is best.
-    fn best_of_one(job: Job) -> Truth {
+    fn best_of_one(job: Setup) -> Truth {
         let truth = all_the_same(job);
         let factor = match job.route {
-            Route::Auto => 0.7,
-            Route::Ring => 0.5,
-            Route::Inline | Route::Workers | Route::Aio => 1.0,
+            Some(Route::Auto) => 0.7,
+            Some(Route::Ring) => 0.5,
+            Some(Route::Inline | Route::Workers | Route::Aio) | None => 1.0,
         };
         Truth { iops: truth.iops * factor, ..truth }
     }
 
-    fn quick(truth: fn(Job) -> Truth) -> World {
+    fn quick(truth: fn(Setup) -> Truth) -> World {
         World { noise: (0.02, 0.02), direct: false, ..World::new(truth).quick() }
     }
 

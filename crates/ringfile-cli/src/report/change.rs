@@ -208,7 +208,7 @@ mod tests {
     use crate::model::Cache;
 
     fn run(engine: Engine, round: u32, role: Role, iodepth: usize, buffers: Buffers, iops: f64) -> Run {
-        let setup = Setup { engine, iodepth, buffers, cache: Cache::Warm, ..Setup::plain() };
+        let setup = Setup { engine, iodepth, buffers, cache: Cache::Warm, ..Setup::default() };
         let ours = engine == Engine::Ringfile;
         let (route, executor) = (ours.then_some(Route::Auto), ours.then_some(Executor::Ringfile));
         let setup = Setup { route, executor, ..setup };

@@ -1,4 +1,4 @@
-//! What is outside the noise: whether a difference between two sides may be claimed.
+//! Decides whether a difference between two sides is beyond the noise, so that it may be claimed.
 //!
 //! Pure functions of figures. The measure of noise is A/A: how far a run is from the same run once more in the same
 //! round. A difference is claimed where every round shows it: all ratios lie on one side of 1, and each is further from 1
@@ -16,8 +16,8 @@ use std::fmt;
 use crate::model::{Metric, Role, Run, Rw, Setup, Spread};
 use crate::numbers::per_cent;
 
-/// A difference smaller than that is never claimed, however quiet the machine: nobody would act on it, and what is not
-/// random (the place in the round, the layout of memory) is about as large.
+/// A smaller difference is never claimed, however quiet the machine: no one would act on it, and effects that are not
+/// random (the place in the round, the layout of memory) are about as large.
 const LEAST: f64 = 0.02;
 
 /// Without rounds that show a spread, or A/A runs, a ratio as large as this says which way it leans.
@@ -30,19 +30,19 @@ pub const BY_FAR: f64 = 2.0;
 /// How often all comparisons of a session together may claim something that is chance.
 const RISK: f64 = 0.004;
 
-/// Below so many rounds there is no spread to speak of.
+/// With fewer rounds there is no spread to speak of.
 pub const LEAST_ROUNDS: usize = 3;
 
-/// So many A/A ratios show how far they go.
+/// This many A/A ratios show how far such ratios go.
 const ENOUGH: usize = 15;
 
-/// What lies beyond an upper quartile.
+/// The part of a distribution beyond its upper quartile.
 const QUARTER: f64 = 0.25;
 
-/// The same of a normal distribution, in standard deviations.
+/// The upper quartile of a normal distribution's sizes, in standard deviations.
 const NORMAL_QUARTILE: f64 = 1.15;
 
-/// An A/A change counts as no more than so many upper quartiles: what is normally distributed goes that far once in 1800.
+/// An A/A change counts as at most this many upper quartiles: a normal distribution goes that far once in 1800.
 const OUTLYING: f64 = 3.0;
 
 /// About as many comparisons of one kind with another over all cells as lead to one session's advice.
@@ -51,7 +51,7 @@ const COMPARED_AS_A_WHOLE: usize = 12;
 /// About as many comparisons in one cell, or of one cell with another, as lead to one session's advice.
 pub const COMPARED_FOR_ADVICE: usize = 24;
 
-/// What came of comparing two sides.
+/// The result of comparing two sides.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verdict {
     /// Subject over base, paired within rounds.
@@ -202,7 +202,7 @@ fn by_round(subject: &[&Run], base: &[&Run], metric: Metric) -> Vec<(u32, f64, f
     subject.iter().filter_map(pair).collect()
 }
 
-/// What all kinds that are measured in turn have in common: one of them has the A/A run for all.
+/// What all setups of a cell have in common: one of them has the A/A run for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Place {
     numjobs: usize,
@@ -233,7 +233,7 @@ pub struct Noise {
 }
 
 impl Noise {
-    /// That of a session.
+    /// Returns the noise of a session.
     pub fn of(runs: &[Run], metric: Metric) -> Noise {
         let measured: HashMap<(Setup, u32), &Run> = runs
             .iter()
@@ -257,7 +257,7 @@ impl Noise {
         Noise { all, cells, comparisons: comparisons.max(1) }
     }
 
-    /// For so many comparisons instead of all that the session allows.
+    /// Returns the noise for this many comparisons instead of all that the session allows.
     pub fn for_comparisons(self, comparisons: usize) -> Noise {
         Noise { comparisons: comparisons.max(1), ..self }
     }

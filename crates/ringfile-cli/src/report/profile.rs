@@ -5,8 +5,8 @@ use crate::model::{Buffers, Hot, Profile};
 use crate::numbers::figure;
 use crate::values::{self, short_size};
 
-/// A function with so many samples in one kind of buffers and none in another is not of the other by chance: with the same rate
-/// in both, that comes once in 1000 functions.
+/// A function with this many samples in one kind of buffers and none in another is missing there not by chance: with the same
+/// rate in both, that happens once in 1000 functions.
 const SURELY: f64 = 7.0;
 
 /// Some functions of one side, and what part of the time they took with each kind of buffers.

@@ -80,7 +80,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// As text that fits so many columns, if any number is given.
+    /// Returns the table as text that fits this many columns, if a number is given.
     pub fn text_of_width(&self, width: Option<usize>) -> String {
         let widths = self.widths();
         let all: Vec<usize> = (0..self.columns.len()).collect();

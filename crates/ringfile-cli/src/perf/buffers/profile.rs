@@ -40,7 +40,7 @@ struct Profiler {
 }
 
 impl Profiler {
-    /// Tries perf; says why where it can't be used.
+    /// Tries perf, and returns why if it cannot be used.
     fn find() -> Result<Profiler, String> {
         let folder = tempfile::tempdir()
             .map_err(|error| format!("no folder for perf's data can be made: {}", errno_text(&error)))?;
@@ -58,14 +58,14 @@ impl Profiler {
         }
     }
 
-    /// A command that records what follows it.
+    /// Returns a command that records the command that follows it.
     fn record(&self) -> Command {
         let mut command = Command::new("perf");
         command.args(["record", "-q", "-g", "-F", FREQUENCY, "-o"]).arg(self.data()).arg("--");
         command
     }
 
-    /// What was recorded last, of the kind that the step was about.
+    /// Returns the profile of what was recorded last, for the step's kind of buffers.
     fn profile(&self, step: &Step) -> Result<Profile, String> {
         let mut script = Command::new("perf");
         script.args(["script", "-F", "comm,pid,tid,time,event,ip,sym,dso", "-i"]).arg(self.data());
@@ -143,7 +143,7 @@ fn steps(grid: &Grid) -> Vec<Step> {
     first.map(|step| Step { setup: Setup { processes: Some(1), ..step.setup }, ..*step }).collect()
 }
 
-/// Why perf would not, in its own words.
+/// Returns why perf failed, in its own words.
 fn refused(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     if text.contains("perf_event_paranoid") || text.contains("Permission") || text.contains("permitted") {
@@ -154,7 +154,7 @@ fn refused(output: &Output) -> String {
     format!("perf failed: {line}")
 }
 
-/// Of what `perf script` prints.
+/// Reads the output of `perf script`.
 fn of_script(script: &[u8], step: &Step) -> Result<Profile, String> {
     let text = String::from_utf8_lossy(script);
     let mut folding = FoldOptions::default();
@@ -193,7 +193,7 @@ fn of_script(script: &[u8], step: &Step) -> Result<Profile, String> {
     })
 }
 
-/// One stack that was seen, and how often.
+/// A stack, and how often it was sampled.
 struct Stack<'a> {
     leaf: &'a str,
     count: u64,
@@ -222,7 +222,7 @@ fn functions<'a>(stacks: impl Iterator<Item = &'a Stack<'a>>) -> Vec<(String, u6
     sorted
 }
 
-/// What made perf take its samples: the word before the colon at the end of a sample's first line.
+/// Returns the event that perf sampled by: the word before the colon at the end of a sample's first line.
 fn event(script: &str) -> Option<String> {
     let line = script.lines().find(|line| line.trim_end().ends_with(':'))?;
     let event = line.trim_end().trim_end_matches(':').split_whitespace().next_back()?;
@@ -254,7 +254,7 @@ mod tests {
     use crate::model::Buffers;
 
     fn step() -> Step {
-        let setup = Setup { buffers: Buffers::Fixed, iodepth: 16, direct: true, ..Setup::plain() };
+        let setup = Setup { buffers: Buffers::Fixed, iodepth: 16, direct: true, ..Setup::default() };
         Step { setup, parts: None, role: Role::Measure, round: 1 }
     }
 

@@ -38,7 +38,7 @@ pub fn of(args: &PoolArgs, job: &Job, filesystem: &str, runs: &[Run]) -> Vec<Str
     notes
 }
 
-/// What was had of the rate that was asked for: the worst of all runs.
+/// Says what part of the requested rate the worst of all runs reached.
 fn carried(rate: u64, runs: &[Run]) -> Option<String> {
     let backlog = |run: &Run| run.pool.as_ref().and_then(|pool| pool.backlog_ops).unwrap_or(0);
     let worst = runs.iter().min_by(|a, b| a.bw_bytes.total_cmp(&b.bw_bytes))?;

@@ -34,7 +34,7 @@ fn setup(job: &Job, memory: Memory, side: Side) -> Setup {
         memory: Some(memory),
         direct: memory.is_direct(),
         block: job.block,
-        ..Setup::plain()
+        ..Setup::default()
     }
 }
 
