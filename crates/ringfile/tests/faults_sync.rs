@@ -1,4 +1,4 @@
-//! Syncs and durable writes that fail, and disks that are full in the middle of a direct write (F43, F51).
+//! Syncs and durable writes that fail, and disks that become full in the middle of a direct write (F43, F51).
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
 const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
 
-/// The ways in which a sync can be asked for.
+/// The ways to sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Loop,
@@ -27,7 +27,7 @@ enum Way {
     Blocking,
     Awaited,
     Queue,
-    /// A durable write, in its two forms.
+    /// The two forms of a durable write.
     Durable(Durability),
     DurableElsewhere(Durability),
 }
@@ -100,7 +100,7 @@ fn f51_a_failed_sync_is_remembered_by_every_clone_until_the_file_is_opened_again
             let clone = file.clone();
             way.sync(&file).unwrap_or_else(|error| panic!("{how}: {error}"));
             block_on(file.write_at(content(0, PAGE), 0)).unwrap();
-            // A FUSE server is not asked to sync after a write with RWF_DSYNC: there the write itself fails.
+            // The kernel sends a FUSE server no sync after a write with RWF_DSYNC, so there the write itself fails.
             let fails = match way {
                 Way::Durable(Durability::Dsync) | Way::DurableElsewhere(Durability::Dsync) => Op::Write,
                 _ => Op::Sync,
@@ -110,7 +110,7 @@ fn f51_a_failed_sync_is_remembered_by_every_clone_until_the_file_is_opened_again
             assert_eq!(failed.errno(), Some(libc::EIO), "{how}: {failed}");
             assert_eq!(server.faults_left(), 0, "{how}");
             let asked = server.log().len();
-            // The server would succeed from now on.
+            // From here on the server would succeed.
             for later in WAYS {
                 for file in [&file, &clone, &file.clone()] {
                     let failed = later.sync(file).expect_err(&format!("{how}, then {later:?}"));
@@ -119,7 +119,7 @@ fn f51_a_failed_sync_is_remembered_by_every_clone_until_the_file_is_opened_again
                 }
             }
             assert_eq!(server.log().len(), asked, "{how}: nothing is begun any more");
-            // Plain reads and writes go on, and the file is as good as new when it is opened again.
+            // Plain reads and writes continue, and the file can be synced again once it is reopened.
             block_on(clone.write_at(content(0, PAGE), 0)).unwrap();
             assert_content(&block_on(clone.read_at(vec![0; PAGE], 0)).unwrap(), 0);
             let again = open(&server.path(), route, way);
@@ -156,7 +156,7 @@ fn f51_a_sync_whose_future_is_dropped_is_remembered_too() {
         let Some(server) = Server::or_skip(name, vec![0; 4 * PAGE]) else { return };
         let file = open(&server.path(), route, Way::Loop);
         if route == Route::Inline {
-            // Its first poll makes the call and has the result.
+            // The first poll makes the call and has its result.
             continue;
         }
         server.rule(Op::Sync, EVERYWHERE, 1, Act::HoldFail(libc::EIO));
@@ -232,7 +232,7 @@ fn f43_a_full_disk_after_a_part_of_a_direct_write_is_told_as_such() {
 fn f43_a_direct_write_over_the_end_of_a_device_is_told_as_such() {
     let name = "f43_a_direct_write_over_the_end_of_a_device_is_told_as_such";
     let pool = Pool::new(64 * MIB);
-    // The last block of a page is cut.
+    // Once with a partial page at the end.
     for len in [MIB, MIB + 3 * 512] {
         let Some(device) = Loop::over(name, &vec![0; len]) else { return };
         for route in routes() {
@@ -253,7 +253,7 @@ fn f43_a_direct_write_over_the_end_of_a_device_is_told_as_such() {
     }
 }
 
-/// Takes all of a file system's space but about so many bytes.
+/// Fills a file system, except for about this number of bytes.
 fn fill_up(path: &Path, but: u64) {
     let file = std::fs::File::create(path).unwrap();
     let free = rustix::fs::fstatvfs(&file).unwrap();
@@ -272,8 +272,8 @@ fn fill_up(path: &Path, but: u64) {
 #[test]
 fn f43_a_direct_write_that_stops_inside_a_block_goes_on_from_that_block() {
     let name = "f43_a_direct_write_that_stops_inside_a_block_goes_on_from_that_block";
-    // Not through io_uring: Linux 6.18 itself goes on there with a short direct write of FUSE, and at the wrong offset.
-    // The ring's operations go on by the same rule, `Target::goes_on_at`.
+    // Not through io_uring: Linux 6.18 itself continues a short direct write of FUSE there, at the wrong offset. The
+    // ring's operations continue by the same rule, `Target::goes_on_at`.
     for route in [Route::Inline, Route::Workers] {
         for form in WRITING {
             for cut in [17, 1000, PAGE + 1, 2 * PAGE] {
@@ -292,7 +292,7 @@ fn f43_a_direct_write_that_stops_inside_a_block_goes_on_from_that_block() {
                 let how = format!("{form:?}, {route:?}, {cut}");
                 let error = error.unwrap_or_else(|| panic!("{how}: {:?}", server.log()));
                 assert_eq!((error.errno(), error.done()), (Some(libc::ENOSPC), cut), "{how}: {error}");
-                // And where there is room after all, every byte is there.
+                // If there is room after all, every byte is there.
                 server.rule(Op::Write, EVERYWHERE, 1, Act::Short(cut));
                 let (_, error) = form.write(&file, write()).remove(0);
                 assert!(error.is_none(), "{how}: {error:?}");

@@ -33,7 +33,7 @@ pub enum Durability {
 /// Writes of each kind that `Auto` measures.
 const TRIALS: u64 = 8;
 
-/// The choice for one file, with what was measured so far: count and nanoseconds for each kind.
+/// The choice for one file, and its measurements: count and nanoseconds for each kind.
 pub(super) struct Choice {
     fixed: Durability,
     started: AtomicU64,
@@ -95,8 +95,8 @@ impl<'a, B: IoBuf> WriteDurable<'a, B> {
     pub(super) fn new(file: &'a File, buffer: B, offset: u64) -> Self {
         let (kind, measured) = file.0.durable.next();
         let write = Io::write(file, buffer, offset);
-        // A link holds one submission back until another on the same ring has ended, so it can't be between two rings,
-        // nor cover a write of several submissions; and an NVMe command that fails does not break it.
+        // A link delays one submission until another on the same ring has ended. So it cannot connect two rings, nor
+        // cover a write of several submissions; and an NVMe command that fails does not break it.
         let linked =
             kind == Durability::Fsync && write.is_one_submission() && file.0.target.ring == RingKind::Main;
         let (write, sync) = match kind {

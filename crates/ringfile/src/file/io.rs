@@ -32,7 +32,7 @@ pub struct Io<'a, B> {
 
 /// The future of a vectored read or write. It returns the buffers, with their lengths set, or inside the error.
 ///
-/// As [`Io`] in all else.
+/// In all other respects an [`Io`].
 #[must_use = "nothing is read or written until the future is awaited"]
 pub struct IoVectored<'a, B> {
     transfer: Transfer<'a>,
@@ -159,7 +159,7 @@ impl<'a, B: IoBuf> Io<'a, B> {
         self.transfer.operation.request.want <= driver::MOST_AT_ONCE
     }
 
-    /// Less than all of it will do.
+    /// Accepts a result that moved fewer bytes than wanted.
     #[inline]
     pub(super) fn or_less(mut self) -> Self {
         self.transfer.exact = false;
@@ -185,7 +185,7 @@ impl<'a, B: IoBuf> IoVectored<'a, B> {
         Self { transfer, buffers: PhantomData }
     }
 
-    /// Less than all of it will do.
+    /// Accepts a result that moved fewer bytes than wanted.
     pub(super) fn or_less(mut self) -> Self {
         self.transfer.exact = false;
         self
@@ -300,7 +300,8 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         match std::mem::replace(&mut self.stage, Stage::Taken) {
             Stage::Over(ended) => Ok(ended),
             Stage::Failed(error) => Err(error),
-            _ => Err(self.error(ErrorKind::Other, "it was asked for its result before it ended, or twice")),
+            _ => Err(self
+                .error(ErrorKind::Other, "the result was taken before the operation had finished, or twice")),
         }
     }
 
