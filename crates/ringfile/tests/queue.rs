@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ringfile::{Buffer, File, OpenOptions, Pool, Queue, RegisteredMemory, Route, thread_metrics};
 use support::forms::routes;
-use support::{Folder, assert_content, content, must_end, needs_ring, open_on_ring, skip};
+use support::{Folder, assert_content, content, in_child, must_end, needs_ring, open_on_ring, skip};
 
 const PAGE: usize = 4096;
 
@@ -215,7 +215,8 @@ fn cached_reads_that_are_submitted_together_go_to_the_ring_and_single_ones_do_no
 #[test]
 fn an_operation_that_is_waited_for_alone_is_a_plain_call_on_a_file_that_goes_to_the_ring() {
     let name = "an_operation_that_is_waited_for_alone_is_a_plain_call_on_a_file_that_goes_to_the_ring";
-    if !needs_ring(name) {
+    // Other tests' threads release registered memory, of which every ring is told: that wakes a thread that waits.
+    if !needs_ring(name) || !in_child(name) {
         return;
     }
     let folder = Folder::new();

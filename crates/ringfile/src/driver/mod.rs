@@ -70,7 +70,7 @@ pub use route::{Route, set_default_route};
 pub(crate) use shared::{Call, Shared};
 pub(crate) use slot::Key;
 pub(crate) use start::{
-    HandlerOf, LocalHandler, Place, Started, SubmitHint, add_local, can_link, remove_local, start,
+    HandlerOf, LocalHandler, Place, Started, SubmitHint, add_local, remove_local, start, start_linked,
 };
 pub use target::AtomicLimits;
 pub(crate) use target::{FileKind, Multiples, Target};

@@ -348,7 +348,7 @@ impl Lanes {
     /// of 4 KiB took 17 to 18 µs of CPU time by the call, and 19 to 22 by the ring. A pipe is never waited for in a
     /// plain call, which could not be cancelled.
     pub(crate) fn may_wait_inline(&self, target: &Target, request: &Request) -> bool {
-        let plain = request.kind.moves_data() && request.op_flags == 0 && !request.linked;
+        let plain = request.kind.moves_data() && request.op_flags == 0;
         self.route == Route::Auto
             && plain
             && target.kind != FileKind::Other
@@ -368,7 +368,7 @@ impl Lanes {
             Route::Auto => {}
         }
         // A pipe may make its reader wait forever.
-        let waits = target.kind == FileKind::Other || !target.ring.announces() || request.linked;
+        let waits = target.kind == FileKind::Other || !target.ring.announces();
         if waits || !request.kind.moves_data() {
             return Choice::Ring;
         }

@@ -50,8 +50,13 @@ pub struct Disk {
 impl Disk {
     pub fn read(image: &Path) -> Outcome<Self> {
         let bytes = std::fs::read(image).map_err(|error| format!("{}: {error}", image.display()))?;
+        Ok(Self::of(bytes))
+    }
+
+    /// A disk with this content.
+    pub fn of(bytes: Vec<u8>) -> Self {
         let filled = bytes.chunks(BLOCK).map(|block| block.iter().any(|&byte| byte != 0)).collect();
-        Ok(Self { bytes, filled, advanced: 0 })
+        Self { bytes, filled, advanced: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -106,7 +111,8 @@ impl Disk {
         kept
     }
 
-    fn write(&self, kept: &Kept<'_>, path: &Path) -> std::io::Result<()> {
+    /// Writes the disk, with what is there besides, to a file.
+    pub fn write(&self, kept: &Kept<'_>, path: &Path) -> std::io::Result<()> {
         let file = File::create(path)?;
         file.set_len(self.bytes.len() as u64)?;
         let mut block = 0;

@@ -12,9 +12,9 @@ use ringfile_power::stamp::SECTOR;
 
 use crate::Outcome;
 
-const MAGIC: u64 = 0x006a_7366_7773_6872;
-const FLUSH: u64 = 1;
-const FUA: u64 = 2;
+pub const MAGIC: u64 = 0x006a_7366_7773_6872;
+pub const FLUSH: u64 = 1;
+pub const FUA: u64 = 2;
 const DISCARD: u64 = 4;
 
 /// Where the file system begins on the drive; the reports are behind it.
@@ -43,10 +43,16 @@ pub struct Log {
 impl Log {
     /// Reads the log of a drive whose file system has this many bytes.
     pub fn read(path: &Path, filesystem: usize) -> Outcome<Self> {
-        let bytes = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let failed = |why| format!("{}: {why}", path.display());
+        let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+        Self::of(bytes, filesystem).map_err(failed)
+    }
+
+    /// As [`read`](Self::read), from the bytes of the log.
+    pub fn of(bytes: Vec<u8>, filesystem: usize) -> Outcome<Self> {
         let mut log = Self { bytes, entries: Vec::new() };
         if log.word(0, 0) != Some(MAGIC) {
-            return Err(format!("{} is no log of writes", path.display()));
+            return Err("it is no log of writes".into());
         }
         let mut place = SECTOR;
         // The header counts only the entries up to the last flush. The file ends behind the last entry.

@@ -11,14 +11,15 @@
 mod check;
 mod disk;
 mod log;
+mod replay;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
-use check::Expected;
-use disk::{Chances, Disk, Mounted};
+use disk::{Disk, Mounted};
 use log::Log;
+use replay::Replay;
 use ringfile_power::Random;
 
 type Outcome<T> = Result<T, String>;
@@ -42,7 +43,7 @@ fn run(arguments: &[String]) -> Outcome<bool> {
     };
     let number = |text: &String| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
     let (cuts, seed) = (number(cuts)? as usize, number(seed)?);
-    let mut disk = Disk::read(Path::new(image))?;
+    let disk = Disk::read(Path::new(image))?;
     let log = Log::read(Path::new(log), disk.len())?;
     agrees_with_the_console(&log, Path::new(console))?;
     disk.becomes(&log, Path::new(drive))?;
@@ -53,29 +54,21 @@ fn run(arguments: &[String]) -> Outcome<bool> {
         log.reports().len()
     );
     let mut random = Random(seed);
-    let (mut figures, mut expected, mut at) = (Figures::default(), Expected::default(), 0);
+    let (mut figures, mut replay) = (Figures::default(), Replay::new(&log, disk));
     for moment in moments(&log, cuts, &mut random)? {
-        for (_, promises) in log.reports_in(at..moment) {
-            promises.iter().for_each(|&promise| expected.add(promise));
-        }
-        at = moment;
-        let flushed = log.last_flush_before(moment);
-        disk.advance(&log, flushed)?;
-        let kept = disk.cut(&log, moment, Chances::any(&mut random), &mut random);
+        let kept = replay.cut_at(moment, &mut random)?;
         figures.left_out += kept.left_out;
         figures.torn += kept.torn;
-        let losses = match Mounted::new(&disk, &kept, filesystem, Path::new(scratch)) {
-            Ok(mounted) => expected.check(mounted.path(), &mut figures.checked),
+        let losses = match Mounted::new(&replay.disk, &kept, filesystem, Path::new(scratch)) {
+            Ok(mounted) => replay.expected.check(mounted.path(), &mut figures.checked),
             Err(why) => vec![format!("the file system can't be mounted: {why}")],
         };
         figures.cuts += 1;
         figures.cuts_with_losses += usize::from(!losses.is_empty());
         figures.losses += losses.len();
         if let Some(first) = losses.first().filter(|_| figures.cuts_with_losses <= TOLD) {
-            println!(
-                "  LOSS at entry {moment} (last flush: {flushed}): {first}, and {} more",
-                losses.len() - 1
-            );
+            let (flushed, more) = (log.last_flush_before(moment), losses.len() - 1);
+            println!("  LOSS at entry {moment} (last flush: {flushed}): {first}, and {more} more");
         }
     }
     println!(
