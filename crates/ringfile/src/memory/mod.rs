@@ -53,6 +53,8 @@ mod waiters;
 pub use self::buffer::Buffer;
 pub use self::core::WhenFull;
 pub use self::error::PoolError;
+#[cfg(feature = "compio-buf-08")]
+pub use self::foreign::compio::CompioBuffer;
 #[doc(hidden)]
 pub use self::held::Held;
 pub use self::iobuf::{IoBuf, IoBufMut};
