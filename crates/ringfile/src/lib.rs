@@ -123,6 +123,7 @@ pub mod fs;
 mod many;
 mod memory;
 mod metrics;
+mod once;
 mod ring;
 mod runtime;
 

@@ -71,4 +71,4 @@ pub(crate) use self::paths::Paths;
 pub(crate) use self::pool::{ahead, reserve};
 pub(crate) use self::region::{Region, Registration};
 pub(crate) use self::regions::KnownRegions;
-pub(crate) use self::waiters::set_thread_must_not_block;
+pub(crate) use self::waiters::{set_thread_must_not_block, wake_all};
