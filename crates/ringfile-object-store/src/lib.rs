@@ -36,7 +36,8 @@ pub enum Caching {
     Direct,
     /// Cached data is read from the cache, the rest past it; data that is read repeatedly gets cached
     /// ([`ringfile::OpenOptions::adaptive`]). The store keeps the 64 files that it read last open, with two descriptors
-    /// each. It closes removed files when it next opens another file, or puts, copies, renames or deletes an object.
+    /// each. Those that it replaces or deletes itself it closes at once. For those that others removed, whose space is
+    /// freed only then, it looks when it reads an object, once a second: a store that is not used closes none.
     Adaptive,
 }
 
@@ -202,7 +203,7 @@ impl Builder {
             merge_gap: self.merge_gap,
             sync: self.sync,
             gate: Gate::new(self.memory),
-            recent: Arc::default(),
+            recent: Arc::new(recent::Recent::new()),
         });
         Ok(RingfileStore {
             store,
