@@ -1,6 +1,6 @@
 //! Blocking reads and writes, one or many.
 //!
-//! Invariants: when a function returns, no operation has the caller's memory any more.
+//! Invariants: when a function returns, no operation uses the caller's memory any more.
 
 use std::ffi::{c_int, c_void};
 
@@ -49,7 +49,7 @@ pub(crate) fn number_or_errno(done: Done) -> i64 {
 fn lost() -> Fault {
     Fault::new(
         libc::EOPNOTSUPP,
-        "the operation can't be waited for: this is a forked child, or the thread ends",
+        "cannot wait for the operation: this is a forked child, or the thread is ending",
     )
 }
 
@@ -202,10 +202,11 @@ pub unsafe extern "C" fn ringfile_write_atomic(
 pub(crate) unsafe fn buffers(parts: *const iovec, count: usize) -> Result<(Vec<Buffer>, usize)> {
     // SAFETY: as the caller says.
     let parts = unsafe { raw::array(parts, count, "the parts") }?;
+    let known = memory::Lookup::new();
     // SAFETY: as the caller says.
-    let each = parts.iter().map(|part| unsafe { memory::at(part.iov_base, part.iov_len) });
+    let each = parts.iter().map(|part| unsafe { known.at(part.iov_base, part.iov_len) });
     let total = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len));
-    let total = total.ok_or_else(|| Fault::invalid("the parts together have more bytes than any file"))?;
+    let total = total.ok_or_else(|| Fault::invalid("the parts together are longer than any file"))?;
     Ok((each.collect::<Result<_>>()?, total))
 }
 
@@ -277,10 +278,11 @@ pub unsafe extern "C" fn ringfile_read_many(
 fn read_many(queue: &mut Queue, file: &File, requests: &mut [ringfile_read_request]) -> Result<i64> {
     let (mut next, mut over, mut failed) = (0, 0, 0);
     while over < requests.len() {
+        let known = memory::Lookup::new();
         while next < requests.len() && next - over < AT_ONCE {
             let request = &mut requests[next];
             // SAFETY: the memory is there and the read's alone until `ringfile_read_many` returns, says the header.
-            match unsafe { memory::at(request.data, request.length) } {
+            match unsafe { known.at(request.data, request.length) } {
                 Ok(buffer) => {
                     queue.read(file, buffer, request.offset, next as u64);
                 }
@@ -291,6 +293,7 @@ fn read_many(queue: &mut Queue, file: &File, requests: &mut [ringfile_read_reque
             }
             next += 1;
         }
+        drop(known);
         // A few at a time, so that the device always has many.
         let open = next - over;
         if open == 0 {

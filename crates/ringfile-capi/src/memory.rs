@@ -1,13 +1,13 @@
 //! Memory for I/O, found by its address: pools' buffers, registered memory of the caller, and any other memory.
 //!
-//! Invariants: memory that is known here has an owner that keeps it; an operation on it has a share of the owner's
-//! buffer, so that it goes back, or may be unregistered, only when the operation is over. An operation that lies partly
-//! outside of such memory, or in several, has shares of all that it overlaps.
+//! Invariants: an owner keeps the memory that is known here; an operation on it shares the owner's buffer, so the
+//! memory can be freed or unregistered only after the operation has finished. An operation that lies partly outside
+//! such memory, or in several pieces of it, shares all that it overlaps.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use ringfile::{Buffer, RegisteredMemory};
 
@@ -42,7 +42,7 @@ fn known() -> RwLockWriteGuard<'static, BTreeMap<usize, Buffer>> {
     KNOWN.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has operations find a buffer by its address. Gives it back where some of it is known already.
+/// Makes operations find a buffer by its address. Returns it if a part of it is known already.
 pub(crate) fn add(buffer: Buffer) -> std::result::Result<(), Buffer> {
     fork::heed();
     let start = buffer.as_ptr().addr();
@@ -56,7 +56,7 @@ pub(crate) fn add(buffer: Buffer) -> std::result::Result<(), Buffer> {
     Ok(())
 }
 
-/// Has operations find it no more. Those that have shares of it keep it until they are over.
+/// Hides it from new operations. Operations that share it keep it until they have finished.
 pub(crate) fn remove(start: usize) -> Option<Buffer> {
     let mut known = known();
     let buffer = known.remove(&start);
@@ -64,35 +64,56 @@ pub(crate) fn remove(start: usize) -> Option<Buffer> {
     buffer
 }
 
-/// The memory of an operation, as a buffer of that capacity and length.
+/// Returns the memory of an operation, as a buffer of that capacity and length.
 ///
 /// # Safety
 /// `len` bytes are there, and nobody else touches them until the buffer is dropped; for a write others may read them.
 #[inline]
 pub(crate) unsafe fn at(data: *mut c_void, len: usize) -> Result<Buffer> {
-    if data.is_null() && len > 0 {
-        return Err(Fault::null("the memory of the operation"));
-    }
-    if len > isize::MAX as usize {
-        return Err(Fault::invalid(format!("no memory has {len} bytes")));
-    }
-    if len > 0 && COUNT.load(Ordering::Acquire) > 0 {
-        // SAFETY: as the caller says.
-        match unsafe { shares(data.cast(), len) } {
-            Shares::None => {}
-            Shares::Whole(buffer) => return Ok(buffer),
-            Shares::Parts(parts) => {
-                // SAFETY: as the caller says.
-                return Ok(unsafe { Buffer::from_raw_with_owner(data.cast(), len, parts) });
-            }
-        }
-    }
-    let data = if data.is_null() { std::ptr::dangling_mut() } else { data.cast() };
-    // SAFETY: as the caller says. Memory that comes from C is initialised, whatever is in it.
-    Ok(unsafe { Buffer::from_raw(data, len) })
+    // SAFETY: as the caller says.
+    unsafe { Lookup::new().at(data, len) }
 }
 
-/// What an operation's memory has of known memory.
+/// Known memory, locked for reading once for all operations of a loop.
+pub(crate) struct Lookup(Option<RwLockReadGuard<'static, BTreeMap<usize, Buffer>>>);
+
+impl Lookup {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        let is_there = COUNT.load(Ordering::Acquire) > 0;
+        Self(is_there.then(|| KNOWN.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// See [`at`].
+    ///
+    /// # Safety
+    /// As [`at`].
+    #[inline]
+    pub(crate) unsafe fn at(&self, data: *mut c_void, len: usize) -> Result<Buffer> {
+        if data.is_null() && len > 0 {
+            return Err(Fault::null("the memory of the operation"));
+        }
+        if len > isize::MAX as usize {
+            return Err(Fault::invalid(format!("{len} bytes are more than memory can have")));
+        }
+        if let Some(known) = self.0.as_ref().filter(|_| len > 0) {
+            // SAFETY: as the caller says.
+            match unsafe { shares(known, data.cast(), len) } {
+                Shares::None => {}
+                Shares::Whole(buffer) => return Ok(buffer),
+                Shares::Parts(parts) => {
+                    // SAFETY: as the caller says.
+                    return Ok(unsafe { Buffer::from_raw_with_owner(data.cast(), len, parts) });
+                }
+            }
+        }
+        let data = if data.is_null() { std::ptr::dangling_mut() } else { data.cast() };
+        // SAFETY: as the caller says. Memory that comes from C is initialised, whatever is in it.
+        Ok(unsafe { Buffer::from_raw(data, len) })
+    }
+}
+
+/// The part of an operation's memory that is known.
 enum Shares {
     None,
     /// All of it lies in one buffer.
@@ -105,7 +126,7 @@ enum Shares {
 ///
 /// # Safety
 /// As [`at`].
-unsafe fn shares(data: *mut u8, len: usize) -> Shares {
+unsafe fn shares(known: &BTreeMap<usize, Buffer>, data: *mut u8, len: usize) -> Shares {
     let start = data.addr();
     let end = start.saturating_add(len);
     let overlapped = |(first, buffer): (&usize, &Buffer)| {
@@ -113,7 +134,6 @@ unsafe fn shares(data: *mut u8, len: usize) -> Shares {
         // SAFETY: the bytes are the operation's alone, says the caller, and within the buffer.
         (low < high).then(|| unsafe { buffer.share(low - first, high - low) })
     };
-    let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
     // Known memory does not overlap: what begins before a piece that ends before the operation's ends there too.
     let mut shares = known.range(..end).rev().map_while(overlapped);
     match shares.next() {
@@ -152,7 +172,7 @@ pub unsafe extern "C" fn ringfile_memory_register(
             }));
         }
         if length == 0 || length > isize::MAX as usize {
-            return Err(Fault::invalid(format!("memory of {length} bytes can't be registered")));
+            return Err(Fault::invalid(format!("cannot register memory of {length} bytes")));
         }
         // SAFETY: the caller keeps the memory until it is unregistered, and an operation has its part alone.
         let whole = unsafe { RegisteredMemory::from_raw(data.cast(), length, Callers) };
@@ -160,7 +180,7 @@ pub unsafe extern "C" fn ringfile_memory_register(
         if add(whole.lend(..)?).is_err() {
             return Err(Fault::new(
                 libc::EEXIST,
-                "some of this memory is registered already, or a ringfile_buffer's",
+                "a part of this memory is registered already, or belongs to a ringfile_buffer",
             ));
         }
         let handle = REGISTERED.add(Registered { start }).inspect_err(|_| drop(remove(start)))?;
@@ -171,7 +191,7 @@ pub unsafe extern "C" fn ringfile_memory_register(
 
 /// Unregisters memory, and closes the handle. After success the memory may be freed.
 ///
-/// Any thread. Does not block. -EBUSY, without effect, while an operation uses some of it: take its result, or abort
+/// Any thread. Does not block. -EBUSY, without effect, while an operation uses some of it: take its result, or cancel
 /// it, and call again.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_memory_unregister(memory: *mut ringfile_memory) -> c_int {
@@ -182,7 +202,8 @@ pub extern "C" fn ringfile_memory_unregister(memory: *mut ringfile_memory) -> c_
         if in_use {
             return Err(Fault::new(
                 libc::EBUSY,
-                "an operation on this memory is not over: take its result, or abort it, before unregistering",
+                "an operation on this memory has not finished: take its result, or cancel it and wait, before \
+                 unregistering",
             ));
         }
         REGISTERED.remove(memory)?;

@@ -24,7 +24,7 @@ use store::Store;
 #[cfg(not(any(feature = "object-store-013", feature = "object-store-014")))]
 compile_error!("choose the version of the trait: feature object-store-013, object-store-014, or both");
 
-/// What reads do with the page cache.
+/// How reads use the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Caching {
@@ -36,8 +36,8 @@ pub enum Caching {
     Direct,
     /// Cached data is read from the cache, the rest past it; data that is read repeatedly gets cached
     /// ([`ringfile::OpenOptions::adaptive`]). The store keeps the 64 files that it read last open, with two descriptors
-    /// each. Those that it replaces or deletes itself it closes at once. For those that others removed, whose space is
-    /// freed only then, it looks when it reads an object, once a second: a store that is not used closes none.
+    /// each. It closes a file at once if the store itself replaces or deletes the object, and within about a second if
+    /// another process does, provided that the store is read meanwhile. The space of a removed file is freed only then.
     Adaptive,
 }
 
@@ -140,7 +140,7 @@ impl Builder {
         self
     }
 
-    /// What reads do with the page cache.
+    /// Sets how reads use the page cache.
     pub fn caching(mut self, caching: Caching) -> Self {
         self.caching = caching;
         self

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ringfile::File;
 
-/// So many stay open, each with two descriptors.
+/// The number of files that stay open, each with two descriptors.
 const MOST: usize = 64;
 /// How often a store in use looks for files that others have removed.
 const CHECK_PERIOD: Duration = Duration::from_secs(1);

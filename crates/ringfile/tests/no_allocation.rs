@@ -1,20 +1,19 @@
-//! How often the heap is asked for memory while operations are carried out: no more often for ten thousand than for
-//! five hundred.
+//! Counts heap allocations during operations: ten thousand of them must allocate no more often than five hundred.
 //!
-//! Counts the allocations of all threads, so there is one test at a time here.
+//! Counts the allocations of all threads, so each test has a process of its own: the harness allocates too, to start
+//! tests and to report which ended or take long.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringfile::{Appender, Batch, Done, File, OpenOptions, Pool, Queue, Route, block_on};
+use ringfile::{Appender, Batch, Done, File, OpenOptions, Pool, Queue, Route, block_on, thread_metrics};
 use support::forms::routes;
 use support::handles::Handles as _;
-use support::{Folder, assert_content, content, has_registered_buffers};
+use support::{Folder, assert_content, content, has_registered_buffers, in_child};
 
 struct Counting;
 
@@ -46,15 +45,12 @@ static ALLOCATOR: Counting = Counting;
 const PAGE: usize = 4096;
 const PAGES: u64 = 64;
 const FEW: u64 = 500;
-/// Results, what the batch keeps of itself, a driver that is told to begin: each run has these, whatever its length.
+/// How often `Route::Auto` may change its mind about a file while operations are counted.
+const CHANGES: usize = 20;
+/// Results, the batch itself, and a message to a driver: each run allocates these, whatever its length.
 const OF_A_RUN: u64 = 24;
 
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-/// How often memory was asked for meanwhile.
+/// Returns the number of allocations meanwhile.
 fn allocations<T>(run: impl FnOnce() -> T) -> (u64, T) {
     let before = COUNT.load(Ordering::Relaxed);
     let result = run();
@@ -73,7 +69,7 @@ fn assert_read(results: Vec<Done>, reads: u64) {
     assert_eq!(results.len(), reads as usize);
     for (i, done) in results.into_iter().enumerate() {
         assert_eq!(done.result.unwrap(), PAGE);
-        // Which page it is shows in its first bytes.
+        // The first bytes of a page are its number.
         assert_content(&done.buffer.unwrap()[..16], i as u64 * 7 % PAGES * PAGE as u64);
     }
 }
@@ -93,31 +89,50 @@ fn files(path: &std::path::Path) -> Vec<(String, Route, File)> {
     files
 }
 
-/// Counts after a first run of the larger size, in which what is kept for good grows.
-fn few_and_many(many: u64, mut run: impl FnMut(u64) -> u64) -> (u64, u64) {
+/// Counts after a first run of the larger size, in which memory that is kept grows.
+///
+/// `Route::Auto` times plain calls, and uses the ring instead if they wait, as on a disk that is busy for a while.
+/// The thread then creates its ring, and memory for the operations in flight there: 14 allocations, once, in a run of any
+/// length. So a longer run with more allocations counts only if its operations went the same ways.
+fn few_and_many(route: Route, many: u64, mut run: impl FnMut(u64) -> u64) -> (u64, u64) {
     run(many);
-    (run(FEW), run(many))
+    let mut run_and_ways = |operations| {
+        let before = thread_metrics();
+        let count = run(operations);
+        let counts = thread_metrics() - before;
+        (count, [counts.inline_ops > 0, counts.ops > counts.inline_ops])
+    };
+    for _ in 0..CHANGES {
+        let (few, many) = (run_and_ways(FEW), run_and_ways(many));
+        if route != Route::Auto || few.1 == many.1 || many.0 <= few.0 + growth(route) {
+            return (few.0, many.0);
+        }
+        println!("allocations, and whether there were plain calls, and others: {few:?}, then {many:?}");
+    }
+    panic!("the route of the operations changed in each of {CHANGES} runs");
 }
 
 fn is_carried_by_workers(route: Route) -> bool {
     route == Route::Workers || support::is_without_ring()
 }
 
-/// What a longer run may have more: lists double now and then, and workers come with the load.
+/// The allocations that a longer run may have more: lists double now and then, and workers start under load.
 fn growth(route: Route) -> u64 {
     if is_carried_by_workers(route) { 64 } else { 8 }
 }
 
 #[test]
 fn a_blocking_batch_allocates_for_itself_and_not_for_its_operations() {
+    if !in_child("a_blocking_batch_allocates_for_itself_and_not_for_its_operations") {
+        return;
+    }
     const MANY: u64 = 10_000;
-    let _alone = alone();
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGES as usize * PAGE));
     let pool = Pool::new(64 << 20);
     for (name, route, file) in files(&path) {
         for in_flight in [128, MANY as usize] {
-            let (few, many) = few_and_many(MANY, |reads| {
+            let (few, many) = few_and_many(route, MANY, |reads| {
                 let batch = batch(&file, &pool, reads, in_flight);
                 let (count, results) = allocations(|| batch.run());
                 assert_read(results, reads);
@@ -137,14 +152,16 @@ fn a_blocking_batch_allocates_for_itself_and_not_for_its_operations() {
 
 #[test]
 fn an_awaited_batch_and_reads_of_a_loop_allocate_for_themselves_alone() {
+    if !in_child("an_awaited_batch_and_reads_of_a_loop_allocate_for_themselves_alone") {
+        return;
+    }
     const MANY: u64 = 3000;
-    let _alone = alone();
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGES as usize * PAGE));
     let pool = Pool::new(64 << 20);
     for (name, route, file) in files(&path) {
         let growth = growth(route);
-        let (few, many) = few_and_many(MANY, |reads| {
+        let (few, many) = few_and_many(route, MANY, |reads| {
             let batch = batch(&file, &pool, reads, 128);
             let (count, results) = allocations(|| block_on(async { batch.await }));
             assert_read(results, reads);
@@ -152,11 +169,11 @@ fn an_awaited_batch_and_reads_of_a_loop_allocate_for_themselves_alone() {
         });
         println!("{name}, awaited: {few} and {many} allocations");
         assert!(many <= few + growth, "{name}, awaited batch: {few} for {FEW} reads, {many} for {MANY}");
-        // For a future that waits for a worker there is something to tell it by.
+        // A future that waits for a worker allocates what the worker reports to.
         if is_carried_by_workers(route) {
             continue;
         }
-        let (few, many) = few_and_many(MANY, |reads| {
+        let (few, many) = few_and_many(route, MANY, |reads| {
             let (count, ()) = allocations(|| {
                 block_on(async {
                     let mut buffer = pool.get(PAGE).unwrap();
@@ -174,15 +191,17 @@ fn an_awaited_batch_and_reads_of_a_loop_allocate_for_themselves_alone() {
 
 #[test]
 fn a_queue_allocates_nothing_once_there_is_room_for_what_is_open() {
+    if !in_child("a_queue_allocates_nothing_once_there_is_room_for_what_is_open") {
+        return;
+    }
     const MANY: u64 = 3000;
-    let _alone = alone();
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGES as usize * PAGE));
     let pool = Pool::new(64 << 20);
     for (name, route, file) in files(&path) {
         let growth = growth(route);
         let mut queue = Queue::with_capacity(32);
-        let (few, many) = few_and_many(MANY, |count| {
+        let (few, many) = few_and_many(route, MANY, |count| {
             allocations(|| {
                 let mut begun = 0;
                 while begun < count || !queue.is_empty() {
@@ -205,15 +224,17 @@ fn a_queue_allocates_nothing_once_there_is_room_for_what_is_open() {
 
 #[test]
 fn reads_with_handles_allocate_nothing_once_there_is_room_for_them() {
+    if !in_child("reads_with_handles_allocate_nothing_once_there_is_room_for_them") {
+        return;
+    }
     const MANY: u64 = 3000;
-    let _alone = alone();
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGES as usize * PAGE));
     let pool = Pool::new(64 << 20);
     for (name, route, file) in files(&path) {
         let growth = growth(route);
         let mut reads = Queue::new();
-        let (few, many) = few_and_many(MANY, |count| {
+        let (few, many) = few_and_many(route, MANY, |count| {
             let mut handles = std::collections::VecDeque::with_capacity(64);
             allocations(|| {
                 for i in 0..count {
@@ -239,8 +260,10 @@ fn reads_with_handles_allocate_nothing_once_there_is_room_for_them() {
 
 #[test]
 fn results_that_are_taken_by_tokens_leave_nothing_beside_one_that_is_never_taken() {
+    if !in_child("results_that_are_taken_by_tokens_leave_nothing_beside_one_that_is_never_taken") {
+        return;
+    }
     const MANY: u64 = 3000;
-    let _alone = alone();
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGES as usize * PAGE));
     let pool = Pool::new(1 << 20);
@@ -271,8 +294,10 @@ fn results_that_are_taken_by_tokens_leave_nothing_beside_one_that_is_never_taken
 
 #[test]
 fn appends_and_syncs_allocate_nothing_while_the_pool_has_memory() {
+    if !in_child("appends_and_syncs_allocate_nothing_while_the_pool_has_memory") {
+        return;
+    }
     const MANY: u64 = 3000;
-    let _alone = alone();
     let folder = Folder::new();
     let path = folder.path().join("log");
     let record = content(0, 1000);
@@ -282,7 +307,7 @@ fn appends_and_syncs_allocate_nothing_while_the_pool_has_memory() {
             options.read(true).write(true).create(true).direct(direct).buffered_fallback(true).route(route);
             let file = options.open(&path).unwrap();
             let pool = Pool::new(8 << 20);
-            let (few, many) = few_and_many(MANY, |records| {
+            let (few, many) = few_and_many(route, MANY, |records| {
                 block_on(async {
                     let log = Appender::open(&file, &pool, 0).block(16 * PAGE).await.unwrap();
                     let before = COUNT.load(Ordering::Relaxed);
@@ -307,7 +332,7 @@ fn appends_and_syncs_allocate_nothing_while_the_pool_has_memory() {
     }
 }
 
-/// What can be written with shared bytes: they are cloned and cut without an allocation.
+/// What can be written from shared bytes: they are cloned and cut without an allocation.
 fn write_bytes(file: &File, sources: &[bytes::Bytes], count: u64) {
     block_on(async {
         for i in 0..count {
@@ -335,8 +360,10 @@ fn write_bytes(file: &File, sources: &[bytes::Bytes], count: u64) {
 
 #[test]
 fn writes_of_shared_bytes_allocate_nothing_in_one_region_or_several_or_outside_of_pools() {
+    if !in_child("writes_of_shared_bytes_allocate_nothing_in_one_region_or_several_or_outside_of_pools") {
+        return;
+    }
     const MANY: u64 = 3000;
-    let _alone = alone();
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGES as usize * PAGE));
     let pool = Pool::new(64 << 20);
@@ -351,17 +378,17 @@ fn writes_of_shared_bytes_allocate_nothing_in_one_region_or_several_or_outside_o
     let outside = [bytes::Bytes::from(vec![7; 2 * PAGE]), bytes::Bytes::from_static(&[7; 2 * PAGE])];
     for route in routes() {
         let file = OpenOptions::new().read(true).write(true).route(route).open(&path).unwrap();
-        // For a future that waits for a worker there is something to tell it by.
+        // A future that waits for a worker allocates what the worker reports to.
         if is_carried_by_workers(route) {
             continue;
         }
         for (what, sources) in
             [("one region", &in_pools[..1]), ("several", &in_pools), ("outside", &outside[..])]
         {
-            let (few, many) = few_and_many(MANY, |count| {
-                let before = ringfile::thread_metrics();
+            let (few, many) = few_and_many(route, MANY, |count| {
+                let before = thread_metrics();
                 let (allocations, ()) = allocations(|| write_bytes(&file, sources, count));
-                let counts = ringfile::thread_metrics() - before;
+                let counts = thread_metrics() - before;
                 let is_fixed = route == Route::Ring && what != "outside" && has_registered_buffers();
                 let fixed = if is_fixed { counts.ops } else { 0 };
                 assert!(route == Route::Auto || counts.fixed_ops == fixed, "{route:?}, {what}: {counts:?}");

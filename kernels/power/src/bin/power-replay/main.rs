@@ -1,28 +1,30 @@
-//! Cuts the power at many moments of a run that qemu has logged, and checks what is on the disk then:
-//! `power-replay IMAGE LOG DRIVE CONSOLE FILESYSTEM CUTS SEED SCRATCH`. Needs root, to mount.
+//! Cuts the power at many moments of a run that qemu has logged, and checks the disk at each: `power-replay IMAGE LOG
+//! DRIVE CONSOLE FILESYSTEM CUTS SEED SCRATCH`. Needs root, to mount.
 //!
 //! IMAGE is the file system as it was before the run, LOG what qemu's blklogwrites has written, DRIVE the drive after the
 //! run, CONSOLE what the guest printed.
-//! A moment is a place in the log. What a power cut leaves there: everything before the last flush, and of what came later any
-//! part. A quarter of the moments are right behind a report, where what is missing is missed at once, a quarter right before a
-//! flush, where most can be missing, a quarter right behind a write, which may be torn, and the others anywhere.
+//! A moment is a position in the log. A power cut there leaves everything before the last flush, and any part of what
+//! came later. A quarter of the moments are right behind a report, where missing data is noticed at once, a quarter
+//! right before a flush, where most can be missing, a quarter right behind a write, which may be torn, and the others
+//! anywhere.
 
 mod check;
 mod disk;
 mod log;
+mod replay;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
-use check::Expected;
-use disk::{Chances, Disk, Mounted};
+use disk::{Disk, Mounted};
 use log::Log;
+use replay::Replay;
 use ringfile_power::Random;
 
 type Outcome<T> = Result<T, String>;
 
-/// Of as many cuts with losses the first loss is told in words.
+/// The number of cuts with losses whose first loss is described.
 const TOLD: usize = 20;
 
 #[derive(Default)]
@@ -41,7 +43,7 @@ fn run(arguments: &[String]) -> Outcome<bool> {
     };
     let number = |text: &String| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
     let (cuts, seed) = (number(cuts)? as usize, number(seed)?);
-    let mut disk = Disk::read(Path::new(image))?;
+    let disk = Disk::read(Path::new(image))?;
     let log = Log::read(Path::new(log), disk.len())?;
     agrees_with_the_console(&log, Path::new(console))?;
     disk.becomes(&log, Path::new(drive))?;
@@ -52,29 +54,21 @@ fn run(arguments: &[String]) -> Outcome<bool> {
         log.reports().len()
     );
     let mut random = Random(seed);
-    let (mut figures, mut expected, mut at) = (Figures::default(), Expected::default(), 0);
+    let (mut figures, mut replay) = (Figures::default(), Replay::new(&log, disk));
     for moment in moments(&log, cuts, &mut random)? {
-        for (_, promises) in log.reports_in(at..moment) {
-            promises.iter().for_each(|&promise| expected.add(promise));
-        }
-        at = moment;
-        let flushed = log.last_flush_before(moment);
-        disk.advance(&log, flushed)?;
-        let kept = disk.cut(&log, moment, Chances::any(&mut random), &mut random);
+        let kept = replay.cut_at(moment, &mut random)?;
         figures.left_out += kept.left_out;
         figures.torn += kept.torn;
-        let losses = match Mounted::new(&disk, &kept, filesystem, Path::new(scratch)) {
-            Ok(mounted) => expected.check(mounted.path(), &mut figures.checked),
+        let losses = match Mounted::new(&replay.disk, &kept, filesystem, Path::new(scratch)) {
+            Ok(mounted) => replay.expected.check(mounted.path(), &mut figures.checked),
             Err(why) => vec![format!("the file system can't be mounted: {why}")],
         };
         figures.cuts += 1;
         figures.cuts_with_losses += usize::from(!losses.is_empty());
         figures.losses += losses.len();
         if let Some(first) = losses.first().filter(|_| figures.cuts_with_losses <= TOLD) {
-            println!(
-                "  LOSS at entry {moment} (last flush: {flushed}): {first}, and {} more",
-                losses.len() - 1
-            );
+            let (flushed, more) = (log.last_flush_before(moment), losses.len() - 1);
+            println!("  LOSS at entry {moment} (last flush: {flushed}): {first}, and {more} more");
         }
     }
     println!(
@@ -89,7 +83,8 @@ fn run(arguments: &[String]) -> Outcome<bool> {
     Ok(figures.losses == 0)
 }
 
-/// Every report that came over the serial port is in the log, and in order: else the log says nothing of the moment.
+/// Checks that the log has every report that came over the serial port, in order: otherwise the log tells nothing about
+/// moments.
 fn agrees_with_the_console(log: &Log, console: &Path) -> Outcome<()> {
     let text = std::fs::read_to_string(console).map_err(|error| format!("{}: {error}", console.display()))?;
     let said = text.lines().filter_map(|line| line.trim().strip_prefix("durable ")?.parse::<u64>().ok());
@@ -100,7 +95,7 @@ fn agrees_with_the_console(log: &Log, console: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// The places in the log at which the power is cut, in order.
+/// Returns the positions in the log at which the power is cut, in order.
 fn moments(log: &Log, cuts: usize, random: &mut Random) -> Outcome<BTreeSet<usize>> {
     let reports = log.reports();
     let first = *reports.first().ok_or("nothing was reported")?;
