@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Whether the advice of `ringfile perf buffers` is what it must be, on files whose answer is known: memory and an overlay want
-# plain calls; a disk and a loop device the ring, direct I/O and depth. And whether noise alone is taken for a difference.
-# usage: advice.sh DIRECTORY   DIRECTORY is on a disk and not there yet; about ten minutes, as root, on an idle machine
+# Checks the advice of `ringfile perf buffers` on files whose answer is known: memory and an overlay need plain calls; a
+# disk and a loop device the ring, direct I/O and depth. Also checks that noise is not reported as a difference.
+# usage: advice.sh DIRECTORY   DIRECTORY is a new one on a disk; takes about ten minutes, as root, on an idle machine
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,12 +13,12 @@ results=$(mktemp -d)
 trap '"$here/places.sh" teardown "$dir"; rm -r "$results"' EXIT
 wrong=0
 
-# The value of a key in the configuration that was advised.
+# Prints the value of a key in the advised configuration.
 advised() {
     sed -n "s/^$2 = //p" "$results/$1.toml" | tr -d '"'
 }
 
-# measure NAME ARGUMENTS...   the quick grid, reads alone
+# measure NAME ARGUMENTS...   runs the quick grid, reads only
 measure() {
     local name=$1
     shift
@@ -26,7 +26,7 @@ measure() {
         "$@" > "$results/$name.txt" || { echo "$name: not measured" >&2; wrong=1; }
 }
 
-# expect NAME KEY WANTED...   one of these, or more:N for a number above N
+# expect NAME KEY WANTED...   checks for one of these, or more:N for a number above N
 expect() {
     local name=$1 key=$2 value said=WRONG wanted
     shift 2
@@ -60,7 +60,7 @@ for place in $places; do
             measure disk --file "$path/advice.bin"
             ;;
         loop)
-            # A device that was never written to answers from holes.
+            # A device that was never written to would answer from holes.
             dd if=/dev/urandom of="$path" bs=1M oflag=direct status=none 2> /dev/null
             measure loop --file "$path"
             ;;
@@ -72,7 +72,7 @@ for place in $places; do
     expect "$name" depth more:1
 done
 
-# The same twice: what is said to be outside the noise is chance.
+# Measures the same twice: any difference that is reported as outside the noise is chance.
 measure once --file "$dir/noise.bin" --buffers normal,fixed
 measure twice --file "$dir/noise.bin" --buffers normal,fixed
 "$ringfile" report "$results/once.json" "$results/twice.json" --out "$results/noise.html" > "$results/noise.txt"

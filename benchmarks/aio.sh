@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# What Linux AIO is worth where io_uring is refused: direct reads at depth 128 with a seccomp filter that answers EPERM to the three
-# io_uring calls, in turn with the ring, registered memory and all, and with the ring once more (A/A); and with workers alone.
-# usage: aio.sh FILE [ROUNDS]   FILE lies on a disk, and is made where it is not there; DURATION=1s WARMUP=300ms SIZE=1g DEPTH=128
+# Measures what Linux AIO gains where io_uring is refused: direct reads at depth 128 under a seccomp filter that answers
+# EPERM to the three io_uring calls, in turn with the ring and registered memory, the ring once more (A/A), and workers
+# only.
+# usage: aio.sh FILE [ROUNDS]   FILE is on a disk, and is created if it does not exist; DURATION=1s WARMUP=300ms SIZE=1g
+# DEPTH=128
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -15,12 +17,13 @@ done
 results=$(mktemp -d)
 trap 'rm -r "$results"' EXIT
 
-# One figure of the only run in a report.
+# Prints one figure of the only run in a report.
 figure() {
     sed -n "s/^ *\"$2\": \([0-9.eE+-]*\),\{0,1\}$/\1/p" "$1" | head -n 1
 }
 
-# measure SIDE COMMAND...   one run; its IOPS, CPU and operations by AIO and through the ring are added to the side's figures
+# measure SIDE COMMAND...   does one run; adds its IOPS, CPU time and operations by AIO and through the ring to the
+# side's figures
 measure() {
     local side=$1
     shift

@@ -1,11 +1,11 @@
 #!/bin/sh
 # Block devices in memory for the O_DIRECT comparisons: zram, and a loop device over a file in /dev/shm.
-# What they hold is written by `compare --fill`: a zram that was never written does no work, it is not a device.
+# `compare --fill` writes their content: a zram that was never written does no work and is not a real device.
 set -eu
 
 ZRAM=${ZRAM:-/dev/zram0}
 IMAGE=${IMAGE:-/dev/shm/ringfile-compare.img}
-# Says that this script sized the zram, so that `down` never touches another's.
+# Marks a zram that this script sized, so that `down` never touches another one.
 MARK=/run/ringfile-compare-$(basename "$ZRAM")
 
 usage() {
@@ -23,7 +23,7 @@ fail() {
     exit 1
 }
 
-# Mounted, swapped on, or held by device mapper and the like.
+# Mounted, used for swap, or held by device mapper and the like.
 in_use() {
     name=$(basename "$1")
     number=$(cat "/sys/block/$name/dev")

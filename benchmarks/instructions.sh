@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Instructions in user space for one cached read through the ring, counted by valgrind: the difference between 60,000 and
-# 20,000 reads, so that starting and ending do not count. Prints a table; with a second argument the functions too.
-# usage: instructions.sh [FILE [FUNCTIONS]]   FILE on ext4 or xfs: /var/tmp/ringfile-instructions.bin; made and removed
+# Counts instructions in user space for one cached read through the ring, with valgrind: the difference between 60,000
+# and 20,000 reads, so that start and end do not count. Prints a table, and with a second argument the functions too.
+# usage: instructions.sh [FILE [FUNCTIONS]]   FILE on ext4 or xfs: /var/tmp/ringfile-instructions.bin; created and
+# removed
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,14 +15,14 @@ cargo build --quiet --release --manifest-path "$here/Cargo.toml" --bin instructi
 counts=$(mktemp -d)
 trap 'rm -rf "$counts" "$file"' EXIT
 
-# Instructions of one run in all, or by function.
+# Prints the instructions of one run, in total or by function.
 count() {
     valgrind --tool=callgrind --callgrind-out-file="$counts/$1-$2" "$target/release/instructions" "$1" "$3" "$2" "$file" \
         >/dev/null 2>"$counts/log" || { cat "$counts/log" >&2; exit 1; }
     awk '/^(summary|totals):/ { total = $2 } END { print total }' "$counts/$1-$2"
 }
 
-# Makes the file, which is not to be counted.
+# Makes the file first, so that this is not counted.
 "$target/release/instructions" queue 1 1 "$file" 2>/dev/null
 
 echo "| how | reads in flight | instructions for a read |"

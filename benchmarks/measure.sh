@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Everything that docs/performance.md shows, on this machine: about an hour and three quarters, as root, on an idle machine.
-# usage: measure.sh DIRECTORY   tables go to files there; DISK=/var/tmp says where the ext4 or xfs file lies
+# Measures everything in docs/performance.md on this machine: takes about an hour and three quarters, as root, on an
+# idle machine.
+# usage: measure.sh DIRECTORY   writes tables to files there; DISK=/var/tmp is where the file on ext4 or xfs lies
 set -euo pipefail
 
 out=$(realpath -m "${1:?usage: measure.sh DIRECTORY}")

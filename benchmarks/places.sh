@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# File systems and devices for `compare routes`, and their names as it wants them. Needs root.
+# Makes file systems and devices for `compare routes`, and prints their names in its form. Needs root.
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-# What devices.sh makes here is not to be mixed up with what it makes elsewhere.
+# Devices of this script must not be confused with those that devices.sh makes elsewhere.
 export IMAGE=${IMAGE:-/dev/shm/ringfile-places.img}
 size=${SIZE:-512M}
-# Says that setup made the folder, so that teardown never removes another.
+# Marks a folder that setup made, so that teardown never removes another one.
 mark=ringfile-places
 compare=${COMPARE:-${CARGO_TARGET_DIR:-$here/target}/release/compare}
 
@@ -24,7 +24,7 @@ skip() {
     echo "SKIPPED $1: $2" >&2
 }
 
-# Runs a command; says its last words where it fails.
+# Runs a command; prints the end of its output if it fails.
 try() {
     local place=$1 words
     shift
@@ -43,7 +43,7 @@ tmpfs() {
 }
 
 ext4() {
-    # stat calls ext2 and all that came after it by one name.
+    # stat has one name for ext2, ext3 and ext4.
     if [ "$(kind "$dir")" != ext2/ext3 ]; then
         skip ext4 "$dir is on $(kind "$dir")"
         return
@@ -59,7 +59,8 @@ overlay() {
     echo "overlayfs=$of/all"
 }
 
-# A file system on a loop device over a file on the disk; direct, so that the disk's own cache is not in between.
+# A file system on a loop device over a file on the disk, with direct I/O, so that the disk's own cache is not in
+# between.
 on_loop() {
     local name=$1 loop
     shift

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Nowoczynski's study of fixed and plain buffers (2021), repeated with `ringfile perf buffers`: block sizes, depths, one and two
-# processes, parts, CPU time, kernel functions, and the ring flags of its time. Prints Markdown for docs/study.md. About five
-# minutes; figures are worth something only where nothing else runs.
+# Repeats Nowoczynski's study of fixed and plain buffers (2021) with `ringfile perf buffers`: block sizes, depths, one
+# and two processes, parts, CPU time, kernel functions, and the ring flags of its time. Prints Markdown for
+# docs/study.md. Takes about five minutes; the figures are valid only if nothing else runs.
 #
 #   study.sh [FOLDER]    FOLDER: on the disk to measure (default: /var/tmp)
 #
-# RINGFILE   the program (default: target/release/ringfile of the checkout; built where it is not there)
+# RINGFILE   the program (default: target/release/ringfile of the checkout; built if it does not exist)
 # ROUNDS     rounds of each cell (default: 5)
 #
-# zram is measured as well where root has an unused one (ZRAM, default /dev/zram0): its contents are lost.
+# zram is measured too if there is an unused one and the script runs as root (ZRAM, default /dev/zram0): its contents
+# are lost.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -28,7 +29,7 @@ clean() {
 }
 trap clean EXIT
 
-# The tables alone; the notes of the last measurement end the page.
+# Replaces only the tables; the notes of the last measurement end the page.
 measure() {
     "$ringfile" perf buffers "${short[@]}" "$@" >"$out" 2>"$out.errors" || {
         cat "$out.errors" >&2
@@ -39,7 +40,7 @@ measure() {
     awk '/^Advice for/ { exit } { print }' "$out"
 }
 
-# $1: how the place is called; the rest name it for ringfile.
+# $1: the name of the place; the other arguments name it for ringfile.
 place() {
     local name=$1
     shift

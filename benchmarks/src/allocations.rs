@@ -1,7 +1,7 @@
 //! Counts heap allocations.
 //!
-//! By default each thread counts its own, in a plain cell, so that counting costs every side of a comparison the
-//! same nanosecond. [`count_all_threads`] adds a shared counter, for when helper threads must not hide anything.
+//! By default each thread counts its own allocations in a plain cell, so that counting costs every side of a comparison
+//! the same nanosecond. [`count_all_threads`] adds a shared counter, so that allocations of helper threads count too.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -20,7 +20,7 @@ thread_local! {
 }
 
 fn count() {
-    // A thread that is being torn down has no counter any more; its last frees and allocations are not of interest.
+    // A thread that is ending has no counter any more; its last frees and allocations do not matter.
     let _ = HERE.try_with(|n| n.set(n.get() + 1));
     if ALL_THREADS.load(Ordering::Relaxed) {
         EVERYWHERE.fetch_add(1, Ordering::Relaxed);
@@ -53,17 +53,17 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Allocations this thread has made.
+/// Returns this thread's allocations.
 pub fn here() -> u64 {
     HERE.with(Cell::get)
 }
 
-/// From now on [`everywhere`] counts too.
+/// Makes [`everywhere`] count from now on.
 pub fn count_all_threads() {
     ALL_THREADS.store(true, Ordering::Relaxed);
 }
 
-/// Allocations of all threads since [`count_all_threads`].
+/// Returns the allocations of all threads since [`count_all_threads`].
 pub fn everywhere() -> u64 {
     EVERYWHERE.load(Ordering::Relaxed)
 }

@@ -1,8 +1,8 @@
-//! Heap allocations for one operation of ringfile, in the steady state, on all threads.
+//! Counts heap allocations per operation of ringfile, in the steady state, on all threads.
 //!
-//! Every kind of operation runs at depth 1 and 16 until nothing is new any more, then is counted. Each row says how
-//! many operations it saw and how many of them were fixed, and an operation that moves the wrong number of bytes is an
-//! error: a row of nothing done would also show 0.
+//! Every kind of operation runs at depth 1 and 16 until nothing new is allocated, and then is counted. Each row shows
+//! how many operations it saw and how many of them used a registered buffer. An operation that moves the wrong number
+//! of bytes is an error: a row without operations would also show 0.
 
 use std::cell::Cell;
 use std::io;
@@ -17,11 +17,11 @@ use crate::data::PAGE;
 const WARM: u64 = 4096;
 const COUNTED: u64 = 16384;
 const PARTS: usize = 8;
-/// Bytes and offset of a read that no device could do as it is.
+/// Length and offset of an unaligned read, which no device can carry out directly.
 const ODD_LEN: usize = 1000;
 const ODD_OFFSET: u64 = 100;
 
-/// Operations done so far by all tasks of a row.
+/// Operations that all tasks of a row have finished so far.
 #[derive(Default)]
 struct Progress {
     done: Cell<u64>,
@@ -58,7 +58,7 @@ impl Progress {
     }
 }
 
-/// Runs `one` on each of the `states` at once, again and again.
+/// Runs `one` on all `states` at once, again and again.
 async fn row<S, F>(name: &str, states: Vec<S>, one: F) -> io::Result<()>
 where
     S: 'static,
@@ -93,7 +93,7 @@ fn expect(len: usize, wanted: usize) -> io::Result<()> {
     if len == wanted { Ok(()) } else { Err(io::Error::other(format!("{len} bytes in place of {wanted}"))) }
 }
 
-/// Prints the table. `path` holds `size` bytes; a second file beside it takes the writes and is removed.
+/// Prints the table. `path` holds `size` bytes; a second file beside it receives the writes and is removed.
 pub fn run(path: &Path, size: u64) -> io::Result<()> {
     allocations::count_all_threads();
     let mut name = path.as_os_str().to_owned();
@@ -113,12 +113,12 @@ pub fn run(path: &Path, size: u64) -> io::Result<()> {
     })
 }
 
-/// Removes the file that took the writes.
+/// Removes the file that received the writes.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing to be done if it fails, and nothing depends on it.
+        // If this fails, nothing can be done, and nothing depends on it.
         let _ = std::fs::remove_file(&self.0);
     }
 }

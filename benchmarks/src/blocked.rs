@@ -1,4 +1,4 @@
-//! `compare blocked`: a command in a process that may not use io_uring, as in a container with Docker's default profile.
+//! `compare blocked`: runs a command that may not use io_uring, as in a container with Docker's default profile.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use clap::Args;
 /// The command line.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// The command, and what it is given
+    /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<std::ffi::OsString>,
 }
@@ -17,7 +17,7 @@ pub struct Options {
 const REFUSED: [libc::c_long; 3] =
     [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
-/// Runs the command in this process's place; returns only where that fails.
+/// Replaces this process by the command; returns only on failure.
 pub fn run(options: &Options) -> io::Error {
     if let Err(error) = refuse() {
         return error;
@@ -25,14 +25,14 @@ pub fn run(options: &Options) -> io::Error {
     Command::new(&options.command[0]).args(&options.command[1..]).exec()
 }
 
-/// Makes the kernel answer the three calls with EPERM, in this process and in what it becomes.
+/// Makes the kernel refuse the three calls with EPERM, in this process and in the command that replaces it.
 fn refuse() -> io::Result<()> {
     let instruction =
         |code: u32, skip: u8, k: u32| libc::sock_filter { code: code as u16, jt: skip, jf: 0, k };
     // The call's number is the first field of `seccomp_data`.
     let mut program = vec![instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
     for (index, call) in REFUSED.iter().enumerate() {
-        // Past the rest of the comparisons and the permission.
+        // Jumps past the remaining comparisons and the permission.
         let skip = (REFUSED.len() - index) as u8;
         program.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, skip, *call as u32));
     }

@@ -1,4 +1,4 @@
-//! Memory for the sides that bring no aligned memory of their own.
+//! Memory for the sides that have no aligned memory of their own.
 //!
 //! Knows nothing of rings or files. Every byte is initialised from the start, so a slice of it is always sound.
 
@@ -51,17 +51,17 @@ impl AlignedBuf {
         AlignedBuf { memory: Memory::new(capacity, PAGE), capacity, filled: 0 }
     }
 
-    /// Bytes that fit.
+    /// Returns how many bytes fit.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Start of the memory; it doesn't move while the value lives.
+    /// Returns the start of the memory, which does not move while the value lives.
     pub fn start(&self) -> *mut u8 {
         self.memory.start.as_ptr()
     }
 
-    /// Says how many bytes from the start hold data.
+    /// Sets how many bytes from the start hold data.
     pub fn set_filled(&mut self, filled: usize) {
         assert!(filled <= self.capacity, "filled {filled} of {} bytes", self.capacity);
         self.filled = filled;
@@ -77,8 +77,8 @@ impl Deref for AlignedBuf {
     }
 }
 
-/// All the blocks of a hand-written loop in one piece, on a huge-page boundary so that the kernel may back it
-/// with huge pages, as it may a pool's regions.
+/// All blocks of a hand-written loop in one region, on a huge-page boundary, so that the kernel may back it with huge
+/// pages as it may back a pool's regions.
 #[derive(Debug)]
 pub struct Region {
     memory: Memory,
@@ -86,7 +86,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// A region of `len` bytes.
+    /// Allocates a region of `len` bytes.
     pub fn new(len: usize) -> Region {
         let memory = Memory::new(len.next_multiple_of(HUGE_PAGE), HUGE_PAGE);
         // SAFETY: the range is ours whole; advice changes how it is backed, not what it holds. A refusal is harmless.
@@ -96,14 +96,14 @@ impl Region {
         Region { memory, len }
     }
 
-    /// Address of byte `at`.
+    /// Returns the address of byte `at`.
     pub fn at(&self, at: usize) -> *mut u8 {
         assert!(at < self.len, "byte {at} of a region of {}", self.len);
         // SAFETY: checked to lie inside the allocation.
         unsafe { self.memory.start.as_ptr().add(at) }
     }
 
-    /// Bytes `at..at + len`.
+    /// Returns bytes `at..at + len`.
     ///
     /// # Safety
     /// Nothing, the kernel included, writes to these bytes while the slice lives.
@@ -113,7 +113,7 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.at(at), len) }
     }
 
-    /// The whole region as the kernel wants it for registration.
+    /// Returns the whole region in the form that the kernel registers.
     pub fn iovec(&self) -> libc::iovec {
         libc::iovec { iov_base: self.memory.start.as_ptr().cast(), iov_len: self.len }
     }

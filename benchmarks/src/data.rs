@@ -1,32 +1,32 @@
-//! What the file holds, and how a reader sees that it got it.
+//! The content of the file, and how a reader checks it.
 //!
-//! Every 4 KiB page begins with its own offset, as 8 little-endian bytes, and goes on with a stream that depends on
-//! the offset and can't be compressed (zram keeps a page of equal words as one word, and does no work for it).
+//! Every 4 KiB page begins with its own offset, as 8 little-endian bytes, and continues with a stream that depends on
+//! the offset and cannot be compressed (zram stores a page of equal words as one word, and does no work for it).
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Bytes that carry one offset.
+/// The bytes that hold one offset.
 pub const PAGE: usize = 4096;
 
 const CHUNK: usize = 1 << 20;
 
-/// xorshift64*: the offsets of the reads and the bytes of the pages come from it.
+/// A random generator (xorshift64*) for the offsets of reads and the bytes of pages.
 #[derive(Debug, Clone)]
 pub struct XorShift(u64);
 
 impl XorShift {
-    /// A generator whose stream depends on `seed` alone.
+    /// Makes a generator whose stream depends on `seed` only.
     pub fn new(seed: u64) -> XorShift {
-        // The finalizer of splitmix64, so that neighbouring seeds give unlike streams; xorshift must not start at 0.
+        // The finalizer of splitmix64, so that adjacent seeds give unlike streams; xorshift must not start at 0.
         let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         XorShift((z ^ (z >> 31)) | 1)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -34,7 +34,7 @@ impl XorShift {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(limit)) >> 64) as u64
     }
@@ -52,12 +52,12 @@ fn write_page(offset: u64, page: &mut [u8]) {
     }
 }
 
-/// The offset that a page claims to come from; `None` if there are not even 8 bytes.
+/// Returns the offset that a page claims to have; `None` if there are not even 8 bytes.
 pub fn claimed_offset(page: &[u8]) -> Option<u64> {
     page.first_chunk().map(|first| u64::from_le_bytes(*first))
 }
 
-/// Whether `bytes`, read at `offset`, are right to the last one.
+/// Returns whether `bytes`, read at `offset`, are right to the last one.
 pub fn is_right(offset: u64, bytes: &[u8]) -> bool {
     bytes.chunks(PAGE).enumerate().all(|(page, bytes)| {
         let offset = offset + (page * PAGE) as u64;
@@ -66,8 +66,8 @@ pub fn is_right(offset: u64, bytes: &[u8]) -> bool {
     })
 }
 
-/// Fills the first `size` bytes, writes them through to the device and drops them from the page cache, so that the
-/// cache is later filled by reading, with the same folio sizes whoever comes first.
+/// Fills the first `size` bytes, writes them to the device and drops them from the page cache, so that reads fill the
+/// cache later, with the same folio sizes for every side.
 pub fn fill(file: &File, size: u64) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK];
     let mut at = 0;
@@ -83,7 +83,7 @@ pub fn fill(file: &File, size: u64) -> io::Result<()> {
     crate::device::drop_from_cache(file)
 }
 
-/// Looks at some pages, the first and the last among them: does the file hold what [`fill`] writes?
+/// Returns whether some pages, including the first and the last, hold what [`fill`] writes.
 pub fn looks_filled(file: &File, size: u64) -> io::Result<bool> {
     let pages = size / PAGE as u64;
     let mut random = XorShift::new(size);

@@ -1,4 +1,4 @@
-//! What the kernel says about the file under test: its device's counters, its share of the page cache, its mounts.
+//! What the kernel tells about the file under test: its device's counters, its share of the page cache, its mounts.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -9,21 +9,21 @@ use std::path::{Path, PathBuf};
 /// cachestat(2), the same number on every architecture.
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// Whether it is a block device.
+/// Returns whether it is a block device.
 pub fn is_block_device(metadata: &Metadata) -> bool {
     metadata.file_type().is_block_device()
 }
 
-/// Reads that a block device has completed since it exists.
+/// The number of reads that a block device has completed since it exists.
 #[derive(Debug)]
 pub struct ReadCounter {
     stat: PathBuf,
-    /// The device is the file: nobody else should be reading it.
+    /// Whether the file is the device itself: then nobody else should be reading it.
     pub exclusive: bool,
 }
 
 impl ReadCounter {
-    /// The counter of the device, or of the device that the file lies on; `None` where there is no such device
+    /// Returns the counter of the device, or of the device that holds the file; `None` if there is no such device
     /// (tmpfs, overlayfs, network).
     pub fn of(path: &Path) -> io::Result<Option<ReadCounter>> {
         let metadata = path.metadata()?;
@@ -34,7 +34,7 @@ impl ReadCounter {
         Ok(stat.exists().then_some(ReadCounter { stat, exclusive }))
     }
 
-    /// The count now.
+    /// Returns the count now.
     pub fn read(&self) -> io::Result<u64> {
         let text = std::fs::read_to_string(&self.stat)?;
         text.split_whitespace()
@@ -85,7 +85,7 @@ fn refuse_if_mounted(path: &Path, device: u64) -> io::Result<()> {
     }
 }
 
-/// Length of a file or block device in bytes.
+/// Returns the length of a file or block device in bytes.
 pub fn length(file: &File) -> io::Result<u64> {
     use std::io::{Seek, SeekFrom};
     let mut file = file;
@@ -113,7 +113,7 @@ pub fn read_in(file: &File, size: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Share of the first `size` bytes that the page cache holds, 0 to 1; `None` before Linux 6.5.
+/// Returns the share of the first `size` bytes in the page cache, 0 to 1; `None` before Linux 6.5.
 pub fn cached_share(file: &File, size: u64) -> io::Result<Option<f64>> {
     #[repr(C)]
     struct Range {
@@ -142,8 +142,8 @@ pub fn cached_share(file: &File, size: u64) -> io::Result<Option<f64>> {
     if error.raw_os_error() == Some(libc::ENOSYS) { Ok(None) } else { Err(error) }
 }
 
-/// Share of the first `size` bytes that the page cache holds, 0 to 1, by mincore(2). Unlike cachestat(2) it sees the
-/// pages of the file that an overlayfs file stands for.
+/// Returns the share of the first `size` bytes in the page cache, 0 to 1, by mincore(2). Unlike cachestat(2) it sees
+/// the pages of the file behind an overlayfs file.
 pub fn resident_share(file: &File, size: u64) -> io::Result<f64> {
     let len = size as usize;
     // SAFETY: sysconf reads a constant.
@@ -168,7 +168,7 @@ pub fn resident_share(file: &File, size: u64) -> io::Result<f64> {
     Ok(pages as f64 / resident.len() as f64)
 }
 
-/// Tells the kernel that this open file is read here and there, so that a read brings in its own pages alone.
+/// Tells the kernel that this open file is read at random, so that a read brings in only its own pages.
 pub fn expect_random(file: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: plain system call on an open descriptor, no memory handed over.
     match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) } {

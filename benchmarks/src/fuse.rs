@@ -1,6 +1,6 @@
-//! `compare fuse`: a FUSE file system of one file, `data`, that hands every read and write on to another file.
+//! `compare fuse`: a FUSE file system of one file, `data`, that passes every read and write on to another file.
 //!
-//! The kernel may keep its pages, as it does for most such file systems. It serves until it is unmounted.
+//! The kernel may cache its pages, as it does for most FUSE file systems. It serves until it is unmounted.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -67,7 +67,7 @@ fn errno(error: &io::Error) -> Errno {
 
 impl Filesystem for Served {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Without it direct I/O from a ring waits for each answer in the submitting call.
+        // Without this flag, direct I/O through a ring waits for each answer in the submitting call.
         let missing = |_| io::Error::other("this kernel has no asynchronous direct I/O over FUSE");
         config.add_capabilities(InitFlags::FUSE_ASYNC_DIO).map_err(missing)
     }
@@ -131,7 +131,7 @@ impl Filesystem for Served {
     }
 
     fn fsync(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        // A benchmark's file need not survive anything.
+        // A benchmark's file need not survive a crash.
         reply.ok();
     }
 }

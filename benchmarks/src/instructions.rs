@@ -1,4 +1,5 @@
-//! Reads for `instructions.sh`, which counts what one costs: a cached file, one thread, no clock and no checks between.
+//! Reads for `instructions.sh`, which counts the cost of one: a cached file, one thread, without clock reads and
+//! checks.
 
 use std::error::Error;
 use std::io::Write;
@@ -8,7 +9,7 @@ use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, Queue, Route, block_on
 const PAGE: usize = 4096;
 const PAGES: u64 = 4096;
 
-/// Offsets of pages: xorshift64.
+/// Offsets of pages, by xorshift64.
 struct Offsets(u64);
 
 impl Offsets {
@@ -69,7 +70,7 @@ fn in_tasks(file: &File, pool: &Pool, depth: usize, count: usize) -> Result<(), 
     })
 }
 
-/// One blocking batch after the other.
+/// One blocking batch after another.
 fn in_batches(file: &File, pool: &Pool, depth: usize, count: usize) -> Result<(), Box<dyn Error>> {
     let mut offsets = Offsets(1);
     let mut buffers = Vec::with_capacity(depth);

@@ -1,7 +1,7 @@
-//! The work, the same for every side: which offsets, how long, what is checked, when the clock is read.
+//! The work, the same for every side: the offsets, the duration, the checks, and when the clock is read.
 //!
-//! A side asks a [`Stream`] for the next offset, reads there, and hands the bytes back. The stream then does all the
-//! rest: checks them, reads the clock once, counts. No side has code of its own for any of that.
+//! A side asks a [`Stream`] for the next offset, reads there, and gives the bytes to the stream, which checks them,
+//! reads the clock once, and counts. No side has its own code for any of that.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,38 +10,38 @@ use std::time::{Duration, Instant};
 
 use crate::data::{self, PAGE, XorShift};
 
-/// One in so many reads is checked to its last byte.
+/// One read in this many is checked to its last byte.
 const SAMPLE: u64 = 1024;
 
-/// What a side is to do.
+/// The work of a side.
 #[derive(Debug, Clone)]
 pub struct Job {
     /// The file or block device.
     pub path: PathBuf,
-    /// Bytes of it to read from, a multiple of `block`.
+    /// The number of its bytes to read from, a multiple of `block`.
     pub size: u64,
-    /// O_DIRECT.
+    /// Whether to use O_DIRECT.
     pub direct: bool,
-    /// Bytes for one read.
+    /// Bytes of one read.
     pub block: usize,
-    /// Buffers for one read: 1, or as many as a vectored read has.
+    /// Buffers of one read: 1, or the parts of a vectored read.
     pub parts: usize,
-    /// Reads in flight; in batches, reads of one batch.
+    /// Reads in flight; for batches, reads of one batch.
     pub depth: usize,
-    /// In batches, all of which end before the next begins, with at most so many in flight.
+    /// For batches, each of which ends before the next begins: the most reads in flight.
     pub in_flight: Option<usize>,
-    /// Not counted.
+    /// Time that is not counted.
     pub warmup: Duration,
-    /// Counted.
+    /// Time that is counted.
     pub duration: Duration,
-    /// Where the offsets come from.
+    /// The seed of the offsets.
     pub seed: u64,
-    /// No block twice: the work ends when each had its turn, if the time is not over before.
+    /// Whether no block is read twice: then the work ends early if every block was read.
     pub once: bool,
 }
 
 impl Job {
-    /// Starts the clock. A side calls it when its ring is ready, not before.
+    /// Starts the clock. A side calls it once its ring is ready.
     pub fn start(&self) -> Window<'_> {
         let order = self.once.then(|| self.shuffled());
         let begin = Instant::now();
@@ -49,7 +49,7 @@ impl Job {
         Window { job: self, order, begin, open, close: open + self.duration }
     }
 
-    /// All blocks in an order that depends on the seed alone.
+    /// Returns all blocks in an order that depends on the seed only.
     fn shuffled(&self) -> Arc<[u64]> {
         let mut random = XorShift::new(self.seed);
         let mut blocks: Vec<u64> = (0..self.size / self.block as u64).collect();
@@ -65,18 +65,18 @@ impl Job {
         std::fs::OpenOptions::new().read(true).custom_flags(self.open_flags()).open(&self.path)
     }
 
-    /// Flags beside the access mode.
+    /// Returns the flags beside the access mode.
     pub fn open_flags(&self) -> i32 {
         if self.direct { libc::O_DIRECT } else { 0 }
     }
 
-    /// Bytes of one buffer.
+    /// Returns the bytes of one buffer.
     pub fn part(&self) -> usize {
         self.block / self.parts
     }
 }
 
-/// The time in which reads count.
+/// Returns the time in which reads count.
 #[derive(Debug, Clone)]
 pub struct Window<'a> {
     job: &'a Job,
@@ -100,14 +100,14 @@ impl Window<'_> {
             last: self.begin,
             open: self.open,
             close: self.close,
-            // Spread, or all tasks would do their long checks in the same turn.
+            // Spread, since otherwise all tasks would do their long checks in the same turn.
             until_sample: SAMPLE * (task as u64 + 1) / self.job.depth as u64,
             tally: Tally::default(),
         }
     }
 }
 
-/// The part of a shuffled file that is one task's.
+/// Returns one task's part of a shuffled file.
 #[derive(Debug)]
 struct Order {
     blocks: Arc<[u64]>,
@@ -140,7 +140,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Where to read next; `None` when the time is over.
+    /// Returns where to read next; `None` when the time is over.
     #[inline]
     pub fn next(&mut self) -> Option<u64> {
         if self.last >= self.close {
@@ -154,13 +154,13 @@ impl Stream {
         Some(self.offset)
     }
 
-    /// Takes what the read at the last offset brought.
+    /// Takes the bytes of the read at the last offset.
     #[inline]
     pub fn done(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.done_parts(std::iter::once(bytes))
     }
 
-    /// Takes what a vectored read brought.
+    /// Takes the bytes of a vectored read.
     #[inline]
     pub fn done_parts<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]> + Clone) -> io::Result<()> {
         let mut at = self.offset;
@@ -183,7 +183,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Counts a write of a whole block at the last offset; what it wrote is checked when all is over.
+    /// Counts a write of a whole block at the last offset; what it wrote is checked at the end.
     #[inline]
     pub fn wrote(&mut self) {
         self.count();
@@ -206,7 +206,7 @@ impl Stream {
 
     #[inline]
     fn count(&mut self) {
-        // The one clock read of an operation: it ends this one, begins the next, and says whether time is over.
+        // The only clock read of an operation: it ends this one, starts the next, and tells whether the time is over.
         let now = Instant::now();
         self.tally.all_ops += 1;
         self.tally.all_bytes += self.block as u64;
@@ -219,7 +219,7 @@ impl Stream {
         self.last = now;
     }
 
-    /// What this task did.
+    /// Returns what this task did.
     pub fn into_tally(mut self) -> Tally {
         self.tally.span = self.last.min(self.close).saturating_duration_since(self.open);
         self.tally
@@ -237,21 +237,21 @@ fn wrong(offset: u64, len: usize, claimed: Option<u64>) -> io::Error {
 /// Counts of one task, or of all of them.
 #[derive(Debug, Default, Clone)]
 pub struct Tally {
-    /// Reads that ended inside the window.
+    /// Reads that ended while time was counted.
     pub ops: u64,
-    /// All reads, warm-up included: what the device must have seen.
+    /// All reads, warm-up included: the device must have seen as many.
     pub all_ops: u64,
     /// Bytes of all reads; each read had its offset checked.
     pub all_bytes: u64,
     /// Reads checked to the last byte.
     pub checked_whole: u64,
-    /// Sum of the offsets that the bytes read said they came from, modulo 2^64.
+    /// The sum of the offsets in the bytes that were read, modulo 2^64.
     pub checksum: u64,
-    /// From one completion of a task to the next, over the window.
+    /// Latencies: from one completion of a task to its next.
     pub latency_sum_ns: u64,
     /// The longest of these.
     pub latency_max_ns: u64,
-    /// From the opening of the window to the last completion, or to its close.
+    /// From the start of the counted time to the last completion, or to its end.
     pub span: Duration,
 }
 
@@ -268,7 +268,7 @@ impl Tally {
         self.span = self.span.max(other.span);
     }
 
-    /// The counts of all tasks, or the first task's error.
+    /// Returns the counts of all tasks, or the first task's error.
     pub fn sum(tasks: impl IntoIterator<Item = io::Result<Tally>>) -> io::Result<Tally> {
         let mut total = Tally::default();
         for task in tasks {
@@ -278,7 +278,7 @@ impl Tally {
     }
 }
 
-/// Pages in one block must each carry an offset, or a vectored read's parts could not be checked.
+/// All pages of a block must carry an offset, so that the parts of a vectored read can be checked.
 pub fn check_block(block: u64, parts: usize) -> Result<(), String> {
     let unit = (PAGE * parts) as u64;
     if block.is_multiple_of(unit) {

@@ -1,6 +1,6 @@
-//! `compare`: ringfile beside a hand-written ring loop and beside other io_uring runtimes, on the same reads.
+//! `compare`: measures ringfile, a hand-written ring loop and other io_uring runtimes with the same reads.
 //!
-//! Prints Markdown tables to standard output and progress to standard error. This file knows the command line only.
+//! Prints Markdown tables to standard output and progress to standard error. This file only knows the command line.
 
 mod allocations;
 mod allocs;
@@ -45,7 +45,7 @@ enum Command {
     Vectored(Common),
     /// Heap allocations for one operation of ringfile, by kind of operation
     Allocs {
-        /// A file on a file system with O_DIRECT; made and filled if it is not there
+        /// A file on a file system with O_DIRECT; it is created and filled if it does not exist
         #[arg(long)]
         file: PathBuf,
     },
@@ -56,7 +56,7 @@ enum Command {
         /// Reads of one batch
         #[arg(long, value_delimiter = ',', default_value = "64,256")]
         batch: Vec<usize>,
-        /// Of these in flight at most
+        /// The most of these in flight
         #[arg(long, value_delimiter = ',', default_value = "16,128")]
         in_flight: Vec<usize>,
     },
@@ -68,7 +68,7 @@ enum Command {
         #[arg(long, value_delimiter = ',', default_value = "16,128")]
         tasks: Vec<usize>,
     },
-    /// One measurement of `tokio`, which starts it
+    /// One measurement of `tokio`, which starts this command
     #[command(hide = true)]
     InTokio(in_tokio::One),
     /// Random reads and writes of ringfile by each route, on several file systems (see places.sh)
@@ -88,10 +88,10 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Reads {
-    /// Bytes for one read
+    /// Bytes of one read
     #[arg(long, default_value = "4k", value_parser = units::size)]
     bs: u64,
-    /// Reads in flight, one table for each
+    /// Reads in flight, one table for each number
     #[arg(long, value_delimiter = ',', default_value = "16,128")]
     depth: Vec<usize>,
     /// Only these sides (see `compare sides`)
@@ -104,7 +104,7 @@ struct Reads {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// The file, or a block device; a file that is not there is made and filled
+    /// The file, or a block device; a file that does not exist is created and filled
     #[arg(long)]
     file: PathBuf,
     /// Bytes of it to use
@@ -113,10 +113,10 @@ struct Common {
     /// O_DIRECT; without it, reads from the page cache
     #[arg(long)]
     direct: bool,
-    /// Overwrite what the file or the device holds; a mounted device is refused
+    /// Overwrite the content of the file or the device; a mounted device is refused
     #[arg(long)]
     fill: bool,
-    /// Remove the file in the end; never a device
+    /// Remove the file at the end; never a device
     #[arg(long)]
     remove: bool,
     /// Counted time of one run
@@ -265,7 +265,7 @@ fn chosen(names: &[String]) -> io::Result<Vec<Side>> {
     names.iter().map(find).collect()
 }
 
-/// Adds the base once more, as the A/A row: how far its ratio is from 1 is the noise of all the others.
+/// Adds the base once more as the A/A row: the distance of its ratio from 1 is the noise of all the others.
 fn with_repeat(mut sides: Vec<Side>, base: &str) -> io::Result<(Vec<Side>, usize)> {
     let index = sides.iter().position(|side| side.name == base);
     let index = index.ok_or_else(|| io::Error::other(format!("the base {base:?} is not among the sides")))?;
@@ -273,7 +273,7 @@ fn with_repeat(mut sides: Vec<Side>, base: &str) -> io::Result<(Vec<Side>, usize
     Ok((sides, index))
 }
 
-/// Makes sure that the file holds what the checks expect; gives the bytes to use, a multiple of `block`.
+/// Makes sure that the file holds what the checks expect; returns the bytes to use, a multiple of `block`.
 fn prepare(common: &Common, block: u64) -> io::Result<u64> {
     if common.rounds == 0 {
         return Err(io::Error::other("no rounds, no result"));
@@ -322,7 +322,7 @@ impl Common {
         }
     }
 
-    /// Removes the file if that was asked for, whatever the result is.
+    /// Removes the file if requested, whatever the result is.
     fn clean_up_after(&self, result: io::Result<()>) -> io::Result<()> {
         if self.remove && self.file.is_file() {
             return result.and(std::fs::remove_file(&self.file));

@@ -1,7 +1,7 @@
-//! Rounds: every side in turn, the order rotated from one round to the next, and what the figures are worth.
+//! Rounds: every side in turn, in an order that rotates from round to round, and how reliable the figures are.
 //!
-//! After each run it is checked that the bytes were right, that all of them came, and that the device really was
-//! read (direct) or the page cache really was full (cached). A run that fails a check ends the benchmark.
+//! Each run is checked: the bytes were right, all of them arrived, and the device really was read (direct) or the page
+//! cache really was full (cached). A run that fails a check ends the benchmark.
 
 use std::fs::File;
 use std::io;
@@ -13,34 +13,34 @@ use crate::device::{self, ReadCounter};
 use crate::job::{Job, Tally};
 use crate::sides::Side;
 
-/// A device's own count of reads may differ from ours by so much.
+/// The share by which a device's own count of reads may differ from ours.
 const COUNT_TOLERANCE: f64 = 0.02;
 
-/// What one run gave.
+/// The result of one run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// Counts, with the bytes that were checked.
     pub tally: Tally,
     /// Length of the window, in seconds.
     pub seconds: f64,
-    /// Reads that the device counted meanwhile, of the whole run.
+    /// Reads that the device counted during the whole run.
     pub device_reads: Option<u64>,
-    /// Heap allocations of the side's thread, of the whole run.
+    /// Heap allocations of the side's thread during the whole run.
     pub allocations: u64,
-    /// Processor time of the process, kernel workers included, of the whole run.
+    /// CPU time of the process, kernel workers included, during the whole run.
     pub cpu: Duration,
     /// Share of the file that the page cache held, before and after.
     pub cached: Option<(f64, f64)>,
 }
 
 impl Outcome {
-    /// Reads per second.
+    /// Returns reads per second.
     pub fn iops(&self) -> f64 {
         self.tally.ops as f64 / self.seconds
     }
 }
 
-/// Runs all rounds: for each side, in the given order, its outcomes.
+/// Runs all rounds; returns the outcomes of each side, in the given order.
 pub fn measure(sides: &[Side], job: &Job, rounds: usize) -> io::Result<Vec<Vec<Outcome>>> {
     let mut outcomes = vec![Vec::with_capacity(rounds); sides.len()];
     for round in 0..rounds {
@@ -103,7 +103,7 @@ fn run_one(side: &Side, job: &Job) -> io::Result<Outcome> {
     })
 }
 
-/// Direct reads that nobody counts could as well come from a cache, and would be compared all the same.
+/// Without a device's count, direct reads might come from a cache, and would be compared all the same.
 fn counter_of(path: &Path) -> io::Result<ReadCounter> {
     ReadCounter::of(path)?.ok_or_else(|| {
         io::Error::other(
@@ -112,9 +112,9 @@ fn counter_of(path: &Path) -> io::Result<ReadCounter> {
     })
 }
 
-/// Reads the file in unless the page cache has all of it; says what share it then has.
+/// Reads the file into the page cache unless all of it is cached; returns its share afterwards.
 fn warm(file: &File, size: u64) -> io::Result<Option<f64>> {
-    // The kernel gives idle pages away within a minute, so this is asked before every run, not once.
+    // The kernel evicts idle pages within a minute, so this is done before every run, not once.
     match device::cached_share(file, size)? {
         Some(share) if share >= 1.0 => Ok(Some(share)),
         _ => {
@@ -133,7 +133,7 @@ fn check(job: &Job, tally: &Tally, device_reads: Option<u64>, exclusive: bool) -
     }
     let Some(device_reads) = device_reads else { return Ok(()) };
     let ratio = device_reads as f64 / tally.all_ops as f64;
-    // On a disk that others use too the device may have read more; on a device of our own neither more nor less.
+    // On a shared disk the device may have read more; on a device of our own, neither more nor less.
     if ratio < 1.0 - COUNT_TOLERANCE || (exclusive && ratio > 1.0 + COUNT_TOLERANCE) {
         return Err(io::Error::other(format!(
             "claims {} reads, the device counted {device_reads}: this was not O_DIRECT at this block size",
@@ -143,8 +143,8 @@ fn check(job: &Job, tally: &Tally, device_reads: Option<u64>, exclusive: bool) -
     Ok(())
 }
 
-/// User and system time so far of the process and of its children that ended, kernel workers included: they are threads
-/// of it.
+/// Returns the user and system time so far of the process and of its children that ended; kernel workers are threads of
+/// the process, so they are included.
 fn cpu_time() -> Duration {
     let of = |whom| {
         // SAFETY: all-zero bytes are a valid `rusage`.
@@ -171,7 +171,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one value.
+    /// Computes them for at least one value.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Spread {
         let mut values: Vec<f64> = values.into_iter().collect();
         assert!(!values.is_empty(), "a spread of nothing");
@@ -182,7 +182,7 @@ impl Spread {
         Spread { median, min: values[0], max: values[values.len() - 1] }
     }
 
-    /// Of the ratios inside each round.
+    /// Computes them for the ratios within each round.
     pub fn of_ratios(over: &[Outcome], under: &[Outcome]) -> Spread {
         Spread::of(over.iter().zip(under).map(|(a, b)| a.iops() / b.iops()))
     }

@@ -49,7 +49,7 @@ fn title(job: &Job) -> String {
     )
 }
 
-/// Says what the figures are worth.
+/// Prints how reliable the figures are.
 pub fn footnote(outcomes: &[Vec<Outcome>], job: &Job) {
     let all = || outcomes.iter().flatten();
     let bytes: u64 = all().map(|o| o.tally.all_bytes).sum();
@@ -74,7 +74,7 @@ pub fn footnote(outcomes: &[Vec<Outcome>], job: &Job) {
     }
 }
 
-/// Median, and in brackets the smallest and the largest.
+/// Returns the median, and in brackets the smallest and the largest.
 pub fn spread(spread: Spread, digits: usize) -> String {
     format!("{:.digits$} [{:.digits$}..{:.digits$}]", spread.median, spread.min, spread.max)
 }

@@ -1,4 +1,4 @@
-//! Sizes and durations as they are written on the command line.
+//! Reads sizes and durations from the command line.
 
 use std::time::Duration;
 

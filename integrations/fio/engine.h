@@ -1,8 +1,8 @@
 /*
- * The parts of the engine, and what they know of each other.
+ * The parts of the engine, and the interfaces between them.
  *
- * Invariants: nothing of ringfile is made before a job's own thread or process calls `init`, since rings don't
- * outlive a fork; all of it ends before fio frees the job's memory.
+ * Invariants: nothing of ringfile exists before a job's own thread or process calls `init`, because rings do not
+ * survive a fork; all of it ends before fio frees the job's memory.
  */
 #ifndef RINGFILE_FIO_ENGINE_H
 #define RINGFILE_FIO_ENGINE_H
@@ -12,7 +12,7 @@
 #include "fio_abi.h"
 #include "ringfile.h"
 
-/* What fio fills from the job's options; the first word is fio's. */
+/* fio fills this from the job's options; the first word belongs to fio. */
 struct options {
 	void *room;
 	unsigned int route;
@@ -24,7 +24,7 @@ struct options {
 struct job {
 	struct ringfile_queue *queue;
 	struct ringfile_memory *memory;
-	/* As many as fio has io_us: its depth. */
+	/* One for each of fio's io_us: the job's depth. */
 	unsigned int depth;
 	struct io_u **collected;
 	unsigned int collected_count;

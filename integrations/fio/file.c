@@ -1,7 +1,7 @@
 /*
- * Files: fio opens and closes them, and ringfile has a handle to each that a job does I/O on.
+ * Files: fio opens and closes them, and ringfile has a handle to each file that a job reads or writes.
  *
- * fio may open a file before the job's process is forked (pre_read), so the handle is made by the first operation.
+ * fio may open a file before the job's process is forked (pre_read), so the first operation makes the handle.
  */
 #include "engine.h"
 
@@ -19,7 +19,7 @@ int file_close(struct thread_data *td, struct fio_file *file)
 	return generic_close_file(td, file);
 }
 
-/* 0, or a negative errno of which the user was told. */
+/* 0, or a negative errno that the user has seen. */
 int file_make_handle(const struct job *job, struct fio_file *file)
 {
 	const struct ringfile_open_options options = { .size = sizeof(options), .route = job->route };

@@ -1,9 +1,9 @@
 /*
- * What of fio 3.33's memory an engine touches, declared by hand: no source of fio's is here or needed.
+ * The parts of fio 3.33's memory that an engine uses, declared by hand: fio's sources are neither included nor needed.
  *
- * Names are fio's, so that its own documents help; what the engine has no use for is room without a name. What always
- * holds: every offset is asserted below from the lists in fio_places.h, which `layout` compares with fio's own headers, and
- * version.c looks at the running fio before anything else is used.
+ * Names are fio's, so that its own documents help; fields that the engine does not use are unnamed padding. Invariants:
+ * every offset is asserted below from the lists in fio_places.h, which `layout` compares with fio's own headers, and
+ * version.c checks the running fio before anything else is used.
  */
 #ifndef RINGFILE_FIO_ABI_H
 #define RINGFILE_FIO_ABI_H
@@ -126,7 +126,7 @@ FIO_OFFSETS(RINGFILE_ASSERT_AT)
 FIO_SIZES(RINGFILE_ASSERT_OF)
 FIO_VALUES(RINGFILE_ASSERT_IS)
 
-/* fio's own functions, bound when they are first called. */
+/* fio's own functions, bound at their first call. */
 ssize_t log_err(const char *format, ...) __attribute__((format(printf, 1, 2)));
 ssize_t log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int generic_open_file(struct thread_data *, struct fio_file *);

@@ -1,13 +1,14 @@
 /*
- * Where fio 3.33 keeps what an engine touches, and the values it gives names to: numbers only.
+ * Offsets in fio 3.33 of the fields that an engine uses, and values of fio's constants: numbers only.
  *
- * Lists, so that the same are asserted of the structures in fio_abi.h and, by `layout`, of fio's own headers.
+ * Lists, so that the same numbers are asserted of the structures in fio_abi.h and, by `layout`, of fio's own headers.
  */
 #ifndef RINGFILE_FIO_PLACES_H
 #define RINGFILE_FIO_PLACES_H
 
 /*
- * A job is 192,056 bytes of which these few matter. They are reached by their places: a structure would name nothing else.
+ * A job has 192,056 bytes, of which the engine needs these few. It reaches them by offset: a structure would name
+ * nothing else.
  */
 enum {
 	TD_READ_IOLOG_FILE = 3136,
@@ -21,7 +22,7 @@ enum {
 
 #define TD_FIELD(td, type, place) (*(type *)(void *)((char *)(td) + (place)))
 
-/* One list, for the assertions here and for `layout`, which prints the same of fio's headers. */
+/* One list, for the assertions here and for `layout`, which prints the same from fio's headers. */
 #define FIO_OFFSETS(AT)                                                                                                     \
 	AT(fio_file, fd, 20)                                                                                                \
 	AT(fio_file, file_name, 40)                                                                                         \

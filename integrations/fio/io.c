@@ -1,5 +1,5 @@
 /*
- * Operations: collected one by one, submitted together, and given back as they end.
+ * Operations: collected one by one, submitted together, and returned as they finish.
  */
 #include <errno.h>
 
@@ -30,7 +30,7 @@ static int add(struct job *job, struct io_u *io_u)
 	}
 }
 
-/* What fio would only show an errno of is said once. */
+/* Prints an error once, of which fio would only show the errno. */
 static void tell(struct job *job, const struct io_u *io_u, int error)
 {
 	if (job->refused_before)
@@ -66,7 +66,7 @@ int io_commit(struct thread_data *td)
 
 	if (!count)
 		return 0;
-	/* Before they are submitted: what is a plain call ends in there. */
+	/* Before they are submitted, because operations that are plain calls finish in there. */
 	fio_gettime(&now, NULL);
 	for (unsigned int i = 0; i < count; i++) {
 		job->collected[i]->issue_time = now;

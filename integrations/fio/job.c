@@ -1,7 +1,7 @@
 /*
  * A job's queue and its registered memory, from its first call to its last.
  *
- * Invariants: registered memory is given up before fio frees it, and the kernel is done with it by then.
+ * Invariants: registered memory is unregistered before fio frees it, and the kernel has finished with it by then.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ int job_init(struct thread_data *td)
 {
 	struct job *job;
 
-	/* A fio of the same version that was built otherwise has its fields elsewhere. */
+	/* A fio of the same version that was built differently has its fields at other offsets. */
 	if (TD_FIELD(td, struct ioengine_ops *, TD_IO_OPS) != &ringfile_engine) {
 		log_err("ringfile: this engine is for Debian's %s and another build of it runs: use /usr/bin/fio\n", FIO_VERSION);
 		return ENOEXEC;
@@ -32,7 +32,7 @@ int job_init(struct thread_data *td)
 	return 0;
 }
 
-/* Called for each io_u, of which there are as many as the depth. */
+/* Called for each io_u; there are as many as the depth. */
 int job_io_u_init(struct thread_data *td, struct io_u *io_u)
 {
 	(void)io_u;
@@ -40,13 +40,13 @@ int job_io_u_init(struct thread_data *td, struct io_u *io_u)
 	return 0;
 }
 
-/* A refusal leaves the I/O unregistered. */
+/* If registration is refused, the I/O is unregistered. */
 static void register_memory(struct thread_data *td, struct job *job)
 {
 	void *start = TD_FIELD(td, void *, TD_ORIG_BUFFER);
 	size_t length = TD_FIELD(td, size_t, TD_ORIG_BUFFER_SIZE);
 
-	/* A replay in chunks has its buffers made anew on the way, without a word to the engine. */
+	/* A replay in chunks reallocates its buffers without telling the engine. */
 	if (!options_of(td)->registered || job->replays || !start || !length)
 		return;
 	if (ringfile_memory_register(start, length, &job->memory))
@@ -71,7 +71,7 @@ int job_post_init(struct thread_data *td)
 	return 0;
 }
 
-/* Drains the queue, which a job that was ended by an error may have left full. */
+/* Drains the queue, which is full if an error ended the job. */
 static void end_io(struct job *job)
 {
 	if (job->queue)
@@ -89,7 +89,7 @@ void job_io_u_free(struct thread_data *td, struct io_u *io_u)
 		end_io(job_of(td));
 }
 
-/* A process of its own has threads that work for the job; beside other threads the job's own counts are all it can tell. */
+/* A process has threads that work for the job; beside other threads, only the job's own counts can be told apart. */
 static void show_counts(void)
 {
 	struct ringfile_counts counts = { .size = sizeof(counts) };

@@ -1,7 +1,7 @@
 /*
- * What fio finds when it loads the engine, or why it finds nothing.
+ * Gives fio the engine when it loads the library, or says why not.
  *
- * Invariants: a fio of another version gets no engine, and nothing of its memory is touched.
+ * Invariants: a fio of another version gets no engine, and its memory is not accessed.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ __attribute__((visibility("default"))) void get_ioengine(struct ioengine_ops **o
 		*ops = &ringfile_engine;
 		return;
 	}
-	/* Nothing of fio's is called: it may have other functions. */
+	/* Calls no function of fio, which may have other functions. */
 	fprintf(stderr, "ringfile: this engine is for %s and the one that loads it is %s: run it with Debian 12's fio\n",
 		FIO_VERSION, running ? running : "of an unknown version");
 	*ops = NULL;

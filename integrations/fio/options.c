@@ -1,5 +1,5 @@
 /*
- * The engine's options, as fio's parser wants them.
+ * The engine's options, in the form of fio's parser.
  */
 #include "engine.h"
 

@@ -17,13 +17,13 @@ import (
 
 // Read is one read of a batch.
 type Read struct {
-	// Buffer gets the bytes, from Start on. Two reads that are under way must not share bytes of it.
+	// Buffer receives the bytes, from Start on. Two reads in flight must not share bytes of it.
 	Buffer *Buffer
-	// Start counts bytes into the buffer.
+	// Start is the position in the buffer, in bytes.
 	Start int
-	// Length is how many bytes are wanted, at least 1.
+	// Length is the number of bytes to read, at least 1.
 	Length int
-	// Offset counts bytes into the file.
+	// Offset is the position in the file, in bytes.
 	Offset int64
 
 	// N is set by ReadBatch: the bytes read, fewer than Length only at the end of the file.
@@ -32,7 +32,7 @@ type Read struct {
 	Err error
 }
 
-// request turns a read into C's. It fails where the read's fields make no sense.
+// request turns a read into C's. It fails if the read's fields are not valid.
 func (r *Read) request(at int) (C.shim_read, error) {
 	data, ok := r.Buffer.part(r.Start, r.Length)
 	if !ok || r.Offset < 0 {
@@ -42,14 +42,14 @@ func (r *Read) request(at int) (C.shim_read, error) {
 	return C.shim_read{data: C.uintptr_t(uintptr(data)), length: C.size_t(r.Length), offset: C.uint64_t(r.Offset)}, nil
 }
 
-// ReadBatch carries out all reads, together and in any order, and returns when all of them have ended. The goroutine is
-// parked meanwhile, without an OS thread. Each read has its own N and Err; ReadBatch returns nil if none failed, else the
-// error of the first that did.
+// ReadBatch carries out all reads, together and in any order, and returns when all of them have finished. Meanwhile the
+// goroutine is parked, and occupies no OS thread. Each read has its own N and Err; ReadBatch returns nil if none
+// failed, otherwise the error of the first that did.
 //
-// When ctx is done first, reads that the disk has not begun are cancelled and the others run to their end. ReadBatch
-// waits for that, so that the memory is the caller's again, and returns ctx.Err() if a read was cancelled.
+// If ctx is done first, reads that the disk has not started are cancelled, and the others run to their end. ReadBatch
+// waits for that, so that the memory belongs to the caller again, and returns ctx.Err() if a read was cancelled.
 //
-// Where it fails as a whole (a closed file, a part outside of its buffer, ctx done before the start) nothing was read, and N
+// If it fails as a whole (a closed file, a part outside its buffer, ctx done before the start), nothing was read, and N
 // and Err are not set.
 func (f *File) ReadBatch(ctx context.Context, reads []Read) error {
 	if err := ctx.Err(); err != nil {
@@ -79,7 +79,7 @@ func (f *File) ReadBatch(ctx context.Context, reads []Read) error {
 	select {
 	case <-flight.ended:
 	case <-ctx.Done():
-		// It may fail only where the end is just being reported.
+		// It can fail only while the end is being reported.
 		C.ringfile_batch_cancel(flight.c.batch)
 		<-flight.ended
 	}
@@ -88,16 +88,16 @@ func (f *File) ReadBatch(ctx context.Context, reads []Read) error {
 
 var maxBatches int64 = 64
 
-// SetMaxBatches sets how many batches may be under way at once in this process, 64 if it is not called; the goroutines of
-// more wait in Go. So many reads that the disk is never idle are enough: more only spread over more memory. It has no effect
-// after the first ReadBatch.
+// SetMaxBatches sets how many batches may be in flight at once in this process (default: 64); goroutines with further
+// batches wait in Go. Enough to keep the disk busy is enough: more only use more memory. It has no effect after the
+// first ReadBatch.
 func SetMaxBatches(batches int) {
 	if batches > 0 {
 		atomic.StoreInt64(&maxBatches, int64(batches))
 	}
 }
 
-// flight is a batch of the C interface with the channel by which its end comes. It is used again and again.
+// flight is a batch of the C interface, with the channel that reports its end. It is reused.
 type flight struct {
 	c        *C.shim_flight
 	ended    chan struct{}
@@ -123,11 +123,11 @@ func open() {
 	}
 	flights.running = make(chan struct{}, atomic.LoadInt64(&maxBatches))
 	flights.starts = make(chan struct{}, runtime.GOMAXPROCS(0))
-	// Not blocking: the goroutine that reads it is parked in Go's own epoll.
+	// Non-blocking, so that the goroutine that reads it is parked in Go's own epoll.
 	go collect(os.NewFile(uintptr(bell), "eventfd"))
 }
 
-// collect wakes the goroutines whose batches have ended.
+// collect wakes the goroutines whose batches have finished.
 func collect(bell *os.File) {
 	var rings [8]byte
 	for {
@@ -184,7 +184,7 @@ func (one *flight) start(f *File, reads []Read) error {
 	return nil
 }
 
-// results gives each read its own, and returns what ReadBatch does.
+// results gives each read its result, and returns what ReadBatch returns.
 func (one *flight) results(ctx context.Context, reads []Read) error {
 	if int(one.c.count) != len(reads) {
 		return &Error{Errno: syscall.EIO, Text: "the batch has lost results: a defect of the library"}

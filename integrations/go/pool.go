@@ -13,7 +13,7 @@ type Pool struct {
 	handle *C.ringfile_pool
 }
 
-// NewPool makes a pool of at most so many bytes. Memory is taken from the system as it is needed.
+// NewPool makes a pool of at most this many bytes. Memory is taken from the system as it is needed.
 func NewPool(capacity int) (*Pool, error) {
 	if capacity <= 0 {
 		return nil, &Error{Errno: syscall.EINVAL, Text: "the pool's capacity must be above 0"}
@@ -28,14 +28,14 @@ func NewPool(capacity int) (*Pool, error) {
 	return pool, nil
 }
 
-// Close closes the pool. Its buffers stay good until each is released.
+// Close closes the pool. Its buffers stay valid until each is released.
 func (p *Pool) Close() error {
 	_, err := check(func() int64 { return int64(C.ringfile_pool_free(p.handle)) })
 	return err
 }
 
-// Get returns a buffer of so many bytes, which holds zeros or what this process wrote there before. It never blocks; where
-// the pool is full it fails with ENOMEM.
+// Get returns a buffer of this many bytes, which holds zeros or what this process wrote there before. It never blocks;
+// if the pool is full, it fails with ENOMEM.
 func (p *Pool) Get(size int) (*Buffer, error) {
 	if size <= 0 {
 		return nil, &Error{Errno: syscall.EINVAL, Text: "the buffer's size must be above 0"}
@@ -57,11 +57,11 @@ type Buffer struct {
 	data   []byte
 }
 
-// Bytes returns the buffer's memory: nil after Release. The slice, and every slice of it, must not be used after Release,
-// nor while a read into it is under way.
+// Bytes returns the buffer's memory: nil after Release. The slice, and every slice of it, must not be used after
+// Release, nor while a read into it is in flight.
 func (b *Buffer) Bytes() []byte { return b.data }
 
-// Release gives the memory back to the pool: at once, or when the reads into it are over. A second call does nothing.
+// Release returns the memory to the pool: at once, or when the reads into it have finished. A second call does nothing.
 func (b *Buffer) Release() {
 	if b.data != nil {
 		b.data = nil
@@ -69,7 +69,7 @@ func (b *Buffer) Release() {
 	}
 }
 
-// part returns the address of a part of the buffer, and false where that is not all inside of it.
+// part returns the address of a part of the buffer, and false if it does not lie inside the buffer.
 func (b *Buffer) part(start, length int) (unsafe.Pointer, bool) {
 	if b == nil || start < 0 || length <= 0 || start > len(b.data) || length > len(b.data)-start {
 		return nil, false

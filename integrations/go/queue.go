@@ -9,16 +9,17 @@ import (
 	"unsafe"
 )
 
-// Queue keeps reads in flight on one OS thread: the low-level interface, with nothing between the goroutine and the ring.
-// The goroutine that makes it is locked to its OS thread until Close, and alone may use it; Wait blocks that thread.
+// Queue keeps reads in flight on one OS thread: the low-level interface, with nothing between the goroutine and the
+// ring. The goroutine that makes it is locked to its OS thread until Close, and only it may use the queue; Wait blocks
+// that thread.
 type Queue struct {
 	handle   *C.ringfile_queue
 	requests []C.shim_read
 }
 
-// Result is how a read of a queue ended.
+// Result is the result of one read of a queue.
 type Result struct {
-	// ID is what was given with the read.
+	// ID is the number that was given with the read.
 	ID uint64
 	// Result is the number of bytes read, or a negative errno.
 	Result int64
@@ -32,7 +33,7 @@ func (r Result) Err() error {
 	return nil
 }
 
-// NewQueue makes a queue with room for depth reads; more make it grow.
+// NewQueue makes a queue with room for depth reads; it grows if there are more.
 func NewQueue(depth int) (*Queue, error) {
 	if depth <= 0 {
 		return nil, &Error{Errno: syscall.EINVAL, Text: "the queue's depth must be above 0"}
@@ -47,9 +48,9 @@ func NewQueue(depth int) (*Queue, error) {
 	return queue, nil
 }
 
-// Add adds reads of a file; the ID of the first result is firstID, the next firstID+1, and so on. Nothing is begun before
-// Wait. The buffers must not be touched or released until the results were taken. N and Err of the reads are not set. Add
-// returns how many were added: all, or fewer and an error.
+// Add adds reads of a file; the ID of the first result is firstID, the next firstID+1, and so on. Nothing starts before
+// Wait. The buffers must not be touched or released until the results were taken. N and Err of the reads are not set.
+// Add returns how many were added: all, or fewer and an error.
 func (q *Queue) Add(f *File, reads []Read, firstID uint64) (int, error) {
 	q.requests = q.requests[:0]
 	for at := range reads {
@@ -70,8 +71,8 @@ func (q *Queue) Add(f *File, reads []Read, firstID uint64) (int, error) {
 	return len(reads), nil
 }
 
-// Wait begins what was added, waits until atLeast reads have ended, or all, and takes up to len(results) results. It
-// returns how many. It blocks the OS thread.
+// Wait submits the reads that were added, waits until atLeast reads have finished, or all, and takes up to len(results)
+// results. It returns how many. It blocks the OS thread.
 func (q *Queue) Wait(results []Result, atLeast int) (int, error) {
 	if len(results) == 0 || atLeast < 0 {
 		return 0, &Error{Errno: syscall.EINVAL, Text: "there is no room for results, or atLeast is negative"}
@@ -84,7 +85,7 @@ func (q *Queue) Wait(results []Result, atLeast int) (int, error) {
 	return int(taken), nil
 }
 
-// Close cancels what the disk has not begun, waits for the rest, and unlocks the goroutine from its OS thread.
+// Close cancels reads that the disk has not started, waits for the rest, and unlocks the goroutine from its OS thread.
 func (q *Queue) Close() error {
 	_, err := check(func() int64 { return int64(C.ringfile_queue_free(q.handle)) })
 	if err == nil {

@@ -1,11 +1,11 @@
-// Package ringfile reads files over Linux io_uring: batches of reads from any number of goroutines, of which none keeps an
-// OS thread while its reads are under way.
+// Package ringfile reads files over Linux io_uring: batches of reads from any number of goroutines, none of which
+// occupies an OS thread while its reads are in flight.
 //
-// Memory for reads comes from a [Pool]. It is C memory, aligned for direct I/O and registered with the kernel; Go's own
-// memory is never given to the kernel.
+// Memory for reads comes from a [Pool]. It is C memory, aligned for direct I/O and registered with the kernel; the
+// kernel never gets Go's own memory.
 //
-// [File.ReadBatch] is what most programs need. A [Queue] keeps reads in flight on one OS thread, for programs that give
-// whole threads to I/O.
+// [File.ReadBatch] is what most programs need. A [Queue] keeps reads in flight on one OS thread, for programs that use
+// whole threads for I/O.
 package ringfile
 
 /*
@@ -22,11 +22,11 @@ import (
 	"unsafe"
 )
 
-// Error says what went wrong. It wraps its errno: errors.Is(err, fs.ErrNotExist) works as with package os.
+// Error describes a failure. It wraps its errno: errors.Is(err, fs.ErrNotExist) works as with package os.
 type Error struct {
 	// Errno is the kernel's error number.
 	Errno syscall.Errno
-	// Text says what was being done to which file, and what to try.
+	// Text says which operation on which file failed, and what to try.
 	Text string
 }
 
@@ -44,7 +44,8 @@ func errorOf(result int64, text string) error {
 	return &Error{Errno: syscall.Errno(-result), Text: text}
 }
 
-// check makes a call of the C interface, and an error of a negative result. The library keeps its text for each thread.
+// check makes a call of the C interface, and turns a negative result into an error. The library keeps its error text
+// per thread.
 func check(call func() int64) (int64, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -55,9 +56,9 @@ func check(call func() int64) (int64, error) {
 	return result, nil
 }
 
-// Options says how a file is opened. The zero value opens it for reading through the page cache.
+// Options says how to open a file. The zero value opens it for reading through the page cache.
 type Options struct {
-	// Direct asks for direct I/O, past the page cache; where the file system has none, the page cache is used.
+	// Direct asks for direct I/O, past the page cache; if the file system has none, the page cache is used.
 	Direct bool
 }
 
@@ -66,7 +67,7 @@ type File struct {
 	handle *C.ringfile_file
 }
 
-// Open opens a file for reading. It may block, as open(2).
+// Open opens a file for reading. It may block, as open(2) may.
 func Open(path string, options Options) (*File, error) {
 	var how C.ringfile_open_options
 	how.size = C.size_t(unsafe.Sizeof(how))
@@ -88,7 +89,7 @@ func Open(path string, options Options) (*File, error) {
 	return file, nil
 }
 
-// IsDirect tells whether reads go past the page cache.
+// IsDirect reports whether reads bypass the page cache.
 func (f *File) IsDirect() bool { return C.ringfile_is_direct(f.handle) == 1 }
 
 // Size returns the file's size in bytes.
@@ -96,7 +97,7 @@ func (f *File) Size() (int64, error) {
 	return check(func() int64 { return int64(C.ringfile_size(f.handle)) })
 }
 
-// Close closes the file. Reads that are under way go on to their end; later ones fail with EBADF, as does a second Close.
+// Close closes the file. Reads in flight run to their end; later ones fail with EBADF, as does a second Close.
 func (f *File) Close() error {
 	_, err := check(func() int64 { return int64(C.ringfile_close(f.handle)) })
 	return err

@@ -26,7 +26,7 @@ const (
 	tail   = 777 // bytes after the last whole block
 )
 
-// content is what the file holds from an offset on: each 8 bytes are their own offset, scrambled.
+// content returns the file's bytes from an offset on: each 8 bytes are their own offset, scrambled.
 func content(offset int64, length int) []byte {
 	first := offset / 8
 	words := make([]byte, 0, length+16)
@@ -73,7 +73,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// check compares a read that went well with what the file holds.
+// check compares the result of a successful read with the file's content.
 func check(read *ringfile.Read) error {
 	want := content(read.Offset, read.Length)
 	if size := int64(blocks*block + tail); read.Offset+int64(read.Length) > size {
@@ -151,7 +151,7 @@ func TestErrors(t *testing.T) {
 	if released.Bytes() != nil || !errors.Is(err, syscall.EINVAL) {
 		t.Fatalf("a released buffer: %v", err)
 	}
-	// A read that fails by itself.
+	// One read fails, and no other.
 	folder, err := ringfile.Open(t.TempDir(), ringfile.Options{})
 	must(t, err)
 	reads := []ringfile.Read{{Buffer: buffer, Length: block}}
@@ -178,7 +178,7 @@ func makeOpen(t *testing.T) *ringfile.File {
 	return file
 }
 
-// A read of an empty pipe ends only when it is cancelled, or the pipe is written.
+// A read of an empty pipe ends only when it is cancelled, or somebody writes to the pipe.
 func TestCancel(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	must(t, syscall.Mkfifo(path, 0o600))
@@ -210,7 +210,7 @@ func TestCancel(t *testing.T) {
 	if err := pipe.ReadBatch(ctx, reads); !errors.Is(err, context.Canceled) || reads[0].N != 5 {
 		t.Fatalf("cancelled before: %v", err)
 	}
-	// The memory is free again, and nothing of the cancelled reads takes what comes now.
+	// The memory is free again, and no cancelled read takes data that arrives now.
 	_, err = writer.WriteString("content")
 	must(t, err)
 	must(t, pipe.ReadBatch(context.Background(), reads[:1]))
@@ -220,7 +220,7 @@ func TestCancel(t *testing.T) {
 	must(t, pipe.Close())
 }
 
-// Batches whose contexts end at any time: each read is whole and right, or cancelled.
+// The contexts of these batches end at any time: each read is complete and right, or cancelled.
 func TestCancelAtAnyTime(t *testing.T) {
 	file, pool := makeFile(t), makePool(t, 32<<20)
 	seed := time.Now().UnixNano()
@@ -263,7 +263,7 @@ func randomReads(random *rand.Rand, buffer *ringfile.Buffer, count int) []ringfi
 	return reads
 }
 
-// 1000 goroutines have a batch each, and the process no more threads than it has for a few.
+// 1000 goroutines have a batch each, and the process has no more threads than for a few.
 func TestManyGoroutines(t *testing.T) {
 	const goroutines, rounds, batch = 1000, 8, 32
 	file, pool := makeFile(t), makePool(t, goroutines*batch*block*2)
@@ -314,7 +314,7 @@ func TestManyGoroutines(t *testing.T) {
 			}
 		}
 	}
-	// Go's own, ringfile's threads, and its workers where there is no io_uring: none for each batch.
+	// Go's own threads, ringfile's, and its workers if there is no io_uring: none per batch.
 	limit := 8*runtime.GOMAXPROCS(0) + 48
 	t.Logf("at most %d threads, allowed %d", most, limit)
 	if most > limit {

@@ -1,4 +1,4 @@
-/* Ends of batches are collected here, in C: the library's threads never run Go, which would give each a Go thread. */
+/* Collects the ends of batches in C: the library's threads never run Go, which would give each of them a Go thread. */
 #include "shim.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@ shim_flight *shim_flight_new(uintptr_t owner)
     return flight;
 }
 
-/* On a thread of the library's. */
+/* Runs on a thread of the library. */
 static void report(void *context, int64_t failed)
 {
     (void)failed;

@@ -1,4 +1,4 @@
-/* What Go calls in C: as few calls as a batch needs, and none from C back to Go. */
+/* The C functions that Go calls: as few calls as a batch needs, and none from C back to Go. */
 #ifndef SHIM_H
 #define SHIM_H
 
@@ -16,7 +16,7 @@ typedef struct shim_read {
     uint64_t user_data;
 } shim_read;
 
-/* A batch, and what is known of its last run. */
+/* A batch, and the state of its last run. */
 typedef struct shim_flight {
     ringfile_batch *batch;
     uintptr_t owner; /* Go's */
@@ -26,15 +26,15 @@ typedef struct shim_flight {
     char text[256]; /* what went wrong where a start failed */
 } shim_flight;
 
-/* The eventfd(2) that is readable when a flight has ended; a negative errno where none can be had. Once for a process. */
+/* Returns the eventfd(2) that is readable when a flight has ended; a negative errno if there is none. One per process. */
 int shim_bell(void);
-/* NULL with errno and `text` where a batch can't be made. */
+/* Returns NULL with errno and `text` if the batch cannot be made. */
 shim_flight *shim_flight_new(uintptr_t owner);
-/* Adds reads and starts them. 0 or a negative errno with the flight's text; then nothing was begun. */
+/* Adds reads and starts them. Returns 0 or a negative errno with the flight's text; then nothing was started. */
 int shim_start(shim_flight *flight, const ringfile_file *file, const shim_read *reads, size_t count);
-/* Takes all flights that have ended, linked by `next`. One thread at a time. */
+/* Takes all flights that have ended, linked by `next`. Only one thread at a time. */
 shim_flight *shim_ended(void);
-/* Adds reads to a queue: how many were added, fewer where one could not be (ringfile_last_error). */
+/* Adds reads to a queue. Returns how many were added: fewer if one could not be (ringfile_last_error). */
 size_t shim_queue_read(ringfile_queue *queue, const ringfile_file *file, const shim_read *reads, size_t count);
 
 #endif

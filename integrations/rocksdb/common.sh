@@ -1,4 +1,4 @@
-# What the scripts of this folder share. Sourced, after `set -euo pipefail`.
+# Shared by the scripts of this folder. Sourced, after `set -euo pipefail`.
 #
 # RINGFILE_ROCKSDB_BUILD   where the file system and RocksDB's tests are built (default: target/rocksdb of the checkout)
 # RINGFILE_ROCKSDB_CACHE   where Debian's source package is kept (default: rocksdb-source in there)
@@ -21,7 +21,7 @@ fail() {
     exit 1
 }
 
-# A program, and the Debian package that has it.
+# A program, and the Debian package that contains it.
 need() {
     command -v "$1" >/dev/null || fail "no $1: apt-get install $2"
 }
@@ -34,7 +34,7 @@ need_all() {
     test -e /usr/include/rocksdb/file_system.h || fail "no headers of RocksDB: apt-get install librocksdb-dev"
 }
 
-# Builds the file system; more arguments go to cmake.
+# Builds the file system; further arguments go to cmake.
 build_plugin() {
     mkdir -p "$build"
     cmake -S "$here" -B "$build" "$@" >"$build/configure.log" || fail "$(tail -20 "$build/configure.log")"
@@ -42,17 +42,17 @@ build_plugin() {
     test -e "$plugin"
 }
 
-# Any program of RocksDB's, with the file system at hand. Its counts go to the file that $statistics names.
+# Runs any program of RocksDB, with the file system available. Its counts go to the file that $statistics names.
 with_ringfile() {
     LD_PRELOAD=$plugin RINGFILE_ROCKSDB_STATISTICS=${statistics:-} "$@"
 }
 
-# One count of a statistics file, added up over the programs that wrote to it.
+# Prints one count of a statistics file, added up over the programs that wrote to it.
 counted() {
     cat "$2" 2>/dev/null | awk -v name="ringfile.$1" '$1 == name { sum += $2 } END { print sum + 0 }'
 }
 
-# Whether this machine has io_uring for us: where it has none, the file system works, and goes through plain calls.
+# Returns whether this machine has io_uring for us: without it, the file system works, through plain calls.
 has_ring() {
     test "${RINGFILE_BACKEND:-}" != workers && test "${RINGFILE_BACKEND:-}" != aio && test "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)" = 0
 }

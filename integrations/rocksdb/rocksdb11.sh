@@ -1,8 +1,8 @@
-# A later RocksDB, with its io_uring: librocksdb.so and its db_bench, built from the sources in the crate librocksdb-sys, and
-# the file system built for it. Sourced, after common.sh.
+# Builds a later RocksDB, with its io_uring: librocksdb.so and its db_bench, from the sources in the crate
+# librocksdb-sys, and the file system for it. Sourced, after common.sh.
 #
-# All of it lies in $project, outside of the tree. What was built is not built again, and a build that was interrupted goes on
-# where it was. Twenty minutes on two cores; RINGFILE_ROCKSDB_JOBS sets how many compilers run (default: all cores).
+# Everything is in $project, outside the tree. Finished parts are not built again, and an interrupted build continues.
+# Twenty minutes on two cores; RINGFILE_ROCKSDB_JOBS sets how many compilers run (default: all cores).
 
 # 0.19.0 has RocksDB 11.8.1.
 crate_version=0.19.0
@@ -20,7 +20,7 @@ need_rocksdb11() {
     done
 }
 
-# Prints where the crate's sources are, with RocksDB's in the folder rocksdb; fetches them where they are not there.
+# Prints the path of the crate's sources, which have RocksDB's in the folder rocksdb; fetches them if necessary.
 crate_sources() {
     mkdir -p "$project/fetch/src"
     cat >"$project/fetch/Cargo.toml" <<TOML
@@ -39,14 +39,14 @@ TOML
         grep -o '"manifest_path":"[^"]*/librocksdb-sys-[^"]*/Cargo.toml"' | head -1 | sed 's/.*:"//; s#/Cargo.toml"##'
 }
 
-# $1: log; the rest: what cmake builds.
+# $1: log; the other arguments: what cmake builds.
 build_with_cmake() {
     local log=$1
     shift
     cmake --build "$@" --parallel "${RINGFILE_ROCKSDB_JOBS:-$(nproc)}" >"$log" 2>&1 || fail "$(tail -40 "$log")"
 }
 
-# Sets `plugin` to the file system for this RocksDB; more arguments go to its cmake.
+# Sets `plugin` to the file system for this RocksDB; further arguments go to its cmake.
 build_rocksdb11() {
     local crate
     crate=$(crate_sources)

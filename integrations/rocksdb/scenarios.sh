@@ -1,24 +1,24 @@
-# What is run under each version of RocksDB. Sourced, after common.sh.
+# What runs under each version of RocksDB. Sourced, after common.sh.
 #
-# Needs: checks, where the programs of check/ are; folder, an empty one; stress, in seconds; and plain_tool and ringfile_tool,
-# which run one of RocksDB's tools without the file system and with it.
+# Needs: checks, the folder of the programs of check/; folder, an empty one; stress, in seconds; and plain_tool and
+# ringfile_tool, which run one of RocksDB's tools without the file system and with it.
 
 own_tests() {
     mkdir "$folder/own"
     "$checks/file_system" "$folder/own" >"$folder/own.log" || fail "$(cat "$folder/own.log")"
-    # Each way is the same to RocksDB.
+    # All ways must look the same to RocksDB.
     RINGFILE_BACKEND=workers "$checks/file_system" "$folder/own" >/dev/null
 }
 
 async_reads() {
     RINGFILE_ROCKSDB_STRESS_SECONDS=$stress "$checks/async_reads" "$folder/own"
-    # Without io_uring for this process, the other ways are those that are left.
+    # If this process has no io_uring, the other ways remain.
     RINGFILE_ROCKSDB_STRESS_SECONDS=1 RINGFILE_BACKEND=workers "$checks/async_reads" "$folder/own"
 }
 
 bench=(--num=20000 --key_size=100 --value_size=1000 --compression_type=lz4 --block_size=16384 --write_buffer_size=4194304)
 
-# Fails unless every key was found. $1: database; the rest: how.
+# Fails unless every key was found. $1: database; the other arguments: how.
 read_all() {
     local db=$1 out
     shift
@@ -27,7 +27,7 @@ read_all() {
     grep -q '(5000 of 5000 found)' <<<"$out" || fail "keys are missing in $db: $out"
 }
 
-# Iterators that have the next piece read while this one is gone through.
+# Iterators that let the next piece be read while they go through this one.
 iterators() {
     local out
     statistics=$folder/iterator-statistics

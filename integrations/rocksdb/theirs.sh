@@ -1,7 +1,7 @@
 # RocksDB's own tests, compiled from Debian's source package and linked to Debian's library. Sourced, after common.sh.
 #
-# The sources are fetched into $cache, outside of the tree, and nothing of them is copied. What Debian's library does not
-# have and the tests need is compiled beside them. No NDEBUG, as in the library: its sync points and asserts are on.
+# The sources are fetched into $cache, outside the tree, and none of them is copied. Code that the tests need and
+# Debian's library lacks is compiled with them. No NDEBUG, as in the library: its sync points and asserts are on.
 
 theirs=$build/theirs
 sources=$cache/rocksdb-$version
@@ -17,7 +17,7 @@ helpers=(
     third-party/gtest-1.8.1/fused-src/gtest/gtest-all.cc
 )
 
-# As Debian's build has them, for the sizes of classes; -O0, since most of the time goes to compiling.
+# The same flags as Debian's build, for the sizes of classes; -O0, since most of the time goes to compiling.
 flags=(
     -std=c++17 -O0 -w -DROCKSDB_USE_RTTI -DGFLAGS=1
     -DBZIP2 -DLZ4 -DSNAPPY -DZLIB -DZSTD
@@ -38,7 +38,7 @@ fetch_with_own_lists() {
     apt-get "${own[@]}" update -qq && apt-get "${own[@]}" source -qq "rocksdb=$version-2"
 }
 
-# Prints why where they can't be had.
+# Prints why the sources cannot be fetched.
 fetch_sources() {
     test -e "$sources/db/db_basic_test.cc" && return 0
     command -v apt-get >/dev/null || { echo "no apt-get"; return 1; }
@@ -70,13 +70,13 @@ build_theirs() {
     echo "$theirs/$name"
 }
 
-# Runs a test in a fresh folder on the file system of that URI, and ends it after an hour: one that hangs would keep the rest
-# from running. $1: the program; $2: URI; $3: log; the rest are its own.
+# Runs a test in a fresh folder on the file system of that URI, and kills it after an hour: a test that hangs would keep
+# the others from running. $1: program; $2: URI; $3: log; the other arguments are the program's.
 run_theirs() {
     local program=$1 uri=$2 log=$3 folder status=0
     shift 3
     folder=$(fresh_folder)
-    # env_basic_test takes the one for the other.
+    # env_basic_test confuses the two.
     local variable=TEST_FS_URI
     test "$(basename "$program")" != env_basic_test || variable=TEST_ENV_URI
     timeout -k 10 3600 env "$variable=$uri" TEST_TMPDIR="$folder" LD_PRELOAD="$plugin" \

@@ -1,8 +1,8 @@
-//! A ring without a thread of its own: tokio's threads submit to it and collect from it.
+//! A ring without its own thread: tokio's threads submit to it and collect from it.
 //!
-//! Entries are gathered under a lock and submitted together by one task, the driver, which runs when something was
-//! queued or the ring's eventfd says that something has completed; or each read submits itself and collects what there
-//! is. Invariants: a task's buffer is in flight at most once, and lives in its task, which ends only with its read.
+//! Entries are gathered under a lock. Either one task, the driver, submits them together: it runs when an entry was
+//! queued or the ring's eventfd signals a completion. Or each read submits itself and collects the completions that are
+//! there. Invariants: a task's buffer is in flight at most once, and lives in its task, which ends only with its read.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,7 +19,7 @@ use super::Flavor;
 
 const GETEVENTS: u32 = 1;
 
-/// See the module.
+/// The ring and what its tasks share; see the module.
 pub struct Ring {
     inner: Mutex<Inner>,
     eventfd: AsyncFd<OwnedFd>,
@@ -31,13 +31,13 @@ struct Inner {
     ring: IoUring,
     slots: Vec<Slot>,
     driver: Option<Waker>,
-    /// The driver was woken, and will submit what is queued by then.
+    /// Whether the driver was woken, and will submit what is queued by then.
     driver_is_due: bool,
-    /// It has let the tasks before it go first.
+    /// Whether it has let earlier tasks run first.
     driver_has_waited: bool,
     stopped: bool,
     completed: u64,
-    /// The ring needs this file for as long as it lives.
+    /// Kept open, because the ring needs this file as long as it lives.
     _file: std::fs::File,
 }
 
@@ -48,7 +48,7 @@ enum Slot {
 }
 
 impl Ring {
-    /// A ring with the file and the memory of each buffer registered; slot n reads into buffer n.
+    /// Makes a ring on which the file and the memory of each buffer are registered; slot n reads into buffer n.
     pub fn new(
         file: std::fs::File,
         buffers: &mut [Buffer],
@@ -95,12 +95,12 @@ impl Ring {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Completions so far.
+    /// Returns the completions so far.
     pub fn completed(&self) -> u64 {
         self.lock().completed
     }
 
-    /// Has the driver end.
+    /// Makes the driver end.
     pub fn stop(&self) {
         let mut inner = self.lock();
         inner.stopped = true;
@@ -193,7 +193,8 @@ impl Ring {
             if inner.driver.as_ref().is_none_or(|driver| !driver.will_wake(context.waker())) {
                 inner.driver = Some(context.waker().clone());
             }
-            // The multi-thread runtime runs a task next that another has woken, which would be after each single read.
+            // The multi-thread runtime runs a task next that another one has woken, so the driver would run after each
+            // single read.
             if self.flavor == Flavor::Multi && inner.driver_is_due && !inner.driver_has_waited {
                 inner.driver_has_waited = true;
                 drop(inner);
@@ -206,7 +207,7 @@ impl Ring {
             drop(inner);
             woken.drain(..).for_each(Waker::wake);
             match self.eventfd.poll_read_ready(context)? {
-                // Edge-triggered: each completion makes a new edge, so the counter need not be read.
+                // Edge-triggered: each completion causes a new edge, so the counter need not be read.
                 Poll::Ready(mut guard) => guard.clear_ready(),
                 Poll::Pending => return Poll::Pending,
             }
@@ -218,7 +219,7 @@ impl Inner {
     /// Submits what is queued and collects what has completed.
     fn turn(&mut self, flavor: Flavor, woken: &mut Vec<Waker>) {
         let queued = self.ring.submission().len() as u32;
-        // With DEFER_TASKRUN completions are made only when they are asked for.
+        // With DEFER_TASKRUN, the kernel posts completions only when it is asked for them.
         if queued > 0 || flavor == Flavor::Current {
             self.enter(queued);
         }
@@ -238,7 +239,7 @@ impl Inner {
                 Ok(_) => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    // Reads are in flight into memory that an error handed up would free.
+                    // An error that is returned would free memory that reads in flight write to.
                     eprintln!("compare: submitting: {error}");
                     std::process::exit(1);
                 }

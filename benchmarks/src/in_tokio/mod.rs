@@ -1,8 +1,8 @@
-//! `compare tokio`: reads awaited in tokio's runtimes, by ringfile, by `spawn_blocking`, and by rings that tokio's own
-//! threads drive.
+//! `compare tokio`: reads awaited in tokio's runtimes: through ringfile, through `spawn_blocking`, and through rings
+//! that tokio's own threads drive.
 //!
-//! Each measurement is a process of its own (this program once more), since ringfile's I/O threads are made once in a
-//! process. This file knows the sides and the table; [`one`] is what such a process does.
+//! Each measurement is a separate process (this program again), since a process makes ringfile's I/O threads only once.
+//! This file knows the sides and the table; [`one`] is what such a process does.
 
 mod driven;
 mod one;
@@ -29,7 +29,7 @@ enum Way {
     DrivenAtOnce,
 }
 
-/// Which runtime of tokio's.
+/// The runtime of tokio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Flavor {
     Current,
@@ -146,7 +146,7 @@ fn print(runtime: &str, sides: &[Side], outcomes: &[Vec<Outcome>], job: &Job) {
     );
 }
 
-/// What a process hands to the one that started it.
+/// What a process reports to the one that started it.
 fn to_line(tally: &Tally) -> String {
     let numbers = [
         tally.ops,

@@ -1,4 +1,4 @@
-//! One measurement inside tokio, in a process of its own.
+//! One measurement inside tokio, in its own process.
 
 use std::future::Future;
 use std::io;
@@ -20,7 +20,7 @@ use crate::job::{Job, Stream, Tally};
 /// Threads of the multi-thread runtime.
 const WORKERS: usize = 2;
 
-/// What [`run`] tells the process that it starts.
+/// The result that a process of [`run`] prints.
 #[derive(Debug, Args)]
 pub struct One {
     #[arg(long, value_enum)]
@@ -43,7 +43,7 @@ pub struct One {
     seed: u64,
 }
 
-/// Starts a process that does the job this way, and takes its counts.
+/// Starts a process that does the job this way, and reads its counts.
 pub fn run(way: Way, flavor: Flavor, job: &Job) -> io::Result<Tally> {
     let mut command = Command::new(std::env::current_exe()?);
     command
@@ -67,12 +67,12 @@ pub fn run(way: Way, flavor: Flavor, job: &Job) -> io::Result<Tally> {
     }
 }
 
-/// As on the command line.
+/// The arguments, as on the command line.
 fn name(value: impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// What such a process does: prints its counts as a line of numbers.
+/// Does one measurement in such a process: prints its counts as a line of numbers.
 pub fn measure(one: &One) -> io::Result<()> {
     let job = Job {
         path: one.path.clone(),
@@ -127,7 +127,7 @@ where
         .enumerate()
         .map(|(index, buffer)| tokio::spawn(task(index, buffer, window.stream(index))))
         .collect();
-    // Every task to its end, also where one has failed: reads of the others may be in flight.
+    // Waits for every task, even if one has failed: the others may have reads in flight.
     let mut tallies = Vec::with_capacity(spawned.len());
     for task in spawned {
         tallies.push(task.await.unwrap_or_else(|error| Err(io::Error::other(error))));
@@ -139,7 +139,7 @@ fn with_ringfile(runtime: &Runtime, job: &Job, route: Route) -> io::Result<Tally
     let file = OpenOptions::new().read(true).direct(job.direct).route(route).open(&job.path)?;
     let tally = runtime
         .block_on(sum(buffers(job, true)?, job, |_, buffer, stream| read(file.clone(), buffer, stream)))?;
-    // An I/O thread publishes its counts at its next turn: a read more in each makes it.
+    // An I/O thread publishes its counts at its next turn, so one more read on each makes it do so.
     let counts = ringfile::metrics();
     let near = counts.ops + job.depth as u64 >= tally.all_ops && counts.ops <= tally.all_ops;
     if !near || counts.failed > 0 || (route == Route::Ring && counts.inline_ops > 0) {

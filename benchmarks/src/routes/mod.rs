@@ -1,7 +1,7 @@
-//! `compare routes`: the same random I/O by each route, and by the one that ringfile takes by itself.
+//! `compare routes`: the same random I/O on each route, and with `Route::Auto`, which chooses one.
 //!
-//! Knows the command line and the order of the measurements. Rows of the table come out as they are done; a row that
-//! can't be had is named, with the reason, below it.
+//! Knows the command line and the order of the measurements. Prints each row of the table when it is complete; rows
+//! that this machine cannot measure are named below the table, with the reason.
 
 mod pages;
 mod place;
@@ -20,7 +20,7 @@ use place::{Named, Place};
 use row::{Pattern, Row};
 use run::{Outcome, Refused};
 
-/// Each is a column; the last is `auto` once more, whose distance from the one before is the noise.
+/// The columns; the last is `auto` once more, whose distance from the one before is the noise.
 const SIDES: &[(&str, Route)] = &[
     ("ring", Route::Ring),
     ("inline", Route::Inline),
@@ -29,7 +29,7 @@ const SIDES: &[(&str, Route)] = &[
     ("auto", Route::Auto),
     ("A/A", Route::Auto),
 ];
-/// How many of them are single routes.
+/// The number of columns that are single routes.
 const SINGLE: usize = 4;
 
 /// The command line.
@@ -97,7 +97,7 @@ pub fn compare(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// The outcomes of one row, for each side in the order of [`SIDES`].
+/// Returns the outcomes of one row, for each side in the order of [`SIDES`].
 fn measure(
     runs: &mut run::Runs,
     place: &Place,

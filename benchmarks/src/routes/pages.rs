@@ -1,8 +1,8 @@
-//! The pages that writes leave behind, and how it is seen that all of them arrived.
+//! The pages that writes leave behind, and the check that all of them arrived.
 //!
-//! A written page begins with its own offset, as every page does, goes on with the number of the run, and is filled with
-//! what depends on that number alone: so two writes of one run to one page write the same bytes, and a page that should
-//! have been overwritten in this run is told from one of an earlier run.
+//! A written page begins with its own offset, as every page does, continues with the number of the run, and is filled
+//! with bytes that depend on that number only. So two writes of one run to one page write the same bytes, and a page
+//! that this run should have overwritten differs from one of an earlier run.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use crate::data::{self, PAGE, XorShift};
 
 const CHUNK: usize = 1 << 20;
 
-/// A page of run `run`, but for its offset.
+/// Returns a page of run `run`, without its offset.
 pub fn blank(run: u64) -> [u8; PAGE] {
     let mut random = XorShift::new(run);
     let mut page = [0; PAGE];
@@ -23,23 +23,23 @@ pub fn blank(run: u64) -> [u8; PAGE] {
     page
 }
 
-/// Has the page say where it belongs.
+/// Stores the page's offset in the page.
 #[inline]
 pub fn stamp(page: &mut [u8], offset: u64) {
     page[..8].copy_from_slice(&offset.to_le_bytes());
 }
 
-/// Which pages were written.
+/// Records which pages were written.
 #[derive(Debug, Clone)]
 pub struct Written(Vec<u64>);
 
 impl Written {
-    /// None yet, of a file of so many bytes.
+    /// Starts without any, for a file of this many bytes.
     pub fn none(size: u64) -> Written {
         Written(vec![0; (size as usize / PAGE).div_ceil(64)])
     }
 
-    /// The page at this offset was.
+    /// Records the page at this offset.
     #[inline]
     pub fn set(&mut self, offset: u64) {
         let page = offset as usize / PAGE;
@@ -57,7 +57,8 @@ impl Written {
     }
 }
 
-/// Reads the file whole: the pages written are this run's to the last byte, the others are not. Gives their number.
+/// Reads the whole file: the written pages must be this run's to the last byte, and the others must not. Returns their
+/// number.
 pub fn check(file: &File, size: u64, run: u64, written: &Written) -> io::Result<u64> {
     let mut expected = blank(run);
     let mut chunk = vec![0; CHUNK];

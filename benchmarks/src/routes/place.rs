@@ -1,6 +1,6 @@
-//! Where the measurements take place: a file of its own in a folder, or a file or device that was given for it.
+//! Where the measurements run: on a new file in a folder, or on a file or device that the user named.
 //!
-//! Invariants: a file that this made is gone in the end, and nothing else is overwritten unless that was allowed.
+//! Invariants: a file that this module made is removed at the end, and nothing else is overwritten without permission.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use crate::device;
 /// NAME=PATH.
 #[derive(Debug, Clone)]
 pub struct Named {
-    /// As in the table.
+    /// The name in the table.
     pub name: String,
     path: PathBuf,
 }
@@ -74,7 +74,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Opens it for what is done between measurements.
+    /// Opens it for the work between measurements.
     pub fn open(&self) -> io::Result<File> {
         File::options().read(true).write(true).open(&self.path)
     }
@@ -83,7 +83,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.made {
-            // Nothing to be done if it fails, and nothing depends on it.
+            // If this fails, nothing can be done, and nothing depends on it.
             let _ = std::fs::remove_file(&self.path);
         }
     }

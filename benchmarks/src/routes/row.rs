@@ -1,20 +1,20 @@
-//! What the rows of the table are, and how they are chosen by name.
+//! The rows of the table, and how they are chosen by name.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How the operations meet the page cache.
+/// How the operations use the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Every page is in the cache.
     Cached,
-    /// None is, and none is used twice.
+    /// No page is in the cache, and none is used twice.
     Uncached,
     /// O_DIRECT.
     Direct,
 }
 
-/// Which way the bytes go.
+/// Reading or writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From the file.
@@ -28,9 +28,9 @@ pub enum Direction {
 pub struct Row {
     /// Name of the place.
     pub place: String,
-    /// See there.
+    /// See [`Mode`].
     pub mode: Mode,
-    /// See there.
+    /// See [`Direction`].
     pub direction: Direction,
     /// Operations in flight.
     pub depth: usize,
@@ -56,7 +56,7 @@ impl Direction {
 }
 
 impl Row {
-    /// All rows of a place. Reads come first: writes leave other pages behind than those that reads expect.
+    /// Returns all rows of a place. Reads come first, because writes leave other pages behind than reads expect.
     pub fn all(place: &str, depths: &[usize]) -> impl Iterator<Item = Row> {
         let directions = [Direction::Read, Direction::Write];
         let modes = [Mode::Cached, Mode::Uncached, Mode::Direct];
@@ -79,12 +79,12 @@ impl fmt::Display for Row {
     }
 }
 
-/// Parts of a row's name, all of which a row must have.
+/// Parts of a row's name: a chosen row must have all of them.
 #[derive(Debug, Clone)]
 pub struct Pattern(Vec<String>);
 
 impl Pattern {
-    /// Whether the row has all of them.
+    /// Returns whether the row has all of them.
     pub fn matches(&self, row: &Row) -> bool {
         let name = row.to_string();
         self.0.iter().all(|part| name.split('/').any(|own| own == part))

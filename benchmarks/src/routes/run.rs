@@ -1,7 +1,7 @@
-//! One measurement: the cache brought into its state, the work on a thread of its own, and the checks after it.
+//! One measurement: prepare the cache, do the work on a separate thread, and check it.
 //!
-//! Invariants: each operation that counts was counted by ringfile too, on the route that was asked for, and its
-//! bytes were right. A run for which that is not so ends the benchmark.
+//! Invariants: ringfile too has counted each operation that counts, on the requested route, and its bytes were right.
+//! Otherwise the run ends the benchmark.
 
 use std::fs::File as StdFile;
 use std::io;
@@ -18,16 +18,16 @@ use crate::data::PAGE;
 use crate::device::{self, ReadCounter};
 use crate::job::{Job, Stream, Tally};
 
-/// A file of whose pages the cache holds less has been dropped.
+/// If the cache holds a smaller share of the file's pages, the file counts as dropped.
 const DROPPED: f64 = 0.02;
-/// A device may have counted so many of our direct reads less than we did.
+/// The share by which a device may have counted fewer direct reads than we did.
 const COUNT_TOLERANCE: f64 = 0.02;
 
-/// Why there is no outcome.
+/// Why a run has no outcome.
 pub enum Refused {
-    /// The place has no such I/O.
+    /// The place does not support this I/O.
     Skipped(String),
-    /// What should not have happened.
+    /// An error, or a failed check.
     Failed(io::Error),
 }
 
@@ -37,14 +37,14 @@ impl From<io::Error> for Refused {
     }
 }
 
-/// What one run gave.
+/// The result of one run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Thousands of operations for each second.
+    /// Thousands of operations per second.
     pub kiops: f64,
-    /// Operations, warm-up included, that were plain calls on the thread, that workers did, and that a ring did.
+    /// Operations, warm-up included, by route.
     pub went: Went,
-    /// Share of the file in the page cache before and after; of a direct run there is none.
+    /// The share of the file in the page cache before and after; none for a direct run.
     pub cached: Option<(f64, f64)>,
 }
 
@@ -93,12 +93,12 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Runs of this length, with offsets that depend on `seed`.
+    /// Prepares runs of this length, with offsets that depend on `seed`.
     pub fn new(duration: Duration, warmup: Duration, seed: u64) -> Runs {
         Runs { duration, warmup, seed, number: 0, checked: 0 }
     }
 
-    /// Reads and written pages that were checked to the last byte.
+    /// Counts the reads and written pages that were checked to the last byte.
     pub fn checked(&self) -> u64 {
         self.checked
     }
@@ -150,7 +150,7 @@ impl Runs {
             parts: 1,
             depth: row.depth,
             in_flight: None,
-            // Warming up would bring into the cache what is not to be there.
+            // A warm-up would bring pages into the cache that must not be there.
             warmup: if once { Duration::ZERO } else { self.warmup },
             duration: self.duration,
             seed: self.seed,
@@ -165,9 +165,9 @@ impl Runs {
     }
 }
 
-/// Brings the page cache into the state that the mode asks for; gives the share that it then holds.
+/// Brings the page cache into the state that the mode needs; returns the cached share afterwards.
 fn prepare(file: &StdFile, size: u64, mode: Mode) -> Result<f64, Refused> {
-    // Dirty pages can't be dropped, and would be written back in the middle of the next run.
+    // Dirty pages cannot be dropped, and would be written back during the next run.
     file.sync_all()?;
     if mode == Mode::Cached {
         if device::resident_share(file, size)? < 1.0 {
@@ -183,7 +183,7 @@ fn prepare(file: &StdFile, size: u64, mode: Mode) -> Result<f64, Refused> {
     Ok(share)
 }
 
-/// The counter of the device below, with its count now; `None` where there is none.
+/// Returns the counter of the device below, with its present count; `None` without such a device.
 fn device_reads(place: &Place) -> io::Result<Option<(ReadCounter, u64)>> {
     let Some(counter) = ReadCounter::of(&place.path)? else { return Ok(None) };
     let now = counter.read()?;

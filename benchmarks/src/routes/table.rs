@@ -1,4 +1,4 @@
-//! The table of routes, in Markdown, row by row.
+//! Prints the table of routes in Markdown, row by row.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{SIDES, SINGLE};
 use crate::rounds::Spread;
 use crate::table;
 
-/// Column of `auto` among the sides; `auto` once more comes after it.
+/// The column of `auto` among the sides; a second `auto` (A/A) follows it.
 const AUTO: usize = SINGLE;
 
 /// Prints the head.
@@ -45,7 +45,7 @@ pub fn row(row: &Row, outcomes: &[Vec<Outcome>]) {
     );
 }
 
-/// Says what the table is worth, and which rows are not in it.
+/// Prints how reliable the table is, and which rows are missing.
 pub fn footer(rounds: usize, duration: Duration, checked: u64, skipped: &[String]) {
     println!(
         "\nkIOPS, median [min..max] of {rounds} rounds of {duration:?}, one thread, random 4 KiB. `best` is the single route \
@@ -57,7 +57,7 @@ pub fn footer(rounds: usize, duration: Duration, checked: u64, skipped: &[String
     }
 }
 
-/// The single route whose median ratio to `auto` is the worst for `auto`.
+/// Returns the single route with the worst median ratio for `auto`.
 fn best(outcomes: &[Vec<Outcome>]) -> usize {
     let median = |side: &usize| ratios(&outcomes[AUTO], &outcomes[*side]).median;
     (0..SINGLE)
@@ -70,7 +70,7 @@ fn ratios(over: &[Outcome], under: &[Outcome]) -> Spread {
     Spread::of(over.iter().zip(under).map(|(a, b)| a.kiops / b.kiops))
 }
 
-/// Shares of the routes in all runs of these sides.
+/// Returns the shares of the routes in all runs of these sides.
 fn went(sides: &[Vec<Outcome>]) -> String {
     let mut sum = Went::default();
     for outcome in sides.iter().flatten() {
@@ -88,7 +88,7 @@ fn went(sides: &[Vec<Outcome>]) -> String {
         .join(", ")
 }
 
-/// The smallest and largest shares before, and after.
+/// Returns the smallest and largest shares before, and after.
 fn cached<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
     let shares: Vec<(f64, f64)> = outcomes.filter_map(|outcome| outcome.cached).collect();
     if shares.is_empty() {

@@ -1,4 +1,5 @@
-//! ringfile's blocking batches on a plain thread: a batch is built, run, and its results are walked, again and again.
+//! ringfile's blocking batches on a plain thread: it builds a batch, runs it, and goes through its results, again and
+//! again.
 
 use std::io;
 use std::path::Path;
@@ -42,7 +43,7 @@ pub fn run(route: Route, job: &Job) -> io::Result<Tally> {
     Ok(tally)
 }
 
-/// Heap allocations of one batch after others like it: in building it and in running it, on all threads.
+/// Counts the heap allocations of building and running one batch after others like it, on all threads.
 pub fn allocations(
     path: &Path,
     direct: bool,

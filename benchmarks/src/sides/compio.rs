@@ -1,4 +1,4 @@
-//! compio: as many spawned tasks as reads in flight, each with one page-aligned buffer of its own.
+//! compio: as many spawned tasks as reads in flight, each with its own page-aligned buffer.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -57,7 +57,7 @@ pub fn run(settings: Settings, job: &Job) -> io::Result<Tally> {
         }
     }
     if !matches!(settings, Settings::Default) {
-        // Above the depth, so that one turn of the executor runs every task that is ready.
+        // Larger than the depth, so that one turn of the executor runs every ready task.
         builder.event_interval(1024);
     }
     let runtime = builder.with_proactor(proactor).build()?;

@@ -1,5 +1,5 @@
-//! glommio: as many spawned tasks as reads in flight. It brings the memory itself, from an arena it registers:
-//! `DmaFile` reads into it with READ_FIXED, `BufferedFile` with READ.
+//! glommio: as many spawned tasks as reads in flight. It has its own memory, in an arena that it registers: `DmaFile`
+//! reads into it with READ_FIXED, `BufferedFile` with READ.
 
 use std::ffi::CString;
 use std::io;
@@ -22,7 +22,7 @@ pub enum Settings {
     Default,
     /// Deeper rings, more registered memory.
     Deep,
-    /// The same, and it spins before it parks.
+    /// The same, and the executor spins before it parks.
     DeepSpinning,
 }
 
@@ -35,7 +35,7 @@ pub fn run(settings: Settings, job: &Job) -> io::Result<Tally> {
     if settings == Settings::DeepSpinning {
         builder = builder.spin_before_park(Duration::from_millis(10));
     }
-    // glommio's error is not `Sync`, as `io::Error` wants it: its text is.
+    // glommio's error is not `Sync`, which `io::Error` requires; its text is.
     let executor = builder.make().map_err(|error| io::Error::other(error.to_string()))?;
     if job.direct { executor.run(read_direct(job)) } else { executor.run(read_buffered(job)) }
 }
@@ -98,9 +98,9 @@ async fn join(tasks: Vec<glommio::Task<io::Result<Tally>>>) -> io::Result<Tally>
 
 /// A second name for a block device, on a disk file system, removed on drop.
 ///
-/// `DmaFile` takes a file's nature from the file system that its *path* lies on (dma_file.rs:132 and 140). /dev is
-/// tmpfs or devtmpfs, both with the magic number of tmpfs, and there it leaves O_DIRECT and READ_FIXED out: it would
-/// read a device through the page cache. Under another name it does what it is made for.
+/// `DmaFile` derives a file's properties from the file system of its *path* (dma_file.rs:132 and 140). /dev is tmpfs or
+/// devtmpfs, both with the magic number of tmpfs, for which `DmaFile` omits O_DIRECT and READ_FIXED: it would read a
+/// device through the page cache. Under another name it uses both.
 struct Node(PathBuf);
 
 impl Node {
@@ -122,7 +122,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Nothing to be done if it fails, and nothing depends on it.
+        // If this fails, nothing can be done, and nothing depends on it.
         let _ = std::fs::remove_file(&self.0);
     }
 }

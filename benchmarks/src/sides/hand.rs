@@ -1,7 +1,7 @@
-//! The hand-written loop: what a good engineer writes for exactly this job, and nothing else.
+//! The hand-written loop: what a good engineer writes for exactly this job.
 //!
-//! One turn: check and refill everything that has completed, then one system call that submits all of it and waits
-//! for the next completion. Invariants: each slot owns one stretch of the region and has at most one read in
+//! In one turn it checks and refills everything that has completed, and then makes one system call that submits all of
+//! it and waits for the next completion. Invariants: each slot owns one part of the region and has at most one read in
 //! flight, and the memory is freed only when every read has completed.
 
 use std::io;
@@ -13,7 +13,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 use crate::buffer::Region;
 use crate::job::{Job, Stream, Tally};
 
-/// Which opcode the loop uses.
+/// The opcode that the loop uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// READ_FIXED into registered memory.
@@ -51,7 +51,7 @@ impl Slots {
         Slots { operation, region, vectors, block: job.block, parts: job.parts }
     }
 
-    /// The entry that reads at `offset` into the slot's memory.
+    /// Returns the entry that reads at `offset` into the slot's memory.
     fn entry(&self, slot: usize, offset: u64) -> squeue::Entry {
         let file = types::Fixed(0);
         let start = self.region.at(slot * self.block);
@@ -69,7 +69,7 @@ impl Slots {
         entry.user_data(slot as u64)
     }
 
-    /// Hands a completed slot's bytes to its stream.
+    /// Gives a completed slot's bytes to its stream.
     fn finish(&self, slot: usize, result: i32, stream: &mut Stream) -> io::Result<()> {
         if result < 0 {
             return Err(io::Error::from_raw_os_error(-result));
@@ -80,7 +80,7 @@ impl Slots {
     }
 }
 
-/// The ring of both loops, for so many reads in flight.
+/// Makes the ring of both loops, for this many reads in flight.
 fn ring(in_flight: usize) -> io::Result<IoUring> {
     IoUring::builder()
         .setup_single_issuer()
@@ -93,11 +93,11 @@ fn ring(in_flight: usize) -> io::Result<IoUring> {
 /// Reads at `job.depth` until the time is over.
 pub fn run(operation: Operation, job: &Job) -> io::Result<Tally> {
     let file = job.open()?;
-    // Freed at the end, when nothing is in flight; whatever goes wrong before that leaks it, for the kernel may
-    // still write to it.
+    // Freed at the end, when nothing is in flight. An error before that leaks it, because the kernel may still write to
+    // it.
     let slots = ManuallyDrop::new(Slots::new(operation, job));
     let mut ring = ring(job.depth)?;
-    // `IoUring::submit` makes a new `Submitter` each time and forgets the registered ring: keep this one.
+    // `IoUring::submit` makes a new `Submitter` each time and forgets the registered ring, so this one is kept.
     let (mut submitter, mut submissions, mut completions) = ring.split();
     submitter.register_ring_fd()?;
     submitter.register_files(&[file.as_raw_fd()])?;
@@ -146,7 +146,7 @@ pub fn run(operation: Operation, job: &Job) -> io::Result<Tally> {
     }
 }
 
-/// Reads batches of `job.depth` with at most `in_flight` at once, each batch to its end, until the time is over.
+/// Reads batches of `job.depth` with at most `in_flight` at once, one batch after another, until the time is over.
 pub fn run_batches(in_flight: usize, job: &Job) -> io::Result<Tally> {
     let file = job.open()?;
     // As in `run`.
@@ -178,7 +178,7 @@ pub fn run_batches(in_flight: usize, job: &Job) -> io::Result<Tally> {
                 (next, flying) = (next + 1, flying + 1);
             }
             submissions.sync();
-            // With nothing left to start, one wait is enough for the rest.
+            // Once nothing is left to start, one wait is enough for the rest.
             match submitter.submit_and_wait(if next < reads.len() { 1 } else { flying }) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

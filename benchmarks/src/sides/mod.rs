@@ -1,6 +1,6 @@
-//! The sides of the comparison, one file each, behind one function: do this job, say what you counted.
+//! The sides of the comparison, one file each, behind one function that does a job and returns its counts.
 //!
-//! A side runs on a thread of its own, made for it and gone after it, so no ring or cache outlives its turn.
+//! A side runs on a new thread that ends with it, so no ring or cache outlives its turn.
 
 mod batch;
 mod compio;
@@ -24,9 +24,9 @@ pub use hand::Operation;
 /// One contender.
 #[derive(Clone, Copy)]
 pub struct Side {
-    /// As on the command line and in the tables.
+    /// The name on the command line and in the tables.
     pub name: &'static str,
-    /// What is set beside the defaults, in a few words.
+    /// The settings beside the defaults, in a few words.
     pub settings: &'static str,
     /// Does the work on the calling thread.
     pub run: fn(&Job) -> io::Result<Tally>,

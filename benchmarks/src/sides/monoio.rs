@@ -1,4 +1,4 @@
-//! monoio: as many spawned tasks as reads in flight, each with one page-aligned buffer of its own.
+//! monoio: as many spawned tasks as reads in flight, each with its own page-aligned buffer.
 
 use std::io;
 use std::rc::Rc;

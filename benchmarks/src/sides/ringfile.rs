@@ -1,7 +1,7 @@
-//! ringfile: as many spawned tasks as reads in flight, each with one buffer of a pool of its own.
+//! ringfile: as many spawned tasks as reads in flight, each with a buffer from the side's pool.
 //!
-//! On the ring with a registered pool every read must have been a fixed one, with an unregistered one none: it is checked
-//! by the library's own counters, so that "fixed over normal" never compares a thing with itself.
+//! On the ring with a registered pool, every read must have used a registered buffer; with an unregistered pool, none.
+//! The library's own counters are checked, so that "fixed over normal" never compares a thing with itself.
 
 use std::io;
 
@@ -9,14 +9,14 @@ use ringfile::{Buffer, File, OpenOptions, Pool, Route};
 
 use crate::job::{Job, Stream, Tally};
 
-/// How it is set up.
+/// How the file and the pool are set up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As it comes: each read takes the route that the library finds.
+    /// The default: each read takes the route that the library finds.
     Auto,
-    /// The ring, registered memory.
+    /// The ring, with registered memory.
     Fixed,
-    /// The ring, the same memory unregistered.
+    /// The ring, with the same memory unregistered.
     Normal,
 }
 

@@ -1,6 +1,6 @@
-//! tokio-uring: as many spawned tasks as reads in flight, each with one page-aligned buffer of its own.
+//! tokio-uring: as many spawned tasks as reads in flight, each with its own page-aligned buffer.
 //!
-//! DEFER_TASKRUN is not among its settings: it waits for the ring's descriptor in epoll, and such a ring wakes no
+//! It is not run with DEFER_TASKRUN, because it waits for the ring's descriptor in epoll, and such a ring does not wake
 //! epoll.
 
 use std::io;
@@ -13,7 +13,7 @@ use tokio_uring::fs::File;
 use crate::buffer::AlignedBuf;
 use crate::job::{Job, Stream, Tally};
 
-/// How the runtime is built and which call reads.
+/// How the runtime is built, and which call reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settings {
     /// `tokio_uring::builder()`, `read_at`.

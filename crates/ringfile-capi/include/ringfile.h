@@ -382,7 +382,7 @@ typedef struct ringfile_pool_options {
     uint32_t huge_pages;
     // RINGFILE_WHEN_FULL_...
     uint32_t when_full;
-    // Bytes outside the pool at most, with RINGFILE_WHEN_FULL_OUTSIDE.
+    // The most bytes outside the pool, with RINGFILE_WHEN_FULL_OUTSIDE.
     size_t outside_limit;
     // Not 0: the memory is not registered with io_uring, and does not count against RLIMIT_MEMLOCK.
     uint32_t unregistered;
@@ -412,7 +412,7 @@ typedef struct ringfile_pool_counts {
     uint64_t waits;
     // Gets that failed because the pool was full.
     uint64_t failures;
-    // Regions that the pool's memory lies in.
+    // The pool's regions of memory.
     uint64_t regions;
     // Regions that are registered with io_uring.
     uint64_t registered_regions;
@@ -935,7 +935,7 @@ int ringfile_memory_register(void *data,
 
 // Unregisters memory, and closes the handle. After success the memory may be freed.
 //
-// Any thread. Does not block. -EBUSY, without effect, while an operation uses some of it: take its result, or abort
+// Any thread. Does not block. -EBUSY, without effect, while an operation uses some of it: take its result, or cancel
 // it, and call again.
 int ringfile_memory_unregister(struct ringfile_memory *memory);
 
@@ -1220,7 +1220,7 @@ int ringfile_queue_submit(struct ringfile_queue *queue);
 //
 // The queue's own thread. Blocks as said. `at_least` above `room` counts as `room`.
 //
-// Pointers: `results` has room for so many.
+// Pointers: `results` points to an array of `room` results.
 int64_t ringfile_queue_wait(struct ringfile_queue *queue,
                             struct ringfile_result *results,
                             size_t room,

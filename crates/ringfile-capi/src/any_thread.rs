@@ -58,7 +58,7 @@ impl Window {
         let mut reads = self.lock();
         if reads.in_flight == MOST_IN_FLIGHT {
             if reads.waiting.len() == reads.waiting.capacity() {
-                // What is held here alone was closed.
+                // Removes reads whose handles were closed: only this list holds them.
                 reads.waiting.retain(|under| Arc::strong_count(under) > 1);
             }
             return reads.waiting.push_back(Arc::clone(under));
@@ -110,7 +110,7 @@ struct Alarm {
 #[derive(Default)]
 struct Bell {
     rung: bool,
-    /// The read has a place in the window, and gives it up when the bell rings.
+    /// The read has a place in the window, and returns it when its wake-up arrives.
     has_place: bool,
 }
 
@@ -178,13 +178,13 @@ impl Under {
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) if fork::generation() != self.process => Err(Fault::new(
                 libc::EOPNOTSUPP,
-                "a thread of the parent's had this read when the process forked: wait for it there",
+                "a thread of the parent process was carrying out this read at the fork: wait for it in the parent",
             )),
             Err(TryLockError::WouldBlock) => Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner)),
         }
     }
 
-    /// Starts a read that has a place in the window. Whether it keeps the place.
+    /// Starts a read that has a place in the window. Returns whether it keeps the place.
     fn start(&self) -> bool {
         let Ok(mut state) = self.lock() else { return false };
         while !state.advance(&self.alarm) {
@@ -403,7 +403,7 @@ mod tests {
         theirs.write_all(b"content").unwrap();
         assert_eq!(ringfile_async_read_wait(third), 7);
         assert_eq!(into, [[0; 8], [0; 8], *b"content\0"]);
-        // One that has ended gives what it read.
+        // A read that has ended returns its bytes.
         let file = open(b"0123456789");
         let read = start(file, &mut into[0], 0);
         while ringfile_async_read_is_done(read) == 0 {
@@ -436,7 +436,7 @@ mod tests {
         let mut other = [0; 8];
         let reads: Vec<_> = into.iter_mut().map(|into| start(pipe, into, 0)).collect();
         let read = start(file, &mut other, 2);
-        // Reads of a pipe may wait for ever, and keep none waiting that somebody asks for.
+        // Reads of a pipe may wait forever, but must not delay a read that somebody waits for.
         assert_eq!(ringfile_async_read_wait(read), 8);
         let (kept, cancelled) = reads.split_at(KEPT);
         assert!(cancelled.iter().rev().all(|&read| ringfile_async_read_cancel(read) == 0));

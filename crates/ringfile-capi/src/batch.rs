@@ -117,7 +117,7 @@ fn lock(batch: &Mutex<State>) -> Result<MutexGuard<'_, State>> {
         Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => Err(Fault::new(
             libc::EBUSY,
-            "another thread uses the batch: wait for it, or make one for each thread",
+            "another thread is using the batch: wait for it, or create a batch for each thread",
         )),
     }
 }
@@ -126,7 +126,10 @@ fn with<R>(batch: *const ringfile_batch, act: impl FnOnce(&mut State) -> Result<
     let batch = BATCHES.get(batch)?;
     let mut state = lock(&batch)?;
     if state.under_way.is_some() {
-        return Err(Fault::new(libc::EBUSY, "the batch was started, and its end was not reported yet"));
+        return Err(Fault::new(
+            libc::EBUSY,
+            "the batch was started, and its end was not reported yet: wait for that",
+        ));
     }
     act(&mut state)
 }
@@ -413,7 +416,7 @@ pub unsafe extern "C" fn ringfile_batch_start(
     context: *mut c_void,
 ) -> c_int {
     self::done(|| {
-        let callback = done.ok_or_else(|| Fault::null("the function that is to be told of the end"))?;
+        let callback = done.ok_or_else(|| Fault::null("the function to call at the end"))?;
         let context = Context(context);
         start(batch, move |failed| {
             // All of it, not the pointer in it alone, which could not be moved to the thread.
@@ -441,13 +444,13 @@ pub extern "C" fn ringfile_batch_start_eventfd(batch: *mut ringfile_batch, event
         let own = unsafe { libc::fcntl(eventfd, libc::F_DUPFD_CLOEXEC, 0) };
         if own < 0 {
             let error = std::io::Error::last_os_error();
-            let text = format!("duplicating descriptor {eventfd} to report the end by: {error}");
+            let text = format!("duplicating the eventfd {eventfd}: {error}");
             return Err(Fault::new(error.raw_os_error().unwrap_or(libc::EBADF), text));
         }
         // SAFETY: it was made for this.
         let own = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(own) });
         start(batch, move |_| {
-            // Where its count is at the limit it is readable anyway.
+            // If its count is at the limit, it is readable anyway.
             let _ = (&own).write(&1_u64.to_ne_bytes());
         })
     })
@@ -488,7 +491,8 @@ pub extern "C" fn ringfile_batch_cancel(batch: *mut ringfile_batch) -> c_int {
 }
 
 impl State {
-    /// What was added, as a batch, and the indices of its results: those refused here have theirs.
+    /// The operations that were added, as a batch, and the indices of their results: those refused here have theirs
+    /// already.
     fn begin(&mut self) -> (Batch, Vec<usize>) {
         let mut batch = Batch::with_capacity(self.operations).stop_on_error(self.options.stop_on_error != 0);
         if self.options.in_flight != 0 {
@@ -519,7 +523,7 @@ impl State {
         (batch, begun)
     }
 
-    /// Keeps the results of what was begun. How many operations failed.
+    /// Keeps the results of the operations. Returns how many failed.
     fn end(&mut self, begun: Vec<usize>, done: Vec<Done>) -> i64 {
         for (index, done) in begun.into_iter().zip(done) {
             self.results[index].result = match done.result {

@@ -54,7 +54,7 @@ fn sync(file: *const ringfile_file, all: bool) -> Result<()> {
             Some((_, done)) => Ok(done.result.map(drop)?),
             None => Err(Fault::new(
                 libc::EOPNOTSUPP,
-                "the sync can't be waited for: a forked child, or the thread ends",
+                "cannot wait for the sync: this is a forked child, or the thread is ending",
             )),
         }
     })
@@ -102,13 +102,13 @@ pub extern "C" fn ringfile_sync_range(
         let error = std::io::Error::last_os_error();
         let path = file.path().map(|path| format!(" of {}", path.display())).unwrap_or_default();
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        // The kernel has told of what it could not write, and would not tell the next sync.
+        // The kernel reports a failed write only once, and would not report it to the next sync.
         file.note_failed_sync(errno);
         Err(Fault::new(errno, format!("syncing {length} bytes at offset {offset}{path}: {error}")))
     })
 }
 
-/// What RINGFILE_SYNC_RANGE_... stand for in an operation of a queue or a batch.
+/// The meaning of RINGFILE_SYNC_RANGE_... in an operation of a queue or a batch.
 pub(crate) fn range_sync(flags: u32) -> Result<RangeSync> {
     const FINISH: u32 =
         RINGFILE_SYNC_RANGE_WAIT_BEFORE | RINGFILE_SYNC_RANGE_WRITE | RINGFILE_SYNC_RANGE_WAIT_AFTER;
@@ -116,14 +116,16 @@ pub(crate) fn range_sync(flags: u32) -> Result<RangeSync> {
         RINGFILE_SYNC_RANGE_WRITE => RangeSync::Start,
         FINISH => RangeSync::Finish,
         other => {
-            let text =
-                format!("flags are {other}: RINGFILE_SYNC_RANGE_WRITE alone, or all RINGFILE_SYNC_RANGE_...");
+            let text = format!(
+                "flags are {other}: use RINGFILE_SYNC_RANGE_WRITE alone, or all RINGFILE_SYNC_RANGE_... \
+                    together"
+            );
             return Err(Fault::invalid(text));
         }
     })
 }
 
-/// What a RINGFILE_ALLOCATE_... stands for.
+/// The meaning of a RINGFILE_ALLOCATE_...
 pub(crate) fn allocate_mode(mode: u32) -> Result<AllocateMode> {
     Ok(match mode {
         RINGFILE_ALLOCATE_EXTEND => AllocateMode::Extend,
@@ -131,11 +133,11 @@ pub(crate) fn allocate_mode(mode: u32) -> Result<AllocateMode> {
         RINGFILE_ALLOCATE_PUNCH_HOLE => AllocateMode::PunchHole,
         RINGFILE_ALLOCATE_ZERO_RANGE => AllocateMode::ZeroRange,
         RINGFILE_ALLOCATE_DISCARD => AllocateMode::Discard,
-        other => return Err(Fault::invalid(format!("mode is {other}: see RINGFILE_ALLOCATE_..."))),
+        other => return Err(Fault::invalid(format!("mode is {other}: use one of RINGFILE_ALLOCATE_..."))),
     })
 }
 
-/// What a RINGFILE_ADVICE_... stands for.
+/// The meaning of a RINGFILE_ADVICE_...
 pub(crate) fn advice(advice: u32) -> Result<Advice> {
     Ok(match advice {
         RINGFILE_ADVICE_NORMAL => Advice::Normal,
@@ -143,7 +145,7 @@ pub(crate) fn advice(advice: u32) -> Result<Advice> {
         RINGFILE_ADVICE_RANDOM => Advice::Random,
         RINGFILE_ADVICE_WILL_NEED => Advice::WillNeed,
         RINGFILE_ADVICE_DONT_NEED => Advice::DontNeed,
-        other => return Err(Fault::invalid(format!("advice is {other}: see RINGFILE_ADVICE_..."))),
+        other => return Err(Fault::invalid(format!("advice is {other}: use one of RINGFILE_ADVICE_..."))),
     })
 }
 

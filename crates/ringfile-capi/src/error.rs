@@ -99,7 +99,7 @@ pub(crate) fn call(act: impl FnOnce() -> Result<i64>) -> i64 {
     }
 }
 
-/// [`call`], for what gives no more than success.
+/// Runs [`call`] for functions that return only success or failure.
 #[inline]
 pub(crate) fn done(act: impl FnOnce() -> Result<()>) -> c_int {
     call(|| act().map(|()| 0)) as c_int
@@ -123,7 +123,7 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Fault {
 pub extern "C" fn ringfile_last_error() -> *const c_char {
     const NOTHING: &CStr = c"";
     const ENDS: &CStr =
-        c"the thread ends, and keeps no texts any more: strerror(-result) says what the result means";
+        c"the thread is ending and keeps no error texts: strerror(-result) says what the result means";
     LAST.try_with(|last| last.try_borrow().map_or(NOTHING.as_ptr(), |last| last.as_ptr()))
         .unwrap_or(ENDS.as_ptr())
 }

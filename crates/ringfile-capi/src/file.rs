@@ -22,7 +22,7 @@ pub(crate) fn hold() -> Guard {
     FILES.hold()
 }
 
-/// What a handle stands for.
+/// The file behind a handle.
 #[inline]
 pub(crate) fn get(file: *const ringfile_file) -> Result<File> {
     FILES.get(file)
@@ -33,7 +33,7 @@ pub(crate) fn add(file: File) -> Result<*mut ringfile_file> {
     FILES.add(file)
 }
 
-/// Uses what a handle stands for, which can't be closed meanwhile: for what does not block.
+/// Uses the file behind a handle, which cannot be closed meanwhile: only for what does not block.
 #[inline]
 pub(crate) fn with<R>(file: *const ringfile_file, act: impl FnOnce(&File) -> R) -> Result<R> {
     FILES.with(file, act)
@@ -119,14 +119,18 @@ pub(crate) fn route(number: u32) -> Result<Option<Route>> {
         RINGFILE_ROUTE_INLINE => Some(Route::Inline),
         RINGFILE_ROUTE_WORKERS => Some(Route::Workers),
         RINGFILE_ROUTE_AIO => Some(Route::Aio),
-        other => return Err(Fault::invalid(format!("route is {other}: see RINGFILE_ROUTE_..."))),
+        other => return Err(Fault::invalid(format!("route is {other}: use one of RINGFILE_ROUTE_..."))),
     })
 }
 
 pub(crate) fn open_options(from: &ringfile_open_options) -> Result<OpenOptions> {
     const ALL: u32 = RINGFILE_ADAPTIVE * 2 - 1;
     if from.flags & !ALL != 0 {
-        return Err(Fault::invalid(format!("flags has bits {:#x} that mean nothing", from.flags & !ALL)));
+        return Err(Fault::invalid(format!(
+            "flags has unknown bits {:#x}: use RINGFILE_READ, RINGFILE_WRITE and the \
+            others",
+            from.flags & !ALL
+        )));
     }
     let has = |flag| from.flags & flag != 0;
     let mut options = OpenOptions::new();
@@ -149,7 +153,9 @@ pub(crate) fn open_options(from: &ringfile_open_options) -> Result<OpenOptions> 
             RINGFILE_DURABILITY_DSYNC => Durability::Dsync,
             RINGFILE_DURABILITY_FSYNC => Durability::Fsync,
             other => {
-                return Err(Fault::invalid(format!("durability is {other}: see RINGFILE_DURABILITY_...")));
+                return Err(Fault::invalid(format!(
+                    "durability is {other}: use one of RINGFILE_DURABILITY_..."
+                )));
             }
         });
     if from.mode != 0 {
@@ -211,7 +217,7 @@ pub unsafe extern "C" fn ringfile_open_fd(
             return Err(Fault::null("where the file is to go"));
         }
         if fd < 0 {
-            return Err(Fault::new(libc::EBADF, format!("{fd} is no descriptor")));
+            return Err(Fault::new(libc::EBADF, format!("{fd} is not a file descriptor")));
         }
         // SAFETY: borrowed for one call, which fails where it is not open.
         let own = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().map_err(|error| {

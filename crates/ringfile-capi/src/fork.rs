@@ -16,7 +16,8 @@ thread_local! {
     static HELD: RefCell<Vec<Guard>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Has forks heeded from now on. To be called before any lock is taken that a child could find locked.
+/// Makes this interface watch forks from now on. Must be called before any lock is taken that a child could find
+/// locked.
 #[inline]
 pub(crate) fn heed() {
     static DONE: AtomicBool = AtomicBool::new(false);

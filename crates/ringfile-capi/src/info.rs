@@ -1,4 +1,4 @@
-//! What the library counts and has, and its settings for the whole process.
+//! The library's counters and features, and its settings for the whole process.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -168,7 +168,14 @@ pub extern "C" fn ringfile_set_default_route(default_route: u32) -> c_int {
 }
 
 fn some(threads: usize) -> Result<usize> {
-    if threads <= 4096 { Ok(threads) } else { Err(Fault::invalid(format!("{threads} threads are too many"))) }
+    if threads <= 4096 {
+        Ok(threads)
+    } else {
+        Err(Fault::invalid(format!(
+            "{threads} threads are too many: use at \
+        most 4096"
+        )))
+    }
 }
 
 /// Sets how many I/O threads the library starts, for ringfile_batch_start and ringfile_async_read_start. No effect once

@@ -1,6 +1,6 @@
 //! Blocking reads and writes, one or many.
 //!
-//! Invariants: when a function returns, no operation has the caller's memory any more.
+//! Invariants: when a function returns, no operation uses the caller's memory any more.
 
 use std::ffi::{c_int, c_void};
 
@@ -49,7 +49,7 @@ pub(crate) fn number_or_errno(done: Done) -> i64 {
 fn lost() -> Fault {
     Fault::new(
         libc::EOPNOTSUPP,
-        "the operation can't be waited for: this is a forked child, or the thread ends",
+        "cannot wait for the operation: this is a forked child, or the thread is ending",
     )
 }
 
@@ -206,7 +206,7 @@ pub(crate) unsafe fn buffers(parts: *const iovec, count: usize) -> Result<(Vec<B
     // SAFETY: as the caller says.
     let each = parts.iter().map(|part| unsafe { known.at(part.iov_base, part.iov_len) });
     let total = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len));
-    let total = total.ok_or_else(|| Fault::invalid("the parts together have more bytes than any file"))?;
+    let total = total.ok_or_else(|| Fault::invalid("the parts together are longer than any file"))?;
     Ok((each.collect::<Result<_>>()?, total))
 }
 

@@ -26,11 +26,11 @@ pub(crate) fn hold() -> Guard {
 pub(crate) struct Own {
     handle: *const (),
     pub(crate) queue: Queue,
-    /// Where more than a number goes of an operation's result, by its token.
+    /// Where to write results that are more than a number, by the token of their operation.
     pub(crate) rooms: HashMap<u64, Room>,
 }
 
-/// Where the caller wants what an operation on a path gives.
+/// Where the result of an operation on a path must be written.
 pub(crate) enum Room {
     File(*mut *mut ringfile_file),
     Metadata(*mut ringfile_metadata),
@@ -57,11 +57,14 @@ fn own<R>(look: impl FnOnce(&mut Vec<Own>) -> Result<R>) -> Result<R> {
 }
 
 fn ends() -> Fault {
-    Fault::new(libc::EPERM, "the thread ends: what it left open is closed, and nothing new is begun")
+    Fault::new(
+        libc::EPERM,
+        "the thread is ending: the library closes what it left open, and starts nothing new",
+    )
 }
 
 fn inside() -> Fault {
-    Fault::new(libc::EDEADLK, "the call came from inside of another call of this thread")
+    Fault::new(libc::EDEADLK, "the call was made inside another call of this thread")
 }
 
 /// Whether the calling thread may wait: an error inside of a batch's callback.
@@ -70,11 +73,11 @@ pub(crate) fn may_wait() -> Result<()> {
         return Ok(());
     }
     let why =
-        "a batch's callback must not wait: the thread is the library's, and others' I/O would stand still";
+        "a batch's callback must not block: it runs on a thread of the library, and other I/O would wait too";
     Err(Fault::new(libc::EDEADLK, why))
 }
 
-/// Calls a batch's callback, inside of which no call waits.
+/// Calls a batch's callback, during which calls must not wait.
 pub(crate) fn report(call: impl FnOnce()) {
     let _ = REPORTS.try_with(|reports| reports.set(true));
     call();
@@ -118,12 +121,12 @@ fn elsewhere<H>(handle: *const H) -> Fault {
         Err(closed) => closed,
         Ok(()) => Fault::new(
             libc::EPERM,
-            "the handle belongs to another thread: use it there, and one of your own here",
+            "the handle belongs to another thread: use it there, or create one on this thread",
         ),
     }
 }
 
-/// Closes a queue of this thread's: whoever drops what is given waits for the kernel.
+/// Closes a queue of this thread. Dropping the returned value waits for the kernel.
 pub(crate) fn remove<H>(handle: *const H) -> Result<Own> {
     own(|list| match list.iter().position(|own| own.handle == handle.cast()) {
         Some(at) => Ok(list.swap_remove(at)),
@@ -131,8 +134,8 @@ pub(crate) fn remove<H>(handle: *const H) -> Result<Own> {
     })
 }
 
-/// The queue that blocking operations of this thread pass through: empty before and after. Its ring stays, so that it is
-/// made and told of memory and files once. A thread that ends has one for each operation.
+/// The queue for this thread's blocking operations, which is empty before and after each. Keeping it means that its
+/// ring is made once, and learns of memory and files once. A thread that is ending makes one for each operation.
 pub(crate) fn blocking<R>(act: impl FnOnce(&mut Queue) -> Result<R>) -> Result<R> {
     may_wait()?;
     let mut act = Some(act);
@@ -140,9 +143,9 @@ pub(crate) fn blocking<R>(act: impl FnOnce(&mut Queue) -> Result<R>) -> Result<R
     let used = BLOCKING.try_with(|queue| {
         let mut queue = queue.try_borrow_mut().map_err(|_| inside())?;
         let mut whole = queue.take().unwrap_or_default();
-        // Where that panics, the queue goes, which waits for what is in flight.
+        // If that panics, the queue is dropped, which waits for operations in flight.
         let result = act(&mut whole);
-        // What is in flight after an error has memory of the caller's: the queue goes, which waits for it.
+        // After an error, operations in flight use the caller's memory: dropping the queue waits for them.
         if whole.is_empty() {
             *queue = Some(whole);
         }
@@ -151,7 +154,7 @@ pub(crate) fn blocking<R>(act: impl FnOnce(&mut Queue) -> Result<R>) -> Result<R
     used.unwrap_or_else(|_| act(&mut Queue::new()))
 }
 
-/// Gives up the queue of blocking operations, and with it what the thread's ring keeps.
+/// Drops the queue of blocking operations, and what the thread's ring keeps.
 pub(crate) fn rest() -> Result<()> {
     let queue =
         BLOCKING.try_with(|queue| queue.try_borrow_mut().map(|mut queue| queue.take()).map_err(|_| inside()));

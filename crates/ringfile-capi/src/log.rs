@@ -101,7 +101,7 @@ impl Subscriber for Teller {
     fn exit(&self, _: &Id) {}
 }
 
-/// An event in words: the message, and behind it what it names.
+/// The text of an event: its message, followed by its fields.
 #[derive(Default)]
 struct Line {
     message: String,
@@ -158,7 +158,7 @@ pub extern "C" fn ringfile_set_log(callback: ringfile_log, context: *mut c_void)
         if callback.is_some() && !tracing::dispatcher::get_default(|all| all.is::<Teller>()) {
             return Err(Fault::new(
                 libc::EBUSY,
-                "something else in this program takes the library's messages",
+                "this program already has another receiver of the library's messages",
             ));
         }
         *LOG.write().unwrap_or_else(PoisonError::into_inner) =

@@ -1,8 +1,8 @@
 //! Memory for I/O, found by its address: pools' buffers, registered memory of the caller, and any other memory.
 //!
-//! Invariants: memory that is known here has an owner that keeps it; an operation on it has a share of the owner's
-//! buffer, so that it goes back, or may be unregistered, only when the operation is over. An operation that lies partly
-//! outside of such memory, or in several, has shares of all that it overlaps.
+//! Invariants: an owner keeps the memory that is known here; an operation on it shares the owner's buffer, so the
+//! memory can be freed or unregistered only after the operation has finished. An operation that lies partly outside
+//! such memory, or in several pieces of it, shares all that it overlaps.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -42,7 +42,7 @@ fn known() -> RwLockWriteGuard<'static, BTreeMap<usize, Buffer>> {
     KNOWN.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has operations find a buffer by its address. Gives it back where some of it is known already.
+/// Makes operations find a buffer by its address. Returns it if a part of it is known already.
 pub(crate) fn add(buffer: Buffer) -> std::result::Result<(), Buffer> {
     fork::heed();
     let start = buffer.as_ptr().addr();
@@ -56,7 +56,7 @@ pub(crate) fn add(buffer: Buffer) -> std::result::Result<(), Buffer> {
     Ok(())
 }
 
-/// Has operations find it no more. Those that have shares of it keep it until they are over.
+/// Hides it from new operations. Operations that share it keep it until they have finished.
 pub(crate) fn remove(start: usize) -> Option<Buffer> {
     let mut known = known();
     let buffer = known.remove(&start);
@@ -94,7 +94,7 @@ impl Lookup {
             return Err(Fault::null("the memory of the operation"));
         }
         if len > isize::MAX as usize {
-            return Err(Fault::invalid(format!("no memory has {len} bytes")));
+            return Err(Fault::invalid(format!("{len} bytes are more than memory can have")));
         }
         if let Some(known) = self.0.as_ref().filter(|_| len > 0) {
             // SAFETY: as the caller says.
@@ -113,7 +113,7 @@ impl Lookup {
     }
 }
 
-/// What an operation's memory has of known memory.
+/// The part of an operation's memory that is known.
 enum Shares {
     None,
     /// All of it lies in one buffer.
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn ringfile_memory_register(
             }));
         }
         if length == 0 || length > isize::MAX as usize {
-            return Err(Fault::invalid(format!("memory of {length} bytes can't be registered")));
+            return Err(Fault::invalid(format!("cannot register memory of {length} bytes")));
         }
         // SAFETY: the caller keeps the memory until it is unregistered, and an operation has its part alone.
         let whole = unsafe { RegisteredMemory::from_raw(data.cast(), length, Callers) };
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn ringfile_memory_register(
         if add(whole.lend(..)?).is_err() {
             return Err(Fault::new(
                 libc::EEXIST,
-                "some of this memory is registered already, or a ringfile_buffer's",
+                "a part of this memory is registered already, or belongs to a ringfile_buffer",
             ));
         }
         let handle = REGISTERED.add(Registered { start }).inspect_err(|_| drop(remove(start)))?;
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn ringfile_memory_register(
 
 /// Unregisters memory, and closes the handle. After success the memory may be freed.
 ///
-/// Any thread. Does not block. -EBUSY, without effect, while an operation uses some of it: take its result, or abort
+/// Any thread. Does not block. -EBUSY, without effect, while an operation uses some of it: take its result, or cancel
 /// it, and call again.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_memory_unregister(memory: *mut ringfile_memory) -> c_int {
@@ -202,7 +202,8 @@ pub extern "C" fn ringfile_memory_unregister(memory: *mut ringfile_memory) -> c_
         if in_use {
             return Err(Fault::new(
                 libc::EBUSY,
-                "an operation on this memory is not over: take its result, or abort it, before unregistering",
+                "an operation on this memory has not finished: take its result, or cancel it and wait, before \
+                 unregistering",
             ));
         }
         REGISTERED.remove(memory)?;

@@ -102,7 +102,7 @@ pub(crate) unsafe fn take(own: &mut Own) -> Option<(u64, i64)> {
     Some((user_data, unsafe { deliver(own, token, done) }))
 }
 
-/// Writes what an operation gave to where its caller wants it, and gives the number of its result, or the negative errno.
+/// Writes an operation's result to where its caller wants it; returns the result's number, or the negative errno.
 ///
 /// # Safety
 /// The room that was named for the operation may be written to.

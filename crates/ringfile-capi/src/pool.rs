@@ -66,7 +66,7 @@ pub struct ringfile_pool_options {
     pub huge_pages: u32,
     /// RINGFILE_WHEN_FULL_...
     pub when_full: u32,
-    /// Bytes outside the pool at most, with RINGFILE_WHEN_FULL_OUTSIDE.
+    /// The most bytes outside the pool, with RINGFILE_WHEN_FULL_OUTSIDE.
     pub outside_limit: usize,
     /// Not 0: the memory is not registered with io_uring, and does not count against RLIMIT_MEMLOCK.
     pub unregistered: u32,
@@ -101,7 +101,7 @@ pub struct ringfile_pool_counts {
     pub waits: u64,
     /// Gets that failed because the pool was full.
     pub failures: u64,
-    /// Regions that the pool's memory lies in.
+    /// The pool's regions of memory.
     pub regions: u64,
     /// Regions that are registered with io_uring.
     pub registered_regions: u64,
@@ -119,16 +119,20 @@ fn build(options: &ringfile_pool_options) -> Result<Pool> {
         RINGFILE_HUGE_PAGES_AUTO => HugePages::Auto,
         RINGFILE_HUGE_PAGES_NEVER => HugePages::Never,
         RINGFILE_HUGE_PAGES_REQUIRE => HugePages::Require,
-        other => return Err(Fault::invalid(format!("huge_pages is {other}: see RINGFILE_HUGE_PAGES_..."))),
+        other => {
+            return Err(Fault::invalid(format!("huge_pages is {other}: use one of RINGFILE_HUGE_PAGES_...")));
+        }
     };
     let when_full = match options.when_full {
         RINGFILE_WHEN_FULL_ERROR => WhenFull::Error,
         RINGFILE_WHEN_FULL_WAIT => WhenFull::Wait,
         RINGFILE_WHEN_FULL_OUTSIDE => WhenFull::Outside { limit: options.outside_limit },
-        other => return Err(Fault::invalid(format!("when_full is {other}: see RINGFILE_WHEN_FULL_..."))),
+        other => {
+            return Err(Fault::invalid(format!("when_full is {other}: use one of RINGFILE_WHEN_FULL_...")));
+        }
     };
     if options.capacity == 0 {
-        return Err(Fault::invalid("the pool's capacity is 0: set it to the bytes that it may have"));
+        return Err(Fault::invalid("capacity is 0: set it to the pool's limit in bytes"));
     }
     let mut builder = Pool::builder()
         .capacity(options.capacity)
@@ -223,7 +227,7 @@ pub unsafe extern "C" fn ringfile_buffer_get(
             return Err(Fault::null("where the buffer is to go"));
         }
         if capacity == 0 {
-            return Err(Fault::invalid("a buffer of 0 bytes was asked for"));
+            return Err(Fault::invalid("a buffer of 0 bytes was requested: request at least 1"));
         }
         let memory = POOLS.get(pool)?.get(capacity)?;
         let known = Known { start: memory.as_ptr().addr(), capacity, length: AtomicUsize::new(0) };
@@ -231,7 +235,7 @@ pub unsafe extern "C" fn ringfile_buffer_get(
         if memory::add(memory).is_err() {
             return Err(Fault::new(
                 libc::EEXIST,
-                "registered memory of the caller's lies where the pool's does",
+                "the pool's memory overlaps memory that was registered with ringfile_memory_register",
             ));
         }
         let handle = BUFFERS.add(Arc::new(known)).inspect_err(|_| drop(memory::remove(start)))?;

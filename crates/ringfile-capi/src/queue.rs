@@ -31,7 +31,7 @@ pub unsafe extern "C" fn ringfile_queue_create(depth: usize, queue: *mut *mut ri
             return Err(Fault::null("where the queue is to go"));
         }
         if depth > 1 << 20 {
-            return Err(Fault::invalid(format!("a depth of {depth} fills no device: 4096 is plenty")));
+            return Err(Fault::invalid(format!("a depth of {depth} is too large: use at most 4096")));
         }
         // Freeing it waits.
         local::may_wait()?;
@@ -326,7 +326,7 @@ pub extern "C" fn ringfile_queue_submit(queue: *mut ringfile_queue) -> c_int {
 ///
 /// The queue's own thread. Blocks as said. `at_least` above `room` counts as `room`.
 ///
-/// Pointers: `results` has room for so many.
+/// Pointers: `results` points to an array of `room` results.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_queue_wait(
     queue: *mut ringfile_queue,
@@ -385,7 +385,9 @@ pub extern "C" fn ringfile_queue_take(queue: *mut ringfile_queue, token: u64) ->
         local::with_rooms(queue, |own| match own.queue.take_by(token) {
             // SAFETY: as the header says.
             Some(done) => Ok(unsafe { path::deliver(own, token, done) }),
-            None if own.queue.contains(token) => Err(Fault::new(libc::EAGAIN, "the operation has not ended")),
+            None if own.queue.contains(token) => {
+                Err(Fault::new(libc::EAGAIN, "the operation has not finished"))
+            }
             None => Err(names_none()),
         })
     })

@@ -39,7 +39,9 @@ pub(crate) unsafe fn options<T: Growing>(from: *const T, what: &str) -> Result<T
         if unsafe { from.cast::<u8>().add(at).read() } != 0 {
             return Err(Fault::new(
                 libc::E2BIG,
-                format!("{what} has fields that this version does not know"),
+                format!(
+                    "{what} has fields that this version does not know: set them to 0, or use a newer library"
+                ),
             ));
         }
     }
@@ -63,7 +65,7 @@ pub(crate) unsafe fn give<T: Growing>(to: *mut T, known: &T, what: &str) -> Resu
     Ok(())
 }
 
-/// The size of a struct that the caller's version of the header has, or an error where that can't be.
+/// Returns the size that a struct has in the caller's version of the header, or an error if it is impossible.
 ///
 /// # Safety
 /// As [`options`].
@@ -92,7 +94,7 @@ pub(crate) unsafe fn put<T>(to: *mut T, value: T, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// A path, or an error where there is none.
+/// Returns a path, or an error for a null pointer.
 ///
 /// # Safety
 /// A pointer that is not null points to a text that ends with 0 and stays for as long as the path is used.
@@ -130,7 +132,10 @@ fn check<T>(pointer: *const T, count: usize, what: &str) -> Result<()> {
         return Err(Fault::null(what));
     }
     if !pointer.is_aligned() || count > isize::MAX as usize / size_of::<T>().max(1) {
-        return Err(Fault::invalid(format!("{what} can't be an array of {count}")));
+        return Err(Fault::invalid(format!(
+            "{what} cannot be an array of {count} elements: it is too long or not \
+            aligned"
+        )));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Handles: numbers that look like pointers, and the values they stand for.
+//! Handles: numbers that look like pointers, and the values behind them.
 //!
 //! Safe code. Invariants: a closed handle is never valid again (unless its place was reused 2^32 times); a handle of
 //! another kind, or a real pointer, is detected by the low bits.
@@ -12,7 +12,7 @@ use crate::fork::{self, Guard};
 const TAG_BITS: u32 = 4;
 const PLACE_BITS: u32 = 24;
 
-/// What is open of one kind.
+/// The open handles of one kind.
 pub(crate) struct Table<T> {
     what: &'static str,
     tag: usize,
@@ -53,7 +53,12 @@ impl<T> Table<T> {
                 slots.slots.push(Slot { generation: 0, value: None });
                 slots.slots.len() - 1
             }
-            None => return Err(Fault::new(libc::EMFILE, format!("too many of {} are open", self.what))),
+            None => {
+                return Err(Fault::new(
+                    libc::EMFILE,
+                    format!("too many handles are open ({}): close some", self.what),
+                ));
+            }
         };
         let slot = &mut slots.slots[place];
         slot.generation = slot.generation.wrapping_add(1).max(1);
@@ -68,7 +73,7 @@ impl<T> Table<T> {
         (number & ((1 << TAG_BITS) - 1) == self.tag).then_some((place, (number >> 32) as u32))
     }
 
-    /// Looks at what a handle stands for.
+    /// Looks at the value behind a handle.
     #[inline]
     pub(crate) fn with<H, R>(&self, handle: *const H, look: impl FnOnce(&T) -> R) -> Result<R> {
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +86,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Closes a handle, and gives what it stood for.
+    /// Closes a handle, and returns its value.
     pub(crate) fn remove<H>(&self, handle: *const H) -> Result<T> {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let slots = &mut *slots;
@@ -99,16 +104,16 @@ impl<T> Table<T> {
         let why = match handle.addr() {
             0 => "it is NULL",
             number if number & ((1 << TAG_BITS) - 1) == self.tag => {
-                "it was closed, or belongs to another process"
+                "the handle was closed, or belongs to another process"
             }
-            _ => "it is a handle of another kind, or none",
+            _ => "this is a handle of another kind, or no handle",
         };
-        Fault::new(libc::EBADF, format!("this is no open {}: {why}", self.what))
+        Fault::new(libc::EBADF, format!("not an open {}: {why}", self.what))
     }
 }
 
 impl<T: Clone> Table<T> {
-    /// A copy of what a handle stands for.
+    /// Returns a copy of the value behind a handle.
     pub(crate) fn get<H>(&self, handle: *const H) -> Result<T> {
         self.with(handle, T::clone)
     }

@@ -1,4 +1,5 @@
-//! The interface as a C program uses it, from Rust: bytes, counts, errors. C itself is in `examples/`.
+//! Uses the interface as a C program does, from Rust, and checks bytes, counts and errors. Programs in C are in
+//! `examples/`.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -39,7 +40,7 @@ fn fails(result: impl Into<i64>, errno: i32, text: &str) {
     assert!(said().contains(text), "{:?} in {:?}", text, said());
 }
 
-/// The pages of a file are full of their number.
+/// Each byte of a page is the page's number.
 fn content(pages: usize) -> Vec<u8> {
     (0..pages * PAGE).map(|at| (at / PAGE) as u8).collect()
 }
@@ -60,7 +61,7 @@ fn options(flags: u32, route: u32) -> ringfile_open_options {
     }
 }
 
-/// On the ring, or where the environment forbids it as it is cheapest.
+/// The ring, or the default route if the environment switches the ring off.
 fn ring() -> u32 {
     match std::env::var_os("RINGFILE_BACKEND") {
         None => file::RINGFILE_ROUTE_RING,
@@ -97,7 +98,7 @@ fn pool_options() -> ringfile_pool_options {
     }
 }
 
-/// Runs a test once more in a process of its own, with that in its environment. True there, false when that went well.
+/// Runs a test again in its own process, with this environment. Returns true there, and false here once it has passed.
 fn apart(name: &str, environment: &[(&str, &str)]) -> bool {
     const APART: &str = "RINGFILE_TEST_APART";
     if std::env::var_os(APART).is_some_and(|apart| apart == name) {

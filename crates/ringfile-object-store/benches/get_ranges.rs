@@ -1,11 +1,11 @@
-//! `get_ranges` of 32 ranges of 128 KiB each, beside object_store's `LocalFileSystem`, cold and warm.
+//! Compares `get_ranges` of 32 ranges of 128 KiB each with object_store's `LocalFileSystem`, cold and warm.
 //!
-//! `cargo bench -p ringfile-object-store --bench get_ranges -- --folder FOLDER [--size MIB] [--rounds N] [--calls N]` prints a
-//! Markdown table. The folder gets a file `ranges.bin`, which is filled if it is not there, and stays. Rounds of all sides are
-//! run in turn, each begun by another side; a ratio is taken inside a round, and `LocalFileSystem` is run twice (A/A), which shows
-//! the noise. In a cold round, before which the file is dropped from the page cache, no block is asked for twice; a warm one
-//! finds all of the file there. Every page of every range is checked for where it belongs, and the device's own count of what
-//! it read stands in the table. `--in-flight N` makes so many calls at a time.
+//! `cargo bench -p ringfile-object-store --bench get_ranges -- --folder FOLDER [--size MIB] [--rounds N] [--calls N]`
+//! prints a Markdown table. The folder gets a file `ranges.bin`, which is filled if it does not exist, and is kept. In
+//! each round all sides run in turn, starting with a different one each time; a ratio is taken within a round, and
+//! `LocalFileSystem` runs twice (A/A), which shows the noise. Before a cold round the file is dropped from the page
+//! cache, and no block is read twice; in a warm round all of it is cached. Every page of every range is checked for its
+//! position, and the table has the device's own count of bytes read. `--in-flight N` makes N calls at a time.
 
 use std::fs::File;
 use std::io;
@@ -83,7 +83,7 @@ fn word_of(page: u64) -> u64 {
     page.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
 }
 
-/// Makes the file, each of whose pages says where it belongs.
+/// Makes the file, each of whose pages holds its position.
 fn prepare(settings: &Settings) -> io::Result<()> {
     let path = settings.folder.join(NAME);
     if std::fs::metadata(&path).is_ok_and(|metadata| metadata.len() >= settings.size) {
@@ -97,7 +97,7 @@ fn prepare(settings: &Settings) -> io::Result<()> {
             let mut word = word_of(page);
             for place in bytes.chunks_exact_mut(8) {
                 place.copy_from_slice(&word.to_le_bytes());
-                // What follows can't be compressed.
+                // The rest of a page cannot be compressed.
                 word = word.rotate_left(17).wrapping_mul(0xD134_2543_DE82_EF95).wrapping_add(1);
             }
         }
@@ -204,12 +204,12 @@ fn measure(
     Ok(run)
 }
 
-/// The ranges of a call: far from each other, and none is another call's.
+/// Returns the ranges of a call: far from each other, and no range is used by two calls.
 fn ranges(size: u64, call: u64) -> Vec<Range<u64>> {
     let blocks = size / RANGE;
     let each = (0..RANGES).map(|at| {
         let number = call * RANGES + at;
-        // An odd factor: each block once, where their number is a power of two.
+        // An odd factor visits each block once if their number is a power of two.
         let block = if blocks.is_power_of_two() {
             number.wrapping_mul(0x9E37_79B9_7F4A_7C15) % blocks
         } else {
@@ -231,7 +231,7 @@ fn check(range: &Range<u64>, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Reads all of the file in, or drops it.
+/// Reads the whole file into the cache, or drops it.
 fn settle(path: &Path, size: u64, is_cold: bool) -> io::Result<()> {
     let file = File::open(path)?;
     if !is_cold {
@@ -250,16 +250,16 @@ fn settle(path: &Path, size: u64, is_cold: bool) -> io::Result<()> {
     }
 }
 
-/// CPU time of the process, kernel workers included, in seconds.
+/// Returns the CPU time of the process, kernel workers included, in seconds.
 fn cpu() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name, which may hold anything, the 12th and the 13th field are ticks of 10 ms.
+    // After the name, which may contain anything, the 12th and the 13th field are ticks of 10 ms.
     let fields = text.rsplit(')').next().unwrap_or_default();
     let ticks = fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
     ticks.sum::<f64>() / 100.0
 }
 
-/// Bytes that the file's device has read since it is there, for whomever.
+/// Returns the bytes that the file's device has read since it exists, for any program.
 fn read_by_device(path: &Path) -> io::Result<u64> {
     let device = std::fs::metadata(path)?.dev();
     let stat = format!("/sys/dev/block/{}:{}/stat", rustix::fs::major(device), rustix::fs::minor(device));
@@ -268,7 +268,7 @@ fn read_by_device(path: &Path) -> io::Result<u64> {
     sectors.map(|sectors| sectors * 512).ok_or_else(|| io::Error::other("the device does not count"))
 }
 
-/// Bytes of the file that the page cache holds, by `fincore`.
+/// Returns how many bytes of the file are in the page cache, by `fincore`.
 fn cached(path: &Path) -> io::Result<u64> {
     let said = std::process::Command::new("fincore")
         .args(["--bytes", "--noheadings", "--output", "RES"])

@@ -184,7 +184,7 @@ impl std::fmt::Debug for Parts {
 }
 
 fn over(location: &Path) -> Error {
-    let why = format!("the upload of {location} was completed or aborted");
+    let why = format!("the upload of {location} was already completed or aborted");
     Error::Generic { store: STORE, source: why.into() }
 }
 

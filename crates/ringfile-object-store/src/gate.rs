@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// If no call has ended for this long, waiting calls are let in.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// What one permit stands for.
+/// The memory for which one permit is taken.
 const UNIT: usize = 4096;
 
 pub(crate) struct Gate {
@@ -45,7 +45,7 @@ impl Gate {
         })
     }
 
-    /// Waits for a share of so many bytes, at most the limit.
+    /// Waits for a share of this many bytes, or of the limit if that is smaller.
     pub(crate) async fn enter(self: &Arc<Self>, bytes: usize) -> Share {
         let units = bytes.div_ceil(UNIT).clamp(1, self.most);
         let permits = Arc::clone(&self.permits);

@@ -24,7 +24,7 @@ use store::Store;
 #[cfg(not(any(feature = "object-store-013", feature = "object-store-014")))]
 compile_error!("choose the version of the trait: feature object-store-013, object-store-014, or both");
 
-/// What reads do with the page cache.
+/// How reads use the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Caching {
@@ -139,7 +139,7 @@ impl Builder {
         self
     }
 
-    /// What reads do with the page cache.
+    /// Sets how reads use the page cache.
     pub fn caching(mut self, caching: Caching) -> Self {
         self.caching = caching;
         self

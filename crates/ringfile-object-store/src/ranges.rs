@@ -4,12 +4,12 @@
 
 use std::ops::Range;
 
-/// One read, and the asked ranges that lie in it.
+/// One read, and the requested ranges inside it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     /// Multiples of the file's block.
     pub(crate) span: Range<u64>,
-    /// The index of each range that lies in it.
+    /// The index of each range inside it.
     pub(crate) wanted: Vec<usize>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn plan(ranges: &[Range<u64>], block: u64, gap: u64, most: u64) -> Ve
     pieces
 }
 
-/// The blocks that a range lies in.
+/// Returns the blocks that contain a range.
 pub(crate) fn align(range: &Range<u64>, block: u64) -> Range<u64> {
     let start = range.start - range.start % block;
     start..range.end.checked_next_multiple_of(block).unwrap_or(range.end)

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ringfile::File;
 
-/// So many stay open, each with two descriptors.
+/// The number of files that stay open, each with two descriptors.
 const MOST: usize = 64;
 
 /// See the module.

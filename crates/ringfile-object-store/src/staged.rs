@@ -14,7 +14,7 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
-    /// Creates the file, and its folder where there is none: `name#1`, or the next number that is free. `LocalFileSystem`
+    /// Creates the file, and its folder if that does not exist: `name#1`, or the next free number. `LocalFileSystem`
     /// leaves such names out of its listings.
     pub(crate) fn create(target: &Path, sync: bool) -> Result<(Self, fs::File)> {
         let mut number = 1;

@@ -275,13 +275,13 @@ fn open_to_read(path: &Path) -> io::Result<std::fs::File> {
     std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(path)
 }
 
-/// What of a range there is in an object of that size.
+/// Returns the part of a range that an object of this size has.
 fn cut(range: &Range<u64>, size: u64) -> io::Result<Range<u64>> {
     if range.start > range.end {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "a range that ends before it starts"));
+        return Err(io::Error::new(ErrorKind::InvalidInput, "the range ends before it starts"));
     }
     if range.start >= size && !range.is_empty() {
-        let why = format!("range {}..{} of an object of {size} bytes", range.start, range.end);
+        let why = format!("the range {}..{} begins beyond the object's {size} bytes", range.start, range.end);
         return Err(io::Error::new(ErrorKind::InvalidInput, why));
     }
     Ok(range.start..range.end.min(size).max(range.start))
@@ -310,7 +310,7 @@ fn frozen(buffer: AnyBuffer) -> Bytes {
 #[cold]
 fn shrunk(range: &Range<u64>, end: u64) -> io::Error {
     let why = format!(
-        "the file ended at {end} while bytes {}..{} were read: it was cut meanwhile",
+        "the file ended at {end} while bytes {}..{} were read: it was truncated meanwhile",
         range.start, range.end
     );
     io::Error::new(ErrorKind::UnexpectedEof, why)

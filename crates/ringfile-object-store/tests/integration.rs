@@ -1,4 +1,4 @@
-//! The suite of the `object_store` crate, and what goes beyond it, on both versions of the trait.
+//! The test suite of the `object_store` crate, and further tests, on both versions of the trait.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -24,7 +24,7 @@ macro_rules! suite {
                 range.map(|at| (at ^ at >> 8 ^ at >> 16) as u8).collect()
             }
 
-            /// Where O_DIRECT is real: not in a tmpfs.
+            /// In the build folder, where O_DIRECT works, unlike in a tmpfs.
             fn folder() -> TempDir {
                 tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
             }
@@ -33,7 +33,7 @@ macro_rules! suite {
                 RingfileStore::builder().prefix(folder.path()).caching(caching).build().unwrap()
             }
 
-            /// All that `LocalFileSystem` is tested with.
+            /// Runs all tests that `LocalFileSystem` has.
             #[tokio::test]
             async fn the_suite_of_object_store() {
                 for (caching, sync) in CACHINGS.map(|caching| (caching, caching == Caching::Buffered)) {
@@ -121,7 +121,7 @@ macro_rules! suite {
                 let store = RingfileStore::builder().prefix(folder.path()).memory(1 << 20).build().unwrap();
                 let path = Path::from("object");
                 store.put(&path, content(0..4 << 20).into()).await.unwrap();
-                // What the consumer holds is more than the pool has.
+                // The consumer holds more than the pool has.
                 let mut held = Vec::new();
                 for start in 0..8_u64 {
                     let range = start << 19..(start + 1) << 19;
@@ -159,7 +159,7 @@ macro_rules! suite {
                     let metrics = pool.metrics();
                     most = most.max(metrics.in_use + metrics.outside_bytes);
                 }
-                // What is being read is bounded by the setting; each thread holds the results of one call beside.
+                // The setting limits the memory of reads in flight; each thread also holds the results of one call.
                 assert!(most <= 40 << 20, "{most} bytes");
             }
 
@@ -178,7 +178,7 @@ macro_rules! suite {
                 assert_eq!(got[0], content(0..60_000));
             }
 
-            /// F50: what is replaced, removed or cut while it is read.
+            /// F50: objects that are replaced, removed or truncated while they are read.
             #[tokio::test]
             async fn f50_a_get_gives_the_whole_old_object_or_the_whole_new_one() {
                 for caching in CACHINGS {
@@ -202,7 +202,7 @@ macro_rules! suite {
                     assert!(stream.bytes().await.unwrap() == new, "though it is gone");
                     assert!(matches!(store.get(&path).await, Err(Error::NotFound { .. })));
 
-                    // Cut in place, which only others do: an error, and no made-up bytes.
+                    // Truncated in place, which only others do: an error, and no invented bytes.
                     store.put(&path, old.into()).await.unwrap();
                     let stream = store.get(&path).await.unwrap();
                     fs::OpenOptions::new()
@@ -212,11 +212,11 @@ macro_rules! suite {
                         .set_len(5)
                         .unwrap();
                     let error = stream.bytes().await.unwrap_err().to_string();
-                    assert!(error.contains("it was cut meanwhile"), "{error}");
+                    assert!(error.contains("it was truncated meanwhile"), "{error}");
                 }
             }
 
-            /// F50, with writers all the time: a mix would show.
+            /// F50 with writers all the time: a mixture would show.
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn f50_readers_beside_writers_see_no_mix() {
                 let folder = folder();
@@ -265,8 +265,8 @@ macro_rules! suite {
                 assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), "first");
             }
 
-            /// Nothing is left open of an object that is gone, and what is read again and again is cached, though by calls
-            /// that know nothing of each other.
+            /// No descriptor of a removed object stays open, and data that several calls read gets cached, although the
+            /// calls know nothing of each other.
             #[tokio::test]
             async fn an_adaptive_store_remembers_what_was_read_and_forgets_what_is_gone() {
                 let folder = folder();
@@ -321,7 +321,7 @@ macro_rules! suite {
                 store.delete(&other).await.unwrap();
                 assert_eq!(open_files(0), 0, "what was deleted");
 
-                // Removed by others: given up when another is opened.
+                // Removed by others: closed when another object is opened.
                 fs::write(&file, "short").unwrap();
                 store.get(&path).await.unwrap().bytes().await.unwrap();
                 fs::remove_file(&file).unwrap();
@@ -353,7 +353,7 @@ macro_rules! suite {
                     assert_eq!(got.meta, *meta);
                     assert_eq!(got.bytes().await.unwrap().len() as u64, meta.size);
                 }
-                // `..` is not a way out: the path type has none, and what is written so is a name.
+                // `..` leads nowhere: the path type does not allow it, and such a text is a plain name.
                 let outside = Path::from("../outside");
                 store.put(&outside, "inside".into()).await.unwrap();
                 assert!(!folder.path().parent().unwrap().join("outside").exists());

@@ -1,10 +1,10 @@
-//! Adaptive files beside buffered and direct ones: cached reads, cold random reads, cold sequential ones.
+//! Compares adaptive files with buffered and direct ones: cached reads, cold random reads, cold sequential reads.
 //!
-//! `cargo bench -p ringfile --bench adaptive -- --file PATH [--size MIB] [--rounds N] [--only ROW,...]` prints a Markdown
-//! table. The file is made and filled if it is not there, on ext4, XFS, Btrfs or F2FS, and stays. Rounds of all sides are run
-//! in turn, each begun by another side; a ratio is taken inside a round, and the first side is run twice (A/A), which shows
-//! the noise. Every page of every read is checked for where it belongs. What is cached is looked at around every run, and the
-//! device's own count of what it read stands in the table.
+//! `cargo bench -p ringfile --bench adaptive -- --file PATH [--size MIB] [--rounds N] [--only ROW,...]` prints a
+//! Markdown table. It makes and fills the file if it does not exist, on ext4, XFS, Btrfs or F2FS, and keeps it. In each
+//! round all sides run in turn, starting with a different one each time; a ratio is taken within a round, and the first
+//! side runs twice (A/A), which shows the noise. Every page of every read is checked for its position. What is cached
+//! is checked around every run, and the table has the device's own count of bytes read.
 
 use std::cell::Cell;
 use std::io;
@@ -19,7 +19,7 @@ use rustix::fs::{Advice, fadvise, fdatasync};
 const PAGE: usize = 4096;
 const WARM_RUN: Duration = Duration::from_secs(1);
 
-/// What is compared.
+/// The sides of the comparison.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Adaptive,
@@ -27,7 +27,7 @@ enum Side {
     Direct,
 }
 
-/// Who polls.
+/// The executor that polls the futures.
 #[derive(Clone, Copy)]
 enum Executor {
     Ringfile,
@@ -37,11 +37,11 @@ enum Executor {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
-    /// All of it cached; for a second.
+    /// Everything is cached; for a second.
     Warm,
-    /// Nothing cached; each block once, at random.
+    /// Nothing is cached; each block once, at random.
     Once,
-    /// Nothing cached; each block once, in order.
+    /// Nothing is cached; each block once, in order.
     InOrder,
 }
 
@@ -79,7 +79,7 @@ struct Settings {
     only: Vec<String>,
 }
 
-/// What one run did.
+/// The result of one run.
 #[derive(Clone, Copy)]
 struct Run {
     bytes: u64,
@@ -136,7 +136,7 @@ fn word_of(page: u64) -> u64 {
     page.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
 }
 
-/// Makes the file, each of whose pages says where it belongs, and leaves it alone until what is read ahead is trusted.
+/// Makes the file, each of whose pages holds its position, and waits until data read ahead is trusted.
 fn prepare(settings: &Settings) -> io::Result<()> {
     let path = &settings.file;
     let is_there = std::fs::metadata(path).is_ok_and(|metadata| metadata.len() >= settings.size);
@@ -149,7 +149,7 @@ fn prepare(settings: &Settings) -> io::Result<()> {
                 let mut word = word_of(page);
                 for place in bytes.chunks_exact_mut(8) {
                     place.copy_from_slice(&word.to_le_bytes());
-                    // What follows can't be compressed.
+                    // The rest of a page cannot be compressed.
                     word = word.rotate_left(17).wrapping_mul(0xD134_2543_DE82_EF95).wrapping_add(1);
                 }
             }
@@ -183,7 +183,7 @@ fn compare(settings: &Settings, row: &Row) -> io::Result<()> {
     }
     for (at, side) in [name(sides[0]), name(sides[1]), "A/A"].into_iter().enumerate() {
         let over = |figure: fn(&Run) -> f64| {
-            // The first over each; A/A over the first.
+            // The first side over each; A/A over the first.
             let (above, below) = if at == 2 { (2, 0) } else { (0, 1) };
             let ratios = runs[above].iter().zip(&runs[below]).map(|(one, other)| figure(one) / figure(other));
             if at == 1 { String::new() } else { spread(ratios.collect(), 2) }
@@ -276,7 +276,7 @@ fn measure(settings: &Settings, row: &Row, side: Side) -> io::Result<Run> {
     Ok(run)
 }
 
-/// Reads all of the file in, or drops it.
+/// Reads the whole file into the cache, or drops it.
 fn settle(path: &Path, size: u64, work: Work) -> io::Result<()> {
     let file = std::fs::File::open(path)?;
     match work {
@@ -330,7 +330,7 @@ impl Plan {
         let mixed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31);
         match self.work {
             Work::Warm => (Instant::now() < self.until).then_some(mixed % self.blocks),
-            // An odd factor: each once, where the number of blocks is a power of two.
+            // An odd factor visits each block once if the number of blocks is a power of two.
             Work::Once if self.blocks.is_power_of_two() => {
                 (number < self.blocks).then(|| number.wrapping_mul(0x9E37_79B9_7F4A_7C15) & (self.blocks - 1))
             }
@@ -339,7 +339,7 @@ impl Plan {
     }
 }
 
-/// CPU time of the process, kernel workers included, in seconds.
+/// Returns the CPU time of the process, kernel workers included, in seconds.
 fn cpu() -> f64 {
     // SAFETY: all zeros are a `rusage`, which the kernel fills.
     let usage = unsafe {
@@ -351,7 +351,7 @@ fn cpu() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// Bytes that the file's device has read since it is there, for whomever.
+/// Returns the bytes that the file's device has read since it exists, for any program.
 fn read_by_device(path: &Path) -> io::Result<u64> {
     let device = std::fs::metadata(path)?.dev();
     let stat = format!("/sys/dev/block/{}:{}/stat", rustix::fs::major(device), rustix::fs::minor(device));
@@ -360,7 +360,7 @@ fn read_by_device(path: &Path) -> io::Result<u64> {
     sectors.map(|sectors| sectors * 512).ok_or_else(|| io::Error::other("the device does not count"))
 }
 
-/// Bytes of the file that the page cache holds.
+/// Returns how many bytes of the file are in the page cache.
 fn cached(path: &Path) -> io::Result<u64> {
     let file = std::fs::File::open(path)?;
     let (range, mut stat) = ([0_u64; 2], [0_u64; 5]);

@@ -1,8 +1,8 @@
-//! What a get and a drop of a pooled buffer cost, against the C allocator and against a free list under a lock.
+//! Measures a get and a drop of a pooled buffer against the C allocator and against a free list under a lock.
 //!
-//! `cargo bench -p ringfile --bench pool` prints a Markdown table. Rounds of all contenders are run in turn, so that
-//! a slow moment of the machine hits all of them; the pool is measured twice in each round, and the ratio of the two
-//! (A/A) shows the noise. Each buffer's first byte is written. The pool's own counts are checked against the pairs.
+//! `cargo bench -p ringfile --bench pool` prints a Markdown table. In each round all contenders run in turn, so that a
+//! slow moment of the machine hits all of them; the pool runs twice in each round, and the ratio of the two (A/A) shows
+//! the noise. Each buffer's first byte is written. The pool's own counts are checked against the number of pairs.
 
 use std::hint::black_box;
 use std::ptr;
@@ -12,19 +12,19 @@ use std::time::Instant;
 use ringfile::Pool;
 
 const ROUNDS: usize = 9;
-/// Pairs of a get and a drop that one thread does in one round.
+/// Pairs of a get and a drop that one thread makes in one round.
 const PAIRS: u32 = 400_000;
-/// Of these, run before the clock starts.
+/// How many of these run before the clock starts.
 const WARM_UP: u32 = 20_000;
 
 struct Contender {
     name: &'static str,
-    /// Runs a number of pairs of a size, on the calling thread.
+    /// Runs a number of pairs of a size on the calling thread.
     run: Box<dyn Fn(u32) + Sync>,
 }
 
 fn main() {
-    // Cargo passes `--bench`; with `--test` (cargo test --benches) one short round shows that it runs.
+    // Cargo passes `--bench`; with `--test` (cargo test --benches), one short round shows that the benchmark runs.
     let rounds = if std::env::args().any(|arg| arg == "--test") { 1 } else { ROUNDS };
     println!("| size | threads | what | ns for a pair: median [min..max] | pool / this: median [min..max] |");
     println!("|---|---|---|---|---|");
@@ -40,7 +40,7 @@ fn compare(size: usize, threads: usize, rounds: usize) {
     let contenders = contenders(&pool, size);
     let mut results = vec![Vec::new(); contenders.len()];
     for round in 0..rounds {
-        // Alternately from both ends, so that no one is always the first.
+        // Alternately from both ends, so that no contender is always the first.
         let mut order: Vec<_> = (0..contenders.len()).collect();
         if round % 2 == 1 {
             order.reverse();
@@ -110,7 +110,7 @@ fn touch(first: *mut u8, pair: u32) {
     unsafe { first.write_volatile(pair as u8) }
 }
 
-/// Nanoseconds for a pair; with several threads that of the slowest, as each does its own pairs.
+/// Returns nanoseconds per pair; with several threads, those of the slowest one, since each makes its own pairs.
 fn time(contender: &Contender, threads: usize) -> f64 {
     let start = Barrier::new(threads);
     let one = || {

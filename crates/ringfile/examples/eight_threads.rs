@@ -1,6 +1,6 @@
 //! A blocking program: eight plain threads share one file, without any executor: `cargo run --example eight_threads`.
 //!
-//! Each thread waits for its own reads with [`ringfile::block_on`], which gives it a ring of its own.
+//! Each thread waits for its own reads with [`ringfile::block_on`], which gives the thread its own ring.
 
 use std::thread;
 
@@ -35,7 +35,7 @@ fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-/// The first bytes of every eighth page, added up.
+/// Adds up the first bytes of every eighth page.
 fn sum(file: &File, pool: &Pool, thread: u64) -> std::io::Result<u64> {
     let mut sum = 0;
     let mut page = pool.get(PAGE as usize)?;

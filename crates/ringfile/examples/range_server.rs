@@ -1,10 +1,10 @@
 //! Serves ranges of a file over HTTP, inside tokio: `cargo run --release --example range_server -- serve FILE ADDRESS`.
 //!
-//! Without arguments, or with `check SIZE` (as `check 1g`), it checks itself: makes a file of that size, has a thousand
-//! clients at once ask for ranges of it, and compares every byte.
+//! Without arguments, or with `check SIZE` (such as `check 1g`), it checks itself: it makes a file of that size, lets a
+//! thousand clients request ranges of it at once, and compares every byte.
 //!
-//! The file's reads are plain futures: what is cached is read at once on tokio's own thread, what is not waits for
-//! io_uring and blocks nothing but its own request.
+//! The file's reads are plain futures: cached data is read at once on tokio's own thread; other data is read through
+//! io_uring, and blocks nothing but its own request.
 
 use std::error::Error;
 use std::ops::Range;
@@ -42,7 +42,7 @@ async fn serve(State(shop): State<Shop>, headers: HeaderMap) -> Response {
     (StatusCode::PARTIAL_CONTENT, about, Body::from_stream(pieces)).into_response()
 }
 
-/// The range that was asked for, `bytes=FIRST-LAST`; all of the file where none was.
+/// Returns the requested range, `bytes=FIRST-LAST`; the whole file if there is none.
 fn wanted(headers: &HeaderMap, size: u64) -> Option<Range<u64>> {
     let Some(value) = headers.get(header::RANGE) else { return (size > 0).then_some(0..size) };
     let (first, last) = value.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
@@ -83,7 +83,7 @@ fn parse_size(text: &str) -> Result<u64, Box<dyn Error>> {
     Ok(digits.parse::<u64>()?.checked_mul(unit).filter(|&size| size >= LONGEST).ok_or("1m at least")?)
 }
 
-/// The eight bytes that belong at `offset`, a multiple of eight.
+/// Returns the eight bytes that belong at `offset`, a multiple of eight.
 fn word_at(offset: u64) -> [u8; 8] {
     (offset / 8 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes()
 }
@@ -120,7 +120,7 @@ async fn check(size: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Asks for a range of the client's own and compares it.
+/// Requests a range and compares it.
 async fn ask(
     address: std::net::SocketAddr,
     client: u64,

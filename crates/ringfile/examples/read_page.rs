@@ -1,6 +1,6 @@
 //! Reads 16 KiB with direct I/O into registered memory: `cargo run --example read_page [FILE]`.
 //!
-//! Without a file it makes one. Where the file system has no direct I/O (tmpfs), the read is buffered.
+//! Without an argument it makes a file. If the file system has no direct I/O (tmpfs), the read is buffered.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! A database's own page cache as registered memory: `cargo run --example registered_memory [FILE]`.
 //!
-//! The cache allocates its pages as it always did. One call registers them, and every read or write of a page is
-//! then done in place, in the fixed form.
+//! The cache allocates its pages as before. One call registers them, and then every read or write of a page works in
+//! place, as a fixed operation.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use ringfile::{Buffer, File, RegisteredMemory};
 
 const PAGE: usize = 8192;
 
-/// Frames of one page each, in memory that the cache has allocated itself.
+/// Frames of one page each, in memory that the cache has allocated.
 struct PageCache {
     frames: RegisteredMemory,
 }

@@ -1,4 +1,4 @@
-//! Reads a file from front to back with reads in flight ahead: `cargo run --example stream [FILE]`.
+//! Reads a file from front to back, with several reads in flight ahead: `cargo run --example stream [FILE]`.
 //!
 //! Counts lines. Each piece is a `bytes::Bytes` over pool memory, without a copy; it may be kept, cloned and sent to
 //! other threads, and its memory goes back to the pool when the last clone is dropped.

@@ -1,9 +1,9 @@
 //! A tiny write-ahead log: `cargo run --example wal [FILE]` appends two batches, then replays the log.
 //!
-//! A batch is one block: the length of its data (0: the end of the log), then the data. It is there after a crash
-//! once `append` has returned, because `write_durable_at` ends when the data is on stable storage. The space is
-//! allocated beforehand, so that a durable write need not wait for the file's size to become durable too. A real log
-//! adds a checksum, since a torn block must not be replayed.
+//! A batch is one block: the length of its data (0: the end of the log), then the data. Once `append` has returned, the
+//! batch survives a crash, because `write_durable_at` ends when the data is on stable storage. The space is allocated
+//! beforehand, so that a durable write need not wait for the file's size to become durable too. A real log adds a
+//! checksum, since a torn block must not be replayed.
 
 use std::path::{Path, PathBuf};
 
@@ -19,21 +19,21 @@ struct Log {
 }
 
 impl Log {
-    /// Opens a log, or makes it; what is in it comes from [`next`](Self::next).
+    /// Opens or creates a log; [`next`](Self::next) returns what is in it.
     async fn open(path: &Path, pool: Pool) -> std::io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).direct(true).buffered_fallback(true);
         let file = options.open(path)?;
         file.allocate(AllocateMode::Extend, 0, SPACE).await?;
         file.sync_all().await?;
-        // The file's entry in its folder is as important as what is in the file.
+        // The file's entry in its folder is as important as its content.
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             ringfile::sync_dir(folder).await?;
         }
         Ok(Self { file, pool, end: 0 })
     }
 
-    /// The data of the next batch; `None` at the end of the log, where `append` goes on.
+    /// Returns the data of the next batch; `None` at the end of the log, where `append` continues.
     async fn next(&mut self) -> std::io::Result<Option<Buffer>> {
         if self.end == SPACE {
             return Ok(None);

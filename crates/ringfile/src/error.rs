@@ -1,4 +1,4 @@
-//! What went wrong, with the errno, what was being done to which file, and what to try.
+//! Errors: the errno, what was being done to which file, and what to try.
 //!
 //! [`Error`] stands alone; [`BufError`] carries the buffer of the operation that failed. Both turn into
 //! [`std::io::Error`], so `?` works in functions that return that.
@@ -27,7 +27,7 @@ pub type BufResult<B> = std::result::Result<B, BufError<B>>;
 /// assert!(error.to_string().contains("/no/such/file"));
 /// ```
 pub struct Error(
-    /// `None` where there is no memory even for that: [`NO_MEMORY`].
+    /// `None` if there is no memory even for this: [`NO_MEMORY`].
     Option<Box<Context>>,
 );
 
@@ -64,7 +64,7 @@ impl Error {
         self.context().kind
     }
 
-    /// How many bytes were read or written before the error.
+    /// Returns how many bytes were read or written before the error.
     #[must_use]
     pub fn done(&self) -> usize {
         self.context().done
@@ -236,7 +236,7 @@ impl<B> BufError<B> {
         self.error.kind()
     }
 
-    /// How many bytes were read or written before the error.
+    /// Returns how many bytes were read or written before the error.
     #[must_use]
     pub fn done(&self) -> usize {
         self.error.done()
@@ -297,7 +297,7 @@ impl<B> From<BufError<B>> for io::Error {
 /// # }
 /// ```
 pub trait IntoParts<B> {
-    /// The number of bytes, or the error, beside the buffer.
+    /// Returns the number of bytes, or the error, and the buffer.
     fn into_parts(self) -> (io::Result<usize>, B);
 }
 

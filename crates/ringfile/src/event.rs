@@ -20,7 +20,7 @@ pub(crate) fn defer(event: impl FnOnce() + 'static) {
     ANY.set(kept.is_ok());
 }
 
-/// Emits what was deferred. To be called with nothing held: what listens may do anything.
+/// Emits deferred events. The caller must hold no lock and no borrow, because subscribers may do anything.
 #[inline]
 pub(crate) fn emit_deferred() {
     if ANY.get() {

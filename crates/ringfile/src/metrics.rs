@@ -196,7 +196,7 @@ impl Sub for Metrics {
     }
 }
 
-/// A thread's counts, written by that thread alone.
+/// A thread's counts, which only that thread writes.
 pub(crate) struct Counters([AtomicU64; ALL]);
 
 impl Default for Counters {

@@ -1,4 +1,4 @@
-//! Adaptive files: what is cached is read from the cache, the rest past it, and what is read again gets cached.
+//! Adaptive files: cached data is read from the page cache, the rest past it, and data that is read again gets cached.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -15,12 +15,12 @@ const LEN: usize = 8 << 20;
 const PAGE: usize = 4096;
 const CACHESTAT: libc::c_long = 451;
 
-/// On a disk, as a rule: build folders are.
+/// A folder in the build folder, which is usually on a disk.
 fn folder() -> Folder {
     Folder::inside(Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
 
-/// An adaptive file of which nothing is cached; `None` where there is none here.
+/// Opens an adaptive file of which nothing is cached, or `None` if this machine has none.
 fn cold(test: &str, folder: &Folder, name: &str) -> Option<(File, PathBuf)> {
     let path = folder.file(name, &content(0, LEN));
     drop_cache(&path);
@@ -33,7 +33,7 @@ fn cold(test: &str, folder: &Folder, name: &str) -> Option<(File, PathBuf)> {
     Some((file, path))
 }
 
-/// Hits, misses and admissions of all threads. Tests of this file run in processes of their own.
+/// Returns hits, misses and admissions of all threads. Each test of this file runs in its own process.
 fn counts() -> [u64; 3] {
     let Metrics { cache_hits, cache_misses, cache_admitted, .. } = metrics();
     [cache_hits, cache_misses, cache_admitted]
@@ -44,7 +44,7 @@ fn since(before: [u64; 3]) -> [u64; 3] {
     std::array::from_fn(|at| now[at] - before[at])
 }
 
-/// Tests of this file count process-wide, so one runs at a time.
+/// Makes the tests of this file run one at a time, because they count over the whole process.
 fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -63,7 +63,7 @@ fn scans_leave_the_cache_as_it_is_and_the_third_read_fills_it() {
     let Some((file, path)) = cold("scans_leave_the_cache", &folder, "data") else { return };
     for _ in 0..2 {
         let before = counts();
-        // Not in order: the pieces are no stream.
+        // Backwards, so that the reads form no stream.
         (0..LEN).step_by(128 << 10).rev().for_each(|offset| read(&file, offset, 128 << 10));
         assert_eq!(since(before), [0, 64, 0]);
         assert_eq!(cached_pages(&path), 0);
@@ -72,11 +72,11 @@ fn scans_leave_the_cache_as_it_is_and_the_third_read_fills_it() {
     (0..LEN).step_by(128 << 10).rev().for_each(|offset| read(&file, offset, 128 << 10));
     let [hits, misses, admitted] = since(before);
     assert_eq!((hits + misses, admitted), (64, misses), "the kernel may read ahead");
-    // The kernel may have had better use for some of it.
+    // The kernel may have evicted a part of it.
     assert!(cached_pages(&path) > LEN / PAGE * 9 / 10);
     let before = counts();
     (0..LEN).step_by(128 << 10).rev().for_each(|offset| read(&file, offset, 128 << 10));
-    // After so many misses not every read is looked at.
+    // After so many misses, only some of the reads look into the cache.
     assert!(since(before)[1] < 16);
 }
 
@@ -92,7 +92,7 @@ fn what_is_cached_is_read_from_the_cache() {
         read(&file, offset + 123, 456);
     }
     assert_eq!(since(before), [32, 0, 0]);
-    // Enough in a row that not all are looked at; then what is not there is noticed within 16 reads.
+    // After that many hits in a row, only one read in 16 looks into the cache, so a miss is noticed within 16 reads.
     for _ in 0..64 {
         read(&file, 1 << 20, PAGE);
     }
@@ -105,7 +105,7 @@ fn what_is_cached_is_read_from_the_cache() {
     assert!(since(before)[1] >= 80);
 }
 
-/// Reads as one that goes by itself, as one of a batch, or as one of a queue.
+/// Reads through a single call, a batch or a queue.
 fn read_by(way: u32, file: &File, offset: usize, len: usize) -> Vec<u8> {
     let done = match way {
         0 => return block_on(file.read_exact_at(Vec::with_capacity(len), offset as u64)).unwrap(),
@@ -148,14 +148,14 @@ fn take_the_cached_beginning(folder: &Folder, way: u32) {
     }
     assert_eq!(since(before), [0, 4, 0]);
     assert_eq!(metrics().cache_partial - partial, 4);
-    // What the cache holds shows which descriptor was used: bytes that the disk has not.
+    // Changes the cache only, so the content shows which descriptor a read used.
     let changed = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&changed, &[0; PAGE], 2 * PAGE as u64).unwrap();
     let buffer = read_by(way, &file, 0, 16 * PAGE);
     assert_content(&buffer[..2 * PAGE], 0);
     assert_eq!(buffer[2 * PAGE..3 * PAGE], [0; PAGE]);
     assert_content(&buffer[3 * PAGE..], 3 * PAGE as u64);
-    // Where the file ends, so does the read.
+    // Reads stop at the end of the file.
     for len in [4 * PAGE, 14 * PAGE] {
         changed.set_len(len as u64).unwrap();
         let mut batch = Batch::new();
@@ -219,7 +219,7 @@ fn batches_queues_and_vectored_reads_use_both_descriptors() {
         }
         assert_eq!(cached_pages(&path), before_pages);
     }
-    // What was read twice would be cached.
+    // Opens the file again: data that is read twice would get cached.
     let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
     let mut queue = Queue::new();
     for at in 0..32_u64 {
@@ -252,7 +252,7 @@ fn batches_queues_and_vectored_reads_use_both_descriptors() {
     assert!(hits > 10 && misses > 50, "{hits} hits, {misses} misses");
 }
 
-/// Waits until the file was not changed for so long that what is read ahead is trusted.
+/// Waits until the file has been unchanged for so long that data read ahead of its use is trusted.
 fn let_it_be(path: &Path) {
     let is_quiet = || {
         let changed = std::os::unix::fs::MetadataExt::ctime(&std::fs::metadata(path).unwrap());
@@ -261,7 +261,7 @@ fn let_it_be(path: &Path) {
     support::wait_for("the file to be left alone", is_quiet);
 }
 
-/// Bytes that were read ahead: used, and in vain.
+/// Returns the bytes that were read ahead and used, and those that were read ahead in vain.
 fn ahead() -> [u64; 2] {
     [metrics().ahead_used, metrics().ahead_unused]
 }
@@ -281,7 +281,7 @@ fn streams_are_read_ahead_past_the_cache_and_random_reads_are_not() {
     }
     let_it_be(&path);
     let before = ahead();
-    // Two streams in turn.
+    // Two streams, alternately.
     block_on(async {
         for at in 0..60 {
             for start in [0, 4 << 20] {
@@ -302,7 +302,7 @@ fn streams_are_read_ahead_past_the_cache_and_random_reads_are_not() {
     drop(file);
     let [used, unused] = ahead_since(before);
     assert!(used < 1 << 20 && unused <= 5 << 20, "{used} and {unused}");
-    // In pieces that fit nothing, by an executor of another's, and beyond the end.
+    // In pieces of an odd length, in another executor, up to the end and beyond.
     let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
     let before = ahead();
     let mut offset = 12_345;
@@ -424,7 +424,7 @@ fn f49_the_second_descriptor_is_of_the_file_that_was_opened_not_of_its_path() {
 #[test]
 fn a_file_that_may_not_be_opened_again_is_buffered() {
     let name = "a_file_that_may_not_be_opened_again_is_buffered";
-    // Root may open anything.
+    // Root may open any file.
     let unprivileged = |command: &mut Command| {
         if support::is_root() {
             std::os::unix::process::CommandExt::uid(command, 65_534);

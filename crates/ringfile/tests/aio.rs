@@ -1,4 +1,4 @@
-//! Linux AIO (F45): direct I/O where io_uring can't be had, or where the route says so.
+//! Linux AIO (F45): direct I/O where io_uring is not available, or with `Route::Aio`.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -29,13 +29,13 @@ const PAGES: u64 = 64;
 const RING: [libc::c_long; 3] =
     [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
-/// One test after the other: how many contexts there may be is the system's to say.
+/// Makes the tests run one at a time, because the number of AIO contexts is limited for the whole system.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether `RINGFILE_BACKEND=workers` forbids AIO; says that `test` is skipped where it does.
+/// Returns whether AIO may be used; prints that `test` is skipped if `RINGFILE_BACKEND=workers` forbids it.
 fn needs_aio(test: &str) -> bool {
     if workers_are_forced() {
         skip(test, "RINGFILE_BACKEND=workers forbids AIO");
@@ -49,7 +49,8 @@ fn direct(route: Route) -> OpenOptions {
     options
 }
 
-/// A folder on a file system with direct I/O, with a file of [`PAGES`] pages; none where there is no such file system.
+/// Makes a folder on a file system with direct I/O, and in it a file of [`PAGES`] pages; `None` without such a file
+/// system.
 fn on_disk(test: &str) -> Option<(Folder, std::path::PathBuf)> {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGES as usize * PAGE));
@@ -62,7 +63,7 @@ fn on_disk(test: &str) -> Option<(Folder, std::path::PathBuf)> {
     }
 }
 
-/// Reads of all pages, in every form.
+/// Reads all pages, in every form.
 fn read_in_every_form(file: &File, pool: &Pool) {
     for form in READING {
         let reads = (0..PAGES).map(|page| (pool.get(PAGE).unwrap(), page * PAGE as u64)).collect();
@@ -74,7 +75,7 @@ fn read_in_every_form(file: &File, pool: &Pool) {
     }
 }
 
-/// Rewrites all pages, in every form, with what is there.
+/// Rewrites all pages with their own content, in every form.
 fn write_in_every_form(path: &Path, file: &File, pool: &Pool) {
     for form in WRITING {
         std::fs::write(path, vec![0; PAGES as usize * PAGE]).unwrap();
@@ -91,7 +92,7 @@ fn write_in_every_form(path: &Path, file: &File, pool: &Pool) {
     }
 }
 
-/// What there is besides single reads and writes.
+/// Does all operations that are not single reads and writes.
 fn other_operations(path: &Path, file: &File, pool: &Pool) {
     let end = PAGES * PAGE as u64;
     block_on(async {
@@ -100,7 +101,7 @@ fn other_operations(path: &Path, file: &File, pool: &Pool) {
         assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), 45 * PAGE);
         assert_content(&parts.iter().flat_map(|part| part.to_vec()).collect::<Vec<u8>>(), PAGE as u64);
         file.write_vectored_at(parts, PAGE as u64).await.unwrap();
-        // At the end, behind it, and at odd places.
+        // At the end, behind it, and at unaligned offsets.
         let last = file.read_at(pool.get(8 * PAGE).unwrap(), end - PAGE as u64).await.unwrap();
         assert_eq!(last.len(), PAGE);
         assert_eq!(file.read_at(pool.get(PAGE).unwrap(), end).await.unwrap().len(), 0);
@@ -111,7 +112,7 @@ fn other_operations(path: &Path, file: &File, pool: &Pool) {
         page.extend_from_slice(&content(0, PAGE));
         let page = file.write_durable_at(page, 0).await.unwrap();
         file.sync_data().await.unwrap();
-        // Longer, and shorter again.
+        // Makes the file longer, and shorter again.
         let page = file.write_at(page, end).await.unwrap();
         assert_eq!(file.size().unwrap(), end + PAGE as u64);
         file.set_len(end).await.unwrap();
@@ -138,20 +139,20 @@ fn f45_the_route_carries_every_form_and_workers_what_makes_the_file_longer() {
     let operations = PAGES * (READING.len() + WRITING.len()) as u64;
     assert_eq!((counts.aio_ops, counts.ops), (operations, operations), "{counts:?}");
     assert_eq!((counts.enters, counts.failed, counts.stray), (0, 0, 0), "{counts:?}");
-    // Rings cut files from Linux 6.9 on.
+    // io_uring truncates files since Linux 6.9.
     block_on(file.set_len(PAGES * PAGE as u64)).unwrap();
     let before = metrics();
     let for_a_cut = (before - counts).worker_ops;
     assert!(for_a_cut == 1 || for_a_cut == 0 && !is_without_ring(), "{before:?}");
     other_operations(&path, &file, &pool);
     let counts = metrics() - before;
-    // Two writes that make the file longer, a sync, and two cuts.
+    // Two writes that make the file longer, one sync, and two truncations.
     let expected = 2 + u64::from(is_without_ring()) + 2 * for_a_cut;
     assert_eq!(counts.worker_ops, expected, "{counts:?}");
     assert_eq!(pool.metrics().in_use, 0);
 }
 
-/// As Docker's default profile has it: io_uring is refused, AIO is not.
+/// Does what Docker's default profile does: it refuses io_uring and allows AIO.
 #[test]
 fn f45_where_io_uring_is_refused_aio_carries_direct_io_and_workers_the_rest() {
     let name = "f45_where_io_uring_is_refused_aio_carries_direct_io_and_workers_the_rest";
@@ -173,7 +174,7 @@ fn f45_where_io_uring_is_refused_aio_carries_direct_io_and_workers_the_rest() {
         write_in_every_form(&path, &file, &pool);
         let counts = metrics();
         let operations = PAGES * (READING.len() + WRITING.len()) as u64;
-        // The first of each kind may be a call that asks whether the file has non-blocking I/O.
+        // The first operation of each kind may be a call that finds out whether the file supports non-blocking I/O.
         assert!(counts.aio_ops + 8 >= operations && counts.ops == operations, "{counts:?}");
         assert_eq!((counts.worker_ops, counts.enters, counts.refused_contexts), (0, 0, 0), "{counts:?}");
         other_operations(&path, &file, &pool);
@@ -187,12 +188,12 @@ fn f45_where_io_uring_is_refused_aio_carries_direct_io_and_workers_the_rest() {
     assert_eq!(metrics().enters, 0);
     let warnings = warnings.lock().unwrap();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
-    for word in ["AIO", "workers", "kernel.io_uring_disabled"] {
+    for word in ["AIO", "worker threads", "kernel.io_uring_disabled"] {
         assert!(warnings[0].contains(word), "{warnings:?}");
     }
 }
 
-/// What must hold where neither can be had: the same results, and whom to ask.
+/// Asserts what must hold if neither io_uring nor AIO is available: the same results, and errors that name the cause.
 fn without_either(calls: &[libc::c_long], errno: i32, cause: &str) {
     let warnings = record_warnings();
     let Some((_folder, path)) = on_disk(cause) else { return };
@@ -252,7 +253,7 @@ fn f45_where_completions_can_not_be_waited_for_workers_carry_everything() {
     }
 }
 
-/// A filter that comes when the context is there already, as where a program drops its rights late.
+/// Installs the filter when the context already exists, as a program does that drops its rights late.
 #[test]
 fn f45_a_filter_that_comes_later_fails_no_operation() {
     let name = "f45_a_filter_that_comes_later_fails_no_operation";
@@ -313,7 +314,7 @@ fn f45_a_filter_that_comes_later_fails_no_operation() {
     );
 }
 
-/// Another process that takes what `fs.aio-max-nr` leaves, but for so many operations, until it is dropped.
+/// Another process that uses up `fs.aio-max-nr`, except for a given number of operations, until it is dropped.
 struct Hoarder(std::process::Child);
 
 impl Hoarder {
@@ -343,7 +344,7 @@ fn sysctl(name: &str) -> u64 {
     std::fs::read_to_string(format!("/proc/sys/fs/{name}")).unwrap().trim().parse().unwrap()
 }
 
-/// The other process; nothing in this one.
+/// Runs only in the other process; does nothing in this one.
 #[test]
 fn hoards_when_asked() {
     let Ok(leaves) = std::env::var("RINGFILE_AIO_HOARDER") else { return };
@@ -375,13 +376,13 @@ fn f45_small_contexts_are_taken_and_without_any_workers_go_on() {
     let Some((_folder, path)) = on_disk(name) else { return };
     let (pool, file) = (Pool::new(4 << 20), direct(Route::Auto).open(&path).unwrap());
     let forced = direct(Route::Aio).open(&path).unwrap();
-    // On a thread each, so that its context is given back.
+    // Each on its own thread, because a thread's context is freed when the thread ends.
     std::thread::scope(|scope| {
         let few = Hoarder::start(40);
         scope
             .spawn(|| {
                 let before = metrics();
-                // More than such a context takes at once.
+                // More reads than such a context accepts at once.
                 let reads =
                     (0..PAGES).map(|page| forced.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
                 for (page, result) in block_on(all(reads.collect())).into_iter().enumerate() {
@@ -447,7 +448,7 @@ fn the_route_is_an_error_on_a_buffered_file() {
     let done = batch.run().pop().unwrap();
     assert!(done.result.unwrap_err().to_string().contains("direct(true)"));
     assert_eq!(done.buffer.and_then(AnyBuffer::into_vec).unwrap(), [1; 7]);
-    // What moves no data has nothing against it.
+    // The route does not matter to operations that move no data.
     block_on(file.sync_all()).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"content");
 }
@@ -469,11 +470,11 @@ fn f45_a_dropped_future_keeps_its_memory_until_the_kernel_is_done() {
                 assert!(poll_once(read).await.is_pending());
             }
             if round % 2 == 0 {
-                // The kernel has them then.
+                // One turn of the loop submits them.
                 spawn(async {}).await.unwrap();
             }
             drop(reads);
-            // Whatever comes back now is nobody's but ours.
+            // All memory that comes back from here on belongs to this test alone.
             let mut own: Vec<Buffer> = Vec::new();
             wait_for_in_loop(|| {
                 while let Ok(mut buffer) = pool.get(PAGE) {
@@ -543,21 +544,21 @@ fn f45_cancelled_operations_end_once_and_untouched_or_done() {
     assert_eq!(pool.metrics().in_use, 0);
 }
 
-/// Bytes of a read that takes the disk long enough for the thread to wait.
+/// The length of a read that takes the disk so long that the thread has to wait.
 const LONG: usize = 1 << 20;
-/// How many of them a file has.
+/// The number of such reads in a file.
 const LONG_READS: u64 = 24;
 
-/// A file of [`LONG_READS`] pieces that are all alike, and one of them.
+/// Makes a file of [`LONG_READS`] equal pieces; returns its path and one piece.
 fn long_file(folder: &Folder) -> (std::path::PathBuf, Vec<u8>) {
     let piece = content(0, LONG);
     let path = folder.file("long", &piece.repeat(LONG_READS as usize));
-    // Else `io_submit` waits for the page cache to be written.
+    // Otherwise `io_submit` waits until the page cache has been written.
     std::fs::File::open(&path).unwrap().sync_all().unwrap();
     (path, piece)
 }
 
-/// Waits by `poll` for a queue's descriptor, and nothing else.
+/// Waits only with `poll` on a queue's descriptor.
 fn collect_by_descriptor(queue: &mut Queue, expected: usize, mut each: impl FnMut(u64, &[u8])) {
     let descriptor = queue.descriptor().unwrap();
     let mut ended = 0;
@@ -589,7 +590,7 @@ fn f45_a_queues_descriptor_tells_of_aio_and_of_the_ring_beside_it() {
     let other = direct(other).open(&path).unwrap();
     for both in [false, true] {
         let mut queue = Queue::new();
-        // Before and after the descriptor is made: what is under way then has no descriptor to signal.
+        // Submits before and after the descriptor is made: an operation in flight then has no descriptor to signal.
         for early in [true, false] {
             let mut descriptor = None;
             if !early {
@@ -606,7 +607,7 @@ fn f45_a_queues_descriptor_tells_of_aio_and_of_the_ring_beside_it() {
                 seen += 1;
             });
             assert_eq!(seen, LONG_READS);
-            // Nothing is there to be told of, once that was seen.
+            // Afterwards the descriptor has nothing to signal.
             let idle = || {
                 let fd = queue.descriptor().unwrap();
                 let mut polled = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
@@ -696,7 +697,7 @@ fn f45_threads_that_end_leave_no_context() {
                     assert!(poll_once(read).await.is_pending());
                 }
             });
-            // Nobody waits for them; or another thread does.
+            // Half of the reads are forgotten; another thread waits for the others.
             if thread.is_multiple_of(2) {
                 reads.into_iter().for_each(std::mem::forget);
                 None
@@ -782,7 +783,7 @@ fn f45_an_operation_that_the_kernel_refuses_at_once_fails_alone() {
     }
 }
 
-/// Reads and writes at random, in many tasks, some given up half way; against a model of the file.
+/// Reads and writes at random, in many tasks, some dropped half way, and compares with a model of the file.
 #[test]
 fn f45_random_operations_agree_with_a_model() {
     let name = "f45_random_operations_agree_with_a_model";
@@ -801,7 +802,7 @@ fn f45_random_operations_agree_with_a_model() {
     assert_eq!(metrics().stray, 0);
 }
 
-/// Each of [`LANES`] tasks has pages of its own, so that what the file must hold is known.
+/// Each of [`LANES`] tasks has its own pages, so that the expected content of the file is known.
 fn random_operations(path: &Path, seed: u64) {
     const LANES: u64 = 16;
     let (pool, file) = (Pool::new(8 << 20), direct(Route::Aio).create(true).open(path).unwrap());
@@ -809,7 +810,7 @@ fn random_operations(path: &Path, seed: u64) {
         let (pool, file) = (pool.clone(), file.clone());
         async move {
             let mut random = Random::from_seed(seed + lane);
-            // What each page of this task's holds: the offset whose content it has, or nothing yet.
+            // What each page of this task holds: the offset whose content it has, or nothing yet.
             let mut pages: Vec<Option<u64>> = vec![None; 8];
             for _ in 0..150 {
                 let (index, own) = (random.below(8), random.below(1 << 20));
@@ -827,7 +828,7 @@ fn random_operations(path: &Path, seed: u64) {
                         is_as_written(&parts[0], pages[index as usize]);
                     }
                     4 => {
-                        // Given up, at once or when the kernel has it.
+                        // Dropped at once, or after the kernel has received it.
                         let mut read = file.read_at(buffer, offset);
                         let _ = poll_once(&mut read).await;
                         if random.below(2) == 0 {
@@ -872,7 +873,7 @@ fn is_as_written(got: &[u8], written: Option<u64>) {
     }
 }
 
-/// The threads that other executors' operations go to, and batches that are started.
+/// I/O threads use AIO for operations of other executors and for batches that are started.
 #[test]
 fn f45_io_threads_use_it_for_other_executors_and_started_batches() {
     let name = "f45_io_threads_use_it_for_other_executors_and_started_batches";

@@ -1,4 +1,4 @@
-//! `Appender`: what is appended reaches the file whole, in order, and durable when it is said to be.
+//! `Appender`: records reach the file complete and in order, and are durable once it says so.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -24,7 +24,7 @@ use support::{
 const PAGE: usize = 4096;
 const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
 
-/// On the file system that the project is built on, which has direct I/O more often than the temporary folder.
+/// Makes a folder in the build folder, whose file system supports direct I/O more often than the temporary folder's.
 fn folder() -> Folder {
     Folder::inside(Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
@@ -35,7 +35,7 @@ fn options(route: Route, direct: bool) -> OpenOptions {
     options
 }
 
-/// Buffered, and direct where that can be had.
+/// Returns buffered, and direct if that is available.
 fn kinds(test: &str, folder: &Folder) -> Vec<bool> {
     let path = folder.file("probe", b"");
     match options(Route::Auto, true).open(&path) {
@@ -102,7 +102,7 @@ fn appends_of_every_length_are_in_the_file_in_order_and_exact() {
                         } else {
                             log.flush().await.unwrap();
                         }
-                        // The program takes a part of it for valid.
+                        // The program opens the file again with a shorter valid length.
                         len -= random.below(len / 2 + 1);
                     }
                 });
@@ -113,18 +113,18 @@ fn appends_of_every_length_are_in_the_file_in_order_and_exact() {
     }
 }
 
-/// The routes on which an operation that the server holds back does not hold up the thread that started it.
+/// The routes on which an operation that the server holds back does not block the thread that started it.
 fn held_routes() -> impl Iterator<Item = Route> {
     [Route::Ring, Route::Workers].into_iter().filter(|&route| route == Route::Workers || !is_without_ring())
 }
 
-/// Length, writer and number, then bytes that follow from these.
+/// A record: its length, writer and number, then bytes that follow from these.
 fn record(writer: u64, number: u64, len: usize) -> Vec<u8> {
     let seed = writer * 1_000_003 + number * 7919;
     [&(len as u64).to_le_bytes()[..], &seed.to_le_bytes(), &content(seed, len)].concat()
 }
 
-/// Every record at its offset, and nothing between them.
+/// Asserts that the file has each record at its offset, and nothing between them.
 fn assert_records(path: &Path, mut all: Vec<(u64, Vec<u8>)>) {
     let read = std::fs::read(path).unwrap();
     all.sort_by_key(|(at, _)| *at);
@@ -274,7 +274,7 @@ fn dropping_the_appender_discards_and_gives_memory_back() {
     }
 }
 
-/// Counts how often it is called.
+/// Counts its wake-ups.
 #[derive(Default)]
 struct Calls(AtomicUsize);
 
@@ -294,7 +294,7 @@ fn a_future_that_nobody_polls_stops_no_other() {
             .unwrap();
         futures::executor::block_on(log.append(&content(0, 100))).unwrap();
         server.rule(Op::Write, EVERYWHERE, 1, Act::Hold);
-        // It has started the write, and is not polled again.
+        // The future starts the write, and is not polled again.
         let calls = Arc::new(Calls::default());
         let waker = Waker::from(Arc::clone(&calls));
         let mut held = pin!(log.sync());
@@ -382,7 +382,7 @@ fn syncs_that_wait_share_one() {
             must_end("a sync", move || thread.join().unwrap().unwrap());
         }
         let counts = log.metrics();
-        // One that had not yet asked when the server answered may come after.
+        // A thread that had not asked for a sync when the server answered may cause one more.
         assert!((2..=3).contains(&counts.syncs), "{route:?}, {durability:?}: {counts:?}");
         assert_eq!((counts.appends, counts.writes), (21, counts.syncs), "{route:?}, {durability:?}");
         let asked = server.log();
@@ -498,7 +498,7 @@ fn a_pool_of_two_blocks_keeps_it_going() {
     }
 }
 
-/// What every call says after one has failed.
+/// Asserts what every call returns after one has failed.
 fn assert_failed(log: &Appender, errno: i32, how: &str) {
     let calls: [Pin<Box<dyn Future<Output = ringfile::Result<()>>>>; 4] = [
         Box::pin(async { log.append(b"more").await.map(drop) }),
@@ -534,7 +534,7 @@ fn f51_a_failed_write_or_sync_is_final() {
                 });
                 server.rule(op, EVERYWHERE, 1, Act::Fail(libc::EIO));
                 let failed = block_on(async {
-                    // Of many full blocks, one fails.
+                    // One of many full blocks fails.
                     let appended = log.append(&content(100, if large { 9 * PAGE } else { 50 })).await;
                     let (first, second) = (log.sync(), log.sync());
                     let both = support::all(vec![first, second]).await;
@@ -567,7 +567,7 @@ fn a_failure_is_told_when_nothing_is_in_flight_any_more() {
             Appender::open(&file, &Pool::new(1 << 20), len).block(PAGE).await
         })
         .unwrap();
-        // Writes within what the kernel takes for the file's length go on beside each other.
+        // Writes that lie within the file's length, as the kernel knows it, run in parallel.
         server.show_size(64 * PAGE as u64);
         assert_eq!(file.size().unwrap(), 64 * PAGE as u64);
         server.rule(Op::Write, len..len + 1, 1, Act::Hold);
@@ -624,7 +624,7 @@ fn a_file_that_may_not_grow_is_told() {
                 assert_eq!(log.durable(), 2 * PAGE as u64 + 10);
                 assert_failed(&log, libc::EFBIG, "after it");
             });
-            // The program opens it again at what it knows, and goes on.
+            // The program opens the appender again at the durable length, and continues.
             block_on(async {
                 let log = Appender::open(&file, &Pool::new(1 << 20), 2 * PAGE as u64 + 10).await.unwrap();
                 log.append(&content(2 * PAGE as u64 + 10, 20)).await.unwrap();
@@ -687,7 +687,7 @@ fn what_can_not_be_appended_to_is_refused_at_once() {
         let log = Appender::open(&file, &small, 100).block(1 << 20).await.unwrap();
         let error = log.append(b"a block never fits").await.unwrap_err();
         assert!(error.to_string().contains("pool"), "{error}");
-        // That concerns the record alone.
+        // Only this record fails.
         log.sync().await.unwrap();
         log.close().await.unwrap();
     });
@@ -703,7 +703,7 @@ fn the_largest_settings_are_taken_for_the_most_there_can_be() {
         let log = Appender::open(&file, &pool, 0).depth(usize::MAX).await.unwrap();
         log.append(b"record").await.unwrap();
         log.close().await.unwrap();
-        // No pool has such blocks, and it says so.
+        // No pool has blocks that large, and the error says so.
         let log = Appender::open(&file, &pool, 6).depth(usize::MAX).block(usize::MAX).await.unwrap();
         let error = log.append(b"record").await.unwrap_err();
         assert!(error.to_string().contains("1073741824"), "{error}");
@@ -751,7 +751,7 @@ fn f22_in_a_forked_child_every_call_fails() {
 
 const LOG_OF_CHILD: &str = "RINGFILE_APPENDER_CHILD";
 
-/// Appends for ever, and says on standard output what is durable.
+/// Appends without end, and prints how much is durable.
 fn append_until_killed(setup: &str) {
     let (direct, path) = setup.split_once(' ').unwrap();
     let file = options(Route::Auto, direct == "true").open(path).unwrap();
@@ -780,7 +780,7 @@ fn a_writer_that_is_killed_has_lost_nothing_that_was_durable() {
     let (folder, mut random) = (folder(), Random::new());
     for direct in kinds(name, &folder) {
         let path = folder.file("killed", b"");
-        // Twenty times, with both.
+        // Ten times each for buffered and direct I/O.
         for _ in 0..10 {
             let mut command = Command::new("/proc/self/exe");
             command.args([name, "--exact", "--nocapture", "--test-threads=1"]);
@@ -798,7 +798,7 @@ fn a_writer_that_is_killed_has_lost_nothing_that_was_durable() {
                 left -= u64::from(told(lines.next().expect("the child goes on until it is killed")));
             }
             child.kill().unwrap();
-            // What it said before it was killed counts too.
+            // Lines that it printed before it was killed count too.
             lines.for_each(|line| {
                 told(line);
             });

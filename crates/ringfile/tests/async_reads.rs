@@ -15,7 +15,7 @@ use support::{Folder, Random, assert_content, content, must_end};
 
 const PAGE: usize = 4096;
 
-/// A pipe that nothing comes out of, and its other end.
+/// Makes a pipe without data, and returns its other end too.
 fn silent_pipe() -> (File, std::fs::File, Folder) {
     let folder = Folder::new();
     let path = folder.path().join("pipe");
@@ -74,7 +74,7 @@ fn abort_returns_with_the_memory_though_nothing_ever_comes() {
         assert!(error.to_string().contains("cancelled"), "{error}");
         let buffer = done.buffer.unwrap().into_vec().unwrap();
         assert_eq!((buffer.len(), buffer.capacity()), (0, 100));
-        // What is not aborted is, when they are dropped.
+        // Dropping the reads cancels those that were not cancelled before.
         reads.start(&pipe, Vec::with_capacity(100), 0);
         drop(reads);
     });
@@ -141,7 +141,7 @@ fn f08_batches_and_reads_in_turn_on_one_thread_each_get_their_own() {
             assert_content(&done.buffer.unwrap(), offset);
         }
         if round % 50 == 0 {
-            // A loop in between takes the others' results in, too.
+            // A loop between the reads collects their completions too.
             let buffer = ringfile::block_on(file.read_at(pool.get(PAGE).unwrap(), 0)).unwrap();
             assert_content(&buffer, 0);
         }
@@ -265,7 +265,8 @@ fn a_thread_ends_with_reads_open_that_it_keeps_for_itself_or_forgot() {
             let (pipe, pool) = (&pipe, &pool);
             std::thread::scope(|scope| {
                 let thread = scope.spawn(move || {
-                    // Locals go in an order that nobody should rely on: here before and after the driver's.
+                    // The order in which a thread drops its locals is not specified: these are dropped before and after
+                    // the driver's.
                     READS.with_borrow(|reads| assert!(reads.is_none()));
                     let mut reads = Queue::new();
                     reads.start(pipe, pool.get(PAGE).unwrap(), 0);
@@ -277,11 +278,13 @@ fn a_thread_ends_with_reads_open_that_it_keeps_for_itself_or_forgot() {
         };
         run(|reads| READS.set(Some(reads)));
         run(|reads| AFTER.set(Some(reads)));
-        // A worker notices within moments, what a ring has is over when the thread is.
+        // A worker notices the cancellation within moments; operations on the thread's ring have ended when the thread
+        // has.
         support::wait_for("the memory's return", || pool.metrics().in_use == 0);
-        // What was forgotten keeps its memory; the thread's end does not wait for ever, and leaves no operation behind.
+        // Forgotten reads keep their memory; the end of the thread does not wait for them, and leaves no operation in
+        // flight.
         run(|reads| {
-            // Where a leak checker finds it.
+            // Kept in a static, where a leak checker finds it.
             static FORGOTTEN: AtomicPtr<Queue> = AtomicPtr::new(std::ptr::null_mut());
             FORGOTTEN.store(Box::into_raw(Box::new(reads)), Ordering::Relaxed);
         });

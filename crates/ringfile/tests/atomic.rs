@@ -1,5 +1,5 @@
-//! Atomic writes: on XFS, which takes them from one block on whatever the device, and refused everywhere else. That a power
-//! cut leaves all or nothing is for `kernels/power-cuts` to show.
+//! Atomic writes: on XFS, which supports them from one block on any device, and refused everywhere else.
+//! `kernels/power-cuts` shows that a power cut leaves all or nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -17,7 +17,7 @@ use support::{Folder, assert_content, content, skip};
 const KIB: usize = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// How an atomic write is asked for.
+/// The ways to make an atomic write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
     Loop,
@@ -65,7 +65,7 @@ fn buffer(pool: &Pool, offset: u64, len: usize) -> Buffer {
     buffer
 }
 
-/// An XFS whose files take atomic writes of 4 to 64 KiB, and what they take.
+/// Mounts an XFS whose files support atomic writes of 4 to 64 KiB; returns the limits too.
 fn xfs(test: &str) -> Option<(Mount, AtomicLimits)> {
     let mount = Mount::on_loop(test, "xfs", 320 * MIB)?;
     let Some(limits) = open(&mount.path().join("probe"), Route::Auto).alignment().atomic else {
@@ -92,7 +92,7 @@ fn atomic_writes_go_every_way_on_every_route() {
             for len in [4 * KIB, 16 * KIB, 64 * KIB, 4 * KIB] {
                 offset = u64::next_multiple_of(offset, len as u64);
                 let how = format!("{len} bytes at {offset}, {form:?}, {route:?}");
-                // Twice: into a hole, and over what is there.
+                // Twice: into a hole, and over existing data.
                 for _ in 0..2 {
                     let buffer = buffer(&pool, offset, len);
                     form.write(&file, buffer, offset).unwrap_or_else(|error| panic!("{how}: {error}"));
@@ -116,7 +116,7 @@ fn what_is_no_atomic_write_is_an_error_with_the_limits_and_writes_nothing() {
         options.read(true).write(true).direct(true).buffered_fallback(true).route(route);
         let file = options.open(&path).unwrap();
         let too_long = (2 * limits.max <= 16 << 20).then_some((2 * limits.max, 0));
-        // Lengths that are no power of two, an offset that is no multiple, less than a block, less than a sector.
+        // Lengths that are not a power of two, an offset that is not a multiple, less than a block, less than a sector.
         let wrong = [(12 * KIB, 0), (24 * KIB, 0), (16 * KIB, 4 * KIB as u64), (512, 0), (100, 0)];
         for (len, offset) in wrong.into_iter().chain(too_long) {
             for form in FORMS {
@@ -163,7 +163,7 @@ fn where_there_are_no_atomic_writes_the_error_says_what_to_do() {
         refuses(&uncached, "open with direct(true)");
         assert_eq!(uncached.is_uncached(), was_uncached, "{route:?}: a flag of another operation is kept");
     }
-    // A loop device over a file offers none, and so ext4 does not.
+    // A loop device over a file supports no atomic writes, so ext4 on it does not either.
     let Some(mount) = Mount::ext4(test, 32 * MIB) else { return };
     for route in routes() {
         let file = open(&mount.path().join(format!("{route:?}")), route);

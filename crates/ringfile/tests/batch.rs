@@ -22,13 +22,13 @@ fn direct(path: &std::path::Path) -> File {
     OpenOptions::new().read(true).write(true).direct(true).buffered_fallback(true).open(path).unwrap()
 }
 
-/// A file whose operations overlap, on a server of the test's: its first call would be an inline one that waits.
+/// Opens a file on the test's server, so that operations overlap. Its first call would be an inline one that blocks.
 fn overlapping(server: &Server) -> File {
     let route = if is_without_ring() { Route::Workers } else { Route::Ring };
     OpenOptions::new().read(true).direct(true).route(route).open(server.path()).unwrap()
 }
 
-/// Reads of both kinds of buffer, and where they read.
+/// Returns a batch of reads into both kinds of buffer, and their offsets.
 fn reads(file: &File, pool: &Pool, pages: u64, count: u64) -> (Batch, Vec<u64>) {
     let mut batch = Batch::new().in_flight(16);
     let offsets: Vec<u64> = (0..count).map(|i| i * 31 % pages * PAGE as u64).collect();
@@ -172,7 +172,7 @@ fn direct_reads_that_do_not_fit_give_exactly_their_bytes() {
     for (done, (offset, len)) in batch.run().into_iter().zip(asked) {
         let expected = len.min((size as u64).saturating_sub(offset) as usize);
         let buffer = done.buffer.unwrap();
-        // A vector may have more room than was asked for.
+        // A vector may have more capacity than was requested.
         assert!(done.result.unwrap() >= expected && buffer.len() >= expected);
         assert_content(&buffer, offset);
         assert!(offset + buffer.len() as u64 <= size.max(offset as usize) as u64);
@@ -296,7 +296,7 @@ fn neighbours_are_read_as_one_where_that_was_asked() {
                 assert!(ops <= most && (most < 40 || ops >= 40), "{ops} operations, gap {gap}");
             }
         }
-        // The end of the file in the middle of a group, and behind it.
+        // The end of the file in the middle of a merged group, and behind it.
         let mut batch = Batch::new().merge_reads(PAGE);
         let end = 256 * PAGE as u64;
         for offset in [end - 2 * PAGE as u64, end - PAGE as u64, end, end + PAGE as u64] {
@@ -308,7 +308,7 @@ fn neighbours_are_read_as_one_where_that_was_asked() {
     assert_eq!(pool.metrics().in_use, 0);
 }
 
-/// This thread's operations; under the workers they count elsewhere.
+/// Counts this thread's operations; with `RINGFILE_BACKEND=workers` other threads count them.
 fn metrics_of_all() -> u64 {
     thread_metrics().ops
 }
@@ -438,7 +438,8 @@ fn many_inline_operations_leave_others_their_turn() {
             break results;
         }
     };
-    // By time: 14 µs a turn, and the clock is read for every fourth, which then waits for the next turn.
+    // Polls are bounded by time: a turn takes 14 µs. The clock is read for every fourth operation, which then waits for
+    // the next turn.
     assert!((5..=334).contains(&polls), "{polls}");
     assert!(results.iter().all(|done| done.result.is_ok()));
 }
@@ -486,7 +487,7 @@ fn a_task_that_waits_for_a_batch_is_woken_once() {
     let path = folder.file("data", &content(0, 64 * PAGE));
     let file = OpenOptions::new().read(true).route(Route::Ring).open(path).unwrap();
     let (batch, offsets) = reads(&file, &Pool::new(4 << 20), 64, 200);
-    // All may be in flight together: else the task is woken to start more.
+    // All are in flight at once; otherwise the task would also be woken to start more.
     let mut run = batch.in_flight(200).into_future();
     let counted = Arc::new(Counted(0.into()));
     let waker = Waker::from(Arc::clone(&counted));
@@ -502,7 +503,7 @@ fn a_task_that_waits_for_a_batch_is_woken_once() {
     }
     let Poll::Ready(results) = polled else { panic!("woken before the end") };
     assert_read(results, &offsets);
-    // Not at all where the last had ended by the time of the first poll.
+    // No wake-up at all if the last operation had ended by the first poll.
     assert!(counted.0.load(std::sync::atomic::Ordering::SeqCst) <= 1);
 }
 

@@ -1,4 +1,4 @@
-//! How batches end that are not run to their end: dropped half way, larger than memory, or at the end of their thread.
+//! Batches that do not run to their end: dropped half way, larger than memory, or run while their thread ends.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -16,7 +16,7 @@ use support::{
     Folder, assert_content, content, in_child, must_end, open_on_ring, skip, wait_for, yield_now, yield_until,
 };
 
-/// A batch that waits for a pipe which nothing comes out of.
+/// Makes a batch that waits for a pipe without data.
 fn waits_for_ever(pool: &Pool) -> (BatchRun, std::io::PipeWriter) {
     let (theirs, ours) = std::io::pipe().unwrap();
     let pipe = File::from(std::fs::File::from(OwnedFd::from(theirs)));
@@ -35,13 +35,13 @@ fn is_pending(run: &mut BatchRun, context: &mut Context<'_>) {
 fn a_dropped_batch_gets_cancelled_what_is_in_flight() {
     must_end("the drop of a batch", || {
         let pool = Pool::new(1 << 20);
-        // Carried out by other threads.
+        // I/O threads carry out the batch.
         let (mut run, pipe) = waits_for_ever(&pool);
         is_pending(&mut run, &mut Context::from_waker(Waker::noop()));
         drop(run);
         wait_for("the memory's return from the I/O threads", || pool.metrics().in_use == 0);
         drop(pipe);
-        // By this thread's own ring; leaving the loop waits for it.
+        // This thread's own ring carries it out; leaving the loop waits for it.
         let _pipe = block_on(async {
             let (mut run, pipe) = waits_for_ever(&pool);
             std::future::poll_fn(|context| {
@@ -75,7 +75,7 @@ fn a_batch_that_was_begun_in_a_loop_and_dropped_elsewhere_is_cancelled_too() {
     });
 }
 
-/// Runs a batch when its thread ends, and tells what that came to.
+/// Runs a batch when its thread ends, and sends the result.
 struct AtTheEnd(File, std::sync::mpsc::Sender<Done>);
 
 impl Drop for AtTheEnd {
@@ -99,7 +99,7 @@ fn a_batch_that_is_run_while_its_thread_ends_is_done_or_refused() {
         let (ended, ends) = std::sync::mpsc::channel();
         must_end("a thread that runs batches as it ends", move || {
             let at_the_end = || AtTheEnd(file.clone(), ended.clone());
-            // Locals go in an order that nobody should rely on: here before and after the driver's.
+            // The order in which a thread drops its locals is not specified: here before and after the driver's.
             BEFORE.set(Some(at_the_end()));
             let mut batch = Batch::new();
             batch.read(&file, Vec::with_capacity(10), 0);
@@ -113,7 +113,7 @@ fn a_batch_that_is_run_while_its_thread_ends_is_done_or_refused() {
             match done.result {
                 Ok(len) => assert_eq!((len, &buffer[..]), (10, &content(0, 10)[..])),
                 Err(error) => {
-                    assert!(error.to_string().contains("the thread ends"), "{error}");
+                    assert!(error.to_string().contains("the thread is ending"), "{error}");
                     assert!(buffer.is_empty());
                 }
             }
@@ -128,14 +128,14 @@ fn operations_for_which_there_is_no_memory_are_refused_and_the_others_done() {
     }
     let folder = Folder::new();
     let file = File::open(folder.file("data", &content(0, 4096))).unwrap();
-    // Threads and rings are there before memory gets scarce.
+    // Threads and rings are made before memory becomes scarce.
     let mut batch = Batch::new();
     batch.read(&file, Vec::with_capacity(16), 0);
     assert_content(batch.run()[0].buffer.as_ref().unwrap(), 0);
     let in_use: u64 =
         std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
     let limit = libc::rlimit { rlim_cur: in_use * 4096 + (24 << 20), rlim_max: libc::RLIM_INFINITY };
-    // Large vectors come straight from the kernel, so that the limit meets them.
+    // Large vectors come straight from the kernel, so the limit applies to them.
     // SAFETY: no memory is named.
     if unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10) } != 1 {
         let name = "operations_for_which_there_is_no_memory_are_refused_and_the_others_done";
@@ -146,7 +146,7 @@ fn operations_for_which_there_is_no_memory_are_refused_and_the_others_done() {
     let mut batch = Batch::new();
     let asked: usize = 600_000;
     for i in 0..asked {
-        // Without capacity: what runs out is the memory of the batch.
+        // Without capacity, so that memory for the batch itself runs out.
         assert_eq!(batch.read(&file, Vec::new(), 0), i);
     }
     assert_eq!(batch.len(), asked);

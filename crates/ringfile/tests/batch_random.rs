@@ -1,5 +1,5 @@
-//! Batches and reads with handles at random, against what they must come to: over every route, with barriers, merged,
-//! failing, dropped half way and moved to other threads (F02, F04, F05, F08).
+//! Batches and reads with handles at random, compared with their expected results: on every route, with barriers,
+//! merged, failing, dropped half way and moved to other threads (F02, F04, F05, F08).
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -20,7 +20,7 @@ use support::{Folder, Random, assert_content, byte_at, content, must_end, poll_o
 const PAGE: usize = 4096;
 const LASTS: Duration = Duration::from_secs(3);
 
-/// The file once for each route that can be had here.
+/// Opens the file once for each route that is available here.
 fn files(path: &Path, options: &mut OpenOptions) -> Vec<File> {
     routes().map(|route| options.route(route).open(path).unwrap()).collect()
 }
@@ -31,11 +31,11 @@ fn one_of<'a, T>(random: &mut Random, list: &'a [T]) -> &'a T {
 
 /// A read of a random batch.
 struct Asked {
-    /// Of a file that is not open for reading.
+    /// Reads a file that is not open for reading.
     is_bad: bool,
     offset: u64,
     len: usize,
-    /// How many barriers stand before it.
+    /// The number of barriers before it.
     part: usize,
 }
 
@@ -46,7 +46,7 @@ fn ask(random: &mut Random, part: usize) -> Asked {
     Asked { is_bad: len > 0 && random.below(60) == 0, offset: random.below(SIZE as u64 + 5000), len, part }
 }
 
-/// Fails where a result is not what it must be.
+/// Fails if a result differs from the expected one.
 fn check(asked: &[Asked], results: Vec<Done>, stops: bool) {
     assert_eq!(results.len(), asked.len());
     let failed_part = asked.iter().find(|asked| asked.is_bad).map(|asked| asked.part);
@@ -57,7 +57,7 @@ fn check(asked: &[Asked], results: Vec<Done>, stops: bool) {
             Ok(len) => {
                 assert!(!asked.is_bad && !is_after, "{i}: a barrier was not kept");
                 let there = asked.len.min(SIZE.saturating_sub(asked.offset as usize));
-                // A vector may have more room than was asked for.
+                // A vector may have more capacity than was requested.
                 assert!(len == buffer.len() && len >= there, "{i}: {len} of {there}");
                 assert!(asked.offset as usize + len <= SIZE.max(asked.offset as usize), "{i}");
                 assert_content(&buffer, asked.offset);
@@ -118,7 +118,7 @@ fn random_batches_give_their_bytes_keep_barriers_and_stop_where_asked() {
     });
 }
 
-/// The bytes of a file that others cut and write again are its own, or zeros of a page that was just cut.
+/// Asserts that a file which others truncate and rewrite gives its own bytes, or zeros of a page that was just cut off.
 #[track_caller]
 fn assert_own(done: Done, offset: u64) {
     let buffer = done.buffer.unwrap();
@@ -139,7 +139,7 @@ fn begin(run: &mut BatchRun) -> bool {
     Pin::new(run).poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
-/// One of the ways that a batch can end. Gives the results where it came to any.
+/// Ends a batch in one of several ways. Returns the results if there are any.
 fn end(batch: Batch, random: &mut Random) -> Vec<Done> {
     let way = random.below(4);
     if way == 0 {
@@ -164,7 +164,7 @@ fn end(batch: Batch, random: &mut Random) -> Vec<Done> {
     }
 }
 
-/// Batches and reads of one thread, until `is_over`.
+/// Runs batches and reads on one thread, until `is_over`.
 fn disturb(files: &[File], pool: &Pool, random: &mut Random, mut is_over: impl FnMut() -> bool) {
     let mut open = Queue::new();
     while !is_over() {
@@ -176,7 +176,7 @@ fn disturb(files: &[File], pool: &Pool, random: &mut Random, mut is_over: impl F
         for &offset in &offsets {
             let (file, len) = (one_of(random, files), 1 + random.below(9000) as usize);
             match random.below(3) {
-                // Filled with what must not be taken for data.
+                // Filled with a byte that the file does not have.
                 0 => batch.read(file, vec![0xEE; len], offset),
                 _ => batch.read(file, pool.get(len).unwrap(), offset),
             };

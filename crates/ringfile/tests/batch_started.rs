@@ -1,4 +1,4 @@
-//! Batches that report their end to a function: exactly once, on a thread of the library's.
+//! Batches that report their end to a function: exactly once, on a thread of the library.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -33,7 +33,7 @@ fn is_page(done: &Done, page: usize) -> bool {
     matches!(done.result, Ok(PAGE)) && buffer.iter().all(|&byte| byte == page as u8)
 }
 
-/// Reads of these pages.
+/// Returns a batch of reads of these pages.
 fn reads(file: &File, pages: impl Iterator<Item = usize>) -> Batch {
     let mut batch = Batch::new();
     for page in pages {
@@ -42,7 +42,7 @@ fn reads(file: &File, pages: impl Iterator<Item = usize>) -> Batch {
     batch
 }
 
-/// Starts a batch and waits for its end: the results, and the thread that told of them.
+/// Starts a batch and waits for its end; returns the results and the thread that reported them.
 fn start_and_wait(batch: Batch) -> (Vec<Done>, ThreadId) {
     let (tell, told) = mpsc::channel();
     batch.start(move |done| tell.send((done, std::thread::current().id())).unwrap()).unwrap();
@@ -58,7 +58,7 @@ fn results_come_in_order_on_another_thread_on_every_route() {
         assert_eq!(done.len(), PAGES);
         assert!(done.iter().zip((0..PAGES).rev()).all(|(done, page)| is_page(done, page)), "{route:?}");
         assert_ne!(thread, std::thread::current().id());
-        // Cached, so that plain calls do all in the first poll; and nothing at all.
+        // Cached, so that plain calls do everything in the first poll; then an empty batch.
         let (done, thread) = start_and_wait(reads(&file, 0..1));
         assert!(is_page(&done[0], 0) && thread != std::thread::current().id());
         let (done, thread) = start_and_wait(Batch::new());
@@ -111,13 +111,13 @@ fn a_thousand_batches_of_eight_threads_end_once_each() {
         }
     });
     drop(tell);
-    // All senders are gone once each function was called and dropped.
+    // All senders are gone, because each function was called once and dropped.
     assert_eq!(told.iter().count(), 1000);
     let ends = ends.lock().unwrap();
     assert!(ends.len() == 1000 && ends.values().all(|&times| times == 1));
 }
 
-/// Starts `left` batches, each in the end of the one before.
+/// Starts `left` batches, each when the one before has ended.
 fn chain(file: Arc<File>, left: usize, tell: mpsc::Sender<usize>) {
     let batch = reads(&file, left % PAGES..left % PAGES + 1);
     batch
@@ -156,7 +156,7 @@ fn the_function_must_not_block_and_may_panic() {
     };
     Batch::new().start(end).unwrap();
     assert_eq!(told.recv().unwrap(), [std::io::ErrorKind::WouldBlock; 3]);
-    // The thread that had the panic goes on.
+    // The thread survives the panic.
     for _ in 0..3 {
         assert!(is_page(&start_and_wait(reads(&file, 5..6)).0[0], 5));
     }
@@ -185,7 +185,7 @@ fn a_batch_that_is_cancelled_reports_its_end() {
         assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED));
         assert!(done.buffer.unwrap().is_empty());
     }
-    // What comes now is for others.
+    // Data that arrives now is left for other reads.
     theirs.write_all(b"content").unwrap();
     let mut batch = Batch::new();
     batch.read(&pipe, Vec::with_capacity(7), 0);
@@ -260,7 +260,7 @@ fn an_awaited_batch_is_cancelled_before_and_after_it_began() {
     }
 }
 
-/// Any batch that is cancelled at any time: whole groups that were merged, direct reads that go in pieces, what waits.
+/// Cancels batches at any time, with merged reads, direct reads in several pieces, and reads that wait.
 #[test]
 fn what_is_cancelled_at_any_time_shows_what_was_read() {
     let mut random = Random::new();
@@ -308,7 +308,7 @@ fn what_is_cancelled_at_any_time_shows_what_was_read() {
                 }
                 Err(error) => {
                     assert_eq!(error.errno(), Some(libc::ECANCELED), "{error}");
-                    // What was read before, as with any error.
+                    // As with any error, the buffer has the bytes that were read before.
                     assert_content(&buffer, offset as u64);
                     cancelled += 1;
                 }

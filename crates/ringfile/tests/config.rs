@@ -1,4 +1,4 @@
-//! Settings from a file and the environment: who wins, what each changes, and what is said of bad ones.
+//! Settings from a file and the environment: which one wins, what each changes, and what errors about bad ones say.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -23,7 +23,7 @@ fn config(text: &str) -> Config {
     Config::parse(text).unwrap()
 }
 
-/// The counts of one read.
+/// Counts of one read.
 fn counts_of_a_read(file: &File, pool: &Pool) -> Metrics {
     let before = ringfile::metrics();
     block_on(async {
@@ -113,7 +113,8 @@ fn bad_text_is_told_with_its_line_and_what_is_right() {
         (
             "capacity = '''many\nbytes'''",
             "line 1",
-            r#"`capacity` can't be '''many bytes''': give 4096 bytes or more, as 67108864 or "64MiB""#.into(),
+            r#"`capacity` can't be '''many bytes''': give 4096 bytes or more, such as 67108864 or "64MiB""#
+                .into(),
         ),
         (
             "depth = 1\ncapacity = 64MiB # all\n",
@@ -163,13 +164,13 @@ fn what_is_no_file_of_settings_is_told() {
     assert!(text.contains("none.toml") && text.contains("--emit-config"), "{text}");
     assert_eq!(Config::load(folder.path()).unwrap_err().errno(), Some(libc::EISDIR));
     let endless = Config::load("/dev/zero").unwrap_err();
-    assert!(endless.to_string().contains("/dev/zero: longer than 1 MiB"), "{endless}");
+    assert!(endless.to_string().contains("/dev/zero: the file is longer than 1 MiB"), "{endless}");
     let binary = Config::load(folder.file("binary", &[0xff; 100])).unwrap_err();
-    assert!(binary.to_string().contains("no text in UTF-8"), "{binary}");
+    assert!(binary.to_string().contains("not text in UTF-8"), "{binary}");
     assert_eq!(Config::load(folder.file("empty", b"")).unwrap(), Config::from_env().unwrap());
 }
 
-/// A random configuration, each setting there or not.
+/// A random configuration, with or without each setting.
 fn random_config(random: &mut Random) -> Config {
     let routes = [Route::Auto, Route::Ring, Route::Inline, Route::Workers, Route::Aio];
     let huge_pages = [HugePages::Auto, HugePages::Never, HugePages::Require];
@@ -197,7 +198,7 @@ fn random_config(random: &mut Random) -> Config {
     config
 }
 
-/// Text of pieces that TOML is made of, and of any characters.
+/// Text made of pieces of TOML, and of any characters.
 fn random_text(random: &mut Random) -> String {
     const PIECES: [&str; 24] = [
         "depth",
@@ -362,7 +363,7 @@ fn buffers_are_registered_or_not() {
     }
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
-    // Before Linux 5.19 no pool's memory is registered.
+    // Before Linux 5.19, pool memory is not registered.
     let registers = has_registered_buffers();
     for (word, is_fixed) in
         [("normal", false), ("fixed", true), ("vectored", false), ("vectored-fixed", true)]

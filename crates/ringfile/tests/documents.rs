@@ -1,20 +1,21 @@
-//! The Markdown files of the repository: each passage of code is part of something that runs, each link leads somewhere.
+//! The Markdown files of the repository: each passage of code is part of a program that runs, and each link leads
+//! somewhere.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Where the code of a passage has to be, word for word, by the passage's language.
+/// Where the code of a passage must be found, word for word, by the passage's language.
 const RUNS: [(&str, &[&str]); 3] = [
     ("rust", &["crates/ringfile/tests/passages.rs", "crates/ringfile/examples"]),
     ("c", &["crates/ringfile-capi/examples/c"]),
     ("cpp", &["crates/ringfile-capi/examples/cpp", "integrations/rocksdb/check"]),
 ];
-/// Its passages are doc tests of its crate.
+/// Documents whose passages are doc tests of their crate.
 const TESTED_ELSEWHERE: &str = "crates/ringfile-object-store/README.md";
 
-/// The root of the repository; `None` in a package, which has no documents.
+/// Returns the root of the repository; `None` in a package, which has no documents.
 fn root() -> Option<&'static Path> {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let found = root.join("docs/guide").is_dir();
@@ -24,7 +25,7 @@ fn root() -> Option<&'static Path> {
     found.then_some(root)
 }
 
-/// The files below `path` whose names end in `ending`, or the file itself, sorted. Build folders are left out.
+/// Returns the files below `path` whose names end in `ending`, or the file itself, sorted. Skips build folders.
 fn files(path: &Path, ending: &str) -> Vec<PathBuf> {
     if path.is_file() {
         return vec![path.to_owned()];
@@ -45,18 +46,18 @@ fn files(path: &Path, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The lines of a text without their indentation, and without the `pub` that only a test's file needs.
+/// Returns the lines of a text without their indentation, and without the `pub` that only the test's file needs.
 fn lines(text: &str) -> Vec<&str> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.map(|line| line.strip_prefix("pub ").unwrap_or(line)).collect()
 }
 
-/// A document without its passages of code, where `[a](b)` is no link.
+/// Returns a document without its passages of code, where `[a](b)` is not a link.
 fn prose(text: &str) -> String {
     text.split("```").step_by(2).collect::<Vec<_>>().join("\n")
 }
 
-/// The anchor that a heading gets on the usual sites: lower case, spaces as hyphens, punctuation dropped.
+/// Returns the anchor that most sites give a heading: lower case, hyphens for spaces, no punctuation.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
@@ -91,7 +92,7 @@ fn every_passage_runs_somewhere() {
     }
 }
 
-/// Whether a document explains the library: its README, its packages' READMEs, and the guide.
+/// Returns whether a document is for users: the README, the packages' READMEs, or the guide.
 fn is_for_users(root: &Path, document: &Path) -> bool {
     let path = document.strip_prefix(root).unwrap();
     path.starts_with("docs/guide") || path.starts_with("crates") || path == Path::new("README.md")
@@ -110,7 +111,7 @@ fn every_relative_link_leads_to_a_file_and_a_heading() {
                 continue;
             }
             let (file, fragment) = link.split_once('#').unwrap_or((link, ""));
-            // A README that is a link to another folder's is read where that is.
+            // If a README is a link to that of another folder, its links are relative to that folder.
             let here = std::fs::canonicalize(&document).unwrap();
             let target = if file.is_empty() { here } else { here.parent().unwrap().join(file) };
             let is_there = match target.extension() {

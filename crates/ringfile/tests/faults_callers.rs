@@ -1,5 +1,5 @@
-//! Callers that do what the library did not ask for: they poll without having been woken, drop what is in flight by the ten
-//! thousand, and call back from their wakers (F35, F37, F44).
+//! Callers that do unexpected things: they poll without a wake-up, drop tens of thousands of operations in flight, and
+//! call the library from their wakers (F35, F37, F44).
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -22,7 +22,7 @@ use support::{
 
 const PAGE: usize = 4096;
 
-/// Keeps a value for ever, where a leak checker finds it.
+/// Leaks a value, and keeps it where a leak checker finds it.
 fn keep<T: Send + Sync + 'static>(value: T) -> &'static T {
     static KEPT: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
     let value = Box::leak(Box::new(value));
@@ -30,7 +30,7 @@ fn keep<T: Send + Sync + 'static>(value: T) -> &'static T {
     value
 }
 
-/// A pipe that nothing comes out of yet.
+/// Makes a pipe without data.
 fn pipe() -> (File, std::io::PipeWriter) {
     let (theirs, ours) = std::io::pipe().unwrap();
     (File::from(std::fs::File::from(std::os::fd::OwnedFd::from(theirs))), ours)
@@ -39,7 +39,7 @@ fn pipe() -> (File, std::io::PipeWriter) {
 #[test]
 fn f35_a_batch_with_merged_reads_may_be_polled_without_having_been_woken() {
     let name = "f35_a_batch_with_merged_reads_may_be_polled_without_having_been_woken";
-    // The panic is a worker's or an I/O thread's, so all panics of a process are counted.
+    // A worker or an I/O thread would panic, so the panics of the whole process are counted.
     if !in_child(name) {
         return;
     }
@@ -80,7 +80,7 @@ fn f35_a_batch_with_merged_reads_may_be_polled_without_having_been_woken() {
     assert_eq!(PANICS.load(Ordering::Relaxed), 0, "a thread of the library panicked");
 }
 
-/// The process's memory, in KiB.
+/// Returns the process's resident memory, in KiB.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -90,7 +90,7 @@ fn resident() -> u64 {
 #[test]
 fn f37_what_is_dropped_in_flight_leaves_nothing_with_a_thread_that_idles() {
     let name = "f37_what_is_dropped_in_flight_leaves_nothing_with_a_thread_that_idles";
-    // AddressSanitizer keeps freed memory for a while, which is not what is asked about here.
+    // AddressSanitizer keeps freed memory for a while, which is not what this test measures.
     let frees = |command: &mut std::process::Command| _ = command.env("ASAN_OPTIONS", "quarantine_size_mb=1");
     if !in_child_with(name, frees) {
         return;
@@ -177,7 +177,7 @@ impl<F: Fn() + Send + Sync + 'static> CallsBack<F> {
 }
 
 thread_local! {
-    /// A waker's call back is under way: what that does calls no further.
+    /// Whether a waker's callback is running: what it does must not call back again.
     static CALLS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -201,8 +201,8 @@ fn f44_a_waker_may_wait_for_the_threads_that_carry_its_operation_out() {
                 let theirs = std::fs::File::from(std::os::fd::OwnedFd::from(theirs));
                 let pipe = OpenOptions::new().route(route).adopt(theirs).unwrap();
                 let file = file.clone();
-                // Ends the operation itself, then waits for a thread that may be ending it. A waker that the I/O thread calls
-                // must not, as the crate's documentation says.
+                // Ends the operation itself, then waits for a thread that may be ending it. A waker that an I/O thread
+                // calls must not do that, as the crate's documentation says.
                 let here = std::thread::current().id();
                 let waker = CallsBack::waker(move || {
                     if std::thread::current().id() != here {
@@ -336,7 +336,7 @@ fn f44_a_waker_of_a_task_s_handle_may_wait_for_that_task_s_thread() {
     });
 }
 
-/// A future that is ready once the sender was dropped.
+/// A future that becomes ready when the sender is dropped.
 fn task() -> (futures::channel::oneshot::Sender<()>, impl Future<Output = ()> + Send) {
     let (sender, receiver) = futures::channel::oneshot::channel();
     (sender, async move {
@@ -353,11 +353,11 @@ fn a_file_that_is_closed_elsewhere_while_its_thread_idles_is_given_up_with_the_n
     must_end("files that are closed elsewhere", || {
         let (waiting, _silent) = pipe();
         let (mut reads, mut queue) = (Queue::new(), Queue::new());
-        // Through all of it a read is in flight, so that the thread leaves its loops without having drained.
+        // A read is in flight all the time, so the thread leaves its loops without draining the ring.
         reads.start(&waiting, Vec::with_capacity(1), 0);
         for through_a_loop in [false, true] {
             let (pipe, mut writer) = pipe();
-            // Often enough that the file is registered.
+            // So often that the file is registered.
             for _ in 0..32 {
                 writer.write_all(b"x").unwrap();
                 queue.read(&pipe, Vec::with_capacity(1), 0, 0);
@@ -408,7 +408,7 @@ fn a_future_that_a_waker_polls_while_its_thread_leaves_a_loop_is_carried_out() {
         CALLS.set(true);
         assert!(get.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         CALLS.set(false);
-        // The loop waits at its end for what the queue had, whose memory wakes this one then.
+        // At its end the loop waits for the queue's operation, and the memory that comes back wakes the waiting `get`.
         block_on(async { drop(queue) });
         CALLS.set(true);
         assert!(begun.lock().unwrap().is_some(), "the memory came back in the loop");

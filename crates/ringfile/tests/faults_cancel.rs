@@ -21,20 +21,20 @@ const PAGE: usize = 4096;
 
 type Read = Pin<Box<dyn Future<Output = BufResult<Buffer>> + Send>>;
 
-/// A read that owns its file, so that it may go anywhere.
+/// A read that owns its file, so that it can be moved anywhere.
 fn read(file: &File, pool: &Pool, page: u64) -> Read {
     let (file, buffer) = (file.clone(), pool.get(PAGE).unwrap());
     Box::pin(async move { file.read_at(buffer, page * PAGE as u64).await })
 }
 
-/// Holds every read back, from any number.
+/// Makes a server that holds all reads back.
 fn holding(test: &str, pages: usize) -> Option<Server> {
     let server = Server::or_skip(test, content(0, pages * PAGE))?;
     server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
     Some(server)
 }
 
-/// All memory is back: on the ring, leaving the loop waits for that; workers go on.
+/// Asserts that all memory is back: leaving the loop waits for the ring, but not for workers.
 #[track_caller]
 fn assert_came_back(pool: &Pool) {
     if is_without_ring() {
@@ -108,7 +108,7 @@ fn f02_the_buffer_of_a_dropped_future_stays_with_the_kernel_until_it_answers() {
         assert!(poll_once(&mut dropped).await.is_pending());
         yield_until("a request at the server", || server.held() > 0).await;
         drop(dropped);
-        // The kernel is asked to cancel, and can't take the request back from the server.
+        // The kernel is asked to cancel, but cannot take the request back from the server.
         for _ in 0..100 {
             yield_now().await;
             assert_eq!(pool.metrics().in_use, PAGE);
@@ -159,7 +159,7 @@ fn f02_memory_of_cancelled_reads_from_a_device_is_not_written_to_afterwards() {
         for _ in 0..200 {
             let mut reads = Vec::new();
             for _ in 0..32 {
-                // What was dropped before a worker came to it keeps its memory until then.
+                // A dropped read that waits for a worker keeps its memory until a worker takes it.
                 let buffer = loop {
                     match pool.get(PAGE) {
                         Ok(buffer) => break buffer,
@@ -201,7 +201,7 @@ fn f03_a_runtime_dropped_with_operations_in_flight_leaks_nothing() {
     }
     let Some(server) = holding(name, 64) else { return };
     let pool = Pool::new(1 << 20);
-    // What the process makes once, and keeps: the holder of registrations.
+    // The process makes the holder of registrations once, and keeps it.
     must_end("a first ring", || block_on(ringfile::sync_dir("/tmp")).unwrap());
     let before = open_descriptors();
     let runtime = Runtime::builder().threads(2).build().unwrap();
@@ -216,7 +216,7 @@ fn f03_a_runtime_dropped_with_operations_in_flight_leaks_nothing() {
     server.release();
     must_end("dropping the runtime", move || runtime.join().unwrap());
     if is_without_ring() {
-        // Workers go on after the runtime that asked them.
+        // Workers outlive the runtime that used them.
         wait_for("the workers' operations to end", || {
             pool.metrics().in_use == 0 && open_descriptors() <= before
         });
@@ -257,7 +257,7 @@ fn f03_a_file_closed_on_another_thread_is_given_up_by_a_thread_that_sleeps() {
     for _ in 0..20 {
         let closed = server.closed();
         let file = open_on_ring(server.path());
-        // Often enough that the file is registered with each ring.
+        // So often that the file is registered with each ring.
         for round in 0..24 {
             assert_content(
                 &runtime.spawn(read(&file, &pool, round % 8)).join().unwrap().unwrap(),
@@ -296,7 +296,8 @@ fn f03_reused_file_numbers_name_the_new_file() {
 fn f04_cancelling_at_any_moment_leaves_one_right_result_for_the_others() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 256 * PAGE));
-    // What is cancelled before a worker came to it keeps its memory until then: room for all rounds.
+    // A cancelled read that waits for a worker keeps its memory until a worker takes it, so the pool has room for all
+    // rounds.
     let pool = Pool::new(256 << 20);
     let mut random = Random::new();
     for direct in [false, true] {
@@ -390,7 +391,7 @@ fn f05_a_future_polled_elsewhere_gets_the_result_that_is_already_there() {
                     std::task::Poll::Pending => moves.await,
                 }
             });
-            // Within one poll: this thread looks at what the other asked for only when it is about to sleep.
+            // Within one poll: this thread looks for requests of other threads only when it is about to sleep.
             was_polled.recv().unwrap();
             assert_content(&task.await.unwrap().unwrap(), 3 * PAGE as u64);
         };

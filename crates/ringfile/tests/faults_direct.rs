@@ -1,4 +1,4 @@
-//! Direct I/O: refused, taken and not done, unaligned, polled where it can't be (F16 to F19).
+//! Direct I/O: refused, accepted but ignored, unaligned, and polled where polling is not supported (F16 to F19).
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
@@ -16,7 +16,7 @@ use support::{
 
 const PAGE: usize = 4096;
 
-/// A direct file on the disk that the temporary folder is on; `None` where that has no direct I/O.
+/// Opens a direct file in the temporary folder; `None` if its file system has no direct I/O.
 fn direct(test: &str, folder: &Folder, bytes: &[u8]) -> Option<File> {
     let path = folder.file("data", bytes);
     let opened = ring_options().read(true).write(true).direct(true).open(path);
@@ -124,7 +124,7 @@ fn f16_a_read_near_the_end_of_all_offsets_leaves_the_file_direct() {
         assert_eq!(error.to_string(), failed.error().to_string());
         assert!(file.is_direct(), "the offset is refused, not direct I/O");
     }
-    // The last one that all can read.
+    // The last offset at which every kind of read works.
     assert!(block_on(file.read_at(pool.get(10).unwrap(), end_of_blocks - 10)).unwrap().is_empty());
     assert!(file.is_direct());
 }
@@ -171,7 +171,7 @@ fn f17_direct_on_tmpfs_is_found_out() {
     let file = ring_options().read(true).direct(true).buffered_fallback(true).open(&path).unwrap();
     assert!(!file.is_direct());
     assert_content(&block_on(file.read_exact_at(vec![0; 5000], 77)).unwrap(), 77);
-    // A descriptor that was opened elsewhere with O_DIRECT, which Linux takes since 6.6, is no more direct than that.
+    // A descriptor opened elsewhere with O_DIRECT, which Linux accepts here since 6.6, is no more direct than that.
     use std::os::unix::fs::OpenOptionsExt;
     let opened = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
     let Ok(std) = opened.inspect_err(|error| assert_eq!(error.raw_os_error(), Some(libc::EINVAL))) else {
@@ -189,7 +189,7 @@ fn f18_unaligned_direct_reads_give_just_the_bytes_asked_for() {
     let len = 3 * (1 << 20) + 1234;
     let Some(file) = direct(name, &folder, &content(0, len)) else { return };
     let mut random = Random::new();
-    // Full: the library's own memory has to do.
+    // The pool is full, so the library's own memory is used.
     let pool = Pool::new(1 << 20);
     let buffer = pool.get(1 << 20).unwrap();
     assert!(pool.get(PAGE).is_err());
@@ -228,7 +228,7 @@ fn f18_unaligned_direct_reads_give_just_the_bytes_asked_for() {
         }
     });
     assert_eq!(pool.metrics().in_use, 0);
-    // No more than the two blocks at the edges of each.
+    // At most the two blocks at the edges of each.
     let moved = (thread_metrics() - before).bytes_read;
     assert!(moved <= wanted_bytes + 300 * 2 * PAGE as u64, "{moved} bytes read for {wanted_bytes}");
 }
@@ -247,7 +247,7 @@ fn f18_an_unaligned_read_does_not_wait_for_others_whose_futures_nobody_polls() {
                 assert!(poll_once(&mut read).await.is_pending());
                 begun.push(read);
             }
-            // The last one first: the others go on only when they are polled.
+            // The last one first: the others continue only when they are polled.
             while let Some(read) = begun.pop() {
                 assert_content(&read.await.unwrap(), 77);
             }
@@ -271,7 +271,7 @@ fn f18_blocks_larger_than_a_page_are_read_and_written() {
                 assert_content(&read, offset);
                 assert_content(&file.read_exact_at(vec![0; len], offset).await.unwrap(), offset);
             }
-            // What a pool gives by default has to do for a write of whole blocks.
+            // The default alignment of a pool must be enough for a write of whole blocks.
             for _ in 0..8 {
                 let mut block = pool.get(BLOCK + PAGE).unwrap().split_off(PAGE);
                 block.resize(BLOCK, 9);

@@ -1,4 +1,4 @@
-//! Threads, executors and processes that end, move, fork or go to sleep while others carry their operations out
+//! Threads, executors and processes that end, move, fork or go to sleep while other threads carry out their operations
 //! (F01 to F05, F09, F22 to F24, F31).
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
@@ -22,9 +22,9 @@ use support::{
 const PAGE: usize = 4096;
 const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
 
-/// The routes on which an operation that the server holds back is in flight, not in a call of this thread's.
+/// The routes on which an operation that the server holds back is in flight, and not in a call of this thread.
 fn routes_that_wait() -> impl Iterator<Item = Route> {
-    // What tests hold back at the same time holds workers too.
+    // Operations that other tests hold back at the same time occupy workers too.
     ringfile::set_worker_threads(128);
     routes().filter(|route| matches!(route, Route::Ring | Route::Workers))
 }
@@ -33,7 +33,7 @@ fn open(server: &Server, route: Route) -> File {
     OpenOptions::new().read(true).write(true).route(route).open(server.path()).unwrap()
 }
 
-/// For direct I/O, by which each kernel has any number of operations at the server, without a thread for each.
+/// Opens with direct I/O, for which every kernel sends any number of requests to the server without a thread for each.
 fn open_direct(server: &Server, route: Route) -> File {
     OpenOptions::new().read(true).direct(true).route(route).open(server.path()).unwrap()
 }
@@ -145,7 +145,7 @@ fn f01_results_arrive_though_the_thread_that_began_is_gone() {
     }
 }
 
-/// Awaits where the test may hang, on a thread that is watched.
+/// Awaits a batch that may hang, on a thread that is watched.
 fn must_end_here(batch: BatchRun) -> Vec<ringfile::Done> {
     must_end("a batch", || futures::executor::block_on(batch))
 }
@@ -191,7 +191,8 @@ fn f02_buffers_of_futures_dropped_in_other_executors_stay_until_the_kernel_answe
         begin(&mut batch);
         server.wait_held(16);
         drop((reads, batch));
-        // What the kernel may still write to is nobody else's: all that is free is handed out and stays as it is.
+        // Nobody else may have memory that the kernel may still write to: the test takes all free memory, and it must
+        // not change.
         let taken: Vec<_> = std::iter::from_fn(|| pool.get(PAGE).ok())
             .map(|mut buffer| {
                 buffer.resize(PAGE, 0xEE);
@@ -259,7 +260,7 @@ fn f04_f05_batches_and_futures_dropped_elsewhere_at_any_moment_disturb_no_other(
                 }
                 kept.await
             };
-            // On its own ring, and on that of an I/O thread.
+            // On the thread's own ring, or on that of an I/O thread.
             let results = if round % 2 == 0 {
                 must_end("a batch", || futures::executor::block_on(task))
             } else {
@@ -292,7 +293,7 @@ fn f09_batches_and_handles_go_on_where_a_thread_gets_no_ring() {
     while let Ok(another) = std::fs::File::open("/dev/null") {
         taken.push(another);
     }
-    // Tokio wants descriptors itself.
+    // Tokio itself needs descriptors.
     for form in READING.into_iter().filter(|form| *form != support::forms::Form::Tokio) {
         let reads = |_| (0..32).map(|page| (pool.get(PAGE).unwrap(), page * PAGE as u64)).collect();
         for (page, (buffer, error)) in form.read(&auto, reads(())).into_iter().enumerate() {
@@ -344,14 +345,15 @@ fn f22_forked_children_get_clear_errors_from_batches_and_handles() {
         let check = || {
             for (file, form) in files.iter().flat_map(|file| forms().map(move |form| (file, form))) {
                 for (page, (buffer, error)) in form.read(file, reads()).into_iter().enumerate() {
-                    // The bytes, by a call that needs nothing of the parent's, or an error that says why not.
+                    // Either the bytes, from a call that needs nothing of the parent, or an error that gives the
+                    // reason.
                     match error {
                         None => assert_content(&buffer, (page * PAGE) as u64),
                         Some(error) => assert!(error.to_string().contains("fork"), "{form:?}: {error}"),
                     }
                 }
             }
-            // Its memory is the parent's.
+            // The memory belongs to the parent.
             std::mem::forget(open);
         };
         // SAFETY: a call without memory; and the end of a process that is to run nothing of its parent's.
@@ -371,8 +373,8 @@ fn f22_forked_children_get_clear_errors_from_batches_and_handles() {
     assert_eq!((metrics().stray, pool.metrics().in_use), (0, 0));
 }
 
-/// A thread that goes to sleep just as what it waits for comes: an I/O thread that is sent an operation, a plain thread
-/// that is told of its end by an I/O thread or a worker. 600 000 round trips in release builds.
+/// A thread that goes to sleep just when its event arrives: an I/O thread that gets an operation, or a plain thread
+/// that an I/O thread or a worker tells of the end. 600,000 round trips in release builds.
 #[test]
 fn f24_no_operation_is_slept_over_between_threads() {
     let rounds = if cfg!(debug_assertions) { 4000 } else { 100_000 };
@@ -386,7 +388,7 @@ fn f24_no_operation_is_slept_over_between_threads() {
                 let mut buffer = Vec::with_capacity(8);
                 let mut reads = Queue::new();
                 for round in 0..rounds {
-                    // Now before the other thread sleeps, now after, now at the same moment.
+                    // Varies whether the result comes before, after or while the other thread goes to sleep.
                     for _ in 0..round % 97 * (round % 3) * 20 {
                         std::hint::spin_loop();
                     }
@@ -415,7 +417,7 @@ fn f24_no_operation_is_slept_over_between_threads() {
 #[test]
 fn f31_a_slow_file_does_not_hold_up_the_tasks_of_other_executors() {
     let name = "f31_a_slow_file_does_not_hold_up_the_tasks_of_other_executors";
-    // Counts are those of the whole process.
+    // The test reads counts of the whole process.
     if !needs_ring(name) || !in_child(name) {
         return;
     }
@@ -426,7 +428,7 @@ fn f31_a_slow_file_does_not_hold_up_the_tasks_of_other_executors() {
     let tokio = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     tokio.block_on(async {
         let pool = Pool::new(1 << 20);
-        // One of each kind is what tells.
+        // One slow operation of each direction teaches the route.
         file.read_at(pool.get(PAGE).unwrap(), 0).await.unwrap();
         file.write_at(content(0, PAGE), 0).await.unwrap();
         let before = metrics();

@@ -24,7 +24,7 @@ fn open(path: &Path, route: Route, durability: Durability) -> File {
     options.read(true).write(true).route(route).durability(durability).open(path).unwrap()
 }
 
-/// An executor that needs nothing of its thread.
+/// An executor that needs no thread-locals.
 fn poll_on<F: Future + Unpin>(mut future: F) -> F::Output {
     loop {
         let mut context = Context::from_waker(Waker::noop());
@@ -35,7 +35,7 @@ fn poll_on<F: Future + Unpin>(mut future: F) -> F::Output {
     }
 }
 
-/// Everything that a thread may ask for.
+/// Uses everything that a thread may ask for.
 fn use_all(path: &Path, route: Route) {
     for durability in [Durability::Dsync, Durability::Fsync] {
         let file = open(path, route, durability);
@@ -54,7 +54,7 @@ fn use_all(path: &Path, route: Route) {
             assert_content(&task.await.unwrap(), 0);
             let mut reader = file.reader(&pool).block(PAGE);
             assert_content(&reader.next().await.unwrap().unwrap(), 0);
-            // Left in flight, for the end of the loop.
+            // Left in flight when the loop ends.
             let _ = poll_once(&mut file.read_at(Vec::with_capacity(PAGE), 0)).await;
         });
         let mut batch = Batch::new();
@@ -71,7 +71,7 @@ fn use_all(path: &Path, route: Route) {
     }
 }
 
-/// Uses the library when it is dropped, and says that this went well. A panic there ends the process.
+/// Uses the library when it is dropped, and reports success. A panic there ends the process.
 struct AtTheEnd(PathBuf, Route, Sender<()>);
 
 impl Drop for AtTheEnd {
@@ -91,7 +91,7 @@ extern "C" fn end(value: *mut c_void) {
     drop(unsafe { Box::from_raw(value.cast::<AtTheEnd>()) });
 }
 
-/// Has a pthread key's destructor of this thread drop the value: after those of the thread's locals.
+/// Makes the destructor of a pthread key drop the value, after the thread's locals.
 fn at_the_end_of_keys(value: AtTheEnd) {
     let mut key = 0;
     // SAFETY: the destructor fits the value.
@@ -106,7 +106,7 @@ fn thread_ends(path: &Path, route: Route, used_before: bool) {
     let at_the_end = move |path: &Path| AtTheEnd(path.to_owned(), route, done.clone());
     let path = path.to_owned();
     must_end("a thread that uses the library as it ends", move || {
-        // Locals go in an order that nobody should rely on: here before and after the library's.
+        // The order in which a thread drops its locals is not specified: here before and after the library's.
         BEFORE.set(Some(at_the_end(&path)));
         at_the_end_of_keys(at_the_end(&path));
         if used_before {
@@ -130,7 +130,7 @@ fn f41_destructors_of_thread_locals_and_pthread_keys_may_use_the_library() {
             thread_ends(&path, route, used_before);
         }
     }
-    // I/O threads, workers and their descriptors are there now; nothing more comes with each thread.
+    // I/O threads, workers and their descriptors exist now; a new thread adds nothing that stays.
     let before = open_descriptors();
     for _ in 0..5 {
         routes().for_each(|route| thread_ends(&path, route, true));
@@ -141,7 +141,8 @@ fn f41_destructors_of_thread_locals_and_pthread_keys_may_use_the_library() {
 
 #[test]
 fn f41_a_thread_that_uses_the_library_only_as_it_ends_leaves_nothing() {
-    // What glibc notes of a thread-local that is first used by a key's destructor, it never frees: a leak checker would say so.
+    // glibc never frees what it allocates for a thread-local that is first used in a key's destructor: a leak checker
+    // would report it.
     let no_leaks = |command: &mut std::process::Command| _ = command.env("ASAN_OPTIONS", "detect_leaks=0");
     if !in_child_with("f41_a_thread_that_uses_the_library_only_as_it_ends_leaves_nothing", no_leaks) {
         return;

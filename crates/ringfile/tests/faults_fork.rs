@@ -1,4 +1,5 @@
-//! Processes that fork and go on in both: the parent's operations and memory are right, and the child is told (F22).
+//! Processes that fork and continue on both sides: the parent's operations and memory stay right, and the child gets
+//! errors (F22).
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
@@ -47,7 +48,7 @@ fn assert_passed(child: libc::pid_t) {
     assert_eq!(status, 0, "the forked child failed (1 << 8), or hung (14)");
 }
 
-/// The routes on which an operation that the server holds back is another thread's, or in flight.
+/// The routes on which an operation that the server holds back is in flight, or with another thread.
 fn routes() -> impl Iterator<Item = Route> {
     [Route::Ring, Route::Workers].into_iter().filter(|&route| route == Route::Workers || !is_without_ring())
 }
@@ -74,7 +75,7 @@ fn f22_a_forked_child_gets_clear_errors_and_the_parent_its_data() {
             assert_is_the_parents(failed.error());
             assert_is_the_parents(&block_on(file.sync_all()).unwrap_err());
         }
-        // What needs no ring works, and the loop sleeps rather than spins.
+        // Anything that needs no ring works, and the loop sleeps rather than spins.
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             // Another thread of the child has a ring of its own.
@@ -83,7 +84,7 @@ fn f22_a_forked_child_gets_clear_errors_and_the_parent_its_data() {
         });
         match receiver.recv().unwrap() {
             Ok(got) => assert_eq!(got, b"\x7fELF"),
-            // Workers are the parent's, for all of the child's threads.
+            // The workers belong to the parent, for all threads of the child.
             Err(failed) => {
                 assert!(is_without_ring(), "{failed}");
                 assert_is_the_parents(failed.error());
@@ -105,7 +106,7 @@ fn f22_a_forked_child_gets_clear_errors_and_the_parent_its_data() {
         assert_eq!(polls.get(), 2);
         drop((file.clone(), pool.clone()));
     });
-    // The parent goes on meanwhile.
+    // The parent continues meanwhile.
     block_on(async {
         for round in 0..200_u64 {
             let offset = round % 64 * PAGE as u64;
@@ -149,7 +150,7 @@ fn f22_operations_in_flight_stay_the_parents() {
         yield_until("requests at the server", || server.held() >= 8).await;
         let mut dropped = Some(reads.pop().unwrap());
         let before = metrics();
-        // In the loop: the child must come out of it.
+        // In the loop: the child must be able to leave it.
         let mut waits = Some(reads.pop().unwrap());
         // SAFETY: as in `fork`; the child ends with `_exit`.
         let child = unsafe { libc::fork() };
@@ -223,7 +224,7 @@ fn f22_a_child_that_ends_as_any_process_disturbs_nothing() {
             let offset = page * PAGE as u64;
             assert_content(&file.read_exact_at(pool.get(PAGE).unwrap(), offset).await.unwrap(), offset);
         };
-        // Often enough that the file is registered.
+        // So often that the file is registered.
         for page in 0..32 {
             read(page).await;
         }
@@ -233,7 +234,7 @@ fn f22_a_child_that_ends_as_any_process_disturbs_nothing() {
                 assert_content(&last.read_exact_at(pool.get(PAGE).unwrap(), 0).await.unwrap(), 0);
             }
             let child = fork(|| {
-                // The last handle goes there, and a thread that leaves its loop.
+                // Drops the last handle, and ends a thread that leaves its loop.
                 drop(last);
                 let synced =
                     std::thread::spawn(|| block_on(ringfile::sync_dir("/tmp")).is_ok()).join().unwrap();
@@ -380,19 +381,19 @@ fn f38_no_child_waits_for_a_lock_that_another_thread_had() {
     let over = std::sync::atomic::AtomicBool::new(false);
     let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
     let (files, closer) = std::sync::mpsc::channel::<File>();
-    // From here on the workers are the parent's.
+    // From here on the process has workers, which belong to the parent in each child.
     let by_workers = OpenOptions::new().read(true).route(Route::Workers).open(&path).unwrap();
     assert_content(&block_on(by_workers.read_at(vec![0; PAGE], 0)).unwrap(), 0);
     std::thread::scope(|scope| {
         let (path, is_over) = (&path, &is_over);
-        // Leaves word with the forking thread, which has used each of these files.
+        // Closing files elsewhere leaves messages for the forking thread, which has used each of these files.
         scope.spawn(move || closer.into_iter().for_each(drop));
         // Threads come and go, and so do their drivers, loops and tasks.
         scope.spawn(move || {
             let file = open_on_ring(path);
             while !is_over() {
                 let read = || block_on(file.read_at(vec![0; PAGE], 0)).unwrap();
-                // No more at once: where they end more slowly than they begin, hundreds would wait for one lock.
+                // No more at once: if they end more slowly than they start, hundreds would wait for one lock.
                 let others = [(); 4].map(|()| {
                     let file = file.clone();
                     std::thread::spawn(move || block_on(file.read_at(vec![0; PAGE], 0)).unwrap())
@@ -401,7 +402,7 @@ fn f38_no_child_waits_for_a_lock_that_another_thread_had() {
                 others.into_iter().for_each(|other| assert_content(&other.join().unwrap(), 0));
             }
         });
-        // The I/O thread and the workers are busy.
+        // Keeps the I/O thread and the workers busy.
         for route in routes() {
             scope.spawn(move || {
                 let file = OpenOptions::new().read(true).route(route).open(path).unwrap();
@@ -430,7 +431,7 @@ fn f38_no_child_waits_for_a_lock_that_another_thread_had() {
                     let _ = metrics();
                     let plain = OpenOptions::new().read(true).route(Route::Inline).open(path).unwrap();
                     let read = block_on(plain.read_at(vec![0; PAGE], 0));
-                    // Where all goes to workers, they are the parent's.
+                    // If everything goes to workers, they belong to the parent.
                     assert!(read.is_ok() || is_without_ring());
                     assert_is_the_parents(
                         block_on(by_workers.read_at(vec![0; PAGE], 0)).unwrap_err().error(),
@@ -482,7 +483,7 @@ fn f38_a_child_gets_an_error_for_a_batch_and_a_task_of_the_parent_s_threads() {
     assert_eq!(handle.unwrap().join().unwrap(), Ok(7));
 }
 
-/// Asserts that a read which the parent has in flight is over, with an error, and gives its buffer.
+/// Asserts that a read which the parent has in flight has ended here with an error, and returns its buffer.
 #[track_caller]
 fn assert_given_up(read: &mut ringfile::Io<'_, Vec<u8>>) {
     let context = &mut Context::from_waker(Waker::noop());
@@ -528,7 +529,7 @@ fn f22_a_child_that_polls_a_read_which_moved_between_threads_gets_an_error_and_t
         (read,)
     });
     let mut read = Some(begun.join().unwrap().0);
-    // Whether the thread was told that the read moved makes no difference.
+    // It makes no difference whether the thread has been told that the read moved.
     for _ in 0..2 {
         assert_passed(fork(|| assert_given_up(read.as_mut().unwrap())));
         assert_passed(fork(|| drop(read.take())));
@@ -550,7 +551,7 @@ fn f22_a_child_that_polls_a_batch_of_its_own_thread_s_ring_gets_errors_and_the_b
     let (theirs, mut ours) = std::io::pipe().unwrap();
     let pipe = File::from(std::fs::File::from(OwnedFd::from(theirs)));
     block_on(async {
-        // The second is not begun before the fork.
+        // The second read has not started before the fork.
         let mut batch = ringfile::Batch::new().in_flight(1);
         batch.read(&pipe, Vec::with_capacity(6), 0);
         batch.read(&pipe, Vec::with_capacity(6), 0);
@@ -617,7 +618,7 @@ fn f22_a_task_of_a_child_that_awaits_a_queue_gets_errors() {
         while queue.ready().await < 2 {
             yield_now().await;
         }
-        // The child that takes its results leaves the parent's descriptor as it is.
+        // The child that takes the results leaves the parent's descriptor as it is.
         assert_passed(fork(|| while queue.take().is_some() {}));
         let mut sources = [rustix_poll(&descriptor)];
         // SAFETY: one valid record.

@@ -1,6 +1,6 @@
-//! The faults of files, devices and the kernel once more, in every form and on every route: futures in ringfile's own
-//! threads and in other executors, batches that block and that are awaited, reads with handles (F06, F07, F11 to F16,
-//! F18, F29, F30).
+//! The faults of files, devices and the kernel in every form and on every route: futures in ringfile's own threads and
+//! in other executors, batches that block and that are awaited, reads with handles (F06, F07, F11 to F16, F18, F29,
+//! F30).
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -23,12 +23,12 @@ fn open(path: &Path, route: Route) -> File {
     OpenOptions::new().read(true).write(true).create(true).route(route).open(path).unwrap()
 }
 
-/// One read for each page of the file's first `pages`.
+/// Returns a read for each of the file's first `pages` pages.
 fn pages(pool: &Pool, pages: u64) -> Vec<(Buffer, u64)> {
     (0..pages).map(|page| (pool.get(PAGE).unwrap(), page * PAGE as u64)).collect()
 }
 
-/// One write for each of `count` pieces of `len` bytes, with the content that belongs there.
+/// Returns a write for each of `count` pieces of `len` bytes, with the content that belongs there.
 fn pieces(pool: &Pool, count: u64, len: usize) -> Vec<(Buffer, u64)> {
     let piece = |i| {
         let (mut buffer, offset) = (pool.get(len).unwrap(), i * len as u64);
@@ -102,7 +102,7 @@ fn f12_eagain_and_large_direct_reads_that_stop_half_way_go_on_in_every_form() {
         let file = OpenOptions::new().read(true).direct(true).route(route).open(server.path()).unwrap();
         let pool = Pool::new(16 * MIB);
         for (i, form) in READING.into_iter().enumerate() {
-            // Between two blocks, within one, at a block.
+            // Ends between two blocks, within one, and at a block.
             for cut in if i % 2 == 0 { [PAGE + 1, 0] } else { [17, 0] } {
                 if cut == 0 && !may_answer_eagain {
                     continue;
@@ -148,7 +148,7 @@ fn f13_the_tail_of_a_file_is_a_short_result_in_every_form() {
                 let file = options.open(&path).unwrap();
                 for form in READING {
                     let offsets = [0_usize, 1, 512, 4095, 9_999, 10_000, 1 << 40];
-                    // Filled with what must not be taken for data.
+                    // Filled with a byte that the file does not have.
                     let stale = |&offset: &usize| {
                         let mut buffer = pool.get(8192).unwrap();
                         buffer.resize(8192, 0xEE);
@@ -218,7 +218,7 @@ fn f14_a_full_disk_is_told_with_what_was_written_in_every_form() {
             }
             assert!(written <= MIB && written > MIB / 2, "{form:?}, {route:?}: {written} bytes");
             assert!((20..32).contains(&failed), "{form:?}, {route:?}: {failed} failed");
-            // With room again, the file is as usable as before.
+            // Once there is room again, the file is as usable as before.
             std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
             assert_whole(form.write(&file, pieces(&pool, 1, 10)), 10, (form, route));
         }
@@ -326,7 +326,7 @@ fn f30_a_device_that_fails_in_part_gives_the_rest_in_every_form() {
     let name = "f30_a_device_that_fails_in_part_gives_the_rest_in_every_form";
     let Some(device) = Loop::over(name, &content(0, 4 * MIB)) else { return };
     let pool = Pool::new(8 * MIB);
-    // The device keeps its size; what lies beyond the end of its file fails.
+    // The device keeps its size; reads beyond the end of its file fail.
     std::fs::File::options().write(true).open(&device.backing).unwrap().set_len(2 * MIB as u64).unwrap();
     if !device.fails_at(2 * MIB as u64) {
         return support::skip(name, "on this kernel (before 6.12) a loop device reads zeros beyond its file");

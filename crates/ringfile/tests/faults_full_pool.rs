@@ -112,7 +112,7 @@ fn f36_a_reader_that_waits_is_woken_by_returned_memory_and_gives_up_its_place_wh
             drop(dropped);
             drop(all.pop());
             assert!(count.0.load(Ordering::SeqCst) > 0, "memory came back and nobody was woken");
-            // One block is all there is: no second read is started, and none waited for in the poll.
+            // The pool has one block only: no second read is started, and the poll waits for none.
             let piece = loop {
                 match Pin::new(&mut reader.next()).poll(&mut context) {
                     Poll::Ready(piece) => break piece.unwrap().unwrap(),

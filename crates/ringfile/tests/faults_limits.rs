@@ -28,7 +28,7 @@ fn f06_more_completions_than_the_queue_holds_all_arrive() {
     let task = runtime.spawn(async move {
         let before = thread_metrics();
         for _ in 0..5 {
-            // Cached: they complete as they are submitted, long before anyone collects.
+            // The reads are cached: they complete as they are submitted, long before anyone collects them.
             let reads = (0..3000_u64).map(|i| file.read_at(Vec::with_capacity(64), i % 512 * 512)).collect();
             for (i, result) in all(reads).await.into_iter().enumerate() {
                 let got = result.unwrap();
@@ -59,7 +59,7 @@ fn f07_a_full_submission_queue_is_submitted_and_gone_on_with() {
             for read in &mut reads {
                 assert!(poll_once(read).await.is_pending());
             }
-            // Some are dropped where they are: in the queue, or with the kernel.
+            // Some are dropped in the queue, others while the kernel has them.
             let kept: Vec<_> = reads.into_iter().enumerate().filter(|(page, _)| page % 3 != 0).collect();
             for (page, read) in kept {
                 let buffer = read.await.unwrap();
@@ -114,13 +114,13 @@ fn f09_a_thread_that_gets_no_ring_says_so_and_others_go_on() {
     assert_content(&task(&file).join().unwrap().unwrap(), 0);
     let late = Runtime::builder().threads(1).build().unwrap();
     let descriptors = open_descriptors();
-    // Holes in the table are taken first, so that there is none left below the limit.
+    // Fills gaps in the descriptor table first, so that none is left below the limit.
     let mut taken = Vec::new();
     limit(libc::RLIMIT_NOFILE, 64);
     while let Ok(another) = std::fs::File::open("/dev/null") {
         taken.push(another);
     }
-    // With no descriptor to be had, and with one: enough for the bell and not for a ring.
+    // With no free descriptor, and with one, which is enough for the wake-up descriptor but not for a ring.
     for free in 0..2 {
         taken.truncate(taken.len() - free);
         let own = file.clone();
@@ -130,7 +130,7 @@ fn f09_a_thread_that_gets_no_ring_says_so_and_others_go_on() {
         assert!(failed.to_string().contains("RLIMIT_NOFILE"), "{failed}");
         assert_eq!(failed.into_buffer().capacity(), 10, "the buffer comes back");
         assert_content(&task(&file).join().unwrap().unwrap(), 0);
-        // A failed set-up is not tried again at once.
+        // The library does not retry a failed set-up at once.
         std::thread::sleep(std::time::Duration::from_millis(1100));
     }
     drop(taken);
@@ -170,18 +170,21 @@ fn f09_without_descriptors_for_a_ring_the_workers_go_on() {
         })
         .collect();
     tasks.into_iter().for_each(|task| task.join().unwrap());
-    // What never goes inline.
+    // A pipe is never read inline.
     let task = runtime.spawn(async move { pipe.read_at(Vec::with_capacity(100), 0).await.unwrap() });
     assert_eq!(task.join().unwrap(), b"some");
     assert!(ringfile::metrics().worker_ops >= 65, "{:?}", ringfile::metrics());
     let warnings = warnings.lock().unwrap();
     if !is_without_ring() {
         assert_eq!(warnings.len(), 1, "{warnings:?}");
-        assert!(warnings[0].contains("RLIMIT_NOFILE") && warnings[0].contains("workers"), "{warnings:?}");
+        assert!(
+            warnings[0].contains("RLIMIT_NOFILE") && warnings[0].contains("worker threads"),
+            "{warnings:?}"
+        );
     }
 }
 
-/// From now on, `io_uring_enter` on this thread fails with `errno` whenever it is to submit so many entries.
+/// From now on, `io_uring_enter` on this thread fails with `errno` if it is to submit this number of entries.
 fn refuse_submissions_of(entries: u32, errno: i32) {
     let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let (load, equal, answer) = (
@@ -189,7 +192,7 @@ fn refuse_submissions_of(entries: u32, errno: i32) {
         libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
         libc::BPF_RET,
     );
-    // The call's number is at 0, the low half of its second argument at 24 (little end first).
+    // The call's number is at offset 0, the low half of its second argument at 24 (little-endian).
     let mut filter = [
         statement(load, 0, 0, 0),
         statement(equal, 0, 3, libc::SYS_io_uring_enter as u32),
@@ -207,7 +210,7 @@ fn refuse_submissions_of(entries: u32, errno: i32) {
     }
 }
 
-/// Runs `test` on a thread of its own, in a loop that has its ring, with a file of 64 pages.
+/// Runs `test` on its own thread, in a loop that has its ring, with a file of 64 pages.
 fn with_refusals<F: Future<Output = ()>>(errno: i32, test: impl FnOnce(File, Pool) -> F + Send + 'static) {
     let folder = Folder::new();
     let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
@@ -256,7 +259,7 @@ fn f07_a_kernel_that_is_short_of_memory_is_asked_again() {
             for _ in 0..5 {
                 yield_now().await;
             }
-            // Four are taken where three were not.
+            // The kernel accepts four entries where it refused three.
             reads.push(file.read_at(pool.get(PAGE).unwrap(), 0));
             for result in all(reads).await {
                 assert_content(&result.unwrap(), 0);
@@ -300,7 +303,7 @@ fn f09_a_file_without_a_descriptor_of_its_own_is_what_it_was() {
     let pipe = File::from(std::fs::File::from(std::os::fd::OwnedFd::from(theirs)));
     assert!(!pipe.metadata().unwrap().is_file());
     std::io::Write::write_all(&mut ours, b"some").unwrap();
-    // On this thread, which has its ring; another one ends a wait that would have no end.
+    // On this thread, which has its ring; the other thread ends a wait that would have no end.
     let writer = std::thread::spawn(move || {
         std::thread::sleep(support::patience() / 4);
         drop(ours);
@@ -315,8 +318,8 @@ fn f09_a_file_without_a_descriptor_of_its_own_is_what_it_was() {
     writer.join().unwrap();
 }
 
-/// Makes the process that of a user without privileges who may lock so much memory. The user is nobody else's, since
-/// the kernel counts over all processes of one.
+/// Turns the process into one of a user without privileges that may lock this much memory. No other process has that
+/// user, since the kernel counts over all processes of a user.
 fn unprivileged(command: &mut Command, memlock: u64) {
     let user = 61_000 + std::process::id() % 1000 + if memlock > 1 << 20 { 1000 } else { 0 };
     // SAFETY: the closure makes one system call, which is safe between fork and exec.
@@ -328,7 +331,8 @@ fn unprivileged(command: &mut Command, memlock: u64) {
     }
 }
 
-/// Reads and writes with so many threads, each of which has a ring if it can. How many had one.
+/// Reads and writes on this number of threads, each with a ring if possible. Returns how many had one, and the
+/// registered operations.
 fn io_with(threads: usize, file: &File, pool: &Pool) -> (usize, u64) {
     let runtime = Runtime::builder().threads(threads).build().unwrap();
     let tasks: Vec<_> = (0..threads)
@@ -341,7 +345,7 @@ fn io_with(threads: usize, file: &File, pool: &Pool) -> (usize, u64) {
                     match file.read_exact_at(pool.get(PAGE).unwrap(), page * PAGE as u64).await {
                         Ok(buffer) => assert_content(&buffer, page * PAGE as u64),
                         Err(failed) => {
-                            // Of a ring that can't be had, it is the only error, and says what to do.
+                            // If there is no ring, this is the only error, and says what to do.
                             assert_eq!(failed.errno(), Some(libc::ENOMEM), "{failed}");
                             assert!(failed.to_string().contains("RLIMIT_MEMLOCK"), "{failed}");
                             return None;
@@ -383,18 +387,18 @@ fn f20_64_kib_of_locked_memory_give_a_ring_without_registration_and_one_warning(
     });
     let features = features.join().unwrap();
     let entries = features.iter().find_map(|feature| feature.strip_prefix("entries=")).unwrap();
-    // Linux 5.12 to 6.12 count no rings.
+    // Linux 5.12 to 6.12 do not count rings.
     assert!((8..=4096).contains(&entries.parse().unwrap()), "{features:?}");
     runtime.shutdown();
-    // One after the other: what a ring was charged comes back late.
+    // One after the other: the kernel gives back the charge of a ring late.
     for _ in 0..5 {
         assert_eq!(io_with(1, &file, &pool), (1, 0), "rings and registered operations");
     }
-    // Few of many threads get one; all others are told.
+    // A few of many threads get a ring; all others get an error.
     let (rings, fixed) = io_with(8, &file, &pool);
     assert!(rings >= 1 && fixed == 0, "{rings} rings, {fixed} registered operations");
     assert_eq!(warnings.lock().unwrap().len(), 1, "{warnings:?}");
-    // Where the ring was not asked for, workers carry out the operations of those that get none.
+    // If the route does not require a ring, workers carry out the operations of threads that get none.
     let anyhow = File::open(&path).unwrap();
     assert_eq!(io_with(8, &anyhow, &pool), (8, 0), "threads that could read");
     assert!(metrics().refused_registrations >= 1);
@@ -402,7 +406,7 @@ fn f20_64_kib_of_locked_memory_give_a_ring_without_registration_and_one_warning(
     assert_eq!(pool.metrics().in_use, 0);
     let warnings = warnings.lock().unwrap();
     let (of_workers, of_memory): (Vec<_>, Vec<_>) =
-        warnings.iter().partition(|text| text.contains("workers"));
+        warnings.iter().partition(|text| text.contains("worker threads"));
     assert_eq!(of_memory.len(), 1, "{warnings:?}");
     assert!(of_workers.len() <= 1, "{warnings:?}");
 }
@@ -430,7 +434,7 @@ fn f20_8_mib_of_locked_memory_register_the_small_and_go_on_with_the_large() {
         assert_eq!(io_with(8, &file, &pool), (8, 8 * 50), "rings and registered operations");
     }
     assert_eq!(warnings.lock().unwrap().len(), 0, "{warnings:?}");
-    // More than may be locked: reads go on all the same.
+    // More than may be locked: reads continue all the same.
     block_on(async {
         let buffers: Vec<_> = (0..32).map(|_| pool.get(1 << 20).unwrap()).collect();
         for buffer in buffers {
@@ -443,7 +447,7 @@ fn f20_8_mib_of_locked_memory_register_the_small_and_go_on_with_the_large() {
     assert_eq!(warnings.lock().unwrap().len(), 1, "{warnings:?}");
 }
 
-/// Memory that tells when it is dropped.
+/// Memory that reports when it is dropped.
 struct Told(Vec<u8>, Arc<AtomicBool>);
 
 impl Drop for Told {
@@ -478,7 +482,7 @@ fn f21_more_than_a_gib_is_registered_in_parts() {
     let memory = RegisteredMemory::new(vec![0_u8; len]);
     block_on(async {
         let before = thread_metrics();
-        // In the first region, in the second, and over the border between them, which is no registered buffer.
+        // In the first region, in the second, and across the border between them, which no registered buffer covers.
         for (start, fixed) in [(0, 1), (len - PAGE, 1), ((1 << 30) - PAGE / 2, 0), ((1 << 30) - PAGE, 1)] {
             let counted = thread_metrics();
             let buffer = file.read_exact_at(memory.lend(start..start + PAGE).unwrap(), 0).await.unwrap();
@@ -488,7 +492,7 @@ fn f21_more_than_a_gib_is_registered_in_parts() {
                 assert_eq!(counts.fixed_ops, 0);
             }
         }
-        // Where locked memory is limited a region of a GiB may have been refused; never the result.
+        // If locked memory is limited, registration of a region of 1 GiB may have been refused, but reads never are.
         let counts = thread_metrics() - before;
         assert_eq!((counts.ops, counts.failed), (if is_without_ring() { 0 } else { 4 }, 0));
         if is_root() && !is_without_ring() && has_registered_buffers() {

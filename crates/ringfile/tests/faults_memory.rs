@@ -1,5 +1,5 @@
-//! Pool memory that safe code tries to get hold of twice, and callbacks that come back to the library: `Bytes` of other
-//! owners (F33), forks (F38), subscribers of `tracing` (F40), wakers (F44). F34 needs the inside of a block: `src/memory/block.rs`.
+//! Pool memory that safe code tries to get twice, and callbacks that call the library: `Bytes` of other owners (F33),
+//! forks (F38), subscribers of `tracing` (F40), wakers (F44). F34 needs the inside of a block: `src/memory/block.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
@@ -28,7 +28,7 @@ fn page(pool: &Pool, byte: u8) -> Buffer {
     buffer
 }
 
-/// An owner of a user's, which shares what it owns with the user.
+/// An owner that shares its memory with the user.
 struct Shared<T>(Arc<T>);
 
 impl<T: AsRef<[u8]>> AsRef<[u8]> for Shared<T> {
@@ -87,7 +87,7 @@ fn f33_frozen_bytes_behind_a_foreign_owner_are_never_writable_beside_it() {
     let foreign = Bytes::from_owner(Shared(Arc::new(frozen.clone())));
     let view = pool.thaw(foreign).unwrap_err();
     assert_eq!((view.as_ptr(), view.len()), (frozen.as_ptr(), PAGE));
-    // Each keeps the other from being written to.
+    // Each keeps the other from becoming writable.
     let frozen = pool.thaw(frozen).unwrap_err();
     let view = pool.thaw(view).unwrap_err();
     drop(frozen);
@@ -95,7 +95,7 @@ fn f33_frozen_bytes_behind_a_foreign_owner_are_never_writable_beside_it() {
     assert_eq!(pool.metrics().in_use, 0);
 }
 
-/// What a thread, or a child, may do with memory: on the slow path, where there is a lock.
+/// Uses memory as a thread or a child may: on the slow path, which takes a lock.
 fn use_memory(pool: &Pool, lent: &RegisteredMemory) {
     let mut buffer = pool.get(PAGE).unwrap();
     buffer.resize(PAGE, 1);
@@ -103,7 +103,7 @@ fn use_memory(pool: &Pool, lent: &RegisteredMemory) {
     let bytes = buffer.freeze();
     drop((pool.metrics(), rest));
     drop(pool.thaw(bytes).unwrap());
-    // Another class each time: nothing is cached for it.
+    // A different size class each time, of which nothing is cached.
     drop(pool.get(64 << 10).unwrap());
     if let Ok(part) = lent.lend(..PAGE) {
         drop((lent.lent(), part));
@@ -130,7 +130,7 @@ fn f38_a_child_finds_no_lock_of_memory_taken() {
         }
         for round in 0..200 {
             // SAFETY: the child has this thread alone, and the C library's allocator is made for that; it ends with
-            // `_exit`, so that nothing of the parent's is run twice.
+            // `_exit`, so that no destructor of the parent runs twice.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: ends the child if it hangs.
@@ -151,8 +151,8 @@ fn f38_a_child_finds_no_lock_of_memory_taken() {
     });
 }
 
-/// Does what a subscriber of `tracing` may do with each event: reads a file, on every route that this thread has, and takes
-/// memory of the pool.
+/// Does what a subscriber of `tracing` may do with each event: reads a file on every route that this thread has, and
+/// takes memory from the pool.
 struct Meddler;
 
 static MEDDLES_WITH: OnceLock<(Pool, Vec<File>)> = OnceLock::new();
@@ -164,7 +164,7 @@ thread_local! {
 
 fn meddle() {
     let Some((pool, files)) = MEDDLES_WITH.get() else { return };
-    // A thread that runs tasks may not block. What it starts here is polled once and dropped in flight.
+    // A thread that runs tasks may not block, so these reads are polled once and dropped in flight.
     for file in files {
         let mut read = pin!(file.read_at(pool.get(PAGE).unwrap(), 0).into_future());
         let _ = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -178,7 +178,7 @@ fn meddle() {
             }
         }
     };
-    // Its events are not meddled with: before Linux 6.13 each new thread has one, and would begin another thread.
+    // Ignores events of the new thread: before Linux 6.13 each new thread has one, and would start another thread.
     let whole = || {
         MEDDLING.set(true);
         whole();
@@ -214,7 +214,7 @@ impl tracing::Subscriber for Meddler {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// Reads a file while a [`Meddler`] listens; gives how many events there were.
+/// Reads a file while a [`Meddler`] listens; returns how many events there were.
 fn read_while_a_subscriber_meddles(folder: &Folder) -> usize {
     let path = folder.path().join("data");
     let pool = Pool::new(16 << 20);
@@ -235,7 +235,7 @@ fn read_while_a_subscriber_meddles(folder: &Folder) -> usize {
                 assert_content(&file.read_exact_at(pool.get(2 * PAGE).unwrap(), 0).await.unwrap(), 0);
             }
         });
-        // From a thread without a loop: an I/O thread or a worker carries it out.
+        // From a thread without a loop: an I/O thread or a worker carries the read out.
         let mut read = pin!(file.read_exact_at(pool.get(PAGE).unwrap(), 0).into_future());
         futures::executor::block_on(async { assert_content(&read.as_mut().await.unwrap(), 0) });
         meddle();
@@ -252,7 +252,7 @@ fn f40_a_subscriber_does_io_and_takes_memory_when_registration_is_refused() {
     }
     let unprivileged = |command: &mut std::process::Command| {
         if support::is_root() {
-            // A user that nobody is: what it has locked is counted over all its processes.
+            // A user that no other process has: locked memory is counted over all processes of a user.
             command.uid(170_000 + std::process::id()).gid(65_534);
         }
     };
@@ -262,7 +262,7 @@ fn f40_a_subscriber_does_io_and_takes_memory_when_registration_is_refused() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = Some(512 << 10);
     if getrlimit(Resource::Memlock).maximum.is_some_and(|most| Some(most) < limit) {
-        // 64 KiB before Linux 5.16, which also charges rings to it.
+        // 64 KiB before Linux 5.16, which also charges rings to this limit.
         return support::skip(name, "RLIMIT_MEMLOCK leaves no room for rings");
     }
     setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit }).unwrap();
@@ -286,7 +286,7 @@ fn f40_a_subscriber_does_io_when_the_environment_makes_no_sense() {
     }
 }
 
-/// A waker all of whose parts come back to the pool.
+/// A waker whose clone, wake and drop all call the pool.
 struct Callback {
     pool: Pool,
     calls: AtomicUsize,
@@ -307,7 +307,7 @@ impl Callback {
     fn call(&self) {
         self.calls.fetch_add(1, Ordering::SeqCst);
         drop(self.pool.metrics());
-        // A place in the queue, and out of it again.
+        // Joins the pool's queue, and leaves it again.
         let mut get = pin!(self.pool.get_async(PAGE));
         let _ = get.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
@@ -349,7 +349,7 @@ fn f44_wakers_of_those_who_wait_for_memory_come_back_to_the_pool() {
             let (mut one, mut two) = (pin!(pool.get_async(PAGE)), pin!(pool.get_async(PAGE)));
             assert!(poll(&mut one, &first).is_pending());
             assert!(poll(&mut two, &first).is_pending());
-            // Another waker takes the place of the one before.
+            // Another waker replaces the previous one.
             assert!(poll(&mut one, &second).is_pending());
             drop(only);
             let Poll::Ready(Ok(buffer)) = poll(&mut one, &second) else { panic!("the first is served") };

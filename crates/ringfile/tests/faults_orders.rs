@@ -1,5 +1,5 @@
-//! Operations that other threads carry out: what is cancelled is over whatever the kernel answers (F04), files that are
-//! closed as their operations begin are given up (F03), and who has nothing to do sleeps.
+//! Operations that other threads carry out: a cancelled one ends whatever the kernel answers (F04), files that are
+//! closed while their operations start are closed in the end (F03), and an idle thread sleeps.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -22,7 +22,7 @@ use support::{
 
 const PAGE: usize = 4096;
 
-/// One page, whose reads are held back and then fail with `EINTR`, over and over.
+/// Makes a file of one page, whose reads are held back and then fail with `EINTR`, over and over.
 fn interrupting(test: &str) -> Option<(Server, File, Pool)> {
     let server = Server::or_skip(test, content(0, PAGE))?;
     server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::HoldFail(libc::EINTR));
@@ -30,8 +30,8 @@ fn interrupting(test: &str) -> Option<(Server, File, Pool)> {
     Some((server, file, Pool::new(1 << 20)))
 }
 
-/// Answers what is held back, again and again until `is_done`. What nobody wants any more is asked for again only until its
-/// cancellation has reached whoever carries it out: without one there would be 250 requests each.
+/// Releases held requests again and again until `is_done`. A dropped read is retried only until its cancellation has
+/// reached the thread that carries it out: without cancellation there would be 250 requests each.
 #[track_caller]
 fn answer_until(server: &Server, mut is_done: impl FnMut() -> bool) {
     let before = server.log().len();
@@ -70,13 +70,13 @@ fn f04_a_read_that_is_aborted_is_not_begun_again_when_it_is_interrupted() {
 fn f04_a_read_that_is_dropped_is_not_begun_again_when_it_is_interrupted() {
     let name = "f04_a_read_that_is_dropped_is_not_begun_again_when_it_is_interrupted";
     let Some((server, file, pool)) = interrupting(name) else { return };
-    // On another thread's ring, or by a worker.
+    // On the ring of an I/O thread, or by a worker.
     let mut read = file.read_at(pool.get(PAGE).unwrap(), 0);
     assert!(futures::executor::block_on(poll_once(&mut read)).is_pending());
     server.wait_held(1);
     drop(read);
     answer_until(&server, || pool.metrics().in_use == 0);
-    // On the thread's own, which is not left before.
+    // On the thread's own ring, whose loop is not left before the end.
     std::thread::scope(|scope| {
         let in_loop = scope.spawn(|| {
             block_on(async {
@@ -96,7 +96,7 @@ fn begin(future: &mut (impl Future + Unpin)) {
     let _ = Pin::new(future).poll(&mut Context::from_waker(Waker::noop()));
 }
 
-/// Descriptors of this process that name the file.
+/// Counts the descriptors of this process that refer to the file.
 fn descriptors_of(path: &Path) -> usize {
     let entries = std::fs::read_dir("/proc/self/fd").unwrap();
     entries.flatten().filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|name| name == path)).count()
@@ -122,7 +122,7 @@ fn f03_files_closed_just_as_their_operations_begin_leave_no_descriptor() {
                         batch.read(&file, Vec::with_capacity(100), offset);
                     }
                     let mut run = batch.into_future();
-                    // Now before another thread has it, now after, now at the same moment.
+                    // Varies whether this happens before, after or while another thread takes it.
                     let wait = || (0..round % 97 * 10).for_each(|_| std::hint::spin_loop());
                     if round % 2 == 0 {
                         begin(&mut read);
@@ -141,12 +141,12 @@ fn f03_files_closed_just_as_their_operations_begin_leave_no_descriptor() {
         }
     });
     wait_for("the descriptors to be closed", || descriptors_of(&path) == 0);
-    // Threads that were told so many times go on.
+    // Threads that got so many messages still work.
     let file = open_on_ring(&path);
     assert_content(&futures::executor::block_on(file.read_exact_at(vec![0; PAGE], 0)).unwrap(), 0);
 }
 
-/// What `/proc` says of a thread's state, and of how often and how long it ran.
+/// Returns a thread's state and its context switches, from `/proc`.
 fn activity(thread: &Path) -> Option<(String, Vec<String>)> {
     let status = std::fs::read_to_string(thread.join("status")).ok()?;
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -158,7 +158,7 @@ fn activity(thread: &Path) -> Option<(String, Vec<String>)> {
 #[test]
 fn an_io_thread_that_has_nothing_to_do_sleeps() {
     let name = "an_io_thread_that_has_nothing_to_do_sleeps";
-    // In a process of its own: no other test uses its I/O threads.
+    // In its own process: no other test uses its I/O threads.
     if !needs_ring(name) || !in_child(name) {
         return;
     }
@@ -174,13 +174,13 @@ fn an_io_thread_that_has_nothing_to_do_sleeps() {
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
     let threads: Vec<_> = threads.flatten().map(|entry| entry.path()).filter(is_io_thread).collect();
     assert_eq!(threads.len(), 1);
-    // It may be on its way to sleep at first; one that spins is never seen asleep, or not for long.
+    // At first it may be on its way to sleep; a spinning thread is never seen asleep, or not for long.
     wait_for("a thread asleep", || {
         let before = activity(&threads[0]).unwrap();
         std::thread::sleep(Duration::from_millis(200));
         before.0.starts_with('S') && activity(&threads[0]).unwrap() == before
     });
-    // And is woken as before.
+    // It still wakes up.
     let read = file.clone();
     let got = must_end("a read by a thread that slept", move || {
         futures::executor::block_on(read.read_exact_at(vec![0; 10], 5)).unwrap()

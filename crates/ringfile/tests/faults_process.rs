@@ -54,7 +54,7 @@ fn f29_a_descriptor_closed_or_replaced_by_others_disturbs_no_operation() {
         let (shown, truth) = (file.metadata().unwrap(), std::fs::metadata(&path).unwrap());
         assert_eq!(shown.ino(), truth.ino(), "the file's metadata, not those of what took its number");
     }
-    // Closed for good, and its number taken by another file.
+    // Closed by somebody else, and its number is reused for another file.
     let file = &files[0];
     let shown = file.as_fd().as_raw_fd();
     block_on(async {
@@ -144,7 +144,7 @@ fn f03_threads_that_end_again_and_again_with_operations_in_flight_leave_nothing(
                     }
                     kept
                 });
-                // Awaited in another loop than the one they began in.
+                // Awaited in a different loop from the one where they started.
                 for (i, read) in moved {
                     assert_content(&block_on(read).unwrap(), (which * 7 + i + round) * 4096);
                 }
@@ -175,7 +175,7 @@ fn f29_thousands_of_files_are_told_apart() {
         limit.rlim_cur = limit.rlim_max;
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
     }
-    // A file has two descriptors. What counts is that there are more files than a ring registers, 1024.
+    // A file has two descriptors. There must be more files than the 1024 that a ring registers.
     let want = 10_000.min(limit.rlim_max.saturating_sub(100) / 2);
     if want < 1500 {
         return support::skip(name, format_args!("{} descriptors are too few", limit.rlim_max));
@@ -190,13 +190,13 @@ fn f29_thousands_of_files_are_told_apart() {
     block_on(async {
         let before = open_descriptors();
         for round in 0..2 {
-            // The second time other files get the numbers of the first.
+            // The second time, other files get the descriptor numbers of the first.
             let which = |i: u64| if round == 0 { i } else { want - 1 - i };
             let files: Vec<_> = (0..want).map(|i| open_on_ring(&paths[which(i) as usize])).collect();
             for i in 0..want {
                 read(&files[i as usize], which(i)).await;
             }
-            // Often enough to be registered, below the registered numbers and above.
+            // So often that they are registered, if their numbers are below the limit; some are above.
             for i in (0..want).step_by(97) {
                 for _ in 0..12 {
                     read(&files[i as usize], which(i)).await;
@@ -206,7 +206,7 @@ fn f29_thousands_of_files_are_told_apart() {
             yield_now().await;
         }
         assert_eq!(thread_metrics().failed, 0);
-        // The ring and the eventfd came with the first read.
+        // The ring and the eventfd were made by the first read.
         assert!(open_descriptors() <= before + 3, "{} descriptors, {before} before", open_descriptors());
     });
 }
@@ -239,7 +239,7 @@ fn f03_a_panic_of_the_main_future_drains_and_leaves_the_thread_usable() {
 #[test]
 fn f03_futures_that_are_leaked_harm_nobody() {
     let folder = Folder::new();
-    // In a static, where a leak detector sees it.
+    // In a static, where a leak checker finds it.
     static FILE: OnceLock<File> = OnceLock::new();
     let file = FILE.get_or_init(|| open_on_ring(folder.file("data", &content(0, 8 * PAGE))));
     let pool = Pool::new(1 << 20);
@@ -297,7 +297,7 @@ fn f03_a_runtime_is_dropped_with_more_reads_than_its_queue_has_room_for() {
         let (ends, ended) = std::sync::mpsc::channel::<()>();
         let guard = runtime.lock().unwrap();
         guard.as_ref().unwrap().spawn(async move {
-            // Dropped when the thread ends, which it does after it has left its loop.
+            // Dropped when the thread ends, after it has left its loop.
             ENDS.set(Some(ends));
             static FILE: OnceLock<ringfile::File> = OnceLock::new();
             let file = FILE.get_or_init(|| file);
@@ -312,7 +312,7 @@ fn f03_a_runtime_is_dropped_with_more_reads_than_its_queue_has_room_for() {
                     }
                     context.waker().wake_by_ref();
                 } else if polls == 2 {
-                    // On its own thread: the rest waits for room, and is withdrawn when the task goes.
+                    // On the loop's own thread: the remaining reads wait for room, and are withdrawn with the task.
                     drop(own.lock().unwrap().take());
                 }
                 std::task::Poll::<()>::Pending

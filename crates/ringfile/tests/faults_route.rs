@@ -1,4 +1,4 @@
-//! Files whose calls are slow, and which way their operations go then; submissions that are long (F25, F28, F31, F32).
+//! Files whose calls are slow, and the route of their operations then; long submissions (F25, F28, F31, F32).
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
@@ -23,7 +23,7 @@ fn writable(path: &std::path::Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).open(path).unwrap()
 }
 
-/// Counts of the operations of `run`, and how many turns another task of this thread had meanwhile.
+/// Returns the counts of the operations of `run`, and how many turns another task of this thread had meanwhile.
 async fn beside<F: Future>(run: F) -> (Metrics, usize, F::Output) {
     let (turns, ends) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
     let (theirs, end) = (Rc::clone(&turns), Rc::clone(&ends));
@@ -64,7 +64,7 @@ fn f28_a_write_that_stalls_sends_its_file_back_to_the_ring() {
             .await;
             assert_eq!((counts.ops, counts.inline_ops), (5, 0), "{counts:?}");
             assert!(turns > 100, "another task had {turns} turns in 250 ms");
-            // Reads are quick, or not, for themselves.
+            // The route of reads is learned separately.
             assert_content(&file.read_exact_at(vec![0; 6 * PAGE], 0).await.unwrap(), 0);
         });
     });
@@ -73,7 +73,7 @@ fn f28_a_write_that_stalls_sends_its_file_back_to_the_ring() {
 const FREEZE: libc::Ioctl = 0xC004_5877_u32 as libc::Ioctl;
 const THAW: libc::Ioctl = 0xC004_5878_u32 as libc::Ioctl;
 
-/// Stops writing to a file system, as a disk does that can't keep up, and lets it go on after a while.
+/// Freezes a file system, whose writes then block as on an overloaded disk, and thaws it after a while.
 fn freeze(folder: &std::path::Path, how_long: Duration) -> std::thread::JoinHandle<()> {
     let folder = std::fs::File::open(folder).unwrap();
     // SAFETY: both calls take a number that they do not use.
@@ -95,7 +95,7 @@ fn f28_a_stall_after_many_quick_writes_sends_the_file_back_to_the_ring() {
     must_end(name, move || {
         block_on(async {
             let file = writable(&disk.path().join("data"));
-            // The first calls allocate, and may take long enough for the file to be away for a moment.
+            // The first calls allocate, and may be so slow that the file uses the ring for a moment.
             let began = std::time::Instant::now();
             let (mut inline, mut last) = (0, 0);
             while inline < 1000 || last < 64 {
@@ -129,7 +129,7 @@ fn f28_a_stall_after_many_quick_writes_sends_the_file_back_to_the_ring() {
     });
 }
 
-/// Reads that end as they are submitted, and many of them: the call that submits them all would be a long one.
+/// Starts many reads that complete as they are submitted: a call that submitted all of them would take long.
 #[test]
 fn f25_many_operations_started_at_once_are_submitted_in_slices() {
     let name = "f25_many_operations_started_at_once_are_submitted_in_slices";
@@ -137,7 +137,7 @@ fn f25_many_operations_started_at_once_are_submitted_in_slices() {
         return;
     }
     const READS: u64 = 2048;
-    /// More than these between two turns of another task are no slice.
+    /// More operations than this between two turns of another task are not a slice.
     const SLICE: u64 = 256;
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 512 * PAGE));
@@ -185,21 +185,21 @@ fn f25_many_operations_started_at_once_are_submitted_in_slices() {
         let how = format!("direct {direct}, batch {in_batch}: {most} ended between two turns, {turns} turns");
         let calls = (block_on(async { thread_metrics() }) - before).submitted_per_enter;
         assert!(calls[9..].iter().all(|&calls| calls == 0), "{how}: a call took {SLICE} entries: {calls:?}");
-        // What a drive has done may come back all at once, in fewer turns than it was handed over in.
+        // Completions of a drive may arrive all at once, in fewer turns than the submissions took.
         assert!(direct || most <= SLICE && turns as u64 >= READS / SLICE, "{how}");
     }
 }
 
-/// What a thread does that waits in a call for as long as the kernel makes it.
+/// What a thread does while the kernel makes it wait in a write.
 #[test]
 fn f28_dirty_throttling_holds_up_the_writes_and_not_the_other_tasks() {
     let name = "f28_dirty_throttling_holds_up_the_writes_and_not_the_other_tasks";
     if !needs_ring(name) {
         return;
     }
-    /// The disk is throttled after a few hundred writes, or not at all.
+    /// The kernel throttles writes after a few hundred, or not at all.
     const MOST: u64 = 4000;
-    /// So many that the ring takes one after another tell that the file has left.
+    /// If the ring carries out this many in a row, the file's writes are no longer inline.
     const ENOUGH: u64 = 100;
     const LEN: usize = 64 << 10;
     const SPAN: u64 = 3000;
@@ -222,7 +222,7 @@ fn f28_dirty_throttling_holds_up_the_writes_and_not_the_other_tasks() {
             if written == MOST {
                 return false;
             }
-            // A first call that took long may have waited for a processor; the kernel's throttling does not stop by itself.
+            // One slow first call may only have waited for a processor; the kernel's throttling continues.
             loop {
                 let before = counts();
                 let (after, turns, ()) = beside(async {
@@ -296,7 +296,7 @@ fn f32_on_an_overlay_every_byte_is_right_and_what_is_cached_goes_inline() {
     let layers = Folder::new();
     let Some(overlay) = Mount::overlay(name, &content(0, 256 * PAGE), &layers) else { return };
     block_on(async {
-        // In the lower layer; copied up; made in the upper.
+        // One file in the lower layer, one that was copied up, one created in the upper layer.
         let below = File::open(overlay.path().join("below")).unwrap();
         let made = writable(&overlay.path().join("made"));
         for page in 0..256 {
@@ -304,7 +304,7 @@ fn f32_on_an_overlay_every_byte_is_right_and_what_is_cached_goes_inline() {
         }
         made.sync_all().await.unwrap();
         for file in [&below, &made] {
-            // Into the cache, and past the first measurement.
+            // Fills the cache, and completes the first measurement.
             for page in 0..256 {
                 assert_content(&file.read_exact_at(vec![0; PAGE], page * 4096).await.unwrap(), page * 4096);
             }
@@ -326,7 +326,7 @@ fn f32_on_an_overlay_every_byte_is_right_and_what_is_cached_goes_inline() {
     assert_eq!(std::fs::read(overlay.path().join("made")).unwrap(), content(0, 256 * PAGE));
 }
 
-/// A lane that a slow first call sent away is back after a while.
+/// Asserts that reads become inline again after a slow first call.
 async fn cached_reads_are_inline(file: &File) {
     let began = std::time::Instant::now();
     loop {
@@ -354,7 +354,7 @@ fn f32_direct_io_on_an_overlay_keeps_its_depth() {
     };
     let pool = Pool::new(4 << 20);
     block_on(async {
-        // What a call takes is measured for each direction, by these: two dozen slow ones tell.
+        // These calls teach the route how long a call takes in each direction: two dozen slow ones are enough.
         for _ in 0..32 {
             let page = file.read_exact_at(pool.get(PAGE).unwrap(), 0).await.unwrap();
             file.write_at(page, 0).await.unwrap();
@@ -366,7 +366,7 @@ fn f32_direct_io_on_an_overlay_keeps_its_depth() {
                 let mut read = file.read_exact_at(pool.get(PAGE).unwrap(), page * 4096);
                 match poll_once(&mut read).await {
                     Poll::Pending => waiting.push((page, read)),
-                    // Inline until the file is known to wait, and one in a while again.
+                    // Inline until the file is known to be slow, and once in a while again.
                     Poll::Ready(result) => {
                         assert_content(&result.unwrap(), page * 4096);
                         ended += 1;

@@ -1,4 +1,5 @@
-//! What happens where io_uring is not to be had: a seccomp filter, as in a container, that the test installs for real.
+//! What happens where io_uring is not available: under a seccomp filter, as in a container, which the test really
+//! installs.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -20,7 +21,8 @@ use support::{
 
 const PAGE: usize = 4096;
 
-/// What must hold for every operation, and for all that is no file operation, while there is no ring.
+/// Asserts what must hold without a ring for every operation of a file that needs one, and for tasks, memory and other
+/// threads.
 fn everything_but_io(file: &File, errno: i32, cause: &str) {
     let pool = Pool::builder().capacity(PAGE).when_full(WhenFull::Wait).build().unwrap();
     block_on(async {
@@ -34,7 +36,7 @@ fn everything_but_io(file: &File, errno: i32, cause: &str) {
         let vectored = file.read_vectored_at(vec![vec![1, 2], vec![3]], 0).await.unwrap_err();
         let nothing: Vec<u8> = Vec::new();
         assert_eq!(vectored.into_buffer(), [nothing.clone(), nothing], "both come back, with what was read");
-        // Tasks, memory and other threads go on.
+        // Tasks, memory and other threads still work.
         let waiting = pool.clone();
         let task = spawn(async move { waiting.get_async(PAGE).await.unwrap().capacity() });
         let elsewhere = std::thread::spawn(move || {
@@ -57,7 +59,7 @@ fn everything_but_io(file: &File, errno: i32, cause: &str) {
     assert_eq!(ring_features().unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
-/// What must hold for every operation of a file that may go any way, while there is no ring.
+/// Asserts what must hold without a ring for every operation of a file with `Route::Auto`.
 fn every_operation(path: &std::path::Path) {
     let pool = Pool::new(1 << 20);
     let options = || {
@@ -108,7 +110,7 @@ fn every_operation(path: &std::path::Path) {
             assert_eq!((failed.kind(), failed.done()), (ErrorKind::UnexpectedEof, 10));
             assert_content(&failed.into_buffer(), 64 * PAGE as u64 - 10);
         }
-        // As many as a disk's queue takes, and at odd places.
+        // As many as a disk's queue holds, at unaligned offsets.
         let reads = (0..64).map(|i| direct.read_at(Vec::with_capacity(3000), i * 1234 + 1)).collect();
         for (i, result) in all(reads).await.into_iter().enumerate() {
             let buffer = result.unwrap();
@@ -148,26 +150,26 @@ fn every_operation(path: &std::path::Path) {
     assert_eq!(ring_features().unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
-/// `cause`: what the warning and errors have to name.
+/// `cause`: what the warning and the errors have to name.
 fn no_ring(errno: i32, cause: &'static str) {
     let warnings = record_warnings();
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 64 * PAGE));
     let file = OpenOptions::new().read(true).route(Route::Ring).open(&path).unwrap();
-    // On a thread of its own, so that the descriptors of its driver are gone at the end.
+    // On its own thread, so that the descriptors of its driver are closed at the end.
     std::thread::spawn(move || {
         deny(libc::SYS_io_uring_setup, errno);
-        // Makes what the process keeps: workers, and an I/O thread that has no ring either.
+        // Makes what the process keeps: workers, and an I/O thread, which has no ring either.
         every_operation(&path);
         let before = open_descriptors();
         let thread = std::thread::spawn(move || {
             everything_but_io(&file, errno, cause);
             every_operation(&path);
-            // A second later a ring is tried again, to the same end.
+            // A second later the library tries to set up a ring again, with the same result.
             std::thread::sleep(Duration::from_millis(1100));
             everything_but_io(&file, errno, cause);
             every_operation(&path);
-            // Nor is there one on a thread that is not ringfile's.
+            // A thread without a loop of ringfile's has no ring either.
             let failed = futures::executor::block_on(file.read_at(vec![7; 10], 0)).unwrap_err();
             assert_eq!((failed.kind(), failed.errno()), (ErrorKind::Unsupported, Some(errno)), "{failed}");
             assert!(failed.to_string().contains(cause), "{failed}");
@@ -176,7 +178,7 @@ fn no_ring(errno: i32, cause: &'static str) {
             file
         });
         let _file = thread.join().unwrap();
-        // The I/O thread gives files up at its next turn.
+        // The I/O thread closes files at its next turn.
         wait_for("descriptors to be given back", || open_descriptors() <= before);
     })
     .join()
@@ -185,7 +187,7 @@ fn no_ring(errno: i32, cause: &'static str) {
     assert!(counts.worker_ops > 0 && counts.inline_ops > 0 && counts.enters == 0, "{counts:?}");
     let warnings = warnings.lock().unwrap();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
-    assert!(warnings[0].contains(cause) && warnings[0].contains("workers"), "{warnings:?}");
+    assert!(warnings[0].contains(cause) && warnings[0].contains("worker threads"), "{warnings:?}");
 }
 
 #[test]
@@ -204,7 +206,8 @@ fn f23_a_filter_that_hides_io_uring_is_named_and_workers_carry_everything() {
     }
 }
 
-/// The switch is the machine's, and other programs want it as it is: only where the one who runs the tests says so.
+/// The switch affects the whole machine, on which other programs need it: only if the user who runs the tests asks for
+/// it.
 #[test]
 fn f23_the_sysctl_that_switches_io_uring_off_is_named_and_workers_carry_everything() {
     const SWITCH: &str = "/proc/sys/kernel/io_uring_disabled";
@@ -227,7 +230,7 @@ fn f23_the_sysctl_that_switches_io_uring_off_is_named_and_workers_carry_everythi
         every_operation(&path);
         assert_eq!(metrics().enters, 0);
     } else if std::env::var("RINGFILE_TEST_SYSCTL").is_ok_and(|value| value == "1") {
-        // Here, not there: also where the other process is killed because it hangs.
+        // In this process, so that it is restored even if the other one hangs and is killed.
         let _restore = Restore(std::fs::read_to_string(SWITCH).unwrap());
         in_child(name);
     } else {
@@ -238,7 +241,7 @@ fn f23_the_sysctl_that_switches_io_uring_off_is_named_and_workers_carry_everythi
     }
 }
 
-/// Linux 5.10 to 5.18 have registered memory, and no tables with empty places for it.
+/// Linux 5.10 to 5.18 support registered memory, but no sparse tables for it.
 #[test]
 fn f46_a_kernel_without_sparse_tables_is_named_as_the_cause_and_not_a_limit() {
     let name = "f46_a_kernel_without_sparse_tables_is_named_as_the_cause_and_not_a_limit";
@@ -276,7 +279,7 @@ fn f46_a_kernel_without_sparse_tables_is_named_as_the_cause_and_not_a_limit() {
     }
 }
 
-/// A program that locks itself in after its first I/O.
+/// A program that installs its filter after its first I/O.
 #[test]
 fn f23_a_ring_that_may_not_be_entered_any_more_fails_operations_and_does_not_spin() {
     let name = "f23_a_ring_that_may_not_be_entered_any_more_fails_operations_and_does_not_spin";
@@ -307,7 +310,7 @@ fn f23_a_ring_that_may_not_be_entered_any_more_fails_operations_and_does_not_spi
     });
 }
 
-/// Something to wait for that another thread lets happen.
+/// Returns a function and a future, which becomes ready when another thread calls the function.
 fn signal() -> (impl FnOnce() + Send, impl Future<Output = ()>) {
     use std::sync::{Arc, Mutex};
     use std::task::{Poll, Waker};

@@ -31,7 +31,7 @@ extern "C" fn alarm(_: libc::c_int) {
     ALARMS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Sends this thread a signal every 100 µs, and has no system call restarted after it.
+/// Sends this thread a signal every 100 µs, whose handler makes no system call restart.
 fn storm() {
     // SAFETY: the records are valid and zero where not set; the handler only adds to an atomic.
     unsafe {
@@ -66,7 +66,7 @@ fn f11_a_storm_of_signals_disturbs_no_operation() {
         storm();
         let before = thread_metrics();
         for page in 0..8u64 {
-            // Sleeps in the ring for 20 ms.
+            // The thread sleeps in the ring for 20 ms.
             let offset = page * PAGE as u64;
             assert_content(&slow.read_exact_at(pool.get(PAGE).unwrap(), offset).await.unwrap(), offset);
         }
@@ -79,7 +79,7 @@ fn f11_a_storm_of_signals_disturbs_no_operation() {
         assert!(alarms > 100, "{alarms} signals came");
         let ops = if is_without_ring() { 0 } else { 2008 };
         assert_eq!((counts.ops, counts.failed, counts.stray), (ops, 0, 0));
-        // A wait that is interrupted is begun again once, rather than turned into a spin.
+        // An interrupted wait starts again once, and must not turn into a spin.
         assert!(counts.enters <= 4 * 2008 + 4 * alarms, "{} enters, {alarms} signals", counts.enters);
     });
 }
@@ -115,7 +115,7 @@ fn f11_an_operation_that_is_always_interrupted_fails_in_the_end() {
 #[test]
 fn f12_eagain_completions_are_submitted_again() {
     let name = "f12_eagain_completions_are_submitted_again";
-    // An answer that comes later with EAGAIN is asked for again by the kernel itself, without end.
+    // If an answer with EAGAIN comes later, the kernel itself asks again, without end.
     let Some(server) = Server::blocking_or_skip(name, content(0, 64 * PAGE)) else { return };
     let times = 200;
     server.rule(Op::Read, EVERYWHERE, times, Act::Fail(libc::EAGAIN));
@@ -136,7 +136,7 @@ fn f12_a_large_direct_read_that_stops_half_way_goes_on_from_there() {
     assert_eq!(file.alignment().bytes, 4096);
     let pool = Pool::new(16 * MIB);
     let half = (3 * MIB / 2) as u64;
-    // Between two blocks, within one, at a block.
+    // Ends between two blocks, within one, and at a block.
     let may_answer_eagain = server.may_answer_eagain(name);
     for cut in [PAGE + 1, 17, 2 * PAGE, 0] {
         if cut == 0 && !may_answer_eagain {
@@ -183,7 +183,7 @@ fn f13_the_tail_of_a_file_is_a_short_result_and_exact_is_an_error() {
             let file = ring_options().read(true).direct(direct).buffered_fallback(true).open(&path).unwrap();
             for offset in [0, 1, 512, 4096, 4095, 9_999, 10_000, 1 << 40] {
                 let expected = len.saturating_sub(offset).min(8192);
-                // Filled with what must not be taken for data.
+                // Filled with a byte that the file does not have.
                 let mut buffer = vec![0xEE; 8192];
                 buffer.clear();
                 let got = block_on(file.read_at(buffer, offset as u64)).unwrap();
@@ -259,7 +259,7 @@ fn f14_a_full_disk_is_told_with_what_was_written() {
         let written = file.read_at(pool.get(4 * MIB).unwrap(), 0).await.unwrap();
         assert_eq!(written.len(), done);
         assert_content(&written, 0);
-        // What follows is told too, and the file is as usable as before.
+        // The next error is reported too, and the file is as usable as before.
         let failed = file.write_at(vec![1; PAGE], 2 * MIB as u64).await.unwrap_err();
         assert_eq!((failed.errno(), failed.done()), (Some(libc::ENOSPC), 0));
         file.write_at(vec![1; PAGE], 0).await.unwrap();
@@ -283,7 +283,7 @@ fn f14_short_writes_are_continued_until_all_is_written() {
     assert_content(&server.data()[..8 * PAGE + 15_000], 0);
 }
 
-/// Where the kernel waits for the server's answer, io_uring itself goes on with what is left.
+/// On a server that answers later, io_uring itself continues with the rest.
 #[test]
 fn f14_a_short_direct_write_goes_on_where_it_stopped() {
     let name = "f14_a_short_direct_write_goes_on_where_it_stopped";
@@ -313,7 +313,7 @@ fn f14_a_short_durable_write_is_synced_after_its_last_part() {
     block_on(file.write_durable_at(content(0, 4 * PAGE), 0)).unwrap();
     assert_content(&server.data()[..4 * PAGE], 0);
     assert_eq!(server.log().last(), Some(&(Op::Sync, 0, 0)), "{:?}", server.log());
-    // And what can't be synced is not called durable.
+    // If the sync is not supported, the write is not reported as durable.
     server.rule(Op::Sync, EVERYWHERE, 1, Act::Fail(libc::EIO));
     let failed = block_on(file.write_durable_at(content(0, PAGE), 0)).unwrap_err();
     assert_eq!(failed.errno(), Some(libc::EIO));
@@ -331,7 +331,7 @@ fn f14_durable_writes_around_a_full_queue_are_synced_after_their_own_write() {
         let runtime = ringfile::Runtime::builder().threads(1).entries(entries).build().unwrap();
         let file = file.clone();
         let task = runtime.spawn(async move {
-            // So many reads take places in the queue; then a write and its sync need two that are neighbours.
+            // This number of reads takes places in the queue; then a write and its sync need two adjacent ones.
             let mut reads: Vec<_> = (0..ahead).map(|_| file.read_at(Vec::with_capacity(16), 0)).collect();
             for read in &mut reads {
                 assert!(support::poll_once(read).await.is_pending());
@@ -365,7 +365,7 @@ fn f14_durable_writes_around_a_full_queue_are_synced_after_their_own_write() {
 
 #[test]
 fn f15_a_write_of_more_than_4_gib_is_split_and_not_cut() {
-    // /dev/null looks at no byte, so that the memory is never really there.
+    // /dev/null looks at no byte, so the memory is never populated.
     let len = (4 << 30) + 12_345;
     let file = ring_options().write(true).open("/dev/null").unwrap();
     block_on(async {
@@ -388,7 +388,7 @@ fn f15_a_read_of_more_than_4_gib_gets_every_byte() {
     let folder = Folder::new();
     let path = folder.path().join("data");
     let holes = std::fs::File::create(&path).unwrap();
-    // A mark at the end, and one where a length that was cut to 32 bits would have ended.
+    // One mark at the end, and one where a length that was cut to 32 bits would end.
     let marks = [MARK, 4 << 30];
     for at in marks {
         std::os::unix::fs::FileExt::write_all_at(&holes, &content(at as u64, MARK), at as u64).unwrap();
@@ -400,7 +400,7 @@ fn f15_a_read_of_more_than_4_gib_gets_every_byte() {
     let Some(memory) = Folded::new(len) else { return skip(name, "4 GiB of addresses can't be had") };
     let memory = block_on(file.read_exact_at(memory, 0)).unwrap();
     assert_eq!(memory.len, len);
-    // The memory is one MiB again and again: what came last to each place is what is there.
+    // The mapping repeats one MiB, so each place has the bytes that were written to it last.
     let seen = memory.first(MARK);
     assert_content(seen, marks[1] as u64);
     assert_eq!(seen[0], byte_at(4 << 30));
@@ -434,7 +434,7 @@ fn f15_more_than_4_gib_in_every_form() {
             let (mut buffer, error) = form.read(&file, vec![(memory.lend(..).unwrap(), 0)]).remove(0);
             assert!(error.is_none(), "{form:?}, {route:?}: {}", error.unwrap());
             assert_eq!(buffer.len(), len, "{form:?}, {route:?}");
-            // What came last to each place is what is there.
+            // Each place has the bytes that were written to it last.
             assert_content(&buffer[..MARK], 4 << 30);
             buffer[..MARK].fill(0);
             if form != Form::Handles {
@@ -446,7 +446,7 @@ fn f15_more_than_4_gib_in_every_form() {
     }
 }
 
-/// Much address space over little memory: the same MiB again and again.
+/// Maps the same MiB again and again: much address space over little memory.
 struct Folded {
     base: *mut u8,
     room: usize,
@@ -551,7 +551,7 @@ fn f30_an_error_of_one_operation_is_its_own() {
         for (page, result) in all(writes).await.into_iter().enumerate() {
             assert_eq!(result.map_err(|failed| failed.errno()).is_err(), page == 13);
         }
-        // One that spans the bad page says how far it got.
+        // A read that spans the bad page reports how far it got.
         let failed = file.read_exact_at(pool.get(64 * PAGE).unwrap(), 0).await.unwrap_err();
         assert_eq!(failed.errno(), Some(libc::EIO));
         assert!(failed.done() <= bad as usize);
@@ -563,7 +563,7 @@ fn f30_a_device_that_fails_in_part_gives_the_rest() {
     let name = "f30_a_device_that_fails_in_part_gives_the_rest";
     let Some(device) = Loop::over(name, &content(0, 4 * MIB)) else { return };
     let pool = Pool::new(8 * MIB);
-    // The device keeps its size; what lies beyond the end of its file fails.
+    // The device keeps its size; reads beyond the end of its file fail.
     std::fs::File::options().write(true).open(&device.backing).unwrap().set_len(2 * MIB as u64).unwrap();
     if !device.fails_at(2 * MIB as u64) {
         return support::skip(name, "on this kernel (before 6.12) a loop device reads zeros beyond its file");

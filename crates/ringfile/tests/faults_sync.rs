@@ -1,23 +1,26 @@
-//! Syncs and durable writes that fail, and disks that are full in the middle of a direct write (F43, F51).
+//! Syncs and durable writes that fail, and disks that become full in the middle of a direct write (F42, F43, F51).
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 mod support;
 
-use std::future::IntoFuture;
+use std::cell::{Cell, RefCell};
+use std::future::{Future, IntoFuture};
 use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
-use ringfile::{Batch, Durability, Error, File, OpenOptions, Pool, Queue, Route, Runtime, block_on};
+use ringfile::{Batch, Control, Durability, Error, File, OpenOptions, Pool, Queue, Route, Runtime, block_on};
 use support::forms::{WRITING, routes};
 use support::fuse::{Act, Op, Server};
 use support::mounts::{Loop, Mount};
-use support::{assert_content, content};
+use support::{Folder, assert_content, content};
 
 const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
 const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
 
-/// The ways in which a sync can be asked for.
+/// The ways to sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Loop,
@@ -27,7 +30,7 @@ enum Way {
     Blocking,
     Awaited,
     Queue,
-    /// A durable write, in its two forms.
+    /// The two forms of a durable write.
     Durable(Durability),
     DurableElsewhere(Durability),
 }
@@ -100,7 +103,7 @@ fn f51_a_failed_sync_is_remembered_by_every_clone_until_the_file_is_opened_again
             let clone = file.clone();
             way.sync(&file).unwrap_or_else(|error| panic!("{how}: {error}"));
             block_on(file.write_at(content(0, PAGE), 0)).unwrap();
-            // A FUSE server is not asked to sync after a write with RWF_DSYNC: there the write itself fails.
+            // The kernel sends a FUSE server no sync after a write with RWF_DSYNC, so there the write itself fails.
             let fails = match way {
                 Way::Durable(Durability::Dsync) | Way::DurableElsewhere(Durability::Dsync) => Op::Write,
                 _ => Op::Sync,
@@ -110,7 +113,7 @@ fn f51_a_failed_sync_is_remembered_by_every_clone_until_the_file_is_opened_again
             assert_eq!(failed.errno(), Some(libc::EIO), "{how}: {failed}");
             assert_eq!(server.faults_left(), 0, "{how}");
             let asked = server.log().len();
-            // The server would succeed from now on.
+            // From here on the server would succeed.
             for later in WAYS {
                 for file in [&file, &clone, &file.clone()] {
                     let failed = later.sync(file).expect_err(&format!("{how}, then {later:?}"));
@@ -119,7 +122,7 @@ fn f51_a_failed_sync_is_remembered_by_every_clone_until_the_file_is_opened_again
                 }
             }
             assert_eq!(server.log().len(), asked, "{how}: nothing is begun any more");
-            // Plain reads and writes go on, and the file is as good as new when it is opened again.
+            // Plain reads and writes continue, and the file can be synced again once it is reopened.
             block_on(clone.write_at(content(0, PAGE), 0)).unwrap();
             assert_content(&block_on(clone.read_at(vec![0; PAGE], 0)).unwrap(), 0);
             let again = open(&server.path(), route, way);
@@ -156,7 +159,7 @@ fn f51_a_sync_whose_future_is_dropped_is_remembered_too() {
         let Some(server) = Server::or_skip(name, vec![0; 4 * PAGE]) else { return };
         let file = open(&server.path(), route, Way::Loop);
         if route == Route::Inline {
-            // Its first poll makes the call and has the result.
+            // The first poll makes the call and has its result.
             continue;
         }
         server.rule(Op::Sync, EVERYWHERE, 1, Act::HoldFail(libc::EIO));
@@ -232,7 +235,7 @@ fn f43_a_full_disk_after_a_part_of_a_direct_write_is_told_as_such() {
 fn f43_a_direct_write_over_the_end_of_a_device_is_told_as_such() {
     let name = "f43_a_direct_write_over_the_end_of_a_device_is_told_as_such";
     let pool = Pool::new(64 * MIB);
-    // The last block of a page is cut.
+    // Once with a partial page at the end.
     for len in [MIB, MIB + 3 * 512] {
         let Some(device) = Loop::over(name, &vec![0; len]) else { return };
         for route in routes() {
@@ -253,7 +256,7 @@ fn f43_a_direct_write_over_the_end_of_a_device_is_told_as_such() {
     }
 }
 
-/// Takes all of a file system's space but about so many bytes.
+/// Fills a file system, except for about this number of bytes.
 fn fill_up(path: &Path, but: u64) {
     let file = std::fs::File::create(path).unwrap();
     let free = rustix::fs::fstatvfs(&file).unwrap();
@@ -272,8 +275,8 @@ fn fill_up(path: &Path, but: u64) {
 #[test]
 fn f43_a_direct_write_that_stops_inside_a_block_goes_on_from_that_block() {
     let name = "f43_a_direct_write_that_stops_inside_a_block_goes_on_from_that_block";
-    // Not through io_uring: Linux 6.18 itself goes on there with a short direct write of FUSE, and at the wrong offset.
-    // The ring's operations go on by the same rule, `Target::goes_on_at`.
+    // Not through io_uring: Linux 6.18 itself continues a short direct write of FUSE there, at the wrong offset. The
+    // ring's operations continue by the same rule, `Target::goes_on_at`.
     for route in [Route::Inline, Route::Workers] {
         for form in WRITING {
             for cut in [17, 1000, PAGE + 1, 2 * PAGE] {
@@ -292,7 +295,7 @@ fn f43_a_direct_write_that_stops_inside_a_block_goes_on_from_that_block() {
                 let how = format!("{form:?}, {route:?}, {cut}");
                 let error = error.unwrap_or_else(|| panic!("{how}: {:?}", server.log()));
                 assert_eq!((error.errno(), error.done()), (Some(libc::ENOSPC), cut), "{how}: {error}");
-                // And where there is room after all, every byte is there.
+                // If there is room after all, every byte is there.
                 server.rule(Op::Write, EVERYWHERE, 1, Act::Short(cut));
                 let (_, error) = form.write(&file, write()).remove(0);
                 assert!(error.is_none(), "{how}: {error:?}");
@@ -318,5 +321,65 @@ fn f51_a_sync_that_failed_outside_of_the_library_can_be_told() {
         for way in WAYS {
             assert_eq!(way.sync(&file).unwrap_err().errno(), Some(libc::EIO), "the first, {way:?}");
         }
+    }
+}
+
+thread_local! {
+    static CLONES: Cell<usize> = const { Cell::new(0) };
+    /// A file whose sync the waker begins when it is cloned for the second time, and that sync.
+    static TO_SYNC: Cell<Option<&'static File>> = const { Cell::new(None) };
+    static BEGUN: RefCell<Option<Control<'static>>> = const { RefCell::new(None) };
+}
+
+/// A waker that begins a sync when it is cloned for the second time, and does nothing else.
+fn waker_that_begins_a_sync() -> Waker {
+    fn clone(data: *const ()) -> RawWaker {
+        CLONES.set(CLONES.get() + 1);
+        if CLONES.get() == 2
+            && let Some(file) = TO_SYNC.take()
+        {
+            let mut sync = file.sync_data();
+            if Pin::new(&mut sync).poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                BEGUN.set(Some(sync));
+            }
+        }
+        RawWaker::new(data, &TABLE)
+    }
+    fn nothing(_: *const ()) {}
+    static TABLE: RawWakerVTable = RawWakerVTable::new(clone, nothing, nothing, nothing);
+    // SAFETY: the functions use no data.
+    unsafe { Waker::from_raw(RawWaker::new(std::ptr::null(), &TABLE)) }
+}
+
+/// A link connects an entry of the ring with whichever comes next. Between a write and its sync, user code must not be
+/// able to put another.
+#[test]
+fn f42_an_operation_begun_by_a_waker_does_not_take_the_link_of_a_durable_write() {
+    let folder = Folder::new();
+    for route in routes() {
+        let (to_write, to_sync) = (folder.file("written", &[1; 8192]), folder.file("synced", &[1; 8192]));
+        let open = |path: &Path, write: bool| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(write).route(route).durability(Durability::Fsync).open(path).unwrap()
+        };
+        // Not open for writing: the write fails, which cancels whatever is linked to it.
+        let file = open(&to_write, false);
+        let other: &'static File = Box::leak(Box::new(open(&to_sync, true)));
+        block_on(async {
+            other.sync_data().await.unwrap();
+            CLONES.set(0);
+            TO_SYNC.set(Some(other));
+            let mut durable = file.write_durable_at(vec![2; PAGE], 0);
+            let waker = waker_that_begins_a_sync();
+            let written = match Pin::new(&mut durable).poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(written) => written,
+                Poll::Pending => durable.await,
+            };
+            assert_eq!(written.unwrap_err().errno(), Some(libc::EBADF), "{route:?}");
+            if let Some(sync) = BEGUN.take() {
+                sync.await.unwrap_or_else(|error| panic!("{route:?}: {error}"));
+            }
+            TO_SYNC.take();
+        });
     }
 }

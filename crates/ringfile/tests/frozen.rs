@@ -1,18 +1,18 @@
-//! Frozen `Bytes` of a pool, written: in the fixed form where their memory is registered, found by its address, and right
-//! wherever else they lie.
+//! Writes of a pool's frozen `Bytes`: with a registered buffer if their memory is registered, which is found by its
+//! address, and with the right content in all other cases.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
-mod common;
+mod support;
 
 use std::io::Read;
 use std::os::fd::AsRawFd;
 
 use bytes::Bytes;
-use common::{
+use ringfile::{AnyBuffer, Batch, File, Pool, PoolError, Queue, RegisteredMemory, block_on, thread_metrics};
+use support::{
     TempPath, has_registered_buffers, is_without_ring, must_end, needs_ring, poll_once, ring_options,
 };
-use ringfile::{AnyBuffer, Batch, File, Pool, PoolError, Queue, RegisteredMemory, block_on, thread_metrics};
 
 const PAGE: usize = 4096;
 
@@ -23,12 +23,12 @@ fn frozen(pool: &Pool, len: usize, byte: u8) -> Bytes {
     buffer.freeze()
 }
 
-/// An empty file on the ring.
+/// Makes an empty file on the ring.
 fn writable(path: &TempPath) -> File {
     ring_options().read(true).write(true).create(true).open(path).unwrap()
 }
 
-/// What `run` counts on this thread: operations, and those in the fixed form.
+/// Returns the operations that `run` makes on this thread, and how many of them use a registered buffer.
 fn counted<T>(run: impl FnOnce() -> T) -> (u64, u64, T) {
     let before = thread_metrics();
     let result = run();
@@ -36,7 +36,7 @@ fn counted<T>(run: impl FnOnce() -> T) -> (u64, u64, T) {
     (counts.ops, counts.fixed_ops, result)
 }
 
-/// Operations and fixed ones as expected, where there is a ring.
+/// Asserts the counts of operations, and of those with a registered buffer, if there is a ring.
 #[track_caller]
 fn assert_counts<T>((ops, fixed, result): (u64, u64, T), expected: (u64, u64)) -> T {
     if !is_without_ring() {
@@ -52,10 +52,10 @@ fn has_vectored() -> bool {
 
 #[test]
 fn frozen_bytes_parts_and_clones_of_them_are_written_fixed_and_thaw_afterwards() {
-    must_end(|| {
+    must_end("frozen_bytes_parts_and_clones_of_them_are_written_fixed_and_thaw_afterwards", || {
         let path = TempPath::on_disk("frozen");
         let (file, pool) = (writable(&path), Pool::new(16 << 20));
-        // In three regions, none of which any operation has used.
+        // In three regions, none of which any operation has used yet.
         let all = [frozen(&pool, PAGE, 1), frozen(&pool, 3 << 20, 2), frozen(&pool, 5 << 20, 3)];
         let written = assert_counts(
             counted(|| {
@@ -97,7 +97,7 @@ fn frozen_bytes_parts_and_clones_of_them_are_written_fixed_and_thaw_afterwards()
 
 #[test]
 fn vectored_writes_of_one_region_are_fixed_and_others_are_right() {
-    must_end(|| {
+    must_end("vectored_writes_of_one_region_are_fixed_and_others_are_right", || {
         let path = TempPath::on_disk("frozen-vectored");
         let (file, pool) = (writable(&path), Pool::new(16 << 20));
         let write = |parts: Vec<Bytes>, fixed: bool| {
@@ -128,7 +128,7 @@ fn bytes_of_other_memory_are_written_plain_and_those_of_an_owner_that_has_a_buff
             &self.0
         }
     }
-    must_end(|| {
+    must_end("bytes_of_other_memory_are_written_plain_and_those_of_an_owner_that_has_a_buffer_fixed", || {
         let path = TempPath::on_disk("frozen-other");
         let (file, pool) = (writable(&path), Pool::new(2 << 20));
         let write = |bytes: Bytes, fixed: u64| {
@@ -153,7 +153,7 @@ fn bytes_of_other_memory_are_written_plain_and_those_of_an_owner_that_has_a_buff
         write(Bytes::from_owner(Owner(buffer)), 1);
         assert_counts(counted(|| block_on(file.write_at(Bytes::new(), 0)).unwrap()), (0, 0));
         drop(pool);
-        // Where the pool was, there may be other memory now.
+        // The addresses of the pool may hold other memory now.
         for byte in 0..10 {
             write(Bytes::from(vec![byte; 2 << 20]), 0);
         }
@@ -161,7 +161,7 @@ fn bytes_of_other_memory_are_written_plain_and_those_of_an_owner_that_has_a_buff
     });
 }
 
-/// A pipe that is full, and what can be read from it before what is written next.
+/// Makes a full pipe, and returns the bytes that come out of it before the next write.
 fn full_pipe() -> (File, std::io::PipeReader, usize) {
     let (reader, writer) = std::io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&writer, true).unwrap();
@@ -176,7 +176,7 @@ fn full_pipe() -> (File, std::io::PipeReader, usize) {
 
 #[test]
 fn the_pool_may_go_while_its_bytes_are_in_flight() {
-    must_end(|| {
+    must_end("the_pool_may_go_while_its_bytes_are_in_flight", || {
         let (file, mut reader, full) = full_pipe();
         let pool = Pool::new(2 << 20);
         let (bytes, dropped) = (frozen(&pool, PAGE, 5), frozen(&pool, PAGE, 6));
@@ -185,16 +185,16 @@ fn the_pool_may_go_while_its_bytes_are_in_flight() {
                 block_on(async {
                     let mut write = file.write_at(bytes, 0);
                     assert!(poll_once(&mut write).await.is_pending());
-                    // One more whose future goes: its memory stays until the kernel has answered.
+                    // The future of one more write is dropped: its memory stays until the kernel has answered.
                     if !is_without_ring() {
                         let mut second = file.write_at(dropped, 0);
                         assert!(poll_once(&mut second).await.is_pending());
-                        common::yields(3).await;
+                        support::yields(3).await;
                         drop(second);
                     }
-                    common::yields(3).await;
+                    support::yields(3).await;
                     drop(pool);
-                    // What else is mapped now must not come where the pool was.
+                    // New mappings must not land at the pool's addresses.
                     let others: Vec<_> = (0..8).map(|_| frozen(&Pool::new(2 << 20), 2 << 20, 0xee)).collect();
                     let mut content = vec![0; full + PAGE];
                     let reading = std::thread::spawn(move || {
@@ -216,10 +216,10 @@ fn the_pool_may_go_while_its_bytes_are_in_flight() {
 
 #[test]
 fn bytes_of_lent_memory_keep_it_lent_while_they_are_in_flight() {
-    must_end(|| {
+    must_end("bytes_of_lent_memory_keep_it_lent_while_they_are_in_flight", || {
         let (file, mut reader, full) = full_pipe();
         let memory = RegisteredMemory::new(vec![7_u8; 2 * PAGE]);
-        // The region of the last operation is that of the lent memory: not for bytes.
+        // The last operation used the region of the lent memory, which is not that of the bytes.
         let path = TempPath::on_disk("frozen-lent");
         let data = writable(&path);
         drop(block_on(data.write_at(memory.lend(PAGE..).unwrap(), 0)).unwrap());
@@ -227,7 +227,7 @@ fn bytes_of_lent_memory_keep_it_lent_while_they_are_in_flight() {
             block_on(async {
                 let mut write = file.write_at(memory.lend(..PAGE).unwrap().freeze(), 0);
                 assert!(poll_once(&mut write).await.is_pending());
-                common::yields(3).await;
+                support::yields(3).await;
                 assert_eq!(memory.lent(), PAGE);
                 assert!(matches!(memory.lend(..1), Err(PoolError::Lent { .. })), "it can't be taken away");
                 let mut content = vec![0; full + PAGE];
@@ -248,7 +248,7 @@ fn bytes_of_lent_memory_keep_it_lent_while_they_are_in_flight() {
 
 #[test]
 fn batches_and_queues_write_bytes_and_refuse_to_read_into_them() {
-    must_end(|| {
+    must_end("batches_and_queues_write_bytes_and_refuse_to_read_into_them", || {
         let path = TempPath::on_disk("frozen-many");
         let (file, pool) = (writable(&path), Pool::new(2 << 20));
         let bytes = frozen(&pool, PAGE, 1);
@@ -269,7 +269,7 @@ fn batches_and_queues_write_bytes_and_refuse_to_read_into_them() {
                 _ => {
                     let error = done.result.unwrap_err();
                     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
-                    assert!(error.to_string().contains("can't be read into"), "{error}");
+                    assert!(error.to_string().contains("cannot read into"), "{error}");
                 }
             }
             let buffer = done.buffer.unwrap();
@@ -302,7 +302,7 @@ fn threads_that_make_and_drop_pools_disturb_no_write() {
     if !needs_ring("threads_that_make_and_drop_pools_disturb_no_write") {
         return;
     }
-    must_end(|| {
+    must_end("threads_that_make_and_drop_pools_disturb_no_write", || {
         let over = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Operations on paths: futures in and outside of loops, queues and batches; descriptors that nobody takes.
+//! Operations on paths: futures inside and outside of loops, queues and batches; descriptors that nobody takes.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
@@ -19,7 +19,7 @@ fn reading() -> OpenOptions {
     options
 }
 
-/// Opens for reading and writing what may not be there yet.
+/// Options for reading and writing a file that may not exist yet.
 fn creating() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true);
@@ -84,7 +84,7 @@ fn every_operation_works_in_other_executors_and_moves_between_threads() {
     assert!(file.size().unwrap() > 0);
 }
 
-/// Opening what is cached must not be a plain call of the polling thread, as others are not.
+/// Opening a cached path must not be a plain call of the polling thread, since an uncached one would block it.
 #[test]
 fn no_operation_is_a_call_of_the_polling_thread() {
     let name = "no_operation_is_a_call_of_the_polling_thread";
@@ -160,7 +160,7 @@ fn a_rename_that_fails_keeps_both() {
 
 #[test]
 fn an_open_that_fails_loses_nothing() {
-    // tmpfs takes O_DIRECT and does not do it, which is known only when the file is open.
+    // tmpfs accepts O_DIRECT and ignores it, which is known only once the file is open.
     let folder = Folder::inside(Path::new("/dev/shm"));
     let path = folder.file("data", b"content");
     let mut options = creating();
@@ -197,7 +197,7 @@ fn a_file_of_many_extents_is_removed_with_its_blocks() {
     assert!(!path.exists());
 }
 
-/// How many descriptors of this process are open files of `path`.
+/// Counts the descriptors of this process that are open files of `path`.
 fn descriptors_of(path: &Path) -> usize {
     let names = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     names.filter(|name| std::fs::read_link(name.path()).is_ok_and(|target| target == path)).count()
@@ -208,7 +208,7 @@ fn an_open_that_nobody_takes_is_closed() {
     let folder = Folder::new();
     let path = folder.file("data", b"content");
     let some = || (0..40).map(|_| fs::open(&path, &reading())).collect::<Vec<_>>();
-    // Dropped before and after they have ended.
+    // Dropped before and after they end.
     block_on(async {
         for turns in [0, 1, 3, 100] {
             let mut opening = some();
@@ -221,11 +221,11 @@ fn an_open_that_nobody_takes_is_closed() {
         }
         let mut opening = some();
         assert!(poll_once(&mut opening[0]).await.is_pending());
-        // They go with the loop.
+        // The loop's end drops them.
         opening.into_iter().for_each(|one| drop(ringfile::spawn(async move { one.await.unwrap() })));
     });
     wait_for("all are closed", || descriptors_of(&path) == 0);
-    // Of another executor.
+    // In another executor.
     for late in [false, true] {
         let mut opening = some();
         futures::executor::block_on(async {
@@ -239,7 +239,7 @@ fn an_open_that_nobody_takes_is_closed() {
         drop(opening);
         wait_for("all are closed", || descriptors_of(&path) == 0);
     }
-    // Taken, and never put into use.
+    // Its result is taken, and never used.
     let files = block_on(all(some()));
     assert_eq!(descriptors_of(&path), 80, "each file has two descriptors");
     drop(files);
@@ -287,7 +287,7 @@ fn a_queue_has_every_operation_with_tokens_and_user_data() {
     let writing = queue.write(&file, b"content".to_vec(), 0, 3);
     assert_eq!(queue.wait_by(writing).unwrap().result.unwrap(), 7);
 
-    // Together; results are told apart by the number given.
+    // Together; the number given with each tells the results apart.
     queue.metadata(in_folder("data"), 10);
     queue.metadata(in_folder("missing"), 11);
     queue.remove_dir(in_folder("directory"), 12);
@@ -356,7 +356,7 @@ fn what_is_cancelled_before_it_is_submitted_is_not_carried_out() {
     assert_eq!(std::fs::read(&path).unwrap(), b"content");
 }
 
-/// Whatever a cancelled operation comes to, its result tells, and no descriptor stays.
+/// Whatever a cancelled operation returns, it reports, and no descriptor stays open.
 #[test]
 fn what_is_cancelled_under_way_tells_what_has_become_of_it() {
     let folder = Folder::new();
@@ -409,7 +409,7 @@ fn a_batch_opens_renames_and_removes_in_the_order_of_its_barriers() {
     }
 }
 
-/// Operations leave no descriptor, and no file of the driver's, behind.
+/// Operations leave neither a descriptor nor a file of the driver behind.
 #[test]
 fn thousands_of_paths_leave_nothing_behind() {
     let name = "thousands_of_paths_leave_nothing_behind";
@@ -433,7 +433,7 @@ fn thousands_of_paths_leave_nothing_behind() {
     let before = open_descriptors();
     (0..20).for_each(|_| round(100));
     assert_eq!(open_descriptors(), before);
-    // Numbers of files are small, and used again.
+    // Descriptor numbers are small, and used again.
     let file = File::open(&path).unwrap();
     let read = block_on(file.read_at(vec![0; 16], 0)).unwrap();
     assert_eq!(read, b"content");
@@ -460,7 +460,7 @@ fn a_forked_child_makes_plain_calls() {
     }
     let folder = Folder::new();
     let path = folder.file("data", b"content");
-    // The parent has a ring, or workers, and an operation that has not been collected.
+    // The parent has a ring or workers, and an operation whose result was not taken.
     block_on(async { fs::metadata(&path).await }).unwrap();
     let mut queue = Queue::new();
     let open = queue.open(&path, &reading(), 0);

@@ -1,16 +1,16 @@
-//! Buffers that grow when more is appended than they have room for, `BufMut`, and memory from outside of a pool.
+//! Buffers that grow when more is appended than fits, `BufMut`, and memory outside a pool.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
-mod common;
+mod support;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::{Buf, BufMut, Bytes};
-use common::{Rng, TempPath, must_end, ring_options};
 use ringfile::{Buffer, Pool, PoolError, RegisteredMemory, WhenFull, block_on};
+use support::{Random, TempPath, must_end, ring_options};
 
 const PAGE: usize = 4096;
 
@@ -24,24 +24,24 @@ fn panics(run: impl FnOnce()) -> bool {
 
 #[test]
 fn what_is_appended_stays_the_same_however_the_buffer_grows() {
-    let mut rng = Rng::new("growing");
+    let mut rng = Random::new();
     for align in [512, PAGE, 16 << 10] {
         let pool = Pool::builder().capacity(64 << 20).alignment(align).build().unwrap();
         for _ in 0..50 {
             let mut model: Vec<u8> = Vec::new();
-            let mut buffer = pool.get(rng.below(3 * PAGE)).unwrap();
+            let mut buffer = pool.get(rng.index(3 * PAGE)).unwrap();
             for _ in 0..20 {
-                let most = 1 << rng.below(17);
-                let n = rng.below(most);
+                let most = 1 << rng.index(17);
+                let n = rng.index(most);
                 let data = rng.bytes(n);
-                match rng.below(6) {
+                match rng.index(6) {
                     0 => buffer.extend_from_slice(&data),
                     1 => buffer.put_slice(&data),
                     2 => buffer.try_extend_from_slice(&data).unwrap(),
                     3 => buffer.put(Bytes::from(data.clone()).chain(&[][..])),
                     4 => BufMut::writer(&mut buffer).write_all(&data).unwrap(),
                     _ => {
-                        // By chunks, as a serialiser does.
+                        // In chunks, as a serialiser does.
                         let mut rest = &data[..];
                         while !rest.is_empty() {
                             let chunk = buffer.chunk_mut();
@@ -82,7 +82,7 @@ fn a_buffer_takes_the_rest_of_its_block_and_then_a_larger_one() {
     assert_eq!(buffer[..], pattern(5000)[..]);
     buffer.resize(100_000, 1);
     assert_eq!((pool.metrics().growths, buffer[99_999]), (2, 1));
-    // A thousand appends move it a few times only.
+    // A thousand appends move it only a few times.
     for _ in 0..1000 {
         buffer.extend_from_slice(&[2; 1000]);
     }
@@ -103,7 +103,7 @@ fn parts_of_a_buffer_grow_apart() {
     assert_eq!((&first[..PAGE], &first[PAGE..]), (&pattern(PAGE)[..], &[1; 10][..]));
     assert_eq!((whole.as_ptr(), &whole[..]), (second_start, &pattern(2 * PAGE)[PAGE..]));
     assert_eq!(pool.metrics().growths, 1);
-    // Frozen bytes beside it, and then nothing.
+    // Beside frozen bytes, and then beside nothing.
     let mut third = pool.get(8192).unwrap();
     third.resize(8192, 3);
     let frozen = third.split_off(PAGE).freeze();
@@ -121,7 +121,7 @@ fn parts_of_a_buffer_grow_apart() {
         (start, PAGE + 1, 8192),
         "it is alone again"
     );
-    // Thawed, it has the rest of its block too.
+    // Once thawed, it has the rest of its block too.
     let start = frozen.as_ptr();
     let mut thawed = pool.thaw(frozen).unwrap();
     thawed.put_slice(&[6; 100]);
@@ -184,7 +184,7 @@ fn a_full_pool_is_an_error_and_growing_does_not_wait() {
         assert_eq!(buffer[..], pattern(32 << 10)[..]);
         let metrics = pool.metrics();
         assert_eq!((metrics.growths, metrics.failures), (0, 4));
-        // Where twice as much is not there, what is needed may be.
+        // If the pool cannot double the size, it may still have the size that is needed.
         let mut buffer = {
             drop(buffer);
             let mut buffer = pool.get(24 << 10).unwrap();
@@ -199,7 +199,7 @@ fn a_full_pool_is_an_error_and_growing_does_not_wait() {
 
 #[test]
 fn a_buffer_that_has_grown_is_written_and_read_like_any_other() {
-    must_end(|| {
+    must_end("a_buffer_that_has_grown_is_written_and_read_like_any_other", || {
         let path = TempPath::on_disk("growing");
         let file = ring_options().read(true).write(true).create(true).open(&path).unwrap();
         let pool = Pool::new(8 << 20);
@@ -248,13 +248,13 @@ fn threads_grow_parts_of_one_buffer_while_the_pool_goes() {
     }
 }
 
-/// Counts warnings, and takes memory of the pool while it is told of one.
+/// Counts warnings, and takes memory from the pool while it receives one.
 struct Listener {
     warnings: AtomicUsize,
     pool: Mutex<Option<Pool>>,
 }
 
-/// One for the whole process: threads that run other tests have none of it.
+/// One for the whole process: threads that run other tests do not get it.
 struct Told(Arc<Listener>);
 
 impl tracing::Subscriber for Told {
@@ -297,7 +297,7 @@ fn memory_from_outside_is_warned_of_once_for_each_pool() {
         let outside: Vec<_> = (0..10).map(|_| first.get(PAGE).unwrap()).collect();
         assert_eq!((warnings(), first.metrics().outside_allocations), (1, 11), "one of them the listener's");
         drop((inside, outside));
-        // By a future, and by growing.
+        // Waiting: by a future, and by growing.
         let second = full(1 << 20);
         let _inside = second.get(64 << 10).unwrap();
         drop(futures::executor::block_on(second.get_async(PAGE)).unwrap());
@@ -306,7 +306,7 @@ fn memory_from_outside_is_warned_of_once_for_each_pool() {
         let mut buffer = third.get(64 << 10).unwrap();
         buffer.resize((64 << 10) + 1, 0);
         assert_eq!((warnings(), third.metrics().growths, third.metrics().in_use), (3, 1, 0));
-        // What is meant to be outside is not warned of.
+        // No warning for memory that is meant to be outside.
         let unpooled = Pool::builder().capacity(1 << 20).pooling(false).build().unwrap();
         drop(unpooled.get(PAGE).unwrap());
         assert_eq!(warnings(), 3);

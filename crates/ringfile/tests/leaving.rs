@@ -1,4 +1,4 @@
-//! What leaving a loop waits for, and what not.
+//! What leaving a loop waits for, and what it does not wait for.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -19,7 +19,7 @@ use support::{
 
 const PAGE: usize = 4096;
 
-/// A pipe that nothing comes out of yet.
+/// Makes a pipe without data.
 fn pipe() -> (File, std::io::PipeWriter) {
     let (theirs, ours) = std::io::pipe().unwrap();
     (File::from(std::fs::File::from(OwnedFd::from(theirs))), ours)
@@ -74,7 +74,7 @@ fn reads_that_the_thread_holds_open_itself_are_not_waited_for() {
     must_end("loops beside an open read", || {
         let folder = Folder::new();
         let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
-        // Not one pipe for both: a worker that was told of what the other took would wait in its call.
+        // Not one pipe for both: a worker that wants what the other one took would block in its call.
         let ((first, mut writer), (second, _silent)) = (pipe(), pipe());
         let mut reads = Queue::new();
         let first = reads.start(&first, Vec::with_capacity(4), 0);
@@ -130,7 +130,7 @@ fn what_a_dropped_batch_has_in_flight_is_waited_for() {
 fn what_waits_for_a_pipe_and_outlives_the_loop_is_cancelled() {
     must_end("a loop that futures of a pipe outlive", || {
         let (pipe, mut writer) = pipe();
-        // What is begun later, by whoever polls the batch then, is not the loop's any more.
+        // Operations that start later belong to the thread that polls the batch then, not to the loop.
         for route in [Route::Auto, Route::Workers] {
             let pipe = std::fs::File::from(std::os::fd::AsFd::as_fd(&pipe).try_clone_to_owned().unwrap());
             let pipe = OpenOptions::new().route(route).adopt(pipe).unwrap();

@@ -1,9 +1,9 @@
-//! A loom model of how results reach the thread or task that waits for them: every interleaving of the threads that leave
-//! results and a task that fetches them, also without having been woken, with all that the memory model allows them to
+//! A loom model of how results reach the thread or task that waits for them: every interleaving of threads that deliver
+//! results and a task that fetches them, even without a wake-up, with everything that the memory model allows them to
 //! see. A lost wake-up is a deadlock, which loom reports.
 //!
-//! Run it with `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_mailbox`; without the flag there is
-//! nothing here. It compiles `mailbox.rs` as it is, with loom's lock and flag in place of std's.
+//! Run it with `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_mailbox`; without the flag this
+//! file is empty. It compiles `mailbox.rs` unchanged, with loom's lock and flag instead of std's.
 
 #![cfg(loom)]
 
@@ -50,7 +50,7 @@ impl Wake for Woken {
     }
 }
 
-/// Fetches until there are `all` results; each once. `unasked`: polls once more than it was woken.
+/// Fetches until there are `all` results, each once. `unasked`: polls once more often than it was woken.
 fn task(
     mailbox: &Mailbox<u32>,
     all: usize,
@@ -76,7 +76,7 @@ fn task(
 
 fn model(threads: u32, each: u32, at_least: fn(usize) -> usize, unasked: bool) {
     let mut builder = loom::model::Builder::new();
-    // Three preemptions are enough for every way in which three threads can miss each other here, and take seconds.
+    // Three preemptions cover every way in which three threads can miss each other here, and take seconds.
     builder.preemption_bound = Some(3);
     builder.check(move || {
         let mailbox = Arc::new(Mailbox::new());

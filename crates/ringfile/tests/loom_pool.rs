@@ -1,8 +1,8 @@
-//! A loom model of the pool's concurrent kernel: every interleaving of a few threads, with all that the memory model
-//! allows them to see.
+//! A loom model of the pool's concurrent kernel: every interleaving of a few threads, with everything that the memory
+//! model allows them to see.
 //!
-//! Run it with `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_pool`; without the flag there is
-//! nothing here. It compiles `kernel.rs` as it is, with loom's atomics in place of std's.
+//! Run it with `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_pool`; without the flag this file
+//! is empty. It compiles `kernel.rs` unchanged, with loom's atomics instead of std's.
 
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
@@ -26,7 +26,7 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 use sync::{AtomicU64, Ordering};
 
-/// A block: its number, link, and memory. Loom fails the test when two threads are in the memory at a time, or
+/// A block: its number, link, and memory. Loom fails the test if two threads access the memory at the same time, or
 /// without an order between them.
 struct Node {
     number: u32,
@@ -101,7 +101,7 @@ fn a_popped_block_has_one_owner() {
                 })
             })
             .collect();
-        // This one keeps a block while it takes the other: the order on the stack changes (ABA).
+        // This thread keeps one block while it takes the other, which changes the order on the stack (ABA).
         let held: Vec<_> = (0..2).filter_map(|_| shared.0.pop(&shared.1)).collect();
         for block in held {
             touch(block);
@@ -117,12 +117,12 @@ fn a_popped_block_has_one_owner() {
     });
 }
 
-/// What lies under the pool's lock, as far as it concerns the order of things.
+/// The data under the pool's lock, as far as it matters for the order of events.
 #[derive(Default)]
 struct Inner {
-    /// Blocks that are out or on a stack.
+    /// Blocks that are in use or on a stack.
     existing: i64,
-    /// Blocks that were dissolved: free memory.
+    /// Blocks that were dissolved into free memory.
     free: Vec<NonNull<Node>>,
     queue: VecDeque<Arc<AtomicBool>>,
     closed: bool,
@@ -134,12 +134,12 @@ struct Core {
     blocks: Nodes,
     anchors: Anchors,
     inner: Mutex<Inner>,
-    /// Stands for the regions: whoever frees the core has it alone.
+    /// Stands for the regions: the thread that frees the core is the only one to access it.
     alive: UnsafeCell<bool>,
     freed: Arc<AtomicBool>,
 }
 
-/// The core's address, which threads take along as buffers and pools do.
+/// The core's address, which buffers and pools on each thread have.
 #[derive(Clone, Copy)]
 struct Handle(NonNull<Core>);
 
@@ -147,7 +147,7 @@ struct Handle(NonNull<Core>);
 unsafe impl Send for Handle {}
 
 impl Handle {
-    /// A core whose blocks are all out.
+    /// A core whose blocks are all in use.
     fn new(blocks: u32) -> (Handle, Arc<AtomicBool>) {
         let freed = Arc::new(AtomicBool::new(false));
         let core = Core {
@@ -161,7 +161,7 @@ impl Handle {
         (Handle(NonNull::from(Box::leak(Box::new(core)))), freed)
     }
 
-    /// As `Core::give_back`.
+    /// Models `Core::give_back`.
     fn give_back(self, shard: usize, index: u32) {
         let core = self.0.as_ptr();
         // SAFETY: the block is out until the push, which is the last touch unless it is refused.
@@ -176,7 +176,7 @@ impl Handle {
         }
     }
 
-    /// As `Core::give_back_locked` and `Core::dissolve_and_serve`.
+    /// Models `Core::give_back_locked` and `Core::dissolve_and_serve`.
     fn give_back_locked(self, index: u32) {
         let anchors = {
             // SAFETY: the block is out; then our anchor keeps the core.
@@ -191,7 +191,7 @@ impl Handle {
         self.release(anchors);
     }
 
-    /// As `Core::serve_queue` with `Core::find`.
+    /// Models `Core::serve_queue` with `Core::find`.
     fn serve(self, inner: &mut Inner) {
         // SAFETY: the caller keeps the core.
         let core = unsafe { self.0.as_ref() };
@@ -203,7 +203,7 @@ impl Handle {
                 inner.existing += 1;
             }
             touch(block);
-            // The block is out for ever: the model's waiters keep it.
+            // The block stays in use: the model's waiters keep it.
             if let Some(first) = inner.queue.pop_front() {
                 first.store(true, Ordering::Release);
             }
@@ -213,7 +213,7 @@ impl Handle {
         }
     }
 
-    /// As `Core::poll_first` when nothing was found.
+    /// Models `Core::poll_first` when it finds nothing.
     fn wait(self) -> Arc<AtomicBool> {
         // SAFETY: a waiter has a handle, which keeps the core.
         let core = unsafe { self.0.as_ref() };
@@ -227,7 +227,7 @@ impl Handle {
         mine
     }
 
-    /// As `Core::drop_handle` and `Core::close`.
+    /// Models `Core::drop_handle` and `Core::close`.
     fn close(self) {
         {
             // SAFETY: the handles' anchor keeps the core.
@@ -246,7 +246,7 @@ impl Handle {
         self.release(1);
     }
 
-    /// As `Core::release`.
+    /// Models `Core::release`.
     fn release(self, anchors: i64) {
         let core = self.0.as_ptr();
         // SAFETY: our anchors keep the core until they are taken away.
@@ -261,7 +261,7 @@ impl Handle {
     }
 }
 
-/// Two blocks come back to two shards while the last handle goes: the core is freed once, after all touches of it.
+/// Two blocks return to two shards while the last handle is dropped: the core is freed once, after all accesses.
 #[test]
 fn a_closed_pool_is_freed_once_by_the_last() {
     model(None, || {
@@ -275,12 +275,12 @@ fn a_closed_pool_is_freed_once_by_the_last() {
     });
 }
 
-/// The same, where a return is under way because somebody waited and was served, or gave up.
+/// The same while a return is in progress, because a waiter was served or gave up.
 #[test]
 fn a_return_under_the_lock_keeps_the_pool() {
     model(Some(3), || {
         let (core, freed) = Handle::new(2);
-        // Marked as if somebody waited, who has given up meanwhile.
+        // Marked as if there were a waiter, which has given up meanwhile.
         // SAFETY: not closed yet.
         unsafe { core.0.as_ref() }.cells[0].mark_waiting();
         let threads = [0, 1].map(|at| thread::spawn(move || core.give_back(at, at as u32)));
@@ -292,7 +292,7 @@ fn a_return_under_the_lock_keeps_the_pool() {
     });
 }
 
-/// Waiters come while blocks go back: they are served, whoever was first, and returns need no lock afterwards.
+/// Waiters arrive while blocks return: they are served, whichever came first, and later returns need no lock.
 #[test]
 fn a_waiter_never_misses_a_return() {
     model(Some(3), || {

@@ -1,8 +1,9 @@
-//! A loom model of how a driver's thread goes to sleep and is woken: every interleaving of the thread and two
-//! notifiers, with all that the memory model allows them to see. A lost wake-up is a deadlock, which loom reports.
+//! A loom model of how a driver's thread goes to sleep and wakes up: every interleaving of the thread and two
+//! notifiers, with everything that the memory model allows them to see. A lost wake-up is a deadlock, which loom
+//! reports.
 //!
-//! Run it with `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_sleep`; without the flag there is
-//! nothing here. It compiles `sleep.rs` as it is, with loom's atomics in place of std's.
+//! Run it with `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_sleep`; without the flag this file
+//! is empty. It compiles `sleep.rs` unchanged, with loom's atomics instead of std's.
 
 #![cfg(loom)]
 
@@ -18,12 +19,12 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use sleep::{Asleep, Sleep};
 
-/// A thread's loop, as `runtime/executor.rs` and `driver/complete.rs` have it, with what others may touch of it.
+/// A thread's loop, as in `runtime/executor.rs` and `driver/complete.rs`, with what other threads may access.
 struct Loop {
     sleep: Sleep,
-    /// Tasks that others woke; looked at when a notification was taken.
+    /// Tasks that other threads woke; the loop looks at them when it takes a notification.
     woken: Mutex<u32>,
-    /// Messages between drivers; looked at at the end of every turn.
+    /// Messages between drivers; the loop looks at them at the end of every turn.
     mail: Mutex<u32>,
     /// The eventfd.
     bell: (Mutex<bool>, Condvar),
@@ -54,7 +55,7 @@ impl Loop {
         self.notify();
     }
 
-    /// Sleeps in the ring until the bell rings, as `Ring::enter` does.
+    /// Sleeps in the ring until the eventfd is signalled, as `Ring::enter` does.
     fn sleep_in_ring(&self) {
         if self.sleep.about_to_sleep_in_ring() {
             let mut rung = self.bell.0.lock().unwrap();
@@ -75,7 +76,7 @@ impl Loop {
         }
     }
 
-    /// Turns until so many wake-ups and letters were seen.
+    /// Runs turns until it has seen this number of wake-ups and messages.
     fn run(&self, tasks: u32, letters: u32, sleep: impl Fn(&Self)) {
         let (mut woken, mut read) = (0, 0);
         loop {
@@ -93,7 +94,7 @@ impl Loop {
     }
 }
 
-/// The loop on this thread, the two others beside it.
+/// Runs the loop on this thread, and the two notifiers beside it.
 fn model(
     letters: u32,
     first: impl Fn(&Loop) + Copy + Send + Sync + 'static,
@@ -101,7 +102,7 @@ fn model(
     sleep: impl Fn(&Loop) + Copy + Send + Sync + 'static,
 ) {
     let mut builder = loom::model::Builder::new();
-    // Without a bound it takes hours; three preemptions find what the loop is broken for on purpose.
+    // Without a bound this takes hours. Three preemptions find every defect that was built into the loop on purpose.
     builder.preemption_bound = Some(3);
     builder.check(move || {
         let it = Arc::new(Loop {

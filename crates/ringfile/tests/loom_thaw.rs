@@ -1,8 +1,9 @@
-//! A loom model of a block's count of references: buffers that are split and dropped, frozen ones whose clones are read,
-//! dropped and thawed on several threads. Every interleaving of them, with all that the memory model allows them to see.
+//! A loom model of a block's reference count: buffers that are split and dropped, and frozen bytes whose clones are
+//! read, dropped and thawed on several threads. Every interleaving of them, with everything that the memory model
+//! allows them to see.
 //!
-//! Run it with `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_thaw`; without the flag there is
-//! nothing here. It compiles `count.rs` as it is, with loom's atomics in place of std's.
+//! Run it with `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_thaw`; without the flag this file
+//! is empty. It compiles `count.rs` unchanged, with loom's atomics instead of std's.
 
 #![cfg(loom)]
 
@@ -21,14 +22,14 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-/// A block. Loom fails the test when one thread writes to the memory while another is in it, or without an order between
-/// them.
+/// A block. Loom fails the test if one thread writes to the memory while another accesses it, or without an order
+/// between them.
 struct Block {
     refs: Count,
     memory: UnsafeCell<u32>,
     given_back: AtomicBool,
     thawed: AtomicU32,
-    /// Stands for what the pool notes of a part that was frozen while the block had other references: its owners.
+    /// Stands for what the pool notes about a part that was frozen while the block had other references: its owners.
     part: Mutex<usize>,
 }
 
@@ -36,7 +37,7 @@ struct Block {
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// A block with one reference, which a buffer has.
+    /// A block with one reference, held by a buffer.
     fn new() -> Arc<Block> {
         let block = Block {
             refs: Count::new(),
@@ -59,7 +60,7 @@ impl Block {
         self.memory.with(|memory| unsafe { *memory })
     }
 
-    /// As `block::release`; who gets the block next writes to it.
+    /// Models `block::release`; the next owner of the block writes to it.
     fn release(&self) {
         if self.refs.drop_one() {
             assert!(!self.given_back.swap(true, Ordering::Relaxed), "given back twice");
@@ -73,15 +74,15 @@ impl Block {
     }
 }
 
-/// As in `frozen.rs`.
+/// Models a part in `frozen.rs`.
 struct Owner {
     block: Arc<Block>,
     is_part: bool,
-    /// Its reference became a buffer's.
+    /// Whether its reference became a buffer's.
     is_over: bool,
 }
 
-/// As `bytes::Bytes`: an owner that clones share.
+/// Models `bytes::Bytes`: clones share an owner.
 type Bytes = Arc<Owner>;
 
 impl Drop for Owner {
@@ -106,7 +107,7 @@ fn freeze(block: &Arc<Block>) -> Bytes {
     Arc::new(Owner { block: Arc::clone(block), is_part, is_over: false })
 }
 
-/// As `Pool::thaw`: the bytes again, or none where the block is a buffer's; that one is written to and dropped.
+/// Models `Pool::thaw`: returns the bytes, or none if the block became a buffer, which is written to and dropped.
 fn thaw(bytes: Bytes) -> Option<Bytes> {
     let block = Arc::clone(&bytes.block);
     let is_part = !block.refs.is_frozen();
@@ -148,7 +149,7 @@ fn model(preemptions: Option<usize>, run: impl Fn() + Sync + Send + 'static) {
     builder.check(run);
 }
 
-/// Parts of a buffer are dropped on several threads: the last one gives the block back, after what all did to it.
+/// Several threads drop parts of a buffer: the last one gives the block back, after everything the others did to it.
 #[test]
 fn the_last_part_gives_the_block_back() {
     model(None, || {
@@ -171,7 +172,7 @@ fn the_last_part_gives_the_block_back() {
     });
 }
 
-/// Two threads thaw clones of the same bytes: one of them at most gets the buffer.
+/// Two threads thaw clones of the same bytes: at most one of them gets the buffer.
 fn two_thaw(is_part: bool) {
     model(Some(3), move || {
         let block = Block::new();
@@ -187,7 +188,7 @@ fn two_thaw(is_part: bool) {
             bytes.block.read();
         }
         other.join().unwrap();
-        // Now there is no other: what is left is thawed.
+        // Now this is the only clone, so it can be thawed.
         let again = mine.map(thaw);
         assert!(again.is_none_or(|bytes| bytes.is_none()), "the last was not thawed");
         assert!(block.thawed.load(Ordering::Relaxed) <= 2);
@@ -208,7 +209,7 @@ fn two_threads_thaw_clones_of_a_part() {
     two_thaw(true);
 }
 
-/// One thread thaws while another reads a clone and drops it, and a third clones that one first.
+/// One thread thaws while another reads a clone and drops it, and a third one clones that clone first.
 #[test]
 fn a_thaw_races_with_readers_and_the_last_drop() {
     model(Some(3), || {

@@ -1,4 +1,4 @@
-//! Process-wide counts while threads come and go: nothing counts twice, nothing is lost.
+//! Process-wide counts while threads start and end: nothing counts twice, nothing is lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

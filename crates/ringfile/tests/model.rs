@@ -1,11 +1,12 @@
-//! Every call of `File` against a model: random offsets, lengths, alignments and kinds of buffer, direct and not, on
-//! several file systems. The model is a vector of bytes; at the end the file is read again with the standard library.
+//! Compares every call of `File` with a model: random offsets, lengths, alignments and kinds of buffer, direct and
+//! buffered, on several file systems. The model is a vector of bytes; at the end the standard library reads the file
+//! again.
 //!
 //! `RINGFILE_SEED` repeats a run, `RINGFILE_MODEL_STEPS` makes it longer.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
-mod common;
+mod support;
 
 use std::future::Future;
 use std::io::ErrorKind;
@@ -15,19 +16,19 @@ use std::rc::Rc;
 use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
-use common::mount::Mounted;
-use common::{Rng, TempPath, must_end};
 use ringfile::{
     Advice, AllocateMode, BufResult, Buffer, Durability, Error, File, IoBuf, IoBufMut, OpenOptions, Pool,
     RegisteredMemory, Route, WhenFull, block_on, spawn,
 };
+use support::mounts::Mount;
+use support::{Random, TempPath, must_end};
 
 /// Files grow to about this size.
 const LARGE: usize = 1 << 20;
 
-/// What writes write: any piece of it, at any alignment.
+/// The pattern that writes take any piece of, at any alignment.
 static PATTERN: LazyLock<&'static [u8]> = LazyLock::new(|| {
-    let mut rng = Rng::new("pattern");
+    let mut rng = Random::new();
     Box::leak(rng.bytes(2 * LARGE).into_boxed_slice())
 });
 
@@ -79,13 +80,13 @@ const WRITABLE: [Kind; 14] = [
     Kind::ManyBytes,
 ];
 
-/// Where buffers come from.
+/// The kinds of buffers.
 struct Memory {
     pool: Pool,
     unregistered: Pool,
     full: Pool,
     lender: RegisteredMemory,
-    /// How far the lender's memory is from the next multiple of 4096.
+    /// The distance of the lender's memory from the next multiple of 4096.
     to_aligned: usize,
 }
 
@@ -103,9 +104,9 @@ impl Memory {
         }
     }
 
-    /// A buffer of just `n` bytes; aligned to 4096 where that is asked for and the kind can.
-    fn buffer(&self, rng: &mut Rng, kind: Kind, n: usize, aligned: bool) -> Buffer {
-        let skip = if aligned { 4096 * rng.below(3) } else { rng.below(5000) };
+    /// Makes a buffer of exactly `n` bytes; aligned to 4096 if requested and if the kind can be.
+    fn buffer(&self, rng: &mut Random, kind: Kind, n: usize, aligned: bool) -> Buffer {
+        let skip = if aligned { 4096 * rng.index(3) } else { rng.index(5000) };
         match kind {
             Kind::Unregistered => self.unregistered.get(n).unwrap(),
             Kind::Outside => self.full.get(n.max(4097)).unwrap().split_to(n),
@@ -115,7 +116,7 @@ impl Memory {
                 drop(whole.split_to(skip));
                 whole.split_to(n)
             }
-            // What is lent is not empty.
+            // Lent memory is never empty.
             Kind::Lent if n > 0 => {
                 let start = if aligned { self.to_aligned + skip } else { skip };
                 match self.lender.lend(start..start + n) {
@@ -123,7 +124,7 @@ impl Memory {
                         buffer.clear();
                         buffer
                     }
-                    // Another operation has it.
+                    // Another operation is using it.
                     Err(_) => self.pool.get(n).unwrap(),
                 }
             }
@@ -140,13 +141,13 @@ impl Memory {
     }
 }
 
-/// Cuts `data` into pieces, some of them empty unless they must be aligned.
-fn cut<'a>(rng: &mut Rng, mut data: &'a [u8], block: usize) -> Vec<&'a [u8]> {
+/// Cuts `data` into pieces, some of them empty if they need not be aligned.
+fn cut<'a>(rng: &mut Random, mut data: &'a [u8], block: usize) -> Vec<&'a [u8]> {
     let mut pieces = Vec::new();
     let most = 2 + data.len() / 3;
     while !data.is_empty() {
         let least = usize::from(block > 1);
-        let len = ((rng.below(most) + least) / block * block).max(least * block).min(data.len());
+        let len = ((rng.index(most) + least) / block * block).max(least * block).min(data.len());
         let (piece, rest) = data.split_at(len);
         pieces.push(piece);
         data = rest;
@@ -163,11 +164,11 @@ fn fill(mut buffer: Buffer, data: &[u8]) -> Buffer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum How {
     Plain,
-    /// A read that must get all, a write that is durable when it ends.
+    /// Whether a read must get all bytes, and a write is durable when it ends.
     Strict,
 }
 
-/// The write, and whether every piece of memory is aligned to `block`.
+/// Returns the write, and whether every piece of memory is aligned to `block`.
 async fn write_one<B: IoBuf + AsRef<[u8]>>(
     file: &File,
     how: How,
@@ -214,11 +215,11 @@ fn checked<B>(result: BufResult<B>, check: impl FnOnce(&B)) -> Result<(), Error>
     }
 }
 
-/// Writes a piece of the pattern, and gives the addresses of its memory.
+/// Writes a piece of the pattern, and returns the addresses of its memory.
 async fn write(
     file: &File,
     memory: &Memory,
-    rng: &mut Rng,
+    rng: &mut Random,
     (kind, how): (Kind, How),
     data: &'static [u8],
     offset: u64,
@@ -255,11 +256,11 @@ async fn write(
         Kind::Buffers => {
             let pieces = cut(rng, data, block);
             let kinds = [Kind::Pooled, Kind::Unregistered, Kind::SplitOff];
-            // All of one kind, and so perhaps in one region, or mixed.
-            let (mixed, one) = (rng.chance(2), kinds[rng.below(3)]);
+            // All of one kind, so possibly in one region, or mixed.
+            let (mixed, one) = (rng.chance(2), kinds[rng.index(3)]);
             let mut buffers = Vec::new();
             for piece in &pieces {
-                let kind = if mixed { kinds[rng.below(3)] } else { one };
+                let kind = if mixed { kinds[rng.index(3)] } else { one };
                 buffers.push(fill(memory.buffer(rng, kind, piece.len(), aligned), piece));
             }
             write_many(file, buffers, &pieces, offset).await
@@ -289,7 +290,7 @@ async fn read_one<B: IoBufMut + AsRef<[u8]>>(file: &File, how: How, buffer: B, o
             assert_eq!(failed.done(), there.len());
             assert!(there.len() < capacity);
             let buffer = failed.into_buffer();
-            // A box keeps its length, and so can't tell by it how much was read.
+            // A box keeps its length, so its length does not tell how much was read.
             assert!(how == How::Strict || buffer.len() == capacity);
             same(&buffer.as_ref()[..there.len()], there);
         }
@@ -342,7 +343,7 @@ fn same(read: &[u8], expected: &[u8]) {
 async fn read(
     file: &File,
     memory: &Memory,
-    rng: &mut Rng,
+    rng: &mut Random,
     (kind, how): (Kind, How),
     n: usize,
     offset: u64,
@@ -350,10 +351,10 @@ async fn read(
 ) {
     let aligned = file.is_direct() && !rng.chance(3);
     match kind {
-        // What is in it before makes no difference.
+        // Its previous content makes no difference.
         Kind::Vec => {
             let mut vec = Vec::with_capacity(n);
-            vec.resize(rng.below(n + 1), 0xaa);
+            vec.resize(rng.index(n + 1), 0xaa);
             read_one(file, how, vec, offset, expected).await;
         }
         Kind::Boxed => read_one(file, how, vec![0xaa; n].into_boxed_slice(), offset, expected).await,
@@ -366,7 +367,7 @@ async fn read(
                 return read_many(file, how, vecs, offset, expected).await;
             }
             let kinds = [Kind::Pooled, Kind::Unregistered, Kind::SplitOff];
-            let one = kinds[rng.below(3)];
+            let one = kinds[rng.index(3)];
             let buffers = lens.into_iter().map(|len| memory.buffer(rng, one, len, aligned)).collect();
             read_many(file, how, buffers, offset, expected).await;
         }
@@ -377,13 +378,13 @@ async fn read(
     }
 }
 
-/// A length or offset: often one of those that go wrong.
-fn number(rng: &mut Rng, most: usize, block: usize) -> usize {
-    let n = match rng.below(10) {
-        0 => [0, 1, 511, 512, 513, 4095, 4096, 4097][rng.below(8)],
-        1..5 => rng.below(9000),
-        5..9 => rng.below(1 + most / 8),
-        _ => rng.below(1 + most),
+/// Returns a length or offset: often one at which errors are likely.
+fn number(rng: &mut Random, most: usize, block: usize) -> usize {
+    let n = match rng.index(10) {
+        0 => [0, 1, 511, 512, 513, 4095, 4096, 4097][rng.index(8)],
+        1..5 => rng.index(9000),
+        5..9 => rng.index(1 + most / 8),
+        _ => rng.index(1 + most),
     };
     n.min(most) / block * block
 }
@@ -392,15 +393,15 @@ struct Run {
     file: File,
     memory: Memory,
     content: Vec<u8>,
-    rng: Rng,
+    rng: Random,
     folder: &'static str,
 }
 
 impl Run {
     fn offset_and_len(&mut self, block: usize) -> (usize, usize) {
-        let offset = match self.rng.below(6) {
-            // Around the end.
-            0 => (self.content.len() + 4096).saturating_sub(self.rng.below(8192)) / block * block,
+        let offset = match self.rng.index(6) {
+            // Around the end of the file.
+            0 => (self.content.len() + 4096).saturating_sub(self.rng.index(8192)) / block * block,
             1 => 0,
             _ => number(&mut self.rng, LARGE, block),
         };
@@ -413,7 +414,7 @@ impl Run {
         }
     }
 
-    /// Notes what was written.
+    /// Records what was written.
     fn put(&mut self, offset: usize, data: &[u8]) {
         if !data.is_empty() {
             self.grow(offset + data.len());
@@ -422,19 +423,19 @@ impl Run {
     }
 
     fn pattern(&mut self, len: usize) -> &'static [u8] {
-        let start = self.rng.below(LARGE);
+        let start = self.rng.index(LARGE);
         &PATTERN[start..start + len]
     }
 
     async fn write(&mut self) {
         let block = self.file.alignment().bytes;
-        // Direct writes that do not fit are refused, so most of them must.
+        // Unaligned direct writes are refused, so most of them must be aligned.
         let unit = if self.rng.chance(6) { 1 } else { block };
         let (offset, len) = self.offset_and_len(unit);
         let data = self.pattern(len);
         let how = if self.rng.chance(12) { How::Strict } else { How::Plain };
         let kind = match block {
-            1 => WRITABLE[self.rng.below(WRITABLE.len())],
+            1 => WRITABLE[self.rng.index(WRITABLE.len())],
             _ => {
                 let fitting = [
                     Kind::Pooled,
@@ -445,9 +446,9 @@ impl Run {
                     Kind::Buffers,
                 ];
                 if self.rng.chance(6) {
-                    WRITABLE[self.rng.below(WRITABLE.len())]
+                    WRITABLE[self.rng.index(WRITABLE.len())]
                 } else {
-                    fitting[self.rng.below(6)]
+                    fitting[self.rng.index(6)]
                 }
             }
         };
@@ -471,7 +472,7 @@ impl Run {
         let block = self.file.alignment().bytes;
         let unit = if self.rng.chance(2) { 1 } else { block };
         let (offset, len) = self.offset_and_len(unit);
-        let kind = READABLE[self.rng.below(READABLE.len())];
+        let kind = READABLE[self.rng.index(READABLE.len())];
         let how = if self.rng.chance(4) { How::Strict } else { How::Plain };
         let (file, memory) = (&self.file, &self.memory);
         read(file, memory, &mut self.rng, (kind, how), len, offset as u64, &self.content).await;
@@ -480,7 +481,7 @@ impl Run {
     async fn control(&mut self) {
         let (offset, len) = self.offset_and_len(1);
         let file = self.file.clone();
-        match self.rng.below(9) {
+        match self.rng.index(9) {
             0 | 1 => {
                 let size = number(&mut self.rng, LARGE, 1);
                 file.set_len(size as u64).await.unwrap();
@@ -492,8 +493,8 @@ impl Run {
             6 => {
                 let all =
                     [Advice::Normal, Advice::Sequential, Advice::Random, Advice::WillNeed, Advice::DontNeed];
-                let len = [0, len as u64, u64::from(u32::MAX) + 2][self.rng.below(3)];
-                file.advise(offset as u64, len, all[self.rng.below(5)]).await.unwrap();
+                let len = [0, len as u64, u64::from(u32::MAX) + 2][self.rng.index(3)];
+                file.advise(offset as u64, len, all[self.rng.index(5)]).await.unwrap();
             }
             7 => assert_eq!(file.metadata().unwrap().len(), self.content.len() as u64),
             _ => assert_eq!(file.size().unwrap(), self.content.len() as u64),
@@ -504,7 +505,7 @@ impl Run {
     async fn allocate(&mut self, file: &File, offset: usize, len: usize) {
         let modes =
             [AllocateMode::Extend, AllocateMode::KeepSize, AllocateMode::PunchHole, AllocateMode::ZeroRange];
-        let mode = modes[self.rng.below(4)];
+        let mode = modes[self.rng.index(4)];
         if let Err(error) = file.allocate(mode, offset as u64, len as u64).await {
             let not_there = self.folder == "tmpfs" && mode == AllocateMode::ZeroRange;
             assert!(
@@ -523,10 +524,10 @@ impl Run {
         }
     }
 
-    /// Several operations in flight at once, on ranges that don't overlap, in tasks of their own and not.
+    /// Runs several operations at once, on ranges that do not overlap, each in its own task or not.
     async fn at_once(&mut self) {
         let block = self.file.alignment().bytes;
-        let count = 2 + self.rng.below(40);
+        let count = 2 + self.rng.index(40);
         let size = (count * 2 * block).max(number(&mut self.rng, LARGE, 1));
         self.file.set_len(size as u64).await.unwrap();
         self.content.resize(size, 0);
@@ -538,29 +539,29 @@ impl Run {
         for index in 0..count {
             let (start, len) = (index * each, number(&mut self.rng, each, block));
             let (file, memory, mut rng) = (self.file.clone(), Rc::clone(&memory), self.rng.clone());
-            // The clone must not give each operation the same numbers.
-            (0..=index).for_each(|_| _ = self.rng.next());
+            // Otherwise the clone would give each operation the same numbers.
+            (0..=index).for_each(|_| _ = self.rng.below(2));
             let one: Pin<Box<dyn Future<Output = ()>>> = if self.rng.chance(2) {
                 let data = self.pattern(len);
                 written.push((start, data));
                 let kind =
-                    [Kind::Pooled, Kind::Unregistered, Kind::SplitOff, Kind::Buffers][self.rng.below(4)];
+                    [Kind::Pooled, Kind::Unregistered, Kind::SplitOff, Kind::Buffers][self.rng.index(4)];
                 Box::pin(async move {
                     let what = (kind, How::Plain);
                     write(&file, &memory, &mut rng, what, data, start as u64).await.0.unwrap();
                 })
             } else {
-                let (kind, before) = (READABLE[self.rng.below(READABLE.len())], Rc::clone(&before));
+                let (kind, before) = (READABLE[self.rng.index(READABLE.len())], Rc::clone(&before));
                 let range_end = start + each;
                 Box::pin(async move {
-                    // Direct reads of a part of a block read all of it, but give only what was asked for.
+                    // A direct read of a part of a block reads the whole block, but returns only what was requested.
                     let what = (kind, How::Strict);
                     read(&file, &memory, &mut rng, what, len, start as u64, &before[..range_end]).await;
                 })
             };
             if self.rng.chance(2) { tasks.push(spawn(one)) } else { futures.push(one) }
         }
-        common::all(futures).await;
+        support::all(futures).await;
         for task in tasks {
             task.await.unwrap();
         }
@@ -570,20 +571,20 @@ impl Run {
         memory.assert_unused();
     }
 
-    /// The file as a stream, from a pool that may have room for less than was asked to be read ahead.
+    /// Reads the file as a stream, from a pool that may be too small for the requested read-ahead.
     async fn stream(&mut self) {
         let block = 1 + number(&mut self.rng, 100_000, 1);
-        let depth = 1 + self.rng.below(8);
+        let depth = 1 + self.rng.index(8);
         let alignment = self.file.alignment().bytes;
         let rounded = block.next_multiple_of(alignment);
-        // Two blocks, and what their size class may be larger by: one to read into while the user has one.
+        // Two blocks, and the difference to their size class: one to read into while the user has the other.
         let room = (rounded + rounded / 4).next_multiple_of(4096) * 2 + 8192;
-        let pool = match self.rng.below(3) {
+        let pool = match self.rng.index(3) {
             0 => Pool::new(room),
             1 => Pool::builder().capacity(room).when_full(WhenFull::Wait).build().unwrap(),
             _ => Pool::new(32 << 20),
         };
-        let (start, end) = match self.rng.below(3) {
+        let (start, end) = match self.rng.index(3) {
             0 => (0, u64::MAX),
             _ => {
                 let (offset, len) = self.offset_and_len(1);
@@ -612,7 +613,7 @@ impl Run {
             if self.rng.chance(20) {
                 return;
             }
-            // Never more than the pool can do without.
+            // Never more than the pool can spare.
             kept.truncate(1);
         }
         assert!(expected.is_empty(), "{} bytes are missing", expected.len());
@@ -620,7 +621,7 @@ impl Run {
     }
 
     async fn step(&mut self) {
-        match self.rng.below(20) {
+        match self.rng.index(20) {
             0..8 => self.write().await,
             8..15 => self.read().await,
             15..18 => self.control().await,
@@ -630,10 +631,10 @@ impl Run {
     }
 }
 
-/// Some hundred random steps on a file in `folder`.
+/// Takes some hundred random steps on a file in `folder`.
 fn model(folder: impl AsRef<Path>, name: &'static str, direct: bool, durability: Durability) {
     for route in [Route::Auto, Route::Ring, Route::Inline, Route::Workers] {
-        if route != Route::Ring || !common::is_without_ring() {
+        if route != Route::Ring || !support::is_without_ring() {
             model_on(route, folder.as_ref(), name, direct, durability);
         }
     }
@@ -641,8 +642,8 @@ fn model(folder: impl AsRef<Path>, name: &'static str, direct: bool, durability:
 
 fn model_on(route: Route, folder: &Path, name: &'static str, direct: bool, durability: Durability) {
     let path = TempPath::new(folder, &format!("model-{name}-{direct}"));
-    let test = format!("model on {name}, {}, {route:?}", if direct { "direct" } else { "buffered" });
-    must_end(move || {
+    println!("on {name}, {}, {route:?}:", if direct { "direct" } else { "buffered" });
+    must_end("model_on", move || {
         let file = OpenOptions::new()
             .route(route)
             .read(true)
@@ -655,9 +656,9 @@ fn model_on(route: Route, folder: &Path, name: &'static str, direct: bool, durab
         assert_eq!(file.is_direct(), direct);
         let steps =
             std::env::var("RINGFILE_MODEL_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(400);
-        let (memory, rng) = (Memory::new(), Rng::new(&test));
+        let (memory, rng) = (Memory::new(), Random::new());
         let mut run = Run { file, memory, content: Vec::new(), rng, folder: name };
-        // Several loops, so that a ring is also used again.
+        // In several loops, so that a ring is also reused.
         for _ in 0..4 {
             block_on(async {
                 for _ in 0..steps / 4 {
@@ -700,10 +701,7 @@ fn direct_on_tmpfs_is_refused_or_buffered() {
 }
 
 fn on_a_loop_device(kind: &'static str, size: u64) {
-    let mounted = match Mounted::new(kind, size) {
-        Ok(mounted) => mounted,
-        Err(why) => return common::skip(&format!("on_{kind}"), why),
-    };
+    let Some(mounted) = Mount::on_loop(&format!("on_{kind}"), kind, size) else { return };
     model(mounted.path(), kind, false, Durability::Fsync);
     model(mounted.path(), kind, true, Durability::Auto);
 }
@@ -750,7 +748,7 @@ fn a_stream_whose_pool_is_too_small_says_so() {
 
 #[test]
 fn a_stream_waits_for_memory_that_others_have() {
-    must_end(|| {
+    must_end("a_stream_waits_for_memory_that_others_have", || {
         let path = TempPath::on_disk("waits");
         let content: Vec<u8> = (0..50_000_u32).map(|at| at as u8).collect();
         std::fs::write(&path, &content).unwrap();

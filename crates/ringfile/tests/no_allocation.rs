@@ -1,5 +1,4 @@
-//! How often the heap is asked for memory while operations are carried out: no more often for ten thousand than for
-//! five hundred.
+//! Counts heap allocations during operations: ten thousand of them must allocate no more often than five hundred.
 //!
 //! Counts the allocations of all threads, so each test has a process of its own: the harness allocates too, to start
 //! tests and to report which ended or take long.
@@ -48,10 +47,10 @@ const PAGES: u64 = 64;
 const FEW: u64 = 500;
 /// How often `Route::Auto` may change its mind about a file while operations are counted.
 const CHANGES: usize = 20;
-/// Results, what the batch keeps of itself, a driver that is told to begin: each run has these, whatever its length.
+/// Results, the batch itself, and a message to a driver: each run allocates these, whatever its length.
 const OF_A_RUN: u64 = 24;
 
-/// How often memory was asked for meanwhile.
+/// Returns the number of allocations meanwhile.
 fn allocations<T>(run: impl FnOnce() -> T) -> (u64, T) {
     let before = COUNT.load(Ordering::Relaxed);
     let result = run();
@@ -70,7 +69,7 @@ fn assert_read(results: Vec<Done>, reads: u64) {
     assert_eq!(results.len(), reads as usize);
     for (i, done) in results.into_iter().enumerate() {
         assert_eq!(done.result.unwrap(), PAGE);
-        // Which page it is shows in its first bytes.
+        // The first bytes of a page are its number.
         assert_content(&done.buffer.unwrap()[..16], i as u64 * 7 % PAGES * PAGE as u64);
     }
 }
@@ -90,11 +89,11 @@ fn files(path: &std::path::Path) -> Vec<(String, Route, File)> {
     files
 }
 
-/// Counts after a first run of the larger size, in which what is kept for good grows.
+/// Counts after a first run of the larger size, in which memory that is kept grows.
 ///
-/// `Route::Auto` times plain calls, and leaves them for the ring where they wait, as on a disk that is busy for a while.
-/// The thread then makes its ring and room for what is in flight there: 14 allocations, once, in a run of any length.
-/// So a longer run with more allocations counts only if its operations went the same ways.
+/// `Route::Auto` times plain calls, and uses the ring instead if they wait, as on a disk that is busy for a while.
+/// The thread then creates its ring, and memory for the operations in flight there: 14 allocations, once, in a run of any
+/// length. So a longer run with more allocations counts only if its operations went the same ways.
 fn few_and_many(route: Route, many: u64, mut run: impl FnMut(u64) -> u64) -> (u64, u64) {
     run(many);
     let mut run_and_ways = |operations| {
@@ -117,7 +116,7 @@ fn is_carried_by_workers(route: Route) -> bool {
     route == Route::Workers || support::is_without_ring()
 }
 
-/// What a longer run may have more: lists double now and then, and workers come with the load.
+/// The allocations that a longer run may have more: lists double now and then, and workers start under load.
 fn growth(route: Route) -> u64 {
     if is_carried_by_workers(route) { 64 } else { 8 }
 }
@@ -170,7 +169,7 @@ fn an_awaited_batch_and_reads_of_a_loop_allocate_for_themselves_alone() {
         });
         println!("{name}, awaited: {few} and {many} allocations");
         assert!(many <= few + growth, "{name}, awaited batch: {few} for {FEW} reads, {many} for {MANY}");
-        // For a future that waits for a worker there is something to tell it by.
+        // A future that waits for a worker allocates what the worker reports to.
         if is_carried_by_workers(route) {
             continue;
         }
@@ -333,7 +332,7 @@ fn appends_and_syncs_allocate_nothing_while_the_pool_has_memory() {
     }
 }
 
-/// What can be written with shared bytes: they are cloned and cut without an allocation.
+/// What can be written from shared bytes: they are cloned and cut without an allocation.
 fn write_bytes(file: &File, sources: &[bytes::Bytes], count: u64) {
     block_on(async {
         for i in 0..count {
@@ -379,7 +378,7 @@ fn writes_of_shared_bytes_allocate_nothing_in_one_region_or_several_or_outside_o
     let outside = [bytes::Bytes::from(vec![7; 2 * PAGE]), bytes::Bytes::from_static(&[7; 2 * PAGE])];
     for route in routes() {
         let file = OpenOptions::new().read(true).write(true).route(route).open(&path).unwrap();
-        // For a future that waits for a worker there is something to tell it by.
+        // A future that waits for a worker allocates what the worker reports to.
         if is_carried_by_workers(route) {
             continue;
         }

@@ -1,9 +1,9 @@
-//! F48: namespaces of NVMe drives, by their own commands. What is there is destroyed.
+//! F48: namespaces of NVMe drives, used with the drive's own commands. The test destroys their content.
 //!
-//! Needs drives, which kernels/nvme gives a guest under qemu. Each is named by a variable, and tests whose variable is
+//! Needs drives, which kernels/nvme gives a guest under qemu. A variable names each of them; tests whose variable is
 //! not set are skipped by name: `RINGFILE_NVME` (`/dev/ng0n1`: blocks of 512 bytes, 64 MiB or more),
-//! `RINGFILE_NVME_SMALL` (a drive with MDTS 3, so commands of 32 KiB; blocks of 4096 bytes), `RINGFILE_NVME_METADATA` (8
-//! bytes with each block), `RINGFILE_NVME_READONLY`, `RINGFILE_NVME_GONE` (a drive of its own, which is taken away).
+//! `RINGFILE_NVME_SMALL` (a drive with MDTS 3, so commands of 32 KiB; blocks of 4096 bytes), `RINGFILE_NVME_METADATA`
+//! (8 bytes with each block), `RINGFILE_NVME_READONLY`, `RINGFILE_NVME_GONE` (a separate drive, which is removed).
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -23,7 +23,7 @@ use support::{all, assert_content, content, poll_once, skip, wait_for};
 
 const PAGE: usize = 4096;
 
-/// One test at a time: a namespace that is open for writing is nobody else's.
+/// Makes the tests run one at a time: only one may have a namespace open for writing.
 struct Drive {
     path: PathBuf,
     _turn: MutexGuard<'static, ()>,
@@ -61,13 +61,13 @@ impl Drive {
         options
     }
 
-    /// The same namespace by the block layer: ng0n1 is nvme0n1.
+    /// Returns the block device of the same namespace: nvme0n1 for ng0n1.
     fn block_device(&self) -> PathBuf {
         let name = self.path.file_name().unwrap().to_str().unwrap();
         Path::new("/dev").join(format!("nvme{}", name.strip_prefix("ng").unwrap()))
     }
 
-    /// Past the page cache, which knows nothing of what commands write.
+    /// Opens it past the page cache, which does not know what commands have written.
     fn block_layer(&self) -> BlockLayer {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_DIRECT);
@@ -100,7 +100,7 @@ fn filled(pool: &Pool, offset: u64, len: usize) -> Buffer {
     buffer
 }
 
-/// Buffers of a page each.
+/// Takes buffers of one page each.
 fn pages(pool: &Pool, count: usize) -> Vec<Buffer> {
     (0..count).map(|_| pool.get(PAGE).unwrap()).collect()
 }
@@ -130,7 +130,7 @@ fn f48_reads_give_what_the_block_device_shows() {
         }
         let counts = thread_metrics() - before;
         assert_eq!((counts.ops, counts.passthrough_ops, counts.failed), (count, count, 0));
-        // Before Linux 6.12 the kernel takes registered memory for whole registrations only.
+        // Before Linux 6.12, the kernel accepts registered memory only for whole registrations.
         assert!(counts.fixed_ops <= fixed && counts.refused_registrations == 0, "{counts:?}");
         println!("registered: {} of {fixed}", counts.fixed_ops);
         let read = file.read_vectored_at(pages(&pool, 50), 3 * 512).await.unwrap();
@@ -146,7 +146,7 @@ fn f48_reads_give_what_the_block_device_shows() {
         assert_eq!(done.result.unwrap(), PAGE);
         assert_content(&done.buffer.unwrap(), i as u64 * 512);
     }
-    // A thread without a ring of its own: an I/O thread sends the commands.
+    // From a thread without a ring: an I/O thread sends the commands.
     let elsewhere = file.clone();
     let read = futures_block_on(async move { elsewhere.read_at(vec![0; 8 * PAGE], 512).await });
     assert_content(&read.unwrap(), 512);
@@ -262,7 +262,7 @@ fn f48_commands_wake_a_thread_that_waits_for_other_things_too() {
     let pipe = OpenOptions::new().route(Route::Ring).adopt(fs::File::from(OwnedFd::from(reader))).unwrap();
     block_on(async {
         let waits = ringfile::spawn(async move { pipe.read_at(vec![0; 4], 0).await });
-        // All that the thread has on its main ring is a read that nothing ends.
+        // The only operation on the thread's main ring is a read that never ends.
         for i in 0..50 {
             assert_content(&file.read_at(vec![0; PAGE], i * 512).await.unwrap(), i * 512);
         }
@@ -296,7 +296,7 @@ fn f48_another_thread_wakes_one_that_waits_for_commands_alone() {
                 let file = file.clone();
                 async move { file.write_at(vec![3; 4 << 20], 0).await }
             });
-            // Begun, so that the thread has nothing else to wait for.
+            // Started, so that the thread waits for nothing else.
             support::yield_now().await;
             let wakes = std::sync::Arc::new(Mutex::new((false, None::<std::task::Waker>)));
             let waker = std::sync::Arc::clone(&wakes);
@@ -359,7 +359,7 @@ fn f48_discarding_and_zeroing_a_range_touches_no_other() {
         assert!(is_zero || mode == AllocateMode::Discard, "{mode:?}");
         println!("{mode:?}: reads as zeros: {is_zero}");
     }
-    // 48 MiB are more than one Write Zeroes takes.
+    // 48 MiB are more than one Write Zeroes command covers.
     block_layer.write(40 << 20, &content(0, 4096));
     block_on(file.allocate(AllocateMode::ZeroRange, 0, 48 << 20)).unwrap();
     assert_eq!(block_layer.read(40 << 20, 4096)[..], [0; 4096]);
@@ -483,8 +483,8 @@ fn f48_opening_says_what_is_in_the_way() {
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{error}");
     }
     let error = drive.options().truncate(true).open(&drive.path).unwrap_err();
-    assert!(error.to_string().contains("truncated"), "{error}");
-    // For as long as it is open for writing, nobody else may have it so, and nobody can mount it.
+    assert!(error.to_string().contains("fixed size"), "{error}");
+    // While it is open for writing, nobody else can open it for writing, and nobody can mount it.
     let busy = |what: &str| {
         let error = drive.options().open(&drive.path).unwrap_err();
         assert_eq!(error.errno(), Some(libc::EBUSY), "{what}: {error}");
@@ -571,7 +571,7 @@ fn f48_a_drive_that_goes_away_ends_its_operations_and_no_others() {
     assert_eq!(pool.metrics().in_use, 0);
 }
 
-/// Read and write commands that the drive has carried out, by its SMART log.
+/// Returns how many read and write commands the drive has carried out, from its SMART log.
 fn commands(drive: &Drive) -> u64 {
     /// `struct nvme_admin_cmd`: the opcode, the namespace, the address and length of the data, and `cdw10`.
     #[repr(C)]
@@ -594,8 +594,8 @@ fn commands(drive: &Drive) -> u64 {
     count(64) + count(80)
 }
 
-/// What one operation more costs: system calls (of fio, those that submit and wait), and commands, by two runs of which
-/// one does twice as many.
+/// Measures what one more operation costs in system calls (of fio: those that submit and wait) and in commands, by two
+/// runs of which one does twice as many operations.
 fn cost_of_one(drive: &Drive, run: impl Fn(usize) -> std::process::Command) -> (f64, f64) {
     let folder = support::Folder::new();
     let counts = [400, 800].map(|ops| {
@@ -612,7 +612,7 @@ fn cost_of_one(drive: &Drive, run: impl Fn(usize) -> std::process::Command) -> (
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
         let commands = commands(drive) - before;
         let calls = fs::read_to_string(output).unwrap();
-        // fio's threads for statistics make calls as time passes; of it, only those that its operations make count.
+        // fio's threads for statistics make calls as time passes; only the calls that its operations make count here.
         let counted = if ran_fio { "io_uring_enter" } else { "total" };
         let total = calls.lines().find_map(|line| line.trim().strip_prefix(counted)).unwrap();
         (total.trim().parse::<f64>().unwrap(), commands as f64)
@@ -681,7 +681,7 @@ fn f48_one_operation_takes_no_more_calls_and_commands_than_elsewhere() {
     }
 }
 
-/// Reads so many blocks: "path depth operations".
+/// Reads a number of blocks: "path depth operations".
 fn reads(asked: &str) {
     let [path, depth, ops] = asked.split(' ').collect::<Vec<_>>()[..] else { panic!("{asked}") };
     let (depth, ops) = (depth.parse::<usize>().unwrap(), ops.parse::<usize>().unwrap());
@@ -693,7 +693,7 @@ fn reads(asked: &str) {
             ringfile::spawn(async move {
                 let mut buffer = pool.get(PAGE).unwrap();
                 for i in 0..ops / depth {
-                    // Never next to each other, as the block layer would make one command of two.
+                    // Never adjacent ones, which the block layer would merge into one command.
                     let block = ((i * depth + task) * 1237 % 4096) as u64;
                     buffer = file.read_at(buffer, block * PAGE as u64).await.unwrap();
                 }

@@ -1,4 +1,4 @@
-//! Wakers and buffers of others that panic where ringfile calls them: nobody else loses anything.
+//! Wakers and buffers that panic when ringfile calls them: nobody else loses anything.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -124,7 +124,7 @@ fn a_waker_that_panics_costs_other_tasks_nothing() {
     });
 }
 
-/// A buffer whose `set_len` does as it likes.
+/// A buffer whose `set_len` does whatever the test wants.
 struct Hooked {
     bytes: Vec<u8>,
     hook: fn(),
@@ -164,7 +164,7 @@ unsafe impl IoBufMut for Hooked {
     }
 }
 
-/// The file that tests' hooks read.
+/// The file that the test's hooks read.
 const ANY: &str = "/proc/self/exe";
 
 #[test]

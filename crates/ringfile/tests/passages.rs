@@ -6,7 +6,7 @@ use std::io::Write;
 
 use ringfile::{Buffer, File, OpenOptions, Pool};
 
-/// One test, since the passages name `data.bin` in the working folder, which a process has only one of.
+/// Only one test, because the passages name `data.bin` in the working folder, and a process has only one such folder.
 #[test]
 fn every_passage_runs() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -42,9 +42,9 @@ fn every_passage_runs() {
     own_loop(&pool, file.clone()).unwrap();
     let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
     tokio.block_on(in_tokio(pool.clone(), file)).unwrap();
-    // It needs a drive without a file system: compiled only.
+    // This passage needs a drive without a file system, so it is only compiled.
     let _ = nvme;
-    // On a thread of its own, whose counts begin at 0.
+    // On its own thread, whose counts start at 0.
     let counted = std::thread::spawn(move || ringfile::block_on(one_route(&pool)));
     if let Err(error) = counted.join().unwrap() {
         let _ = writeln!(std::io::stderr(), "skipped one_route of every_passage_runs: {error}");
@@ -177,7 +177,7 @@ async fn errors(file: &File) -> std::io::Result<()> {
     use ringfile::IntoParts;
 
     if let Err(failed) = file.read_exact_at(vec![0; 4096], 1 << 40).await {
-        println!("{failed}"); // read of 4096 bytes at offset 1099511627776 of data.bin: the file ends before
+        println!("{failed}"); // read of 4096 bytes at offset 1099511627776 of data.bin: the file is too short
         let (error, buffer) = failed.into_parts();
         assert_eq!((error.done(), buffer.capacity()), (0, 4096));
     }

@@ -1,5 +1,5 @@
-//! The pool as a user sees it: its hard limit, its memory's way back, waiting, splitting, freezing and thawing, from
-//! many threads. Bytes, counts and errors are asserted, never times.
+//! The pool as a user sees it: its hard limit, how memory returns to it, waiting, splitting, freezing and thawing, from
+//! many threads.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ringfile::{Buffer, HugePages, Pool, PoolError, RegisteredMemory, StableMemory, WhenFull};
 
-/// xorshift64*, seeded by `RINGFILE_SEED` or the time; a failing test shows the seed.
+/// A random generator (xorshift64*), seeded by `RINGFILE_SEED` or the time; a failing test shows the seed.
 struct Rng(u64);
 
 impl Rng {
@@ -35,7 +35,7 @@ impl Rng {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Another generator, for a thread.
+    /// Returns another generator, for a thread.
     fn split(&mut self) -> Rng {
         Rng(self.next() | 1)
     }
@@ -45,7 +45,7 @@ impl Rng {
     }
 }
 
-/// Counts how often it is woken.
+/// Counts its wake-ups.
 #[derive(Default)]
 struct Bell(AtomicUsize);
 
@@ -105,7 +105,7 @@ fn the_hard_limit_holds_exactly_with_racing_threads() {
             assert_eq!(taken.len(), (1 << 20) / size, "buffers of {n}");
             assert_eq!(pool.metrics().in_use, 1 << 20);
             no_overlaps(&taken);
-            // They go back on other threads, so that the next round finds them in all shards.
+            // Other threads drop them, so that the next round finds them in all shards.
             thread::scope(|scope| {
                 let mut taken = taken;
                 while !taken.is_empty() {
@@ -139,19 +139,19 @@ fn f26_the_limit_holds_and_waiters_are_served_in_turn() {
     }
     assert_eq!(pool.metrics().waits, 6);
 
-    // One that waits is dropped: its turn goes to the next.
+    // A waiter is dropped: its turn goes to the next one.
     waiting[0] = None;
     all.pop();
     assert_eq!(bells.iter().map(|bell| bell.rung()).collect::<Vec<_>>(), [0, 1, 0, 0, 0, 0]);
     assert!(poll(waiting[2].as_mut().unwrap(), &bells[2]).is_pending(), "not its turn");
 
-    // One that was served and has not come is dropped: its buffer goes to the next.
+    // A waiter that was served is dropped before it is polled: its buffer goes to the next one.
     waiting[1] = None;
     assert_eq!(bells.iter().map(|bell| bell.rung()).collect::<Vec<_>>(), [0, 1, 1, 0, 0, 0]);
     let Poll::Ready(Ok(second)) = poll(waiting[2].as_mut().unwrap(), &bells[2]) else { panic!("its turn") };
     waiting[2] = None;
 
-    // A thread that blocks stands behind those that wait already, and one that comes later behind it.
+    // A thread that blocks queues behind earlier waiters, and later ones behind it.
     thread::scope(|scope| {
         let blocked = scope.spawn(|| pool.get(4096).unwrap());
         while pool.metrics().waits < 7 {
@@ -181,7 +181,7 @@ fn f26_the_limit_holds_and_waiters_are_served_in_turn() {
     assert_eq!(pool.metrics().in_use, 0);
 }
 
-/// As `take_all`, for a pool that would wait at the end.
+/// Takes all memory as `take_all` does, from a pool that would wait at the end.
 fn take_all_waiting(pool: &Pool, n: usize, count: usize) -> Vec<Buffer> {
     (0..count).map(|_| pool.get(n).unwrap()).collect()
 }
@@ -201,7 +201,7 @@ fn f26_no_waiter_is_lost_when_futures_are_dropped_at_any_time() {
                     let buffer = match rng.below(4) {
                         0 => pool.get(n),
                         1 => {
-                            // Given up at once, or after a while.
+                            // Dropped at once, or after a while.
                             let mut future = pool.get_async(n);
                             let answer = poll(&mut future, &bell);
                             if rng.below(2) == 0 {
@@ -229,7 +229,7 @@ fn f26_no_waiter_is_lost_when_futures_are_dropped_at_any_time() {
     assert_eq!(metrics.in_use, 0);
     assert!(metrics.waits > 0, "nobody had to wait: the test shows nothing");
     assert!(metrics.classes.iter().all(|class| class.gets == class.returns && class.in_use == 0));
-    // Nobody is left in the queue: a get needs no lock again.
+    // Nobody is left in the queue, so `get` needs no lock again.
     drop(pool.get(4096).unwrap());
     let misses = pool.metrics().misses;
     drop(pool.get(4096).unwrap());
@@ -270,7 +270,7 @@ fn a_leaked_future_does_not_hold_up_the_end_of_the_pool() {
     assert_eq!(bell.rung(), 0);
 }
 
-/// What is live of the program's pool memory, by the kernel's account of this process.
+/// Returns how much of the pool's memory is resident, as the kernel accounts for this process.
 fn is_mapped(address: usize) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().any(|line| {
@@ -281,7 +281,7 @@ fn is_mapped(address: usize) -> bool {
     })
 }
 
-/// A pool whose memory no other mapping touches: one that the kernel refuses to join to its neighbours.
+/// Makes a pool whose memory the kernel refuses to merge with adjacent mappings.
 fn lone_pool() -> Pool {
     Pool::builder().capacity(2 << 20).dont_fork(true).build().unwrap()
 }
@@ -336,7 +336,7 @@ fn f27_bytes_dropped_on_another_thread_come_back_to_the_pool() {
 #[test]
 fn many_threads_get_split_freeze_and_thaw_and_no_two_live_buffers_overlap() {
     const THREADS: usize = 6;
-    /// A live piece: each byte of it holds the stamp, which is its own.
+    /// A live piece: each byte of it holds its own stamp.
     enum Piece {
         Buffer(Buffer, u8),
         Bytes(Bytes, u8),
@@ -393,7 +393,7 @@ fn many_threads_get_split_freeze_and_thaw_and_no_two_live_buffers_overlap() {
                             Ok(mut buffer) => {
                                 thawed.fetch_add(1, Ordering::Relaxed);
                                 assert!(buffer.iter().all(|byte| *byte == stamp));
-                                // Ours alone again: writing shows if a clone is left somewhere.
+                                // The memory is exclusive again: writing to it shows whether a clone still exists.
                                 let stamp = stamp.wrapping_add(1);
                                 let capacity = buffer.capacity();
                                 buffer.clear();
@@ -472,18 +472,18 @@ fn bytes_thaw_where_they_are_the_last_and_come_back_unchanged_where_not() {
     let address = buffer.as_ptr() as usize;
     let other_part = buffer.split_off(4096);
 
-    // The last of its part: other parts of the same memory don't matter, and the spare capacity is there again.
+    // The last view of its part: other parts of the same memory do not matter, and the spare capacity is back.
     buffer.truncate(100);
     let bytes = buffer.freeze();
     let buffer = pool.thaw(bytes).unwrap();
     assert_eq!((buffer.as_ptr() as usize, buffer.len(), buffer.capacity()), (address, 100, 4096));
 
-    // A slice: the buffer starts there.
+    // A slice: the buffer starts where it does.
     let bytes = buffer.freeze().slice(10..20);
     let buffer = pool.thaw(bytes).unwrap();
     assert_eq!((buffer.as_ptr() as usize, buffer.len(), buffer.capacity()), (address + 10, 10, 4086));
 
-    // Not the last: the same bytes, in place. Then not before all other views of them are gone.
+    // Not the last view: thawing returns the same bytes, in place, until all other views are gone.
     let bytes = buffer.freeze();
     let clone = bytes.clone();
     let bytes = pool.thaw(bytes).unwrap_err();
@@ -496,7 +496,7 @@ fn bytes_thaw_where_they_are_the_last_and_come_back_unchanged_where_not() {
     drop(buffer);
     assert_eq!(pool.metrics().in_use, 0);
 
-    // Not of this pool.
+    // Not from this pool.
     for foreign in [Bytes::new(), Bytes::from_static(b"static"), Bytes::from(vec![1, 2]), {
         let mut other = Pool::new(4096).get(10).unwrap();
         other.extend_from_slice(b"foreign");
@@ -540,7 +540,7 @@ fn mixed_sizes_become_one_piece_again() {
     for n in [4096, 512, 20_000, 100_000, 2048, 1 << 20] {
         let mut all = take_all(&pool, n);
         assert!(!all.is_empty());
-        // In an order that leaves holes first.
+        // In an order that leaves gaps first.
         let mut rng = Rng::new();
         while !all.is_empty() {
             let at = rng.below(all.len());
@@ -555,7 +555,7 @@ fn mixed_sizes_become_one_piece_again() {
 
 #[test]
 fn a_request_that_only_fits_without_its_class_is_served() {
-    // 50 MiB would take a block of 56 MiB.
+    // 50 MiB take a block of 56 MiB.
     let pool = Pool::new(50 << 20);
     let buffer = pool.get(50 << 20).unwrap();
     assert_eq!((buffer.capacity(), pool.metrics().in_use), (50 << 20, 50 << 20));
@@ -575,7 +575,7 @@ fn the_first_regions_are_small_and_a_large_request_has_one_of_its_own() {
     held.push(pool.get(512 << 20).unwrap());
     assert_eq!((pool.metrics().regions, pool.metrics().reserved), (3, 518 << 20));
     held.clear();
-    // All regions are given up for one that takes everything.
+    // All regions are dissolved for one buffer that takes everything.
     assert_eq!(pool.get(1 << 30).unwrap().capacity(), 1 << 30);
     assert_eq!((pool.metrics().regions, pool.metrics().reserved), (1, 1 << 30));
 }
@@ -622,7 +622,7 @@ fn memory_outside_the_pool_has_a_hard_limit_too() {
     assert_eq!(metrics.failures, 8, "one for each thread");
     let text = pool.get(4096).unwrap_err().to_string();
     assert!(text.contains("65536 bytes are in use") && text.contains("outside"), "{text}");
-    // One that waits gets the first that comes back, and all comes back, also as bytes after the pool.
+    // A waiter gets the first memory that returns, and all of it returns, even as bytes that outlive the pool.
     let bell = Arc::new(Bell::default());
     let mut future = pool.get_async(4096);
     assert!(poll(&mut future, &bell).is_pending());
@@ -634,7 +634,7 @@ fn memory_outside_the_pool_has_a_hard_limit_too() {
     drop(frozen.pop());
     assert!(poll(&mut future, &bell).is_ready());
     drop(future);
-    // Which of the threads got the last of the pool's own memory is chance, so the one that is left may be either.
+    // It is chance which thread got the last memory of the pool itself, so the remaining buffer may be from either.
     let last = frozen.pop().unwrap();
     drop(frozen);
     let left = pool.metrics();
@@ -655,7 +655,7 @@ fn requests_that_can_never_be_met_fail_at_once() {
         }
     }
     assert!(Pool::new(0).get(1).is_err());
-    // What does not fit the pool may fit outside of it.
+    // A buffer that does not fit into the pool may fit outside.
     let pool =
         Pool::builder().capacity(4096).when_full(WhenFull::Outside { limit: 1 << 20 }).build().unwrap();
     assert_eq!(pool.get(1 << 20).unwrap().capacity(), 1 << 20);
@@ -683,7 +683,7 @@ fn required_huge_pages_are_there_or_an_error_says_how_to_get_them() {
         .lines()
         .find_map(|line| line.strip_prefix("HugePages_Free:"))
         .map_or(0, |n| n.trim().parse().unwrap());
-    // More than the system has: also where some are reserved.
+    // More than the system has, even if some are reserved.
     let capacity = (free + 1) << 30;
     let built = Pool::builder().capacity(capacity).huge_pages(HugePages::Require).build();
     let mut held = Vec::new();
@@ -762,7 +762,7 @@ fn a_get_of_a_size_that_was_used_takes_no_lock() {
             drop(pool.get(n).unwrap());
         }
     }
-    // Another thread steals what this one has cached.
+    // Another thread steals memory that this one has cached.
     thread::scope(|scope| scope.spawn(|| drop(pool.get(4096).unwrap())).join().unwrap());
     assert_eq!(pool.metrics().misses, misses);
     let by_size: HashMap<_, _> =
@@ -773,7 +773,7 @@ fn a_get_of_a_size_that_was_used_takes_no_lock() {
     );
 }
 
-/// Memory that says when it is dropped.
+/// Memory that reports when it is dropped.
 struct Owner(Vec<u8>, Arc<AtomicBool>);
 
 // SAFETY: a vector's bytes stay where they are, and nothing else touches them.
@@ -880,7 +880,7 @@ fn pools_end_in_any_order_of_threads() {
     }
 }
 
-/// Whether a forked child that reads the buffer ends well.
+/// Returns whether a forked child that reads the buffer ends normally.
 fn child_can_read(buffer: &Buffer, expected: u8) -> bool {
     // SAFETY: the child calls only what may be called after a fork of many threads: it reads memory and exits.
     unsafe {
@@ -906,7 +906,7 @@ fn f22_pool_memory_stays_readable_in_a_forked_child() {
 
 #[test]
 fn memory_is_kept_out_of_forked_children_if_asked() {
-    // The kernel's flag for it, as a child that touches the memory would crash.
+    // Checks the kernel's flag, because a child that accesses the memory would crash.
     let flags = |buffer: &Buffer| {
         let (maps, at) = (std::fs::read_to_string("/proc/self/smaps").unwrap(), buffer.as_ptr() as usize);
         let mut inside = false;

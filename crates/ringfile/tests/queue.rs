@@ -1,4 +1,4 @@
-//! Queues: what a program with a loop of its own adds, submits and collects.
+//! Queues: operations that a program with its own loop adds, submits and collects.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -139,7 +139,7 @@ fn in_a_loop_of_ringfiles_operations_are_added_and_awaited() {
             }
             assert_eq!((seen, queue.len()), (64, 0), "{route:?}");
             assert_content(&beside.await.unwrap(), 0);
-            // What is dropped in flight is the loop's to wait for.
+            // The loop waits for operations that were dropped in flight.
             queue.read(&file, Vec::with_capacity(PAGE), 0, 0);
             queue.submit();
         });
@@ -211,7 +211,7 @@ fn cached_reads_that_are_submitted_together_go_to_the_ring_and_single_ones_do_no
     }
 }
 
-/// Nothing goes on beside it, so the ring would be a detour; one of two, or a submitted one, takes the ring.
+/// A single operation that is waited for is a plain call; one of two, or a submitted one, takes the ring.
 #[test]
 fn an_operation_that_is_waited_for_alone_is_a_plain_call_on_a_file_that_goes_to_the_ring() {
     let name = "an_operation_that_is_waited_for_alone_is_a_plain_call_on_a_file_that_goes_to_the_ring";
@@ -243,7 +243,7 @@ fn an_operation_that_is_waited_for_alone_is_a_plain_call_on_a_file_that_goes_to_
         let counts = thread_metrics() - before;
         (counts.inline_ops, counts.enters)
     };
-    // What the first tells is that the file has a queue: not so everywhere.
+    // The first read tells the file that it is used by a queue, except on some routes.
     inline_and_enters(&[0], false);
     if inline_and_enters(&[1, 2], false).0 > 0 {
         return skip(name, "direct reads are plain calls here");
@@ -265,7 +265,7 @@ fn a_write_that_a_pipe_takes_in_pieces_feeds_the_reads_that_are_waited_for_with_
     must_end("a wait for both ends of a pipe", || {
         let (reader, writer) = ends_of_a_pipe();
         let (mut one, mut other) = (Queue::new(), Queue::new());
-        // What a pipe holds at first is 64 KiB.
+        // A new pipe holds 64 KiB.
         one.write(&writer, vec![7; 256 << 10], 0, 0);
         (1..=4).for_each(|number| _ = one.read(&reader, vec![0; 64 << 10], 0, number));
         assert_eq!(one.wait(5, None), 5, "in one queue");
@@ -304,7 +304,7 @@ fn what_is_open_survives_a_loop_of_the_thread_though_not_all_was_handed_over() {
     let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
     let pool = Pool::new(4 << 20);
     let mut queue = Queue::new();
-    // More than one turn hands over.
+    // More than one turn delivers.
     for number in 0..200 {
         queue.read(&file, pool.get(PAGE).unwrap(), number % 64 * PAGE as u64, number);
     }
@@ -323,7 +323,7 @@ fn waits_that_are_over_at_once_come_to_an_end_too() {
         let folder = Folder::new();
         let file = open_on_ring(folder.file("data", &content(0, 4 * PAGE)));
         let mut queue = Queue::new();
-        // More than one turn hands over.
+        // More than one turn delivers.
         (0..300).for_each(|number| _ = queue.read(&file, vec![0; PAGE], number % 4 * PAGE as u64, number));
         queue.submit();
         while queue.wait(300, Some(Duration::from_nanos(1))) < 300 {}

@@ -1,4 +1,4 @@
-//! Queues beside other sources: a descriptor to wait on, cancelling by token, and every kind of operation.
+//! Queues beside other event sources: a descriptor to wait on, cancelling by token, and every kind of operation.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -20,7 +20,7 @@ use support::{Folder, Random, assert_content, content, must_end, yield_now};
 
 const PAGE: usize = 4096;
 
-/// A pipe that nothing comes out of, and its other end.
+/// Makes a pipe without data, and returns its other end too.
 fn silent_pipe() -> (File, std::io::PipeWriter) {
     let (theirs, ours) = std::io::pipe().unwrap();
     (File::from(std::fs::File::from(OwnedFd::from(theirs))), ours)
@@ -115,7 +115,7 @@ fn what_a_loop_put_off_and_was_cancelled_is_never_carried_out() {
                 let mut buffer = pool.get(LEN).unwrap();
                 buffer.resize(LEN, round);
                 let token = queue.write(&file, buffer, at * LEN as u64, at);
-                // After each long call the loop's other tasks have their turn, and this waits for the next.
+                // After each long call the loop's other tasks have their turn, and this task waits for the next one.
                 queue.submit();
                 if !queue.is_done(token) {
                     assert!(queue.cancel(token));
@@ -248,7 +248,7 @@ fn the_descriptor_stays_right_when_others_of_the_thread_collect_the_completion()
                         assert_content(&read, 0);
                     }
                 }
-                // Whoever collected the completion: the descriptor says so until the result was taken.
+                // Whoever collected the completion, the descriptor stays readable until the result is taken.
                 loop {
                     assert!(is_readable(&descriptor, support::patience()), "round {round}: lost");
                     assert!(is_readable(&descriptor, Duration::ZERO) || first.len() == 1);
@@ -288,7 +288,7 @@ fn a_result_that_was_not_taken_keeps_the_descriptor_readable() {
     queue.submit();
     assert!(!is_readable(&descriptor, Duration::ZERO) && !is_readable(&later, Duration::ZERO));
     assert!(queue.take().is_none());
-    // One that is made while there is a result knows of it.
+    // A descriptor that is made while a result is waiting is readable at once.
     queue.read(&file, Vec::with_capacity(PAGE), 0, 0);
     assert_eq!(queue.wait(1, None), 1);
     assert!(is_readable(&queue.descriptor().unwrap(), Duration::ZERO));
@@ -385,7 +385,7 @@ fn f03_a_loop_waits_for_what_a_queue_that_was_dropped_in_it_left() {
             buffer.resize(PAGE, 7);
             buffer
         };
-        // Another queue of the thread, which goes on: the loop alone can wait.
+        // Another queue of the thread continues: only the loop can wait.
         let _other = Queue::new();
         let mut queue = Queue::new();
         if is_known {
@@ -402,7 +402,7 @@ fn f03_a_loop_waits_for_what_a_queue_that_was_dropped_in_it_left() {
                 }
                 drop(queue);
                 scope.spawn(|| {
-                    // Long enough for a loop that does not wait to end.
+                    // Long enough for a loop to end that does not wait.
                     std::thread::sleep(Duration::from_millis(200));
                     server.release();
                 });

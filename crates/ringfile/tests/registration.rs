@@ -1,21 +1,21 @@
-//! Registered memory as a user sees it: fixed operations on every thread, pinned once, given back with the pool, and
-//! done without where it is refused.
+//! Registered memory as a user sees it: registered buffers on every thread, pinned once, released with the pool, and
+//! continued I/O where registration is refused.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
-mod common;
+mod support;
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 
-use common::{
+use ringfile::{File, Pool, RegisteredMemory, Runtime, block_on, metrics, thread_metrics};
+use support::{
     TempPath, comes_true, must_end, needs_registered_buffers, needs_ring, open_on_ring, status_kib, yields,
 };
-use ringfile::{File, Pool, RegisteredMemory, Runtime, block_on, metrics, thread_metrics};
 
-/// What is pinned is counted for the process, so one test at a time.
+/// Makes the tests run one at a time, because pinned memory is counted for the process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -32,7 +32,8 @@ fn file_of(name: &str, len: usize) -> (TempPath, File) {
     (path, file)
 }
 
-/// Whether the kernel counts what rings pin (6.18 does, 7.2 does not); says that `test` is skipped where not.
+/// Returns whether the kernel counts the memory that rings pin (6.18 does, 7.2 does not); prints that `test` is skipped
+/// if not.
 fn counts_pins(test: &str) -> bool {
     let (_path, file) = file_of("counted", 4096);
     let (pool, before) = (Pool::new(2 << 20), pinned_kib());
@@ -43,12 +44,12 @@ fn counts_pins(test: &str) -> bool {
     drop(pool);
     comes_true(|| pinned_kib() == before);
     if !pinned {
-        common::skip(test, "this kernel counts in VmPin nothing that rings pin");
+        support::skip(test, "this kernel counts in VmPin nothing that rings pin");
     }
     pinned
 }
 
-/// Whether this kernel has what makes one pin do for all threads (Linux 6.13).
+/// Returns whether this kernel lets all threads share one pin (Linux 6.13).
 fn can_clone() -> bool {
     ringfile::ring_features().unwrap().iter().any(|name| name == "clone_buffers")
 }
@@ -60,7 +61,7 @@ fn every_thread_has_fixed_io_and_the_memory_is_pinned_once() {
     }
     let _alone = alone();
     if !can_clone() {
-        return common::skip(
+        return support::skip(
             "every_thread_has_fixed_io_and_the_memory_is_pinned_once",
             "this kernel can't clone registrations",
         );
@@ -68,7 +69,7 @@ fn every_thread_has_fixed_io_and_the_memory_is_pinned_once() {
     if !counts_pins("every_thread_has_fixed_io_and_the_memory_is_pinned_once") {
         return;
     }
-    must_end(|| {
+    must_end("every_thread_has_fixed_io_and_the_memory_is_pinned_once", || {
         let (_path, file) = file_of("pinned-once", 64 << 10);
         let pool = Pool::new(2 << 20);
         let before = pinned_kib();
@@ -84,7 +85,7 @@ fn every_thread_has_fixed_io_and_the_memory_is_pinned_once() {
                 assert_eq!((counts.ops, counts.fixed_ops), (16, 16));
             }
         };
-        // In their loops all the time: leaving one gives its share up.
+        // The threads stay in their loops: leaving one releases its share.
         let (first_is_done, pinned_by_one) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
         let (all_are_done, end) = (Arc::new(Barrier::new(5)), Arc::new(Barrier::new(5)));
         let threads: Vec<_> = (0..4)
@@ -134,7 +135,7 @@ fn what_a_dropped_pool_pinned_is_given_back_while_threads_sleep() {
     if !counts_pins(name) {
         return;
     }
-    must_end(|| {
+    must_end("what_a_dropped_pool_pinned_is_given_back_while_threads_sleep", || {
         let (_path, file) = file_of("given-back", 64 << 10);
         let before = pinned_kib();
         let runtime = Runtime::builder().threads(2).build().unwrap();
@@ -176,7 +177,7 @@ fn memory_that_is_lent_is_registered_and_given_back_too() {
     if !counts_pins(name) {
         return;
     }
-    must_end(|| {
+    must_end("memory_that_is_lent_is_registered_and_given_back_too", || {
         let (_path, file) = file_of("lent", 64 << 10);
         let before = pinned_kib();
         let memory = RegisteredMemory::new(vec![0_u8; 1 << 20]);
@@ -193,7 +194,7 @@ fn memory_that_is_lent_is_registered_and_given_back_too() {
             drop(page);
             drop(memory);
             yields(2).await;
-            // Before Linux 6.13 up to a second later.
+            // Before Linux 6.13, up to a second later.
             assert!(comes_true(|| pinned_kib() == before));
         });
     });
@@ -205,7 +206,7 @@ fn an_unregistered_pool_is_never_pinned() {
     let (_path, file) = file_of("never", 4096);
     let pool = Pool::builder().capacity(2 << 20).registered(false).build().unwrap();
     let before = pinned_kib();
-    let ops = if common::is_without_ring() { 0 } else { 1 };
+    let ops = if support::is_without_ring() { 0 } else { 1 };
     block_on(async {
         let earlier = thread_metrics();
         file.read_at(pool.get(4096).unwrap(), 0).await.unwrap();
@@ -246,7 +247,7 @@ impl tracing::Subscriber for Warnings {
 
 const IN_CHILD: &str = "RINGFILE_TEST_FILE_OF_UNPRIVILEGED_CHILD";
 
-/// In a process of its own: the limit is the process's, and root has none.
+/// In its own process: the limit is per process, and root has none.
 #[test]
 fn refused_registration_goes_on_without_and_warns_once() {
     let name = "refused_registration_goes_on_without_and_warns_once";
@@ -262,7 +263,7 @@ fn refused_registration_goes_on_without_and_warns_once() {
         .args(["--exact", "refused_registration_goes_on_without_and_warns_once", "--nocapture"])
         .env(IN_CHILD, &*path);
     if rustix::process::geteuid().is_root() {
-        // A user that nobody is: what it has locked is counted over all its processes.
+        // A user that no other process has: locked memory is counted over all processes of a user.
         child.uid(70_000 + std::process::id()).gid(65_534);
     }
     let output = child.output().unwrap();
@@ -272,7 +273,7 @@ fn refused_registration_goes_on_without_and_warns_once() {
 
 fn without_registration(path: &str) {
     use rustix::process::{Resource, Rlimit, setrlimit};
-    // Enough for rings, not for 2 MiB.
+    // Enough for rings, but not for 2 MiB.
     let limit = Some(512 << 10);
     setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit }).unwrap();
     tracing::subscriber::set_global_default(Warnings).unwrap();
@@ -293,7 +294,7 @@ fn without_registration(path: &str) {
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert_eq!(WARNINGS.load(Ordering::SeqCst), 1, "one warning");
-    if !common::has_shared_registrations() {
+    if !support::has_shared_registrations() {
         assert_eq!(metrics().refused_registrations, 3, "asked for once by each thread's ring");
         return;
     }

@@ -1,8 +1,8 @@
-//! Which way operations go: each route as its counts show it, and futures on every thread and executor.
+//! The route of operations: each route as its counts show it, and futures on every thread and executor.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
-mod common;
+mod support;
 
 use std::future::Future;
 use std::io::{ErrorKind, Write};
@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
-use common::{
-    Rng, TempPath, comes_true, is_without_ring, must_end, needs_ring, poll_once, workers_are_forced,
-};
 use ringfile::{Durability, File, Metrics, OpenOptions, Pool, Route, block_on, thread_metrics};
+use support::{
+    Random, TempPath, comes_true, is_without_ring, must_end, needs_ring, poll_once, workers_are_forced,
+};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
 const EVERY: [Route; 4] = [Route::Auto, Route::Ring, Route::Inline, Route::Workers];
 
-/// Bytes of which no two pages are alike.
+/// Returns bytes of which no two pages are alike.
 fn content() -> Vec<u8> {
     (0..PAGES * PAGE / 4).flat_map(|word| (word as u32).wrapping_mul(0x9E37_79B9).to_le_bytes()).collect()
 }
@@ -31,7 +31,7 @@ fn options(route: Route) -> OpenOptions {
     options
 }
 
-/// A file with [`content`] in `folder`.
+/// Makes a file with [`content`] in `folder`.
 fn filled(folder: impl AsRef<Path>, name: &str) -> TempPath {
     let path = TempPath::new(folder, name);
     std::fs::write(&path, content()).unwrap();
@@ -42,12 +42,12 @@ fn on_disk(name: &str) -> TempPath {
     filled(env!("CARGO_TARGET_TMPDIR"), name)
 }
 
-/// The routes that can be had.
+/// The routes that are available.
 fn routes() -> impl Iterator<Item = Route> {
     EVERY.into_iter().filter(|&route| route != Route::Ring || !is_without_ring())
 }
 
-/// Counts of this thread for what `run` did on its loop.
+/// Returns this thread's counts for `run` on its loop.
 fn counted<F: Future>(run: F) -> Metrics {
     block_on(async {
         let before = thread_metrics();
@@ -106,7 +106,7 @@ fn inline_calls_are_made_by_the_thread_that_polls() {
             assert_eq!((failed.kind(), failed.done()), (ErrorKind::UnexpectedEof, 3));
         });
         assert_eq!((counts.ops, counts.inline_ops, counts.failed), (4, 4, 0));
-        // A thread that is no one's: the same.
+        // The same on a thread without a loop.
         let own = file.clone();
         std::thread::spawn(move || {
             futures::executor::block_on(read_and_write(&own));
@@ -133,7 +133,7 @@ fn workers_take_what_is_sent_there() {
             assert!(poll_once(read).await.is_pending(), "it is another thread's");
         }
         let content = content();
-        for (page, result) in common::all(reads).await.into_iter().enumerate() {
+        for (page, result) in support::all(reads).await.into_iter().enumerate() {
             assert_eq!(result.unwrap(), content[page * PAGE..][..PAGE]);
         }
     });
@@ -164,7 +164,7 @@ fn what_is_cached_is_read_from_a_disk_without_waiting_and_direct_io_is_queued() 
     let counts = counted(read_and_write(&file));
     assert_eq!((counts.ops, counts.worker_ops, counts.failed), (BOTH, 0, 0));
     assert!(counts.inline_ops > 0, "the first read at least: it is cached");
-    // On a thread without a ring each read is tried inline first.
+    // On a thread without a ring, each read first tries an inline call.
     let own = file.clone();
     std::thread::spawn(move || {
         futures::executor::block_on(async {
@@ -178,7 +178,7 @@ fn what_is_cached_is_read_from_a_disk_without_waiting_and_direct_io_is_queued() 
     .join()
     .unwrap();
     let Ok(direct) = options(Route::Auto).direct(true).open(&path) else {
-        return common::skip(name, "the disk has no direct I/O");
+        return support::skip(name, "the disk has no direct I/O");
     };
     let pool = Pool::new(1 << 20);
     let counts = counted(async {
@@ -186,7 +186,7 @@ fn what_is_cached_is_read_from_a_disk_without_waiting_and_direct_io_is_queued() 
             let reads =
                 (0..PAGES).map(|page| direct.read_exact_at(pool.get(PAGE).unwrap(), (page * PAGE) as u64));
             let content = content();
-            for (page, result) in common::all(reads).await.into_iter().enumerate() {
+            for (page, result) in support::all(reads.collect()).await.into_iter().enumerate() {
                 assert_eq!(result.unwrap()[..], content[page * PAGE..][..PAGE]);
             }
         }
@@ -195,7 +195,7 @@ fn what_is_cached_is_read_from_a_disk_without_waiting_and_direct_io_is_queued() 
     assert!(counts.inline_ops <= 1, "{counts:?}");
 }
 
-/// They wait for the disk: neither this thread's tasks are to, nor is the time they take that of other writes.
+/// These writes wait for the disk: neither this thread's tasks may wait for them, nor may other writes look as slow.
 #[test]
 fn durable_writes_to_a_disk_are_no_inline_calls() {
     let name = "durable_writes_to_a_disk_are_no_inline_calls";
@@ -218,8 +218,8 @@ fn durable_writes_to_a_disk_are_no_inline_calls() {
 
 #[test]
 fn a_pipe_is_never_waited_for_inline() {
-    must_end(|| {
-        let (file, mut writer) = common::pipe();
+    must_end("a_pipe_is_never_waited_for_inline", || {
+        let (file, mut writer) = support::pipe();
         let counts = counted(async {
             let mut read = file.read_at(Vec::with_capacity(100), 0);
             assert!(poll_once(&mut read).await.is_pending());
@@ -227,7 +227,7 @@ fn a_pipe_is_never_waited_for_inline() {
             assert_eq!(read.await.unwrap(), b"some");
         });
         assert_eq!(counts.inline_ops, 0);
-        // Nor on another executor.
+        // The same on another executor.
         let mut read = file.read_at(Vec::with_capacity(100), 0);
         let waker = futures::task::noop_waker();
         let mut context = std::task::Context::from_waker(&waker);
@@ -242,16 +242,16 @@ fn f02_a_read_dropped_in_another_executor_is_cancelled_on_its_ring() {
     if !needs_ring("f02_a_read_dropped_in_another_executor_is_cancelled_on_its_ring") {
         return;
     }
-    must_end(|| {
+    must_end("f02_a_read_dropped_in_another_executor_is_cancelled_on_its_ring", || {
         let pool = Pool::new(1 << 20);
-        let (file, mut writer) = common::pipe();
+        let (file, mut writer) = support::pipe();
         for _ in 0..100 {
             let mut read = file.read_at(pool.get(PAGE).unwrap(), 0);
             assert!(futures::executor::block_on(poll_once(&mut read)).is_pending());
             drop(read);
         }
         assert!(comes_true(|| pool.metrics().in_use == 0), "memory is kept by reads that nobody wants");
-        // None of them is there to take what comes now.
+        // None of the reads is left to take the next data.
         writer.write_all(b"wanted").unwrap();
         let read = file.read_at(pool.get(PAGE).unwrap(), 0);
         assert_eq!(futures::executor::block_on(read).unwrap()[..], b"wanted"[..]);
@@ -263,17 +263,17 @@ fn a_task_that_finds_everything_at_hand_yields_to_others() {
     let path = filled("/dev/shm", "yields");
     let file = options(Route::Inline).open(&path).unwrap();
     let theirs = file.clone();
-    must_end(move || {
+    must_end("a_task_that_finds_everything_at_hand_yields_to_others", move || {
         block_on(async {
             let turns = std::rc::Rc::new(std::cell::Cell::new(0));
             let count = std::rc::Rc::clone(&turns);
             drop(ringfile::spawn(async move {
                 loop {
                     count.set(count.get() + 1);
-                    common::yields(1).await;
+                    support::yields(1).await;
                 }
             }));
-            common::yields(1).await;
+            support::yields(1).await;
             let before = turns.get();
             for _ in 0..1280 {
                 theirs.read_exact_at(vec![0; 16], 0).await.unwrap();
@@ -288,7 +288,7 @@ fn a_task_that_finds_everything_at_hand_yields_to_others() {
 fn a_ring_that_is_switched_off_is_a_clear_error_where_it_was_asked_for() {
     let name = "a_ring_that_is_switched_off_is_a_clear_error_where_it_was_asked_for";
     if !is_without_ring() {
-        // In a process of its own, where it is switched off.
+        // In its own process, where it is switched off.
         let mut child = std::process::Command::new("/proc/self/exe");
         child.args([name, "--exact", "--nocapture"]).env("RINGFILE_BACKEND", "workers");
         let output = child.output().unwrap();
@@ -319,7 +319,7 @@ fn a_ring_that_is_switched_off_is_a_clear_error_where_it_was_asked_for() {
     assert!(counts.inline_ops + ringfile::metrics().worker_ops >= BOTH);
 }
 
-/// In a process of its own: it is the whole process's.
+/// In its own process, because the setting is global.
 #[test]
 fn the_default_route_is_that_of_files_opened_afterwards() {
     const CHILD: &str = "RINGFILE_TEST_DEFAULT_ROUTE";
@@ -350,7 +350,7 @@ fn the_default_route_is_that_of_files_opened_afterwards() {
     assert_eq!(reads(before).inline_ops, 1, "opened with the route of then: tmpfs goes inline");
 }
 
-/// All that a file can do, on whatever executor.
+/// Does everything that a file can do, in any executor.
 async fn everything(path: &Path, route: Route, direct: bool) {
     let name = format!("{route:?}, direct {direct}");
     let mut content = content();
@@ -375,7 +375,7 @@ async fn everything(path: &Path, route: Route, direct: bool) {
         file.sync_data().await.unwrap();
         file.sync_all().await.unwrap();
     }
-    // At odd places, over blocks and over the end.
+    // At odd offsets, across blocks and across the end.
     for (offset, len) in [(0, PAGE), (1, 10), (4095, 2), (777, 100_000), (BYTES as usize - 100, 5000)] {
         let got = file.read_at(Vec::with_capacity(len), offset as u64).await.unwrap();
         let expected = &content[offset..(offset + len).min(content.len())];
@@ -391,7 +391,7 @@ async fn everything(path: &Path, route: Route, direct: bool) {
         seen.extend_from_slice(&piece.unwrap());
     }
     assert_eq!(seen, content, "{name}: the stream");
-    // Half of them are dropped half way, and half before they began.
+    // Half of them are dropped half way, and half of those before they start.
     let mut reads: Vec<_> =
         (0..PAGES).map(|page| file.read_exact_at(pool.get(PAGE).unwrap(), (page * PAGE) as u64)).collect();
     let mut done = Vec::new();
@@ -403,18 +403,18 @@ async fn everything(path: &Path, route: Route, direct: bool) {
             assert_eq!(read.await.unwrap()[..], content[page * PAGE..][..PAGE], "{name}: page {page}");
         }
     }
-    // Not by sleeping alone: this may be the thread whose ring has the reads.
+    // Sleeping is not enough: this may be the thread whose ring has the reads.
     for _ in 0..5000 {
         if pool.metrics().in_use == 0 {
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
-        common::yields(1).await;
+        support::yields(1).await;
     }
     panic!("{name}: {} bytes did not come back", pool.metrics().in_use);
 }
 
-/// On files of their own, in each folder and for each route.
+/// Each on its own files, in each folder and for each route.
 async fn everywhere(name: &str) {
     for route in routes() {
         for folder in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
@@ -430,17 +430,19 @@ async fn everywhere(name: &str) {
 
 #[test]
 fn every_route_does_everything_on_ringfiles_own_threads() {
-    must_end(|| block_on(everywhere("own")));
+    must_end("every_route_does_everything_on_ringfiles_own_threads", || block_on(everywhere("own")));
 }
 
 #[test]
 fn every_route_does_everything_under_the_executor_of_futures() {
-    must_end(|| futures::executor::block_on(everywhere("futures")));
+    must_end("every_route_does_everything_under_the_executor_of_futures", || {
+        futures::executor::block_on(everywhere("futures"))
+    });
 }
 
 #[test]
 fn every_route_does_everything_in_tokio() {
-    must_end(|| {
+    must_end("every_route_does_everything_in_tokio", || {
         let one = tokio::runtime::Builder::new_current_thread().build().unwrap();
         one.block_on(everywhere("tokio-one"));
         let many = tokio::runtime::Builder::new_multi_thread().worker_threads(3).build().unwrap();
@@ -457,7 +459,7 @@ fn every_route_does_everything_in_tokio() {
 
 #[test]
 fn every_route_does_everything_from_several_plain_threads() {
-    must_end(|| {
+    must_end("every_route_does_everything_from_several_plain_threads", || {
         let threads: Vec<_> = (0..4)
             .map(|thread| {
                 std::thread::spawn(move || {
@@ -469,11 +471,11 @@ fn every_route_does_everything_from_several_plain_threads() {
     });
 }
 
-/// Tasks of tokio move between its threads while their reads are under way; some are aborted.
+/// Tasks of tokio move between its threads while their reads are in flight; some are aborted.
 #[test]
 fn tasks_of_tokio_that_move_and_are_aborted_get_their_own_bytes() {
     let name = "tasks_of_tokio_that_move_and_are_aborted_get_their_own_bytes";
-    let mut rng = Rng::new(name);
+    let mut rng = Random::new();
     let content = Arc::new(content());
     let pool = Pool::new(16 << 20);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).build().unwrap();
@@ -485,7 +487,7 @@ fn tasks_of_tokio_that_move_and_are_aborted_get_their_own_bytes() {
         let tasks: Vec<_> = (0..256)
             .map(|_| {
                 let (file, pool, content) = (file.clone(), pool.clone(), Arc::clone(&content));
-                let (done, seed) = (Arc::clone(&done), rng.next());
+                let (done, seed) = (Arc::clone(&done), u64::from_ne_bytes(rng.bytes(8).try_into().unwrap()));
                 runtime.spawn(async move {
                     for round in 0..20 {
                         let page = (seed.rotate_left(round) % PAGES as u64) as usize;
@@ -520,7 +522,7 @@ fn a_write_and_its_sync_are_in_order_on_any_route() {
     let path = on_disk("order");
     for route in routes() {
         let file = options(route).durability(Durability::Auto).open(&path).unwrap();
-        // Enough for `Auto` to have found out which way is cheaper.
+        // Enough for `Auto` to find out which route is cheaper.
         for round in 0..20_u8 {
             let write = file.write_durable_at(vec![round; 100], u64::from(round) * 100);
             if round % 2 == 0 { futures::executor::block_on(write) } else { block_on(write) }.unwrap();

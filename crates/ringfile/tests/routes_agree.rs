@@ -1,8 +1,7 @@
-//! Whatever way an operation goes: the same bytes, counts and errors, for what is usual and for what is odd.
+//! Every route returns the same bytes, counts and errors, for usual and for odd operations.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
-mod common;
 mod support;
 
 use std::fmt::Debug;
@@ -10,17 +9,17 @@ use std::future::IntoFuture;
 use std::io::Write;
 use std::path::Path;
 
-use common::mount::Mounted;
 use ringfile::{Advice, AllocateMode, Batch, BufError, Error, File, OpenOptions, Route, block_on};
 use support::forms::routes;
-use support::{Folder, all, content, in_child_with, skip};
+use support::mounts::Mount;
+use support::{Folder, all, content, in_child_with};
 
 const PAGE: usize = 4096;
 const SIZE: u64 = 3 * PAGE as u64 + 17;
 /// The largest offset that Linux knows.
 const MAX: u64 = i64::MAX as u64;
 
-/// What each operation came to, by name.
+/// The outcome of each operation, by name.
 #[derive(Default)]
 struct Outcomes(Vec<(String, String)>);
 
@@ -29,7 +28,7 @@ impl Outcomes {
         self.0.push((name.into(), format!("{outcome:?}")));
     }
 
-    /// The length that the buffer shows, how much was done, and the error.
+    /// The length that the buffer shows, the bytes done, and the error.
     fn buffer(&mut self, name: impl Into<String>, result: Result<Vec<u8>, BufError<Vec<u8>>>) {
         match result {
             Ok(buffer) => self.note(name, Ok::<_, ()>(buffer.len())),
@@ -51,7 +50,7 @@ impl Outcomes {
     }
 }
 
-/// Files of many kinds, with one route.
+/// Opens files of many kinds, with one route.
 struct Files {
     usual: File,
     read_only: File,
@@ -145,7 +144,7 @@ impl Files {
     }
 }
 
-/// What no kernel and file system does differently.
+/// Operations for which all kernels and file systems agree.
 fn assert_usual(outcomes: &Outcomes) {
     use std::io::ErrorKind::{InvalidInput, IsADirectory, UnexpectedEof};
     let ok = Ok::<_, ()>;
@@ -213,7 +212,7 @@ fn odd_operations_come_to_the_same_on_every_route() {
 #[test]
 fn a_read_that_is_refused_shows_no_bytes() {
     let name = "a_read_that_is_refused_shows_no_bytes";
-    // Without rings each operation of this route is refused.
+    // Without rings, this route refuses each operation.
     let without_ring = |child: &mut std::process::Command| {
         child.env("RINGFILE_BACKEND", "workers");
     };
@@ -236,7 +235,7 @@ fn a_read_that_is_refused_shows_no_bytes() {
     assert!(done.result.is_err() && done.buffer.unwrap().is_empty(), "in a batch");
 }
 
-/// Each piece is of one byte value, which tells it from the others.
+/// Returns pieces of one byte value each, which tells them apart.
 fn piece(number: u8, len: usize) -> Vec<u8> {
     vec![number; len]
 }
@@ -255,7 +254,7 @@ fn what_is_appended_is_there_once_on_every_route() {
                 expected.extend(piece(number, len));
                 piece(number, len)
             };
-            // One after the other, small and large, wherever they say: the file's end is where they go.
+            // One after the other, small and large, at any offset: with O_APPEND they go to the end of the file.
             block_on(async {
                 for number in 0..20 {
                     let len = if number % 5 == 1 { LARGE } else { 100 };
@@ -275,7 +274,7 @@ fn what_is_appended_is_there_once_on_every_route() {
             let written = std::fs::read(&path).unwrap();
             assert_eq!(written.len(), expected.len(), "{route:?}");
             assert!(written == expected, "{route:?}: bytes");
-            // At once, in any order: each is there once and whole.
+            // At once, in any order: each is there once, and complete.
             let writes = (50..80).map(|number| file.write_at(piece(number, 1000), 0));
             block_on(all(writes.collect())).into_iter().for_each(|result| drop(result.unwrap()));
             let mut batch = Batch::new();
@@ -293,26 +292,24 @@ fn what_is_appended_is_there_once_on_every_route() {
     }
 }
 
-/// XFS takes a part of a write that must not wait: what fits into the blocks that it set aside at the write before. The
-/// rest, handed to the ring, must not bring that part again.
+/// XFS accepts only a part of a write that must not wait: the part that fits into the blocks it reserved at the
+/// previous write. The rest goes to the ring, which must not write that part again.
 #[test]
 fn what_is_appended_in_part_without_waiting_is_there_once() {
     const FIRST: usize = 100;
     const LARGE: usize = 3 << 20;
-    let disk = match Mounted::new("xfs", 320 << 20) {
-        Ok(disk) => disk,
-        Err(why) => return skip("what_is_appended_in_part_without_waiting_is_there_once", why),
-    };
+    let name = "what_is_appended_in_part_without_waiting_is_there_once";
+    let Some(disk) = Mount::on_loop(name, "xfs", 320 << 20) else { return };
     let bytes = content(0, FIRST + LARGE);
     for route in routes() {
         for round in 0..10 {
             let path = disk.path().join("data");
-            // Open to the end: who closes a file gives back what was set aside.
+            // Open to the end: closing a file releases the reserved blocks.
             let mut before = std::fs::File::create(&path).unwrap();
             let mut options = OpenOptions::new();
             let file = options.write(true).custom_flags(libc::O_APPEND).route(route).open(&path).unwrap();
             let write = file.write_at(bytes[FIRST..].to_vec(), 0);
-            // At once before: a file whose times must be changed takes nothing.
+            // At once, because a file whose timestamps must change accepts nothing.
             before.write_all(&bytes[..FIRST]).unwrap();
             if round % 2 == 0 { block_on(write) } else { futures::executor::block_on(write) }.unwrap();
             let written = std::fs::read(&path).unwrap();

@@ -1,9 +1,9 @@
-//! The runtime as a user meets it: tasks, handles, threads, and futures that move between threads.
+//! The runtime as a user sees it: tasks, handles, threads, and futures that move between threads.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 #![allow(clippy::async_yields_async, reason = "what waits is handed out on purpose")]
 
-mod common;
+mod support;
 
 use std::future::Future;
 use std::io::Write;
@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::{
+use ringfile::{Completions, File, JoinError, Pool, Runtime, block_on, spawn};
+use support::{
     TempPath, comes_true, must_end, needs_ring, open_on_ring, pipe, poll_once, ring_options, sent, yields,
 };
-use ringfile::{Completions, File, JoinError, Pool, Runtime, block_on, spawn};
 
 fn file_of(name: &str, content: &[u8]) -> (TempPath, File) {
     let path = TempPath::on_disk(name);
@@ -27,13 +27,13 @@ fn file_of(name: &str, content: &[u8]) -> (TempPath, File) {
     (path, file)
 }
 
-/// A file for as long as the program runs, so that futures over it are `'static`.
+/// Makes a file that exists as long as the program, so that futures on it are `'static`.
 fn file_for_good(name: &str, content: &[u8]) -> (TempPath, &'static File) {
     let (path, file) = file_of(name, content);
     (path, for_good(file))
 }
 
-/// Kept where a leak detector sees it.
+/// In a static, where a leak checker finds it.
 fn for_good(file: File) -> &'static File {
     static KEPT: Mutex<Vec<&'static File>> = Mutex::new(Vec::new());
     let file: &'static File = Box::leak(Box::new(file));
@@ -41,7 +41,7 @@ fn for_good(file: File) -> &'static File {
     file
 }
 
-/// Never ready; counts itself as dropped.
+/// Is never ready, and counts its drops.
 struct Never(Arc<AtomicUsize>);
 
 impl Future for Never {
@@ -121,12 +121,12 @@ impl Drop for Bomb {
 
 #[test]
 fn a_panicking_destructor_takes_no_thread_down() {
-    must_end(|| {
+    must_end("a_panicking_destructor_takes_no_thread_down", || {
         let runtime = Runtime::builder().threads(1).build().unwrap();
         // In the future, in the result that nobody takes, and in a task that is dropped with its loop.
         let error = runtime.spawn(async { poll_fn_once(Bomb).await }).join().unwrap_err();
         assert!(matches!(error, JoinError::Panicked(_)), "{error:?}");
-        // Where the task has ended already, the result goes with the handle, here.
+        // If the task has ended already, this drops the result with the handle.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(runtime.spawn(async { Bomb }))));
         assert_eq!(runtime.spawn(async { 3 }).join().unwrap(), 3);
         let (started, starts) = mpsc::channel();
@@ -145,7 +145,7 @@ fn a_panicking_destructor_takes_no_thread_down() {
     });
 }
 
-/// A future that ends at once, and whose own destructor is `held`'s.
+/// A future that ends at once, and whose destructor is that of `held`.
 fn poll_fn_once<T>(held: T) -> impl Future<Output = ()> {
     std::future::poll_fn(move |_| {
         let _ = &held;
@@ -230,7 +230,7 @@ fn tasks_that_are_not_send_run_where_they_were_made() {
 
 #[test]
 fn shutdown_waits_for_every_task_and_its_io() {
-    must_end(|| {
+    must_end("shutdown_waits_for_every_task_and_its_io", || {
         let path = TempPath::on_disk("drains");
         let file = ring_options().write(true).create(true).truncate(true).open(&path).unwrap();
         let runtime = Runtime::builder().threads(2).build().unwrap();
@@ -240,7 +240,7 @@ fn shutdown_waits_for_every_task_and_its_io() {
                 yields(index as usize % 5).await;
                 file.write_at(vec![index as u8 + 1; 512], index * 512).await.unwrap();
                 let file = file.clone();
-                // Started by a task, and not awaited by it.
+                // Started by a task that does not await it.
                 drop(spawn(async move {
                     file.write_at(vec![index as u8 + 1; 512], (64 + index) * 512).await.unwrap();
                 }));
@@ -255,17 +255,17 @@ fn shutdown_waits_for_every_task_and_its_io() {
     });
 }
 
-/// Repeated, since an order that arrives just before the loop would sleep is the hard case.
+/// Repeated, because a message that arrives just before the loop goes to sleep is the hard case.
 #[test]
 fn dropping_a_runtime_does_not_wait_for_tasks_that_never_end() {
-    must_end(|| {
+    must_end("dropping_a_runtime_does_not_wait_for_tasks_that_never_end", || {
         let dropped = Arc::new(AtomicUsize::new(0));
         for round in 0..200 {
             let runtime = Runtime::builder().threads(2).build().unwrap();
             for _ in 0..4 {
                 drop(runtime.spawn(Never(Arc::clone(&dropped))));
             }
-            // One that is always ready, too.
+            // With a task that is always ready, too.
             drop(runtime.spawn(async { yields(usize::MAX).await }));
             if round % 2 == 0 {
                 runtime.spawn(async {}).join().unwrap();
@@ -281,7 +281,7 @@ fn dropping_a_runtime_cancels_reads_that_would_never_end() {
     if !needs_ring("dropping_a_runtime_cancels_reads_that_would_never_end") {
         return;
     }
-    must_end(|| {
+    must_end("dropping_a_runtime_cancels_reads_that_would_never_end", || {
         let pool = Pool::new(1 << 20);
         let (file, writer) = pipe();
         let runtime = Runtime::builder().threads(1).build().unwrap();
@@ -303,13 +303,13 @@ fn dropping_a_runtime_cancels_reads_that_would_never_end() {
 
 #[test]
 fn a_small_ring_takes_any_number_of_operations() {
-    must_end(|| {
+    must_end("a_small_ring_takes_any_number_of_operations", || {
         let content: Vec<u8> = (0..1000_u32).flat_map(u32::to_le_bytes).collect();
         let (_path, file) = file_of("small-ring", &content);
         let runtime = Runtime::builder().threads(1).entries(8).build().unwrap();
         let handle = runtime.spawn(async move {
             let reads = (0..1000).map(|at| file.read_exact_at(Vec::with_capacity(4), at * 4));
-            for (at, read) in common::all(reads).await.into_iter().enumerate() {
+            for (at, read) in support::all(reads.collect()).await.into_iter().enumerate() {
                 assert_eq!(read.unwrap(), (at as u32).to_le_bytes());
             }
         });
@@ -317,13 +317,13 @@ fn a_small_ring_takes_any_number_of_operations() {
     });
 }
 
-/// The queue is full of operations that never end when the loop would arm what wakes it.
+/// The queue is full of operations that never end when the loop wants to arm its wake-up.
 #[test]
 fn a_thread_whose_queue_was_full_is_woken_by_others() {
     if !needs_ring("a_thread_whose_queue_was_full_is_woken_by_others") {
         return;
     }
-    must_end(|| {
+    must_end("a_thread_whose_queue_was_full_is_woken_by_others", || {
         let runtime = Runtime::builder().threads(1).entries(8).build().unwrap();
         let (file, mut writer) = pipe();
         let (go, goes) = sent::<()>();
@@ -336,7 +336,7 @@ fn a_thread_whose_queue_was_full_is_woken_by_others() {
             started.send(()).unwrap();
             goes.await;
             writer.write_all(b"12345678").unwrap();
-            common::all(reads).await.into_iter().map(|read| read.unwrap()[0]).map(u32::from).sum::<u32>()
+            support::all(reads).await.into_iter().map(|read| read.unwrap()[0]).map(u32::from).sum::<u32>()
         });
         starts.recv().unwrap();
         std::thread::sleep(Duration::from_millis(50));
@@ -350,7 +350,7 @@ fn a_kernel_thread_submits_where_asked_to() {
     if !needs_ring("a_kernel_thread_submits_where_asked_to") {
         return;
     }
-    must_end(|| {
+    must_end("a_kernel_thread_submits_where_asked_to", || {
         let content: Vec<u8> = (0..64).collect();
         let (_path, file) = file_of("sqpoll", &content);
         let runtime = Runtime::builder().threads(1).sqpoll(Some(Duration::from_millis(5))).build().unwrap();
@@ -381,7 +381,7 @@ fn operations_complete_whenever_the_kernel_finishes_them() {
     if !needs_ring("operations_complete_whenever_the_kernel_finishes_them") {
         return;
     }
-    must_end(|| {
+    must_end("operations_complete_whenever_the_kernel_finishes_them", || {
         let content: Vec<u8> = (0..64).collect();
         for completions in [Completions::Interrupt, Completions::Cooperative, Completions::Deferred] {
             let (_path, file) = file_of("completions", &content);
@@ -406,7 +406,7 @@ fn operations_complete_whenever_the_kernel_finishes_them() {
 
 #[test]
 fn outside_a_ringfile_thread_operations_are_carried_out_by_another() {
-    must_end(|| {
+    must_end("outside_a_ringfile_thread_operations_are_carried_out_by_another", || {
         let (path, file) = file_of("outside", b"content");
         assert_eq!(park_on(file.read_at(Vec::with_capacity(7), 0)).unwrap(), b"content");
         park_on(file.sync_all()).unwrap();
@@ -430,7 +430,7 @@ fn a_loop_inside_a_loop_is_refused_with_a_reason() {
 
 #[test]
 fn channels_and_other_threads_wake_tasks() {
-    must_end(|| {
+    must_end("channels_and_other_threads_wake_tasks", || {
         block_on(async {
             for round in 0..100 {
                 let (sender, value) = sent();
@@ -442,8 +442,8 @@ fn channels_and_other_threads_wake_tasks() {
     });
 }
 
-/// A wake-up for every step, from another thread, just when the loop would sleep: with a ring and without, for tasks
-/// and for the future of `block_on`.
+/// Another thread wakes every step just when the loop goes to sleep: with a ring and without, for tasks and for the
+/// future of `block_on`.
 fn wake_ups(steps: usize, with_ring: bool, in_task: bool) {
     let (_path, file) = file_of("wake-ups", b"x");
     let (sender, receiver) = mpsc::channel::<(Waker, usize)>();
@@ -451,7 +451,7 @@ fn wake_ups(steps: usize, with_ring: bool, in_task: bool) {
     let theirs = Arc::clone(&turn);
     let waking = std::thread::spawn(move || {
         for (waker, step) in receiver {
-            // Now before the thread sleeps, now after, now at the same moment.
+            // Varies whether the wake-up comes before, after or while the thread goes to sleep.
             for _ in 0..step % 97 {
                 std::hint::spin_loop();
             }
@@ -491,7 +491,7 @@ fn wake_ups(steps: usize, with_ring: bool, in_task: bool) {
 #[test]
 fn f24_no_wake_up_is_lost_as_the_ring_goes_to_sleep() {
     let steps = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
-    must_end(move || {
+    must_end("f24_no_wake_up_is_lost_as_the_ring_goes_to_sleep", move || {
         wake_ups(steps * 7 / 10, true, true);
         wake_ups(steps / 10, true, false);
         wake_ups(steps / 10, false, true);
@@ -499,13 +499,13 @@ fn f24_no_wake_up_is_lost_as_the_ring_goes_to_sleep() {
     });
 }
 
-/// As above, with I/O whose completion comes at the same time as the wake-up from afar.
+/// The same with I/O that completes at the same time as the remote wake-up.
 #[test]
 fn f24_wake_ups_and_completions_together() {
     let steps = if cfg!(debug_assertions) { 20_000 } else { 200_000 };
-    must_end(move || {
+    must_end("f24_wake_ups_and_completions_together", move || {
         let (_path, file) = file_of("wake-and-complete", &[9; 4096]);
-        let (sender, receiver) = mpsc::channel::<common::Sender<usize>>();
+        let (sender, receiver) = mpsc::channel::<support::Sender<usize>>();
         let waking = std::thread::spawn(move || {
             for (step, sender) in receiver.into_iter().enumerate() {
                 sender.send(step);
@@ -516,7 +516,7 @@ fn f24_wake_ups_and_completions_together() {
                 let (send, receive) = sent();
                 sender.send(send).unwrap();
                 let read = file.read_at(Vec::with_capacity(64), (step % 64) as u64);
-                let (bytes, got) = common::both(read, receive).await;
+                let (bytes, got) = support::both(read, receive).await;
                 assert_eq!((bytes.unwrap().len(), got), (64, step));
             }
             drop(sender);
@@ -525,13 +525,12 @@ fn f24_wake_ups_and_completions_together() {
     });
 }
 
-/// Runs `main` as the future of `block_on`, on a thread of its own, and then keeps that loop until told to end.
-///
-/// The loop takes notifications right after it has polled that future, so what comes while it is polled is the hard
-/// case: the notification is gone by the time the loop would sleep.
+/// Runs `main` as the future of `block_on` on its own thread, and then keeps that loop until told to end. The loop
+/// takes notifications right after it has polled that future, so a notification during the poll is the hard case: it is
+/// gone by the time the loop goes to sleep.
 fn in_block_on<F: Future<Output = ()>>(
     main: impl FnOnce() -> F + Send + 'static,
-) -> (std::thread::JoinHandle<()>, common::Sender<()>) {
+) -> (std::thread::JoinHandle<()>, support::Sender<()>) {
     let (end, ends) = sent();
     let thread = std::thread::spawn(|| {
         block_on(async {
@@ -547,17 +546,17 @@ fn f24_a_result_waited_for_elsewhere_is_not_slept_over() {
     if !needs_ring("f24_a_result_waited_for_elsewhere_is_not_slept_over") {
         return;
     }
-    must_end(|| {
+    must_end("f24_a_result_waited_for_elsewhere_is_not_slept_over", || {
         let (_path, file) = file_for_good("slept-over", b"result");
         let (over, comes_over) = mpsc::channel();
         let (polled, was_polled) = mpsc::channel();
         let (home, end) = in_block_on(move || async move {
             let mut read = file.read_at(Vec::with_capacity(64), 0);
             assert!(poll_once(&mut read).await.is_pending());
-            // Completed, and not taken.
+            // Completed, but not taken.
             yields(3).await;
             over.send(read).unwrap();
-            // Blocks the thread until the other has asked for the result.
+            // Blocks the thread until the other one has asked for the result.
             was_polled.recv().unwrap();
         });
         let result = block_on(async {
@@ -577,7 +576,7 @@ fn f24_a_cancellation_from_elsewhere_is_not_slept_over() {
     if !needs_ring("f24_a_cancellation_from_elsewhere_is_not_slept_over") {
         return;
     }
-    must_end(|| {
+    must_end("f24_a_cancellation_from_elsewhere_is_not_slept_over", || {
         let pool = Pool::new(1 << 20);
         let (file, writer) = pipe();
         let file = for_good(file);
@@ -603,7 +602,7 @@ fn f24_a_cancellation_from_elsewhere_is_not_slept_over() {
 
 #[test]
 fn f24_a_file_closed_elsewhere_is_not_slept_over() {
-    must_end(|| {
+    must_end("f24_a_file_closed_elsewhere_is_not_slept_over", || {
         let (path, file) = file_of("closed-elsewhere", b"x");
         let open = move || {
             let all = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -631,21 +630,21 @@ fn f24_a_file_closed_elsewhere_is_not_slept_over() {
     });
 }
 
-/// A future that moves between the loops of several threads, at random points of its way.
+/// A future that moves between the loops of several threads, at random moments.
 #[test]
 fn futures_move_between_threads() {
-    must_end(|| {
+    must_end("futures_move_between_threads", || {
         let content: Vec<u8> = (0..4096_u32).flat_map(u32::to_le_bytes).collect();
         let (_path, file) = file_for_good("moving", &content);
         let pool = Pool::new(8 << 20);
         let runtime = Arc::new(Runtime::builder().threads(3).build().unwrap());
-        let mut rng = common::Rng::new("futures_move_between_threads");
+        let mut rng = support::Random::new();
         for round in 0..300_u64 {
             let at = (round * 37 % 4000) * 4;
             let mut read = file.read_exact_at(pool.get(64).unwrap(), at);
             let mut result = None;
-            for _ in 0..=rng.below(4) {
-                let (thread, polls) = (rng.below(3), rng.below(3));
+            for _ in 0..=rng.index(4) {
+                let (thread, polls) = (rng.index(3), rng.index(3));
                 let (back, got) = runtime
                     .spawn_on(thread, move || async move {
                         for _ in 0..=polls {
@@ -670,7 +669,7 @@ fn futures_move_between_threads() {
                     drop(read);
                     continue;
                 }
-                None => runtime.spawn_on(rng.below(3), move || read).join().unwrap().unwrap(),
+                None => runtime.spawn_on(rng.index(3), move || read).join().unwrap().unwrap(),
             };
             assert_eq!(bytes[..], content[at as usize..at as usize + 64], "round {round}");
         }
@@ -681,7 +680,7 @@ fn futures_move_between_threads() {
 
 #[test]
 fn a_future_outlives_the_loop_and_the_thread_it_began_on() {
-    must_end(|| {
+    must_end("a_future_outlives_the_loop_and_the_thread_it_began_on", || {
         let (_path, file) = file_for_good("outlives", b"survives");
         let pool = Pool::new(1 << 20);
         let begin = |count: usize| {
@@ -697,7 +696,7 @@ fn a_future_outlives_the_loop_and_the_thread_it_began_on() {
                 })
             }
         };
-        // The same thread, in its next loop; another one, after the first has ended; dropped there.
+        // The same thread in its next loop; another thread after the first has ended; dropped there.
         for read in begin(2)() {
             assert_eq!(block_on(read).unwrap()[..], b"survives"[..]);
         }
@@ -712,7 +711,7 @@ fn a_future_outlives_the_loop_and_the_thread_it_began_on() {
 
 #[test]
 fn a_future_is_awaited_by_any_executor_once_begun() {
-    must_end(|| {
+    must_end("a_future_is_awaited_by_any_executor_once_begun", || {
         let (file, mut writer) = pipe();
         let file = for_good(file);
         let runtime = Runtime::builder().threads(1).build().unwrap();
@@ -733,7 +732,7 @@ fn a_future_is_awaited_by_any_executor_once_begun() {
     });
 }
 
-/// The smallest executor there is: not ringfile's.
+/// A minimal executor that is not ringfile's.
 fn park_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {
@@ -757,7 +756,8 @@ fn looking_at_rings_leaves_none_behind() {
         return;
     }
     std::thread::spawn(|| {
-        // A thread may have 16 registered rings: a ring that stayed registered would show, where rings are (Linux 5.18).
+        // A thread may have 16 registered rings, so a ring that stayed registered would show, if rings are registered
+        // (Linux 5.18).
         let first = ringfile::ring_features().unwrap();
         for _ in 0..40 {
             assert_eq!(ringfile::ring_features().unwrap(), first);
@@ -776,7 +776,7 @@ fn threads_that_can_be_had_are_needed() {
 #[test]
 fn a_task_that_is_always_ready_starves_no_io_and_is_not_starved() {
     let (_path, file) = file_for_good("busy", &[7; 1 << 16]);
-    must_end(move || {
+    must_end("a_task_that_is_always_ready_starves_no_io_and_is_not_starved", move || {
         block_on(async {
             let done = Rc::new(std::cell::Cell::new(0));
             for task in 0..4_u64 {
@@ -795,7 +795,7 @@ fn a_task_that_is_always_ready_starves_no_io_and_is_not_starved() {
             }
         });
     });
-    must_end(move || {
+    must_end("a_task_that_is_always_ready_starves_no_io_and_is_not_starved", move || {
         block_on(async {
             let stop = Rc::new(std::cell::Cell::new(false));
             let readers: Vec<_> = (0..64_u64)
@@ -849,7 +849,7 @@ fn a_runtime_whose_last_handle_goes_on_its_own_thread_ends() {
     }
 }
 
-/// A waker with the address of the task's, which is told from it by what it does.
+/// A waker with the same data pointer as the task's; only its functions differ.
 #[test]
 fn a_waker_that_shares_its_data_with_the_tasks_is_called_itself() {
     if !needs_ring("a_waker_that_shares_its_data_with_the_tasks_is_called_itself") {

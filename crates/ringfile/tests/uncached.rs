@@ -1,4 +1,4 @@
-//! Buffered I/O that leaves nothing in the page cache, where the file system can.
+//! Buffered I/O that leaves nothing in the page cache, if the file system supports it.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -47,7 +47,7 @@ fn a_file_system_without_it_caches_and_says_so() {
     for route in routes() {
         let file = uncached(&path, route);
         assert!(file.is_uncached(), "nothing was found out yet");
-        // Many at once: each carries the flag, and each is tried again.
+        // Many at once: each carries the flag, and each is retried.
         let mut batch = Batch::new();
         for i in 0..64 {
             batch.read(&file, Vec::with_capacity(4096), i * 4096);

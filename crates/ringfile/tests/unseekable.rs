@@ -1,4 +1,4 @@
-//! Sockets, pipes and terminals: they have no offsets, and no end that comes by itself.
+//! Sockets, pipes and terminals: they have no offsets, and may never end.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -18,12 +18,12 @@ use support::{
 const PAGE: usize = 4096;
 const LARGE: usize = 1 << 20;
 
-/// What `fd` is, with the default route.
+/// Opens `fd` with the default route.
 fn file(fd: impl Into<OwnedFd>) -> File {
     File::from(std::fs::File::from(fd.into()))
 }
 
-/// Does `test` with each route as the default one. In a process of its own: it is the whole process's.
+/// Runs `test` with each route as the default one. In its own process, because the default is global.
 fn on_each_route(name: &str, test: impl Fn(Route)) {
     if !in_child(name) {
         return;
@@ -36,7 +36,7 @@ fn on_each_route(name: &str, test: impl Fn(Route)) {
     }
 }
 
-/// Takes `len` bytes in, on a thread of its own.
+/// Receives `len` bytes on its own thread.
 fn taking_in(mut from: impl Read + Send + 'static, len: usize) -> std::thread::JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut got = vec![0; len];
@@ -104,7 +104,7 @@ fn dropped_reads_of_pipes_leave_the_workers_to_others() {
         for _ in 0..6 {
             let mut read = pipe.read_at(pool.get(10).unwrap(), 0);
             assert!(futures::executor::block_on(poll_once(&mut read)).is_pending());
-            // Long enough for a worker to have begun with it.
+            // Long enough for a worker to have started it.
             std::thread::sleep(Duration::from_millis(20));
             drop(read);
         }
@@ -114,7 +114,7 @@ fn dropped_reads_of_pipes_leave_the_workers_to_others() {
     });
 }
 
-/// A terminal: the end that is typed at, and the end that gets lines.
+/// A terminal: the end that types, and the end that receives lines.
 fn terminal() -> (std::fs::File, File) {
     let (mut typed_at, mut gets) = (-1, -1);
     let (name, termios, size) = (std::ptr::null_mut(), std::ptr::null(), std::ptr::null());
@@ -124,11 +124,11 @@ fn terminal() -> (std::fs::File, File) {
     unsafe { (std::fs::File::from_raw_fd(typed_at), file(OwnedFd::from_raw_fd(gets))) }
 }
 
-/// Read by several at once: one gets it, and the others had been told that there is something to read.
+/// Several readers at once: one gets the data, although the others were also told that there is some.
 const ONE_LINE: &[u8] = b"line\n";
 const READERS: usize = 4;
 
-/// A worker that is told so waits in its call, where nothing reaches it.
+/// A worker in that situation blocks in its call, where nothing reaches it.
 fn can_be_called_back(test: &str) -> bool {
     if is_without_ring() {
         skip(test, "a worker's read of a terminal can't be called back once another took the line");

@@ -1,9 +1,9 @@
-// MultiRead, ReadAsync, Poll and AbortIO together on one thread, as later releases of RocksDB test them, and what
+// Tests MultiRead, ReadAsync, Poll and AbortIO together on one thread, as later releases of RocksDB do, and what
 // AbortIO saves. Each test runs through the ring, through the workers and through the page cache.
 //
 //   async_reads FOLDER
 //
-// RINGFILE_ROCKSDB_STRESS_SECONDS: how long the stress under signals lasts for each way; 3 where it is not set.
+// RINGFILE_ROCKSDB_STRESS_SECONDS: how long the stress under signals lasts for each way (default: 3).
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -45,10 +45,10 @@ using Random = std::mt19937_64;
 
 constexpr size_t kFileBytes = size_t{64} << 20;
 constexpr size_t kMiB = size_t{1} << 20;
-// As many reads, each of so many bytes, as the issue of a slow AbortIO names: 62 MiB.
+// As many reads of this size as the report of a slow AbortIO names: 62 MiB.
 constexpr size_t kAborted = 1000;
 constexpr size_t kAbortedBytes = 64 << 10;
-// ringfile has no more asynchronous reads in flight.
+// The most asynchronous reads that ringfile has in flight.
 constexpr size_t kInFlight = 128;
 constexpr size_t kMostTogether = 600;
 constexpr char kUntouched = '\x5a';
@@ -65,7 +65,7 @@ constexpr Way kWays[] = {
     {"page cache", Route::kAuto, false},
 };
 
-// One read of ReadAsync, with memory of its own.
+// One read of ReadAsync, with its own memory.
 struct AsyncRead {
     AsyncRead(uint64_t from, size_t bytes) : offset(from), length(bytes), memory(Aligned(bytes)) {
         std::memset(memory.get(), kUntouched, length);
@@ -93,10 +93,10 @@ struct AsyncRead {
     size_t got = 0;
 };
 
-// Stable addresses: RocksDB hands them back to the callback.
+// Stable addresses, because RocksDB gives them back to the callback.
 using AsyncReads = std::vector<std::unique_ptr<AsyncRead>>;
 
-// A file system with one file, whose bytes are known.
+// A file system with one file of known content.
 class Scene {
   public:
     Scene(const Way& way, const std::string& folder, const std::string& bytes)
@@ -105,7 +105,7 @@ class Scene {
           direct_(way.direct),
           files_(ringfile_rocksdb::NewRingfileFileSystem(nullptr, way.route)),
           file_(OpenReadable(files_.get(), folder + "/file", way.direct)) {
-        // As RocksDB does with tables: without, the kernel reads ahead of each read.
+        // RocksDB does the same with tables: otherwise the kernel reads ahead of each read.
         file_->Hint(FSRandomAccessFile::kRandom);
     }
 
@@ -128,7 +128,7 @@ class Scene {
         request.offset = read->offset;
         request.len = read->length;
         request.scratch = read->memory.get();
-        // For older and for newer versions of RocksDB, which give the callback another type.
+        // For older and newer versions of RocksDB, whose callbacks have different types.
         auto done = [](const FSReadRequest& ended, void* argument) {
             auto* told = static_cast<AsyncRead*>(argument);
             told->called += 1;
@@ -157,7 +157,7 @@ class Scene {
         EXPECT_OK(files_->AbortIO(handles));
     }
 
-    // Reads of 1 to 4 pages, each of them checked.
+    // Reads 1 to 4 pages at a time, and checks each.
     void MultiRead(size_t count, Random* random) {
         std::vector<FSReadRequest> requests(count);
         const Memory memory = Aligned(count * 4 * kPage);
@@ -212,7 +212,7 @@ std::vector<size_t> Shuffled(size_t count, Random* random) {
     return order;
 }
 
-// What the process, with all its threads, has had the device read.
+// Returns the bytes that the process, with all its threads, has read from the device.
 uint64_t DeviceBytes() {
     std::ifstream counts("/proc/self/io");
     std::string name;
@@ -225,7 +225,7 @@ uint64_t DeviceBytes() {
     return 0;
 }
 
-// Reads of a FIFO that nobody writes to: they are in flight for as long as the test likes.
+// Reads of a FIFO that nobody writes to: they stay in flight as long as the test needs.
 class Blockade {
   public:
     Blockade(Scene* scene, size_t reads) : path_(scene->folder() + "/fifo") {
@@ -238,7 +238,7 @@ class Blockade {
         }
     }
 
-    // Aborts its reads. What is written to the FIFO afterwards stays there: no read is left behind.
+    // Aborts its reads. Data written to the FIFO afterwards stays there, because no read is left.
     void End(Scene* scene) {
         std::vector<size_t> all(reads_.size());
         std::iota(all.begin(), all.end(), size_t{0});
@@ -263,7 +263,7 @@ class Blockade {
     AsyncReads reads_;
 };
 
-// While as many reads are in flight as may be, others do not start: aborting those reads nothing at all.
+// With the most reads in flight, others do not start: aborting those reads nothing at all.
 void WhatWasNotBegunIsNeverRead(Scene* scene, Random* random) {
     Blockade blockade(scene, kInFlight);
     scene->DropCache();
@@ -272,7 +272,7 @@ void WhatWasNotBegunIsNeverRead(Scene* scene, Random* random) {
     for (size_t i = 0; i < kAborted; ++i) {
         scene->Start(&reads, i * kAbortedBytes, kAbortedBytes);
     }
-    // One that is polled starts all the same.
+    // A read that is polled starts all the same.
     const std::vector<size_t> order = Shuffled(kAborted, random);
     const std::vector<size_t> polled(order.begin(), order.begin() + 10);
     const std::vector<size_t> aborted(order.begin() + 10, order.end());
@@ -281,7 +281,7 @@ void WhatWasNotBegunIsNeverRead(Scene* scene, Random* random) {
         Scene::ExpectAborted(*reads[index]);
         EXPECT(reads[index]->IsUntouched());
     }
-    // Pages of the program itself may be among what was read.
+    // Some of these bytes may be pages of the program itself.
     EXPECT(DeviceBytes() - before < kMiB);
     scene->Poll(reads, polled);
     for (const size_t index : polled) {
@@ -290,12 +290,12 @@ void WhatWasNotBegunIsNeverRead(Scene* scene, Random* random) {
     blockade.End(scene);
 }
 
-// With nothing in the way most reads of a long row have not begun when it is given up.
+// If nothing else runs, most reads of a long row have not started when it is aborted.
 void AbortingALongRowSavesMostOfIt(Scene* scene, Random*) {
     std::vector<size_t> all(kAborted);
     std::iota(all.begin(), all.end(), size_t{0});
     uint64_t least = UINT64_MAX;
-    // A thread that is kept from running leaves the device time: several tries.
+    // A thread that does not get to run leaves the device more time, so there are several tries.
     for (int attempt = 0; attempt < 10; ++attempt) {
         scene->DropCache();
         AsyncReads reads;
@@ -333,7 +333,8 @@ void MultiReadGoesOnBesideAsyncReads(Scene* scene, Random* random) {
     }
 }
 
-// Some handles, in any order; they are polled and aborted again, and nobody else is told twice. Their memory is the
+// Some handles, in any order. They are polled and aborted again, and no callback runs twice. The caller has their
+// memory back at once.
 // caller's at once.
 void AbortAPart(Scene* scene, size_t count, Random* random) {
     AsyncReads reads;
@@ -376,7 +377,7 @@ void APartIsAbortedInAnyOrder(Scene* scene, Random* random) {
     }
 }
 
-// Interrupts the process every 200 µs; system calls are not restarted.
+// Interrupts the process every 200 µs; no system call is restarted.
 class Signals {
   public:
     Signals() {
@@ -413,7 +414,7 @@ void StressUnderSignals(Scene* scene, Random* random, std::chrono::seconds lengt
             if (rounds % 4 == 0) {
                 scene->DropCache();
             }
-            // Mostly as many as RocksDB has open, at times more than may be in flight.
+            // Usually as many as RocksDB keeps open, sometimes more than may be in flight.
             AbortAPart(scene, 1 + (*random)() % (rounds % 8 == 0 ? 300 : 40), random);
         }
     }
@@ -442,7 +443,7 @@ std::string RandomBytes(Random* random) {
     return bytes;
 }
 
-// Whether this way can be had here.
+// Returns whether this way is available here.
 bool IsHere(Scene* scene) {
     AsyncReads reads;
     scene->Start(&reads, 0, kMiB);
@@ -450,7 +451,7 @@ bool IsHere(Scene* scene) {
     return reads[0]->ok;
 }
 
-// Whether reads reach a device that counts them.
+// Returns whether reads reach a device that counts them.
 bool DeviceCounts(Scene* scene) {
     scene->DropCache();
     AsyncReads reads;

@@ -1,4 +1,4 @@
-// What the programs of this folder share: expectations that end the program, and memory and files to read.
+// Shared by the programs of this folder: expectations that end the program, memory, and files to read.
 #pragma once
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// What RocksDB relies on and its own tests don't reach: a status for each request, reads that end on other threads, appends
-// to what is there already. Give a folder to work in.
+// Checks what RocksDB relies on and its own tests do not reach: a status for each request, reads that end on other
+// threads, appends to existing content. Its argument is a folder to work in.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -88,7 +88,7 @@ void SequenceSkipsAndEnds(FileSystem* files, const std::string& path) {
     EXPECT(got.empty());
 }
 
-// One of many fails, one ends at the end of the file: that is theirs, and the others have what they asked for.
+// One of many fails, and one meets the end of the file: the others still return what they asked for.
 void EachRequestHasItsStatus(FSRandomAccessFile* file) {
     const Memory memory = Aligned(kPages * kPage);
     std::vector<FSReadRequest> requests(kPages);
@@ -112,7 +112,7 @@ void EachRequestHasItsStatus(FSRandomAccessFile* file) {
     }
 }
 
-// As long tables are read: many threads, one file.
+// The way long tables are read: many threads, one file.
 void ManyThreadsReadOneFile(FSRandomAccessFile* file) {
     std::vector<std::thread> threads;
     for (size_t thread = 0; thread < 4; ++thread) {
@@ -154,7 +154,7 @@ void Start(FSRandomAccessFile* file, Under* under, uint64_t offset) {
     request.offset = offset;
     request.len = 64 * kPage;
     request.scratch = under->memory.get();
-    // For older and for newer versions of RocksDB, which give the callback another type.
+    // For older and newer versions of RocksDB, whose callbacks have different types.
     auto done = [](const FSReadRequest& ended, void* argument) {
         auto* told = static_cast<Under*>(argument);
         told->called += 1;
@@ -183,7 +183,7 @@ void AsyncReadsEndOnAnyThread(FileSystem* files, FSRandomAccessFile* file) {
         EXPECT_OK(files->Poll(other, 1));
         std::vector<void*> given_up{aborted.handle};
         EXPECT_OK(files->AbortIO(given_up));
-        // The kernel has it no more.
+        // The kernel does not have it any more.
         aborted.memory.reset();
     }).join();
     EXPECT(there.called == 1 && there.ok && there.bytes == 64 * kPage);

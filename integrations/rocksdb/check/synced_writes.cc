@@ -1,10 +1,10 @@
-// Whether each write that was synced is there after the writer was killed.
+// Checks that each synced write survives when the writer is killed.
 //
 //   synced_writes write FOLDER FS    writes until it is killed; prints the number of each key once its write is synced
-//   synced_writes verify FOLDER FS   reads such numbers from standard input, and looks for each of them
+// synced_writes verify FOLDER FS   reads such numbers from standard input, and looks for each of them
 //
-// FS is a file system's URI, or `default`. Small tables and many of them, so that flushes and compactions go on all the
-// time; every other database with direct I/O.
+// FS is a file system's URI, or `default`. Tables are small and many, so that flushes and compactions go on all the
+// time; every other database uses direct I/O.
 #include <unistd.h>
 
 #include <cstdio>
@@ -42,7 +42,7 @@ std::string Key(uint64_t number) {
     return text;
 }
 
-// Another length and other bytes for each number.
+// A different length and different bytes for each number.
 std::string Value(uint64_t number) {
     std::string value(100 + number % 3000, '\0');
     uint64_t state = number * 0x9e3779b97f4a7c15 + 1;
@@ -82,7 +82,7 @@ std::unique_ptr<rocksdb::DB> Open(const std::string& folder, const std::string& 
 #endif
 }
 
-// Each of several threads has its own numbers: their writes share syncs.
+// Each of several threads has its own numbers, and their writes share syncs.
 void Write(rocksdb::DB* db, uint64_t first) {
     rocksdb::WriteOptions synced;
     synced.sync = true;

@@ -61,7 +61,7 @@ void AsyncRead::Finish(int64_t done, bool aborted) {
 void AsyncRead::Poll(const std::vector<void*>& handles) {
     for (void* handle : handles) {
         auto* read = static_cast<AsyncRead*>(handle);
-        // RocksDB polls reads again that have ended.
+        // RocksDB also polls reads that have ended.
         if (read != nullptr && read->read_ != nullptr) {
             read->Finish(read->Wait(), false);
         }
@@ -69,7 +69,7 @@ void AsyncRead::Poll(const std::vector<void*>& handles) {
 }
 
 void AsyncRead::Abort(const std::vector<void*>& handles) {
-    // All before any is waited for, and the last first: a read that has not started is dropped before an earlier one
+    // Cancels all before it waits for any, the last first: a read that has not started is dropped before an earlier one
     // ends and makes room for it.
     for (auto handle = handles.rbegin(); handle != handles.rend(); ++handle) {
         auto* read = static_cast<AsyncRead*>(*handle);

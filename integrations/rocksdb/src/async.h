@@ -9,18 +9,18 @@
 
 namespace ringfile_rocksdb {
 
-// Invariants: the callback is called once, by Poll or Abort and never inside Start; when it is called, nobody else
-// has the memory of the read any more. Any thread may poll and abort: an iterator may end on another than it began on.
+// Invariants: Poll or Abort calls the callback, once, and Start never does; by then nobody else uses the read's memory.
+// Any thread may poll and abort: an iterator may end on another thread than the one where it began.
 class AsyncRead {
   public:
     static rocksdb::IOStatus Start(const File& file, const rocksdb::FSReadRequest& request, ReadCallback callback,
                                    void* argument, void** handle, rocksdb::IOHandleDeleter* deleter);
 
-    // Returns when all of the reads have had their callbacks called.
+    // Returns once the callbacks of all reads have run.
     static void Poll(const std::vector<void*>& handles);
 
-    // Returns when none of the reads has its memory any more. Their callbacks are told that they were aborted, which frees
-    // what RocksDB keeps for them.
+    // Returns once no read uses its memory any more. The callbacks learn that the reads were aborted, which frees what
+    // RocksDB keeps for them.
     static void Abort(const std::vector<void*>& handles);
 
     AsyncRead(const AsyncRead&) = delete;
@@ -30,11 +30,11 @@ class AsyncRead {
   private:
     AsyncRead(const File& file, const rocksdb::FSReadRequest& request, ReadCallback callback, void* argument);
 
-    // The result, when the memory is free again.
+    // The result, once the memory is free again.
     int64_t Wait();
     void Finish(int64_t done, bool aborted);
 
-    // Null once it was waited for.
+    // Null after it was waited for.
     ringfile_async_read* read_ = nullptr;
     rocksdb::FSReadRequest request_;
     ReadCallback callback_;

@@ -1,4 +1,4 @@
-// Counts of what RocksDB asked for, beside those that ringfile keeps itself.
+// Counts RocksDB's calls, beside the operations that ringfile counts itself.
 #include "counters.h"
 
 #include <cstdio>
@@ -21,7 +21,7 @@ void Report() {
         return;
     }
     const bool to_error = path[0] == '-' && path[1] == '\0';
-    // Appended to: a benchmark may run several programs.
+    // Appends, because a benchmark may run several programs.
     std::FILE* file = to_error ? stderr : std::fopen(path, "a");
     if (file == nullptr) {
         std::perror((std::string(kVariable) + "=" + path).c_str());

@@ -1,4 +1,4 @@
-// Counts of what RocksDB asked for. Relaxed: they are sums, nothing is ordered by them.
+// Counts of RocksDB's calls. Relaxed: they are sums, and order nothing.
 #pragma once
 
 #include <atomic>
@@ -6,7 +6,7 @@
 
 namespace ringfile_rocksdb {
 
-// A line of its own in the cache: threads that read add to one and threads that write to another.
+// A separate cache line: threads that read add to one, and threads that write to another.
 struct alignas(64) Counter {
     std::atomic<uint64_t> value{0};
 
@@ -16,7 +16,7 @@ struct alignas(64) Counter {
 
 struct Counters {
     Counter reads;
-    // Calls of pread, which ringfile knows nothing of.
+    // Calls of pread, which ringfile does not count.
     Counter plain_reads;
     Counter multi_reads;
     Counter multi_read_requests;
@@ -30,7 +30,7 @@ struct Counters {
     Counter syncs;
 };
 
-// Of this process. Never destroyed: RocksDB's threads may read while the process exits.
+// The counts of this process. Never destroyed, because RocksDB's threads may read while the process exits.
 Counters& Count();
 
 // Writes the statistics when the process exits, if RINGFILE_ROCKSDB_STATISTICS names a file ("-": standard error).

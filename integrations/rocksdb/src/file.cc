@@ -1,4 +1,4 @@
-// One open file: ringfile's handle for reading, writing and syncing, and its descriptor for all that is no I/O.
+// One open file: ringfile's handle for reading, writing and syncing, and its descriptor for everything else.
 #include "file.h"
 
 #include <fcntl.h>
@@ -21,8 +21,8 @@ namespace {
 
 constexpr uint32_t kMode = 0644;
 
-// Whether the kernel itself takes O_DIRECT here. tmpfs does and ignores it, which ringfile calls an error: RocksDB is to
-// work there as it does without ringfile.
+// Returns whether the kernel accepts O_DIRECT here. tmpfs accepts and ignores it, which is an error for ringfile:
+// RocksDB must work there as it does without ringfile.
 bool KernelTakesDirect(const std::string& path, uint32_t flags) {
     const int access = (flags & RINGFILE_WRITE) != 0 ? O_WRONLY : O_RDONLY;
     const int create = (flags & RINGFILE_CREATE) != 0 ? O_CREAT : 0;
@@ -39,7 +39,7 @@ int OpenHandle(const std::string& path, const Access& access, ringfile_file** ha
     options.size = sizeof options;
     options.flags = access.flags;
     options.mode = kMode;
-    // AIO is for direct I/O alone.
+    // AIO is only for direct I/O.
     const bool buffered_aio = access.route == RINGFILE_ROUTE_AIO && (access.flags & RINGFILE_DIRECT) == 0;
     options.route = buffered_aio ? RINGFILE_ROUTE_AUTO : access.route;
     int result = ringfile_open(path.c_str(), &options, handle);
@@ -51,7 +51,7 @@ int OpenHandle(const std::string& path, const Access& access, ringfile_file** ha
     return result;
 }
 
-// As RocksDB's own numbers in unique ids: seven bits a byte, the low ones first.
+// Encodes numbers as RocksDB does in unique ids: seven bits per byte, the low ones first.
 char* PutVarint(char* to, uint64_t number) {
     for (; number >= 0x80; number >>= 7) {
         *to++ = static_cast<char>(number | 0x80);
@@ -83,7 +83,7 @@ File::File(std::string path, ringfile_file* handle, const Access& access)
     size_t bytes = 0;
     size_t memory = 0;
     if (direct_ && ringfile_alignment(handle, &bytes, &memory) == 0 && std::max(bytes, memory) > 1) {
-        // RocksDB has one alignment for all; kernels that want less of addresses are content with more.
+        // RocksDB has one alignment for everything; kernels that require less of addresses accept more.
         alignment_ = std::max({bytes, memory, size_t{512}});
     }
 }
@@ -105,7 +105,7 @@ int64_t File::Read(uint64_t offset, size_t len, char* to) const {
         return 0;
     }
     const int64_t done = plain_reads_ ? PlainRead(offset, len, to) : -EINVAL;
-    // Not aligned for direct I/O: ringfile reads around it.
+    // Not aligned for direct I/O: ringfile reads the blocks around it.
     return done == -EINVAL ? ringfile_read(handle_, to, len, offset) : done;
 }
 
@@ -146,11 +146,11 @@ uint64_t File::Size() const {
     return size < 0 ? 0 : static_cast<uint64_t>(size);
 }
 
-// Device, inode, generation: the same for every open of a file, and another after its number was used again.
+// Device, inode, generation: the same each time a file is opened, and different once its inode number is reused.
 size_t File::UniqueId(char* id, size_t room) const {
     constexpr size_t kMost = 3 * 10;
     struct stat about {};
-    // The kernel writes an int, whatever the request's name says.
+    // The kernel writes an int, although the request's name says long.
     int generation[2] = {0, 0};
     if (room < kMost || fstat(descriptor_, &about) != 0 ||
         ioctl(descriptor_, FS_IOC_GETVERSION, generation) != 0) {

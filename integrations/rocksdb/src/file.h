@@ -1,6 +1,6 @@
-// One open file: ringfile's handle for reading, writing and syncing, and its descriptor for all that is no I/O.
+// One open file: ringfile's handle for reading, writing and syncing, and its descriptor for everything else.
 //
-// The only code that reads and writes through the C interface; asynchronous reads are in async.cc.
+// No other code reads or writes through the C interface, except for asynchronous reads in async.cc.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace ringfile_rocksdb {
 
-// How a file is opened: RINGFILE_READ and the like, RINGFILE_ROUTE_... .
+// How a file is opened: RINGFILE_READ and others, and RINGFILE_ROUTE_... .
 struct Access {
     uint32_t flags = 0;
     uint32_t route = RINGFILE_ROUTE_DEFAULT;
@@ -27,33 +27,34 @@ class File {
     File& operator=(const File&) = delete;
     ~File();
 
-    // Bytes read, fewer than `len` only at the end of the file, or a negative errno. From any thread. A plain call where the
-    // route leaves the choice: one read that is waited for has nothing to go together with, and a ring costs it 2 to 3 µs.
+    // Returns the bytes read, fewer than `len` only at the end of the file, or a negative errno. From any thread. A
+    // plain call unless the route excludes it: a single read that is waited for gains nothing from a ring, which costs
+    // it 2 to 3 µs.
     int64_t Read(uint64_t offset, size_t len, char* to) const;
 
-    // All of it, or a negative errno.
+    // Writes all of it; returns 0 or a negative errno.
     int Write(uint64_t offset, const char* from, size_t len) const;
 
     int SyncData() const;
     int SyncAll() const;
 
-    // What is in flight goes on, and keeps the file open until it is over.
+    // Operations in flight continue, and keep the file open until they finish.
     int Close();
 
     const std::string& path() const { return path_; }
     ringfile_file* handle() const { return handle_; }
     int descriptor() const { return descriptor_; }
 
-    // Whether RocksDB is to give aligned memory, offsets and lengths.
+    // Returns whether RocksDB must use aligned memory, offsets and lengths.
     bool direct() const { return direct_; }
 
-    // What these must be multiples of; a page for buffered files.
+    // Returns what these must be multiples of; a page for buffered files.
     size_t Alignment() const { return alignment_; }
 
     uint64_t Size() const;
     size_t UniqueId(char* id, size_t room) const;
 
-    // Drops cached pages. Nothing for direct files.
+    // Drops cached pages. Does nothing for direct files.
     rocksdb::IOStatus Invalidate(size_t offset, size_t length) const;
 
     rocksdb::IOStatus Error(const std::string& doing, int error) const;

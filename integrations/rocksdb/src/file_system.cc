@@ -1,4 +1,4 @@
-// The FileSystem itself: opens files for reading and writing with ringfile, and leaves all else to another.
+// The FileSystem: opens files for reading and writing with ringfile, and leaves everything else to another one.
 #include "file_system.h"
 
 #include "async.h"
@@ -45,7 +45,7 @@ FileSystem::FileSystem(const std::shared_ptr<rocksdb::FileSystem>& base, Route r
     ReportAtExit();
 }
 
-// What is mapped is not read: it goes to the base, as do all files that RocksDB writes by mapping.
+// Mapped files are not read: they go to the base, as do all files that RocksDB writes by mapping.
 IOStatus FileSystem::NewRandomAccessFile(const std::string& path, const FileOptions& options,
                                          std::unique_ptr<FSRandomAccessFile>* result, IODebugContext* dbg) {
     if (options.use_mmap_reads) {
@@ -65,7 +65,7 @@ IOStatus FileSystem::NewSequentialFile(const std::string& path, const FileOption
                                        std::unique_ptr<FSSequentialFile>* result, IODebugContext*) {
     result->reset();
     std::unique_ptr<File> file;
-    // RocksDB has no sequential files that are mapped, and doesn't align its memory where it would map others.
+    // RocksDB does not map sequential files, and does not align its memory if it maps others.
     const uint32_t flags = options.use_mmap_reads ? uint32_t{RINGFILE_READ} : ReadFlags(options);
     const IOStatus status = File::Open("While opening a file for reading in sequence", path, {flags, route_}, &file);
     if (status.ok()) {
@@ -104,7 +104,7 @@ IOStatus FileSystem::ReopenWritableFile(const std::string& path, const FileOptio
     return OpenWritable(path, RINGFILE_CREATE, options, Beginning::kAtEnd, result);
 }
 
-// The old content stays until it is written over: a log that is used again has its blocks already.
+// The old content stays until it is overwritten: a recycled log has its blocks already.
 IOStatus FileSystem::ReuseWritableFile(const std::string& path, const std::string& old_path,
                                        const FileOptions& options, std::unique_ptr<FSWritableFile>* result,
                                        IODebugContext* dbg) {
@@ -116,7 +116,7 @@ IOStatus FileSystem::ReuseWritableFile(const std::string& path, const std::strin
     return renamed.ok() ? OpenWritable(path, 0, options, Beginning::kEmpty, result) : renamed;
 }
 
-// All of them, as RocksDB's own file system does.
+// All threads, as in RocksDB's own file system.
 IOStatus FileSystem::Poll(std::vector<void*>& handles, size_t) {
     AsyncRead::Poll(handles);
     return IOStatus::OK();
@@ -131,7 +131,7 @@ IOStatus FileSystem::AbortIO(std::vector<void*>& handles) {
 void FileSystem::SupportedOps(int64_t& supported) {
     supported = int64_t{1} << rocksdb::FSSupportedOps::kAsyncIO;
 #if RINGFILE_ROCKSDB_AT_LEAST(10, 8)
-    // Where this isn't set, RocksDB reads ahead into memory of its own instead.
+    // If this is not set, RocksDB reads ahead into its own memory instead.
     supported |= int64_t{1} << rocksdb::FSSupportedOps::kFSPrefetch;
 #endif
 }

@@ -1,4 +1,4 @@
-// The FileSystem itself: opens files for reading and writing with ringfile, and leaves all else to another.
+// The FileSystem: opens files for reading and writing with ringfile, and leaves everything else to another one.
 #pragma once
 
 #include <memory>
@@ -42,7 +42,7 @@ class FileSystem : public rocksdb::FileSystemWrapper {
 #if RINGFILE_ROCKSDB_AT_LEAST(8, 4)
     void SupportedOps(int64_t& supported) override;
 #elif RINGFILE_ROCKSDB_AT_LEAST(7, 9)
-    // Not in all of these, hence no `override`.
+    // Some of these versions lack it, hence no `override`.
     virtual bool use_async_io() { return true; }
 #endif
 

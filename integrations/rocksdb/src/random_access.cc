@@ -1,4 +1,4 @@
-// Files that are read at any offset by many threads at once: tables, blob files.
+// Files that many threads read at once, at any offset: tables, blob files.
 #include "random_access.h"
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ IOStatus RandomAccessFile::Read(uint64_t offset, size_t n, const IOOptions&, Sli
 }
 
 IOStatus RandomAccessFile::MultiRead(FSReadRequest* requests, size_t count, const IOOptions&, IODebugContext*) {
-    // Of each thread, so that a call allocates nothing once a thread has made as large a one.
+    // One for each thread, so that a call allocates nothing once the thread has made one of that size.
     static thread_local std::vector<ringfile_read_request> reads;
     reads.resize(count);
     for (size_t i = 0; i < count; ++i) {
@@ -40,7 +40,7 @@ IOStatus RandomAccessFile::MultiRead(FSReadRequest* requests, size_t count, cons
     } else {
         failed = ringfile_read_many(file_->handle(), reads.data(), count);
     }
-    // Where none was begun, that is the result of each: RocksDB takes this call's own status for all of them alike.
+    // If none was started, each gets that result: RocksDB applies this call's own status to all of them.
     uint64_t bytes = 0;
     uint64_t errors = 0;
     for (size_t i = 0; i < count; ++i) {
@@ -66,7 +66,7 @@ IOStatus RandomAccessFile::ReadAsync(FSReadRequest& request, const IOOptions&, R
     return AsyncRead::Start(*file_, request, std::move(callback), argument, handle, deleter);
 }
 
-// Direct files have no cache to read into: RocksDB keeps what it prefetches itself then.
+// Direct files have no cache to read into, so RocksDB keeps the data that it prefetches.
 IOStatus RandomAccessFile::Prefetch(uint64_t offset, size_t n, const IOOptions&, IODebugContext*) {
     if (file_->direct() || readahead(file_->descriptor(), static_cast<off64_t>(offset), n) == 0) {
         return IOStatus::OK();

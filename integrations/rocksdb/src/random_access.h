@@ -1,4 +1,4 @@
-// Files that are read at any offset by many threads at once: tables, blob files.
+// Files that many threads read at once, at any offset: tables, blob files.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ class RandomAccessFile : public rocksdb::FSRandomAccessFile {
     rocksdb::IOStatus Read(uint64_t offset, size_t n, const rocksdb::IOOptions& options, rocksdb::Slice* result,
                            char* scratch, rocksdb::IODebugContext* dbg) const override;
 
-    // All requests at once, and each gets a status of its own.
+    // Reads all requests at once; each gets its own status.
     rocksdb::IOStatus MultiRead(rocksdb::FSReadRequest* requests, size_t count, const rocksdb::IOOptions& options,
                                 rocksdb::IODebugContext* dbg) override;
 

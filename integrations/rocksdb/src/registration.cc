@@ -1,4 +1,4 @@
-// Has RocksDB find the file system by its URI, from the moment that this library is loaded.
+// Makes RocksDB find the file system by its URI, from the moment that this library is loaded.
 #include "file_system.h"
 #include "rocksdb/env.h"
 #include "rocksdb/utilities/object_registry.h"
@@ -10,7 +10,7 @@ namespace {
 constexpr char kScheme[] = "ringfile";
 constexpr char kSeparator[] = "://";
 
-// What stands behind the scheme names the route: no options with `=`, which RocksDB takes for its own.
+// The part after the scheme is the route. No options with `=`, which RocksDB would parse itself.
 bool RouteOf(const std::string& uri, Route* route) {
     const std::string name = uri.substr(sizeof kScheme - 1 + sizeof kSeparator - 1);
     const std::pair<const char*, Route> routes[] = {
@@ -41,7 +41,7 @@ rocksdb::FileSystem* Make(const std::string& uri, std::unique_ptr<rocksdb::FileS
     return made->get();
 }
 
-// For programs that take the URI of an Env only.
+// For programs that accept only the URI of an Env.
 rocksdb::Env* MakeEnv(const std::string& uri, std::unique_ptr<rocksdb::Env>* made, std::string* error) {
     std::unique_ptr<rocksdb::FileSystem> files;
     if (Make(uri, &files, error) == nullptr) {
@@ -55,7 +55,7 @@ rocksdb::ObjectLibrary::PatternEntry Pattern() {
     return rocksdb::ObjectLibrary::PatternEntry(kScheme).AddSeparator(kSeparator, false);
 }
 
-// The library that holds this is loaded after RocksDB, on which it depends, so the registry is there.
+// This library is loaded after RocksDB, on which it depends, so the registry exists.
 [[maybe_unused]] const auto& registered = rocksdb::ObjectLibrary::Default()->AddFactory<rocksdb::FileSystem>(
     Pattern(), Make);
 [[maybe_unused]] const auto& registered_env = rocksdb::ObjectLibrary::Default()->AddFactory<rocksdb::Env>(

@@ -11,7 +11,7 @@ using rocksdb::IOOptions;
 using rocksdb::IOStatus;
 using rocksdb::Slice;
 
-// At the end of the file it gives nothing, and goes on when more was written: RocksDB follows logs that grow.
+// Returns nothing at the end of the file, and continues once more was written: RocksDB follows logs that grow.
 IOStatus SequentialFile::Read(size_t n, const IOOptions& options, Slice* result, char* scratch, IODebugContext* dbg) {
     const IOStatus status = PositionedRead(position_, n, options, result, scratch, dbg);
     position_ += result->size();

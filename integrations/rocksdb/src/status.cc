@@ -1,4 +1,4 @@
-// Errors of the kernel as RocksDB knows them.
+// Turns errors of the kernel into RocksDB's.
 #include "status.h"
 
 #include <cerrno>

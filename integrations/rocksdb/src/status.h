@@ -1,4 +1,4 @@
-// Errors of the kernel as RocksDB knows them.
+// Turns errors of the kernel into RocksDB's.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@
 
 namespace ringfile_rocksdb {
 
-// The IOStatus for an errno. RocksDB acts on its kind: no space is tried again later, a missing file is told apart.
+// Returns the IOStatus for an errno. RocksDB acts on its kind: it retries after "no space" later, and handles a missing
+// file separately.
 rocksdb::IOStatus ErrorStatus(const std::string& doing, const std::string& path, int error);
 
 rocksdb::IOStatus ReadError(const std::string& path, uint64_t offset, size_t length, int error);

@@ -1,4 +1,4 @@
-// What differs between the versions of RocksDB that this builds for (7.8 and later).
+// The differences between the versions of RocksDB that this builds for (7.8 and later).
 #pragma once
 
 #include "rocksdb/file_system.h"
@@ -22,8 +22,8 @@ struct CallbackOf<rocksdb::IOStatus (Class::*)(rocksdb::FSReadRequest&, const ro
     using Type = Callback;
 };
 
-// What ReadAsync calls when a read has ended: since 8.4 it takes the request to change, before to look at. Asked of the
-// header itself, since patched builds have it earlier.
+// The function that ReadAsync calls when a read has ended: since 8.4 it may change the request, before it may only look
+// at it. Derived from the header itself, since patched builds have the change earlier.
 using ReadCallback = CallbackOf<decltype(&rocksdb::FSRandomAccessFile::ReadAsync)>::Type;
 
 }  // namespace ringfile_rocksdb

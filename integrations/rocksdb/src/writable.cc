@@ -61,7 +61,7 @@ IOStatus WritableFile::PositionedAppend(const Slice& data, uint64_t offset, cons
     return Put(data, offset);
 }
 
-// Nothing is kept back here.
+// Nothing is buffered here.
 IOStatus WritableFile::Flush(const IOOptions&, IODebugContext*) { return IOStatus::OK(); }
 
 IOStatus WritableFile::SyncWith(int (File::*sync)() const, const char* doing) {
@@ -78,7 +78,7 @@ IOStatus WritableFile::Fsync(const IOOptions&, IODebugContext*) {
     return SyncWith(&File::SyncAll, "While syncing data and metadata");
 }
 
-// Begins writing back, to spread it over time. With strict_bytes_per_sync it waits for what was begun before.
+// Starts writing back, to spread it over time. With strict_bytes_per_sync it first waits for earlier writeback.
 IOStatus WritableFile::RangeSync(uint64_t offset, uint64_t length, const IOOptions& options, IODebugContext* dbg) {
     const bool strict = strict_bytes_per_sync_;
     const uint64_t from = strict ? 0 : offset;
@@ -88,7 +88,7 @@ IOStatus WritableFile::RangeSync(uint64_t offset, uint64_t length, const IOOptio
         return IOStatus::OK();
     }
     const int error = errno;
-    // Not on every kernel and file system.
+    // Some kernels and file systems do not support it.
     if (error == ENOSYS || error == EOPNOTSUPP) {
         return FSWritableFile::RangeSync(offset, length, options, dbg);
     }
@@ -113,7 +113,7 @@ IOStatus WritableFile::Close(const IOOptions&, IODebugContext*) {
     return error == 0 ? IOStatus::OK() : file_->Error("While closing after writing", error);
 }
 
-// Gives back what was allocated beyond the data. Failing leaves no more than unused blocks.
+// Frees blocks beyond the data. A failure only leaves unused blocks.
 void WritableFile::TrimAllocated() {
     size_t block = 0;
     size_t allocated = 0;
@@ -125,7 +125,7 @@ void WritableFile::TrimAllocated() {
     if (ftruncate(fd, static_cast<off_t>(size_)) != 0) {
         return;
     }
-    // Blocks beyond an unchanged size stay on some file systems until a hole is made.
+    // Some file systems keep blocks beyond an unchanged size until a hole is punched.
     const uint64_t end = uint64_t{block} * allocated;
     struct stat now {};
     if (may_allocate_ && end > size_ && fstat(fd, &now) == 0 &&

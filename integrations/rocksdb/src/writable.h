@@ -10,7 +10,7 @@ namespace ringfile_rocksdb {
 
 class WritableFile : public rocksdb::FSWritableFile {
   public:
-    // Appends begin at `begin`, up to where the file holds what it should keep.
+    // Appends start at `begin`, up to which the file's content is kept.
     WritableFile(std::unique_ptr<File> file, const rocksdb::FileOptions& options, uint64_t begin);
     ~WritableFile() override;
 
@@ -51,7 +51,7 @@ class WritableFile : public rocksdb::FSWritableFile {
     const std::unique_ptr<File> file_;
     const bool may_allocate_;
     const bool allocate_keeps_size_;
-    // Where the next append goes, and what is valid before it.
+    // Where the next append goes; the data before it is valid.
     uint64_t size_;
     bool open_ = true;
 };

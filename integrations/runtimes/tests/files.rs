@@ -1,4 +1,5 @@
-//! Each runtime writes buffers of a pool to a file and reads it into others: whole, in part, beyond the end, past the page cache.
+//! Each runtime writes buffers of a pool to a file and reads it into others: whole, in part, beyond the end, and with
+//! O_DIRECT.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -11,15 +12,15 @@ use ringfile::{Buffer, Pool, PoolError};
 
 const PAGE: usize = 4096;
 
-/// What a runtime's file does.
+/// A runtime's file.
 trait Files {
-    /// Writes all of the buffer at `offset`, and gives it back.
+    /// Writes the whole buffer at `offset`, and returns it.
     fn write(&self, path: &Path, direct: bool, buffer: Buffer, offset: u64) -> Buffer;
 
-    /// One read from `offset`, and the number that the runtime gave.
+    /// Reads once from `offset`; also returns the number that the runtime returned.
     fn read(&self, path: &Path, direct: bool, buffer: Buffer, offset: u64) -> (usize, Buffer);
 
-    /// Several reads in a row into the parts of one buffer, until it is full.
+    /// Reads several times into parts of one buffer, until it is full.
     fn read_exact(&self, path: &Path, buffer: Buffer, offset: u64) -> Buffer;
 }
 
@@ -27,7 +28,7 @@ fn skip(test: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped {test}: {why}");
 }
 
-/// Whether the runtime's ring can be had; says that the test is skipped where not.
+/// Returns whether the runtime's ring is available; prints that the test is skipped if not.
 fn has_ring(test: &str) -> bool {
     let ring = ringfile::ring_features();
     if let Err(error) = &ring {
@@ -49,7 +50,7 @@ fn check(name: &str, files: &impl Files) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = folder.path().join("data");
     let pool = Pool::new(8 << 20);
-    // Appended to without knowing how much it becomes.
+    // Appends without knowing the final length.
     let mut message = pool.get(512).unwrap();
     for number in 0..4096_u32 {
         message.put_u32_le(number);
@@ -64,14 +65,14 @@ fn check(name: &str, files: &impl Files) {
     let start = page.as_ptr();
     let (read, page) = files.read(&path, false, page, 100);
     assert_eq!((read, page.as_ptr(), &page[..]), (PAGE, start, &content[100..100 + PAGE]));
-    // A read that meets the end of the file, and one beyond it.
+    // A read that reaches the end of the file, and one beyond it.
     let (read, short) = files.read(&path, false, pool.get(PAGE).unwrap(), content.len() as u64 - 10);
     assert_eq!((read, &short[..]), (10, &content[content.len() - 10..]));
     let (read, none) = files.read(&path, false, pool.get(PAGE).unwrap(), 1 << 20);
     assert_eq!((read, none.len()), (0, 0));
     let all = files.read_exact(&path, pool.get(content.len()).unwrap(), 0);
     assert_eq!(all[..], content[..]);
-    // Frozen, and taken back.
+    // Frozen, and thawed.
     let frozen = all.freeze();
     assert_eq!(frozen[..], content[..]);
     drop(pool.thaw(frozen).unwrap());

@@ -1,10 +1,10 @@
-//! What the guest of the power-cut harness and the replay of its drive's log have in common: what is written, what is reported
-//! to be durable, and where. `kernels/power-cuts` runs both.
+//! What the guest of the power-cut harness shares with the replay of its drive's log: what is written, what is reported
+//! as durable, and where. `kernels/power-cuts` runs both.
 
 pub mod promise;
 pub mod stamp;
 
-/// A file of slots that are written over and over.
+/// A file of slots that are overwritten again and again.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotFile {
     /// Its number in stamps and promises.
@@ -13,9 +13,9 @@ pub struct SlotFile {
     pub name: &'static str,
     /// Bytes of a slot.
     pub slot: usize,
-    /// How many it has.
+    /// The number of slots.
     pub slots: u32,
-    /// A slot is never a mixture of two versions.
+    /// Whether a slot is never a mixture of two versions.
     pub atomic: bool,
 }
 
@@ -36,30 +36,30 @@ pub const ATOMIC: SlotFile = SlotFile { number: 6, name: "atomic", slot: 16384, 
 /// All of them.
 pub const SLOT_FILES: [SlotFile; 6] = [DSYNC, FSYNC, SYNC_DATA, BATCH, SYNC_ALL, ATOMIC];
 
-/// The number of the files that are made, renamed and removed.
+/// The number of the files that are created, renamed and removed.
 pub const NAMED: u32 = 7;
-/// Bytes of each.
+/// Bytes of each of these.
 pub const NAMED_BYTES: usize = 3 * stamp::SECTOR;
 /// The files of the appenders: buffered and direct.
 pub const LOGS: [&str; 2] = ["log-buffered", "log-direct"];
 
-/// The name of a file that is made, renamed and removed.
+/// Returns the name of a file that is created, renamed and removed.
 pub fn named(number: u64) -> String {
     format!("named-{number}")
 }
 
-/// Numbers that follow from a seed (splitmix64).
+/// Random numbers that follow from a seed (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next one.
+    /// Returns the next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
-    /// The next one, below `end`.
+    /// Returns the next number, below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.number() % end.max(1)
     }

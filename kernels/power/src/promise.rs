@@ -1,38 +1,39 @@
-//! What the guest reports, and the sector that it reports it with.
+//! What the guest reports, and the sector that holds the report.
 //!
-//! A report is one sector that is written to a partition of its own on the same drive, after the library has said that the data is
-//! durable. So the drive's log has it behind the moment of that answer: a power cut behind it comes after the answer.
+//! A report is one sector, written to another partition of the same drive after the library has said that the data is
+//! durable. So the drive's log has it behind the moment of that answer: a power cut behind the report is after the
+//! answer.
 
 use crate::mix;
 use crate::stamp::SECTOR;
 
 const MAGIC: u64 = 0x6d6f_7270_6569_7365;
-/// Numbers that a promise takes.
+/// The numbers that make a promise.
 const WORDS: usize = 4;
-/// As many as fit a sector, behind its header.
+/// As many as fit into a sector, behind its header.
 pub const MOST: usize = (SECTOR / 8 - 4) / WORDS;
 
-/// What must be so from now on.
+/// What must hold from now on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Promise {
     /// The slot of this file has this version or a later one.
     Slot {
         /// The file's number.
         file: u32,
-        /// Which slot.
+        /// The number of the slot.
         slot: u64,
-        /// Its version.
+        /// The version.
         version: u64,
     },
-    /// The file with this number in its name is there, whole.
+    /// The file with this number in its name exists and is complete.
     Created(u64),
-    /// From now on it may be gone.
+    /// From now on the file may be gone.
     Removing(u64),
-    /// It is gone.
+    /// The file is gone.
     Removed(u64),
-    /// So many bytes of the log are there.
+    /// The log has this many valid bytes.
     Appended {
-        /// Which of the logs.
+        /// The number of the log.
         log: u64,
         /// How many bytes.
         len: u64,
@@ -62,7 +63,7 @@ impl Promise {
     }
 }
 
-/// The sector that makes a report. At most [`MOST`] promises fit.
+/// Returns the sector of a report. At most [`MOST`] promises fit.
 pub fn sector(number: u64, promises: &[Promise]) -> [u8; SECTOR] {
     let mut words = vec![MAGIC, number, promises.len() as u64, 0];
     words.extend(promises.iter().flat_map(|promise| promise.words()));
@@ -74,7 +75,7 @@ pub fn sector(number: u64, promises: &[Promise]) -> [u8; SECTOR] {
     sector
 }
 
-/// The report that a sector makes: its number, and what it promises. `None` where it is none.
+/// Returns the report in a sector: its number, and its promises. `None` if it is not a report.
 pub fn of(sector: &[u8]) -> Option<(u64, Vec<Promise>)> {
     let mut words = Vec::new();
     for word in sector.chunks_exact(8) {

@@ -1,10 +1,11 @@
-//! What is written: sectors that say which record, version and part they are, and a stream whose bytes follow from their place.
+//! The data that is written: sectors that name their record, version and part, and a stream whose bytes follow from
+//! their offset.
 //!
-//! Every byte of a sector follows from its stamp, so that no other content passes for it.
+//! Every byte of a sector follows from its stamp, so that no other content can be mistaken for it.
 
 use crate::mix;
 
-/// What a drive never tears: bytes of a sector.
+/// Bytes of a sector, which a drive never tears.
 pub const SECTOR: usize = 512;
 
 const MAGIC: u64 = 0x7069_6d61_7473_3031;
@@ -15,16 +16,16 @@ const HEADER: usize = 40;
 pub struct Stamp {
     /// The file's number.
     pub file: u32,
-    /// The record's place in it.
+    /// The record's position in the file.
     pub slot: u64,
     /// How often the record was written before.
     pub version: u64,
-    /// Which of the record's sectors it is.
+    /// The sector's number in the record.
     pub index: u32,
 }
 
 impl Stamp {
-    /// The sector: a header, its checksum, and bytes that follow from that.
+    /// Returns the sector: a header, its checksum, and bytes that follow from it.
     pub fn sector(self) -> [u8; SECTOR] {
         let place = u64::from(self.file) << 32 | u64::from(self.index);
         let words = [MAGIC, place, self.slot, self.version];
@@ -38,7 +39,7 @@ impl Stamp {
         sector
     }
 
-    /// What a sector says it is; `None` where any byte of it is another.
+    /// Returns the stamp of a sector; `None` if any byte differs.
     pub fn of(sector: &[u8]) -> Option<Self> {
         let word = |number: usize| {
             let bytes = sector.get(8 * number..8 * number + 8)?;
@@ -51,13 +52,13 @@ impl Stamp {
     }
 }
 
-/// A record of `len` bytes, which are whole sectors.
+/// Returns a record of `len` bytes, which are whole sectors.
 pub fn record(file: u32, slot: u64, version: u64, len: usize) -> Vec<u8> {
     let sectors = (0..(len / SECTOR) as u32).map(|index| Stamp { file, slot, version, index }.sector());
     sectors.flatten().collect()
 }
 
-/// The bytes of a stream from `at` on.
+/// Returns the bytes of a stream from `at` on.
 pub fn stream(at: u64, len: usize) -> Vec<u8> {
     (at..at + len as u64).map(|at| mix(at / 8).to_le_bytes()[(at % 8) as usize]).collect()
 }

@@ -1,9 +1,9 @@
 /*
- * A storage engine's block reader, before and after: pread(2) first, then the same blocks by ringfile, one at a time, many
- * at once, ahead of a scan, by a loop of the engine's own, into its own cache, and written back. docs/guide/c.md goes
- * through it step by step. Each step checks the bytes of every block.
+ * A storage engine's block reader, before and after: pread(2) first, then the same blocks through ringfile, one at a
+ * time, many at once, ahead of a scan, in a loop of the engine's own, into its own cache, and written back.
+ * docs/guide/c.md explains it step by step. Each step checks the bytes of every block.
  *
- * Usage: block_reader [FOLDER], where a file is made and removed; the current folder by default.
+ * Usage: block_reader [FOLDER], where it makes and removes a file; the current folder by default.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 
 enum { BLOCK = 4096, BLOCKS = 256, FRAMES = 32 };
 
-/* What the engine has: one block, by one pread(2) after another. */
+/* What the engine has: one block at a time, with pread(2). */
 static int pread_block(int fd, void *block, uint64_t number)
 {
     char *to = block;
@@ -31,24 +31,24 @@ static int pread_block(int fd, void *block, uint64_t number)
             return -errno;
         }
         if (got == 0) {
-            return -EIO; /* the file ends inside of the block */
+            return -EIO; /* the file ends inside the block */
         }
         done += (size_t)got;
     }
     return 0;
 }
 
-/* Step 1: the same function by one call. */
+/* Step 1: the same function with one call. */
 static int read_block(const ringfile_file *file, void *block, uint64_t number)
 {
     int64_t got = ringfile_read(file, block, BLOCK, number * BLOCK);
     if (got < 0) {
         return (int)got;
     }
-    return got == BLOCK ? 0 : -EIO; /* fewer only where the file ends */
+    return got == BLOCK ? 0 : -EIO; /* fewer only at the end of the file */
 }
 
-/* Step 2: all blocks that are known to be wanted, in one call. How many could not be read. */
+/* Step 2: all blocks that are needed soon, in one call. Returns how many could not be read. */
 static int read_blocks(const ringfile_file *file, unsigned char *const frames[], const uint64_t numbers[], size_t count)
 {
     ringfile_read_request requests[FRAMES];
@@ -65,10 +65,10 @@ static int read_blocks(const ringfile_file *file, unsigned char *const frames[],
     return failed;
 }
 
-/* What the engine does with a block that it has read. Here, it checks it. */
+/* Uses a block that was read. Here, it checks it. */
 static int use_block(const void *block, uint64_t number);
 
-/* Step 3: a scan that has the next blocks read while it uses this one. */
+/* Step 3: a scan that lets the next blocks be read while it uses this one. */
 static int scan(const ringfile_file *file, unsigned char *const frames[], size_t ahead)
 {
     ringfile_queue *queue;
@@ -87,7 +87,7 @@ static int scan(const ringfile_file *file, unsigned char *const frames[], size_t
             result = got < 0 ? (int)got : got < BLOCK ? -EIO : use_block(frames[number % ahead], number);
         }
     }
-    ringfile_queue_free(queue); /* waits for what is under way: the frames are the engine's again */
+    ringfile_queue_free(queue); /* waits for reads in flight: the frames belong to the engine again */
     return result;
 }
 
@@ -118,11 +118,11 @@ static int serve(const ringfile_file *file, unsigned char *const frames[], size_
             }
         }
     }
-    ringfile_queue_free(queue); /* waits for what is under way */
+    ringfile_queue_free(queue); /* waits for reads in flight */
     return result;
 }
 
-/* Step 5: past the page cache where the file can, and what its blocks must be multiples of. */
+/* Step 5: bypasses the page cache if the file supports that, and checks what its blocks must be multiples of. */
 static int open_direct(const char *path, ringfile_file **file)
 {
     ringfile_open_options options = {.size = sizeof options};
@@ -134,7 +134,7 @@ static int open_direct(const char *path, ringfile_file **file)
     size_t bytes, memory;
     result = ringfile_alignment(*file, &bytes, &memory);
     if (result == 0 && (BLOCK % bytes != 0 || BLOCK % memory != 0)) {
-        result = -EINVAL; /* reads would work, at the price of a copy; writes would not */
+        result = -EINVAL; /* reads would work, with a copy; writes would not */
     }
     if (result < 0) {
         ringfile_close(*file);
@@ -171,7 +171,7 @@ static int append_record(const ringfile_file *log, const void *block, uint64_t e
     return written < 0 ? (int)written : 0;
 }
 
-/* Step 6, for a block in its place: the old one or the new one after a power cut. 0 where the file takes no such writes. */
+/* Step 6, for a block in its place: the old one or the new one after a power cut. Returns 0 if the file does not support it. */
 static int64_t replace_block(const ringfile_file *file, const void *block, uint64_t number)
 {
     size_t least, most;

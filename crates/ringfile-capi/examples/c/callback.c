@@ -1,9 +1,9 @@
 /*
- * Batches that report their end to a function, for a program whose threads belong to another runtime: each "fiber" below has
- * a batch of its own, is parked while that is under way, and is put into the run queue of the program's one thread by the
- * function. Then the same by an eventfd, a batch that starts the next in its function, and one that is cancelled.
+ * Batches that report their end to a function, for a program whose threads belong to another runtime: each "fiber"
+ * below has a batch, is parked while it is in flight, and is put into the run queue of the program's only thread by the
+ * function. Then the same with an eventfd, a batch that starts the next one in its function, and one that is cancelled.
  *
- * Usage: callback [FOLDER], where a file is made and removed; the current folder by default.
+ * Usage: callback [FOLDER], where it makes and removes a file; the current folder by default.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -43,7 +43,7 @@ static int is_block(const unsigned char *block, uint64_t number)
     return 1;
 }
 
-/* A green thread, of which there is no more here than what it has to keep. */
+/* A green thread, reduced to the data that it must keep. */
 struct fiber {
     ringfile_batch *batch;
     unsigned char *blocks; /* EACH of them: the library's while the batch is under way */
@@ -53,7 +53,7 @@ struct fiber {
     struct fiber *next; /* in the run queue */
 };
 
-/* The scheduler: fibers that may go on, and the thread that waits for one. */
+/* The scheduler: fibers that are ready, and the thread that waits for one. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t there_is_one = PTHREAD_COND_INITIALIZER;
 static struct fiber *ready;
@@ -79,7 +79,7 @@ static struct fiber *next_ready(void)
     return fiber;
 }
 
-/* On a thread of the library's: quick, and never waits for I/O. */
+/* Runs on a thread of the library: it is quick, and never waits for I/O. */
 static void unpark(void *context, int64_t failed)
 {
     struct fiber *fiber = context;
@@ -104,7 +104,7 @@ static void are_right(const struct fiber *fiber)
     }
 }
 
-/* Many fibers on one thread, which sleeps only where all of them are parked. */
+/* Many fibers on one thread, which sleeps only if all of them are parked. */
 static void run_fibers(const ringfile_file *file, unsigned char *cache)
 {
     struct fiber fibers[FIBERS];
@@ -131,7 +131,7 @@ static void run_fibers(const ringfile_file *file, unsigned char *cache)
     }
 }
 
-/* The function starts the batch again: a chain that no thread of the program takes part in. */
+/* The function starts the batch again: a chain without any thread of the program. */
 struct chain {
     struct fiber fiber;
     const ringfile_file *file;
@@ -180,7 +180,7 @@ static void wait_by_eventfd(const ringfile_file *file, unsigned char *cache)
     EXPECT(close(ended) == 0 && ringfile_batch_free(fiber.batch) == 0);
 }
 
-/* What waits for a pipe would wait for ever: it is given up, and the memory is free when the end was reported. */
+/* Reads of an empty pipe would wait forever: they are cancelled, and their memory is free once the end was reported. */
 static void give_up(unsigned char *cache)
 {
     struct fiber fiber = {.blocks = cache};

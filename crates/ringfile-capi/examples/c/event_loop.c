@@ -1,9 +1,10 @@
 /*
- * One thread, one epoll loop, two kinds of sources: a socket, by which requests come, and a queue, by which blocks are read.
- * A request is the number of a block; the answer is the number and the block's sum. Requests are taken while reads are under
- * way, and answers are sent in the order in which reads end. A client in a second process checks each answer.
+ * One thread, one epoll loop, two kinds of sources: a socket, which receives requests, and a queue, which reads blocks.
+ * A request is the number of a block; the answer is the number and the block's sum. Requests are accepted while reads
+ * are in flight, and answers are sent in the order in which reads finish. A client in a second process checks each
+ * answer.
  *
- * Usage: event_loop [FOLDER], where a file is made and removed; the current folder by default.
+ * Usage: event_loop [FOLDER], where it makes and removes a file; the current folder by default.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -81,7 +82,7 @@ struct server {
     int is_over;
 };
 
-/* Takes requests while there are frames to read into. */
+/* Takes requests while there are free frames to read into. */
 static void take_requests(struct server *server)
 {
     while (server->unused_count > 0) {
@@ -102,7 +103,7 @@ static void take_requests(struct server *server)
     }
 }
 
-/* Submits what was added, takes what has ended, and answers. Does not wait. How many were answered. */
+/* Submits what was added, takes results, and answers. Does not wait. Returns how many it answered. */
 static int64_t answer(struct server *server)
 {
     ringfile_result results[DEPTH];
@@ -118,7 +119,7 @@ static int64_t answer(struct server *server)
     return taken;
 }
 
-/* The loop: it sleeps in epoll_wait alone, whichever source it waits for. */
+/* The loop: it sleeps only in epoll_wait, for either source. */
 static uint64_t serve(struct server *server)
 {
     enum { SOCKET, QUEUE };
@@ -135,11 +136,11 @@ static uint64_t serve(struct server *server)
         int count = epoll_wait(loop, events, 2, -1);
         EXPECT(count > 0 || errno == EINTR);
         take_requests(server);
-        /* Again where a frame came free, for which a request may wait already. */
+        /* Again if a frame has become free, because a request may be waiting for it. */
         for (int64_t taken; (taken = answer(server)) > 0; answered += (uint64_t)taken) {
             take_requests(server);
         }
-        /* Without a free frame the socket would be readable, and nobody could read. */
+        /* Without a free frame, the socket would be readable although nobody could read it. */
         int listens = server->unused_count > 0 && !server->is_over;
         if (listens != is_listening) {
             of_socket.events = listens ? EPOLLIN : 0;

@@ -1,5 +1,5 @@
 /*
- * Reads two blocks of a file with one call, past the page cache where the file system has direct I/O. README.md shows the
+ * Reads two blocks of a file with one call, with direct I/O if the file system supports it. README.md shows the
  * function; `read FOLDER` makes a file there, and checks every byte.
  */
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /*
- * A tour of the C interface: a pool and a page, a batch with a barrier, memory of the program's own that is registered,
- * many reads in one call, reads by token, a queue, counts, errors. Each part checks what it got.
+ * A tour of the C interface: a pool and a page, a batch with a barrier, registered memory of the program, many reads in
+ * one call, reads by token, a queue, counts, errors. Each part checks its result.
  *
- * Usage: tour [FOLDER], where a file is made and removed; the current folder by default.
+ * Usage: tour [FOLDER], where it makes and removes a file; the current folder by default.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 
 enum { PAGE = 4096, PAGES = 64 };
 
-/* Ends the program with the library's own words where something went wrong. */
+/* Ends the program with the library's error text if a call failed. */
 #define CHECK(call) check((int64_t)(call), #call, __LINE__)
 
 static int64_t check(int64_t result, const char *what, int line)
@@ -37,7 +37,7 @@ static void expect(int truth, const char *what, int line)
     }
 }
 
-/* What page `number` of the file is full of. */
+/* The byte that page `number` of the file is full of. */
 static unsigned char mark(uint64_t number)
 {
     return (unsigned char)(number * 7 + 1);
@@ -54,7 +54,7 @@ static int is_page(const void *data, uint64_t number)
     return 1;
 }
 
-/* Writes the file by a batch, and syncs it behind a barrier. */
+/* Writes the file with a batch, and syncs it behind a barrier. */
 static void write_pages(ringfile_pool *pool, ringfile_file *file)
 {
     ringfile_batch *batch;
@@ -79,7 +79,7 @@ static void write_pages(ringfile_pool *pool, ringfile_file *file)
     CHECK(ringfile_batch_free(batch));
 }
 
-/* One page, by the call that every program begins with. */
+/* Reads one page, with the call that every program begins with. */
 static void read_one(ringfile_pool *pool, ringfile_file *file)
 {
     ringfile_buffer *buffer;
@@ -89,7 +89,7 @@ static void read_one(ringfile_pool *pool, ringfile_file *file)
     CHECK(ringfile_buffer_release(buffer));
 }
 
-/* Memory that the program has already, as a database's page cache: registered once, used freely. */
+/* Memory that the program already has, such as a database's page cache: registered once, used freely. */
 static void read_many(ringfile_file *file, unsigned char *cache)
 {
     ringfile_read_request requests[PAGES];
@@ -103,7 +103,7 @@ static void read_many(ringfile_file *file, unsigned char *cache)
     }
 }
 
-/* Start, do something else, wait; or change one's mind. */
+/* Starts a read, does something else, waits; or changes its mind. */
 static void read_by_token(ringfile_file *file, unsigned char *cache)
 {
     ringfile_queue *queue;
@@ -113,7 +113,7 @@ static void read_by_token(ringfile_file *file, unsigned char *cache)
     CHECK(ringfile_queue_read(queue, file, cache + PAGE, PAGE, 4 * PAGE, 4, &second));
     CHECK(ringfile_queue_submit(queue));
     EXPECT(CHECK(ringfile_queue_wait_for(queue, first)) == PAGE && is_page(cache, 3));
-    /* It may have ended by then. When it was waited for, the memory is free again, whatever came of the read. */
+    /* The read may have finished by then. After waiting for it, the memory is free again, whatever the result. */
     CHECK(ringfile_queue_cancel(queue, second));
     int64_t cancelled = ringfile_queue_wait_for(queue, second);
     EXPECT(cancelled == PAGE || cancelled == -ECANCELED);

@@ -1,8 +1,8 @@
-// A storage engine's block reader in C++, before and after: pread(2) first, then the same class over ringfile.hpp, with the
-// engine's own cache registered, many blocks in one call, a prefetch that may be given up, a loop with a queue, and
-// writes. docs/guide/c.md goes through it. Each step checks the bytes of every block.
+// A storage engine's block reader in C++, before and after: pread(2) first, then the same class over ringfile.hpp, with
+// the engine's own cache registered, many blocks in one call, a prefetch that may be cancelled, a loop with a queue,
+// and writes. docs/guide/c.md explains it. Each step checks the bytes of every block.
 //
-// Usage: block_reader [FOLDER], where a file is made and removed; the current folder by default.
+// Usage: block_reader [FOLDER], where it makes and removes a file; the current folder by default.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t block_size = 4096;
 constexpr std::uint64_t blocks = 256;
 
-// What the engine has.
+// The engine's reader before the change.
 class pread_reader {
 public:
     explicit pread_reader(int descriptor) : descriptor_(descriptor) {}
@@ -44,7 +44,7 @@ private:
     int descriptor_;
 };
 
-// The same over ringfile. Its reads may be called by any thread.
+// The same over ringfile. Any thread may call its reads.
 class ring_reader {
 public:
     // The descriptor stays the engine's, as does the cache, which must outlive this.
@@ -62,7 +62,7 @@ public:
         return error || bytes == block_size ? error : std::make_error_code(std::errc::io_error);
     }
 
-    // All together: block `numbers[at]` goes to `frames[at]`.
+    // Reads all together: block `numbers[at]` goes to `frames[at]`.
     void read(const std::vector<std::uint64_t>& numbers, const std::vector<std::byte*>& frames) const {
         std::vector<ringfile_read_request> requests;
         for (std::size_t at = 0; at < numbers.size(); at++) {
@@ -87,7 +87,7 @@ private:
     ringfile::memory cache_;
 };
 
-// The block that an iterator will want next, read meanwhile. Belongs to one thread.
+// The block that an iterator will need next is read meanwhile. Belongs to one thread.
 class prefetch {
 public:
     void start(const ring_reader& reader, std::uint64_t number, std::byte* frame) {
@@ -108,7 +108,7 @@ private:
     std::uint64_t number_ = 0, token_ = 0;
 };
 
-// A loop that keeps as many reads in flight as there are frames. `use` gets each block when it is there.
+// A loop that keeps as many reads in flight as there are frames, and calls `use` with each block that was read.
 template <class Use>
 void serve(const ring_reader& reader, const std::vector<std::byte*>& frames, std::uint64_t total, Use use) {
     std::vector<std::uint64_t> numbers(frames.size());
@@ -135,7 +135,7 @@ void serve(const ring_reader& reader, const std::vector<std::byte*>& frames, std
     }
 }
 
-// Dirty blocks, and one fdatasync for all of them.
+// Writes dirty blocks, with one fdatasync for all of them.
 void write(const ringfile::file& file, const std::vector<std::uint64_t>& numbers, const std::vector<std::byte*>& frames) {
     auto batch = ringfile::batch::create();
     for (std::size_t at = 0; at < numbers.size(); at++) {

@@ -1,7 +1,7 @@
-// Every operation of the C++ header that moves no page of a database, or does it in a form that pages.cpp has not: in
-// both ways to hear of an error, on what is open and on what is not.
+// Every operation of the C++ header that pages.cpp does not show: with an exception and with an error code, on open and
+// on closed owners.
 //
-// Usage: control [FOLDER], where a file is made and removed; the current folder by default.
+// Usage: control [FOLDER], where it makes and removes a file; the current folder by default.
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ void expect(bool truth, const char* what) {
     }
 }
 
-// What an operation gives; 0 where that is nothing.
+// The result of an operation; 0 if it has none.
 template <class Operation, class... Arguments>
 auto value_of(const Operation& operation, Arguments&... arguments) {
     if constexpr (std::is_void_v<decltype(operation(arguments...))>) {
@@ -40,8 +40,8 @@ auto value_of(const Operation& operation, Arguments&... arguments) {
     }
 }
 
-// Carries an operation out in the form that throws and in the one with a code, both of which give the same; then on an
-// owner of nothing, where both tell that.
+// Carries out an operation in the form that throws and in the one with a code, which must agree; then on an owner of
+// nothing, where both must fail.
 template <class Owner, class Throws, class Codes>
 auto twice(Owner& open, const char* what, const Throws& throws, const Codes& codes) {
     const auto first = value_of(throws, open);
@@ -86,7 +86,7 @@ void change_a_file(ringfile::file& file) {
     twice(file, FORMS(write, first.data(), page_size, 0));
     twice(file, FORMS(write_durable, first.data(), page_size, 0));
     expect(twice(file, FORMS(read, second.data(), page_size, 0)) == page_size && is_full_of(second, 'a'), "a page");
-    // A buffered file takes no atomic writes.
+    // A buffered file does not support atomic writes.
     expect(file.atomic_limits().max == 0, "no atomic writes");
     std::error_code refused;
     file.write_atomic(first.data(), page_size, 0, refused);
@@ -132,7 +132,7 @@ void read_on_any_thread(const ringfile::file& file) {
     twice(cancelled, FORMS_OF_NONE(cancel));
     got = cancelled.wait(error);
     expect(error ? error == std::errc::operation_canceled : got == page_size, "a read that was cancelled");
-    // Waited for where it goes.
+    // Waited for, if it was submitted.
     ringfile::async_read::start(file, data.data(), page_size, 0);
     expect(is_full_of(data, 'a') && !ringfile::async_read().is_done(), "a read that nobody waited for");
 }
@@ -359,7 +359,7 @@ void set_and_count(const std::string& folder) {
     expect(ringfile::version() == ringfile_version() && !ringfile::version().empty(), "the version");
 }
 
-// The file's reads are few and cached, so that nothing may be told; what is told has a level and a line.
+// The file's few reads are cached, so there may be no message; a message has a level and one line.
 void hear_warnings() {
     std::error_code error;
     ringfile::set_log([](int level, const char* message) {
@@ -371,7 +371,7 @@ void hear_warnings() {
     expect(!error, "a log was set");
 }
 
-// Each operation on a path throws or fills a code, and both forms do the same.
+// Each operation on a path throws or sets a code, and both forms do the same.
 void use_paths(const std::string& folder) {
     const std::string name = folder + "/ringfile-paths-" + std::to_string(::getpid()), other = name + "-other";
     const char *path = name.c_str(), *moved = other.c_str();

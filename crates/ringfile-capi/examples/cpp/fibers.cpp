@@ -1,12 +1,13 @@
-// A fiber scheduler on one thread: 512 connections, each served by a fiber of its own, over sockets, a timer and the disk in
-// one epoll. A fiber takes requests from its socket, reads the block that each names, and sends it back. A second process
-// asks and checks every byte. Of each eight requests one has a deadline, after which the read is cancelled by its token, and
-// one is withdrawn before the read is submitted.
+// A fiber scheduler on one thread: 512 connections, each served by its own fiber, over sockets, a timer and the disk in
+// one epoll. A fiber takes requests from its socket, reads the block that each names, and sends it back. A second
+// process sends requests and checks every byte. Of every eight requests, one has a deadline, after which the read is
+// cancelled by its token, and one is withdrawn before the read is submitted.
 //
-// The same fibers run twice: over a pool of threads that call pread, and over one ringfile queue with registered memory.
+// The same fibers run twice: over a pool of threads that call pread, and over one ringfile queue with registered
+// memory.
 //
-// Usage: fibers [FOLDER [REQUESTS [BLOCKS [THREADS]]]]: where a file is made and removed, requests of each connection, blocks
-// of the file, and threads of the pool.
+// Usage: fibers [FOLDER [REQUESTS [BLOCKS [THREADS]]]]: the folder of a file that is made and removed, requests per
+// connection, blocks of the file, and threads of the pool.
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -40,7 +41,7 @@ struct settings {
     unsigned threads = 64;
 };
 
-// The block follows where `result` is its size.
+// The block follows if `result` is its size.
 struct answer {
     std::uint64_t block;
     std::int64_t result;
@@ -48,7 +49,7 @@ struct answer {
 
 std::uint64_t word(std::uint64_t block, std::size_t at) { return (block * words + at + 1) * 0x9E3779B97F4A7C15; }
 
-// ---- The disk by a queue of ringfile: nothing but this thread ----
+// ---- The disk through a ringfile queue: no other thread ----
 
 class queue_disk final : public disk {
 public:
@@ -65,7 +66,7 @@ public:
     void cancel(operation& read) override { queue_.cancel(read.token); }
     void collect() override {
         std::array<ringfile_result, 128> results;
-        // Submits all that the fibers have added, in one system call.
+        // Submits everything that the fibers have added, in one system call.
         const std::size_t taken = queue_.wait(results.data(), results.size(), 0, std::chrono::nanoseconds(0));
         for (std::size_t at = 0; at < taken; at++) {
             operation& read = *reinterpret_cast<operation*>(static_cast<std::uintptr_t>(results[at].user_data));
@@ -82,7 +83,7 @@ private:
     int descriptor_;
 };
 
-// ---- The disk by a pool of threads that call pread ----
+// ---- The disk through a pool of threads that call pread ----
 
 class thread_disk final : public disk {
 public:
@@ -145,7 +146,7 @@ private:
     bool is_closing_ = false;
     std::vector<std::thread> threads_;
 
-    // Under the lock.
+    // Called under the lock.
     void end(operation& read, std::int64_t result) {
         read.result = result;
         over_.push_back(&read);
@@ -174,7 +175,7 @@ private:
 
 // ---- What a fiber does ----
 
-// Makes a call until it gives something else than EAGAIN.
+// Repeats a call until it returns something other than EAGAIN.
 template <class Call>
 ssize_t parking(fiber& one, Call call) {
     for (;;) {
@@ -206,7 +207,7 @@ void serve(fiber& one) {
     }
 }
 
-// ---- The second process: asks, and checks every byte ----
+// ---- The second process: sends requests, and checks every byte ----
 
 class checker {
 public:
@@ -247,7 +248,7 @@ private:
         wanted.block %= with_.blocks;
         EXPECT(send(sockets_[connection], &wanted, sizeof wanted, MSG_NOSIGNAL) == sizeof wanted);
     }
-    // Takes an answer and asks again; closes the connection, and gives false, where that was the last.
+    // Takes an answer and sends another request; closes the connection and returns false after the last one.
     bool take(std::size_t connection) {
         const request wanted = nth(connection, asked_[connection] - 1);
         answer head;
@@ -274,7 +275,7 @@ private:
 
 // ---- The two runs ----
 
-// This process's processor time, user and system.
+// Returns this process's CPU time, user and system.
 std::chrono::microseconds processor_time() {
     rusage used{};
     EXPECT(getrusage(RUSAGE_SELF, &used) == 0);
@@ -304,7 +305,7 @@ pid_t start_checker(const settings& with, std::vector<int>& ours) {
     return child;
 }
 
-// Serves all connections, and gives how many reads were cancelled.
+// Serves all connections, and returns how many reads were cancelled.
 template <class MakeDisk>
 std::uint64_t serve_all(const char* name, const settings& with, std::byte* memory, MakeDisk make) {
     std::vector<int> sockets;
@@ -330,7 +331,7 @@ std::uint64_t serve_all(const char* name, const settings& with, std::byte* memor
     return fibers.cancelled;
 }
 
-// Makes the file, which has no name any more. Direct, where the file system has that.
+// Makes the file, without a name. Direct, if the file system supports it.
 int make_file(const settings& with) {
     const std::string path = with.folder + "/ringfile-fibers-" + std::to_string(getpid());
     const int file = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -363,7 +364,7 @@ void run(const settings& with) {
     auto registered = ringfile::memory::add(memory, connections * block_size);
     const std::uint64_t cancelled =
         serve_all("ringfile queue", with, memory, [&] { return std::make_unique<queue_disk>(file); });
-    // What was not submitted is never carried out.
+    // An operation that was not submitted is never carried out.
     EXPECT(cancelled >= connections * (with.requests / 8));
     EXPECT(!registered.close());
     std::free(memory);

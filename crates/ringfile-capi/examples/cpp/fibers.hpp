@@ -1,5 +1,5 @@
-// A scheduler of fibers on one thread: sockets, deadlines by one timer, and a disk, in one epoll. Fibers have a stack each and
-// switch by swapcontext(3). For fibers.cpp.
+// A scheduler of fibers on one thread: sockets, deadlines with one timer, and a disk, in one epoll. Each fiber has a
+// stack and switches with swapcontext(3). For fibers.cpp.
 #ifndef FIBERS_HPP
 #define FIBERS_HPP
 
@@ -83,8 +83,8 @@ struct operation {
     bool is_over;
 };
 
-// Where blocks are read. Results come by `collect`, which makes the owners ready; `descriptor` is readable when it should be
-// called.
+// The source of blocks. `collect` takes results and makes their owners ready; `descriptor` is readable when it should
+// be called.
 class disk {
 public:
     virtual ~disk() = default;
@@ -105,7 +105,7 @@ public:
     void start(int socket, std::byte* block, void (*run)(fiber&));
     void run();
     void make_ready(fiber& one);
-    // Called by fibers: give the thread to the others until something makes this one ready.
+    // For fibers: lets the others run until something makes this one ready.
     void park(fiber& one) { leave(one, &one.fake_stack); }
     std::int64_t read(fiber& one, const request& wanted);
 
@@ -171,7 +171,7 @@ inline void scheduler::start(int socket, std::byte* block, void (*run)(fiber&)) 
     one->context.uc_stack.ss_sp = one->stack;
     one->context.uc_stack.ss_size = stack_size;
     makecontext(&one->context, entry, 0);
-    // Edge-triggered: a fiber parks only after its call gave EAGAIN.
+    // Edge-triggered: a fiber parks only after its call returned EAGAIN.
     add(socket, EPOLLIN | EPOLLOUT | EPOLLET, reinterpret_cast<std::uintptr_t>(one.get()));
     make_ready(*one);
     fibers_.push_back(std::move(one));
@@ -238,7 +238,7 @@ inline void scheduler::run() {
     }
 }
 
-// Sleeps until a source has something; only looks where a fiber is ready.
+// Sleeps until a source is ready; only polls if a fiber is ready.
 inline void scheduler::sleep() {
     std::array<epoll_event, 128> events;
     const int count = epoll_wait(loop_, events.data(), static_cast<int>(events.size()), ready_.empty() ? -1 : 0);
@@ -265,7 +265,7 @@ inline void scheduler::set_timer() const {
     EXPECT(timerfd_settime(timer_, TFD_TIMER_ABSTIME, &when, nullptr) == 0);
 }
 
-// Asks for the cancellation of reads that are late. Their results still come.
+// Cancels reads that are late. Their results still arrive.
 inline void scheduler::cancel_late() {
     std::uint64_t expirations;
     EXPECT(::read(timer_, &expirations, sizeof expirations) > 0 || errno == EAGAIN);

@@ -1,7 +1,7 @@
-// Pages of a database by the C++ header: a pool, a batch, many reads in one call, reads by token, a queue, and both
-// ways to hear of an error. Each part checks what it got.
+// Pages of a database through the C++ header: a pool, a batch, many reads in one call, reads by token, a queue, and
+// both ways to handle an error. Each part checks its result.
 //
-// Usage: pages [FOLDER], where a file is made and removed; the current folder by default.
+// Usage: pages [FOLDER], where it makes and removes a file; the current folder by default.
 #include <unistd.h>
 
 #include <algorithm>

@@ -17,7 +17,7 @@ use crate::pool::*;
 use crate::queue::*;
 
 static PANICS: AtomicUsize = AtomicUsize::new(0);
-/// What the destructors got: which call, what is right, what it gave.
+/// The results of the destructors' calls: the call, the expected result, the actual one.
 static GOT: Mutex<Vec<(&str, i64, i64)>> = Mutex::new(Vec::new());
 
 fn got(call: &'static str, right: usize, result: impl Into<i64>) {
@@ -64,7 +64,7 @@ extern "C" fn end(file: *mut c_void) {
         got("pool_free", 0, ringfile_pool_free(pool));
         got("error", usize::MAX, if ringfile_read(ptr::null(), data, 1, 0) < 0 { -1 } else { 0 });
         assert!(!ringfile_last_error().is_null());
-        // What would outlive the call is refused, or closed with the thread.
+        // Anything that would outlive the call is refused, or closed with the thread.
         let mut queue = ptr::null_mut();
         let made = ringfile_queue_create(8, &mut queue);
         got("queue_create", usize::from(made != 0), if made == -libc::EPERM { 1 } else { made });

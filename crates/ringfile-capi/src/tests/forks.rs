@@ -1,4 +1,4 @@
-//! Forked children: what is a plain call is carried out, all else refused, and none waits for a lock of the parent's.
+//! Forked children: plain calls work, everything else is refused, and no call waits for a lock of the parent.
 
 use std::path::PathBuf;
 use std::ptr;
@@ -19,7 +19,7 @@ use crate::queue::*;
 
 const REFUSED: i64 = -(libc::EOPNOTSUPP as i64);
 
-/// Forks. The child does `check` and ends, with an alarm against hanging.
+/// Forks. The child runs `check` and ends, with an alarm against hanging.
 fn in_a_child(check: impl FnOnce()) {
     // SAFETY: the child has this thread alone, and the C library's allocator is made for that; it ends with `_exit`, so
     // that nothing of the parent's is run twice.
@@ -49,7 +49,7 @@ fn a_queue() -> *mut ringfile_queue {
     queue
 }
 
-/// The result of a page's read by the queue, which has nothing open then.
+/// Reads a page through the queue, which has no open operations then; returns the result.
 fn by_queue(queue: *mut ringfile_queue, file: *const ringfile_file, page: &mut [u8]) -> i64 {
     let mut result = ringfile_result { user_data: 0, result: 0 };
     // SAFETY: memory that is here; the queue has nothing of it when this returns.
@@ -68,10 +68,10 @@ fn by_token(queue: *mut ringfile_queue, file: *const ringfile_file, page: &mut [
     ringfile_queue_wait_for(queue, token)
 }
 
-/// A way of reading page 0, which gives the call's result.
+/// A way of reading page 0, which returns the call's result.
 type Form<'a> = dyn Fn(&mut [u8]) -> i64 + 'a;
 
-/// The results of every form of reading page 0, each with whether the page is there.
+/// Reads page 0 in every form; returns the results, each with whether the page is there.
 fn every_read(
     file: *const ringfile_file,
     queue: *mut ringfile_queue,
@@ -103,7 +103,7 @@ fn every_read(
     })
 }
 
-/// A folder in memory, where there is one.
+/// A folder in memory, if there is one.
 fn in_memory() -> Option<PathBuf> {
     Some(PathBuf::from("/dev/shm")).filter(|path| path.is_dir())
 }
@@ -151,7 +151,7 @@ fn a_forked_child_does_plain_calls_and_is_refused_what_is_the_parent_s() {
         // SAFETY: memory that is here.
         refused(unsafe { ringfile_read(opened, place(&mut page, 0), PAGE, 0) });
         let at = opened.addr();
-        // A thread of the child's has a ring of its own.
+        // A thread of the child has its own ring.
         let elsewhere = move || {
             // SAFETY: memory that is here.
             let read =
@@ -185,7 +185,7 @@ fn what_did_plain_calls_alone_before_the_fork_begins_nothing_that_nobody_waits_f
     });
     assert_eq!(every_read(plain, queue, tokens), [(PAGE as i64, true); 6]);
     in_a_child(|| {
-        // `ringfile_readv` waits for the ring that it makes for itself.
+        // `ringfile_readv` waits for a ring that it makes itself.
         let read = (REFUSED, false);
         let vectored = (PAGE as i64, true);
         let got = every_read(file, queue, tokens);
@@ -224,12 +224,12 @@ fn what_other_threads_had_in_flight_ends_in_the_child() {
     assert_eq!((result.result, &page[..6]), (6, b"parent".as_slice()));
 }
 
-/// Whether a page was read by a plain call; where the environment sends all to workers, a child has none.
+/// Whether a plain call can read a page; if the environment sends everything to workers, a child has none.
 fn is_plain_or_refused(read: i64) -> bool {
     read == PAGE as i64 || read == REFUSED && ring() != RINGFILE_ROUTE_RING
 }
 
-/// Everything that makes and closes handles.
+/// Creates and closes every kind of handle.
 fn make_and_close(path: &Path) {
     let (file, pool) = (open(path, RINGFILE_READ, RINGFILE_ROUTE_INLINE), pool(1 << 20));
     let (queue, mut page) = (a_queue(), vec![99; PAGE]);
@@ -306,7 +306,7 @@ fn f38_a_child_rests_its_thread_while_others_closed_its_files() {
     let queue = a_queue();
     let (files, closers) = std::sync::mpsc::channel::<usize>();
     std::thread::scope(|scope| {
-        // Each leaves word with the thread that forks, which has used the file.
+        // Each leaves a message for the forking thread, which has used the file.
         scope.spawn(|| {
             closers.into_iter().for_each(|file| {
                 well(ringfile_close(ptr::without_provenance_mut(file)));

@@ -1,4 +1,4 @@
-//! Whether the header that is checked in is that of the sources.
+//! Checks that the header in the repository is the one that the sources make.
 
 use std::path::Path;
 

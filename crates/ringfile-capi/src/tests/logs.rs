@@ -1,4 +1,4 @@
-//! Warnings reach the function that was set, while it is set.
+//! Warnings reach the function that was set, as long as it is set.
 
 use std::ffi::c_int;
 use std::sync::Mutex;
@@ -45,7 +45,7 @@ fn a_warning_is_told_with_its_level_in_one_line() {
     let lines = told.lines.into_inner().unwrap();
     let warnings: Vec<_> = lines.iter().filter(|(level, _)| *level == RINGFILE_LOG_WARNING).collect();
     assert_eq!(warnings.len(), 1, "{lines:?}");
-    assert!(warnings[0].1.starts_with("RINGFILE_BACKEND is neither"), "{lines:?}");
+    assert!(warnings[0].1.starts_with("ignoring RINGFILE_BACKEND"), "{lines:?}");
     assert!(warnings[0].1.ends_with("; value: no such"), "{lines:?}");
 }
 
@@ -91,7 +91,7 @@ fn the_function_may_fork() {
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &most), 0);
         std::iter::repeat_with(|| libc::dup(0)).take_while(|&other| other >= 0).collect()
     };
-    // For the bell and the ring of the thread: none is left for what holds registrations.
+    // Enough for the wake-up descriptor and the ring of the thread: none is left for the holder of registrations.
     // SAFETY: these are the test's own.
     taken.iter().rev().take(2).for_each(|&other| assert_eq!(unsafe { libc::close(other) }, 0));
     let mut page = vec![0; PAGE];

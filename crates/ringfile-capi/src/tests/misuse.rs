@@ -1,4 +1,4 @@
-//! What is wrong is an error with words, and nothing else.
+//! Every misuse is an error with a text, and does nothing else.
 
 use std::ffi::{CString, c_char};
 use std::ptr;
@@ -31,10 +31,10 @@ fn a_handle_that_is_null_closed_or_of_another_kind_is_an_error() {
     well(ringfile_close(file));
     for (handle, why) in [
         (ptr::null(), "it is NULL"),
-        (file.cast_const(), "it was closed"),
-        (other_kind, "of another kind, or none"),
-        (true_pointer, "of another kind, or none"),
-        (ptr::without_provenance(usize::MAX), "of another kind, or none"),
+        (file.cast_const(), "the handle was closed"),
+        (other_kind, "of another kind, or no handle"),
+        (true_pointer, "of another kind, or no handle"),
+        (ptr::without_provenance(usize::MAX), "of another kind, or no handle"),
     ] {
         // SAFETY: memory that is here; the handle is none, which is what is tested.
         fails(unsafe { ringfile_read(handle, place(&mut page, 0), PAGE, 0) }, libc::EBADF, why);
@@ -43,7 +43,7 @@ fn a_handle_that_is_null_closed_or_of_another_kind_is_an_error() {
     }
     let reopened = open(&path, RINGFILE_READ, 0);
     assert_ne!(reopened, file, "the same place, and another handle");
-    fails(ringfile_size(file), libc::EBADF, "it was closed");
+    fails(ringfile_size(file), libc::EBADF, "the handle was closed");
     well(ringfile_close(reopened));
     fails(ringfile_pool_free(ptr::null_mut()), libc::EBADF, "ringfile_pool: it is NULL");
     fails(ringfile_batch_run(ptr::null_mut()), libc::EBADF, "ringfile_batch: it is NULL");
@@ -66,9 +66,9 @@ fn what_belongs_to_a_thread_is_refused_to_others_and_closed_with_it() {
         self::queue().addr()
     });
     let left_open: *mut ringfile_queue = ptr::without_provenance_mut(left_open.join().unwrap());
-    fails(ringfile_queue_submit(left_open), libc::EBADF, "it was closed");
+    fails(ringfile_queue_submit(left_open), libc::EBADF, "the handle was closed");
     well(ringfile_queue_free(queue));
-    fails(ringfile_queue_submit(queue), libc::EBADF, "it was closed");
+    fails(ringfile_queue_submit(queue), libc::EBADF, "the handle was closed");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn options_of_older_and_newer_headers_are_understood_as_far_as_they_can_be() {
         well(ringfile_pool_free(pool));
         newer.more = 1;
         fails(ringfile_pool_create((&raw const newer).cast(), &mut pool), libc::E2BIG, "does not know");
-        // Size and capacity alone.
+        // Only size and capacity.
         let older = [16_usize, 1 << 20];
         well(ringfile_pool_create(older.as_ptr().cast(), &mut pool));
         well(ringfile_pool_free(pool));
@@ -111,7 +111,7 @@ fn options_of_older_and_newer_headers_are_understood_as_far_as_they_can_be() {
         well(ringfile_pool_metrics(full, small.as_mut_ptr().cast()));
         assert_eq!((small[0], small[1], small[3]), (24, 1 << 20, 77), "no further than its size");
         let mut buffer = ptr::null_mut();
-        fails(ringfile_buffer_get(full, 1 << 30, &mut buffer), libc::ENOMEM, "can never be had");
+        fails(ringfile_buffer_get(full, 1 << 30, &mut buffer), libc::ENOMEM, "cannot provide a buffer");
         well(ringfile_pool_free(full));
     }
 }
@@ -129,11 +129,11 @@ fn opening_says_what_is_wrong() {
     fails(open(ptr::null(), RINGFILE_READ, 0), libc::EFAULT, "the path is NULL");
     fails(open(path.as_ptr(), 0, 0), libc::EINVAL, "neither read");
     fails(open(path.as_ptr(), RINGFILE_READ | RINGFILE_CREATE, 0), libc::EINVAL, "need write");
-    fails(open(path.as_ptr(), 1 << 30, 0), libc::EINVAL, "mean nothing");
+    fails(open(path.as_ptr(), 1 << 30, 0), libc::EINVAL, "unknown bits 0x40000000");
     fails(open(path.as_ptr(), RINGFILE_READ, 9), libc::EINVAL, "RINGFILE_ROUTE_");
     // SAFETY: pointers to what is here, or null.
     unsafe {
-        fails(ringfile_open_fd(-1, ptr::null(), &mut file), libc::EBADF, "-1 is no descriptor");
+        fails(ringfile_open_fd(-1, ptr::null(), &mut file), libc::EBADF, "-1 is not a file descriptor");
         fails(ringfile_open_fd(1 << 20, ptr::null(), &mut file), libc::EBADF, "duplicating descriptor");
         fails(ringfile_open(path.as_ptr(), ptr::null(), &mut file), libc::EINVAL, "neither read");
     }
@@ -154,7 +154,7 @@ fn a_batch_is_used_by_one_thread_at_a_time() {
     while ringfile_batch_barrier(batch) == 0 {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    fails(ringfile_batch_run(batch), libc::EBUSY, "another thread uses the batch");
+    fails(ringfile_batch_run(batch), libc::EBUSY, "another thread is using the batch");
     drop(theirs);
     assert_eq!(running.join().unwrap(), 0);
     well(ringfile_batch_free(batch));

@@ -61,7 +61,7 @@ fn what_is_written_is_read_by_blocking_calls_on_every_route() {
             assert!(is_page(&read[..PAGE], 2) && is_page(&read[4 * PAGE..5 * PAGE], 3));
             assert_eq!(well(ringfile_read(file, ptr::null_mut(), 0, 0)), 0);
         }
-        // A buffered file takes no atomic writes.
+        // A buffered file does not support atomic writes.
         let mut limits = [9; 3];
         let [min, max, segments] = &mut limits;
         // SAFETY: numbers, and memory, that are here.
@@ -105,7 +105,7 @@ fn a_buffer_is_read_into_and_written_from_and_has_its_length() {
         assert_eq!((after.ops - before.ops, after.fixed_ops - before.fixed_ops), (1, 1));
     }
     fails(ringfile_buffer_set_length(buffer, PAGE + 1), libc::EINVAL, "above the buffer's capacity 4096");
-    // The pool goes when its last buffer does.
+    // The pool ends with its last buffer.
     well(ringfile_pool_free(pool));
     // SAFETY: the buffer's memory.
     assert_eq!(unsafe { data.read() }, 7);
@@ -285,7 +285,7 @@ fn registered_memory_is_found_by_its_address_and_given_up_only_when_nothing_uses
         well(ringfile_queue_create(1, &mut queue));
         well(ringfile_queue_read(queue, pipe, within, PAGE, 0, 5, ptr::null_mut()));
         assert_eq!(ringfile_memory_is_in_use(memory), 1);
-        fails(ringfile_memory_unregister(memory), libc::EBUSY, "is not over");
+        fails(ringfile_memory_unregister(memory), libc::EBUSY, "has not finished");
         theirs.write_all(b"content").unwrap();
         assert_eq!(well(ringfile_queue_wait(queue, &mut result, 1, 1, -1)), 1);
     }
@@ -300,7 +300,7 @@ fn registered_memory_is_found_by_its_address_and_given_up_only_when_nothing_uses
     well(ringfile_close(file));
 }
 
-/// A pipe's read into these bytes of `memory` is in flight: then none of what is registered is unregistered.
+/// A pipe's read into these bytes of `memory` is in flight: meanwhile no registered memory can be unregistered.
 fn keeps_registered(memory: &mut [u8], bytes: std::ops::Range<usize>, registered: &[std::ops::Range<usize>]) {
     let (ours, mut theirs) = std::io::pipe().unwrap();
     let (mut pipe, mut queue) = (ptr::null_mut(), ptr::null_mut());
@@ -330,7 +330,7 @@ fn keeps_registered(memory: &mut [u8], bytes: std::ops::Range<usize>, registered
         well(ringfile_queue_submit(queue));
         for &handle in &handles {
             assert_eq!(ringfile_memory_is_in_use(handle), 1, "{bytes:?} of {registered:?}");
-            fails(ringfile_memory_unregister(handle), libc::EBUSY, "is not over");
+            fails(ringfile_memory_unregister(handle), libc::EBUSY, "has not finished");
         }
         theirs.write_all(&vec![7; bytes.len()]).unwrap();
         assert_eq!(well(ringfile_queue_wait(queue, &mut result, 1, 1, -1)), 1);
@@ -351,11 +351,11 @@ fn f39_memory_is_not_unregistered_while_any_byte_of_it_is_in_flight() {
     for bytes in [PAGE..3 * PAGE, 3 * PAGE..5 * PAGE, PAGE..5 * PAGE, 4 * PAGE - 1..4 * PAGE + 1] {
         keeps_registered(&mut memory, bytes, std::slice::from_ref(&registered));
     }
-    // Over two registrations, and what is between them.
+    // Across two registrations, and the gap between them.
     keeps_registered(&mut memory, 3 * PAGE..5 * PAGE, &[2 * PAGE..4 * PAGE, 4 * PAGE..6 * PAGE]);
     keeps_registered(&mut memory, 0..7 * PAGE, &[PAGE..2 * PAGE, 2 * PAGE..3 * PAGE, 4 * PAGE..5 * PAGE]);
     drop(memory);
-    // Zeroed and hardly touched, so it takes no memory.
+    // Zeroed and mostly untouched, so it takes no memory.
     const GIB: usize = 1 << 30;
     let mut memory = vec![0; GIB + 4 * PAGE];
     let registered = 0..memory.len();
@@ -410,7 +410,7 @@ fn aio_takes_direct_io_alone() {
 
 #[test]
 fn adaptive_files_are_read_past_the_cache_and_through_it() {
-    // On a disk, as a rule.
+    // In the build folder, which is usually on a disk.
     let data = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     std::fs::write(data.path(), content(8)).unwrap();
     data.as_file().sync_all().unwrap();

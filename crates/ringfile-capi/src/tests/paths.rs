@@ -1,4 +1,4 @@
-//! Operations on paths in queues: what comes where, and when.
+//! Operations on paths in queues: their results, and the time of their effects.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;

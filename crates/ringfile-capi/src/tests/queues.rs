@@ -25,7 +25,7 @@ fn new_file(folder: &tempfile::TempDir, pages: usize) -> *mut ringfile_file {
     open(&path, RINGFILE_READ | RINGFILE_WRITE, ring())
 }
 
-/// A pipe: where to write, and the end that is read.
+/// A pipe: the end to write to, and the end to read.
 fn pipe() -> (std::io::PipeWriter, *mut ringfile_file) {
     let (ours, theirs) = std::io::pipe().unwrap();
     let mut pipe = ptr::null_mut();
@@ -34,7 +34,7 @@ fn pipe() -> (std::io::PipeWriter, *mut ringfile_file) {
     (theirs, pipe)
 }
 
-/// Adds a page's read, and gives its token.
+/// Adds a read of a page, and returns its token.
 fn read(queue: *mut ringfile_queue, file: *const ringfile_file, to: &mut [u8], offset: usize) -> u64 {
     let mut token = 0;
     let (data, length) = (to.as_mut_ptr().cast(), to.len());
@@ -56,7 +56,7 @@ fn operations_are_waited_for_and_taken_by_token() {
     let (file, queue, mut memory) = (new_file(&folder, 8), queue(), vec![99; 8 * PAGE]);
     let tokens: Vec<u64> =
         memory.chunks_mut(PAGE).enumerate().map(|(page, to)| read(queue, file, to, page * PAGE)).collect();
-    fails(ringfile_queue_take(queue, tokens[7]), libc::EAGAIN, "not ended");
+    fails(ringfile_queue_take(queue, tokens[7]), libc::EAGAIN, "has not finished");
     assert_eq!(ringfile_queue_is_done(queue, tokens[7]), 0, "nothing was submitted");
     for page in [5, 0, 7] {
         assert_eq!(well(ringfile_queue_wait_for(queue, tokens[page])), PAGE as i64);
@@ -116,7 +116,7 @@ fn what_is_cancelled_gives_its_result_once() {
     well(ringfile_queue_submit(queue));
     assert_eq!(well(ringfile_queue_cancel(queue, waiting)), 1);
     fails(ringfile_queue_wait_for(queue, waiting), libc::ECANCELED, "cancelled");
-    // The memory is the caller's again: what comes next goes elsewhere.
+    // The memory belongs to the caller again: later data goes elsewhere.
     let next = read(queue, pipe, &mut goes_on, 0);
     theirs.write_all(b"content").unwrap();
     assert_eq!(well(ringfile_queue_wait_for(queue, next)), 7);
@@ -239,9 +239,9 @@ fn the_descriptor_is_readable_while_there_are_results() {
     assert_eq!(well(ringfile_queue_take(queue, token)), 7);
     well(ringfile_queue_submit(queue));
     assert!(!is_readable(&descriptor), "all were taken");
-    // It is the caller's, also beside a closed queue.
+    // The descriptor belongs to the caller, and outlives the queue.
     well(ringfile_queue_free(queue));
-    fails(ringfile_queue_descriptor(queue), libc::EBADF, "it was closed");
+    fails(ringfile_queue_descriptor(queue), libc::EBADF, "the handle was closed");
     well(ringfile_close(pipe));
     well(ringfile_close(file));
 }

@@ -36,13 +36,13 @@ fn results(batch: *const ringfile_batch) -> Vec<i64> {
     all.iter().map(|result| result.result).collect()
 }
 
-/// What a context points to: where the ends are told.
+/// What a context points to: the sender of reported ends.
 type Ends = mpsc::Sender<(i64, std::thread::ThreadId)>;
 
 unsafe extern "C" fn tell(context: *mut c_void, failed: i64) {
     // SAFETY: each test gives the address of one, and keeps it until it was told.
     let ends = unsafe { &*context.cast::<Ends>() };
-    // A sender of its own: once the test was told, its own may be gone.
+    // A separate sender: once the test has heard of the end, its own may be gone.
     ends.clone().send((failed, std::thread::current().id())).unwrap();
 }
 
@@ -115,7 +115,7 @@ fn a_batch_that_is_under_way_is_busy_and_can_be_cancelled() {
     well(ringfile_batch_cancel(batch));
     assert_eq!(ended.recv().unwrap().0, 2);
     assert_eq!(results(batch), [-i64::from(libc::ECANCELED); 2]);
-    // The memory is the caller's again.
+    // The memory belongs to the caller again.
     let mut next = vec![0; 7];
     add_read(batch, pipe, &mut next, 0);
     start(batch, &ends);
@@ -134,7 +134,7 @@ fn a_batch_that_was_freed_reports_its_end() {
     start(batch, &ends);
     well(ringfile_batch_free(batch));
     well(ringfile_close(pipe));
-    fails(ringfile_batch_cancel(batch), libc::EBADF, "it was closed");
+    fails(ringfile_batch_cancel(batch), libc::EBADF, "the handle was closed");
     assert!(ended.try_recv().is_err(), "the pipe is empty");
     std::io::Write::write_all(&mut theirs, b"content").unwrap();
     assert_eq!((ended.recv().unwrap().0, memory.as_slice()), (0, b"content".as_slice()));
@@ -156,7 +156,7 @@ fn an_eventfd_is_signalled_at_the_end() {
         assert!(is_page(&page, 1));
     }
     add_read(batch, file, &mut page, 0);
-    fails(ringfile_batch_start_eventfd(batch, -1), libc::EBADF, "duplicating descriptor -1");
+    fails(ringfile_batch_start_eventfd(batch, -1), libc::EBADF, "duplicating the eventfd -1");
     assert_eq!((well(ringfile_batch_run(batch)), is_page(&page, 0)), (0, true), "nothing was begun before");
     well(ringfile_batch_free(batch));
     well(ringfile_close(file));
@@ -204,7 +204,7 @@ fn the_function_starts_its_batch_again() {
     well(ringfile_close(own.file.cast_mut()));
 }
 
-/// What calls give inside of the function.
+/// The results of calls inside the function.
 struct Inside {
     file: *mut ringfile_file,
     batch: *mut ringfile_batch,
@@ -229,7 +229,7 @@ unsafe extern "C" fn try_to_wait(context: *mut c_void, failed: i64) {
         well(ringfile_async_read_start(own.file, place(&mut page, 0), PAGE, 0, &mut read));
         own.got.push(ringfile_async_read_wait(read));
     }
-    assert!(said().contains("callback must not wait"), "{}", said());
+    assert!(said().contains("callback must not block"), "{}", said());
     let (read, page) = (read.addr(), page);
     let other = std::thread::spawn(move || {
         let bytes = ringfile_async_read_wait(ptr::without_provenance_mut(read));

@@ -1,4 +1,4 @@
-//! Nothing is written to, nothing is left behind, whatever happens.
+//! The doctor writes to nothing and leaves nothing behind, whatever happens.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use crate::support::{children_of, disk_folder, file_with, folder, run};
 use crate::{doctor, report};
 
-/// What shows that somebody wrote to a file: its bytes, times, size and blocks. Reads do not show either.
+/// Shows whether somebody wrote to a file: its bytes, times, size and blocks. Reads change none of these.
 fn state(path: &Path) -> (Vec<u8>, [i64; 8]) {
     let metadata = std::fs::metadata(path).expect("it is there");
     let numbers = [
@@ -31,7 +31,7 @@ fn state(path: &Path) -> (Vec<u8>, [i64; 8]) {
 fn a_file_stays_as_it_was() {
     for folder in [disk_folder(), folder()] {
         let path = file_with(&folder, &[3; 100_000]);
-        // Reading it for the comparison is what may change its access time.
+        // Reading the file for the comparison may change its access time.
         state(&path);
         let (file, around) = (state(&path), state(folder.path()));
         report(&path);
@@ -62,7 +62,7 @@ fn killed_at_any_time_it_leaves_nothing() {
         std::thread::sleep(Duration::from_millis(milliseconds));
         let process = child.id();
         let others = children_of(process);
-        // It may be done already.
+        // It may have finished already.
         let _ = kill(Pid::from_raw(process.cast_signed()), Signal::SIGKILL);
         child.wait().expect("it ends");
         assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);
@@ -76,7 +76,7 @@ fn killed_at_any_time_it_leaves_nothing() {
     }
 }
 
-/// Whether a process is there and no zombie.
+/// Returns whether a process exists and is no zombie.
 fn runs_still(process: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let state = status.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());

@@ -1,6 +1,7 @@
-//! `ringfile doctor` as a user meets it: the program run as a process.
+//! Runs `ringfile doctor` as a process, as a user does.
 //!
-//! Tests assert exit codes, fields, files and bytes, never times. What a machine can't do is skipped by name.
+//! Tests assert exit codes, fields, files and bytes, never times. Tests that this machine cannot run are skipped by
+//! name.
 
 mod harmless;
 mod odd_places;
@@ -17,20 +18,20 @@ use serde_json::Value;
 
 use support::{Finished, run};
 
-/// The program, about to look at a path.
+/// Returns the command for a path.
 fn doctor(path: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
     command.arg("doctor").arg(path);
     command
 }
 
-/// What it says of a path, as JSON.
+/// Returns the doctor's JSON for a path.
 #[track_caller]
 fn report(path: &Path) -> Value {
     report_of(|| run(doctor(path).arg("--json")))
 }
 
-/// What a run prints as JSON. A machine that is busy may take longer than the doctor waits: then it is asked again.
+/// Returns the JSON of a run. A busy machine may be slower than the doctor waits, so the run is repeated then.
 #[track_caller]
 fn report_of(mut doctor: impl FnMut() -> Finished) -> Value {
     let mut report = Value::Null;
@@ -48,13 +49,13 @@ fn parse(text: &str) -> Value {
     serde_json::from_str(text).expect("it is JSON")
 }
 
-/// The feature of that name; null where there is none.
+/// Returns the feature of that name, or null.
 fn feature<'a>(report: &'a Value, name: &str) -> &'a Value {
     let features = report["features"].as_array().expect("a list");
     features.iter().find(|feature| feature["name"] == name).unwrap_or(&Value::Null)
 }
 
-/// Whether some finding's title has these words.
+/// Returns whether the title of some finding contains these words.
 fn finds(report: &Value, words: &str) -> bool {
     let findings = report["findings"].as_array().expect("a list");
     findings.iter().any(|finding| finding["title"].as_str().expect("text").contains(words))

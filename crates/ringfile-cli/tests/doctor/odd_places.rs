@@ -1,4 +1,5 @@
-//! File systems and devices other than a disk's: memory, the kernel's own, overlays, loop devices, one that never answers.
+//! File systems and devices other than disks: in memory, the kernel's own, overlays, loop devices, one that never
+//! answers.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -11,11 +12,11 @@ use tempfile::TempDir;
 use crate::support::{Loop, disk_folder, folder, run, skip};
 use crate::{doctor, finds, report};
 
-/// A mount in a folder of its own, gone at the end.
+/// A mount on a new folder, unmounted when it is dropped.
 struct Mount(TempDir);
 
 impl Mount {
-    /// `None` where this user or kernel can't.
+    /// Mounts it; `None` if this user or kernel cannot.
     fn of(filesystem: &str, source: &str, flags: MsFlags, options: &str) -> Option<Mount> {
         let folder = folder();
         mount(Some(source), folder.path(), Some(filesystem), flags, Some(options)).ok()?;
@@ -29,7 +30,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // What stays is seen by whoever looks; the test's own result matters more.
+        // A mount that stays is visible; the test's own result matters more.
         let _ = umount2(self.path(), MntFlags::MNT_DETACH);
     }
 }
@@ -51,7 +52,7 @@ fn memory_is_said_to_be_memory() {
 
 #[test]
 fn files_of_the_kernel_are_not_opened() {
-    // Reading the second would wait for ever, and take away what others are to read.
+    // Reading the second one would block forever, and take data from its real readers.
     for path in ["/proc", "/proc/kmsg", "/sys/kernel"] {
         if !Path::new(path).exists() {
             continue;
@@ -133,12 +134,12 @@ fn a_device_is_only_read() {
     let path = report["device"]["backing"]["path"].as_str().expect("text");
     assert_eq!(Path::new(path), backing.canonicalize().expect("it is there"));
     assert_eq!(report["file"]["durable"], Value::Array(Vec::new()));
-    // Which finding it is depends on where the file lies, and on whether the kernel made the device direct by itself.
+    // The finding depends on the file's place, and on whether the kernel itself made the device use direct I/O.
     let name = device.0.file_name().and_then(|name| name.to_str()).expect("text");
     assert!(finds(&report, name), "{:#}", report["findings"]);
 }
 
-/// A file system whose server never says a word: every question waits, beyond the reach of most signals.
+/// A file system whose server never answers: every request blocks, and most signals cannot end it.
 #[test]
 fn a_file_system_that_never_answers_holds_nobody() {
     let name = "a_file_system_that_never_answers_holds_nobody";
@@ -156,6 +157,6 @@ fn a_file_system_that_never_answers_holds_nobody() {
     assert_eq!((&report["file"]["answered"], &report["file"]["kind"]), (&Value::from(false), &Value::Null));
     assert!(report["findings"][0]["title"].as_str().expect("text").contains("did not answer"), "{report:#}");
     assert_eq!(crate::feature(&report, "io_uring")["why"].as_str().map(str::is_empty), Some(false));
-    // Its end is what those that wait for it wake up from.
+    // The end of the server wakes those that wait for it.
     drop(server);
 }

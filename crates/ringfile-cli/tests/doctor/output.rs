@@ -1,4 +1,4 @@
-//! What it prints: JSON of the documented form, text that fits, one line where it can't look.
+//! The output: JSON of the documented form, text that fits the terminal, one line if the doctor cannot look.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -43,7 +43,7 @@ fn every_part_of_io_uring_was_tried() {
     let folder = folder();
     let report = report(folder.path());
     if feature(&report, "io_uring")["usable"] != true {
-        // Nothing else can be tried then, and it says so.
+        // Nothing else can be checked then, and the output says so.
         assert!(crate::finds(&report, "io_uring can't be used"), "{report:#}");
         return;
     }
@@ -70,7 +70,7 @@ fn every_part_of_io_uring_was_tried() {
     ] {
         assert!(feature(&report, name)["why"].is_string(), "{name} is missing");
     }
-    // What the library says that it uses works here too.
+    // What the library says that it uses must work here too.
     for name in ringfile::ring_features().into_iter().flatten() {
         let found = feature(&report, &name);
         assert!(found.is_null() || found["usable"] == true, "the library uses {name}: {found}");
@@ -121,7 +121,7 @@ fn a_terminal_is_never_too_narrow() {
         drop((command, pty.slave));
         let mut text = Vec::new();
         let mut screen = std::fs::File::from(pty.master);
-        // Ends with EIO when nobody has the other side open any more.
+        // Reading ends with EIO once nobody has the other side open.
         let _ = std::io::Read::read_to_end(&mut screen, &mut text);
         assert!(child.wait().expect("it ends").success());
         let text = String::from_utf8(text).expect("text");

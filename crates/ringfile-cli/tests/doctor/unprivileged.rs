@@ -1,4 +1,4 @@
-//! Another user than root, little memory that may be locked, and no io_uring at all.
+//! A user other than root, little memory that may be locked, and no io_uring at all.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -11,10 +11,10 @@ use tempfile::TempDir;
 use crate::support::{Finished, disk_folder, installed, is_root, run, skip};
 use crate::{doctor, feature, finds, parse, report_of};
 
-/// The user that owns nothing.
+/// A user that owns nothing.
 const NOBODY: &str = "65534";
 
-/// A folder that all may write to, with the program in it: where that was built may be closed to others.
+/// A folder that everybody may write to, with the program in it, because the build folder may be closed to other users.
 fn open_folder() -> (TempDir, PathBuf) {
     let folder = disk_folder();
     let all = |path: &Path| {
@@ -27,7 +27,7 @@ fn open_folder() -> (TempDir, PathBuf) {
     (folder, program)
 }
 
-/// `None`, with a line that says so, where this can't be done.
+/// Makes it; `None`, with a line that says so, if that is not possible.
 fn as_nobody(test: &str, memlock: &str, program: &Path, path: &Path) -> Option<Finished> {
     if !is_root() || !installed("setpriv") || !installed("prlimit") {
         skip(test, "needs root, setpriv and prlimit");
@@ -75,7 +75,7 @@ fn what_is_closed_to_a_user_is_said() {
     let name = "what_is_closed_to_a_user_is_said";
     let Some(finished) = as_nobody(name, "8388608", &program, &closed.join("file")) else { return };
     assert!(finished.fails(2).contains("Permission denied"));
-    // The folder itself can be looked at, though nothing can be made in it.
+    // The folder itself can be examined, although no file can be made in it.
     let Some(finished) = as_nobody(name, "8388608", &program, &closed) else { return };
     let report = parse(&finished.ok().stdout);
     assert!(report["file"]["writes_tried"].as_str().expect("text").contains("Permission denied"));
@@ -83,7 +83,7 @@ fn what_is_closed_to_a_user_is_said() {
     assert_eq!(report["file"]["durable"], Value::Array(Vec::new()));
 }
 
-/// Has the kernel answer io_uring_setup with `answer` (`SECCOMP_RET_…`) in that process and its children.
+/// Makes the kernel answer io_uring_setup with `answer` (`SECCOMP_RET_…`) in that process and its children.
 fn without_ring(command: &mut Command, answer: u32) -> &mut Command {
     let deny = move || {
         let instruction = |code: u32, k: u32, otherwise: u8| libc::sock_filter {

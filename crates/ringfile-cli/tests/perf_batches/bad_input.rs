@@ -1,9 +1,9 @@
-//! Input that can't be carried out: one line that says what to do, exit code 2, nothing touched.
+//! Input that cannot be carried out: one line that says what to do, exit code 2, nothing touched.
 
 use crate::perf;
 use crate::support::{file_with, folder, json, run};
 
-/// Arguments that both commands refuse, and a word that the error must have.
+/// Arguments that both commands refuse, and a word that the error must contain.
 const REFUSED: [(&[&str], &str); 20] = [
     (&["--batch", "0"], "1 to"),
     (&["--batch", ""], "empty"),

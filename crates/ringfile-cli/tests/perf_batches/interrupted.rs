@@ -1,4 +1,4 @@
-//! Ctrl-C in every phase: prints and saves what was measured so far, removes its file, exits 130.
+//! Ctrl-C in every phase: prints and saves what was measured so far, removes the file, exits with 130.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::support::{
     Finished, children_of, folder, installed, interrupt, json, runs, skip, wait_for_thread,
 };
 
-/// The commands, with what they have that runs first and the thread that it shows in.
+/// The commands, with the engine that runs first and the name of its thread.
 const FIRST: [(&str, &str, &str); 3] = [
     ("batch", "ringfile-blocking", "ringfile-0"),
     ("batch", "ringfile-tokio", "tokio-0"),
@@ -44,7 +44,7 @@ fn while_measuring() {
             let arguments = format!("--size 8m --duration 10m --warmup 0s --engines {engine}");
             let (child, path) = start(command, &arguments, &out);
             wait_for_thread(child.id(), thread);
-            // Without a warm-up the first batch follows at once.
+            // Without a warm-up, the first batch starts at once.
             std::thread::sleep(Duration::from_millis(500));
             assert!(path.exists(), "the run ended early");
             let finished = interrupt(child, signal);
@@ -124,7 +124,7 @@ fn while_fio_runs_it_is_ended() {
         let arguments = format!("--size 4m --duration 2s --warmup 0s --rounds 100 --engines {ours},fio");
         let (child, path) = start(command, &arguments, &out);
         let own = child.id();
-        // The first fio only tells its version; wait for one that lasts.
+        // The first fio only prints its version; wait for one that lasts.
         let deadline = Instant::now() + Duration::from_secs(60);
         let fio = loop {
             assert!(Instant::now() < deadline, "no fio was started");
@@ -144,7 +144,7 @@ fn while_fio_runs_it_is_ended() {
     }
 }
 
-/// A fio that never answers keeps the first signal waiting.
+/// While a fio never answers, the first signal has to wait.
 #[test]
 fn a_second_signal_ends_it_at_once_and_the_file_is_gone() {
     let folder = folder();
@@ -179,7 +179,7 @@ fn a_second_signal_ends_it_at_once_and_the_file_is_gone() {
     assert!(!path.exists(), "the file is left");
 }
 
-/// Waits for the end of the program, then ends what it left: that holds its outputs open.
+/// Waits for the end of the program, then ends the processes it left, which hold its outputs open.
 fn end(mut child: Child, left: Pid) -> std::process::Output {
     child.wait().expect("the program ends");
     kill(left, Signal::SIGKILL).expect("what is left is ended");

@@ -1,6 +1,7 @@
-//! `ringfile perf batch` and `ringfile perf multiread` as a user meets them: the program run as a process.
+//! Runs `ringfile perf batch` and `ringfile perf multiread` as processes, as a user does.
 //!
-//! Tests assert exit codes, output, files and counts, never speed. What a machine can't do is skipped by name.
+//! Tests assert exit codes, output, files and counts, never speed. Tests that this machine cannot run are skipped by
+//! name.
 
 mod bad_input;
 mod interrupted;
@@ -14,10 +15,10 @@ mod work;
 
 use std::process::Command;
 
-/// The program, about to measure batches.
+/// Returns a command that measures batches.
 fn perf(command: &str) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    // What runs of the user's left behind is no matter of the tests.
+    // Files that the user's own runs left behind must not affect the tests.
     program.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     program.args(["perf", command]);
     program

@@ -1,4 +1,4 @@
-//! Places, names, outputs and programs that are not as usual: a clear line, nothing left, nothing overwritten.
+//! Unusual places, names, outputs and programs: a clear line, nothing left behind, nothing overwritten.
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use crate::perf;
 use crate::support::{Finished, file_with, folder, installed, is_root, json, run, runs, skip};
 
-/// One short cell of a command's own form.
+/// One short cell in a command's own form.
 fn short(command: &str) -> Command {
     let engine = if command == "batch" { "ringfile-blocking" } else { "ringfile" };
     let mut program = perf(command);
@@ -79,7 +79,7 @@ fn read_only_full_and_unlimited_places() {
                 assert!(error.contains(advice), "{options}: {error}");
             }
             assert!(!path.exists(), "{options}");
-            // No room for results, or no leave to write them: told before, not after measuring.
+            // No room for results, or no permission to write them: reported before measuring, not after.
             let mut program = short(command);
             if options == "size=64k" {
                 std::fs::write(folder.path().join("filler"), vec![1; 60 << 10]).expect("write");
@@ -182,7 +182,7 @@ fn no_color_and_pipes_get_plain_text() {
     }
 }
 
-/// fio as it should not be: what it does on `--version`, and else; what the warning says.
+/// A broken fio: what it does on `--version`, what it does otherwise, and what the warning says.
 const STRANGE: [(&str, &str, &str); 5] = [
     ("exit 3", "", "exit status: 3"),
     ("echo fio-2.0", "echo 'unrecognized option' >&2; exit 1", "fio-2.0 failed: unrecognized option"),
@@ -235,7 +235,7 @@ fn more_threads_than_may_be_started() {
     }
     let folder = folder();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).expect("permissions");
-    // Where the program was built may be closed to others.
+    // The build folder may be closed to other users.
     let program = folder.path().join("ringfile");
     std::fs::copy(env!("CARGO_BIN_EXE_ringfile"), &program).expect("copy");
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("permissions");

@@ -1,4 +1,4 @@
-//! What a run that succeeds prints and saves.
+//! The output and results of a successful run.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::support::{
     disk_folder, folder, installed, json as read, ring_is_forbidden, routes, run, runs, skip,
 };
 
-/// What every run has, as in `perf file`, and of which kind.
+/// The keys that every run has, as in `perf file`, and their types.
 #[track_caller]
 fn assert_run(run: &Value) {
     for key in ["round", "numjobs", "iodepth", "batch", "inflight", "block_size_bytes", "ops", "errors"] {
@@ -114,7 +114,7 @@ fn multiread_measures_every_form_for_every_batch() {
     let folder = folder();
     let out = folder.path().join("out.json");
     let mut command = perf("multiread");
-    // Batches below, at and above what a ring by hand holds.
+    // Batches below, at and above the size of a hand-written ring.
     command.args(
         "--size 16m --duration 40ms --warmup 5ms --numjobs 2 --batch 1,7,256,1000 --rounds 2".split(' '),
     );

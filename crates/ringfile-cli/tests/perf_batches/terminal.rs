@@ -1,4 +1,4 @@
-//! On a terminal: nothing wraps or is cut off, however narrow it is, and Ctrl-C leaves no bar behind.
+//! On a terminal: nothing wraps or is cut off at any width, and Ctrl-C leaves no progress bar behind.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use nix::pty::{Winsize, openpty};
 use crate::perf;
 use crate::support::{installed, ring_is_forbidden, routes, skip, wait_for_thread};
 
-/// A screen of some width and any height, as far as the program moves about on it.
+/// A screen of some width and any height, as far as the program moves its cursor.
 struct Screen {
     width: usize,
     lines: Vec<Vec<char>>,
@@ -81,7 +81,7 @@ impl Screen {
     }
 }
 
-/// A program on a terminal of its own, and the side that a person would look at.
+/// A program on its own terminal, and the side that shows what a person would see.
 fn on_terminal(program: &Command, width: usize) -> (Child, File) {
     let size = Winsize { ws_row: 50, ws_col: width as u16, ws_xpixel: 0, ws_ypixel: 0 };
     let terminal = openpty(&size, None).expect("a terminal");
@@ -92,13 +92,13 @@ fn on_terminal(program: &Command, width: usize) -> (Child, File) {
     (child, File::from(terminal.master))
 }
 
-/// All that comes until the program's end, read as it comes: a full terminal would stop the program, and Ctrl-C drops
-/// what nobody has read.
+/// Returns all output until the program ends, read as it comes: a full terminal would stop the program, and Ctrl-C
+/// drops unread output.
 fn read_all(master: &File) -> JoinHandle<String> {
     let mut master = master.try_clone().expect("another descriptor");
     std::thread::spawn(move || {
         let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
-        // EIO says that nobody has the other end any more.
+        // EIO: nobody has the other end open any more.
         while let Ok(count @ 1..) = master.read(&mut piece) {
             bytes.extend(&piece[..count]);
         }

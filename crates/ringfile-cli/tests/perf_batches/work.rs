@@ -1,4 +1,5 @@
-//! The amount of work and the blocks visited, counted for every engine of `perf file`, `perf batch` and `perf multiread`.
+//! The number of operations and the blocks visited, counted for every engine of `perf file`, `perf batch` and `perf
+//! multiread`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 use crate::perf;
 use crate::support::{disk_folder, folder, installed, json as read, ring_is_forbidden, run, runs, skip};
 
-/// The commands, with all engines but fio.
+/// The commands, with all engines except fio.
 const ALL: [(&str, &str); 3] = [
     ("file", "--rw randread --iodepth 5 --buffers normal,fixed --executor ringfile,tokio --against pread"),
     ("batch", "--batch 7 --inflight 3 --engines ringfile-blocking,ringfile-tokio,ringfile-queue"),
@@ -34,7 +35,7 @@ fn each_block_is_read_once_by_all_threads_together() {
     let folder = disk_folder();
     let (path, out) = (folder.path().join("once.bin"), folder.path().join("out.json"));
     for (command, options) in all() {
-        // 1001 blocks, which neither threads nor batches divide.
+        // 1001 blocks, which neither the threads nor the batches divide evenly.
         let mut program = perf(command);
         program
             .args("--size 4004k --numjobs 1,3 --cache cold --io-size all --force".split(' '))
@@ -45,7 +46,7 @@ fn each_block_is_read_once_by_all_threads_together() {
         assert_eq!(results["params"]["io_size_bytes"], 1001 * 4096);
         for run in runs(&results) {
             assert_eq!((&run["ops"], &run["access"]), (&json!(1001), &json!("once")), "{run}");
-            // As many reads as there are blocks, and each brought in a page of its own: each block once.
+            // As many reads as there are blocks, and each brought in a different page: each block once.
             assert!(run["cache_hits"].is_null() || run["cache_hits"] == 0.0, "{run}");
         }
     }
@@ -58,7 +59,7 @@ fn an_amount_is_done_to_the_last_operation() {
     for (command, options) in all() {
         for (access, size) in [("any", "8m"), ("any", "400k"), ("once", "1m")] {
             let mut program = perf(command);
-            // 101 blocks: neither threads nor batches divide them; more than a file of 400 KiB has.
+            // 101 blocks, which neither the threads nor the batches divide evenly; more than a file of 400 KiB has.
             program.args("--io-size 404k --numjobs 1,3 --warmup 1ms --cache warm --force".split(' '));
             program.args(["--size", size, "--access", access]).args(&options);
             run(program.arg("--json").arg(&out)).ok();
@@ -121,7 +122,7 @@ fn what_was_not_cold_is_not_set_in_per_cent_of_others() {
             );
             return;
         }
-        // Of 256 draws of 256 blocks, a third and more meet a block that another has met.
+        // Of 256 random blocks out of 256, more than a third repeat another one.
         let hits = |run: &Value| run["cache_hits"].as_f64().expect("checked above") > 0.2;
         assert!(runs(&results).iter().all(|run| hits(run) != compared), "{results}");
         assert_eq!(finished.stdout.contains("|ringfile/pread"), compared, "{}", finished.stdout);
@@ -134,7 +135,7 @@ fn what_was_not_cold_is_not_set_in_per_cent_of_others() {
     }
 }
 
-/// Runs a command with a fio that only records its arguments, and returns them, one line for each job.
+/// Runs a command with a fio that only records its arguments, and returns them, one line per job.
 fn asked_of_fio(folder: &Path, command: &str, options: &str) -> Vec<String> {
     let (fio, asked) = (folder.join("fio"), folder.join("asked"));
     let script = format!(
@@ -147,7 +148,7 @@ fn asked_of_fio(folder: &Path, command: &str, options: &str) -> Vec<String> {
     let search = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
     let mut program = perf(command);
     program.env("PATH", search).args(options.split(' ')).arg("--file").arg(folder.join("data.bin"));
-    // A fio that says nothing is left out.
+    // A fio that prints nothing is left out.
     run(&mut program).ok();
     std::fs::read_to_string(&asked).expect("read").lines().map(str::to_string).collect()
 }
@@ -214,7 +215,7 @@ fn settings_of_the_queue_are_kept_and_each_call_is_counted() {
         let enters = run["enters"].as_u64().expect("a count");
         assert_eq!((sum("submitted").0, sum("collected").0), (enters, enters), "{run}");
         if run["engine"] == "ringfile-queue" {
-            // Four together, and what wakes the ring, but never eight.
+            // Four together, and the operation that wakes the ring, but never eight.
             assert!(sum("submitted").1[4..].iter().all(|count| *count == 0), "{run}");
             assert!(sum("submitted").1[3].as_u64() > Some(512 / 4 / 2), "{run}");
         }

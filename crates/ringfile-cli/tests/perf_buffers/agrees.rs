@@ -1,5 +1,5 @@
-//! Figures beside those of others for the same run: CPU time as the shell's `time` sees it, operations as the device
-//! counts them.
+//! Compares figures with those of others for the same run: CPU time as the shell's `time` measures it, operations as
+//! the device counts them.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::perf_buffers;
 use crate::support::{Loop, disk_folder, installed, json, run, runs, skip};
 
-/// Reads at one depth by two processes where there are two cores, and nothing beside them.
+/// Reads at one depth, by two processes if there are two cores, and nothing else.
 const READS: &str =
     "--bs 4k --iodepth 32 --rw randread --buffers normal,fixed --rounds 1 --warmup 0s --direct";
 
@@ -50,7 +50,7 @@ fn cpu_time_is_what_time_sees() {
     let results = json(&out);
     let told: f64 =
         runs(&results).iter().map(|run| number(run, "cpu_us_per_io") * number(run, "ops") / 1e6).sum();
-    // Starting processes and filling their buffers is in the one and not in the other.
+    // Only the one figure includes starting processes and filling their buffers.
     assert!((told - seen).abs() <= seen * 0.05 + 0.15, "{told} s are told, {seen} s were seen");
     for run in runs(&results) {
         let per_cent = number(run, "user_percent") + number(run, "system_percent");
@@ -60,7 +60,7 @@ fn cpu_time_is_what_time_sees() {
     }
 }
 
-/// Reads that a device completed, merged ones included.
+/// Returns the reads that a device completed, merged ones included.
 fn reads(device: &Path) -> u64 {
     let name = device.file_name().expect("a name").to_string_lossy().into_owned();
     let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).expect("counts");
@@ -119,6 +119,6 @@ fn system_calls_are_what_strace_counts() {
         .sum();
     let results = json(&out);
     let told: u64 = runs(&results).iter().filter_map(|run| run["system_calls"].as_u64()).sum();
-    // Reading the file in, and what happens before and after the window, is in the one alone.
+    // Only the one figure includes reading the file in, and what happens before and after the window.
     assert!(told <= calls && calls <= told + told / 10 + 200, "{told} are told, strace counted {calls}");
 }

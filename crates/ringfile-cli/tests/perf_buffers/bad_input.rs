@@ -1,4 +1,4 @@
-//! Input that can't be carried out: one line that says what to do, exit code 2, and nothing touched.
+//! Input that cannot be carried out: one line that says what to do, exit code 2, and nothing touched.
 
 use crate::perf_buffers;
 use crate::support::{disk_folder, file_with, folder, run};

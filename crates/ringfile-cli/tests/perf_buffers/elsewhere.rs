@@ -1,4 +1,4 @@
-//! Another user than root, with little memory that may be locked.
+//! A user other than root, with little memory that may be locked.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -11,7 +11,7 @@ fn another_user_gets_results_and_advice() {
         skip("another_user_gets_results_and_advice", "needs root, setpriv and prlimit");
         return;
     }
-    // The target folder's path may be closed to others.
+    // The path of the target folder may be closed to other users.
     let open = std::fs::Permissions::from_mode(0o777);
     let shared = tempfile::tempdir_in("/var/tmp").expect("a folder for everybody");
     std::fs::set_permissions(shared.path(), open).expect("permissions");

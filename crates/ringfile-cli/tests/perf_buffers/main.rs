@@ -1,7 +1,7 @@
-//! `ringfile perf buffers` as a user meets it: the program run as a process.
+//! Runs `ringfile perf buffers` as a process, as a user does.
 //!
-//! Tests assert exit codes, output, files, counts and that figures agree with those of others, never speed. What a machine
-//! can't do is skipped by name.
+//! Tests assert exit codes, output, files, counts and that figures agree with those of others, never speed. Tests that
+//! this machine cannot run are skipped by name.
 
 mod agrees;
 mod bad_input;
@@ -14,10 +14,10 @@ mod support;
 
 use std::process::Command;
 
-/// The program, about to measure kinds of buffers.
+/// Returns a command that measures kinds of buffers.
 fn perf_buffers() -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    // What runs of the user's left behind is no matter of the tests.
+    // Files that the user's own runs left behind must not affect the tests.
     program.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     program.args(["perf", "buffers"]);
     program

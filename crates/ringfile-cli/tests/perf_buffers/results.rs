@@ -1,4 +1,4 @@
-//! What comes out: every cell, on every kind of file, with all its figures; and what is left behind.
+//! The results: every cell, on every kind of file, with all its figures; and what stays behind.
 
 use std::path::Path;
 
@@ -80,7 +80,7 @@ fn rings_are_measured_with_the_flags_asked_for_and_by_hand() {
         skip("rings_are_measured_with_the_flags_asked_for_and_by_hand", "there is no ring here");
         return;
     }
-    // At depth 16 other routes are measured beside the grid, which make no ring.
+    // At depth 16, other routes without rings are measured beside the grid.
     let arguments = format!("{SHORT} --rw randread --ring-flags none,coop,defer,sqpoll --by-hand")
         .replace("--iodepth 4", "--iodepth 16");
     let (results, text) = measure(&arguments, None);

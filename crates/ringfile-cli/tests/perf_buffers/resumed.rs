@@ -1,4 +1,4 @@
-//! Stopping, and going on where it was stopped.
+//! Stopping a run, and resuming it.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::perf_buffers;
 use crate::support::{children_of, disk_folder, file_with, interrupt, json, run, runs};
 
-/// Eight cells of four kinds and A/A, three rounds, no choices.
+/// Eight cells of four kinds and A/A, three rounds, without the runs for advice.
 const GRID: &str =
     "--size 8m --duration 60ms --warmup 1ms --processes 1 --bs 16k,64k --iodepth 2,4 --rounds 3 --parts 4";
 
@@ -65,7 +65,7 @@ fn what_was_stopped_is_completed_and_what_was_measured_stays() {
     assert_eq!(identities.len(), all, "nothing is measured twice");
     assert_eq!(all, 2 * 2 * 2 * 5 * 3, "and nothing is missing");
 
-    // Once more there is nothing to do.
+    // A third run has nothing left to do.
     let mut command = perf_buffers();
     run(command.arg("--resume").arg(&out).env("TMPDIR", folder.path())).ok();
     assert_eq!(runs(&json(&out)), runs(&after));
@@ -114,7 +114,7 @@ fn what_can_not_be_resumed_is_told_and_stays_as_it_is() {
     assert!(error.contains("--resume") || error.contains("--bs"), "{error}");
 }
 
-/// Each would end in a panic, in no memory or never.
+/// Each of these would panic, run out of memory or never end.
 #[test]
 fn what_was_saved_is_held_to_the_limits_of_the_command_line() {
     let folder = disk_folder();

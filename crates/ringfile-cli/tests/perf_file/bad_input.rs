@@ -1,11 +1,11 @@
-//! Input that can't be carried out: one line that says what to do, exit code 2, nothing touched.
+//! Input that cannot be carried out: one line that says what to do, exit code 2, nothing touched.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::support::{SHORT, file_with, folder, json, perf_file, run, skip};
 
-/// Arguments that are refused, and a word that the error must have.
+/// Arguments that are refused, and a word that the error must contain.
 const REFUSED: [(&[&str], &str); 34] = [
     (&["--size", "0"], "at least 1"),
     (&["--size", "big"], "powers of 1024"),
@@ -123,7 +123,7 @@ fn an_existing_file_is_not_written_to() {
     for arguments in writing {
         let error = run(perf_file().args(arguments).arg("--file").arg(&path)).fails(2);
         assert!(error.contains("--overwrite"), "{error}");
-        // What allows replacing output files allows nothing else.
+        // The permission to replace output files permits nothing else.
         run(perf_file().args(arguments).arg("--force").arg("--file").arg(&path)).fails(2);
         assert!(std::fs::read(&path).expect("still there") == contents, "{arguments:?} changed the file");
     }
@@ -161,7 +161,7 @@ fn output_files_are_not_replaced_without_force() {
     std::fs::write(&out, "mine").expect("write");
     let error = run(perf_file().args(SHORT.split(' ')).arg("--json").arg(&out)).fails(2);
     assert!(error.contains("--force"), "{error}");
-    // What allows writing to the file that is measured allows nothing else.
+    // The permission to write to the measured file permits nothing else.
     run(perf_file().args(SHORT.split(' ')).arg("--overwrite").arg("--json").arg(&out)).fails(2);
     assert_eq!(std::fs::read_to_string(&out).expect("still there"), "mine");
     run(perf_file().args(SHORT.split(' ')).arg("--force").arg("--json").arg(&out)).ok();

@@ -1,4 +1,4 @@
-//! Block devices: refused when the system uses them, and without `--overwrite`.
+//! Block devices: refused if the system uses them, and without `--overwrite`.
 
 use std::path::Path;
 
@@ -61,7 +61,7 @@ fn a_device_that_is_held_without_being_mounted_is_refused() {
         skip("a_device_that_is_held_without_being_mounted_is_refused", "no loop device can be made here");
         return;
     };
-    // An exclusive claim is what a mount, swap or a volume puts on a device.
+    // A mount, swap or a volume claims a device exclusively, as this does.
     let claim =
         std::os::unix::fs::OpenOptionsExt::custom_flags(std::fs::OpenOptions::new().read(true), libc::O_EXCL)
             .open(&device.0)
@@ -80,7 +80,7 @@ fn a_device_error_names_device_offset_and_errno() {
         skip("a_device_error_names_device_offset_and_errno", "no loop device can be made here");
         return;
     };
-    // Reads beyond what is left of the file are answered with EIO.
+    // Reads beyond the end of the shortened file fail with EIO.
     let file = std::fs::OpenOptions::new().write(true).open(&backing).expect("open");
     file.set_len(4096).expect("truncate");
     let out = folder.path().join("out.json");

@@ -1,4 +1,4 @@
-//! Ctrl-C: prints and saves what was measured so far, removes its file, exits 130.
+//! Ctrl-C: prints and saves what was measured so far, removes the file, exits with 130.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -11,7 +11,7 @@ use crate::support::{
     Finished, children_of, folder, installed, interrupt, json, perf_file, runs, skip, wait_for_thread,
 };
 
-/// Starts a run of two cells of ten minutes each and waits until the first is under way.
+/// Starts a run of two cells of ten minutes each, and waits until the first is running.
 fn start(arguments: &[&str], out: &Path) -> (Child, PathBuf) {
     let mut command = perf_file();
     command.args("--size 8m --duration 10m --warmup 0s --numjobs 1 --rw randread".split(' '));
@@ -19,13 +19,13 @@ fn start(arguments: &[&str], out: &Path) -> (Child, PathBuf) {
     let child = command.spawn().expect("the program starts");
     let path = PathBuf::from(format!("/dev/shm/ringfile-perf-{}.bin", child.id()));
     wait_for_thread(child.id(), "ringfile-0");
-    // Without a warm-up the first operations follow at once.
+    // Without a warm-up, the first operations start at once.
     std::thread::sleep(Duration::from_millis(500));
     assert!(path.exists(), "the run ended early");
     (child, path)
 }
 
-/// Whether children of this process are born with the signal ignored.
+/// Returns whether children of this process inherit the signal as ignored.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("there is /proc");
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("as in proc(5)");
@@ -37,7 +37,7 @@ fn is_ignored(signal: Signal) -> bool {
 fn what_was_measured_is_printed_and_saved_and_the_file_is_gone() {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         if is_ignored(signal) {
-            // What the tests were started with: under nohup the program is right to go on.
+            // If the tests were started under nohup, the program rightly ignores the signal.
             skip(
                 "what_was_measured_is_printed_and_saved_and_the_file_is_gone",
                 "started with SIGHUP ignored",
@@ -104,7 +104,7 @@ fn a_signal_that_comes_twice_at_once_is_one_request() {
     let (child, path) = start(&["--iodepth", "1"], &out);
     let id = Pid::from_raw(child.id().cast_signed());
     kill(id, Signal::SIGTERM).expect("the signal is sent");
-    // Of another kind, or the kernel would make one of the two.
+    // Of a different kind, because the kernel would merge two of the same kind.
     kill(id, Signal::SIGINT).expect("the signal is sent");
     let finished = Finished::from(child.wait_with_output().expect("the program ends"));
     assert!(finished.stdout.contains("|ringfile|"), "{finished:#?}");
@@ -128,7 +128,7 @@ fn a_fio_under_way_is_ended() {
     let child = command.spawn().expect("the program starts");
     let own = child.id();
     let deadline = Instant::now() + Duration::from_secs(30);
-    // The calibration before the first run is a fio too, of a third of a second; wait for one that lasts.
+    // The calibration before the first run is also a fio, of a third of a second; wait for one that lasts.
     let fio = loop {
         assert!(Instant::now() < deadline, "no fio was started");
         if let Some(fio) = children_of(own).first().copied() {

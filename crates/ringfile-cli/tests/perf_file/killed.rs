@@ -1,4 +1,4 @@
-//! kill -9: the test file stays behind, and the next start of any command says so, with the command that removes it.
+//! kill -9: the test file stays behind, and the next start of any command reports it, with the command that removes it.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -8,14 +8,14 @@ use nix::sys::signal::Signal;
 
 use crate::support::{folder, interrupt, run, wait_for_thread};
 
-/// The program, with a folder of its own for what it keeps from run to run, and one for files that have no name.
+/// The program, with a new folder for what it keeps between runs, and one for unnamed files.
 fn ringfile(arguments: &str, folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
     command.args(arguments.split(' ')).env("XDG_STATE_HOME", folder.join("state")).env("TMPDIR", folder);
     command
 }
 
-/// Every command that measures, as short as can be.
+/// Every command that measures, as short as possible.
 fn commands(folder: &Path) -> Vec<Command> {
     let file = folder.join("short.bin");
     let timing = "--duration 20ms --warmup 0s --rounds 1";
@@ -42,7 +42,7 @@ fn commands(folder: &Path) -> Vec<Command> {
     commands
 }
 
-/// What the next start of every command says of files that were left behind.
+/// Returns what the next start of every command says about files that were left behind.
 fn said(folder: &Path) -> Vec<String> {
     commands(folder)
         .into_iter()
@@ -54,7 +54,7 @@ fn said(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// A run of ten minutes under way.
+/// Starts a run of ten minutes.
 fn under_way(arguments: &str, file: Option<&Path>, folder: &Path, thread: &str) -> Child {
     let mut command = ringfile(arguments, folder);
     if let Some(file) = file {
@@ -89,12 +89,12 @@ fn a_file_that_a_killed_run_left_behind_is_named_by_every_command_until_it_is_go
     }
     let quiet = run(commands(folder.path())[0].arg("--quiet")).ok();
     assert_eq!(quiet.stderr, "");
-    // The command that was told removes it.
+    // The command in the message removes the file.
     let told = said(folder.path()).remove(0);
     let command = told.split("to remove it: ").nth(1).expect("a command");
     assert!(Command::new("sh").args(["-c", command]).status().expect("a shell").success());
     assert!(!file.exists());
-    // A file of the user's own in its place is none that a run made.
+    // A file of the user's in its place is not one that a run made.
     std::fs::write(&file, "mine").expect("written");
     assert!(said(folder.path()).iter().all(String::is_empty));
     assert_eq!(std::fs::read(&file).expect("it stays"), b"mine");
@@ -105,7 +105,7 @@ fn a_file_that_a_killed_run_left_behind_is_named_by_every_command_until_it_is_go
 #[test]
 fn files_without_a_name_of_the_users_are_found_and_what_looks_like_them_is_not() {
     let folder = folder();
-    // As a killed run might have left, but none has.
+    // A file that looks like one of a killed run, but is not.
     std::fs::write(folder.path().join("ringfile-perf-4000000.bin"), "mine").expect("written");
     let child = under_way(
         "perf buffers --size 4m --duration 10m --warmup 0s --processes 1 --bs 4k --iodepth 1 --rw randread --buffered",
@@ -115,7 +115,7 @@ fn files_without_a_name_of_the_users_are_found_and_what_looks_like_them_is_not()
     );
     let path = folder.path().join(format!("ringfile-perf-{}.bin", child.id()));
     let state = folder.path().join("state/ringfile");
-    // The record follows the file.
+    // The record is removed after the file.
     let deadline = Instant::now() + Duration::from_secs(60);
     while !state.is_dir() || std::fs::read_dir(&state).expect("list").count() == 0 {
         assert!(Instant::now() < deadline, "no record is made");

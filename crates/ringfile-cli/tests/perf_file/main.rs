@@ -1,6 +1,7 @@
-//! `ringfile perf file` as a user meets it: the program run as a process.
+//! Runs `ringfile perf file` as a process, as a user does.
 //!
-//! Tests assert exit codes, output, files and counts, never speed. What a machine can't do is skipped by name.
+//! Tests assert exit codes, output, files and counts, never speed. Tests that this machine cannot run are skipped by
+//! name.
 
 mod bad_input;
 mod devices;

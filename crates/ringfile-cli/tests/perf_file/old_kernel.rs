@@ -1,4 +1,4 @@
-//! A kernel that has no sparse tables for registered memory, as Linux 5.10 to 5.18: a seccomp filter answers as it would.
+//! A kernel without sparse tables of registered memory, like Linux 5.10 to 5.18: a seccomp filter answers as it would.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -19,7 +19,7 @@ fn without_sparse_tables(command: &mut Command) -> &mut Command {
         };
         let (load, compare) =
             (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K);
-        // The number of the call, and its second argument.
+        // The call's number, and its second argument.
         let mut program = [
             instruction(load, 0, 0),
             instruction(compare, libc::SYS_io_uring_register as u32, 3),

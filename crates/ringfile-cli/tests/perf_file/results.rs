@@ -1,4 +1,4 @@
-//! What a run that succeeds prints and saves.
+//! The output and results of a successful run.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -36,7 +36,7 @@ const RUN_KEYS: [&str; 24] = [
     "cached_after",
 ];
 
-/// Every key is there; integers are integers, the rest numbers; nothing of a run that succeeded is an error.
+/// Asserts that every key exists; integers are integers, all others numbers; a successful run has no error.
 #[track_caller]
 fn assert_run(run: &Value) {
     for key in RUN_KEYS {
@@ -121,7 +121,7 @@ fn json_has_every_key_and_every_cell() {
     );
 
     runs(&results).iter().for_each(assert_run);
-    // Each numjobs and mode, twice: two depths of normal, fixed, auto where there is a ring beside it, and A/A; pread once.
+    // For each numjobs and mode, twice: two depths of normal, fixed, auto if there is a ring, and A/A; pread once.
     let cells: BTreeSet<String> = runs(&results)
         .iter()
         .map(|run| {
@@ -179,8 +179,8 @@ fn usual_routes_and_executors_have_no_column() {
     assert!(finished.stdout.contains("|route") && !finished.stdout.contains("|executor"));
 }
 
-/// What the command was first asked to measure: the worth of registered buffers, which shows on the ring alone, on a file
-/// that `auto` reads by plain calls.
+/// The first purpose of the command: the gain from registered buffers, which shows only on the ring, on a file that
+/// `auto` reads with plain calls.
 #[test]
 fn without_options_the_worth_of_registered_buffers_is_shown_beside_auto() {
     if ring_is_forbidden() {
@@ -221,7 +221,7 @@ fn the_tables_are_markdown_and_fit_a_terminal() {
     let finished = run(perf_file().args(SHORT.split(' ')).args("--against pread --rounds 2".split(' '))).ok();
     let tables: Vec<&str> = finished.stdout.lines().filter(|line| line.starts_with('|')).collect();
     assert!(tables[0].starts_with("|engine") && tables[0].contains("|CPU µs|"), "{}", finished.stdout);
-    // That of changes is wider with several rounds, and folded where the terminal is narrower.
+    // The table of changes is wider with several rounds, and folded if the terminal is narrower.
     for row in tables.iter().take_while(|row| !row.starts_with("|change")) {
         assert!(row.chars().count() <= 100, "{row}");
     }
@@ -274,7 +274,7 @@ fn the_default_file_is_removed() {
 fn a_small_dev_shm_gives_a_smaller_file() {
     let folder = folder();
     let out = folder.path().join("out.json");
-    // A mount of its own in a mount namespace of its own: nobody else sees it.
+    // A mount in its own mount namespace, which no other process sees.
     let mut command = std::process::Command::new("unshare");
     command.args(["--mount", "sh", "-c"]);
     command.arg("mount -t tmpfs -o size=16m tmpfs /dev/shm || exit 77; exec \"$@\"").arg("sh");
@@ -318,7 +318,7 @@ fn direct_is_direct() {
     runs(&results).iter().for_each(assert_run);
     for run in runs(&results) {
         assert_eq!((&run["direct"], &run["cache"]), (&Value::from(true), &Value::from("keep")));
-        // Reads that went through the page cache would have left the file in it.
+        // Reads through the page cache would have left the file in it.
         assert!(run["cached_after"].as_f64().is_none_or(|fraction| fraction < 0.5), "{run}");
     }
     assert!(!path.exists(), "a file that was made is removed");

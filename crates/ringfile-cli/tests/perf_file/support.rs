@@ -1,4 +1,4 @@
-//! What the tests share: running the program, and reading what it left.
+//! What the tests share: running the program, and reading its results.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
@@ -12,10 +12,10 @@ use tempfile::TempDir;
 /// Options that make a run short: one cell of 100 ms on 4 MiB.
 pub const SHORT: &str = "--size 4m --duration 100ms --warmup 10ms --numjobs 1 --iodepth 2 --rw randread";
 
-/// The program, about to measure.
+/// Returns the measuring command.
 pub fn perf_file() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    // What runs of the user's left behind is no matter of the tests.
+    // Files that the user's own runs left behind must not affect the tests.
     command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command.args(["perf", "file"]);
     command
@@ -27,10 +27,10 @@ pub fn run(command: &mut Command) -> Finished {
     Finished::from(output)
 }
 
-/// What a program that ended left on its outputs.
+/// The output of a program that has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// Exit code; `None` when killed.
+    /// Exit code; `None` if it was killed.
     pub code: Option<i32>,
     /// Standard output.
     pub stdout: String,
@@ -53,7 +53,7 @@ impl Finished {
         self
     }
 
-    /// Asserts failure with one line on standard error, and gives it.
+    /// Asserts failure with one line on standard error, and returns that line.
     #[track_caller]
     pub fn fails(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{self:#?}");
@@ -63,62 +63,62 @@ impl Finished {
     }
 }
 
-/// A folder that goes with the test.
+/// Makes a folder that is removed with the test.
 pub fn folder() -> TempDir {
     tempfile::tempdir().expect("temporary folder")
 }
 
-/// A folder on a disk's file system, for direct I/O, that goes with the test.
+/// Makes a folder on a disk's file system, for direct I/O, that is removed with the test.
 pub fn disk_folder() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("temporary folder")
 }
 
-/// A file with known contents.
+/// Makes a file with known content.
 pub fn file_with(folder: &TempDir, bytes: &[u8]) -> PathBuf {
     let path = folder.path().join("data.bin");
     std::fs::write(&path, bytes).expect("write");
     path
 }
 
-/// The JSON that a run wrote.
+/// Reads the JSON that a run wrote.
 #[track_caller]
 pub fn json(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).expect("the JSON is there")).expect("it is JSON")
 }
 
-/// The runs in it.
+/// Returns its runs.
 pub fn runs(results: &Value) -> &Vec<Value> {
     results["runs"].as_array().expect("runs is a list")
 }
 
-/// Says that a test can't run here, and why. Straight to standard error: what goes through `eprintln!` is only shown where a
-/// test fails.
+/// Prints that a test cannot run here, and why. Writes to standard error directly: output of `eprintln!` is shown only
+/// for failing tests.
 pub fn skip(test: &str, why: impl std::fmt::Display) {
     let line = format!("skipped {test}: {why}\n");
     std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).expect("standard error");
 }
 
-/// Whether a program can be run.
+/// Returns whether a program can be run.
 pub fn installed(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok()
 }
 
-/// Whether the environment keeps the library from io_uring.
+/// Returns whether the environment keeps the library from using io_uring.
 pub fn ring_is_forbidden() -> bool {
     std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| matches!(backend.as_str(), "workers" | "aio"))
 }
 
-/// The routes that can be asked for.
+/// The routes that can be requested.
 pub fn routes() -> &'static [&'static str] {
     if ring_is_forbidden() { &["auto", "inline", "workers"] } else { &["auto", "inline", "ring", "workers"] }
 }
 
-/// Whether this is root.
+/// Returns whether the user is root.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Waits until a process has a thread of that name: which engine is at work shows there.
+/// Waits until a process has a thread of that name, which shows the engine that is running.
 #[track_caller]
 pub fn wait_for_thread(process: u32, name: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -130,11 +130,11 @@ pub fn wait_for_thread(process: u32, name: &str) {
 
 fn threads_of(process: u32) -> impl Iterator<Item = String> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    // A thread may end between the two looks.
+    // A thread may end between listing and reading it.
     tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
 }
 
-/// Sends a signal and waits for the end.
+/// Sends a signal and waits for the end of the process.
 pub fn interrupt(child: Child, signal: Signal) -> Finished {
     kill(Pid::from_raw(child.id().cast_signed()), signal).expect("the signal is sent");
     let start = Instant::now();
@@ -143,18 +143,18 @@ pub fn interrupt(child: Child, signal: Signal) -> Finished {
     Finished::from(output)
 }
 
-/// The processes that one started.
+/// Returns the processes that a process has started.
 pub fn children_of(process: u32) -> Vec<u32> {
     let children =
         std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
     children.split_whitespace().filter_map(|id| id.parse().ok()).collect()
 }
 
-/// A loop device over a file, given back at the end.
+/// A loop device over a file, detached when it is dropped.
 pub struct Loop(pub PathBuf);
 
 impl Loop {
-    /// With these options of losetup. `None` where none can be made.
+    /// Makes one with these options of losetup; `None` if that is not possible.
     pub fn over(file: &Path, options: &[&str]) -> Option<Loop> {
         let losetup =
             || Command::new("losetup").args(["--find", "--show"]).args(options).arg(file).output().ok();
@@ -166,7 +166,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // A device that stays is seen by whoever looks; the test's own result matters more.
+        // A device that stays is visible; the test's own result matters more.
         let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
     }
 }

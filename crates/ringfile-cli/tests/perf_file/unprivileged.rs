@@ -1,4 +1,4 @@
-//! Another user than root, with little memory that may be locked: everything works, one warning at most.
+//! A user other than root, with little memory that may be locked: everything works, with at most one warning.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::support::{Finished, folder, installed, is_root, json, ring_is_forbidden, run, runs, skip};
 
-/// The user that owns nothing.
+/// A user that owns nothing.
 const NOBODY: &str = "65534";
 
 fn run_as_nobody(memlock: &str, program: &Path, folder: &Path, out: &Path) -> Finished {
@@ -30,7 +30,7 @@ fn small_memlock_limits_one_after_the_other() {
     }
     let folder = folder();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).expect("permissions");
-    // Where the program was built may be closed to others.
+    // The build folder may be closed to other users.
     let program = folder.path().join("ringfile");
     std::fs::copy(env!("CARGO_BIN_EXE_ringfile"), &program).expect("copy");
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("permissions");

@@ -1,4 +1,4 @@
-//! `--verify`: right contents pass, a changed byte is found.
+//! `--verify`: correct content passes, and a changed byte is found.
 
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
@@ -43,7 +43,7 @@ fn a_changed_byte_is_found() {
         }
         command.arg("--json").arg(&out).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().expect("the program starts");
-        // Filled and at work: what is changed from here on stays changed.
+        // The file is complete and the run has started: bytes that are changed from here on stay changed.
         wait_for_thread(child.id(), &format!("{engine}-0"));
         let file = std::fs::OpenOptions::new().write(true).open(&path).expect("open");
         for block in 0..64 {

@@ -1,4 +1,4 @@
-//! What can't be carried out: one line that says what to do, exit code 2, nothing written.
+//! Input that cannot be carried out: one line that says what to do, exit code 2, nothing written.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Ctrl-C in every phase, and worse: what was measured is printed and saved, and nothing is left.
+//! Ctrl-C in every phase, and harder ends: results so far are printed and saved, and nothing is left behind.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -53,7 +53,7 @@ fn while_warming_up() {
     assert_eq!(files_in(folder.path()), 0);
 }
 
-/// At a rate with most time between two batches, the threads wait.
+/// At a rate with most time between two batches, the threads are waiting.
 #[test]
 fn while_all_wait() {
     let (folder, results) = (folder(), folder());

@@ -1,6 +1,7 @@
-//! `ringfile perf pool` as a user meets it: the program run as a process.
+//! Runs `ringfile perf pool` as a process, as a user does.
 //!
-//! Tests assert exit codes, output, files and counts, never speed. What a machine can't do is skipped by name.
+//! Tests assert exit codes, output, files and counts, never speed. Tests that this machine cannot run are skipped by
+//! name.
 
 mod bad_input;
 mod interrupted;
@@ -13,10 +14,10 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
-/// The program, about to run producers and consumers in that folder.
+/// Returns a command that runs producers and consumers in that folder.
 fn perf_pool(folder: &Path) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    // What runs of the user's left behind is no matter of the tests.
+    // Files that the user's own runs left behind must not affect the tests.
     program.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     program.args(["perf", "pool", "--folder"]).arg(folder);
     program
@@ -36,7 +37,7 @@ fn short(folder: &Path) -> Command {
     program
 }
 
-/// Whether direct I/O can be had there, in words where it can't.
+/// Returns whether the folder supports direct I/O, or why not.
 fn direct(folder: &Path) -> Result<(), String> {
     let path = folder.join("direct");
     std::fs::write(&path, [0; 4096]).map_err(|error| error.to_string())?;
@@ -45,7 +46,7 @@ fn direct(folder: &Path) -> Result<(), String> {
     opened.map(drop).map_err(|error| error.to_string())
 }
 
-/// How many files there are.
+/// Returns how many files there are.
 #[track_caller]
 fn files_in(folder: &Path) -> usize {
     std::fs::read_dir(folder).expect("the folder is there").count()

@@ -1,4 +1,4 @@
-//! Odd places: another user, a disk that is small or gets full, one that is read-only.
+//! Unusual places: another user, a disk that is small or becomes full, one that is read-only.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // The kernel closes what a ring had open a moment after the program is gone.
+        // The kernel closes files that a ring had open a moment after the program has ended.
         let unmounted =
             || Command::new("umount").arg(&self.0).output().is_ok_and(|done| done.status.success());
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -54,7 +54,7 @@ fn a_small_disk_is_told_before_and_a_smaller_size_fits() {
     let before = files_in(folder.path());
     let error = run(brief(folder.path()).args(["--size", "64m"])).fails(2);
     assert!(error.contains("has room for") && error.contains("--size"), "{error}");
-    // Several times its size goes through it.
+    // Several times its size passes through it.
     let out = images.path().join("out.json");
     run(brief(folder.path()).args("--size 16m --rounds 3 --json".split(' ')).arg(&out)).ok();
     for run in runs(&json(&out)) {
@@ -63,7 +63,7 @@ fn a_small_disk_is_told_before_and_a_smaller_size_fits() {
     assert_eq!(files_in(folder.path()), before);
 }
 
-/// A disk that has room, but not for all that is there: inodes run out with the third file.
+/// A disk with room, but not for all files: the third one runs out of inodes.
 #[test]
 fn a_disk_that_gets_full_meanwhile_is_one_error() {
     let (folder, results) = (folder(), folder());
@@ -102,7 +102,7 @@ fn a_file_size_limit_is_an_error() {
     assert_eq!(files_in(folder.path()), 0);
 }
 
-/// The user that owns nothing, with the memlock limit that most have and with a tiny one.
+/// A user that owns nothing, with the usual memlock limit and with a tiny one.
 #[test]
 fn another_user() {
     if !is_root() || !installed("setpriv") || !installed("prlimit") {
@@ -115,7 +115,7 @@ fn another_user() {
         std::fs::create_dir_all(path).expect("folder");
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("permissions");
     }
-    // Where the program was built may be closed to others.
+    // The build folder may be closed to other users.
     let program = place.path().join("ringfile");
     std::fs::copy(env!("CARGO_BIN_EXE_ringfile"), &program).expect("copy");
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("permissions");
@@ -132,7 +132,7 @@ fn another_user() {
     }
     for memlock in ["8388608", "65536"] {
         let finished = as_nobody(memlock, &folder).ok();
-        // One that memory can't be registered, one that there is no ring for every thread.
+        // One warning about memory that cannot be registered, one about threads without a ring.
         assert!(finished.stderr.lines().count() <= 2, "{memlock}: {}", finished.stderr);
         assert!(finished.stdout.contains("are right, warm-up included"), "{memlock}: {}", finished.stdout);
         assert_eq!(files_in(&folder), 0);

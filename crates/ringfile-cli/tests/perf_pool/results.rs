@@ -1,4 +1,4 @@
-//! What comes out: every block checked, every buffer back, the figures of both sides, nothing left.
+//! The results: every block checked, every buffer returned, figures of both sides, nothing left behind.
 
 use serde_json::Value;
 
@@ -71,7 +71,7 @@ fn all_kinds_and_both_sides() {
         check_run(run);
         let backlog = &run["pool"]["backlog_ops"];
         assert_eq!(backlog.is_u64(), run["side"] == "producer", "{run}");
-        // Never faster than asked, but for the batch that is due at once.
+        // Never faster than requested, except for the batch that is due at once.
         assert!(run["ops"].as_u64() <= Some((4 << 20) / 10 / 4096 + 2 * 4 + 4 * 100), "{run}");
     }
     assert_eq!(files_in(folder.path()), 0);
@@ -104,7 +104,7 @@ fn any_number_of_each_side() {
 /// Segments of a few batches, so that each producer fills many and waits for room.
 #[test]
 fn segments_are_rolled_over_and_their_room_comes_back() {
-    // No disk, so that there is time for many of them however busy it is.
+    // In memory, so that there is time for many segments even if the machine is busy.
     let folder = tempfile::tempdir_in("/dev/shm").expect("temporary folder");
     let results = crate::support::folder();
     let out = results.path().join("out.json");
@@ -131,7 +131,7 @@ fn a_rate_that_is_not_carried_is_told() {
         check_run(run);
         if run["side"] == "producer" {
             assert!(run["pool"]["backlog_ops"].as_u64() > Some(1_000_000), "{run}");
-            // What was begun last had been due since the begin.
+            // The last batch had been due since the start.
             assert!(run["latency_ns"]["max"].as_u64() > Some(90_000_000), "{run}");
         }
     }

@@ -1,6 +1,6 @@
-//! Pages as a browser shows them: at 1280 and 400 pixels, light and dark, nothing cut off, no error on the console.
+//! Pages in a browser: at 1280 and 400 pixels, light and dark, nothing cut off, no error on the console.
 //!
-//! Needs Chromium. The pictures stay in the target's folder for temporary files, to be looked at.
+//! Needs Chromium. The pictures stay in the target's temporary folder, so that a person can look at them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,11 +11,11 @@ use crate::pages::page_of;
 use crate::samples::{batch, buffers, pool};
 use crate::support::{folder, skip};
 
-/// Widths of windows.
+/// Widths of windows in pixels.
 const WIDTHS: [u32; 2] = [1280, 400];
 
-/// Looks at a page in a frame of each width, and says what is wrong with it as JSON: what reaches over an edge, how small
-/// text in plots is, and how many plots there are.
+/// Checks a page in a frame of each width, and returns its defects as JSON: elements that cross an edge, small text in
+/// plots, and the number of plots.
 const EXAMINE: &str = r#"
 <script>
 const wide = name => Array.from(document.querySelectorAll('iframe'));
@@ -56,7 +56,7 @@ window.onload = () => {
 </script>
 "#;
 
-/// Chromium under the names that it is installed as.
+/// Names under which Chromium is installed.
 fn chromium() -> Option<&'static str> {
     let names = ["chromium", "chromium-browser", "google-chrome"];
     names
@@ -64,7 +64,7 @@ fn chromium() -> Option<&'static str> {
         .find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()))
 }
 
-/// Runs it to its end with a profile of its own, without network.
+/// Runs it to its end with a new profile, without network.
 fn browse(browser: &str, profile: &Path, arguments: &[String]) -> Output {
     let mut command = Command::new(browser);
     command.args([
@@ -81,7 +81,7 @@ fn browse(browser: &str, profile: &Path, arguments: &[String]) -> Output {
     command.output().expect("the browser starts")
 }
 
-/// What the page said on the console.
+/// What the page wrote to the console.
 fn console(output: &Output) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     text.lines().filter(|line| line.contains("CONSOLE")).map(str::to_string).collect()
@@ -112,7 +112,7 @@ fn examine(browser: &str, folder: &Path, page: &Path) -> Vec<Value> {
     serde_json::from_str(&found.expect("the page was examined")).expect("JSON")
 }
 
-/// Takes a picture of a page, and gives its colours: how many there are of each.
+/// Takes a picture of a page, and returns how many pixels have each colour.
 fn picture(
     browser: &str,
     folder: &Path,
@@ -125,7 +125,7 @@ fn picture(
     let scheme = if dark { "dark" } else { "light" };
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{name}-{width}-{scheme}.png"));
     let _ = std::fs::remove_file(&path);
-    // A window can't be as narrow as a telephone: the page is in a frame that is.
+    // A window cannot be as narrow as a telephone, so the page is shown in a frame.
     let around = folder.join(format!("frame-{width}.html"));
     let frame = format!(
         "<!DOCTYPE html><meta name=color-scheme content=\"light dark\"><style>body{{margin:0}}iframe{{border:0;display:block}}</style><iframe width={width} height={height} src=\"file://{}\"></iframe>",
@@ -151,7 +151,7 @@ fn picture(
     pixels[..frame.buffer_size()].chunks(channels).flat_map(|pixel| pixel[..3].to_vec()).collect()
 }
 
-/// Fraction of the pixels that are not as the first one.
+/// Returns the fraction of the pixels that differ from the first one.
 fn drawn(pixels: &[u8]) -> f64 {
     let paper = &pixels[..3];
     let other = pixels.chunks(3).filter(|pixel| *pixel != paper).count();
@@ -165,7 +165,7 @@ fn show(test: &str, name: &str, samples: &[(&str, &Value)], plots: usize, pictur
     };
     let folder = folder();
     let (page, _) = page_of(folder.path(), samples);
-    // Beside the pictures, to be opened.
+    // Beside the pictures, so that a person can open it.
     std::fs::copy(&page, Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{name}.html")))
         .expect("copy");
     let found = examine(browser, folder.path(), &page);

@@ -1,6 +1,6 @@
-//! `ringfile report` and `--report` as a user meets them: the program run as a process, and its pages in a browser.
+//! Runs `ringfile report` and `--report` as processes, as a user does, and shows their pages in a browser.
 //!
-//! Tests assert exit codes, output and files. What a machine can't do is skipped by name.
+//! Tests assert exit codes, output and files. Tests that this machine cannot run are skipped by name.
 
 mod bad_input;
 mod browser;

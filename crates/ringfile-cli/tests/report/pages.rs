@@ -1,4 +1,4 @@
-//! What is written: pages that are whole, and comparisons that say what differs.
+//! The output: complete pages, and comparisons that say what differs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use crate::samples::{self, batch, buffers, pool};
 use crate::support::{Finished, SHORT, disk_folder, folder, interrupt, perf_file, run, wait_for_thread};
 
-/// The program, about to report.
+/// Returns a command that reports.
 pub fn report() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
     command.arg("report");
     command
 }
 
-/// A page of these results.
+/// Returns the page of these results.
 pub fn page_of(folder: &Path, samples: &[(&str, &Value)]) -> (PathBuf, Finished) {
     let out = folder.join("out.html");
     let mut command = report();
@@ -32,7 +32,7 @@ fn text(path: &Path) -> String {
     std::fs::read_to_string(path).expect("the page is there")
 }
 
-/// Nothing that a page would have to fetch or run.
+/// Asserts that a page fetches and runs nothing.
 fn assert_stands_alone(page: &str) {
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>"), "a whole page");
     for foreign in ["<script", "http://", "https://", "@import", "url(", "src=\"/"] {
@@ -76,7 +76,7 @@ fn perf_buffers_leaves_its_page_too() {
     let page = text(&html);
     assert_stands_alone(&page);
     assert!(page.contains("What to set here") && page.contains("Operations a second"));
-    // An output that another one takes.
+    // An output that another argument uses already.
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
     command.args(short.split(' ')).args(["--force", "--json"]).arg(&json).arg("--report").arg(&json);
     assert!(run(&mut command).fails(2).contains("--report"));
@@ -229,7 +229,7 @@ fn sessions_that_differ_in_one_choice_are_compared() {
     );
 }
 
-/// The A/A runs of a cell follow each other at once and agree; what other rounds of the session had is noise all the same.
+/// The A/A runs of a cell follow each other at once and agree; differences between rounds count as noise all the same.
 #[test]
 fn what_wanders_from_round_to_round_claims_nothing_between_sessions() {
     let folder = folder();

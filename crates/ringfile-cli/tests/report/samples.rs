@@ -1,10 +1,10 @@
-//! Results as the perf commands write them, made up: what a disk might have given, with noise from a fixed seed.
+//! Invented results in the form of the perf commands: what a disk might give, with noise from a fixed seed.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-/// Made-up noise, the same in every test run.
+/// Invented noise, the same in every test run.
 pub struct Noise(u64);
 
 impl Noise {
@@ -13,7 +13,7 @@ impl Noise {
         Noise(seed)
     }
 
-    /// A factor that is off 1 by `size` at most.
+    /// Returns a factor that differs from 1 by at most `size`.
     fn factor(&mut self, size: f64) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         1.0 + size * ((self.0 >> 33) as f64 / f64::from(1_u32 << 31) * 2.0 - 1.0)
@@ -45,7 +45,7 @@ pub fn session(kind: &str, runs: Vec<Value>) -> Value {
     })
 }
 
-/// A run with all that a run has; what a sample differs in is set by its caller.
+/// Returns a run with all its fields; the caller sets those in which samples differ.
 pub fn run(round: u32, role: &str, block: u64, depth: usize, iops: f64, cpu: f64) -> Value {
     let latency = (depth as f64 * 1e9 / iops) as u64;
     let ops = (iops / 4.0) as u64;
@@ -67,8 +67,8 @@ pub fn run(round: u32, role: &str, block: u64, depth: usize, iops: f64, cpu: f64
     })
 }
 
-/// `perf buffers --quick` on a disk: a grid with A/A runs, and the runs that choose direct I/O and route by.
-/// `fixed` is what fixed buffers gain.
+/// Returns `perf buffers --quick` on a disk: a grid with A/A runs, and the runs for advice on direct I/O and route.
+/// `fixed` is the gain from fixed buffers.
 pub fn buffers(seed: u64, speed: f64, fixed: f64) -> Value {
     let mut noise = Noise::new(seed);
     let mut runs = Vec::new();

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-/// What an [`Iocb`] asks for, `IOCB_CMD_…`.
+/// The operation of an [`Iocb`], `IOCB_CMD_…`.
 pub(super) const PREAD: u16 = 0;
 pub(super) const PWRITE: u16 = 1;
 pub(super) const POLL: u16 = 5;
@@ -83,7 +83,7 @@ fn check(result: libc::c_long) -> io::Result<u32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as u32) }
 }
 
-/// `io_setup(2)`: makes a context for so many operations in flight.
+/// `io_setup(2)`: makes a context for `operations` in flight.
 pub(super) fn setup(operations: u32) -> io::Result<Context> {
     let mut context = Context(0);
     // SAFETY: the kernel writes one number of this type.

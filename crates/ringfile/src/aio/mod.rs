@@ -1,7 +1,7 @@
 //! The only code that talks to Linux AIO, the kernel's older interface for asynchronous direct I/O.
 //!
-//! An [`Aio`] is a context of one thread's. It takes the same entries as a [`Ring`](crate::ring::Ring), but only reads
-//! and writes, and gives the same completions; it does not know what an operation means, or what waits for it.
+//! An [`Aio`] is the context of one thread. It accepts the same entries as a [`Ring`](crate::ring::Ring), but only
+//! reads and writes, and returns the same completions; it does not know what an operation means, or who waits for it.
 //! Invariants:
 //!
 //! - there are never more operations than the context was made for, so the kernel has room for every completion;
@@ -40,11 +40,11 @@ pub(crate) struct Aio {
     iocbs: Box<[UnsafeCell<Iocb>]>,
     /// Indices of those that are not in use.
     free: Vec<u32>,
-    /// Those that were not submitted, oldest first.
+    /// Records that were not submitted, oldest first.
     queued: Vec<*mut Iocb>,
     /// Operations that are queued or submitted.
     open: u32,
-    /// Of these, those whose end signals no descriptor.
+    /// Open operations whose completion signals no descriptor.
     silent: u32,
     /// Events from `io_getevents`: those from `next` to `fetched` were not taken.
     events: Box<[Event]>,
@@ -53,12 +53,12 @@ pub(crate) struct Aio {
     wakeup: Wakeup,
     calls: u64,
     fork_mark: fork::Mark,
-    /// For tests: the next submission fails with this errno, or takes at most so many.
+    /// For tests: the next submission fails with this errno, or accepts at most this many.
     #[cfg(test)]
     pub(crate) next_submission: Option<Result<usize, i32>>,
 }
 
-/// The descriptor by which other threads wake this one, which the context polls.
+/// The descriptor with which other threads wake this one; the context polls it.
 struct Wakeup {
     fd: i32,
     user_data: u64,
@@ -183,7 +183,7 @@ impl Aio {
         self.calls
     }
 
-    /// Whether there may be one operation more.
+    /// Returns whether the context accepts another operation.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         !self.free.is_empty()
@@ -369,7 +369,7 @@ impl Aio {
         Some(Cqe { user_data: event.data, result: event.result as i32, flags: 0 })
     }
 
-    /// Where a record of ours with this address is.
+    /// Returns the position of our record with this address.
     #[inline]
     fn position_of(&self, address: u64) -> Option<u32> {
         let first = self.iocbs.as_ptr().addr() as u64;

@@ -32,12 +32,12 @@ use settings::{ALIGNMENTS, BLOCK_SIZES, CAPACITIES, DEPTHS, NO_LIMIT, WORKERS};
 /// when_full = "outside"   # "error", "wait", "outside"
 /// outside_limit = "16MiB" # of memory outside of the pool, with when_full = "outside"; without it, there is none
 /// pooling = true          # false maps each buffer for itself
-/// depth = 64              # operations in flight at most, 1 to 4096
+/// depth = 64              # operations in flight, 1 to 4096
 /// block_size = "16KiB"    # of one read
 /// buffers = "fixed"       # "normal", "fixed", "vectored", "vectored-fixed"
 /// direct = true           # past the page cache
 /// route = "auto"          # "auto", "ring", "inline", "workers", "aio"
-/// workers = 0             # threads at most, up to 4096; 0 for the usual number
+/// workers = 0             # threads at most, up to 4096; 0 for the default
 /// ```
 ///
 /// Sizes in text are in powers of 1024, whether `64m`, `64MB` or `64MiB`. The environment has the same settings,
@@ -102,10 +102,10 @@ pub enum Buffers {
     Normal,
     /// A registered pool: operations use the fixed form.
     Fixed,
-    /// A pool that is not registered. Several buffers per operation are best ([`File::read_vectored_at`]); that is up
-    /// to the program.
+    /// A pool that is not registered. The program should read into several buffers per operation
+    /// ([`File::read_vectored_at`]).
     Vectored,
-    /// A registered pool. Several buffers per operation are best; that is up to the program.
+    /// A registered pool. The program should read into several buffers per operation.
     VectoredFixed,
 }
 
@@ -181,7 +181,7 @@ impl Config {
     }
 }
 
-/// What is made with the settings. Every call on what is returned wins over them.
+/// Things made with the settings. Every call on a returned builder wins over them.
 impl Config {
     /// Returns a builder of a pool, with `capacity`, `huge_pages`, `alignment`, `when_full` and its `outside_limit`,
     /// [`pooling`](PoolBuilder::pooling), and registration (`buffers`).
@@ -302,7 +302,7 @@ impl Config {
     }
 }
 
-/// Setting by hand: over what was loaded. What is out of range becomes the nearest that is in it.
+/// Setters, which win over loaded settings. A value out of range becomes the nearest allowed one.
 impl Config {
     /// Sets the capacity of pools in bytes, at least 4096.
     pub fn with_capacity(mut self, bytes: usize) -> Self {
@@ -310,7 +310,7 @@ impl Config {
         self
     }
 
-    /// The page sizes of pools.
+    /// Sets whether pools use huge pages.
     pub fn with_huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.huge_pages = Some(huge_pages);
         self
@@ -322,7 +322,7 @@ impl Config {
         self
     }
 
-    /// What pools do when they are full.
+    /// Sets what pools do when they are full.
     pub fn with_when_full(mut self, when_full: WhenFull) -> Self {
         (self.when_full, self.outside_limit) = match when_full {
             WhenFull::Outside { limit } => {
@@ -352,19 +352,19 @@ impl Config {
         self
     }
 
-    /// Which buffers to use.
+    /// Sets which buffers to use.
     pub fn with_buffers(mut self, buffers: Buffers) -> Self {
         self.buffers = Some(buffers);
         self
     }
 
-    /// Whether I/O passes the page cache by.
+    /// Sets whether I/O bypasses the page cache.
     pub fn with_direct(mut self, direct: bool) -> Self {
         self.direct = Some(direct);
         self
     }
 
-    /// Which way operations go.
+    /// Sets the route of operations.
     pub fn with_route(mut self, route: Route) -> Self {
         self.route = Some(route);
         self
@@ -377,7 +377,7 @@ impl Config {
     }
 }
 
-/// What is set, for code that does more with it than the builders do. `None` is for the usual.
+/// The values, for code that needs more than the builders. `None` means the default.
 impl Config {
     /// Returns the capacity of pools, in bytes.
     #[must_use]
@@ -385,7 +385,7 @@ impl Config {
         self.capacity
     }
 
-    /// The page sizes of pools.
+    /// Returns whether pools use huge pages.
     #[must_use]
     pub fn huge_pages(&self) -> Option<HugePages> {
         self.huge_pages
@@ -424,19 +424,19 @@ impl Config {
         self.block_size
     }
 
-    /// Which buffers to use.
+    /// Returns which buffers to use.
     #[must_use]
     pub fn buffers(&self) -> Option<Buffers> {
         self.buffers
     }
 
-    /// Whether I/O passes the page cache by.
+    /// Returns whether I/O bypasses the page cache.
     #[must_use]
     pub fn direct(&self) -> Option<bool> {
         self.direct
     }
 
-    /// Which way operations go.
+    /// Returns the route of operations.
     #[must_use]
     pub fn route(&self) -> Option<Route> {
         self.route

@@ -15,11 +15,11 @@ use super::Config;
 use super::settings::{SETTINGS, Setting, Value};
 use crate::error::{Error, Result};
 
-/// Far more than all settings with comments need: a longer file is something else.
+/// Far more than all settings with comments need: a longer file must be something else.
 const LONGEST: u64 = 1 << 20;
 /// Characters of a wrong value that an error shows.
 const SHOWN: usize = 40;
-/// Letters left out, added, exchanged or wrong, up to which a name is taken for a misspelt one.
+/// A name that differs by at most this many letters is reported as a misspelt setting.
 const MISSPELT: usize = 2;
 
 /// The text of a file of settings.
@@ -30,15 +30,15 @@ pub(super) fn text_of(path: &Path) -> Result<String> {
         let failed = Error::from_io(&error, "reading the settings").on(Some(path));
         return Err(match error.kind() {
             ErrorKind::NotFound => failed.because("`ringfile perf buffers --emit-config FILE` writes them"),
-            ErrorKind::IsADirectory => failed.because("name the file in it"),
+            ErrorKind::IsADirectory => failed.because("this is a folder: name the settings file in it"),
             _ => failed,
         });
     }
     let wrong = |why| Error::new(ErrorKind::InvalidData, "reading the settings").on(Some(path)).because(why);
     if bytes.len() as u64 > LONGEST {
-        return Err(wrong("longer than 1 MiB: name a file of settings"));
+        return Err(wrong("the file is longer than 1 MiB: name a settings file"));
     }
-    String::from_utf8(bytes).map_err(|_| wrong("no text in UTF-8: name a file of settings"))
+    String::from_utf8(bytes).map_err(|_| wrong("the file is not text in UTF-8: name a settings file"))
 }
 
 /// TOML text, and the file it was read from where there is one.
@@ -120,7 +120,7 @@ fn value_of_text(text: &str) -> Value<'_> {
     }
 }
 
-/// What is no TOML in a line, by the message of its parser.
+/// Returns what is not TOML in a line, from the message of its parser.
 fn no_toml(line: &str, message: &str) -> String {
     let (line, message) = (shown(line.trim(), SHOWN), shown(message, usize::MAX));
     let advice = match &*message {

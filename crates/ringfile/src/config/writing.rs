@@ -1,13 +1,13 @@
 //! Settings as TOML text, with a comment for each.
 //!
-//! Invariants: the text is read back as what was written, whatever the comments say.
+//! Invariants: the text is read back as the same settings, whatever the comments say.
 
 use std::fmt;
 
 use super::Config;
 use super::settings::SETTINGS;
 
-/// The settings as TOML, each under a comment that says what it is. What is not set is left out.
+/// Returns the settings as TOML, each below a comment that explains it. Settings without a value are left out.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.to_toml_with(|_| None))

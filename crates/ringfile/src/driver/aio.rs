@@ -20,7 +20,7 @@ use crate::aio::Aio;
 /// How long to wait before trying again to create a context.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// The size of a context, if the system's limit allows: many times what a drive's queue takes.
+/// The size of a context, if the system's limit allows it: many times a drive's queue depth.
 const OPERATIONS: u32 = 512;
 
 /// If the kernel refuses a wait, for instance because of a seccomp filter installed since.
@@ -79,7 +79,7 @@ impl Context {
     }
 }
 
-/// Whether AIO may take an operation, wherever that is begun.
+/// Whether AIO may carry out an operation, on this thread or another.
 pub(super) fn is_for_aio(target: &Target, request: &Request) -> bool {
     let is_right = request.kind.moves_data()
         && !request.linked
@@ -91,7 +91,8 @@ pub(super) fn is_for_aio(target: &Target, request: &Request) -> bool {
 }
 
 impl Driver {
-    /// As [`may_start`](Driver::may_start), for an operation that is to go by AIO; makes the context where there is none.
+    /// Checks as [`may_start`](Driver::may_start) does, for an operation that must use AIO; makes the context if there
+    /// is none.
     pub(super) fn prepare_aio(&mut self, target: &Target, request: &Request) -> Result<RingKind, Refused> {
         if !is_for_aio(target, request) {
             return Err(Refused::Unsupported);
@@ -122,7 +123,7 @@ impl Driver {
         })
     }
 
-    /// The same where there is no ring, for the reason given.
+    /// The same without a ring, for the given reason.
     #[cold]
     pub(super) fn prepare_aio_instead(
         &mut self,
@@ -143,7 +144,7 @@ impl Driver {
         }
     }
 
-    /// Puts an operation's next submission into the queue of the context; false where there is no room.
+    /// Puts an operation's next submission into the context's queue; returns false if the queue is full.
     pub(super) fn push_to_aio(&mut self, key: Key) -> bool {
         let (slot, parts) = self.slots.with_parts(key.slot());
         let (Some(aio), Some(file)) = (self.context.aio.as_mut(), self.files.target(slot.file)) else {
@@ -233,8 +234,8 @@ impl Driver {
         }
     }
 
-    /// Sleeps in the context until so many operations have ended, where the thread has no ring and none has ended; not at all
-    /// for 0.
+    /// Sleeps in the context until `wanted` operations have ended, if the thread has no ring and none has ended yet;
+    /// does not sleep for 0.
     pub(super) fn wait_in_aio(&mut self, wanted: u32, deadline: Option<Instant>) {
         let Some(aio) = self.context.aio.as_mut() else { return };
         let all_submitted = !aio.has_queued() && (self.waiting.is_empty() || !aio.has_room());

@@ -1,7 +1,7 @@
 //! Cancelling: entries that were not submitted are withdrawn; for the others the kernel is asked. Most operations
 //! simply finish.
 //!
-//! Invariant: a slot keeps its buffer as long as the kernel may write to it, whoever gave the operation up.
+//! Invariant: a slot keeps its buffer as long as the kernel may write to it, even if its operation was dropped.
 
 use std::sync::Arc;
 

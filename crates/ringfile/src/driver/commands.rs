@@ -22,14 +22,14 @@ use crate::ring::{CommandSqe, Cqe, Ring, Sqe, Until};
 pub(super) struct Entered {
     /// Where the thread may sleep.
     pub home: RingKind,
-    /// Wait until there are so many completions; 0 if it must not wait.
+    /// Wait until there are this many completions; 0: do not wait.
     pub wanted: u32,
-    /// The kernel refused what was in one of the rings.
+    /// The kernel refused the entries of one ring.
     pub refused: bool,
 }
 
 impl Driver {
-    /// Enters all rings but the one in which the thread may sleep, and does not wait.
+    /// Enters all rings except the one in which the thread may sleep, and does not wait.
     #[cold]
     pub(super) fn enter_beside(&mut self, wanted: u32, deferred: &mut Deferred) -> Entered {
         let Some(rings) = self.rings.as_mut() else {
@@ -120,7 +120,7 @@ impl Driver {
     }
 }
 
-/// Puts an operation's next command into the queue of its ring; false where there is no room.
+/// Puts an operation's next command into the queue of its ring; returns false if the queue is full.
 #[inline(never)]
 pub(super) fn push<'a>(
     rings: &mut Rings,
@@ -157,8 +157,8 @@ mod tests {
     use crate::driver::{Access, route};
     use crate::{AllocateMode, Batch, File, OpenOptions, Pool, Queue, block_on, thread_metrics};
 
-    /// A namespace whose drive answers every command at once, and does nothing: `/dev/null` takes all commands since
-    /// Linux 6.1. `None`, with a word, where that can't be had.
+    /// A namespace whose drive answers every command at once, and does nothing: `/dev/null` accepts all commands since
+    /// Linux 6.1. `None`, with a message, if that is not available.
     fn null(test: &str, access: Access) -> Option<File> {
         let null = std::fs::File::open("/dev/null").unwrap();
         let file = OpenOptions::new().file_of_namespace(null, namespace(access), None).unwrap();

@@ -128,7 +128,7 @@ impl Driver {
                     tracing::error!(
                         user_data,
                         result = cqe.result,
-                        "a completion that belongs to no operation"
+                        "a completion belongs to no operation: please report this defect of ringfile"
                     );
                 });
             }
@@ -144,8 +144,8 @@ impl Driver {
         let Some(target) = self.files.target(slot.file) else { return true };
         let wanted = slot.owner != Owner::Nobody && !slot.cancelled;
         let answer = match answer {
-            // Nobody asked for that: the ring could not create a thread for the operation, because of a signal perhaps. A
-            // sync may have been cancelled with the write that it is linked to, before which it must not run.
+            // Nobody cancelled it: the ring could not create a thread for the operation, perhaps because of a signal. A
+            // sync may have been cancelled with the write that it is linked to, and must not run before that write.
             Err(libc::ECANCELED)
                 if wanted && slot.request.kind != Kind::Sync && target.kind != FileKind::Other =>
             {

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{pread, pwrite};
 
-/// What is copied.
+/// The number of bytes that are copied.
 pub(super) const BYTES: usize = 4096;
-/// The shortest of so many copies counts: others may have been interrupted, or have found the memory cold.
+/// The fastest of this many copies counts: others may have been interrupted, or have found the memory cold.
 const TRIES: u32 = 16;
 /// Used if the time cannot be measured.
 const USUAL: Duration = Duration::from_nanos(230);

@@ -19,7 +19,7 @@ use crate::memory::Held;
 #[derive(Default)]
 struct OwnResults {
     places: Vec<(u32, Finished)>,
-    /// So many of them are filled.
+    /// How many of them are filled.
     count: usize,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Deferred {
     /// The number of the handler that turns the driver, and its results, which it collects itself.
     pub(crate) own: Option<LocalHandler>,
     own_results: OwnResults,
-    /// Remote requests that this thread could not carry out, with the reason; without one, workers carry them out.
+    /// Remote requests that this thread could not carry out, with the reason; those without a reason go to workers.
     pub(super) remotes: Vec<(RemoteRequest, Option<i32>)>,
 }
 
@@ -79,7 +79,7 @@ impl Deferred {
             && self.remotes.is_empty())
     }
 
-    /// Makes room for so many results.
+    /// Makes room for this many results.
     #[inline]
     pub(crate) fn expect_results(&mut self, count: usize) {
         let OwnResults { places, .. } = &mut self.own_results;
@@ -88,7 +88,7 @@ impl Deferred {
         }
     }
 
-    /// Where the result of the operation of this index is to go.
+    /// Where to put the result of the operation with this index.
     #[inline]
     pub(super) fn add_own_result(&mut self, index: u32) -> &mut Finished {
         let OwnResults { places, count } = &mut self.own_results;
@@ -105,7 +105,7 @@ impl Deferred {
     #[inline]
     pub(crate) fn take_own_results(&mut self, mut take: impl FnMut(u32, &mut Finished)) {
         if self.own_results.count > 0 {
-            // Where that panics, none is taken twice.
+            // If that panics, no entry is taken twice.
             let mut results = std::mem::take(&mut self.own_results);
             let filled = results.count;
             results.count = 0;

@@ -59,7 +59,7 @@ fn make() -> &'static IoThreads {
     });
     drop(making);
     if let Some(error) = failed {
-        tracing::warn!(%error, "an I/O thread could not be started");
+        tracing::warn!(%error, "could not start an I/O thread");
     }
     threads
 }
@@ -94,7 +94,7 @@ fn run_calls(shared: &Shared, calls: &mut Vec<Call>) {
     std::mem::swap(&mut shared.tasks().calls, calls);
     for call in calls.drain(..) {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err() {
-            tracing::error!("what a batch calls at its end panicked on an I/O thread");
+            tracing::error!("the function that a batch calls at its end panicked on an I/O thread");
         }
     }
 }
@@ -104,7 +104,7 @@ pub(crate) fn is_this_one() -> bool {
     IS_ONE.get()
 }
 
-/// Returns an I/O thread, each in turn. `None` if there is none, as in a forked child.
+/// Returns the next I/O thread, in rotation. `None` if there is none, as in a forked child.
 fn pick() -> Option<&'static Arc<Shared>> {
     let io = io_threads();
     if io.threads.is_empty() || !io.process.is_current() {

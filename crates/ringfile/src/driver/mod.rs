@@ -70,7 +70,7 @@ pub use route::{Route, set_default_route};
 pub(crate) use shared::{Call, Shared};
 pub(crate) use slot::Key;
 pub(crate) use start::{
-    HandlerOf, LocalHandler, Place, Started, SubmitHint, add_local, can_link, remove_local, start,
+    HandlerOf, LocalHandler, Place, Started, SubmitHint, add_local, remove_local, start, start_linked,
 };
 pub use target::AtomicLimits;
 pub(crate) use target::{FileKind, Multiples, Target};
@@ -382,7 +382,7 @@ impl Driver {
         self.in_flight == 0 && self.waiting.is_empty()
     }
 
-    /// Notes that an operation is over.
+    /// Notes that an operation has ended.
     #[inline]
     fn no_longer_in_flight(&mut self, key: Key) {
         self.in_flight -= 1;
@@ -417,7 +417,7 @@ pub(crate) fn turn(may_sleep: bool, deferred: &mut Deferred) {
     turn_with(may_sleep, None, 1, deferred);
 }
 
-/// A turn that may sleep, until the deadline at most, or until there are so many completions.
+/// Runs a turn that may sleep, at most until the deadline, or until there are `wanted` completions.
 fn turn_until(deadline: Option<Instant>, wanted: u32, deferred: &mut Deferred) {
     turn_with(true, deadline, wanted, deferred);
 }

@@ -10,7 +10,7 @@ use super::{Target, with, workers};
 use crate::error::Error;
 use crate::event;
 
-/// Why an operation can't be started on a thread's own ring.
+/// Why an operation cannot be started on a thread's own ring.
 pub(super) enum Refused {
     /// The thread is in no loop of ringfile's.
     Outside,
@@ -49,11 +49,10 @@ impl Refused {
     }
 }
 
-/// What is missing, and why. It is put into words only when it is shown: without a ring each operation may begin with
-/// it.
+/// What is missing, and why. It becomes a text only when it is shown: without a ring, each operation may make one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lack {
-    /// What the environment forbids.
+    /// The environment forbids it.
     Forbidden(Backend),
     /// A ring; the errno.
     Ring(i32),
@@ -99,7 +98,8 @@ pub(super) fn warn_of_no_ring(lack: Lack) {
     if route::backend() == Backend::Any && !WARNED.swap(true, Ordering::Relaxed) {
         let error = lack.into_error().to_string();
         event::defer(move || {
-            tracing::warn!(%error, "AIO carries out direct I/O, workers all else, as no ring can be had");
+            tracing::warn!(%error, "io_uring is not available: Linux AIO carries out direct I/O, and worker threads \
+                the rest");
         });
     }
 }
@@ -110,7 +110,10 @@ pub(super) fn warn_of_no_aio(lack: Lack) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.swap(true, Ordering::Relaxed) {
         let error = lack.into_error().to_string();
-        event::defer(move || tracing::warn!(%error, "workers carry out direct I/O too, as AIO can't be had"));
+        event::defer(move || {
+            tracing::warn!(%error, "Linux AIO is not available: worker threads carry out direct I/O \
+            too")
+        });
     }
 }
 
@@ -141,20 +144,21 @@ pub(crate) fn why_refused(target: &Target, errno: i32) -> Option<Error> {
 #[cold]
 pub(crate) fn aio_is_for_direct_io() -> Error {
     Error::new(io::ErrorKind::InvalidInput, "an operation with Route::Aio").because(
-        "AIO would hold the thread up until a buffered operation is over; open the file with direct(true), or with \
-         another route",
+        "AIO would block the thread until a buffered operation has finished; open the file with direct(true), or \
+         with another route",
     )
 }
 
 fn aio_failed(errno: i32) -> Error {
     let why = match errno {
         libc::EAGAIN => {
-            "fs.aio-max-nr is used up (fs.aio-nr says how far); raise it (sysctl -w fs.aio-max-nr=1048576)"
+            "the limit fs.aio-max-nr is reached (fs.aio-nr is the number in use); raise it (sysctl -w \
+             fs.aio-max-nr=1048576)"
         }
-        libc::ENOSYS => "this kernel or a seccomp filter has no AIO",
+        libc::ENOSYS => "the kernel has no AIO, or a seccomp filter blocks it",
         libc::EPERM => "AIO is not allowed here: see the seccomp profile of the container",
-        libc::EINVAL => "AIO of this kernel is older than Linux 4.19",
-        _ => "AIO can't be set up",
+        libc::EINVAL => "the kernel's AIO is older than Linux 4.19",
+        _ => "AIO is not available",
     };
     let mut error = Error::from_errno(errno, "setting up AIO").because(why);
     if matches!(errno, libc::ENOSYS | libc::EPERM | libc::EINVAL) {
@@ -170,14 +174,14 @@ pub(super) fn set_up_errno(error: &io::Error) -> i32 {
 
 pub(super) fn set_up_failed(errno: i32) -> Error {
     let why = match errno {
-        libc::ENOSYS => "this kernel or a seccomp filter has no io_uring",
+        libc::ENOSYS => "the kernel has no io_uring, or a seccomp filter blocks it",
         libc::EPERM => {
             "io_uring is not allowed here: see the sysctl kernel.io_uring_disabled (0 allows it) and the seccomp \
              profile of the container"
         }
         libc::ENOMEM => "RLIMIT_MEMLOCK is too small for a ring; raise it (ulimit -l)",
         libc::EMFILE | libc::ENFILE => "too many open files; raise RLIMIT_NOFILE (ulimit -n)",
-        _ => "io_uring can't be set up",
+        _ => "io_uring is not available",
     };
     let mut error = Error::from_errno(errno, "setting up io_uring").because(why);
     if matches!(errno, libc::ENOSYS | libc::EPERM) {

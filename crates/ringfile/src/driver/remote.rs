@@ -24,7 +24,7 @@ pub(crate) trait Handler: Send + Sync {
         false
     }
 
-    /// Whether the thread with this driver does not leave its loop before the result is there.
+    /// Whether the thread with this driver stays in its loop until the result arrives.
     fn holds(&self, _driver: u64) -> bool {
         false
     }

@@ -65,7 +65,7 @@ pub(crate) enum Taken {
 /// What to do with an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Choice {
-    /// The ring, or AIO where there is none, or where the route says so.
+    /// The ring; AIO if there is no ring, or if the route says so.
     Ring,
     /// A call that must not wait; if it would have to, the ring.
     Attempt,
@@ -91,9 +91,9 @@ const TIMED: u8 = 3;
 /// on every file system, and the cheapest hand-over to a kernel thread 30. With a limit of 87, reads that a quick FUSE
 /// server answered in 78 stayed inline, although the ring does three of them in the time of one.
 const QUICK: u64 = 35;
-/// For buffered writes: where the cache lies in large pieces (folios), marking a page dirty took 122 copies of pure
-/// work on ext4, which the ring's workers do no faster. A write that waits for a read or for the disk's throttling
-/// takes longer.
+/// For buffered writes: if the cache uses large pieces (folios), marking a page dirty on ext4 took as long as 122
+/// copies, and the ring's workers are no faster at it. A write that waits for a read or for the disk's throttling takes
+/// longer.
 const QUICK_WRITE: u64 = 435;
 /// For direct I/O: less than any drive with a queue worth filling takes, and more than zram takes.
 const QUICK_DIRECT: u64 = 22;
@@ -108,7 +108,7 @@ const ON_TRIAL: u32 = FULL - 64;
 /// quick call subtracts one. So a thread that was preempted for a few milliseconds has no effect, but calls that wait
 /// repeatedly do.
 const FULL: u32 = 512;
-/// One call adds no more than this, unless it took longer than [`STALL`].
+/// One call adds at most this much, unless it took longer than [`STALL`].
 const MOST_FOR_ONE: u32 = 256;
 /// A call this long has waited: preemption does not explain it.
 const STALL: Duration = Duration::from_millis(20);
@@ -258,14 +258,14 @@ impl Lane {
             tracing::debug!(
                 ?took,
                 ?away,
-                "inline calls are slow here, operations go to the ring for a while"
+                "inline calls are slow for this file, operations go through the ring for a while"
             );
         });
         self.away_until.store(now() + away.as_nanos() as u64, Ordering::Relaxed);
     }
 }
 
-/// What the routes depend on besides the first operations: the file system.
+/// What else the routes depend on, besides the first operations: the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FileSystem {
     /// Its files are memory.
@@ -277,7 +277,7 @@ pub(crate) enum FileSystem {
     Other,
 }
 
-/// The lanes of a file, and what its user wants.
+/// The lanes of a file, and its user's settings.
 pub(crate) struct Lanes {
     route: Route,
     file_system: FileSystem,
@@ -348,7 +348,7 @@ impl Lanes {
     /// of 4 KiB took 17 to 18 µs of CPU time by the call, and 19 to 22 by the ring. A pipe is never waited for in a
     /// plain call, which could not be cancelled.
     pub(crate) fn may_wait_inline(&self, target: &Target, request: &Request) -> bool {
-        let plain = request.kind.moves_data() && request.op_flags == 0 && !request.linked;
+        let plain = request.kind.moves_data() && request.op_flags == 0;
         self.route == Route::Auto
             && plain
             && target.kind != FileKind::Other
@@ -368,7 +368,7 @@ impl Lanes {
             Route::Auto => {}
         }
         // A pipe may make its reader wait forever.
-        let waits = target.kind == FileKind::Other || !target.ring.announces() || request.linked;
+        let waits = target.kind == FileKind::Other || !target.ring.announces();
         if waits || !request.kind.moves_data() {
             return Choice::Ring;
         }
@@ -398,7 +398,7 @@ impl Lanes {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Backend {
-    /// What there is.
+    /// Whatever is available.
     Any = 1,
     /// No io_uring, and no AIO.
     Workers,
@@ -436,7 +436,7 @@ fn read_backend(known: &AtomicU8) -> Backend {
     let is_first = known.swap(backend as u8, Ordering::Relaxed) == 0;
     if is_first && backend == Backend::Any && !value.is_empty() {
         event::defer(move || {
-            tracing::warn!(value, "RINGFILE_BACKEND is neither empty nor `workers` nor `aio`, and ignored");
+            tracing::warn!(value, "ignoring RINGFILE_BACKEND: it must be `workers`, `aio` or empty");
         });
     }
     backend
@@ -465,7 +465,7 @@ mod tests {
     use super::*;
 
     const COPY: Duration = Duration::from_nanos(230);
-    /// Those of a buffered read of 4 KiB.
+    /// The limits for a buffered read of 4 KiB.
     const READ: Limits =
         Limits { quick: Duration::from_nanos(230 * (QUICK + FOR_A_COPY)), away: Duration::from_millis(100) };
 

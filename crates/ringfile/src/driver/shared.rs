@@ -174,7 +174,7 @@ impl Shared {
         self.notify();
     }
 
-    /// The descriptor by which a thread that sleeps in its ring is woken, made once.
+    /// The descriptor that wakes a thread which sleeps in its ring, made once.
     pub(crate) fn eventfd(&self) -> std::io::Result<i32> {
         if let Some(fd) = self.eventfd.get() {
             return Ok(fd.as_raw_fd());

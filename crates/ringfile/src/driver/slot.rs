@@ -13,8 +13,9 @@ use super::start::LocalHandlers;
 use super::wake::Wake;
 use crate::memory::Held;
 
-/// Which operation: a slot, and its generation (never 0). One number, as the kernel has it: two of half the size that are
-/// stored and then loaded as one wait until the stores have reached the cache, which took 15 ns of an operation.
+/// Identifies an operation: a slot, and its generation (never 0). One number, as in the kernel's entries: if two halves
+/// are stored and then loaded as one, the load waits until the stores have reached the cache, which took 15 ns of an
+/// operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key(u64);
 
@@ -59,7 +60,7 @@ pub(crate) enum State {
     Done,
 }
 
-/// Who wants the result.
+/// The receiver of the result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
     /// A future on this thread.
@@ -86,7 +87,7 @@ pub(crate) struct Slot {
     /// 0, or why the operation failed; Linux has none above 4095.
     pub errno: u16,
     pub file: u32,
-    /// Where its entry is in the submission queue; in a free slot, the next free one.
+    /// The entry's position in the submission queue; in a free slot, the next free one.
     pub position: u32,
     pub request: Request,
     pub progress: Progress,
@@ -118,7 +119,7 @@ impl Slot {
 
 const NONE: u32 = u32::MAX;
 
-/// Where the addresses of an operation's parts go, made when first asked for.
+/// The memory for the addresses of an operation's parts, made at the first request.
 #[inline]
 fn parts_of<'a>(all: &'a mut Vec<Parts>, index: u32) -> impl FnOnce() -> &'a mut Parts {
     move || {
@@ -144,7 +145,7 @@ impl Slots {
         Self { slots: Vec::new(), parts: Vec::new(), free: NONE }
     }
 
-    /// A slot for `request`, which the caller submits, and where the addresses of its parts go.
+    /// Returns a slot for `request`, which the caller submits, and the place for the addresses of its parts.
     #[inline]
     pub(super) fn insert<'a>(
         &'a mut self,
@@ -213,7 +214,7 @@ impl Slots {
         (held, self.free(index))
     }
 
-    /// The same, where the buffer was taken too.
+    /// Frees such a slot whose buffer was taken too.
     #[inline]
     pub(super) fn free(&mut self, index: u32) -> Ended {
         let free = self.free;
@@ -249,8 +250,8 @@ impl Slots {
         self.unanswered().filter(wanted).collect()
     }
 
-    /// The unanswered operations that must not be left open when the loop ends: those of a queue are left open for as long as
-    /// there is the queue.
+    /// The operations in flight that must end before the loop does: those of a queue stay in flight as long as the
+    /// queue exists.
     pub(crate) fn of_loop<'a>(&'a self, handlers: &'a LocalHandlers) -> impl Iterator<Item = Key> + 'a {
         self.unanswered().filter(|key| match &self.slots[key.slot() as usize].wake {
             Wake::Handler(handler, _) => !handler.outlives_loops(),

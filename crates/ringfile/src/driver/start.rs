@@ -15,7 +15,7 @@ use super::refused::{self, Refused};
 use super::remote::{Handler, RemoteOperation, RemoteRequest};
 use super::route::{Choice, Limits, Route, Taken};
 use super::wake::{self, LocalOperation, Wake};
-use super::{Ended, Key, Kind, Lend, Request, Shared, Target, count, send, with, workers};
+use super::{Ended, Kept, Key, Lend, Request, RingKind, Shared, Target, count, send, with, workers};
 use crate::error::Error;
 use crate::event;
 use crate::memory::Held;
@@ -27,7 +27,8 @@ pub(crate) struct Place {
     pub(super) key: Key,
 }
 
-/// The outcome of starting an operation. `R` is what its receiver keeps of one that another thread has.
+/// The outcome of starting an operation. `R` is what its receiver keeps of an operation that another thread carries
+/// out.
 pub(crate) enum Started<R> {
     /// A plain call has done it.
     Done(Ended),
@@ -44,7 +45,7 @@ pub(crate) trait Receiver {
     /// Represents an operation that another thread has.
     type Remote;
 
-    /// Whether it is a task, of which a loop may have many.
+    /// Whether the receiver is a task, of which a loop may have many.
     fn is_a_task(&self) -> bool;
 
     /// Returns whether the thread that starts the operation waits for it, and turns its driver meanwhile. If not, it
@@ -98,7 +99,7 @@ impl Receiver for Context<'_> {
 pub(crate) struct HandlerOf<'a> {
     pub handler: &'a Arc<dyn Handler>,
     pub index: u32,
-    /// The number by which this thread's driver knows the handler, so that no shared count is touched.
+    /// The number that this thread's driver has for the handler, so that no shared count is touched.
     pub local: Option<LocalHandler>,
 }
 
@@ -153,8 +154,8 @@ impl SubmitHint {
     pub(crate) const ONE: Self = Self { together: 1, waits_for_one: false };
 }
 
-/// So many operations submitted together go to the ring, even if each alone would be a plain call that does not wait:
-/// with 2 to 4 both ways took the same time.
+/// From this many operations submitted together on, all go to the ring, even if each alone would be a plain call that
+/// does not wait: with 2 to 4, both ways took the same time.
 const MANY: usize = 8;
 
 /// Starts an operation on its route.
@@ -177,7 +178,7 @@ pub(crate) fn start<R: Receiver>(
     let lanes = &target.lanes;
     let many = lanes.goes_together(request.kind)
         && (hint.together >= MANY || receiver.is_a_task() && has_many_tasks());
-    if lanes.goes_to_ring(request.kind) || many || request.linked {
+    if lanes.goes_to_ring(request.kind) || many {
         if hint.waits_for_one && lanes.may_wait_inline(target, request) && is_idle() {
             return Ok(Started::Done(call_and_wait(target, request, held.own())));
         }
@@ -197,7 +198,7 @@ fn queue<R: Receiver>(
     held: &mut impl Lend,
     receiver: &R,
 ) -> Result<Place, Refused> {
-    // Made before the driver is borrowed: to clone a waker may run anybody's code.
+    // Made before the driver is borrowed, because cloning a waker may run any code.
     let mut wake = receiver.wake();
     let queued = with(|driver| {
         let ring = driver.may_start(target, request, receiver.is_own())?;
@@ -282,32 +283,52 @@ fn has_many_tasks() -> bool {
     }) == Some(true)
 }
 
-/// Whether this thread's ring has nothing that would wait for the thread.
+/// Whether this thread's driver has no operation in flight, and no cancellation that waits for room.
 fn is_idle() -> bool {
     with(|driver| driver.is_idle()) == Some(true)
 }
 
-const SYNC: Request = Request { kind: Kind::Sync, linked: false, op_flags: 0, offset: 0, start: 0, want: 0 };
-
-/// Whether an operation that is linked to the next can be started on this thread: both go to one ring, which can tell
-/// where the kernel cuts a link ([`Ring::take_cut_off`](crate::ring::Ring::take_cut_off)).
-pub(crate) fn can_link(target: &Target) -> bool {
-    matches!(target.lanes.route(), Route::Auto | Route::Ring)
-        && !target.is_misplaced_by_rings(Kind::Write)
-        && with(|driver| {
-            driver.may_start(target, &SYNC, false).is_ok()
-                && driver.rings.as_ref().is_some_and(|rings| !rings.main.is_sqpoll())
-        }) == Some(true)
+/// Starts a write, and a sync that the kernel begins when the write has ended, and cancels if it failed or was short. `None`,
+/// and nothing was started, if this thread's ring cannot link the two, or cannot tell where the kernel cuts a link
+/// ([`Ring::take_cut_off`](crate::ring::Ring::take_cut_off)).
+///
+/// A link connects an entry with whichever comes next, so both are queued under one borrow of the driver: between two
+/// borrows, a waker or the receiver of an event could start another operation.
+pub(crate) fn start_linked(
+    target: &Arc<Target>,
+    write: (&Request, &mut Kept),
+    sync: (&Request, &mut Kept),
+    context: &Context<'_>,
+) -> Option<[Place; 2]> {
+    if !matches!(target.lanes.route(), Route::Auto | Route::Ring)
+        || target.is_misplaced_by_rings(write.0.kind)
+    {
+        return None;
+    }
+    let request = Request { linked: true, ..*write.0 };
+    let mut wakes = [Wake::new(context.waker()), Wake::new(context.waker())];
+    let places = with(|driver| {
+        for request in [sync.0, &request] {
+            driver.may_start(target, request, false).ok().filter(|ring| *ring == RingKind::Main)?;
+        }
+        driver.rings.as_ref().filter(|rings| !rings.main.is_sqpoll())?;
+        let [write_wake, sync_wake] = &mut wakes;
+        let write = driver.queue(target, &request, write.1, RingKind::Main, write_wake);
+        let sync = driver.queue(target, sync.0, sync.1, RingKind::Main, sync_wake);
+        Some([write, sync].map(|key| Place { driver: driver.id, key }))
+    });
+    event::emit_deferred();
+    places.flatten()
 }
 
 /// How long a task may continue with operations that end at once, before the thread's other tasks run: with 16 tasks,
 /// none waits for more than about 0.3 ms. Yielding costs 0.2 µs.
 const TURN: Duration = Duration::from_micros(14);
-/// The clock is read for every so many operations only: that costs 25 ns, and the shortest takes 500.
+/// The clock is read only once for this many operations: reading it costs 25 ns, and the shortest operation takes 500.
 const LOOK_AT_CLOCK: u32 = 4;
 /// Compared with an operation this long, a yield costs little, so other tasks run after each.
 const LONG: Duration = Duration::from_micros(8);
-/// What is copied in about that time.
+/// What a thread copies in about that time.
 const LONG_COPY: usize = 32 << 10;
 
 /// The inline operations since this thread's last yield.
@@ -346,7 +367,7 @@ thread_local! {
 /// The result of plain calls on this thread.
 enum Called {
     Over(Ended),
-    /// None was made: the task has had its turn.
+    /// No plain call was made: the task has had its turn.
     Later,
     /// No call is to be made, or it would have waited: the operation goes this way.
     Left(Choice),
@@ -393,7 +414,7 @@ fn call_and_wait(target: &Target, request: &Request, held: &mut Held) -> Ended {
     ended
 }
 
-/// Carries an operation out on this thread, and notes what that shows about the file.
+/// Carries an operation out on this thread, and notes what its duration shows about the file.
 fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -> Attempt {
     let lane = target.lanes.lane(request.kind);
     if choice == Choice::Attempt {
@@ -423,7 +444,7 @@ fn yield_next() {
     INLINE.set(Turn { is_over: true, ..INLINE.get() });
 }
 
-/// The completion handlers that a driver knows by number. A number stands for its handler until all operations with it
+/// The completion handlers that a driver knows by number. A number belongs to its handler until all operations with it
 /// have ended.
 #[derive(Default)]
 pub(super) struct LocalHandlers(Vec<Option<Arc<dyn Handler>>>);
@@ -447,7 +468,7 @@ pub(crate) fn add_local(handler: Arc<dyn Handler>) -> Option<LocalHandler> {
     })
 }
 
-/// Forgets a handler whose operations are over.
+/// Forgets a handler whose operations have ended.
 pub(crate) fn remove_local(handler: LocalHandler) {
     let handler = with(|driver| driver.local_handlers.0.get_mut(handler.0 as usize)?.take());
     // Outside of the driver.

@@ -26,7 +26,7 @@ use crate::ring::{Ring, Sqe, Until};
 /// The user data of completions without an operation: withdrawn entries, and cancellations. No operation has generation
 /// 0.
 pub(super) const IGNORED: u64 = 0;
-/// The eventfd by which other threads wake this one, as the ring polls it.
+/// The eventfd with which other threads wake this one; the ring polls it.
 pub(super) const WAKEUP: u64 = 1;
 /// The same, as the AIO context polls it.
 pub(super) const AIO_WAKEUP: u64 = 2;
@@ -92,7 +92,7 @@ impl Driver {
         }
     }
 
-    /// Puts the operation's next submission into the queue; false where there is no room.
+    /// Puts the operation's next submission into the queue; returns false if the queue is full.
     fn push(&mut self, key: Key) -> bool {
         if self.slots.at(key.slot()).ring == RingKind::Aio {
             return self.push_to_aio(key);
@@ -124,7 +124,7 @@ impl Driver {
         }
     }
 
-    /// Sleeps until there are so many completions, if there are none; not at all for 0.
+    /// Sleeps until there are `wanted` completions, if there are none yet; does not sleep for 0.
     pub(super) fn enter(&mut self, wanted: u32, deadline: Option<Instant>, deferred: &mut Deferred) {
         self.on_streams &= self.in_flight > 0;
         let mut wanted = if self.on_streams { wanted.min(1) } else { wanted };
@@ -233,7 +233,7 @@ impl Driver {
         let Some(rings) = self.rings.as_mut() else { return };
         if kind != RingKind::Main || !std::mem::replace(&mut rings.shut, true) {
             event::defer(move || {
-                tracing::warn!(%error, "io_uring_enter failed, so do the operations that it did not take");
+                tracing::warn!(%error, "io_uring_enter failed, and so do the operations that it did not accept");
             });
         }
         self.refused_since = None;
@@ -290,7 +290,7 @@ impl Driver {
         unsafe { ring.push(sqe) }.is_some()
     }
 
-    /// Makes a ring, or AIO where there is none, answer when another thread writes to the wake-up descriptor.
+    /// Makes a ring, or AIO without a ring, answer when another thread writes to the wake-up descriptor.
     #[inline]
     pub(super) fn arm_wakeup(&mut self, kind: RingKind) {
         let Some(rings) = self.rings.as_mut() else { return self.arm_wakeup_in_aio() };
@@ -312,7 +312,7 @@ impl Driver {
     }
 }
 
-/// Puts an operation's next submission into the queue of its ring; false where there is no room.
+/// Puts an operation's next submission into the queue of its ring; returns false if the queue is full.
 fn push<'a>(
     rings: &mut Rings,
     file: &mut Entry,
@@ -336,7 +336,7 @@ fn push_to<'a>(
     parts: impl FnOnce() -> &'a mut Parts,
 ) -> bool {
     let request = &slot.request;
-    // A linked operation is submitted together with the one that waits for it, or not yet.
+    // A linked operation must be submitted together with the one that waits for it, or later.
     if request.linked && ring.space() < 2 {
         return false;
     }
@@ -365,7 +365,7 @@ fn base(target: &Target, key: Key, request: &Request, fd: i32) -> Sqe {
         fd,
         user_data: key.to_user_data(),
         offset: target.offset(request.offset),
-        // Of operations that move data only atomic writes lack it, and they do not use the cache.
+        // Of the operations that move data, only atomic writes lack it, and they do not use the cache.
         op_flags: request.op_flags | if request.kind.has_fixed_form() { target.cache_flags() } else { 0 },
         ..Sqe::default()
     }
@@ -387,7 +387,7 @@ pub(super) fn plain_entry<'a>(
     sqe
 }
 
-/// The index of the registered region that all parts of a buffer lie in.
+/// Returns the index of the registered region that contains all parts of a buffer.
 #[inline(always)]
 pub(super) fn fixed_index(held: &Held, ring: &mut Ring) -> Option<u16> {
     if let Held::Pooled(buffer) = held

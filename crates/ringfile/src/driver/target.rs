@@ -78,7 +78,7 @@ pub(crate) struct Target {
     /// Offsets and lengths of direct I/O must be multiples of this; 0 for buffered I/O. Changes once, if the file
     /// system turns out to refuse direct I/O and the user allowed buffered I/O instead.
     direct: AtomicU32,
-    /// What it was at first; 1 for buffered I/O.
+    /// The alignment found at opening; 1 for buffered I/O.
     first_block: u32,
     /// Addresses of direct I/O must be multiples of this.
     memory: u32,
@@ -92,7 +92,7 @@ pub(crate) struct Target {
     pub ring: RingKind,
     /// A pipe, a socket or a terminal: there are no offsets.
     streams: bool,
-    /// Writes go to the end, whatever their offset.
+    /// Whether writes go to the end, whatever their offset.
     pub appends: bool,
     /// The namespace, if operations are NVMe commands.
     namespace: Option<Box<Namespace>>,

@@ -1,4 +1,4 @@
-//! What only the inside of a driver shows: completions that come late, twice or for nobody, small queues.
+//! Tests that need the inside of a driver: completions that come late, twice or for no operation, small queues.
 
 use std::future::{Future, poll_fn};
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ fn needs_ring(test: &str) -> bool {
     !forced
 }
 
-/// Has the kernel answer as if to `key`, whoever that is.
+/// Makes the kernel answer an operation with the key `key`, whatever it is.
 fn forge_answer(driver: &mut Driver, key: Key) {
     let ring = &mut driver.rings.as_mut().unwrap().main;
     let nop = Sqe {
@@ -225,7 +225,7 @@ fn f42_a_sync_that_is_cut_off_from_its_write_is_begun_again_after_it() {
     }
 }
 
-/// Where the kernel takes entries by a thread of its own, nobody learns where it stopped: the sync follows the write.
+/// If a thread of the kernel takes the entries, nobody learns where it stopped: the sync follows the write.
 #[test]
 fn f42_a_ring_that_can_not_tell_of_a_cut_link_has_none() {
     if !needs_ring("f42_a_ring_that_can_not_tell_of_a_cut_link_has_none") {

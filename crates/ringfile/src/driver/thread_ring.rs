@@ -154,7 +154,7 @@ impl CompletionSignals {
     }
 }
 
-/// The descriptors of the calling thread, made when first asked for. The thread is in its loop, or has a guard.
+/// The descriptors of the calling thread, made at the first request. The thread is in its loop, or has a guard.
 ///
 /// # Errors
 /// As `eventfd(2)`, or what registering it with the ring says.

@@ -45,8 +45,8 @@ fn task_of(waker: &Waker) -> Option<TaskNumber> {
     (address == waker.data().addr() && std::ptr::eq(functions, waker.vtable())).then_some(task)
 }
 
-/// A handler's number and the index of its operation, as one number: two of half the size that are stored and then loaded as one
-/// wait until the stores have reached the cache.
+/// A handler's number and the index of its operation, as one number: if two halves are stored and then loaded as one,
+/// the load waits until the stores have reached the cache.
 #[derive(Clone, Copy)]
 pub(crate) struct LocalOperation(u64);
 
@@ -86,7 +86,7 @@ impl Wake {
         task_of(waker).map_or_else(|| Self::Waker(waker.clone()), Self::Task)
     }
 
-    /// Whether `waker`'s task is the one that is woken.
+    /// Whether `waker` wakes this task.
     #[inline]
     pub(super) fn wakes(&self, waker: &Waker) -> bool {
         match self {

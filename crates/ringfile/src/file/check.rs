@@ -17,14 +17,14 @@ pub(crate) fn cancelled(error: Error) -> Error {
     if fork::is_child() {
         return error
             .of_kind(ErrorKind::Unsupported)
-            .because("it was in flight before a fork, and belongs to the parent");
+            .because("the operation was in flight before a fork, and belongs to the parent process");
     }
-    error.because("the thread that had it left its loop")
+    error.because("the thread that was carrying it out has left its loop")
 }
 
-/// What a failed sync means.
-const LOST: &str = "a sync of this file has failed, and what it was to write may be lost, though a later sync would \
-                    succeed; open the file again, and check or write again what was written since the last good sync";
+/// What a failed sync means for the user.
+const LOST: &str = "an earlier sync of this file failed, so data may be lost although a later sync would succeed; \
+    open the file again, and check or rewrite what was written since the last successful sync";
 
 /// The error of a durable write that is not started because a sync of the file has failed.
 #[cold]
@@ -69,10 +69,13 @@ fn explain_command(file: &File, request: &Request, errno: i32, error: Error) -> 
         (None, libc::EBADF) => error.because(NOT_FOR_WRITING),
         (None, libc::ECANCELED) => cancelled(error),
         (None, libc::EOPNOTSUPP) if request.is_atomic() => error.because(atomic_advice(file)),
-        (None, libc::EOPNOTSUPP) => error.because("an NVMe namespace, or its drive, has no such operation"),
-        (None, libc::EINVAL) if !request.kind.moves_data() => {
-            error.because(format!("this namespace needs multiples of {block}, and something to do"))
+        (None, libc::EOPNOTSUPP) => {
+            error.because("NVMe namespaces, or this drive, do not support this operation")
         }
+        (None, libc::EINVAL) if !request.kind.moves_data() => error.because(format!(
+            "offset and length must be multiples of {block} bytes, and the length must not be \
+                0"
+        )),
         (None, libc::EACCES) => error.because("before Linux 6.2, NVMe commands need CAP_SYS_ADMIN"),
         (None, _) => error,
     };
@@ -137,10 +140,12 @@ fn advice(request: &Request, Multiples { block, memory, atomic: _ }: Multiples) 
     let fits = request.offset.is_multiple_of(block.into());
     if fits && request.want.is_multiple_of(block as usize) {
         format!(
-            "this file needs memory aligned to {memory}; write from buffers of a Pool or open without direct"
+            "the memory must be aligned to {memory} bytes; write from buffers of a Pool, or open without direct"
         )
     } else {
-        format!("this file needs multiples of {block}; write {block}-aligned blocks or open without direct")
+        format!(
+            "offset and length must be multiples of {block} bytes; write whole blocks, or open without direct"
+        )
     }
 }
 
@@ -149,13 +154,12 @@ fn advice(request: &Request, Multiples { block, memory, atomic: _ }: Multiples) 
 fn atomic_advice(file: &File) -> String {
     match file.0.target.direct() {
         None => "atomic writes need direct I/O; open with direct(true)".into(),
-        Some(Multiples { atomic: None, .. }) => "this file takes no atomic writes: XFS with reflinks does since Linux \
-                                                 6.16, ext4 and block devices do where the device can; write a copy \
-                                                 elsewhere first, and sync it"
+        Some(Multiples { atomic: None, .. }) => "this file does not support atomic writes (XFS with reflinks does \
+            since Linux 6.16, ext4 and block devices if the device does); write a copy elsewhere first, and sync it"
             .into(),
         Some(Multiples { memory, atomic: Some(AtomicLimits { min, max, .. }), .. }) => format!(
-            "this file takes atomic writes of {min} to {max} bytes: write a power of two, at a multiple of it, from \
-             memory aligned to {memory}"
+            "atomic writes of this file have {min} to {max} bytes: write a power of two, at a multiple of it, from \
+             memory aligned to {memory} bytes"
         ),
     }
 }
@@ -181,11 +185,11 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
     let is_read = request.kind.is_read();
     if errno == 0 {
         let (kind, why) = match is_read {
-            true => (ErrorKind::UnexpectedEof, "the file ends before"),
+            true => (ErrorKind::UnexpectedEof, "the file is too short"),
             false if request.is_atomic() => {
-                (ErrorKind::WriteZero, "the kernel took only a part of an atomic write")
+                (ErrorKind::WriteZero, "the kernel wrote only a part of an atomic write")
             }
-            false => (ErrorKind::WriteZero, "the file takes no more"),
+            false => (ErrorKind::WriteZero, "the file accepts no more bytes"),
         };
         return error(file, request, kind, why).after(done);
     }

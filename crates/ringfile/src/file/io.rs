@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::adaptive::{self, Descriptor, Way};
+use super::single::Single;
 use super::unaligned::{self, Pieces};
 use super::{File, check};
 use crate::driver::{
@@ -32,7 +33,7 @@ pub struct Io<'a, B> {
 
 /// The future of a vectored read or write. It returns the buffers, with their lengths set, or inside the error.
 ///
-/// As [`Io`] in all else.
+/// In all other respects an [`Io`].
 #[must_use = "nothing is read or written until the future is awaited"]
 pub struct IoVectored<'a, B> {
     transfer: Transfer<'a>,
@@ -135,15 +136,22 @@ impl<'a, B: IoBuf> Io<'a, B> {
         self
     }
 
-    /// Links the operation that is submitted next to this one.
-    pub(super) fn linked(mut self) -> Self {
-        self.transfer.operation.request.linked = true;
-        self
-    }
-
-    /// Removes the link again.
-    pub(super) fn unlinked(&mut self) {
-        self.transfer.operation.request.linked = false;
+    /// Starts the write with a sync linked to it. False, and neither was started, if they cannot be linked here.
+    pub(super) fn start_with(&mut self, sync: &mut Single, context: &Context<'_>) -> bool {
+        let operation = &mut self.transfer.operation;
+        if !matches!(operation.stage, Stage::Start)
+            || !matches!(operation.fits(), Ok(true))
+            || operation.request.want == 0
+        {
+            return false;
+        }
+        let target = &operation.descriptor.of(operation.file).0.target;
+        let write = (&operation.request, &mut operation.held);
+        let places = sync.not_started().and_then(|sync| driver::start_linked(target, write, sync, context));
+        let Some([write, behind]) = places else { return false };
+        operation.stage = Stage::Running(Ticket::new(write));
+        sync.was_started(behind);
+        true
     }
 
     /// Fails before starting, because a sync of the file has failed with this errno.
@@ -159,7 +167,7 @@ impl<'a, B: IoBuf> Io<'a, B> {
         self.transfer.operation.request.want <= driver::MOST_AT_ONCE
     }
 
-    /// Less than all of it will do.
+    /// Accepts a result that moved fewer bytes than wanted.
     #[inline]
     pub(super) fn or_less(mut self) -> Self {
         self.transfer.exact = false;
@@ -185,7 +193,7 @@ impl<'a, B: IoBuf> IoVectored<'a, B> {
         Self { transfer, buffers: PhantomData }
     }
 
-    /// Less than all of it will do.
+    /// Accepts a result that moved fewer bytes than wanted.
     pub(super) fn or_less(mut self) -> Self {
         self.transfer.exact = false;
         self
@@ -290,8 +298,6 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         if !self.falls_back(ended) {
             return Poll::Ready(());
         }
-        // A linked operation was cancelled with the first attempt.
-        self.request.linked = false;
         self.begin(context)
     }
 
@@ -300,7 +306,8 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         match std::mem::replace(&mut self.stage, Stage::Taken) {
             Stage::Over(ended) => Ok(ended),
             Stage::Failed(error) => Err(error),
-            _ => Err(self.error(ErrorKind::Other, "it was asked for its result before it ended, or twice")),
+            _ => Err(self
+                .error(ErrorKind::Other, "the result was taken before the operation had finished, or twice")),
         }
     }
 

@@ -149,7 +149,7 @@ impl File {
     /// Reads as [`read_at`](Self::read_at) does, but fails if the file ends before the buffer's capacity is filled.
     ///
     /// # Errors
-    /// Also `UnexpectedEof` where the file ends before.
+    /// Also `UnexpectedEof` if the file is too short.
     pub fn read_exact_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> Io<'_, B> {
         Io::read(self, buffer, offset)
     }
@@ -167,7 +167,7 @@ impl File {
     /// filled.
     ///
     /// # Errors
-    /// Also `UnexpectedEof` where the file ends before.
+    /// Also `UnexpectedEof` if the file is too short.
     pub fn read_exact_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> IoVectored<'_, B> {
         IoVectored::read(self, buffers, offset)
     }

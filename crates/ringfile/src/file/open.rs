@@ -359,9 +359,14 @@ impl OpenOptions {
         let namespace = driver::look_for_namespace(opened, access, self.namespace_writes)?;
         let wrong = |why| Err(Error::new(std::io::ErrorKind::InvalidInput, "opening").because(why));
         match (&namespace, self.route) {
-            (Some(_), _) if self.truncate => wrong("an NVMe namespace can't be truncated"),
+            (Some(_), _) if self.truncate => {
+                wrong("an NVMe namespace has a fixed size; open it without truncate")
+            }
             (Some(_), None | Some(Route::Auto | Route::Ring)) | (None, _) => Ok(namespace),
-            (Some(_), Some(_)) => wrong("NVMe commands go by the ring only; set no other route"),
+            (Some(_), Some(_)) => wrong(
+                "NVMe commands need io_uring; open the namespace without a route, or with \
+                Route::Ring",
+            ),
         }
     }
 
@@ -412,7 +417,10 @@ impl OpenOptions {
     pub(crate) fn check(&self) -> Result<()> {
         let wrong = |why| Err(Error::new(std::io::ErrorKind::InvalidInput, "opening").because(why));
         match self {
-            Self { read: false, write: false, .. } => wrong("neither read(true) nor write(true) was set"),
+            Self { read: false, write: false, .. } => wrong(
+                "neither read(true) nor write(true) was set; set one or \
+                both",
+            ),
             Self { write: false, create: true, .. }
             | Self { write: false, create_new: true, .. }
             | Self { write: false, truncate: true, .. } => {
@@ -436,12 +444,15 @@ impl OpenOptions {
         }
         let switched_on = alignment(file).and_then(|multiples| {
             set_direct(file).map(|()| multiples).map_err(|error| {
-                Error::from_io(&error, "opening for direct I/O").because("this file refuses O_DIRECT")
+                Error::from_io(&error, "opening for direct I/O").because(
+                    "this file does not support direct I/O; \
+                    open without direct, or with buffered_fallback(true)",
+                )
             })
         });
         match switched_on {
             Err(error) if self.buffered_fallback => {
-                tracing::debug!(%error, "direct I/O can't be had, going on buffered");
+                tracing::debug!(%error, "direct I/O is not available, using buffered I/O");
                 Ok(None)
             }
             Err(error) => Err(error.of_kind(std::io::ErrorKind::Unsupported)),
@@ -512,7 +523,8 @@ fn with_namespace_hint(path: &Path, error: Error) -> Error {
         );
     match error.errno() {
         Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) if is_namespace => error.because(
-            "there is no such NVMe namespace, or this kernel has no character devices for them (Linux 5.13 has)",
+            "this NVMe namespace does not exist, or the kernel has no character devices for namespaces (it needs \
+             Linux 5.13)",
         ),
         _ => error,
     }
@@ -546,7 +558,11 @@ fn alignment(file: &fs::File) -> Result<Multiples> {
         && facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0
     {
         return match facts.stx_dio_mem_align.max(facts.stx_dio_offset_align) {
-            0 => Err(refused("this file can't do it; open without direct".into())),
+            0 => Err(refused(
+                "this file does not support direct I/O; open without direct, or with \
+                buffered_fallback(true)"
+                    .into(),
+            )),
             block => Ok(Multiples { atomic: atomic(&facts), ..multiples(block, facts.stx_dio_mem_align) }),
         };
     }
@@ -554,7 +570,10 @@ fn alignment(file: &fs::File) -> Result<Multiples> {
         return Ok(multiples(rustix::fs::ioctl_blksszget(file).unwrap_or(USUAL_ALIGNMENT), 1));
     }
     match in_memory(magic(file)) {
-        Some(name) => Err(refused(format!("{name} takes O_DIRECT but does not do it; open without direct"))),
+        Some(name) => Err(refused(format!(
+            "{name} accepts O_DIRECT but ignores it; open without direct, or with \
+            buffered_fallback(true)"
+        ))),
         None => Ok(multiples(USUAL_ALIGNMENT, 1)),
     }
 }
@@ -601,7 +620,7 @@ impl From<fs::File> for File {
         let (own, user) = match duplicate(&given) {
             Ok(own) => (own, Some(given)),
             Err(error) => {
-                tracing::warn!(%error, "no duplicate of a descriptor could be made, using the one given");
+                tracing::warn!(%error, "could not duplicate the descriptor, using the given one");
                 (given, None)
             }
         };

@@ -1,5 +1,5 @@
-//! Reads in pieces, for futures, batches and queues: direct ones that do not fit, of which exactly the bytes asked for are
-//! given, and those of which the page cache has the beginning.
+//! Reads in pieces, for futures, batches and queues: direct reads that are not aligned, which return exactly the bytes
+//! asked for, and reads whose beginning is in the page cache.
 //!
 //! Invariants: exactly the blocks that the range touches are read, each once; whatever can be read into the user's
 //! memory is, and the rest goes through a small reserve of the library, never through the user's pool, which may be
@@ -38,15 +38,15 @@ pub(super) fn fits(request: &Request, held: &Held, direct: Multiples) -> bool {
 pub(crate) struct Pieces {
     done: usize,
     piece: Piece,
-    /// What the read uses, but for the cached beginning.
+    /// What the read uses, except for the cached beginning.
     descriptor: Descriptor,
-    /// So many bytes are read by the file's own descriptor, since the page cache has them.
+    /// The file's own descriptor reads this many bytes, since the page cache has them.
     cached: usize,
 }
 
 /// The piece that was begun last, if any.
 enum Piece {
-    /// Whole blocks of so many bytes, right into the user's memory.
+    /// Whole blocks of this many bytes, straight into the user's memory.
     Into { want: usize },
     /// Blocks of the reserve, which begin with bytes that were not asked for. Kept, since the file may become buffered
     /// meanwhile.
@@ -65,7 +65,7 @@ impl Pieces {
         Self { descriptor, ..Self::default() }
     }
 
-    /// So many bytes from the page cache, and the rest past it.
+    /// This many bytes from the page cache, and the rest past it.
     pub(crate) fn with_cached_beginning(cached: usize) -> Self {
         Self { cached, ..Self::by(Descriptor::Direct) }
     }
@@ -147,7 +147,7 @@ impl Pieces {
     }
 }
 
-/// Reads as `request` says, whatever its alignment.
+/// Reads what `request` asks for, whatever its alignment.
 pub(super) async fn read(
     file: impl Deref<Target = File>,
     mut pieces: Pieces,

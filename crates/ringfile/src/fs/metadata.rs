@@ -1,4 +1,4 @@
-//! What the file system knows of a file: the kernel's record in the library's words. Pure.
+//! What the file system knows about a file: the kernel's record, in the library's types. Pure.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -45,7 +45,7 @@ impl FileType {
     }
 }
 
-/// What the file system knows about a file: the result of [`metadata`](super::metadata).
+/// Metadata of a file: the result of [`metadata`](super::metadata).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Metadata {
@@ -81,7 +81,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Of what an operation has left; nothing where it was another one.
+    /// Makes metadata from what an operation has left; `None` for other operations.
     pub(crate) fn of(held: Held) -> Option<Self> {
         let Held::Paths(mut paths) = held else { return None };
         paths.take_stat().map(|stat| Self::new(&stat))

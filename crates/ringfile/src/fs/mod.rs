@@ -71,7 +71,7 @@ const DIRECTORY: u32 = 0o777;
 
 /// An operation on paths, before it starts.
 pub(crate) struct PathRequest {
-    /// Stands for the first path.
+    /// A placeholder for the first path.
     pub(crate) path: File,
     pub(crate) request: Request,
     /// The paths; nothing where one contains a NUL byte.
@@ -110,7 +110,7 @@ impl PathRequest {
     }
 }
 
-/// Checks what an operation on paths is about to give to the kernel.
+/// Checks an operation on paths before the kernel gets it.
 pub(crate) fn check(path: &File, request: &Request, held: &Held) -> Result<()> {
     if matches!(held, Held::Paths(_)) {
         return Ok(());
@@ -119,7 +119,7 @@ pub(crate) fn check(path: &File, request: &Request, held: &Held) -> Result<()> {
     Err(error.on(path.path()).because("a path contains a NUL byte"))
 }
 
-/// Makes a [`File`] of what an open has left, not yet truncated.
+/// Makes a [`File`] from the descriptor of an open, not yet truncated.
 pub(crate) fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<File> {
     let opened = if let Held::Paths(mut paths) = held { paths.take_opened() } else { None };
     match (opened, path.path()) {
@@ -129,11 +129,11 @@ pub(crate) fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<F
     }
 }
 
-/// What empties a file that was opened.
+/// The operation that truncates an opened file.
 pub(crate) const TRUNCATION: Request =
     Request { kind: Kind::Truncate, linked: false, op_flags: 0, offset: 0, start: 0, want: 0 };
 
-/// One operation, as its future has it.
+/// One operation, as its future holds it.
 struct OnPath {
     single: Single,
     path: File,

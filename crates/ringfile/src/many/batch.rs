@@ -22,10 +22,10 @@ const CANCELLED: &str = "the batch was cancelled";
 /// How an operation of the parent ends in a forked child.
 const FORKED: Ended = Ended { done: 0, errno: libc::ECANCELED };
 
-const NO_RING: &str = "the thread ends, and has no ring any more";
+const NO_RING: &str = "the thread is ending, and its ring is gone";
 
 const USUALLY_IN_FLIGHT: usize = 128;
-/// More do not fill any device's queue better, and operations that wait before the device delay those of others.
+/// More would not fill any device's queue better, and operations that queue before the device delay those of others.
 pub(crate) const MOST_IN_FLIGHT: usize = 4096;
 /// An operation has a 32-bit index, of which one value means none.
 const MOST_OPERATIONS: usize = u32::MAX as usize;

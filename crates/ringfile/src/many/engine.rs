@@ -58,7 +58,7 @@ pub(super) trait Source {
 pub(super) struct Engine {
     pub(super) remote: Arc<RemoteResults>,
     handler: Arc<dyn Handler>,
-    /// The number by which this thread's driver knows the handler.
+    /// The number that this thread's driver has for the handler.
     local: Option<LocalHandler>,
     /// Operations that other threads have, and those that a ring has.
     elsewhere: usize,

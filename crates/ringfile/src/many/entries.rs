@@ -17,8 +17,8 @@ use crate::file::{File, OpenOptions};
 use crate::memory::Held;
 
 const CANCELLED: &str = "it was cancelled";
-/// The list of ended operations keeps so many that were taken by token, besides twice the number of those that were not
-/// taken.
+/// The list of ended operations may keep this many that were taken by token, besides twice the number of those that
+/// were not taken.
 const TAKEN_BY_TOKEN: usize = 64;
 
 /// Names one operation of a [`Queue`](super::Queue), until its result was taken.
@@ -156,7 +156,7 @@ impl Entries {
         self.ended.push_back((index, entry.generation));
     }
 
-    /// Returns how many more must end until so many untaken results are available, or all have ended.
+    /// Returns how many more must end until `at_least` untaken results are available, or all have ended.
     #[inline]
     pub(super) fn left_until(&self, at_least: usize) -> usize {
         at_least.saturating_sub(self.done).min(self.open)

@@ -23,7 +23,7 @@ pub(super) struct Mailbox<T> {
 struct Inner<T> {
     results: Vec<T>,
     waker: Option<Waker>,
-    /// So many results wake it.
+    /// The number of results that wakes it.
     wake_at: usize,
     closed: bool,
 }

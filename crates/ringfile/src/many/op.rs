@@ -38,9 +38,9 @@ pub(super) enum At {
     /// It was not started, or its result has arrived.
     #[default]
     Nowhere,
-    /// A ring has it.
+    /// A ring is carrying it out.
     Ring(Place),
-    /// Another thread has it.
+    /// Another thread is carrying it out.
     Elsewhere,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Asked {
 /// A file that an operation opens.
 pub(super) struct Opening {
     options: OpenOptions,
-    /// It is open, and not truncated yet, or the operation is over.
+    /// The file is open, but not truncated yet, or the operation has ended.
     file: Option<File>,
 }
 
@@ -166,8 +166,8 @@ pub(super) struct Op {
 // Two cache lines: a larger value is copied by a function call.
 const _: () = assert!(size_of::<Op>() <= 128);
 
-/// What is started in an operation's place: a piece of a read (see [`Pieces`]), the one read of a group, or a step of opening
-/// a file.
+/// The operation that is started in place of the user's: a piece of a read (see [`Pieces`]), the one read of a group,
+/// or a step of opening a file.
 pub(super) struct Detour {
     pub request: Request,
     pub held: Held,
@@ -285,7 +285,7 @@ impl Op {
     #[cold]
     fn end_empty(&mut self, file: &File) {
         if self.request.kind.is_read() && matches!(self.held, Held::Bytes(_)) {
-            let why = "shared bytes can't be read into; read into a buffer of a Pool or a vector";
+            let why = "cannot read into shared bytes; read into a buffer of a Pool or a vector";
             self.refuse(check::error(file, &self.request, ErrorKind::InvalidInput, why));
         } else {
             self.end_with(Ended { done: 0, errno: 0 });
@@ -546,7 +546,7 @@ impl Op {
         if self.request.kind.moves_data() { error.at(self.request.offset) } else { error }
     }
 
-    /// What was started last.
+    /// The operation that was started last.
     fn now(&self) -> &Request {
         self.detour.as_ref().map_or(&self.request, |detour| &detour.request)
     }

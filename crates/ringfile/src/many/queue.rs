@@ -84,7 +84,7 @@ impl Queue {
         Self::with_capacity(0)
     }
 
-    /// Creates an empty queue with room for so many open operations. It grows when more are added.
+    /// Creates an empty queue with room for `operations` open operations. It grows if more are added.
     #[must_use]
     pub fn with_capacity(operations: usize) -> Self {
         Self { entries: Entries::with_capacity(operations), engine: ThreadEngine::new(false) }
@@ -361,7 +361,8 @@ impl Queue {
             self.engine.wait(entries, None, |entries| usize::from(entries.is_done(token) == Some(false)));
         }
         self.take_by(token).ok_or_else(|| {
-            let why = "the token names no operation of this queue, its result was taken, or the thread ends";
+            let why =
+                "the token names no operation of this queue, its result was taken, or the thread is ending";
             Error::new(std::io::ErrorKind::InvalidInput, what).because(why)
         })
     }
@@ -416,7 +417,7 @@ impl Queue {
     pub fn descriptor(&mut self) -> Result<OwnedFd> {
         let made = self.make_descriptor();
         self.tell();
-        made.map_err(|error| Error::from_io(&error, "making a descriptor for a queue"))
+        made.map_err(|error| Error::from_io(&error, "creating a descriptor for a queue"))
     }
 
     fn make_descriptor(&mut self) -> std::io::Result<OwnedFd> {

@@ -19,7 +19,7 @@ use super::sync::AtomicU64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// It goes on a stack of its class.
+    /// The block goes onto the stack of its class.
     Cached,
     /// It is smaller than its class, made when nothing larger fitted, and returns to its region.
     Exact,
@@ -212,7 +212,7 @@ pub(crate) struct Arena {
     chunks: [AtomicPtr<Block>; CHUNKS],
 }
 
-/// Which numbers of an [`Arena`] are free. Lies under the pool's lock.
+/// Which numbers of an [`Arena`] are free. Protected by the pool's lock.
 #[derive(Default)]
 pub(crate) struct Numbers {
     unused: u32,
@@ -322,7 +322,7 @@ mod tests {
         if std::env::var_os(IN_CHILD).is_some() {
             let pool = Pool::new(4096);
             let mut buffer = pool.get(4096).unwrap();
-            // As if so many parts had been split off and forgotten.
+            // As if this many parts had been split off and forgotten.
             buffer.header().refs.set(u32::MAX >> 2);
             for _ in 0..3 {
                 std::mem::forget(buffer.split_to(0));

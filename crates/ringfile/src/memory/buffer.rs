@@ -153,7 +153,7 @@ impl Buffer {
             return Err(PoolError::NoRoom {
                 requested: len,
                 capacity: self.cap,
-                why: "setting a length makes no room",
+                why: "setting the length does not reserve memory",
             });
         }
         self.len = len;
@@ -268,7 +268,7 @@ impl Buffer {
     /// # Panics
     /// If `start` is null.
     pub unsafe fn from_raw(start: *mut u8, len: usize) -> Buffer {
-        let start = NonNull::new(start).expect("memory for I/O is not at address 0");
+        let start = NonNull::new(start).expect("memory for I/O must not be at address 0");
         // SAFETY: the bytes are the caller's to give; the block is never freed, and its references are not counted.
         unsafe { Buffer::new(start, len, len, block::of_nobody()) }
     }
@@ -292,7 +292,7 @@ impl Buffer {
     /// # Panics
     /// If `start` is null.
     pub unsafe fn from_raw_with_owner(start: *mut u8, len: usize, owner: impl Any + Send + Sync) -> Buffer {
-        let start = NonNull::new(start).expect("memory for I/O is not at address 0");
+        let start = NonNull::new(start).expect("memory for I/O must not be at address 0");
         // SAFETY: as the caller says.
         unsafe { lend::unregistered(start, len, Box::new(owner)) }
     }
@@ -370,7 +370,7 @@ impl Buffer {
         let header = self.header();
         match header.kind() {
             Kind::Cached | Kind::Exact | Kind::Outside => {}
-            Kind::Lent | Kind::Nobodys => return Err("its memory is not of a pool"),
+            Kind::Lent | Kind::Nobodys => return Err("its memory does not come from a pool"),
         }
         // SAFETY: the home of such a block is a core, which our reference keeps.
         let core = unsafe { &*header.home().cast_const().cast::<Core>() };

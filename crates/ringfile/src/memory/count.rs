@@ -88,7 +88,7 @@ impl Count {
         only
     }
 
-    /// So many references, for a test.
+    /// A count with this many references, for a test.
     #[cfg(test)]
     pub(crate) fn set(&self, count: u32) {
         self.0.store(count, Ordering::Relaxed);

@@ -61,7 +61,7 @@ pub enum PoolError {
     /// An option is invalid, or a range cannot be lent.
     #[non_exhaustive]
     Invalid {
-        /// What is wrong, and what would be right.
+        /// What is wrong, and what is allowed.
         what: String,
     },
     /// A buffer has too little room to append to, and does not [grow](crate::Buffer#growing).
@@ -105,8 +105,8 @@ impl fmt::Display for PoolError {
             }
             PoolError::TooLarge { requested, largest } => write!(
                 f,
-                "a buffer of {requested} bytes can never be had from this pool: one request gets at most {largest} \
-                 bytes; split the request or make the pool larger"
+                "this pool cannot provide a buffer of {requested} bytes: its largest buffer has {largest} bytes; \
+                 split the request or make the pool larger"
             ),
             PoolError::WouldDeadlock { requested } => write!(
                 f,
@@ -130,7 +130,8 @@ impl fmt::Display for PoolError {
             PoolError::Invalid { what } => f.write_str(what),
             PoolError::NoRoom { requested, capacity, why } => write!(
                 f,
-                "a buffer of {capacity} bytes can't hold {requested}, and does not grow: {why}; get a larger one from a pool"
+                "a buffer of {capacity} bytes can't hold {requested}, and does not grow: {why}; get a larger one \
+                 from a pool"
             ),
             PoolError::Lent { requested, lent } => write!(
                 f,

@@ -57,7 +57,7 @@ impl Buffer {
     /// Appends `data`. The buffer grows if it has too little room.
     ///
     /// # Panics
-    /// Where [`try_extend_from_slice`](Self::try_extend_from_slice) fails.
+    /// If [`try_extend_from_slice`](Self::try_extend_from_slice) fails.
     ///
     /// ```
     /// let mut buffer = ringfile::Pool::new(1 << 20).get(4)?;
@@ -97,7 +97,7 @@ impl Buffer {
     /// Sets the length, and fills new bytes with `byte`. The buffer grows if it has too little room.
     ///
     /// # Panics
-    /// Where [`try_resize`](Self::try_resize) fails.
+    /// If [`try_resize`](Self::try_resize) fails.
     ///
     /// ```
     /// let mut buffer = ringfile::Pool::new(1 << 20).get(4)?;

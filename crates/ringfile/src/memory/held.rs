@@ -98,8 +98,8 @@ impl Other {
     }
 }
 
-// A load of what was stored a moment ago in pieces of another size waits until the stores have reached the cache. By the pieces
-// in which a compiler copies a value, that took 20 ns of an operation's 90, and more in a batch.
+// A load waits until the stores have reached the cache if the value was stored a moment ago in pieces of another size.
+// With the pieces in which a compiler copies a value, that took 20 ns of an operation's 90, and more in a batch.
 
 type Word = MaybeUninit<*const u8>;
 const WORDS: usize = size_of::<Held>() / size_of::<Word>();
@@ -118,7 +118,7 @@ pub(crate) unsafe fn copy_by_words(from: *const Held, to: *mut Held) {
     }
 }
 
-/// Copies a value: first the word which says what it is, then the rest, where the buffer lies that will be taken out of it.
+/// Copies a value: first the word that tells its kind, then the rest, which contains the buffer that will be taken out.
 ///
 /// # Safety
 /// As [`copy_by_words`].
@@ -158,8 +158,8 @@ impl Held {
         }
     }
 
-    /// Moves the value to where, as a rule, nothing is, and leaves nothing here: word by word, whatever the pieces in which it was
-    /// stored.
+    /// Moves the value to a place that is usually empty, and leaves nothing here: word by word, in whatever pieces it
+    /// was stored.
     #[inline(always)]
     pub(crate) fn move_to(&mut self, to: &mut Held) {
         if !matches!(to, Held::None) {

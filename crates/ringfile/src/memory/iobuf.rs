@@ -134,7 +134,7 @@ unsafe fn set_len_of_many<B: IoBufMut>(value: &mut (dyn Any + Send), part: usize
     buffer.len() == len
 }
 
-/// What was held comes back as what it was: each operation releases with the type it held.
+/// A value is returned with its original type: each operation releases it with the type it held.
 fn released<T>(value: Option<T>) -> T {
     value.expect("a buffer is released with the type that it was held with")
 }

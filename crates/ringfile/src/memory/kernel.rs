@@ -28,7 +28,7 @@ pub(crate) const NUMBERS: u32 = INDEX as u32;
 /// Finds a block by its number. Blocks do not move while the pool has memory, so a thread that was overtaken may still
 /// read a link; the count of pops then makes its exchange fail.
 pub(crate) trait Blocks {
-    /// A block, of which this file knows the link only.
+    /// A block, of which this file knows only the link.
     type Block: Linked;
 
     /// The block with this number.
@@ -180,7 +180,7 @@ impl Cell {
         ((halves >> 1) << 32 | pops, height)
     }
 
-    /// Creates an empty stack that looks as if it had seen so many pops.
+    /// Creates an empty stack that looks as if it had seen `pops` pops.
     #[cfg(test)]
     fn after(pops: u64) -> Self {
         Cell { head: AtomicU64::new(pops << 32), halves: AtomicU64::new(pops >> 31) }

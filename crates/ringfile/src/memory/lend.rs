@@ -135,7 +135,7 @@ impl RegisteredMemory {
     /// Until `owner` is dropped, the `len` bytes at `base` must be valid and initialised, and only buffers lent from
     /// here may access them. The caller may access parts that are not lent at the time.
     pub unsafe fn from_raw(base: *mut u8, len: usize, owner: impl Any + Send + Sync) -> Self {
-        let base = NonNull::new(base).expect("memory to register is not at address 0");
+        let base = NonNull::new(base).expect("memory to register must not be at address 0");
         let region = |at: usize| {
             // SAFETY: `at` is within the memory.
             Region::foreign(unsafe { base.add(at) }, REGION_MAX.min(len - at))
@@ -333,7 +333,7 @@ mod tests {
         );
         assert_eq!(first.region().map(Region::len), Some(REGION_MAX));
         assert!(over.region().is_none());
-        // Its parts lie in one region each.
+        // Each of its parts lies in one region.
         let mut low = over;
         let high = low.split_off(4096);
         assert_eq!(low.region().map(Region::len), Some(REGION_MAX));

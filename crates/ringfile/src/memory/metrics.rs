@@ -44,7 +44,7 @@ pub struct PoolMetrics {
     pub failures: u64,
     /// Buffers whose content was copied to a larger block because more was appended than fitted.
     pub growths: u64,
-    /// Regions that the pool's memory lies in.
+    /// The pool's regions of memory.
     pub regions: usize,
     /// Regions that are registered with io_uring.
     pub registered_regions: usize,

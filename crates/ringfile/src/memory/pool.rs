@@ -343,7 +343,7 @@ impl PoolBuilder {
         let align = self.alignment.unwrap_or(UNIT);
         if !align.is_power_of_two() || align > REGION_MAX {
             return Err(PoolError::invalid(format!(
-                "a pool can't be aligned to {align} bytes: take a power of two up to 1 GiB"
+                "a pool cannot be aligned to {align} bytes: use a power of two up to 1 GiB"
             )));
         }
         let (asked, require) = (self.capacity, self.huge_pages == HugePages::Require);
@@ -404,7 +404,7 @@ pub(crate) fn ahead() -> &'static Pool {
     static AHEAD: OnceLock<Pool> = OnceLock::new();
     AHEAD.get_or_init(|| {
         let options = PoolBuilder { capacity: 32 << 20, alignment: Some(page_size()), ..Pool::builder() };
-        // As of the reserve.
+        // No warnings, as for the reserve.
         Pool { core: Core::new(Options { warns: false, ..options.options() }) }
     })
 }

@@ -128,7 +128,7 @@ mod tests {
             .into();
         assert_eq!(lens, [2 << 20, 4 << 20, 2 << 20]);
         assert!(ptr::eq(known.region_of(&first).unwrap(), known.region_of(&first.slice(4095..)).unwrap()));
-        // What is left of a pool's memory keeps its region, and no more.
+        // What is left of a pool's memory keeps its region, but not the pool.
         drop((one, second));
         assert_eq!(known.region_of(&first).unwrap().len(), 2 << 20);
         let region = ptr::from_ref(known.region_of(&first).unwrap());

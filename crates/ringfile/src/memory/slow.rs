@@ -27,7 +27,7 @@ use crate::event;
 /// ones, which are searched first, to be registered.
 const FIRST_REGION: usize = 2 << 20;
 
-/// A region and what is free in it.
+/// A region and its free extents.
 struct Tract {
     region: Arc<Region>,
     extents: Extents,
@@ -44,7 +44,7 @@ pub(super) struct ClassBook {
     pub(super) drained: u64,
 }
 
-/// What a pool's lock guards.
+/// The data that a pool's lock guards.
 pub(crate) struct Inner {
     /// Oldest first.
     tracts: Vec<Tract>,
@@ -289,7 +289,7 @@ impl Core {
         let mapping = loop {
             match Mapping::new(len, &options.map) {
                 Ok(mapping) => break mapping,
-                // Less may still be had.
+                // A smaller amount may still be available.
                 Err(_) if len > need => len = (len / 2).next_multiple_of(options.map.granule()).max(need),
                 Err(error) => return Err(self.refused(len, &error)),
             }
@@ -364,7 +364,8 @@ impl Core {
                     capacity,
                     limit,
                     requested = n,
-                    "a pool is full, and memory comes from outside of it: unregistered, and mapped for each buffer"
+                    "a pool is full: further buffers are mapped one by one, outside the pool and not registered; a \
+                     larger pool avoids that"
                 );
             });
         }

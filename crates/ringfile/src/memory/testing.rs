@@ -1,4 +1,4 @@
-//! What the memory layer's own tests share: random numbers from a seed that is printed.
+//! Shared by the memory layer's own tests: random numbers from a seed that is printed.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

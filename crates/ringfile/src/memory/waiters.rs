@@ -60,7 +60,7 @@ pub(super) fn wake_all(wakers: impl Iterator<Item = Waker>) {
     impl<I: Iterator<Item = Waker>> Drop for Rest<I> {
         fn drop(&mut self) {
             for waker in self.0.by_ref() {
-                // The first panic goes on.
+                // The first panic continues.
                 let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
             }
         }
@@ -90,7 +90,7 @@ impl Core {
         block_on(GetBuffer { pool, n, ticket: None }).map(Buffer::into_block)
     }
 
-    /// Returns a free block when nothing is cached, without waiting for one: [`PoolError::Full`] where there is none.
+    /// Returns a free block when nothing is cached, without waiting for one: [`PoolError::Full`] if there is none.
     #[cold]
     pub(super) fn try_get_slow(&self, n: usize) -> Result<NonNull<Block>, PoolError> {
         self.check_size(n)?;
@@ -292,7 +292,7 @@ impl Wake for Bell {
     }
 }
 
-/// Blocks this thread until the buffer is there.
+/// Blocks this thread until it gets a buffer.
 fn block_on(mut get: GetBuffer<'_>) -> Result<Buffer, PoolError> {
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(Arc::clone(&bell));

@@ -68,7 +68,7 @@ pub(crate) struct Ring {
     completion_signal: Option<Arc<OwnedFd>>,
     /// The position of a linked entry whose predecessor the kernel took alone.
     cut_off: Option<u32>,
-    /// For tests: the next `enter` submits at most so many, like a kernel that runs out of memory.
+    /// For tests: the next `enter` submits at most this many, like a kernel that runs out of memory.
     #[cfg(test)]
     pub(crate) hand_over_at_most: Option<u32>,
     mapping: setup::Mapping,
@@ -82,9 +82,9 @@ const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 pub(crate) enum Until {
     /// Submit entries and return.
     Submitted,
-    /// Also collect what has completed.
+    /// Also collect the available completions.
     Collected,
-    /// Also wait for at least so many completions.
+    /// Also wait for at least this many completions.
     Completed(u32),
 }
 
@@ -530,7 +530,7 @@ impl Ring {
     /// new.
     ///
     /// # Errors
-    /// What unregistering the descriptor that it had, or registering the other, says.
+    /// Errors of unregistering the previous descriptor, or of registering the new one.
     pub(crate) fn signal_as(&mut self, other: Option<Arc<OwnedFd>>) -> io::Result<bool> {
         let Some(other) = other.filter(|other| {
             self.completion_signal.as_ref().is_none_or(|own| own.as_raw_fd() != other.as_raw_fd())

@@ -54,12 +54,12 @@ pub fn refused_registration() -> Option<RegistrationRefused> {
 }
 
 impl RegistrationRefused {
-    /// Of an answer of the kernel's.
+    /// Returns the refusal for an answer of the kernel.
     pub(crate) fn new(what: What, error: &io::Error) -> Self {
         Self { what, errno: error.raw_os_error().unwrap_or(0) }
     }
 
-    /// Of the process's own table.
+    /// Returns the refusal of the process's own table.
     pub(crate) fn no_place() -> Self {
         Self { what: What::Place, errno: libc::ENOSPC }
     }
@@ -87,10 +87,11 @@ impl fmt::Display for RegistrationRefused {
             (What::Place, _) => f.write_str("all places for registered memory are taken: use fewer, larger pools"),
             (_, libc::ENOMEM) => f.write_str("RLIMIT_MEMLOCK leaves no room: raise it (ulimit -l)"),
             (_, libc::EPERM | libc::EACCES | libc::ENOSYS) => {
-                write!(f, "io_uring_register is not allowed here, as by a seccomp filter (errno {})", self.errno)
+                write!(f, "io_uring_register is not allowed here, perhaps by a seccomp filter (errno {})", self.errno)
             }
             (What::Table, libc::EINVAL) => f.write_str(
-                "this kernel has no sparse tables of registered memory (IORING_RSRC_REGISTER_SPARSE, since Linux 5.19)",
+                "this kernel has no sparse tables of registered memory (IORING_RSRC_REGISTER_SPARSE, since Linux \
+                 5.19)",
             ),
             (What::Memory, libc::EOPNOTSUPP | libc::EFAULT) => {
                 write!(f, "this kernel does not register memory of this kind (errno {})", self.errno)

@@ -178,7 +178,8 @@ fn refused(len: usize, why: RegistrationRefused) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.swap(true, Ordering::Relaxed) {
         event::defer(move || {
-            tracing::warn!(bytes = len, %why, "memory could not be registered with io_uring, I/O goes on unregistered");
+            tracing::warn!(bytes = len, %why, "could not register memory with io_uring, I/O continues with \
+                unregistered memory");
         });
     }
 }
@@ -188,7 +189,7 @@ pub(crate) fn can_clone() -> bool {
     CAN_CLONE.load(Ordering::Relaxed)
 }
 
-/// What a [`Registration`] does when it is dropped, just before its memory goes.
+/// The function that a [`Registration`] calls when it is dropped, just before its memory is freed.
 fn release(index: u32, serial: u64) {
     // Before the memory is unmapped, so also before a buffer at the same address can exist.
     RELEASES.fetch_add(1, Ordering::Release);
@@ -207,7 +208,7 @@ fn release(index: u32, serial: u64) {
     inboxes.iter().for_each(|inbox| inbox.waker.wake_by_ref());
 }
 
-/// The inbox in which a ring is notified of ended registrations.
+/// The inbox that tells a ring which registrations have ended.
 struct Inbox {
     /// Index and serial of each.
     released: Mutex<Vec<(u32, u64)>>,
@@ -461,7 +462,7 @@ mod tests {
         line.trim().trim_end_matches("kB").trim().parse().unwrap()
     }
 
-    /// Waits until so much is pinned: before Linux 6.13 what a ring has given up is unpinned up to a second later.
+    /// Waits until this much is pinned: before Linux 6.13 the kernel unpins released memory up to a second later.
     #[track_caller]
     fn assert_pinned(kib: u64, what: &str) {
         if kib > 0 && pinned_kib() == 0 {
@@ -478,7 +479,7 @@ mod tests {
         OpenOptions::new().read(true).route(Route::Ring).open("/proc/self/exe").unwrap()
     }
 
-    /// In a process of its own, as what is pinned is counted for the process.
+    /// In its own process, because pinned memory is counted for the process.
     #[test]
     fn without_cloning_each_ring_registers_for_itself() {
         if std::env::var_os(IN_CHILD).is_some() {

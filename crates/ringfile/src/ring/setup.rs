@@ -172,7 +172,7 @@ impl Mapping {
         {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "io_uring of this kernel is older than Linux 5.5",
+                "the kernel's io_uring is older than Linux 5.5",
             ));
         }
         let indexed = params.flags & uapi::IORING_SETUP_NO_SQARRAY == 0;
@@ -238,7 +238,7 @@ fn step_down(options: &RingOptions, mut flags: u32) -> io::Result<Mapping> {
                     flags &= !uapi::IORING_SETUP_DEFER_TASKRUN;
                 }
                 event::defer(move || {
-                    tracing::debug!(flag = next.1, "io_uring_setup refused a flag, going on without it");
+                    tracing::debug!(flag = next.1, "io_uring_setup refused a flag, continuing without it");
                 });
             }
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
@@ -341,7 +341,7 @@ mod tests {
         let made = step_down(&options, options.flags() | sqpoll).unwrap();
         assert_ne!(made.params.flags & sqpoll, 0);
         assert_eq!(made.params.flags & uapi::IORING_SETUP_DEFER_TASKRUN, 0);
-        // DEFER_TASKRUN never stays without what it needs.
+        // DEFER_TASKRUN is never used without the flag that it needs.
         let flags = uapi::IORING_SETUP_DEFER_TASKRUN | 1 << 31;
         let made = step_down(&RingOptions { extra_flags: 1 << 31, ..options }, flags).unwrap();
         assert_eq!(made.params.flags & uapi::IORING_SETUP_DEFER_TASKRUN, 0);

@@ -33,7 +33,7 @@ thread_local! {
         const { ManuallyDrop::new(RefCell::new(None)) };
 }
 
-/// The tasks of a thread, by number; number 0 stands for the future of `block_on`.
+/// The tasks of a thread, by number; number 0 is the future of `block_on`.
 struct Tasks {
     places: Vec<TaskSlot>,
     free: Vec<TaskNumber>,
@@ -56,7 +56,7 @@ pin_project! {
     }
 }
 
-/// A task whatever its future.
+/// A task, with any future.
 trait Run {
     /// Polls the task. Returns whether it is still pending.
     fn run(self: Pin<&mut Self>, number: TaskNumber) -> bool;

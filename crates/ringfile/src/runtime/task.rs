@@ -32,7 +32,7 @@ enum TaskState<T> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// The task panicked; this is what it panicked with.
+    /// The task panicked, with this payload.
     Panicked(Panic),
     /// The task was dropped with its thread's loop.
     Cancelled,
@@ -51,7 +51,7 @@ impl Panic {
     fn new(payload: Box<dyn Any + Send>) -> Self {
         let text = payload.downcast_ref::<&str>().copied();
         let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-        Self { message: text.unwrap_or("a value that is no text").to_owned(), payload: Mutex::new(payload) }
+        Self { message: text.unwrap_or("a value that is not text").to_owned(), payload: Mutex::new(payload) }
     }
 
     /// Returns the panic's message, if it is text.
@@ -77,7 +77,7 @@ impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Panicked(panic) => write!(f, "the task panicked: {}", panic.message),
-            Self::Cancelled => f.write_str("the task was dropped with the loop of its thread"),
+            Self::Cancelled => f.write_str("the task was dropped when its thread left its loop"),
             Self::WouldBlock => f.write_str("join would block a ringfile thread: await the handle instead"),
         }
     }

@@ -104,8 +104,8 @@ impl RuntimeBuilder {
     /// For 0 threads, or if a thread cannot be started or pinned.
     pub fn build(self) -> Result<Runtime> {
         if self.threads == 0 {
-            return Err(Error::new(std::io::ErrorKind::InvalidInput, "making a runtime")
-                .because("it needs at least one thread"));
+            return Err(Error::new(std::io::ErrorKind::InvalidInput, "creating a runtime")
+                .because("a runtime needs at least one thread"));
         }
         let cores = if self.pin { cores()? } else { Vec::new() };
         let mut runtime = Runtime { workers: Vec::new(), next: AtomicUsize::new(0) };
@@ -120,7 +120,7 @@ impl RuntimeBuilder {
 /// The cores that this process may use.
 fn cores() -> Result<Vec<usize>> {
     let set = rustix::thread::sched_getaffinity(None)
-        .map_err(|errno| Error::from_errno(errno.raw_os_error(), "reading the cores that may be used"))?;
+        .map_err(|errno| Error::from_errno(errno.raw_os_error(), "reading which cores may be used"))?;
     Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
 }
 
@@ -144,7 +144,8 @@ impl Worker {
                 thread.run_commands();
             }
         };
-        let ended = || Error::new(std::io::ErrorKind::Other, "starting a thread").because("it ended at once");
+        let ended =
+            || Error::new(std::io::ErrorKind::Other, "starting a thread").because("the thread ended at once");
         let thread = std::thread::Builder::new()
             .name(format!("ringfile-{index}"))
             .spawn(run)

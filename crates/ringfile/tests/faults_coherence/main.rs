@@ -1,7 +1,8 @@
-//! F49: an adaptive file is read, past the page cache and through it, while it is written, truncated or replaced, buffered
-//! and directly, by this file, by another, by another process. A read sees every write that had returned before it began.
+//! F49: an adaptive file is read, past the page cache and through it, while others write, truncate or replace it:
+//! buffered and directly, through this file, another one, or another process. A read sees every write that returned
+//! before it started.
 //!
-//! `RINGFILE_STRESS_SECONDS` says how long the random part takes; 10 by default.
+//! `RINGFILE_STRESS_SECONDS` says how long the random part takes (default: 10).
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -22,7 +23,7 @@ const BLOCK: usize = 4096;
 const BLOCKS: usize = 2048;
 const LEN: usize = BLOCK * BLOCKS;
 
-/// Each word of a block says which block it is, and its version.
+/// Each word of a block holds the block's number and version.
 fn word(block: usize, version: u64) -> u64 {
     (block as u64 + 1) << 40 | version
 }
@@ -44,7 +45,7 @@ fn open(path: &Path, write: bool) -> File {
     OpenOptions::new().read(true).write(write).adaptive(true).open(path).unwrap()
 }
 
-/// Reads blocks and asserts that all are of this version.
+/// Reads blocks and asserts that all have this version.
 fn assert_version(file: &File, first: usize, count: usize, version: u64) {
     let buffer =
         block_on(file.read_exact_at(Vec::with_capacity(count * BLOCK), (first * BLOCK) as u64)).unwrap();
@@ -74,7 +75,7 @@ fn f49_a_read_sees_every_write_that_has_returned() {
             writers.push(Writer::Own(file.clone()));
         }
         for first in [0, 512] {
-            // The first few are one stream; then what is ahead of it is written.
+            // The first reads form one stream; then data ahead of it is overwritten.
             for writer in &mut writers {
                 writer.write(first, 128, 2);
                 drop_cache(&path);
@@ -118,7 +119,7 @@ fn f49_a_read_sees_truncation_holes_and_growth() {
         batch.write(by, blocks(140, 4, 2), (140 * BLOCK) as u64);
         batch.run().into_iter().for_each(|done| assert!(done.result.is_ok()));
         assert_eq!(read(140, 16), blocks(140, 4, 2));
-        // A file that replaces it is another one.
+        // A file that replaces it is a different one.
         let beside = folder.file("beside", &blocks(0, BLOCKS, 3));
         std::fs::rename(beside, &path).unwrap();
         assert_version(&file, 0, 100, 1);

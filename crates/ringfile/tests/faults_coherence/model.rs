@@ -1,4 +1,4 @@
-//! What each block of a file that is written may hold when it is read.
+//! What a read may find in each block of a file that is being written.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,30 +9,31 @@ use super::support::Random;
 use super::writer::Writer;
 use super::{BLOCK, BLOCKS, LEN};
 
-/// What may be in a block.
+/// The possible contents of a block.
 #[derive(Default)]
 struct Known {
-    /// The last write that has begun, and the last that has returned; a truncation counts as both.
+    /// The last write that has started, and the last that has returned; a truncation counts as both.
     begun: AtomicU64,
     returned: AtomicU64,
-    /// The truncation that made it zeros last.
+    /// The last truncation that turned the block into zeros.
     zeroed: AtomicU64,
 }
 
-/// A file that is written, and what reads of it may give.
+/// A file that is written, and what reads of it may return.
 pub struct Model {
     blocks: Vec<Known>,
     version: AtomicU64,
-    /// One write at a time in each of these.
+    /// Only one write at a time may be in each region.
     regions: Vec<Mutex<()>>,
-    /// Odd while the file is truncated, when nothing is told of what reads give.
+    /// Odd while the file is being truncated, when reads may return anything.
     truncations: AtomicU64,
 }
 
-/// 2 MiB, the most that the kernel caches as one folio: where a buffered write dirties a folio that a direct write elsewhere
-/// in it invalidates, the kernel gives up ("Page cache invalidation failure on direct I/O"), whoever reads.
+/// 2 MiB, the most that the kernel caches as one folio: if a buffered write dirties a folio while a direct write
+/// elsewhere in it invalidates it, the kernel gives up ("Page cache invalidation failure on direct I/O"), with any
+/// reader.
 const REGION: usize = 512;
-/// A write's blocks at most.
+/// The most blocks of one write.
 const MOST: usize = 64;
 
 impl Model {
@@ -60,7 +61,7 @@ impl Model {
         known.iter().for_each(|block| block.returned.store(version, Ordering::SeqCst));
     }
 
-    /// Cuts the file, and makes it as long again.
+    /// Truncates the file, and extends it to its old length.
     pub fn truncate(&self, random: &mut Random, file: &File) {
         let _alone: Vec<_> =
             self.regions.iter().map(|region| region.lock().unwrap_or_else(PoisonError::into_inner)).collect();
@@ -77,7 +78,7 @@ impl Model {
         self.truncations.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Reads by `read`, and looks at each word of what that gave.
+    /// Reads by `read`, and checks each word of the result.
     pub fn read(&self, first: usize, count: usize, read: impl FnOnce() -> Vec<u8>) {
         let truncations = self.truncations.load(Ordering::SeqCst);
         let before: Vec<u64> = self.blocks[first..first + count]

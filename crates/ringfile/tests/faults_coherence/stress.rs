@@ -1,7 +1,7 @@
 //! The random part: several files that are read in all ways while they are written in all ways.
 //!
-//! What was read ahead is trusted only once nobody has changed the file for 5 seconds. So each file has a cycle: it is
-//! written, then left alone, then read by streams that go on into the next cycle's writes.
+//! Data that was read ahead is trusted only once the file has been unchanged for 5 seconds. So each file goes through
+//! cycles: it is written, then left alone, then read by streams, which continue into the writes of the next cycle.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +16,13 @@ use super::support::{Folder, Random, skip};
 use super::writer::Writer;
 use super::{BLOCK, BLOCKS, folder, new_file, open};
 
-/// Their cycles begin one after the other, so that one is always read by streams.
+/// Their cycles are staggered, so that streams always read one of them.
 const FILES: u64 = 4;
 const CYCLE: u64 = 8000;
 const WRITTEN_UNTIL: u64 = 1200;
 const STREAMS_FROM: u64 = 6800;
 const READERS: u64 = 3;
-/// What is read again and again.
+/// The number of blocks that are read again and again.
 const HOT: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ struct Shared {
     over: AtomicBool,
 }
 
-/// A stream that goes on in a later cycle: what is ahead of it was read before the writes of that one.
+/// A stream that continues in a later cycle: data ahead of it was read before that cycle's writes.
 struct Paused {
     cycle: u64,
     file: File,
@@ -49,9 +49,9 @@ struct Stressed {
     number: u64,
     path: PathBuf,
     model: Model,
-    /// One that is written too.
+    /// A handle that is also used for writing.
     for_writing: File,
-    /// One that several readers share until one of them opens it anew: admission begins again.
+    /// A handle that several readers share, until one of them opens the file again, which restarts admission.
     for_reading: Mutex<File>,
 }
 
@@ -84,7 +84,7 @@ impl Shared {
         (elapsed / CYCLE, phase)
     }
 
-    /// Writes in one way whatever may be written now.
+    /// Writes files that are in their writing phase, each time in one way.
     fn write(&self, number: u64, writers: &mut [Writer], mut random: Random) {
         let truncators: Vec<File> = self.files.iter().map(|file| open(&file.path, true)).collect();
         while !self.is_over() {
@@ -113,7 +113,7 @@ impl Shared {
                     file.pause_or_go_on(&mut random, cycle, paused, &pool);
                 }
                 (_, Phase::LeftAlone) => {
-                    // What others have read again becomes cached.
+                    // Reads blocks that other threads have read too, so that they get cached.
                     let handle = file.handle(&mut random);
                     for _ in 0..16 {
                         let first = random.below(HOT as u64 / 4) as usize * 4;
@@ -141,7 +141,7 @@ impl Stressed {
         handle.clone()
     }
 
-    /// Reads from somewhere on to the end of the file, as a rule.
+    /// Reads a stream from some offset, usually to the end of the file.
     fn read_stream(&self, random: &mut Random, pool: &Pool, is_over: impl Fn() -> bool) {
         let handle = self.handle(random);
         match random.below(4) {
@@ -174,7 +174,7 @@ impl Stressed {
         *paused = Some(Paused { cycle, file, next }).filter(|paused| paused.next + 256 <= BLOCKS);
     }
 
-    /// Reads in one of several ways, and asserts that what that gave may be.
+    /// Reads in one of several ways, and asserts that the model allows the result.
     fn read(&self, file: &File, first: usize, count: usize, way: u64, pool: &Pool) {
         let (offset, len) = ((first * BLOCK) as u64, count * BLOCK);
         self.model.read(first, count, || match way {
@@ -239,13 +239,13 @@ fn f49_readers_of_all_kinds_see_what_writers_of_all_kinds_have_written() {
         }
         shared.over.store(true, Ordering::Relaxed);
     });
-    // What is ahead of the last streams comes to nothing.
+    // Data ahead of the last streams is never used.
     let expects_ahead = is_read_ahead(folder.path()) && seconds() * 1000 > CYCLE;
     drop(shared);
     assert_all_ways(metrics() - before, expects_ahead);
 }
 
-/// That reads have gone each way that there is.
+/// Asserts that reads have taken each possible way.
 fn assert_all_ways(counts: Metrics, expects_ahead: bool) {
     let Metrics { cache_hits, cache_partial, cache_misses, cache_admitted, ahead_used, ahead_unused, .. } =
         counts;

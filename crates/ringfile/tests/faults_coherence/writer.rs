@@ -1,4 +1,4 @@
-//! The ways to write a file that is read: by this process and another, buffered and directly.
+//! The ways to write a file that is being read: in this process and another, buffered and directly.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,8 @@ use super::{BLOCK, blocks};
 
 /// The ways to write.
 pub enum Writer {
-    /// By the file that is read, where that is the same, or by another adaptive or buffered one, or a direct one.
+    /// Writes through the file that is read, if it is the same; through another adaptive or buffered one, or a direct
+    /// one.
     Own(File),
     Plain(std::fs::File),
     Process {
@@ -49,7 +50,7 @@ impl Writer {
         Self::Plain(std::fs::OpenOptions::new().write(true).open(path).unwrap())
     }
 
-    /// Writes whole blocks of one version, and returns when that has returned.
+    /// Writes whole blocks of one version, and returns when the write has returned.
     pub fn write(&mut self, first: usize, count: usize, version: u64) {
         let offset = (first * BLOCK) as u64;
         match self {
@@ -77,8 +78,8 @@ impl Drop for Writer {
     }
 }
 
-/// Not a test: what [`Writer::process`] starts. Writes as it is told to until nobody tells it any more, buffered and
-/// directly in turn.
+/// Not a test: [`Writer::process`] starts it. Writes what it is told to, until its input ends, buffered and directly in
+/// turn.
 #[test]
 fn the_process_that_writes() {
     let Ok(names) = std::env::var(CHILD) else { return };

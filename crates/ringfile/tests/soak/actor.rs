@@ -1,5 +1,5 @@
-//! An actor that awaits: does at random what a program in an executor does, with its own pieces of the files, and checks
-//! every byte.
+//! An actor that awaits: it does at random what programs in an executor do, with its own pieces of the files, and
+//! checks every byte.
 
 use std::future::IntoFuture;
 use std::ops::Deref;
@@ -13,9 +13,9 @@ use crate::support::{Random, poll_once, yield_now};
 
 /// What all actors share.
 pub struct Shared {
-    /// Large enough for all.
+    /// A pool that is large enough for all.
     pub pool: Pool,
-    /// Too small for all: it runs dry.
+    /// A pool that is too small for all, so it runs dry.
     pub dry: Pool,
     pub over: AtomicBool,
     pub steps: AtomicU64,
@@ -34,7 +34,7 @@ pub fn run_of_pages(random: &mut Random, most: usize) -> std::ops::Range<usize> 
     first..first + len
 }
 
-/// Any bytes of the pages that an actor owns.
+/// Returns any range of bytes in the pages that an actor owns.
 fn any_bytes(region: &Region, random: &mut Random, most: usize) -> (u64, usize) {
     let bytes = region.bytes();
     let len = 1 + random.below(most as u64) as usize;
@@ -42,7 +42,7 @@ fn any_bytes(region: &Region, random: &mut Random, most: usize) -> (u64, usize) 
 }
 
 impl Actor {
-    /// Until it is over.
+    /// Acts until the round is over.
     pub async fn run(mut self) {
         while !self.shared.over.load(Ordering::Relaxed) {
             let mut region = {
@@ -75,7 +75,8 @@ impl Actor {
         }
     }
 
-    /// A buffer of the pool that is too small, if it has one; waits for it at times, as nothing is held meanwhile.
+    /// Takes a buffer from the pool that is too small, if it has one; sometimes waits for it, since this actor holds
+    /// none meanwhile.
     async fn dry_buffer(&mut self, len: usize) -> Option<Buffer> {
         if self.random.below(2) == 0 {
             return self.shared.dry.get_async(len).await.ok();
@@ -83,7 +84,7 @@ impl Actor {
         self.shared.dry.get(len).ok()
     }
 
-    /// Reads into all that the small pool has.
+    /// Reads into everything that the small pool has.
     async fn run_dry(&mut self, region: &Region) {
         let buffers = std::iter::from_fn(|| self.shared.dry.get(PAGE).ok());
         let reads =
@@ -146,7 +147,7 @@ impl Actor {
         }
     }
 
-    /// Writes, what comes after them, and reads beside them.
+    /// Writes, then syncs or allocates, with reads in between.
     async fn batch(&mut self, region: &mut Region) {
         let most = [1, 4, 128, 1000][self.random.below(4) as usize];
         let mut batch = Batch::new().in_flight(most);

@@ -1,10 +1,10 @@
 //! A soak: every call from many threads, on every route and in several executors, with futures dropped half way, reads
-//! aborted, signals, a file that shrinks, a full disk and a pool that runs dry. Every byte is checked, and at the end
+//! cancelled, signals, a file that shrinks, a full disk and a pool that runs dry. Every byte is checked, and at the end
 //! nothing is left over.
 //!
-//! It goes in rounds, each of which begins and ends all its threads and executors; after the first, which warms up, each
-//! must leave just what that left. `RINGFILE_SOAK_SECONDS` says how long, 10 by default; `RINGFILE_SEED` repeats a run as
-//! far as threads can be repeated.
+//! It runs in rounds, each of which starts and ends all its threads and executors. The first round warms up; each later
+//! one must leave exactly what the first left. `RINGFILE_SOAK_SECONDS` says how long it runs (default: 10);
+//! `RINGFILE_SEED` repeats a run as far as threads allow.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -29,12 +29,12 @@ use support::mounts::Mount;
 use support::{Random, in_child_for, open_descriptors, patience, skip, wait_for};
 
 const NAME: &str = "every_call_from_many_threads_on_every_route";
-/// In each way of running futures, and of threads without one.
+/// Actors in each way of running futures, and on threads without an executor.
 const ACTORS: usize = 3;
-/// Two of ringfile's, two of tokio's, one of another executor, one of plain threads.
+/// Two executors of ringfile, two of tokio, another executor, and plain threads.
 const WAYS: usize = 6;
 const ROUND: Duration = Duration::from_secs(5);
-/// What does not end in this time after it was told to hangs.
+/// A thread that does not end within this time after it was told to is hanging.
 fn end() -> Duration {
     3 * patience()
 }
@@ -49,7 +49,7 @@ fn duration() -> Duration {
 #[test]
 fn every_call_from_many_threads_on_every_route() {
     let duration = duration();
-    // Alone, so that descriptors and threads are those of this test.
+    // In its own process, so that descriptors and threads are those of this test.
     if !in_child_for(NAME, 3 * duration + 2 * end()) {
         return;
     }
@@ -80,11 +80,11 @@ fn every_call_from_many_threads_on_every_route() {
     );
 }
 
-/// The threads of this process, by name.
+/// Returns the threads of this process, by name.
 fn threads() -> BTreeMap<String, usize> {
     let mut threads = BTreeMap::new();
     for thread in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
-        // One that has just ended has no name.
+        // A thread that has just ended has no name.
         if let Ok(name) = std::fs::read_to_string(thread.path().join("comm")) {
             *threads.entry(name.trim().to_owned()).or_default() += 1;
         }
@@ -96,7 +96,7 @@ fn pool(capacity: usize) -> PoolBuilder {
     Pool::builder().capacity(capacity)
 }
 
-/// Everything at once for a while; then nothing of it is left.
+/// Runs everything at once for a while; then nothing of it may be left.
 fn round(random: &mut Random, how_long: Duration) {
     let places = Places::new(WAYS * ACTORS);
     let shared = Arc::new(Shared {
@@ -130,7 +130,7 @@ fn round(random: &mut Random, how_long: Duration) {
             threads.extend(start(scope, way, actors));
         }
         let began = Instant::now();
-        // A thread that fails ends before; the others are told to.
+        // A thread that fails ends earlier; the others are told to end.
         while began.elapsed() < how_long && threads.iter().all(|thread| !thread.is_finished()) {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -163,7 +163,7 @@ fn round(random: &mut Random, how_long: Duration) {
 
 type Scoped<'scope> = std::thread::ScopedJoinHandle<'scope, ()>;
 
-/// Starts actors in one way or another; the threads that end with them.
+/// Starts actors in one way of running them; returns the threads that end with them.
 fn start<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     way: usize,

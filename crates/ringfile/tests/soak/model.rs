@@ -1,7 +1,7 @@
-//! What each byte of a file has to be, and a piece of a file that one actor owns.
+//! The expected value of each byte of a file, and a piece of a file that one actor owns.
 //!
-//! Knows no I/O. Content is made of words of 8 bytes: 48 bits that only the file and the place give, and 16 bits of
-//! generation, so that a word of another place, another file or an earlier write shows. Generation 0 is zeros.
+//! Does no I/O. Content consists of words of 8 bytes: 48 bits that depend only on the file and the offset, and 16 bits
+//! of generation, so that a word from another offset, another file or an earlier write shows. Generation 0 is zeros.
 
 use std::ops::Range;
 
@@ -10,13 +10,13 @@ use ringfile::File;
 pub const PAGE: usize = 4096;
 /// Pages of one actor in each file, whose generation it knows.
 pub const OWNED: usize = 48;
-/// Pages after those, for writes whose end nobody waits for: any generation may be there.
+/// Pages after those, for writes whose end nobody waits for: they may have any generation.
 pub const SCRATCH: usize = 16;
 pub const STRIDE: usize = OWNED + SCRATCH;
-/// Generations of scratch pages stay below, so that not even a torn word is one that was never written.
+/// Generations of scratch pages are smaller, so that even a torn word was written by some write.
 const SCRATCH_GENERATIONS: u16 = 255;
 
-/// The word at `offset`, a multiple of 8.
+/// Returns the word at `offset`, a multiple of 8.
 fn word(file: u64, offset: u64, generation: u16) -> u64 {
     if generation == 0 {
         return 0;
@@ -29,7 +29,7 @@ pub fn page(file: u64, offset: u64, generation: u16) -> Vec<u8> {
     (0..PAGE as u64 / 8).flat_map(|i| word(file, offset + 8 * i, generation).to_le_bytes()).collect()
 }
 
-/// Whether bytes are what any write left there, or none: `offset` and length are multiples of 8.
+/// Returns whether some write, or none, left these bytes there: `offset` and length are multiples of 8.
 #[track_caller]
 pub fn assert_of_any_generation(file: u64, offset: u64, bytes: &[u8], what: &str) {
     for (i, bytes) in bytes.chunks_exact(8).enumerate() {
@@ -39,13 +39,13 @@ pub fn assert_of_any_generation(file: u64, offset: u64, bytes: &[u8], what: &str
     }
 }
 
-/// A piece of a file, and what is in it.
+/// A piece of a file, and its content.
 pub struct Region {
     pub file: File,
-    /// The file's place in the content.
+    /// The number of the file, which is part of the content.
     pub seed: u64,
     pub name: String,
-    /// Where the piece begins, in bytes.
+    /// The start of the piece, in bytes.
     pub start: u64,
     generations: Vec<u16>,
     scratch: u16,
@@ -57,17 +57,17 @@ impl Region {
         Self { file, seed, name, start, generations: vec![0; OWNED], scratch: 0 }
     }
 
-    /// Where a page of the piece lies in the file.
+    /// Returns the offset of a page of the piece in the file.
     pub fn at(&self, page: usize) -> u64 {
         self.start + (page * PAGE) as u64
     }
 
-    /// The bytes of the owned pages, in the file.
+    /// Returns the range of the owned pages in the file, in bytes.
     pub fn bytes(&self) -> Range<u64> {
         self.start..self.at(OWNED)
     }
 
-    /// New content for these pages, which counts as what is there from now on.
+    /// Returns new content for these pages, which is the expected content from now on.
     pub fn renew(&mut self, pages: Range<usize>) -> Vec<u8> {
         let mut content = Vec::with_capacity(pages.len() * PAGE);
         for page in pages {
@@ -78,18 +78,18 @@ impl Region {
         content
     }
 
-    /// These pages are zeros from now on.
+    /// Makes zeros the expected content of these pages.
     pub fn clear(&mut self, pages: Range<usize>) {
         self.generations[pages].fill(0);
     }
 
-    /// New content for a scratch page.
+    /// Returns new content for a scratch page.
     pub fn scratch(&mut self, page: usize) -> Vec<u8> {
         self.scratch = if self.scratch == SCRATCH_GENERATIONS { 1 } else { self.scratch + 1 };
         self::page(self.seed, self.at(OWNED + page), self.scratch)
     }
 
-    /// Fails with the first byte that is not what it has to be. `offset` is in the file.
+    /// Fails with the first wrong byte. `offset` is in the file.
     #[track_caller]
     pub fn assert(&self, offset: u64, bytes: &[u8], what: &str) {
         assert!(offset >= self.start && offset + bytes.len() as u64 <= self.bytes().end);

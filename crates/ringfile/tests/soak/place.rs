@@ -1,4 +1,4 @@
-//! The files of a round: on a disk and in memory, direct and not, on every route.
+//! The files of a round: on a disk and in memory, direct and buffered, on every route.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::model::{PAGE, Region, STRIDE};
 use crate::support::Folder;
 use crate::support::forms::routes;
 
-/// Files that go away with it.
+/// Files that are removed when this is dropped.
 pub struct Places {
     files: Vec<(File, u64, String)>,
     pub disk: Folder,
@@ -22,7 +22,7 @@ fn options(route: Route, direct: bool) -> OpenOptions {
 }
 
 impl Places {
-    /// With room for so many actors in each file.
+    /// Makes files with room for this number of actors in each.
     pub fn new(actors: usize) -> Self {
         let disk = Folder::new();
         let memory = Path::new("/dev/shm").is_dir().then(|| Folder::inside(Path::new("/dev/shm")));
@@ -49,7 +49,7 @@ impl Places {
         Self { files, disk, _memory: memory }
     }
 
-    /// The pieces of one actor, of every file.
+    /// Returns the pieces of one actor, of every file.
     pub fn regions(&self, actor: usize) -> Vec<Region> {
         let piece =
             |(file, seed, name): &(File, u64, String)| Region::new(file.clone(), *seed, name.clone(), actor);

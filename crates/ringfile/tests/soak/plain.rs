@@ -1,4 +1,5 @@
-//! An actor without an executor: blocking batches, and reads with handles that are polled, waited for, aborted, dropped.
+//! An actor without an executor: blocking batches, and reads with handles that are polled, waited for, cancelled and
+//! dropped.
 
 use std::sync::atomic::Ordering;
 
@@ -9,7 +10,7 @@ use crate::model::{OWNED, PAGE, Region};
 use crate::support::handles::Handles as _;
 
 impl Actor {
-    /// Until it is over, on the calling thread.
+    /// Acts on the calling thread until the round is over.
     pub fn run_plain(mut self) {
         let mut reads = Queue::new();
         while !self.shared.over.load(Ordering::Relaxed) {
@@ -21,7 +22,7 @@ impl Actor {
                 _ => {
                     let mut others = Queue::new();
                     self.handles(&mut region, &mut others);
-                    // Now and then the thread has none, and gives its ring up.
+                    // Now and then the thread has no reads, and releases its ring.
                     if self.random.below(8) == 0 {
                         reads = Queue::new();
                     }
@@ -84,7 +85,7 @@ impl Actor {
         let at_least = self.random.below(open.len() as u64 + 1) as usize;
         let done = reads.wait(if wait { at_least } else { 0 }, None);
         assert!(!wait || done >= at_least, "{done} of {at_least}");
-        // A batch in between, which takes the others' completions in.
+        // A batch in between, which collects the completions of the others too.
         if self.random.below(3) == 0 {
             self.blocking_batch_of_reads(region);
         }
@@ -104,7 +105,7 @@ impl Actor {
                 _ => assert_read(region, done, offset, "a read with a handle"),
             }
         }
-        // What is left open is aborted when they are dropped.
+        // Dropping the reads cancels those that are still open.
         if self.random.below(4) == 0 {
             let mut others = Queue::new();
             for page in 0..8 {

@@ -1,4 +1,4 @@
-//! What happens to a program from outside: signals, a file that shrinks and grows, a full disk.
+//! Events outside the program: signals, a file that shrinks and grows, a full disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ extern "C" fn note(_: libc::c_int) {
     SIGNALS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How many signals came so far.
+/// Counts the signals so far.
 pub fn signals() -> u64 {
     SIGNALS.load(Ordering::Relaxed)
 }
 
-/// Interrupts one thread or another every millisecond, the library's too; no system call is restarted after it.
+/// Interrupts some thread every millisecond, possibly one of the library; the handler makes no system call restart.
 pub fn storm(shared: &Shared, mut random: Random) {
     // SAFETY: the record is valid and zero where not set; the handler only adds to an atomic.
     unsafe {
@@ -49,7 +49,7 @@ pub fn storm(shared: &Shared, mut random: Random) {
 const LONGEST: usize = 64;
 const SEED: u64 = 77 << 40;
 
-/// A file that one thread makes shorter and longer, while others read it in every way.
+/// A file that one thread truncates and extends while others read it in every way.
 pub fn shrinking_file(folder: &Path, shared: &Arc<Shared>, mut random: Random) {
     let path = folder.join("shrinking");
     let file = OpenOptions::new().read(true).write(true).create(true).open(&path).unwrap();
@@ -93,7 +93,7 @@ fn read_while_it_shrinks(file: &File, shared: &Shared) {
     }
 }
 
-/// Fills a small file system, on every route, and sees that just what was said to be written is there.
+/// Fills a small file system, on every route, and checks that exactly the data reported as written is there.
 pub fn full_disk(folder: &Path, shared: &Arc<Shared>, mut random: Random) {
     const SEED: u64 = 78 << 40;
     let mut round = 0;

@@ -1,5 +1,5 @@
-//! Jobs: what a program awaits, with what must come of it. A job is a future of its own, so it may be polled by one thread
-//! and the next, without having been woken, and dropped by a third.
+//! Jobs: what a program awaits, and the result it must get. A job is a future of its own, so one thread after another
+//! may poll it, even without a wake-up, and another one may drop it.
 
 use std::future::IntoFuture;
 use std::pin::Pin;
@@ -19,10 +19,10 @@ use crate::wakers;
 
 type Future = Pin<Box<dyn std::future::Future<Output = ()> + Send>>;
 
-/// See the module.
+/// A future and what it must return; see the module.
 pub struct Job {
     future: Future,
-    /// Where it is dropped half way, no page of a file is lost for longer than its operations last.
+    /// Operations of a dropped job give its pages back when they have ended, so no page is lost for longer.
     pub may_be_dropped: bool,
 }
 
@@ -39,7 +39,7 @@ impl Job {
         Self { future: Box::pin(future), may_be_dropped }
     }
 
-    /// Polls it with a waker that nobody else has. Whether it is over.
+    /// Polls it with a waker that nobody else has. Returns whether it has ended.
     pub fn poll_alone(&mut self, world: &Arc<World>, random: &mut Random) -> bool {
         let waker = wakers::any(world, random);
         world.counts.polls.fetch_add(1, Ordering::Relaxed);
@@ -47,7 +47,7 @@ impl Job {
     }
 }
 
-/// A job over one of the files; none where the pages that it would use are in use.
+/// Makes a job for one of the files; none if the pages that it would use are in use.
 pub fn any(world: &Arc<World>, random: &mut Random) -> Option<Job> {
     let place = world.place(random);
     match random.below(16) {
@@ -77,7 +77,7 @@ fn read(world: &Arc<World>, place: &Arc<Place>, random: &mut Random) -> Option<J
             3 => read_into(claim, vec![0; len].into_boxed_slice(), offset, exact).await,
             4 => read_into(claim, BytesMut::with_capacity(len), offset, exact).await,
             5 => {
-                // Nobody else keeps the memory.
+                // The read's buffer is the only reference to this memory.
                 let memory = RegisteredMemory::new(Lendable::new(len + 100, &graves));
                 let lent = memory.lend(100..).unwrap();
                 drop(memory);
@@ -110,12 +110,12 @@ fn write(world: &Arc<World>, place: &Arc<Place>, random: &mut Random) -> Option<
     let mut claim = place.write(random, 4)?;
     let content = claim.content();
     let durable = random.below(200) == 0;
-    // Any other memory is not aligned, nor is it known when that goes.
+    // Other memory is not aligned, and does not report its drop.
     let kind = if place.file.is_direct() { random.below(2) } else { random.below(5) };
     Some(match kind {
         0 => Job::new(false, write_from(claim, in_pool(world, &content), durable)),
         1 => {
-            // Goes on being read by others while it is written.
+            // Others may still read it while it is being written.
             let bytes = in_pool(world, &content).freeze();
             let other = bytes.clone();
             Job::new(false, async move {
@@ -187,7 +187,7 @@ fn batch(world: &Arc<World>, place: &Arc<Place>, random: &mut Random) -> Option<
     Some(Job::new(may_be_dropped, async move { plan.assert(batch.into_future().await) }))
 }
 
-/// The pages in order, by a reader whose pool may be full.
+/// Reads the pages in order, with a reader whose pool may be full.
 fn stream(world: &Arc<World>, place: &Arc<Place>, random: &mut Random) -> Option<Job> {
     let claim = place.read(random, 24)?;
     let (start, len) = claim.some(random);
@@ -248,7 +248,7 @@ fn control(place: &Arc<Place>, random: &mut Random) -> Option<Job> {
     }
 }
 
-/// Several, each polled whenever one is woken; or until the first is over.
+/// Several jobs, each polled whenever one is woken, until all have ended or the first one has.
 fn both(world: &Arc<World>, random: &mut Random) -> Option<Job> {
     let mut jobs: Vec<Job> = (0..2 + random.below(3)).filter_map(|_| any(world, random)).collect();
     if jobs.is_empty() {

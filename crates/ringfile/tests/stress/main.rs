@@ -1,15 +1,15 @@
-//! A stress of what crosses threads: futures begun on one thread, polled on another without having been woken, and
-//! dropped on a third; runtimes dropped half way; memory that is split, frozen, thawed and lent meanwhile; batches with
-//! merges, barriers and errors; queues; forks, signals, and a file that is cut.
+//! A stress test of everything that crosses threads: futures that start on one thread, are polled on another without a
+//! wake-up, and are dropped on a third; runtimes dropped half way; memory that is split, frozen, thawed and lent
+//! meanwhile; batches with merged reads, barriers and errors; queues; forks, signals, and a file that is truncated.
 //!
-//! Where the soak (`tests/soak`) gives each actor its own part of the files, here any thread may use any page: what each
-//! read has to give is known from what was claimed ([`model`]). A page is not used while a write that was dropped may
-//! still land in it, and used again as soon as the library has dropped the memory of that write. Dropped memory is kept
-//! for a while, to see that nobody writes to it.
+//! The soak (`tests/soak`) gives each actor its own part of the files; here any thread may use any page, and the claims
+//! on pages ([`model`]) tell what each read has to return. A page is not used while a dropped write may still reach it,
+//! and used again as soon as the library has dropped that write's memory. Dropped memory is kept for a while, to see
+//! that nobody writes to it.
 //!
-//! It goes in rounds, each of which begins and ends all its threads; after each, descriptors, threads and memory are
-//! those of the first. `RINGFILE_STRESS_SECONDS` says for how long, 5 by default; `RINGFILE_SEED` repeats a run as far as
-//! threads can be repeated.
+//! It runs in rounds, each of which starts and ends all its threads; after each, descriptors, threads and memory are
+//! those of the first. `RINGFILE_STRESS_SECONDS` says how long (default: 5); `RINGFILE_SEED` repeats a run as far as
+//! threads allow.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -40,25 +40,25 @@ use tracked::Graves;
 
 const NAME: &str = "what_crosses_threads_stays_whole";
 const ROUND: Duration = Duration::from_secs(5);
-/// What does not end in this time after it was told to hangs.
+/// A thread that does not end within this time after it was told to is hanging.
 fn end() -> Duration {
     4 * patience()
 }
-/// Too little for all who want some.
+/// Not enough for everyone who wants some.
 const SMALL: usize = 512 << 10;
-/// Jobs that lie around for any thread to take.
+/// Jobs that any thread may take.
 const MOST_JOBS: usize = 100;
-/// By how many more bytes the heap may have than after the first rounds.
+/// The bytes that the heap may have grown by since the first rounds.
 const SLACK: usize = 16 << 20;
 
 /// What all threads share.
 pub(crate) struct World {
     pub(crate) places: Vec<Arc<Place>>,
-    /// Large enough for all.
+    /// A pool that is large enough for all.
     pub(crate) pool: Pool,
-    /// Too small for all, and waited for.
+    /// A pool that is too small for all, so they wait.
     pub(crate) small: Pool,
-    /// Of several kinds, for what is done with memory alone.
+    /// Pools of several kinds, for programs over memory alone.
     pub(crate) pools: Vec<Pool>,
     pub(crate) things: memory::Things,
     pub(crate) bag: Bag,
@@ -81,19 +81,20 @@ pub(crate) struct Counts {
     pub(crate) runtimes: AtomicU64,
 }
 
-/// Jobs for any thread.
+/// Jobs that any thread may take.
 #[derive(Default)]
 pub(crate) struct Bag(Mutex<VecDeque<Job>>);
 
 impl Bag {
-    /// Puts a job in. Where there are too many, the one that was put in first is waited for.
+    /// Adds a job. If there are too many, waits for the oldest one.
     pub(crate) fn put(&self, job: Job) {
         let oldest = {
             let mut jobs = self.0.lock().unwrap();
             jobs.push_back(job);
             if jobs.len() > MOST_JOBS { jobs.pop_front() } else { None }
         };
-        // On a thread that runs tasks too: any executor will do, and nothing that it waits for is a task of this thread.
+        // Also on a thread that runs tasks: any executor will do, since nothing that it waits for is a task of this
+        // thread.
         if let Some(job) = oldest {
             drop_or_wait(job);
         }
@@ -112,7 +113,7 @@ fn drop_or_wait(job: Job) {
     }
 }
 
-/// Jobs that must be waited for, at the end of the round.
+/// Takes out the jobs that must be waited for at the end of the round.
 static LATER: Mutex<Vec<Job>> = Mutex::new(Vec::new());
 
 impl World {
@@ -150,7 +151,7 @@ impl World {
     }
 }
 
-/// The files: on a disk, direct and not, and in memory, on every route.
+/// Opens the files: on a disk, direct and buffered, and in memory, on every route.
 fn places(disk: &Folder, memory: Option<&Folder>) -> Vec<Arc<Place>> {
     let mut places = Vec::new();
     let mut add = |folder: &Folder, kind: &str, direct: bool, route: Route| {
@@ -174,7 +175,7 @@ fn places(disk: &Folder, memory: Option<&Folder>) -> Vec<Arc<Place>> {
     places
 }
 
-/// A program in an executor, until it is over.
+/// A program in an executor, which runs until the round is over.
 async fn program(world: Arc<World>, mut random: Random) {
     while !world.is_over() {
         match random.below(10) {
@@ -201,7 +202,7 @@ async fn program(world: Arc<World>, mut random: Random) {
     }
 }
 
-/// Runtimes that are dropped, or shut down, with programs half way.
+/// Drops runtimes, or shuts them down, while programs are half way.
 fn drop_runtimes(world: &Arc<World>, mut random: Random) {
     while !world.is_over() {
         let entries = [2, 8, 256][random.below(3) as usize];
@@ -228,7 +229,7 @@ fn drop_runtimes(world: &Arc<World>, mut random: Random) {
     }
 }
 
-/// Executors of others that go away with tasks half way.
+/// Drops other executors while tasks are half way.
 fn drop_tokio(world: &Arc<World>, mut random: Random) {
     while !world.is_over() {
         let mut tokio = match random.below(2) {
@@ -255,7 +256,7 @@ fn drop_tokio(world: &Arc<World>, mut random: Random) {
     }
 }
 
-/// The calling thread's own loop, with tasks of it.
+/// The calling thread's own loop, with tasks.
 fn own_loop(world: &Arc<World>, mut random: Random) {
     while !world.is_over() {
         let how_long = Duration::from_millis(20 + random.below(200));
@@ -270,7 +271,7 @@ fn own_loop(world: &Arc<World>, mut random: Random) {
                 support::yield_now().await;
             }
             for task in tasks {
-                // Those that have ended; the others go with the loop.
+                // Awaits those that have ended; the others are dropped with the loop.
                 if task.is_finished() {
                     task.await.unwrap();
                 }
@@ -279,7 +280,7 @@ fn own_loop(world: &Arc<World>, mut random: Random) {
     }
 }
 
-/// Everything at once for a while; then nothing of it is left.
+/// Runs everything at once for a while; then nothing of it may be left.
 fn round(random: &mut Random, how_long: Duration) {
     let world = World::new(random);
     let mut seed = || Random::from_seed(random.below(1 << 40));
@@ -302,7 +303,7 @@ fn round(random: &mut Random, how_long: Duration) {
         start(own_loop, seed());
         start(|world, random| futures::executor::block_on(program(Arc::clone(world), random)), seed());
         let began = Instant::now();
-        // A thread that fails ends before; the others are told to.
+        // A thread that fails ends earlier; the others are told to end.
         while began.elapsed() < how_long && threads.iter().all(|thread| !thread.is_finished()) {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -325,7 +326,7 @@ fn round(random: &mut Random, how_long: Duration) {
     finish(&world, &mut seed());
 }
 
-/// Ends the jobs that lie around: memory that others wait for may be theirs.
+/// Ends the remaining jobs: others may be waiting for their memory.
 fn empty(world: &Arc<World>, random: &mut Random) {
     while let Some(mut job) = LATER.lock().unwrap().pop().or_else(|| world.bag.take(random)) {
         if !job.poll_alone(world, random) {
@@ -348,7 +349,7 @@ fn finish(world: &Arc<World>, random: &mut Random) {
     let whole = Pool::get(&world.small, SMALL);
     assert_eq!(whole.unwrap().capacity(), SMALL, "all of the small pool is there");
     world.graves.assert_all();
-    // By a descriptor that the library does not have.
+    // With a descriptor that the library does not have.
     for place in &world.places {
         place.assert_all(&std::fs::read(place.file.path().unwrap()).unwrap());
     }
@@ -362,7 +363,7 @@ fn duration() -> Duration {
     )
 }
 
-/// Bytes of the heap that are in use. AddressSanitizer's allocator does not tell.
+/// Returns the bytes of the heap that are in use. AddressSanitizer's allocator does not tell.
 fn heap() -> usize {
     #[cfg(target_env = "gnu")]
     // SAFETY: asks the allocator for figures.
@@ -373,7 +374,7 @@ fn heap() -> usize {
     return 0;
 }
 
-/// Threads other than workers, which end by themselves some time after they were used.
+/// Returns the threads other than workers, which end by themselves some time after they were used.
 fn threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
@@ -401,13 +402,13 @@ fn idle_thread() -> std::sync::mpsc::Sender<()> {
 #[test]
 fn what_crosses_threads_stays_whole() {
     let duration = duration();
-    // Alone, so that descriptors, threads and memory are those of this test.
+    // In its own process, so that descriptors, threads and memory are those of this test.
     if !in_child_for(NAME, 3 * duration + 4 * end()) {
         return;
     }
     let mut random = Random::new();
     let _idle = idle_thread();
-    // Twice, so that what is kept was needed twice.
+    // Twice, so that everything that is kept has been needed twice.
     round(&mut random, Duration::from_secs(1));
     round(&mut random, Duration::from_secs(1));
     let (descriptors, others, at_first) = (open_descriptors(), threads(), heap());

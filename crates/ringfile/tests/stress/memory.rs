@@ -1,5 +1,5 @@
-//! Programs over memory alone: buffers and `Bytes` that are split, frozen, thawed, and passed from thread to thread, each
-//! with a pattern of its own that has to stay.
+//! Programs over memory alone: buffers and `Bytes` that are split, frozen, thawed, and passed from thread to thread,
+//! each with its own pattern, which must not change.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -10,10 +10,10 @@ use ringfile::{Buffer, Pool, PoolError, RegisteredMemory};
 use crate::World;
 use crate::support::{Random, poll_once};
 
-/// Things that lie around for any thread to take at most.
+/// The most things that lie around for any thread to take.
 const MOST: usize = 200;
 
-/// Memory with the number that its pattern follows from, and how far into the pattern it begins.
+/// Memory, the number that its pattern follows from, and its offset in the pattern.
 pub struct Thing {
     memory: Memory,
     stamp: u64,
@@ -47,7 +47,7 @@ impl Thing {
         Self { memory: Memory::Buffer(buffer), stamp, at: 0 }
     }
 
-    /// Fails where a byte is not what was written there.
+    /// Fails at the first wrong byte.
     #[track_caller]
     pub fn assert(&self) {
         let bytes = self.memory.bytes();
@@ -55,7 +55,7 @@ impl Thing {
         assert!(wrong.is_none(), "byte {wrong:?} of {} was changed by somebody", bytes.len());
     }
 
-    /// As [`Thing::assert`], for a forked child, which must not panic.
+    /// Checks like [`Thing::assert`] in a forked child, which must not panic.
     pub fn is_whole(&self) -> bool {
         let bytes = self.memory.bytes();
         (0..bytes.len()).all(|i| bytes[i] == byte(self.stamp, self.at + i))
@@ -89,7 +89,7 @@ impl Things {
     }
 }
 
-/// Until it is over, on the calling thread.
+/// Runs on the calling thread until the round is over.
 pub fn run(world: &World, mut random: Random) {
     let mut own = RegisteredMemory::new(vec![0; LENT]);
     while !world.is_over() {
@@ -189,7 +189,7 @@ fn change(world: &World, random: &mut Random) {
     }
 }
 
-/// Memory of a pool that is full most of the time: waited for, or not.
+/// Uses memory of a pool that is full most of the time, with and without waiting.
 fn wait(world: &World, random: &mut Random) {
     let size = any_size(random).min(16 << 10);
     if random.below(2) == 0 {
@@ -212,7 +212,7 @@ fn wait(world: &World, random: &mut Random) {
 
 const LENT: usize = 64 << 10;
 
-/// No byte is lent twice.
+/// Asserts that no byte is lent twice.
 fn lend(memory: &RegisteredMemory, random: &mut Random) {
     let from = random.below(LENT as u64 - 1) as usize;
     let len = 1 + random.below((LENT - from) as u64) as usize;
@@ -236,7 +236,7 @@ fn lend(memory: &RegisteredMemory, random: &mut Random) {
     assert_eq!(memory.lent(), 0);
 }
 
-/// An owner of others: its bytes come back as they are.
+/// An owner outside the library, whose bytes come back unchanged.
 fn foreign(world: &World, random: &mut Random) {
     struct Shared(std::sync::Arc<Buffer>);
     impl AsRef<[u8]> for Shared {

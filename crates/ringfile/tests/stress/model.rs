@@ -1,12 +1,12 @@
-//! What every byte of a file has to be, for pages that any thread may use.
+//! The expected value of every byte of a file, for pages that any thread may use.
 //!
-//! Knows no I/O. A program claims pages before it uses them: many may read a page, one may write it. So the bytes of
-//! each read are known exactly, on whatever thread and route it goes. A page is lost while a write that nobody waits for
-//! may still land in it, and unsure once that write is over: each word then is of one version or another, until the next
+//! Does no I/O. A program claims pages before it uses them: many may read a page, one may write it. So the bytes of
+//! each read are known exactly, on any thread and route. A page is lost while a write that nobody waits for may still
+//! reach it, and unsure once that write has ended: each of its words then has one version or another, until the next
 //! write.
 //!
-//! Content is words of 8 bytes: 48 bits that only the file and the offset give, and 16 bits of version. Version 0 is
-//! zeros.
+//! Content consists of words of 8 bytes: 48 bits that depend only on the file and the offset, and 16 bits of version.
+//! Version 0 is zeros.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,7 +19,7 @@ pub const PAGE: usize = 4096;
 /// Pages of each file.
 pub const PAGES: usize = 512;
 
-/// The word at `offset`, a multiple of 8.
+/// Returns the word at `offset`, a multiple of 8.
 fn word(seed: u64, offset: u64, version: u16) -> u64 {
     if version == 0 {
         return 0;
@@ -28,12 +28,12 @@ fn word(seed: u64, offset: u64, version: u16) -> u64 {
     (place ^ place >> 31).wrapping_mul(0xD6E8_FEB8_6659_FD93) & !0xFFFF | u64::from(version)
 }
 
-/// A page of one version, at a byte offset.
+/// Returns a page of one version, from a byte offset on.
 pub fn page(seed: u64, offset: u64, version: u16) -> impl Iterator<Item = u8> {
     (0..PAGE as u64 / 8).flat_map(move |i| word(seed, offset + 8 * i, version).to_le_bytes())
 }
 
-/// Whether bytes are what any write left there, or zeros. `offset` and length are multiples of 8.
+/// Returns whether some write left these bytes there, or none did. `offset` and length are multiples of 8.
 #[track_caller]
 pub fn assert_written(seed: u64, offset: u64, bytes: &[u8], what: &str) {
     for (i, bytes) in bytes.chunks_exact(8).enumerate() {
@@ -47,14 +47,14 @@ pub fn assert_written(seed: u64, offset: u64, bytes: &[u8], what: &str) {
 struct Page {
     readers: u32,
     writer: bool,
-    /// A write may still land here.
+    /// Whether a write may still reach this page.
     lost: bool,
     version: u16,
-    /// What else words of it may be.
+    /// Other versions that its words may have.
     or: Vec<u16>,
 }
 
-/// A file, and what is in it.
+/// A file, and its content.
 pub struct Place {
     pub file: File,
     /// The same file, not open for reading.
@@ -65,7 +65,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// For a file that has all pages in version 1.
+    /// Makes a model of a file whose pages are all in version 1.
     pub fn new(file: File, write_only: File, name: String, seed: u64) -> Arc<Self> {
         let pages = (0..PAGES).map(|_| Page { version: 1, ..Page::default() }).collect();
         Arc::new(Self { file, write_only, name, seed, pages: Mutex::new(pages) })
@@ -79,7 +79,7 @@ impl Place {
         self.pages.lock().unwrap()
     }
 
-    /// Claims a run of up to `most` pages, to read. None where somebody writes there.
+    /// Claims a run of up to `most` pages for reading; none if somebody writes there.
     pub fn read(self: &Arc<Self>, random: &mut Random, most: usize) -> Option<Reading> {
         self.read_these(run(random, most))
     }
@@ -95,11 +95,11 @@ impl Place {
         Some(Reading { place: Arc::clone(self), pages, versions })
     }
 
-    /// Claims a run of up to `most` pages, to write.
+    /// Claims a run of up to `most` pages for writing.
     pub fn write(self: &Arc<Self>, random: &mut Random, most: usize) -> Option<Writing> {
         self.claim(run(random, most), |page| {
             let mut next = page.version;
-            // Not one that a dropped write may have left.
+            // A version that no dropped write may have left.
             while next == page.version || next == 0 || page.or.contains(&next) {
                 next = next.wrapping_add(1);
             }
@@ -107,7 +107,7 @@ impl Place {
         })
     }
 
-    /// Claims a run of up to `most` pages, to make zeros of them.
+    /// Claims a run of up to `most` pages for turning them into zeros.
     pub fn clear(self: &Arc<Self>, random: &mut Random, most: usize) -> Option<Writing> {
         self.claim(run(random, most), |_| 0)
     }
@@ -127,7 +127,7 @@ impl Place {
         Some(Writing { fate, is_settled: false, is_tracked: false })
     }
 
-    /// Fails where any word of the file is of no version that it may have. Nothing is in flight any more.
+    /// Fails if any word of the file has a version that it may not have. Nothing may be in flight.
     pub fn assert_all(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), PAGES * PAGE, "{}", self.name);
         for (index, (page, bytes)) in self.lock().iter().zip(bytes.chunks_exact(PAGE)).enumerate() {
@@ -162,12 +162,12 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// The bytes of the pages, in the file.
+    /// Returns the range of the pages in the file, in bytes.
     pub fn bytes(&self) -> Range<u64> {
         (self.pages.start * PAGE) as u64..(self.pages.end * PAGE) as u64
     }
 
-    /// Some of them: offset and length.
+    /// Returns a part of them: offset and length.
     pub fn some(&self, random: &mut Random) -> (u64, usize) {
         let bytes = self.bytes();
         let all = bytes.end - bytes.start;
@@ -175,7 +175,7 @@ impl Reading {
         (bytes.start + random.below(all - len + 1), len as usize)
     }
 
-    /// Fails with the first byte that is not what it has to be. `offset` is in the file.
+    /// Fails with the first wrong byte. `offset` is in the file.
     #[track_caller]
     pub fn assert(&self, offset: u64, bytes: &[u8], what: &str) {
         let mut at = offset;
@@ -205,7 +205,7 @@ impl Drop for Reading {
     }
 }
 
-/// What becomes of a write, between its claim and its memory: either may go first.
+/// The state of a write, between its claim and its memory, which may be dropped in either order.
 pub struct Fate {
     place: Arc<Place>,
     pages: Range<usize>,
@@ -221,7 +221,7 @@ struct Ends {
 }
 
 impl Fate {
-    /// The memory of the write was dropped: from now on it does not land any more.
+    /// The memory of the write was dropped: from now on the write cannot reach the file.
     pub fn memory_is_gone(&self) {
         let mut state = self.state.lock().unwrap();
         assert!(!state.memory_is_gone, "memory was dropped twice");
@@ -241,7 +241,7 @@ impl Fate {
     }
 }
 
-/// Pages that nobody else uses meanwhile. Lost where it is dropped before it was said what became of the write.
+/// Pages that nobody else uses meanwhile. They are lost if this is dropped before the outcome of the write is known.
 pub struct Writing {
     fate: Arc<Fate>,
     is_settled: bool,
@@ -261,7 +261,7 @@ impl Writing {
         self.fate.pages.len() * PAGE
     }
 
-    /// What is to be written.
+    /// Returns the bytes to write.
     pub fn content(&self) -> Vec<u8> {
         let pages = self.fate.pages.clone().zip(&self.fate.versions);
         pages
@@ -269,15 +269,15 @@ impl Writing {
             .collect()
     }
 
-    /// To be told when the memory of the write is dropped.
+    /// Returns what must be told when the memory of the write is dropped.
     pub fn track(&mut self) -> Arc<Fate> {
         self.is_tracked = true;
         Arc::clone(&self.fate)
     }
 
-    /// It was written. A claim to read it.
+    /// Notes that the write succeeded. Returns a claim to read it.
     pub fn into_reading(mut self) -> Reading {
-        // One lock for both, so that nobody else writes in between.
+        // One lock for both steps, so that nobody else writes in between.
         self.settle(|page, version| {
             page.version = version;
             page.or.clear();
@@ -287,12 +287,12 @@ impl Writing {
         Reading { place: Arc::clone(place), pages: pages.clone(), versions: versions.clone() }
     }
 
-    /// It was never begun: all is as before.
+    /// Notes that the write never started: everything is as before.
     pub fn undo(mut self) {
         self.settle(|_, _| ());
     }
 
-    /// It is over, and some of it may be written.
+    /// Notes that the write has ended, and that parts of it may have been written.
     pub fn give_up(mut self) {
         self.is_settled = true;
         self.fate.give_up(true);

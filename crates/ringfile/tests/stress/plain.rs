@@ -14,7 +14,7 @@ use crate::plan::Plan;
 use crate::support::Random;
 use crate::support::handles::Handles as _;
 
-/// Until it is over, on the calling thread.
+/// Runs on the calling thread until the round is over.
 pub fn run(world: &Arc<World>, mut random: Random) {
     let (mut queue, mut reads) = (Submissions::new(), Handles::new());
     while !world.is_over() {
@@ -46,11 +46,11 @@ pub fn run(world: &Arc<World>, mut random: Random) {
     assert!(queue.open.is_empty() && queue.queue.is_empty());
 }
 
-/// Polls jobs that others have begun, and begins some.
+/// Polls jobs that other threads have started, and starts some.
 pub fn poll_by_hand(world: &Arc<World>, random: &mut Random) {
     let job = if random.below(4) == 0 { job::any(world, random) } else { world.bag.take(random) };
     let Some(mut job) = job else { return };
-    // Often at once now and then, so that one poll comes just when the last operation ends.
+    // Sometimes many times in a row, so that one poll comes just when the last operation ends.
     let polls = if random.below(4) == 0 { 200 } else { 1 + random.below(3) };
     for _ in 0..polls {
         if job.poll_alone(world, random) {
@@ -64,7 +64,7 @@ pub fn poll_by_hand(world: &Arc<World>, random: &mut Random) {
     world.bag.put(job);
 }
 
-/// Until it is over, nothing but that.
+/// Does nothing else until the round is over.
 pub fn only_poll(world: &Arc<World>, mut random: Random) {
     while !world.is_over() {
         poll_by_hand(world, &mut random);
@@ -81,7 +81,7 @@ enum Open {
     Sync,
 }
 
-/// A queue, and what is in it by number.
+/// A queue, and its operations by number.
 struct Submissions {
     queue: Queue,
     open: HashMap<u64, Open>,
@@ -155,7 +155,7 @@ impl Submissions {
         }
     }
 
-    /// Drops the queue with all that is in flight, which is over then.
+    /// Drops the queue with everything in flight, which has ended afterwards.
     fn give_up(&mut self) {
         drop(std::mem::take(&mut self.queue));
         for (_, open) in self.open.drain() {

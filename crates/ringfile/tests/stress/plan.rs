@@ -1,4 +1,4 @@
-//! A batch, and what each of its results has to be.
+//! A batch, and the expected result of each of its operations.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use crate::World;
 use crate::model::{PAGE, Place, Reading, Writing};
 use crate::support::Random;
 
-/// See the module.
+/// A batch and its expected results; see the module.
 pub struct Plan {
     steps: Vec<Step>,
-    /// Between which steps are barriers: each range is over before the next begins.
+    /// Ranges of steps between barriers: each range ends before the next one starts.
     parts: Vec<Range<usize>>,
     stops: bool,
 }
@@ -24,25 +24,25 @@ enum Step {
         len: usize,
     },
     Write(Writing),
-    /// Of the pages that a step before a barrier has written.
+    /// Reads pages that a step before a barrier has written.
     ReadAfter {
         write: usize,
     },
     Sync,
-    /// Fails.
+    /// An operation that fails.
     Bad,
 }
 
-/// What has become of a step.
+/// What has happened to a step.
 enum Outcome {
     Written(Reading),
-    /// Not begun.
+    /// It has not started.
     Cancelled,
     Other,
 }
 
 impl Plan {
-    /// At least one operation where the pages are free; perhaps none.
+    /// Adds at least one operation if the pages are free; possibly none.
     pub fn new(world: &World, place: &Arc<Place>, random: &mut Random) -> (Self, Batch) {
         let stops = random.below(6) == 0;
         let most = [1, 2, 7, 128, 5000][random.below(5) as usize];
@@ -120,7 +120,7 @@ impl Plan {
         assert_eq!(index, self.steps.len() - 1);
     }
 
-    /// Reads of the same pages one behind the other, with gaps, in any order.
+    /// Adds reads of adjacent pages, with gaps, in any order.
     fn add_neighbours(&mut self, world: &World, batch: &mut Batch, claim: Reading, random: &mut Random) {
         let Range { start, end } = claim.bytes();
         let mut reads = Vec::new();
@@ -145,12 +145,12 @@ impl Plan {
         self.steps.iter().any(|step| matches!(step, Step::Write(_)))
     }
 
-    /// Fails where a result is not what it has to be.
+    /// Fails if a result is not the expected one.
     pub fn assert(self, results: Vec<Done>) {
         assert_eq!(results.len(), self.steps.len(), "each operation has one result");
         let is_bad = |step: &Step| matches!(step, Step::Bad);
         let any_bad = self.steps.iter().any(is_bad);
-        // The part that fails without stopping; those behind it are not begun.
+        // The part whose failure does not stop the batch: the parts behind it do not start.
         let failing = self.parts.iter().position(|part| self.steps[part.clone()].iter().any(is_bad));
         let after = failing.map_or(self.steps.len(), |part| self.parts[part].end);
         let may_stop = self.stops && any_bad;

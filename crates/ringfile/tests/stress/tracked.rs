@@ -1,4 +1,4 @@
-//! Memory that knows when the library drops it, and finds out who writes to it afterwards.
+//! Memory that notices when the library drops it, and finds out whether somebody writes to it afterwards.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -8,10 +8,10 @@ use ringfile::{IoBuf, IoBufMut, StableMemory};
 use crate::model::Fate;
 
 const DEAD: u8 = 0xDD;
-/// Pieces that are kept before they are looked at and freed.
+/// The number of pieces that are kept before they are checked and freed.
 const KEPT: usize = 256;
 
-/// Where dropped memory lies for a while. No kernel may write to it.
+/// Where dropped memory is kept for a while. No kernel may write to it.
 #[derive(Default)]
 pub struct Graves(Mutex<VecDeque<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! Wakers as executors have them, and as nobody expects them.
+//! Wakers as executors have them, and unusual ones.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ impl Wake for Counted {
     }
 }
 
-/// A waker that comes back into the library from its clone, its wake and its drop.
+/// A waker that calls the library from its clone, its wake and its drop.
 struct CallsBack(Arc<World>, usize);
 
 impl CallsBack {
@@ -26,7 +26,7 @@ impl CallsBack {
         drop(self.0.pool.get(100));
         drop(self.0.pools[0].get(5000));
         assert!(self.0.small.metrics().in_use <= self.0.small.metrics().capacity);
-        // Begins an operation, and drops it half way.
+        // Starts an operation, and drops it half way.
         let place = &self.0.places[self.1 % self.0.places.len()];
         let mut read = place.file.read_at(Vec::with_capacity(64), 0);
         let _ = Pin::new(&mut read).poll(&mut Context::from_waker(Waker::noop()));
@@ -43,7 +43,7 @@ fn raw(of: Arc<CallsBack>) -> RawWaker {
     RawWaker::new(Arc::into_raw(of).cast(), &FUNCTIONS)
 }
 
-/// The functions get what `raw` has put there.
+/// The functions receive the pointer that `raw` made.
 unsafe fn of(data: *const ()) -> Arc<CallsBack> {
     // SAFETY: as above; each waker has one reference, which it gives up with its wake or its drop.
     unsafe { Arc::from_raw(data.cast::<CallsBack>()) }
@@ -71,7 +71,7 @@ unsafe fn release(data: *const ()) {
     unsafe { of(data) }.call();
 }
 
-/// One that does not wake anybody: whoever has it polls again.
+/// A waker that wakes nobody: its owner polls again.
 pub fn any(world: &Arc<World>, random: &mut Random) -> Waker {
     let place = random.below(1 << 20) as usize;
     match random.below(3) {

@@ -1,4 +1,4 @@
-//! What happens from outside: signals, a file that is cut and punched, forks.
+//! Events outside the program: signals, a file that is truncated and punched, forks.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ extern "C" fn note(_: libc::c_int) {
     SIGNALS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How many signals came so far.
+/// Counts the signals so far.
 pub fn signals() -> u64 {
     SIGNALS.load(Ordering::Relaxed)
 }
 
-/// Interrupts one thread or another, the library's too; no system call is restarted after it.
+/// Interrupts some thread, possibly one of the library; the handler makes no system call restart.
 pub fn interrupt(world: &World, mut random: Random) {
     // SAFETY: the record is valid and zero where not set; the handler only adds to an atomic.
     unsafe {
@@ -44,19 +44,19 @@ pub fn interrupt(world: &World, mut random: Random) {
     }
 }
 
-/// Pages that stay, and those behind them that come and go.
+/// Pages that stay, and pages behind them that come and go.
 const FIXED: usize = 16;
 const LONGEST: usize = 80;
 const SEED: u64 = 91 << 40;
 const CUT: &str = "cut";
 
-/// Makes the file that is cut.
+/// Makes the file that is truncated.
 pub fn make_file(folder: &Folder) {
     let fixed: Vec<u8> = (0..FIXED).flat_map(|index| page(SEED, (index * PAGE) as u64, 1)).collect();
     folder.file(CUT, &fixed);
 }
 
-/// Cuts a file, punches holes into it and writes to it again behind its first pages, while others read it.
+/// Truncates a file, punches holes into it and rewrites it behind its first pages, while others read it.
 pub fn cut(world: &Arc<World>, mut random: Random) {
     let path = world.folder.path().join(CUT);
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
@@ -88,7 +88,7 @@ pub fn cut(world: &Arc<World>, mut random: Random) {
     });
 }
 
-/// What was read from `offset`: the fixed part is whole, and the rest is of some version or zeros.
+/// Checks bytes read from `offset`: the fixed part is complete, and the rest is of some version, or zeros.
 fn assert_cut(offset: u64, bytes: &[u8], wanted: usize, what: &str) {
     let fixed = ((FIXED * PAGE) as u64).saturating_sub(offset).min(wanted as u64) as usize;
     assert!(bytes.len() >= fixed, "{what}: {} bytes of {fixed} that are always there", bytes.len());
@@ -123,10 +123,10 @@ fn read_what_is_cut(world: &Arc<World>, file: &File, mut random: Random) {
     }
 }
 
-/// What a forked child does must take no longer.
+/// The longest time for what a forked child does.
 const CHILD: Duration = Duration::from_secs(30);
 
-/// Forks now and then, beside all that the other threads do. The child uses memory and makes plain calls.
+/// Forks now and then, beside everything that the other threads do. The child uses memory and makes plain calls.
 pub fn fork(world: &Arc<World>, mut random: Random) {
     let place = world.places.iter().find(|place| place.name.contains("Inline")).unwrap_or(&world.places[0]);
     while !world.is_over() {
@@ -174,7 +174,7 @@ fn wait_for_child(child: i32) -> i32 {
     }
 }
 
-/// What is not as it has to be. Nothing may hang.
+/// Returns what is wrong in the child. Nothing may hang.
 fn in_child(world: &Arc<World>, place: &Arc<Place>, ways: u64) -> Option<&'static str> {
     let mut random = Random::from_seed(ways);
     let pool = ringfile::Pool::new(1 << 20);
@@ -183,13 +183,13 @@ fn in_child(world: &Arc<World>, place: &Arc<Place>, ways: u64) -> Option<&'stati
     if pool.thaw(own.freeze()).is_err() {
         return Some("its own memory, thawed");
     }
-    // Those that other threads had locked.
+    // Pools that other threads had locked.
     for pool in world.pools.iter().chain([&world.pool]) {
         let _ = pool.get(1 + random.below(100_000) as usize);
         let _ = pool.metrics();
     }
     let _ = (ringfile::metrics(), ringfile::thread_metrics());
-    // A file of its own, and one of the parent's: an answer or an error.
+    // A new file, and one of the parent's: an answer or an error.
     let path = world.folder.path().join(CUT);
     let Ok(own) = OpenOptions::new().read(true).route(Route::Inline).open(path) else {
         return Some("a file of its own");

@@ -1,4 +1,4 @@
-//! What the page cache holds of a file, and how to change that.
+//! Reads and changes which pages of a file are in the page cache.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 const PAGE: usize = 4096;
 
-/// Writes what is dirty, and drops the file from the page cache.
+/// Writes dirty pages, and drops the file from the page cache.
 pub fn drop_cache(path: &Path) {
     let file = std::fs::File::open(path).unwrap();
     file.sync_all().unwrap();
@@ -14,7 +14,7 @@ pub fn drop_cache(path: &Path) {
     assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
 }
 
-/// How many of the file's pages the page cache holds.
+/// Returns how many of the file's pages are in the page cache.
 pub fn cached_pages(path: &Path) -> usize {
     let file = std::fs::File::open(path).unwrap();
     let len = file.metadata().unwrap().len() as usize;
@@ -30,7 +30,7 @@ pub fn cached_pages(path: &Path) -> usize {
     resident.iter().filter(|&&page| page & 1 == 1).count()
 }
 
-/// Reads these bytes in, as far as the file has them, without the kernel's read-ahead.
+/// Reads these bytes into the cache, as far as the file has them, without the kernel's read-ahead.
 pub fn cache(path: &Path, offset: usize, len: usize) {
     let file = std::fs::File::open(path).unwrap();
     // SAFETY: no memory is named.
@@ -38,7 +38,7 @@ pub fn cache(path: &Path, offset: usize, len: usize) {
     let _ = file.read_at(&mut vec![0; len], offset as u64).unwrap();
 }
 
-/// Whether adaptive files on the file system that `path` lies on are read ahead.
+/// Returns whether adaptive files are read ahead on the file system of `path`.
 pub fn is_read_ahead(path: &Path) -> bool {
     let output = std::process::Command::new("stat").args(["-f", "-c", "%T"]).arg(path).output().unwrap();
     matches!(String::from_utf8(output.stdout).unwrap().trim(), "ext2/ext3" | "xfs" | "btrfs" | "f2fs")

@@ -1,24 +1,24 @@
 //! Seccomp filters, as containers have them, for threads of tests.
 
-/// Makes the kernel answer `call` with `errno` on this thread, and on those that it starts from now on.
+/// Makes the kernel answer `call` with `errno` on this thread, and on threads that it starts from now on.
 pub fn deny(call: libc::c_long, errno: i32) {
     // The number of the call is the first field of `seccomp_data`.
     filter(&[(0, call as u32)], errno);
 }
 
-/// The same for one operation of `io_uring_register`, as a kernel answers that does not know it.
+/// Does the same for one operation of `io_uring_register`, as a kernel that does not know it.
 pub fn deny_registering(operation: u32, errno: i32) {
-    // The operation is the second argument: 8 bytes each, from the 16th byte on, the low half first.
+    // The operation is the second argument, which is 8 bytes long and starts at byte 24, the low half first.
     filter(&[(0, libc::SYS_io_uring_register as u32), (24, operation)], errno);
 }
 
-/// Answers calls with `errno` whose `seccomp_data` has all of these numbers at these places.
+/// Answers calls with `errno` if all of these numbers are at these offsets of `seccomp_data`.
 pub fn filter(numbers: &[(u32, u32)], errno: i32) {
     let instruction =
         |code: u32, k: u32, otherwise: u8| libc::sock_filter { code: code as u16, jt: 0, jf: otherwise, k };
     let mut program = Vec::new();
     for (index, &(place, number)) in numbers.iter().enumerate() {
-        // To the last instruction, past the rest of the comparisons, two each, and the refusal.
+        // Jumps to the last instruction, past the remaining comparisons, two instructions each, and the refusal.
         let rest = (2 * (numbers.len() - index) - 1) as u8;
         program.push(instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, place, 0));
         program.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number, rest));

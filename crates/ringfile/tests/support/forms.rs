@@ -1,4 +1,4 @@
-//! The same reads and writes in every form that the library has, on every route: what holds for one must for all.
+//! The same reads and writes in every form that the library has, on every route: what holds for one must hold for all.
 
 use std::future::IntoFuture;
 
@@ -7,7 +7,7 @@ use ringfile::{AnyBuffer, Batch, Buffer, Done, Error, File, Queue, Route, block_
 
 use super::{all, is_without_ring};
 
-/// How operations are handed over and waited for.
+/// How operations are started and waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// Futures of the file, on a ringfile thread.
@@ -39,17 +39,17 @@ pub const READING: [Form; 7] = [
 pub const WRITING: [Form; 6] =
     [Form::Loop, Form::Executor, Form::Tokio, Form::Blocking, Form::AwaitedInLoop, Form::Awaited];
 
-/// The routes that can be had here.
+/// The routes that are available here.
 pub fn routes() -> impl Iterator<Item = Route> {
     let every = [Route::Auto, Route::Ring, Route::Inline, Route::Workers];
     every.into_iter().filter(|&route| route != Route::Ring || !is_without_ring())
 }
 
-/// How one operation ended: its buffer, and what went wrong.
+/// How one operation ended: its buffer, and its error if it failed.
 pub type Ended = (Buffer, Option<Error>);
 
 impl Form {
-    /// Reads into each buffer from its offset. Results in order.
+    /// Reads into each buffer from its offset. Returns results in order.
     pub fn read(self, file: &File, reads: Vec<(Buffer, u64)>) -> Vec<Ended> {
         let futures = |reads: Vec<(Buffer, u64)>| {
             reads.into_iter().map(|(buffer, offset)| file.read_at(buffer, offset)).collect::<Vec<_>>()
@@ -84,7 +84,7 @@ impl Form {
         }
     }
 
-    /// Writes each buffer at its offset. Results in order.
+    /// Writes each buffer at its offset. Returns results in order.
     pub fn write(self, file: &File, writes: Vec<(Buffer, u64)>) -> Vec<Ended> {
         let futures = |writes: Vec<(Buffer, u64)>| {
             writes.into_iter().map(|(buffer, offset)| file.write_at(buffer, offset)).collect::<Vec<_>>()

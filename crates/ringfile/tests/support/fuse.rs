@@ -1,7 +1,7 @@
-//! A file system of one file, `data`, that fails as it is told: errors, short counts, replies held back.
+//! A file system of one file, `data`, that fails as it is told: with errors, short counts, and replies held back.
 //!
-//! The file bypasses the page cache, so that what the server answers is what the operation gets. A reply that is held
-//! back goes out after [`super::patience`] at the latest, so that a failing test does not hang in the kernel.
+//! The file bypasses the page cache, so each operation gets the server's answer. A reply that is held back goes out
+//! after [`super::patience`] at the latest, so that a failing test does not hang in the kernel.
 
 use std::ffi::OsStr;
 use std::ops::Range;
@@ -25,18 +25,18 @@ pub enum Op {
     Sync,
 }
 
-/// What the server does with a request that a rule is for.
+/// What the server does with a request that matches a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Act {
     /// Answers with this errno.
     Fail(i32),
     /// Moves at most this many bytes.
     Short(usize),
-    /// Answers when [`Server::release`] was called.
+    /// Answers once [`Server::release`] is called.
     Hold,
-    /// As `Hold`, and then answers with this errno. [`Server::release`] does not forget such rules.
+    /// Holds as `Hold` does, and then answers with this errno. [`Server::release`] does not forget such rules.
     HoldFail(i32),
-    /// Answers after this long.
+    /// Answers after this time.
     Delay(Duration),
 }
 
@@ -64,7 +64,7 @@ struct State {
     minor: AtomicU32,
 }
 
-/// A mounted file system; unmounted at the end.
+/// A mounted file system, unmounted when it is dropped.
 pub struct Server {
     state: Arc<State>,
     session: Option<BackgroundSession>,
@@ -72,12 +72,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Mounts one whose file has this content. `Err` says why it can't be had here.
+    /// Mounts one whose file has this content, or says why that is not possible here.
     pub fn mount(data: Vec<u8>) -> Result<Self, String> {
         Self::make(data, InitFlags::FUSE_ASYNC_DIO)
     }
 
-    /// One for whose answers the kernel waits in the call that asks: only so may a write be short, which else is EIO.
+    /// Mounts one for whose answers the kernel waits in the requesting call: only then may a write be short, which
+    /// otherwise is EIO.
     pub fn blocking_or_skip(test: &str, data: Vec<u8>) -> Option<Self> {
         Self::make(data, InitFlags::empty()).map_err(|why| super::skip(test, why)).ok()
     }
@@ -105,7 +106,7 @@ impl Server {
         Ok(Self { state, session: Some(session), folder })
     }
 
-    /// As [`Self::mount`]; where it can't be had, says that `test` is skipped.
+    /// Mounts as [`Self::mount`] does; prints that `test` is skipped if that is not possible.
     pub fn or_skip(test: &str, data: Vec<u8>) -> Option<Self> {
         Self::mount(data).map_err(|why| super::skip(test, why)).ok()
     }
@@ -114,46 +115,46 @@ impl Server {
         self.folder.path().join("data")
     }
 
-    /// The next `times` requests of this kind that touch `at` get `act`. Rules apply in the order given.
+    /// Makes the next `times` requests of this kind that touch `at` get `act`. Rules apply in the order given.
     pub fn rule(&self, op: Op, at: Range<u64>, times: usize, act: Act) -> &Self {
         self.state.rules.lock().unwrap().push(Rule { op, at, direct_only: false, times, act });
         self
     }
 
-    /// As [`Self::rule`], for requests on descriptors with `O_DIRECT` alone.
+    /// Adds a rule as [`Self::rule`] does, for requests on descriptors with `O_DIRECT` only.
     pub fn direct_rule(&self, op: Op, at: Range<u64>, times: usize, act: Act) -> &Self {
         self.state.rules.lock().unwrap().push(Rule { op, at, direct_only: true, times, act });
         self
     }
 
-    /// How many requests are still to get what a rule says: 0 where every fault was met.
+    /// Returns how many requests still match a rule: 0 once every fault has happened.
     pub fn faults_left(&self) -> usize {
         self.state.rules.lock().unwrap().iter().map(|rule| rule.times).sum()
     }
 
-    /// What `stat` says, whatever there is.
+    /// Sets the size that `stat` returns, whatever the content.
     pub fn show_size(&self, size: u64) {
         self.state.shown.store(size, Ordering::SeqCst);
     }
 
-    /// Cuts the content, and the size that is shown.
+    /// Cuts the content, and the size that `stat` returns.
     pub fn cut(&self, len: usize) {
         self.state.data.lock().unwrap().truncate(len);
         self.show_size(len as u64);
     }
 
-    /// Waits until so many requests are held back.
+    /// Waits until this number of requests is held back.
     #[track_caller]
     pub fn wait_held(&self, count: usize) {
         wait_for("requests at the server", || self.held() >= count);
     }
 
-    /// How many replies are held back.
+    /// Returns how many replies are held back.
     pub fn held(&self) -> usize {
         self.state.held.lock().unwrap().0
     }
 
-    /// Answers what is held back, and forgets the rules to hold more.
+    /// Answers the requests that are held back, and removes rules that would hold more.
     pub fn release(&self) {
         self.state.rules.lock().unwrap().retain(|rule| rule.act != Act::Hold);
         {
@@ -163,7 +164,7 @@ impl Server {
         self.state.changed.notify_all();
     }
 
-    /// The requests that were answered so far: kind, offset, bytes moved.
+    /// Returns the requests that were answered so far: kind, offset, bytes moved.
     pub fn log(&self) -> Vec<(Op, u64, usize)> {
         self.state.log.lock().unwrap().clone()
     }
@@ -172,8 +173,9 @@ impl Server {
         self.state.data.lock().unwrap().clone()
     }
 
-    /// Whether two buffered writes to the file are on their way at once: with `FOPEN_PARALLEL_DIRECT_WRITES` (Linux 6.2), and,
-    /// through the ring, where the server's answer is not waited for; says that `test` is skipped where not.
+    /// Returns whether two buffered writes to the file can be in flight at once: with `FOPEN_PARALLEL_DIRECT_WRITES`
+    /// (Linux 6.2), and, through the ring, if it does not wait for the server's answer. Prints that `test` is skipped
+    /// if not.
     pub fn has_parallel_writes(&self, test: &str) -> bool {
         let has = self.state.minor.load(Ordering::SeqCst) >= 42;
         if !has {
@@ -182,9 +184,9 @@ impl Server {
         has
     }
 
-    /// Whether `EAGAIN` may be the answer to a direct read through the ring. Before Linux 6.14 (5.10, 6.1 and 6.12 do, 6.18
-    /// does not) `io_complete_rw` takes an answer that a thread of the same process gives, as this server is, for one that
-    /// it gave itself, and loses the operation. Says that this part of `test` is skipped where not.
+    /// Returns whether `EAGAIN` may be the answer to a direct read through the ring. Before Linux 6.14 (5.10, 6.1 and
+    /// 6.12 do, 6.18 does not) `io_complete_rw` takes an answer from a thread of the same process, such as this server,
+    /// for its own, and loses the operation. Prints that this part of `test` is skipped if not.
     pub fn may_answer_eagain(&self, test: &str) -> bool {
         let may = self.state.minor.load(Ordering::SeqCst) >= 42;
         if !may {
@@ -196,9 +198,9 @@ impl Server {
         may
     }
 
-    /// Whether the memory of a direct read that is in flight stays the parent's when the process forks. Older kernels take
-    /// the pages without pinning them (5.10 and 6.1 do, 6.12 does not; open(2) warns of it), so the parent may get a copy of
-    /// the page that the server's answer goes to. Says that `test` is skipped where it does not.
+    /// Returns whether the memory of a direct read in flight stays the parent's when the process forks. Older kernels
+    /// take the pages without pinning them (5.10 and 6.1 do, 6.12 does not; open(2) warns of it), so the parent may get
+    /// a copy of the page that the server's answer goes to. Prints that `test` is skipped if not.
     pub fn reads_survive_forks(&self, test: &str) -> bool {
         let survive = self.state.minor.load(Ordering::SeqCst) >= 41;
         if !survive {
@@ -210,7 +212,7 @@ impl Server {
         survive
     }
 
-    /// How many open files were closed for good.
+    /// Returns how many open files were closed for good.
     pub fn closed(&self) -> u64 {
         self.state.closed.load(Ordering::SeqCst)
     }
@@ -308,7 +310,7 @@ fn answer(state: &Arc<State>, act: Option<Act>, answer: impl FnOnce() + Send + '
 struct Served(Arc<State>, InitFlags);
 
 const DATA: INodeNo = INodeNo(2);
-/// Nothing is cached: each question comes here.
+/// Nothing is cached: each request comes to the server.
 const NEVER: Duration = Duration::ZERO;
 
 impl Filesystem for Served {
@@ -333,7 +335,7 @@ impl Filesystem for Served {
     }
 
     fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        // Without a flush, so that a process which ends with the file open does not wait for its own dead server.
+        // Without a flush, so that a process that ends with the file open does not wait for its own dead server.
         let flags = FopenFlags::FOPEN_DIRECT_IO
             | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
             | FopenFlags::FOPEN_NOFLUSH;

@@ -1,4 +1,4 @@
-//! A queue used for single reads, by their tokens.
+//! A queue that is used for single reads, by their tokens.
 
 use ringfile::{AnyBuffer, Done, File, Queue, Result, Token};
 
@@ -6,7 +6,7 @@ pub trait Handles {
     /// Adds a read and submits it.
     fn start(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> Token;
 
-    /// Cancels an operation, and waits until the kernel is done with its memory.
+    /// Cancels an operation, and waits until the kernel has finished with its memory.
     fn abort(&mut self, token: Token) -> Result<Done>;
 }
 

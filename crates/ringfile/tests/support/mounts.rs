@@ -1,4 +1,4 @@
-//! File systems and devices made for a test, and unmade at its end. All need root.
+//! File systems and devices made for a test, and removed at its end. All need root.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
 pub struct Mount(Folder);
 
 impl Mount {
-    /// A tmpfs of this many bytes; where it can't be had, says that `test` is skipped.
+    /// Mounts a tmpfs of this many bytes; prints that `test` is skipped if that is not possible.
     pub fn tmpfs(test: &str, bytes: u64) -> Option<Self> {
         if !is_root() {
             skip(test, "mounting a tmpfs needs root");
@@ -37,13 +37,13 @@ impl Mount {
         }
     }
 
-    /// An ext4 of this many bytes, over a file on the disk; where it can't be had, says that `test` is skipped.
+    /// Mounts an ext4 of this many bytes, in a file on the disk; prints that `test` is skipped if that is not possible.
     pub fn ext4(test: &str, bytes: u64) -> Option<Self> {
         Self::on_loop(test, "ext4", bytes)
     }
 
-    /// A file system of this kind and this many bytes, over a file on the disk; where it can't be had, says that `test` is
-    /// skipped.
+    /// Mounts a file system of this kind and this many bytes, in a file on the disk; prints that `test` is skipped if
+    /// that is not possible.
     pub fn on_loop(test: &str, kind: &str, bytes: u64) -> Option<Self> {
         if !is_root() {
             skip(test, format!("mounting an {kind} needs root"));
@@ -57,7 +57,7 @@ impl Mount {
         let made = run(&format!("mkfs.{kind}"), &["-q", force, &image])
             .and_then(|_| run("mount", &["-o", "loop", "-t", kind, &image, &path]));
         match made {
-            // The image goes by name alone: the loop device holds it until it is unmounted.
+            // The image's name can go: the loop device holds the file until it is unmounted.
             Ok(_) => Some(Self(folder)),
             Err(why) => {
                 skip(test, why);
@@ -66,8 +66,8 @@ impl Mount {
         }
     }
 
-    /// An overlay, as containers have it: over a folder with a file `below` of this content, with changes to another
-    /// folder. Where it can't be had, says that `test` is skipped.
+    /// Mounts an overlay, as containers have it: over a folder with a file `below` of this content, with changes in
+    /// another folder. Prints that `test` is skipped if that is not possible.
     pub fn overlay(test: &str, below: &[u8], layers: &Folder) -> Option<Self> {
         if !is_root() {
             skip(test, "mounting an overlay needs root");
@@ -93,8 +93,8 @@ impl Mount {
         self.0.path()
     }
 
-    /// Lets no more than `bytes` be dirty in the page cache at once, as if the device below could not keep up: whoever
-    /// writes more is made to wait. `Err` says why that can't be had.
+    /// Lets at most `bytes` be dirty in the page cache at once, as if the device were overloaded, so that whoever
+    /// writes more has to wait. Returns why if that is not possible.
     pub fn throttle(&self, bytes: u64) -> Result<(), String> {
         use std::os::unix::fs::MetadataExt;
         let device = std::fs::metadata(self.path()).map_err(|error| error.to_string())?.dev();
@@ -119,24 +119,25 @@ impl Drop for Mount {
 /// A block device over a file.
 pub struct Loop {
     device: PathBuf,
-    /// The file that it lies on.
+    /// The file behind it.
     pub backing: PathBuf,
     _folder: Folder,
 }
 
 impl Loop {
-    /// Over a file with this content; where it can't be had, says that `test` is skipped.
+    /// Makes one over a file with this content; prints that `test` is skipped if that is not possible.
     pub fn over(test: &str, content: &[u8]) -> Option<Self> {
         Self::with(test, content, &[])
     }
 
-    /// Whether reading there fails, as it does on Linux 6.12 where the file below has become shorter.
+    /// Returns whether reads fail, as they do on Linux 6.12 once the file has become shorter.
     pub fn fails_at(&self, offset: u64) -> bool {
         use std::os::unix::fs::FileExt;
         std::fs::File::open(&self.device).unwrap().read_at(&mut [0; 512], offset).is_err()
     }
 
-    /// As [`over`](Self::over), with blocks of this many bytes; needs Linux 6.15 where that is more than a page.
+    /// Makes one as [`over`](Self::over) does, with blocks of this many bytes; blocks larger than a page need Linux
+    /// 6.15.
     pub fn with_blocks(test: &str, content: &[u8], bytes: usize) -> Option<Self> {
         Self::with(test, content, &["--sector-size", &bytes.to_string()])
     }

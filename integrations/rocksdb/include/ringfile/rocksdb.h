@@ -1,7 +1,7 @@
-// A RocksDB FileSystem whose data files are read and written by ringfile.
+// A RocksDB FileSystem that reads and writes data files with ringfile.
 //
-// Programs that name it by a URI need none of this: preload or link libringfile_rocksdb.so and give `ringfile://` where
-// RocksDB asks for a file system (--fs_uri, FileSystem::CreateFromString, Env::CreateFromUri).
+// Programs that name it by a URI do not need this header: preload or link libringfile_rocksdb.so and give `ringfile://`
+// where RocksDB asks for a file system (--fs_uri, FileSystem::CreateFromString, Env::CreateFromUri).
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@
 
 namespace ringfile_rocksdb {
 
-// Which way reads and writes go. kAuto finds out for each file, and is what a program should begin with. kAio is Linux AIO
-// for direct I/O, and kAuto for buffered files.
+// The route of reads and writes. kAuto finds out for each file, and is the one to start with. kAio is Linux AIO for
+// direct I/O, and kAuto for buffered files.
 enum class Route { kAuto, kRing, kInline, kWorkers, kAio };
 
-// A file system over `base` (FileSystem::Default() where it is null). Random access, sequential and writable files are
-// ringfile's; mmapped files, directories, locks, loggers, renames and all else are those of `base`, which must keep its
-// files under their own names in the kernel's file systems.
+// Makes a file system over `base` (FileSystem::Default() if it is null). ringfile carries out random access, sequential
+// and writable files; mmapped files, directories, locks, loggers, renames and everything else are left to `base`, which
+// must keep its files under their own names in the kernel's file systems.
 //
 // Safe for concurrent use, as RocksDB demands of every FileSystem. For an Env: rocksdb::NewCompositeEnv(fs).
 std::shared_ptr<rocksdb::FileSystem> NewRingfileFileSystem(const std::shared_ptr<rocksdb::FileSystem>& base = nullptr,
                                                            Route route = Route::kAuto);
 
-// What all file systems of this kind have done in this process, from its beginning.
+// Counts of all file systems of this kind in this process, from its start.
 struct Statistics {
     // Calls from RocksDB.
     uint64_t reads = 0;
@@ -40,7 +40,7 @@ struct Statistics {
     uint64_t appends = 0;
     uint64_t append_bytes = 0;
     uint64_t syncs = 0;
-    // Operations of ringfile, by the way they went, and those that used registered memory.
+    // Operations of ringfile by route, and those that used registered memory.
     uint64_t through_ring = 0;
     uint64_t inline_calls = 0;
     uint64_t by_workers = 0;
@@ -50,7 +50,7 @@ struct Statistics {
 
 Statistics GetStatistics();
 
-// One line for each count, `name value`.
+// Returns a line for each count, `name value`.
 std::string ToString(const Statistics& statistics);
 
 }  // namespace ringfile_rocksdb

@@ -1,9 +1,9 @@
-//! Writes in every way that the library calls durable, and reports what it was told: `power-guest FOLDER REPORTS ROUNDS
+//! Writes in every way that the library calls durable, and reports the successes: `power-guest FOLDER REPORTS ROUNDS
 //! [all|WAY]`.
 //!
-//! FOLDER lies on the file system that is tried, REPORTS is a partition of the same drive. Each way first has the drive for
-//! itself, so that no other way's flush stands in for one that is missing, then all are carried out at once. The last
-//! argument names the way, or all of them, whose sync (for atomic writes: their flag) is left out on purpose.
+//! FOLDER is on the file system under test, REPORTS is a partition of the same drive. Each way first runs alone, so
+//! that no other way's flush replaces a missing one, then all run at once. The last argument names the way, or all of
+//! them, whose sync (for atomic writes: their flag) is left out on purpose.
 
 use std::error::Error;
 use std::fs::File as StdFile;
@@ -34,12 +34,12 @@ struct Reports {
     room: u64,
 }
 
-/// What all ways use.
+/// Shared by all ways to write.
 struct Place {
     folder: PathBuf,
     pool: Pool,
     reports: Mutex<Reports>,
-    /// The way whose syncs are left out, and reported all the same, or `all`.
+    /// The way, or `all`, whose syncs are left out, although it reports success.
     without: Option<String>,
 }
 
@@ -51,8 +51,8 @@ impl Place {
         Ok(Self { folder: folder.into(), pool: Pool::new(16 << 20), reports, without })
     }
 
-    /// Reports, on the console and on the drive. The console's line comes first: it is the moment that counts, and the log
-    /// has it no earlier.
+    /// Reports on the console and on the drive. The console's line comes first: it is the moment that counts, and the
+    /// log has it no earlier.
     fn promise(&self, promises: &[Promise]) -> Outcome {
         for promises in promises.chunks(promise::MOST) {
             let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +102,7 @@ impl Place {
     }
 }
 
-/// Slots in a new version each round.
+/// Writes slots in a new version each round.
 struct Slots {
     place: Arc<Place>,
     of: SlotFile,
@@ -120,7 +120,7 @@ impl Slots {
         Ok(Self { place, of, file, version: 0, random, left_out })
     }
 
-    /// Different slots for the next round, each with its new content, its offset, and what is promised of it.
+    /// Chooses different slots for the next round; returns each with its new content, its offset, and its promise.
     fn next(&mut self, count: u64) -> Outcome<Vec<(ringfile::Buffer, u64, Promise)>> {
         self.version += 1;
         let (version, file) = (self.version, self.of.number);
@@ -134,7 +134,7 @@ impl Slots {
         (0..count).map(one).collect()
     }
 
-    /// Two durable writes at once, each reported as soon as it is.
+    /// Two durable writes at once, each reported as soon as it has finished.
     fn durable(&mut self) -> Outcome {
         let writes = self.next(2)?;
         block_on(async {
@@ -157,7 +157,7 @@ impl Slots {
         })
     }
 
-    /// Writes at once, and then a sync; atomic ones are synced in every fourth round only.
+    /// Several writes at once, and then a sync; atomic ones are synced only in every fourth round.
     fn then_sync(&mut self) -> Outcome {
         let (writes, mut promises) = (self.next(3)?, Vec::new());
         let is_reported = !self.of.atomic || self.version.is_multiple_of(4);
@@ -224,7 +224,7 @@ fn growing(place: &Arc<Place>) -> Outcome<Way> {
     }))
 }
 
-/// Files that are made under their name or renamed to it, and removed some rounds later.
+/// Creates files under their final name, or renames them to it, and removes them some rounds later.
 fn names(place: &Arc<Place>) -> Outcome<Way> {
     const KEPT: u64 = 6;
     let (place, mut number, left_out) = (Arc::clone(place), 0, place.leaves_out("sync-dir"));
@@ -255,7 +255,7 @@ fn names(place: &Arc<Place>) -> Outcome<Way> {
     }))
 }
 
-/// Appends of any length; a sync covers what was appended before it, while more is appended.
+/// Appends records of any length; a sync covers what was appended before it, while more is appended.
 fn appending(place: &Arc<Place>, log: usize) -> Outcome<Way> {
     let (place, mut random) = (Arc::clone(place), Random(log as u64 + 1));
     let left_out = place.leaves_out(LOGS[log]);
@@ -323,7 +323,7 @@ fn main() -> Outcome {
     }
     for (name, way) in &mut ways {
         println!("alone: {name}");
-        // Most rounds of this one report nothing.
+        // Most rounds of this way report nothing.
         let times = if *name == ATOMIC.name { 4 } else { 1 };
         for _ in 0..times * rounds {
             way()?;

@@ -111,7 +111,7 @@ impl Format {
         }
         if !(9..=16).contains(&shift) || blocks.checked_shl(shift).is_none_or(|size| size >> shift != blocks)
         {
-            return Err(format!("its format has blocks of 2^{shift} bytes, and {blocks} of them"));
+            return Err(format!("its format has {blocks} blocks of 2^{shift} bytes"));
         }
         Ok(Self { blocks, shift })
     }

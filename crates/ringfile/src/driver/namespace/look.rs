@@ -111,10 +111,10 @@ impl Queue {
             return Err(not_understood("the kernel does not know this kind of namespace".into()));
         }
         if number("nsid").is_ok_and(|nsid| nsid != u64::from(id)) {
-            return Err(not_understood(format!("{} is another namespace", device.display())));
+            return Err(not_understood(format!("{} belongs to another namespace", device.display())));
         }
         if text("queue/zoned").is_ok_and(|zoned| zoned.trim() != "none") {
-            return Err(not_understood("the namespace has zones".into()));
+            return Err(not_understood("the namespace is zoned".into()));
         }
         let known = |name: &str| {
             number(name)
@@ -157,7 +157,7 @@ fn can_send() -> Result<(), Error> {
     let options = RingOptions { entries: 1, ..RingKind::Commands.options(&RingOptions::default()) };
     let old = || {
         Error::new(io::ErrorKind::Unsupported, OPENING)
-            .because("this kernel takes no NVMe commands through io_uring; Linux 5.19 does")
+            .because("this kernel does not accept NVMe commands through io_uring; it needs Linux 5.19")
     };
     match Ring::new(&options, Waker::noop().clone()) {
         Ok(ring) if ring.supports(io_uring_op::IORING_OP_URING_CMD as u8) => Ok(()),
@@ -172,7 +172,7 @@ fn can_send() -> Result<(), Error> {
 fn claim(device: &Path) -> Result<OwnedFd, Error> {
     let unchecked = |why: String| {
         Error::new(io::ErrorKind::Unsupported, "opening for writing by NVMe commands")
-            .because(format!("whether somebody uses the namespace can't be found out: {why}"))
+            .because(format!("cannot find out whether the namespace is in use: {why}"))
     };
     let name = device.file_name().unwrap_or_default();
     let node = Path::new("/dev").join(name);

@@ -22,7 +22,7 @@ pub(crate) struct Namespace {
     pub blocks: u64,
     access: Access,
     limits: Limits,
-    /// Bytes that one command moves at most, as far as is known by now.
+    /// The most bytes that one command can move, as far as is known.
     most: AtomicUsize,
     /// Whether the kernel accepts registered memory.
     fixed: AtomicBool,
@@ -30,7 +30,7 @@ pub(crate) struct Namespace {
     _claim: Option<OwnedFd>,
 }
 
-/// Returns the errno of a failed operation, whose number may stand for a drive's [`Status`].
+/// Returns the errno of a failed operation, whose number may encode a drive's [`Status`].
 pub(crate) fn errno_of(errno: i32) -> i32 {
     Status::of_errno(errno).map_or(errno, Status::errno)
 }
@@ -77,12 +77,12 @@ impl Namespace {
         self.fixed.load(Ordering::Relaxed)
     }
 
-    /// Returns whether to retry an operation with `left` bytes left, which the kernel has refused so many times in a
-    /// row, in a simpler form.
+    /// Returns whether to retry in a simpler form an operation with `left` bytes left, which the kernel has refused
+    /// `attempts` times in a row.
     ///
-    /// `EINVAL` is what it says of memory in more segments than the drive takes, and before Linux 6.12 of registered
-    /// memory of which an operation uses a part (`blk_rq_map_user_bvec`). Twice, since what was submitted may be from
-    /// before another operation found that out. An answer of the drive is no errno.
+    /// The kernel returns `EINVAL` for memory in more segments than the drive supports, and before Linux 6.12 for
+    /// registered memory of which an operation uses a part (`blk_rq_map_user_bvec`). Twice, since the refused
+    /// submission may be older than another operation's discovery of that. An answer of the drive is no errno.
     #[cold]
     pub(in crate::driver) fn asks_less(&self, errno: i32, left: usize, attempts: u8) -> bool {
         if errno != libc::EINVAL || attempts > 2 {

@@ -4,10 +4,10 @@
 //! the block layer would give (`nvme_error_status` and `blk_errors` in Linux), where it has one that says what is
 //! wrong.
 
-/// Numbers from here on stand for a status: Linux has no errno above 4095.
+/// Numbers from here on encode a status: Linux has no errno above 4095.
 const FIRST: i32 = 0x8000;
 
-/// The status code and its type. What else a drive says (more information, do not retry) is left out.
+/// The status code and its type. The drive's other flags (more information, do not retry) are left out.
 const CODE: i32 = 0x7ff;
 
 /// The status of a command that failed.
@@ -15,17 +15,17 @@ const CODE: i32 = 0x7ff;
 pub(crate) struct Status(u16);
 
 impl Status {
-    /// Returns the number that stands in place of an errno for a non-zero answer of the kernel.
+    /// Returns the number that replaces the errno for a non-zero answer of the kernel.
     pub(in crate::driver) fn to_errno(answer: i32) -> i32 {
         FIRST | answer & CODE
     }
 
-    /// Returns the status that a number stands for.
+    /// Returns the status that a number encodes.
     pub(crate) fn of_errno(errno: i32) -> Option<Self> {
         (errno >= FIRST).then_some(Self((errno & CODE) as u16))
     }
 
-    /// What it is as an errno.
+    /// Returns the errno that it means.
     pub(crate) fn errno(self) -> i32 {
         self.known().map_or(libc::EIO, |(_, errno, _)| *errno)
     }
@@ -50,7 +50,7 @@ const KNOWN: [(u16, i32, &str); 39] = [
     (0x005, libc::EIO, "aborted because of a power loss"),
     (0x006, libc::EIO, "internal error"),
     (0x007, libc::EIO, "aborted on request"),
-    (0x008, libc::EIO, "aborted as its queue was deleted"),
+    (0x008, libc::EIO, "aborted because its queue was deleted"),
     (0x009, libc::EIO, "a fused command failed"),
     (0x00a, libc::EIO, "a fused command is missing"),
     (0x00b, libc::ENODEV, "invalid namespace or format: the namespace is gone"),
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn f48_a_status_goes_where_an_errno_does_and_is_told_from_one() {
-        // Do not retry, more information, and command retry delay are no part of what it means.
+        // The flags "do not retry", "more information" and "command retry delay" do not change its meaning.
         for answer in [0x080, 0x4080, 0x6080, 0x7880] {
             let errno = Status::to_errno(answer);
             assert!(

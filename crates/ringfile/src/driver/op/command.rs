@@ -29,7 +29,7 @@ const DEALLOCATE_ZEROS: u32 = 1 << 25;
 /// In `cdw11`: deallocate the ranges.
 const DEALLOCATE: u32 = 1 << 2;
 
-/// What `op_flags` of an allocation say: `FALLOC_FL_…`.
+/// The meaning of an allocation's `op_flags`: `FALLOC_FL_…`.
 pub(crate) const DISCARD: u32 = linux_raw_sys::general::FALLOC_FL_NO_HIDE_STALE;
 pub(super) const PUNCH_HOLE: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE).cast_unsigned();
 const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE.cast_unsigned();
@@ -43,7 +43,7 @@ pub(in crate::driver) struct Range {
     first: u64,
 }
 
-/// What to send for an operation from some byte on, and for how many bytes.
+/// The command for an operation from some byte on, and the number of bytes that it covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     /// Nothing; the answer is known.
@@ -134,7 +134,7 @@ pub(in crate::driver) fn fill<'a>(
     sqe.command_op = NVME_URING_CMD_IO;
     let command = &mut sqe.command;
     command.namespace = namespace.id;
-    // A drive reads the number of its first block in two words, and the number of blocks less one.
+    // A command has the number of its first block in two words, and the number of blocks minus one.
     let blocks = |bytes: usize, command: &mut NvmeCommand| {
         (command.cdw10, command.cdw11) = (first as u32, (first >> 32) as u32);
         command.cdw12 = (bytes >> namespace.shift) as u32 - 1;
@@ -197,7 +197,7 @@ mod tests {
         Request { kind, linked: false, op_flags, offset, start: 0, want }
     }
 
-    /// The command for what comes of a request from `began` on, with its entry and the memory that it points to.
+    /// Returns the command for the rest of a request from `began` on, with its entry and the memory that it points to.
     fn filled(request: &Request, held: &Held, began: usize, index: Option<u16>) -> (CommandSqe, Parts, bool) {
         let (mut sqe, mut parts) = (CommandSqe::default(), Parts::default());
         let fixed = fill(request, held, began, index, &namespace(BOTH), || &mut parts, &mut sqe);
@@ -326,7 +326,7 @@ mod tests {
         let answered = |result| answer(&read, &held, 0, &namespace(BOTH), result);
         assert_eq!(answered(0), Ok(4096));
         assert_eq!(answered(-libc::EINTR), Err(libc::EINTR));
-        // A status is no count, whatever its number.
+        // A status is not a count, whatever its number.
         for status in [0x80, 512, 4096, 0x4281] {
             assert_eq!(answered(status), Err(Status::to_errno(status)));
         }

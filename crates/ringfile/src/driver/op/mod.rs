@@ -106,14 +106,14 @@ impl Kind {
         self.is_read() || self.is_write()
     }
 
-    /// Whether it has a form for registered memory. Linux 6.18 refuses that of atomic writes with EINVAL
+    /// Whether it has a form for registered memory. Linux 6.18 refuses atomic writes from registered memory with EINVAL
     /// (`generic_atomic_write_valid`).
     #[inline]
     pub(super) fn has_fixed_form(self) -> bool {
         self.moves_data() && self != Self::WriteAtomic
     }
 
-    /// Returns the ring's opcode, whatever its memory.
+    /// Returns the ring's opcode, for registered and other memory.
     pub(super) fn opcode(self) -> u8 {
         let code = match self {
             Self::Read => op::IORING_OP_READ,
@@ -134,7 +134,7 @@ impl Kind {
         code as u8
     }
 
-    /// What it does, in words.
+    /// Returns the operation's name in words.
     pub(crate) fn verb(self, op_flags: u32) -> &'static str {
         match self {
             Self::Read | Self::ReadVectored => "read",
@@ -160,7 +160,8 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub kind: Kind,
-    /// The operation submitted next waits for this one, and is cancelled if it fails or is short.
+    /// The operation submitted next waits for this one, and is cancelled if it fails or is short. Set by
+    /// [`start_linked`](super::start_linked) alone.
     pub linked: bool,
     /// `RWF_…`, or what the kind says.
     pub op_flags: u32,

@@ -32,7 +32,7 @@ pub(super) fn fill(request: &Request, held: &Held, sqe: &mut Sqe) {
         Kind::Open | Kind::CreateDir => sqe.len = paths.mode(),
         Kind::Rename => {
             let to = paths.to().map_or(std::ptr::null(), |to| to.as_ptr());
-            // The second address lies where others have their offset.
+            // The second address is in the field that other operations use for the offset.
             sqe.offset = to.expose_provenance() as u64;
             sqe.len = libc::AT_FDCWD.cast_unsigned();
         }
@@ -46,7 +46,7 @@ pub(super) fn fill(request: &Request, held: &Held, sqe: &mut Sqe) {
     }
 }
 
-/// The plain call. What it opened is kept in `held`, see [`keep_opened`].
+/// Makes the plain call. A file that it opened is kept in `held`, see [`keep_opened`].
 #[cold]
 pub(super) fn call(request: &Request, held: &mut Held) -> Result<usize, i32> {
     let answer = call_with(request, held);
@@ -82,7 +82,7 @@ fn call_with(request: &Request, held: &Held) -> Result<usize, i32> {
     usize::try_from(answer).map_err(|_| last_errno())
 }
 
-/// Keeps the descriptor with which an open was answered in `held`: wherever that is dropped, it is closed.
+/// Keeps the descriptor of an opened file in `held`: dropping `held` closes it.
 ///
 /// # Safety
 /// `answer` is that to `request`, and comes here once.

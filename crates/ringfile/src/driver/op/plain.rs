@@ -51,8 +51,8 @@ fn go(
         match answer {
             Err(libc::EAGAIN) if nowait != 0 => return Attempt::WouldWait,
             Err(libc::EOPNOTSUPP) if nowait != 0 && progress.done() == 0 => return Attempt::NotOffered,
-            // On Linux 5.9 and 5.10 this is also the answer where the next page is not to be read ahead (`IOCB_NOIO` in
-            // generic_file_buffered_read), not only at the end.
+            // On Linux 5.9 and 5.10 this is also the answer if the next page must not be read ahead (`IOCB_NOIO` in
+            // generic_file_buffered_read), not only at the end of the file.
             Ok(0) if nowait != 0 && goes_on(target, request, progress.done()) => return Attempt::WouldWait,
             Ok(_) | Err(_) => {}
         }
@@ -74,7 +74,7 @@ fn go(
     Attempt::Over(Ended { done: progress.done(), errno })
 }
 
-/// Returns whether the file has more than a read got that was told of the end after `done` bytes.
+/// Returns whether the file is longer than a read has seen that met its end after `done` bytes.
 #[cold]
 fn goes_on(target: &Target, request: &Request, done: usize) -> bool {
     let at = request.offset.saturating_add(done as u64);

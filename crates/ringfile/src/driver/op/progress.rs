@@ -20,8 +20,8 @@ pub(in crate::driver) trait Rules {
     /// Returns whether an operation that stopped short after `done` bytes has ended.
     fn is_at_end(&self, kind: Kind, offset: u64, done: usize) -> bool;
 
-    /// Returns whether to retry an operation with `left` bytes left, which failed so many times in a row, in a simpler
-    /// form: without a flag, or in smaller pieces.
+    /// Returns whether to retry in a simpler form (without a flag, or in smaller pieces) an operation with `left` bytes
+    /// left, which failed `attempts` times in a row.
     fn asks_less(&self, errno: i32, left: usize, attempts: u8) -> bool;
 
     /// Returns whether an operation that moves no data continues after it was done in part.
@@ -55,7 +55,7 @@ impl Progress {
         self.set(want, 0);
     }
 
-    /// Notes that an operation has ended elsewhere, after so many bytes.
+    /// Notes that an operation has ended elsewhere, after `done` bytes.
     #[cold]
     pub(in crate::driver) fn ended(&mut self, done: usize) {
         self.set(done, 0);
@@ -70,7 +70,7 @@ impl Progress {
         self.0 as u8
     }
 
-    /// Where the next submission begins, or where the one that was just answered began.
+    /// Where the next submission starts, or where the last answered one started.
     #[inline]
     pub(in crate::driver) fn began(self, request: &Request, rules: &impl Rules) -> usize {
         if self.done() == 0 { 0 } else { rules.goes_on_at(request.kind, self.done()) }
@@ -172,7 +172,8 @@ mod tests {
         Request { kind, linked: false, op_flags: 0, offset: 0, start: 0, want }
     }
 
-    /// The answers of the kernel in turn; gives where each submission began, how the last was taken, and the bytes done.
+    /// The kernel's answers in turn; returns where each submission started, how the last answer was handled, and the
+    /// bytes done.
     fn run(request: &Request, file: &File, answers: &[Result<usize, i32>]) -> (Vec<usize>, Step, usize) {
         let (mut progress, mut began, mut step) = (Progress::default(), Vec::new(), Step::GoOn);
         for &answer in answers {

@@ -79,7 +79,7 @@ pub(super) fn fill_vectored(
     sqe.buf_index = index.unwrap_or(0);
 }
 
-/// What one submission or call moves of several pieces of memory, from byte `skip` on and at most `room` bytes.
+/// The part of several pieces of memory that one submission or call moves: from byte `skip` on, at most `room` bytes.
 fn taken(
     held: &Held,
     is_read: bool,

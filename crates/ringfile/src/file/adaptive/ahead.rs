@@ -278,7 +278,7 @@ impl Piece {
         Poll::Ready(())
     }
 
-    /// Waits until it is over.
+    /// Waits until the read has ended.
     pub(super) async fn over(&mut self) {
         poll_fn(|context| self.poll(context)).await;
     }

@@ -33,14 +33,14 @@ use crate::memory::{Held, page_size};
 use crate::metrics::CacheEvent;
 use crate::runtime;
 
-/// After so many hits in a row, only some reads are checked.
+/// After this many hits in a row, only some reads are checked.
 const WARM: i32 = 32;
-/// One in so many reads is checked then: a check costs 0.15 µs or more, and a cached read of 4 KiB takes 0.5 µs.
+/// Then one in this many reads is checked: a check costs 0.15 µs or more, and a cached read of 4 KiB takes 0.5 µs.
 const LOOKS: u8 = 16;
-/// After so many reads in a row of which nothing was cached, only some are checked. At a hit rate of one in ten, so many
-/// in a row are rare.
+/// After this many reads in a row of which nothing was cached, only some are checked. At a hit rate of one in ten, such
+/// a row is rare.
 const COLD: i32 = 64;
-/// One in so many reads is checked then. The others read from the drive what they might have found in the cache.
+/// Then one in this many reads is checked. The others read from the drive what might be in the cache.
 const COLD_LOOKS: u8 = 8;
 
 /// File systems whose cache `cachestat` does not see (include/uapi/linux/magic.h; ZFS: its own).
@@ -74,7 +74,8 @@ impl Descriptor {
 pub(crate) enum Way {
     /// All of the range through one descriptor.
     By(Descriptor),
-    /// So many bytes from the cache, where they are, and the rest past it. To be carried out in pieces, see [`unaligned`].
+    /// This many bytes from the cache, if they are still there, and the rest past it. Carried out in pieces, see
+    /// [`unaligned`].
     CachedBeginning(usize),
     /// The read continues a stream, and its data may have been read ahead: [`read_stream`] carries it out.
     Stream(Id),
@@ -114,7 +115,10 @@ pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let opened = retry_on_intr(|| rustix::fs::open(&path, again, Mode::empty()));
     opened
-        .inspect_err(|errno: &Errno| tracing::debug!(%errno, "no second descriptor, going on buffered"))
+        .inspect_err(|errno: &Errno| {
+            tracing::debug!(%errno, "could not open a second descriptor for direct I/O, \
+            using buffered I/O")
+        })
         .ok()
         .map(Into::into)
 }
@@ -137,7 +141,7 @@ pub(crate) fn choose(file: &File, request: &Request, held: &Held, alone: bool) -
     Way::By(if fits { Descriptor::Direct } else { Descriptor::Own })
 }
 
-/// Reads what continues a stream: what was read ahead, and the rest past the cache.
+/// Reads the continuation of a stream: data that was read ahead, and the rest past the cache.
 pub(super) async fn read_stream(
     file: impl Deref<Target = File>,
     id: Id,
@@ -208,8 +212,8 @@ async fn read_by(file: &File, descriptor: Descriptor, request: Request, held: He
 }
 
 thread_local! {
-    /// Reads of warm and cold files since this thread last looked, by the low bits of a file's number: with one count for all
-    /// files, two that are read in turn would keep one of them from ever being looked at.
+    /// Reads of warm and cold files since this thread last checked the cache, by the low bits of a file's number: with
+    /// one count for all files, a file might never be checked if two are read in turn.
     static UNSEEN_READS: [Cell<u8>; 32] = const { [const { Cell::new(0) }; 32] };
 }
 
@@ -218,7 +222,7 @@ impl Adaptive {
     pub(super) fn new(own: &Target, direct: File) -> Option<Self> {
         let seen = cached_pages(own, 0, 1);
         if let Err(errno) = seen {
-            tracing::debug!(errno, "what the cache holds can't be seen, going on buffered");
+            tracing::debug!(errno, "the kernel does not tell what is cached, using buffered I/O");
         }
         let (streak, sketch, ahead) = (AtomicI32::new(0), Mutex::new(None), Ahead::new(own));
         seen.ok().map(|_| Self { direct, streak, sketch, ahead })
@@ -255,7 +259,7 @@ impl Adaptive {
             Cached::Some(0) => DIRECT,
             Cached::Some(bytes) => Way::CachedBeginning(bytes),
             Cached::All | Cached::Nothing if follows => match self.follow(own, request) {
-                // What is cached is not to be taken from what was read ahead.
+                // Cached data must not be taken from data that was read ahead, which may be older.
                 Way::Stream(id) if !looks && !matches!(self.cached(own, request), Cached::Nothing) => {
                     self.ahead.ended(id);
                     DIRECT
@@ -284,7 +288,7 @@ impl Adaptive {
         self.direct.is_direct()
     }
 
-    /// Counts what was found of a read after `streak`. Two threads at a time may count one read instead of two.
+    /// Counts the result of a check after `streak`. Two threads at once may count one read instead of two.
     fn count(&self, found: &Cached, streak: i32) {
         let (event, reads, now) = match found {
             Cached::All if streak >= WARM => (CacheEvent::Hit, LOOKS.into(), WARM),

@@ -21,11 +21,11 @@ const MOST: u64 = 1 << 20;
 /// Counters of each block. They share one cache line: a miss of the processor's cache for each of them would show.
 const ROWS: usize = 4;
 const LINE: u64 = 128;
-/// So many low bits of a number do not count for the line: a read of 128 KiB touches one.
+/// This many low bits of a number do not affect its line: a read of 128 KiB touches one.
 const NEIGHBOURS: u32 = 1;
 /// The largest value of a 4-bit counter.
 const LIMIT: u8 = 15;
-/// Reads before which a block is not worth caching.
+/// The number of reads that make a block worth caching.
 const READS_BEFORE: u8 = 2;
 
 /// A cache line of counters, two to a byte.

@@ -7,10 +7,10 @@ use std::ops::Range;
 
 /// How many streams are followed; a new one replaces the one that was read least recently.
 pub(super) const STREAMS: usize = 16;
-/// A stream that was continued keeps its place for so many reads longer, because every random read begins a stream that
-/// is never continued.
+/// A stream that was continued keeps its place for this many reads longer, because every random read begins a stream
+/// that is never continued.
 const KEPT: u64 = 512;
-/// A read that begins at most so many bytes behind the end of the previous one still continues its stream.
+/// A read that begins at most this many bytes behind the end of the previous one still continues its stream.
 const MOST_SKIPPED: u64 = 128 << 10;
 /// How far to read ahead at most: 8 pieces in flight reach the throughput of the drives that were measured.
 pub(super) const MOST_AHEAD: u64 = 2 << 20;
@@ -166,7 +166,7 @@ mod tests {
     const KIB: u64 = 1 << 10;
     const LONG: u64 = 1 << 30;
 
-    /// Reads `range`; gives what is read ahead then.
+    /// Notes a read of `range`; returns what to read ahead then.
     fn read(streams: &mut Streams, range: Range<u64>, len: u64) -> Vec<Range<u64>> {
         let Seen::Continues(id) = streams.note(&range) else { return Vec::new() };
         let mut pieces = Vec::new();
@@ -218,7 +218,7 @@ mod tests {
                 *end = pieces.last().map_or(*end, |last| last.end);
                 assert!(round < 3 || *end > start + 64 * KIB);
             }
-            // Where they begin, their second reads come soon after the first.
+            // While the streams begin, their second reads come soon after the first.
             for _ in 0..if round < 2 { 1 } else { 30 } {
                 let start = random.below(1 << 12) * MOST_AHEAD + 20 * LONG;
                 assert_eq!(read(&mut streams, start..start + 1, LONG), []);

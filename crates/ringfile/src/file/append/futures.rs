@@ -169,7 +169,7 @@ impl Drop for Append<'_> {
     }
 }
 
-/// What a [`Settle`] waits for.
+/// The goal that a [`Settle`] waits for.
 #[derive(Clone, Copy)]
 pub(super) enum Ask {
     Flush,

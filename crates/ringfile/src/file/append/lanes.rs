@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::file::File;
 use crate::memory::Buffer;
 
-/// What a lane is to do.
+/// The job of a lane.
 pub(super) enum Job {
     Write { buffer: Buffer, offset: u64, durable: bool },
     Sync,

@@ -143,16 +143,17 @@ impl OpenAppender {
             Error::new(ErrorKind::InvalidInput, "opening an appender").on(file.path()).because(why)
         };
         if file.target().kind != FileKind::Regular {
-            return Err(error("it needs a regular file".into()));
+            return Err(error("an appender needs a regular file".into()));
         }
         if file.target().appends {
             return Err(error(
-                "the file was opened with O_APPEND, which overrides offsets; open it without".into(),
+                "the file was opened with O_APPEND, which overrides offsets; open it without that flag"
+                    .into(),
             ));
         }
         let size = file.size()?;
         if size < valid {
-            return Err(error(format!("{valid} bytes are said to be valid, and the file has {size}")));
+            return Err(error(format!("the valid length is {valid} bytes, but the file has {size}")));
         }
         let alignment = file.alignment().bytes;
         let past = (valid % alignment as u64) as usize;

@@ -22,7 +22,7 @@ pub(super) struct Piece {
 pub(super) enum Step {
     /// Writes a piece that was sealed full.
     Full(Piece),
-    /// Writes what was appended since the last piece, which this step seals. `durable`: the write itself makes it durable.
+    /// Writes the bytes appended since the last piece, and seals them. `durable`: the write itself makes them durable.
     Rest { piece: Piece, durable: bool },
     /// Syncs what is written.
     Sync,
@@ -271,7 +271,7 @@ mod tests {
         }
     }
 
-    /// A file of which each byte that was written is known, and whether it is durable.
+    /// A file that knows of each byte whether it was written, and whether it is durable.
     struct Model {
         block: u64,
         written: Vec<bool>,
@@ -298,7 +298,7 @@ mod tests {
         }
     }
 
-    /// Steps in flight, with what a sync covers: what was written when it started.
+    /// Steps in flight, and the bytes that each sync covers: those written when it started.
     type Running = Vec<(Step, Vec<bool>)>;
 
     fn start(plan: &mut Plan, model: &Model, running: &mut Running, depth: usize) {

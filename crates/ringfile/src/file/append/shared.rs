@@ -65,7 +65,7 @@ pub(super) struct Setup {
     pub chunk: usize,
     pub depth: usize,
     pub len: u64,
-    /// The first bytes of the block that `len` lies in.
+    /// The first bytes of the block that contains `len`.
     pub carried: Vec<u8>,
     /// Whether closing makes the length exact.
     pub cuts: bool,
@@ -112,7 +112,7 @@ impl Shared {
         if self.is_ours() {
             return Ok(());
         }
-        let why = "this process was forked from the one that opened the appender, which goes on with it";
+        let why = "this is a forked child: the appender belongs to the process that opened it";
         Err(Error::new(ErrorKind::Unsupported, what).on(self.file.path()).because(why))
     }
 
@@ -133,8 +133,8 @@ impl Shared {
         let error = errno.map_or_else(|| Error::new(*kind, what), |errno| Error::from_errno(errno, what));
         let durable = state.plan.durable();
         Some(error.on(self.file.path()).because(format!(
-            "this appender has failed ({why}), and takes no more: what follows byte {durable} of the file may be lost; \
-             check it, and open the file and the appender again"
+            "this appender has failed ({why}) and accepts no more: data behind byte {durable} of the file may be \
+             lost; check it, and open the file and the appender again"
         )))
     }
 
@@ -265,7 +265,7 @@ impl Drop for Driving<'_> {
     fn drop(&mut self) {
         if self.lanes.take().is_some() {
             let mut state = self.shared.lock();
-            state.fail(&Error::new(ErrorKind::Other, "writing").because("it panicked"));
+            state.fail(&Error::new(ErrorKind::Other, "writing").because("the write panicked"));
             state.busy = 0;
             drop(state);
             self.shared.wake(true);

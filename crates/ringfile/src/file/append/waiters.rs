@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use super::plan::Plan;
 
-/// What a task waits for.
+/// The event that a task waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Goal {
     /// The task's turn to append, and room. Served in order of arrival.
@@ -41,7 +41,7 @@ pub(super) struct Waiters {
     /// Free places are `None`.
     all: Vec<Option<(Goal, Option<Waker>)>>,
     free: Vec<usize>,
-    /// Those that wait to append, in order.
+    /// Tasks that wait to append, in order.
     appending: VecDeque<usize>,
 }
 

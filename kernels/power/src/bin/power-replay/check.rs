@@ -1,4 +1,4 @@
-//! What must be in the file system, from the promises so far, and whether it is.
+//! Collects what the promises so far require of the file system, and checks it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,16 +9,16 @@ use ringfile_power::promise::Promise;
 use ringfile_power::stamp::{SECTOR, Stamp, record, stream};
 use ringfile_power::{LOGS, NAMED, NAMED_BYTES, SLOT_FILES, SlotFile, named};
 
-/// What must be so of a file that is made and removed.
+/// The required state of a file that is created and removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Named {
     There,
-    /// There and whole, or gone.
+    /// It exists and is complete, or it is gone.
     Either,
     Gone,
 }
 
-/// See the module.
+/// The required state; see the module.
 #[derive(Default)]
 pub struct Expected {
     /// Versions by file and slot.
@@ -46,7 +46,7 @@ impl Expected {
         }
     }
 
-    /// What is missing or wrong, in words. `checked` counts the promises.
+    /// Describes what is missing or wrong. `checked` counts the promises.
     pub fn check(&self, folder: &Path, checked: &mut usize) -> Vec<String> {
         let mut losses = Vec::new();
         *checked += self.slots.len() + self.named.len() + self.logs.len();
@@ -84,7 +84,7 @@ impl Expected {
     }
 }
 
-/// A later version may be there in part, but for one that is atomic.
+/// A later version may be there in part, except for an atomic write.
 fn check_slot(of: SlotFile, slot: u64, version: u64, there: &[u8]) -> Option<String> {
     let mut versions = Vec::new();
     for (index, sector) in (0..).zip(there.chunks(SECTOR)) {

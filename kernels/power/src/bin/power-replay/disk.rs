@@ -1,4 +1,4 @@
-//! The disk as a power cut may leave it, and its file system mounted.
+//! The disk as a power cut may leave it, with its file system mounted.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,12 +13,12 @@ use crate::log::{FIRST, Log};
 
 const BLOCK: usize = 4096;
 
-/// How much of what was not flushed is there after a cut, in percent.
+/// How much of the unflushed data survives a cut, in percent.
 #[derive(Clone, Copy)]
 pub struct Chances {
-    /// Writes of which anything is there.
+    /// Writes of which something survives.
     kept: u64,
-    /// Of these, writes of which only some sectors are.
+    /// Of these, writes of which only some sectors survive.
     torn: u64,
 }
 
@@ -30,7 +30,7 @@ impl Chances {
     }
 }
 
-/// What was written since the last flush, as far as it is there.
+/// The part of the writes since the last flush that survives.
 #[derive(Default)]
 pub struct Kept<'a> {
     pieces: Vec<(usize, &'a [u8])>,
@@ -43,7 +43,7 @@ pub struct Disk {
     bytes: Vec<u8>,
     /// Blocks that are not all zeros.
     filled: Vec<bool>,
-    /// Entries of the log that it has.
+    /// The number of log entries that were applied.
     advanced: usize,
 }
 
@@ -74,7 +74,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Checks that the whole log makes the drive that the run has left: else the log lacks something, or is read wrongly.
+    /// Checks that the whole log makes the drive that the run has left. Otherwise the log is incomplete, or was read
+    /// wrongly.
     pub fn becomes(&self, log: &Log, drive: &Path) -> Outcome<()> {
         let mut all = self.bytes.clone();
         for (at, data, _) in log.writes_in(0..log.len()) {
@@ -89,8 +90,8 @@ impl Disk {
         }
     }
 
-    /// Chooses what is there, of the writes between the last flush and the cut. A drive may carry them out in any order, and
-    /// tear each at any sector.
+    /// Chooses which of the writes between the last flush and the cut survive. A drive may carry them out in any order,
+    /// and tear each at any sector.
     pub fn cut<'a>(&self, log: &'a Log, moment: usize, chances: Chances, random: &mut Random) -> Kept<'a> {
         let mut kept = Kept::default();
         for (at, data, fua) in log.writes_in(self.advanced..moment) {
@@ -126,14 +127,14 @@ impl Disk {
     }
 }
 
-/// A mounted disk; unmounted when it goes.
+/// A mounted disk, unmounted when it is dropped.
 pub struct Mounted {
     image: PathBuf,
     folder: PathBuf,
 }
 
 impl Mounted {
-    /// Writes the disk to a file and mounts it, for which the file system replays its own log.
+    /// Writes the disk to a file and mounts it, which makes the file system replay its journal.
     pub fn new(disk: &Disk, kept: &Kept<'_>, filesystem: &str, scratch: &Path) -> Outcome<Self> {
         let (image, folder) = (scratch.join("cut"), scratch.join("mounted"));
         let made = disk.write(kept, &image).and_then(|()| std::fs::create_dir_all(&folder));

@@ -1,8 +1,8 @@
 //! The log of qemu's blklogwrites, in the format of Linux' dm-log-writes.
 //!
-//! qemu gives an entry its place when the data of a write is in the drive's cache, and when a flush begins (the file below is
-//! told to ignore flushes, so that nothing comes between): so a flush covers what stands before it, and a write that was under way
-//! when it began stands behind it.
+//! qemu places an entry when the data of a write is in the drive's cache, and when a flush begins (the file behind the
+//! drive ignores flushes, so that nothing comes between). So a flush covers the entries before it, and a write that was
+//! in flight when it began is behind it.
 
 use std::ops::Range;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub const FLUSH: u64 = 1;
 pub const FUA: u64 = 2;
 const DISCARD: u64 = 4;
 
-/// Where the file system begins on the drive; the reports follow it.
+/// Where the file system begins on the drive; the reports are behind it.
 pub const FIRST: usize = 1 << 20;
 
 /// What happened to the drive.
@@ -28,20 +28,20 @@ pub enum Entry {
         /// Bytes into the file system.
         at: usize,
         data: Range<usize>,
-        /// It was durable by itself when it was done.
+        /// Whether it was durable by itself when it ended.
         fua: bool,
     },
     Report(u64, Vec<Promise>),
 }
 
-/// See the module.
+/// The log; see the module.
 pub struct Log {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
 }
 
 impl Log {
-    /// Reads the log of a drive whose file system has so many bytes.
+    /// Reads the log of a drive whose file system has this many bytes.
     pub fn read(path: &Path, filesystem: usize) -> Outcome<Self> {
         let failed = |why| format!("{}: {why}", path.display());
         let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
@@ -55,7 +55,7 @@ impl Log {
             return Err("it is no log of writes".into());
         }
         let mut place = SECTOR;
-        // The head counts the entries up to the last flush only. Behind the last entry the file ends.
+        // The header counts only the entries up to the last flush. The file ends behind the last entry.
         while let Some([sector, sectors, flags]) = log.header(place) {
             place += SECTOR;
             let len = sectors as usize * SECTOR;
@@ -84,7 +84,7 @@ impl Log {
         Some(u64::from_le_bytes(bytes.try_into().ok()?))
     }
 
-    /// Sector, sectors and flags of the entry there.
+    /// Returns sector, sectors and flags of this entry.
     fn header(&self, place: usize) -> Option<[u64; 3]> {
         let header = [self.word(place, 0)?, self.word(place, 1)?, self.word(place, 2)?];
         (header != [0; 3]).then_some(header)
@@ -99,17 +99,17 @@ impl Log {
         self.entries.len()
     }
 
-    /// Which entries are reports.
+    /// Returns which entries are reports.
     pub fn reports(&self) -> Vec<usize> {
         self.places(|entry| matches!(entry, Entry::Report(..)))
     }
 
-    /// Which entries are writes to the file system.
+    /// Returns which entries are writes to the file system.
     pub fn writes(&self) -> Vec<usize> {
         self.places(|entry| matches!(entry, Entry::Write { .. }))
     }
 
-    /// Which entries are flushes.
+    /// Returns which entries are flushes.
     pub fn flushes(&self) -> Vec<usize> {
         self.places(|entry| matches!(entry, Entry::Flush))
     }
@@ -126,7 +126,8 @@ impl Log {
         })
     }
 
-    /// The writes to the file system among these entries: where, what, and whether they are durable by themselves.
+    /// Returns the writes to the file system among these entries: offset, data, and whether they are durable by
+    /// themselves.
     pub fn writes_in(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &[u8], bool)> {
         self.entries[range].iter().filter_map(|entry| match entry {
             Entry::Write { at, data, fua } => Some((*at, &self.bytes[data.clone()], *fua)),
@@ -134,7 +135,7 @@ impl Log {
         })
     }
 
-    /// The entry of the last flush before this one; 0 where there is none.
+    /// Returns the entry of the last flush before this one; 0 if there is none.
     pub fn last_flush_before(&self, moment: usize) -> usize {
         self.entries[..moment].iter().rposition(|entry| matches!(entry, Entry::Flush)).unwrap_or(0)
     }

@@ -1,11 +1,12 @@
-//! Cuts the power at many moments of a run that qemu has logged, and checks what is on the disk then:
-//! `power-replay IMAGE LOG DRIVE CONSOLE FILESYSTEM CUTS SEED SCRATCH`. Needs root, to mount.
+//! Cuts the power at many moments of a run that qemu has logged, and checks the disk at each: `power-replay IMAGE LOG
+//! DRIVE CONSOLE FILESYSTEM CUTS SEED SCRATCH`. Needs root, to mount.
 //!
 //! IMAGE is the file system as it was before the run, LOG what qemu's blklogwrites has written, DRIVE the drive after the
 //! run, CONSOLE what the guest printed.
-//! A moment is a place in the log. What a power cut leaves there: everything before the last flush, and of what came later any
-//! part. A quarter of the moments are right behind a report, where what is missing is missed at once, a quarter right before a
-//! flush, where most can be missing, a quarter right behind a write, which may be torn, and the others anywhere.
+//! A moment is a position in the log. A power cut there leaves everything before the last flush, and any part of what
+//! came later. A quarter of the moments are right behind a report, where missing data is noticed at once, a quarter
+//! right before a flush, where most can be missing, a quarter right behind a write, which may be torn, and the others
+//! anywhere.
 
 mod check;
 mod disk;
@@ -23,7 +24,7 @@ use ringfile_power::Random;
 
 type Outcome<T> = Result<T, String>;
 
-/// Of as many cuts with losses the first loss is told in words.
+/// The number of cuts with losses whose first loss is described.
 const TOLD: usize = 20;
 
 #[derive(Default)]
@@ -82,7 +83,8 @@ fn run(arguments: &[String]) -> Outcome<bool> {
     Ok(figures.losses == 0)
 }
 
-/// Every report that came over the serial port is in the log, and in order: else the log says nothing of the moment.
+/// Checks that the log has every report that came over the serial port, in order: otherwise the log tells nothing about
+/// moments.
 fn agrees_with_the_console(log: &Log, console: &Path) -> Outcome<()> {
     let text = std::fs::read_to_string(console).map_err(|error| format!("{}: {error}", console.display()))?;
     let said = text.lines().filter_map(|line| line.trim().strip_prefix("durable ")?.parse::<u64>().ok());
@@ -93,7 +95,7 @@ fn agrees_with_the_console(log: &Log, console: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// The places in the log at which the power is cut, in order.
+/// Returns the positions in the log at which the power is cut, in order.
 fn moments(log: &Log, cuts: usize, random: &mut Random) -> Outcome<BTreeSet<usize>> {
     let reports = log.reports();
     let first = *reports.first().ok_or("nothing was reported")?;

@@ -1,0 +1,81 @@
+//! Folders, files and pipes that tests make, and that are gone afterwards.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A new folder, removed when it is dropped.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes a folder in the system's temporary folder, which is usually on a disk.
+    pub fn new() -> Self {
+        Self::inside(&std::env::temp_dir())
+    }
+
+    pub fn inside(parent: &Path) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("ringfile-fault-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = parent.join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn file(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The path of a file, which is removed at the end.
+pub struct TempPath(PathBuf);
+
+impl TempPath {
+    pub fn new(folder: impl AsRef<Path>, name: &str) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self(folder.as_ref().join(format!("ringfile-test-{name}-{}-{number}", std::process::id())))
+    }
+
+    /// Makes a path in the build folder, which is usually on a disk.
+    pub fn on_disk(name: &str) -> Self {
+        Self::new(env!("CARGO_TARGET_TMPDIR"), name)
+    }
+}
+
+impl std::ops::Deref for TempPath {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl AsRef<Path> for TempPath {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempPath {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Makes a pipe: a file whose reads wait until the test writes.
+pub fn pipe() -> (ringfile::File, std::io::PipeWriter) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let reader = std::fs::File::from(std::os::fd::OwnedFd::from(reader));
+    (ringfile::File::from(reader), writer)
+}
