@@ -1,17 +1,20 @@
-//! Syncs and durable writes that fail, and disks that become full in the middle of a direct write (F43, F51).
+//! Syncs and durable writes that fail, and disks that become full in the middle of a direct write (F42, F43, F51).
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 mod support;
 
-use std::future::IntoFuture;
+use std::cell::{Cell, RefCell};
+use std::future::{Future, IntoFuture};
 use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
-use ringfile::{Batch, Durability, Error, File, OpenOptions, Pool, Queue, Route, Runtime, block_on};
+use ringfile::{Batch, Control, Durability, Error, File, OpenOptions, Pool, Queue, Route, Runtime, block_on};
 use support::forms::{WRITING, routes};
 use support::fuse::{Act, Op, Server};
 use support::mounts::{Loop, Mount};
-use support::{assert_content, content};
+use support::{Folder, assert_content, content};
 
 const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
@@ -318,5 +321,65 @@ fn f51_a_sync_that_failed_outside_of_the_library_can_be_told() {
         for way in WAYS {
             assert_eq!(way.sync(&file).unwrap_err().errno(), Some(libc::EIO), "the first, {way:?}");
         }
+    }
+}
+
+thread_local! {
+    static CLONES: Cell<usize> = const { Cell::new(0) };
+    /// A file whose sync the waker begins when it is cloned for the second time, and that sync.
+    static TO_SYNC: Cell<Option<&'static File>> = const { Cell::new(None) };
+    static BEGUN: RefCell<Option<Control<'static>>> = const { RefCell::new(None) };
+}
+
+/// A waker that begins a sync when it is cloned for the second time, and does nothing else.
+fn waker_that_begins_a_sync() -> Waker {
+    fn clone(data: *const ()) -> RawWaker {
+        CLONES.set(CLONES.get() + 1);
+        if CLONES.get() == 2
+            && let Some(file) = TO_SYNC.take()
+        {
+            let mut sync = file.sync_data();
+            if Pin::new(&mut sync).poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                BEGUN.set(Some(sync));
+            }
+        }
+        RawWaker::new(data, &TABLE)
+    }
+    fn nothing(_: *const ()) {}
+    static TABLE: RawWakerVTable = RawWakerVTable::new(clone, nothing, nothing, nothing);
+    // SAFETY: the functions use no data.
+    unsafe { Waker::from_raw(RawWaker::new(std::ptr::null(), &TABLE)) }
+}
+
+/// A link connects an entry of the ring with whichever comes next. Between a write and its sync, user code must not be
+/// able to put another.
+#[test]
+fn f42_an_operation_begun_by_a_waker_does_not_take_the_link_of_a_durable_write() {
+    let folder = Folder::new();
+    for route in routes() {
+        let (to_write, to_sync) = (folder.file("written", &[1; 8192]), folder.file("synced", &[1; 8192]));
+        let open = |path: &Path, write: bool| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(write).route(route).durability(Durability::Fsync).open(path).unwrap()
+        };
+        // Not open for writing: the write fails, which cancels whatever is linked to it.
+        let file = open(&to_write, false);
+        let other: &'static File = Box::leak(Box::new(open(&to_sync, true)));
+        block_on(async {
+            other.sync_data().await.unwrap();
+            CLONES.set(0);
+            TO_SYNC.set(Some(other));
+            let mut durable = file.write_durable_at(vec![2; PAGE], 0);
+            let waker = waker_that_begins_a_sync();
+            let written = match Pin::new(&mut durable).poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(written) => written,
+                Poll::Pending => durable.await,
+            };
+            assert_eq!(written.unwrap_err().errno(), Some(libc::EBADF), "{route:?}");
+            if let Some(sync) = BEGUN.take() {
+                sync.await.unwrap_or_else(|error| panic!("{route:?}: {error}"));
+            }
+            TO_SYNC.take();
+        });
     }
 }

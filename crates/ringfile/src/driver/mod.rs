@@ -70,7 +70,7 @@ pub use route::{Route, set_default_route};
 pub(crate) use shared::{Call, Shared};
 pub(crate) use slot::Key;
 pub(crate) use start::{
-    HandlerOf, LocalHandler, Place, Started, SubmitHint, add_local, can_link, remove_local, start,
+    HandlerOf, LocalHandler, Place, Started, SubmitHint, add_local, remove_local, start, start_linked,
 };
 pub use target::AtomicLimits;
 pub(crate) use target::{FileKind, Multiples, Target};
@@ -463,7 +463,6 @@ pub(crate) fn close(target: &Arc<Target>) {
 /// The locks of the whole process, for [`crate::ring::fork`]. A driver that retires may drop files, so their lock comes
 /// after. One-time initialisations are done before: a child would wait forever for the thread that had begun one.
 fn hold_locks() -> Box<dyn Any> {
-    route::prepare_clock();
     let (workers, making) = (workers::hold(), iothreads::hold());
     let (all, drivers) = shared::hold(with(|driver| driver.id).unwrap_or_default());
     Box::new((workers, making, drivers, all, target::numbers(), crate::ring::registry::holder()))

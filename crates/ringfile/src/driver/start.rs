@@ -15,7 +15,7 @@ use super::refused::{self, Refused};
 use super::remote::{Handler, RemoteOperation, RemoteRequest};
 use super::route::{Choice, Limits, Route, Taken};
 use super::wake::{self, LocalOperation, Wake};
-use super::{Ended, Key, Kind, Lend, Request, Shared, Target, count, send, with, workers};
+use super::{Ended, Kept, Key, Lend, Request, RingKind, Shared, Target, count, send, with, workers};
 use crate::error::Error;
 use crate::event;
 use crate::memory::Held;
@@ -178,7 +178,7 @@ pub(crate) fn start<R: Receiver>(
     let lanes = &target.lanes;
     let many = lanes.goes_together(request.kind)
         && (hint.together >= MANY || receiver.is_a_task() && has_many_tasks());
-    if lanes.goes_to_ring(request.kind) || many || request.linked {
+    if lanes.goes_to_ring(request.kind) || many {
         if hint.waits_for_one && lanes.may_wait_inline(target, request) && is_idle() {
             return Ok(Started::Done(call_and_wait(target, request, held.own())));
         }
@@ -288,17 +288,37 @@ fn is_idle() -> bool {
     with(|driver| driver.is_idle()) == Some(true)
 }
 
-const SYNC: Request = Request { kind: Kind::Sync, linked: false, op_flags: 0, offset: 0, start: 0, want: 0 };
-
-/// Whether an operation that is linked to the next can be started on this thread: both go to one ring, which can tell
-/// where the kernel cuts a link ([`Ring::take_cut_off`](crate::ring::Ring::take_cut_off)).
-pub(crate) fn can_link(target: &Target) -> bool {
-    matches!(target.lanes.route(), Route::Auto | Route::Ring)
-        && !target.is_misplaced_by_rings(Kind::Write)
-        && with(|driver| {
-            driver.may_start(target, &SYNC, false).is_ok()
-                && driver.rings.as_ref().is_some_and(|rings| !rings.main.is_sqpoll())
-        }) == Some(true)
+/// Starts a write, and a sync that the kernel begins when the write has ended, and cancels if it failed or was short. `None`,
+/// and nothing was started, if this thread's ring cannot link the two, or cannot tell where the kernel cuts a link
+/// ([`Ring::take_cut_off`](crate::ring::Ring::take_cut_off)).
+///
+/// A link connects an entry with whichever comes next, so both are queued under one borrow of the driver: between two
+/// borrows, a waker or the receiver of an event could start another operation.
+pub(crate) fn start_linked(
+    target: &Arc<Target>,
+    write: (&Request, &mut Kept),
+    sync: (&Request, &mut Kept),
+    context: &Context<'_>,
+) -> Option<[Place; 2]> {
+    if !matches!(target.lanes.route(), Route::Auto | Route::Ring)
+        || target.is_misplaced_by_rings(write.0.kind)
+    {
+        return None;
+    }
+    let request = Request { linked: true, ..*write.0 };
+    let mut wakes = [Wake::new(context.waker()), Wake::new(context.waker())];
+    let places = with(|driver| {
+        for request in [sync.0, &request] {
+            driver.may_start(target, request, false).ok().filter(|ring| *ring == RingKind::Main)?;
+        }
+        driver.rings.as_ref().filter(|rings| !rings.main.is_sqpoll())?;
+        let [write_wake, sync_wake] = &mut wakes;
+        let write = driver.queue(target, &request, write.1, RingKind::Main, write_wake);
+        let sync = driver.queue(target, sync.0, sync.1, RingKind::Main, sync_wake);
+        Some([write, sync].map(|key| Place { driver: driver.id, key }))
+    });
+    event::emit_deferred();
+    places.flatten()
 }
 
 /// How long a task may continue with operations that end at once, before the thread's other tasks run: with 16 tasks,

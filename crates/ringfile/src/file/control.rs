@@ -114,6 +114,11 @@ impl<'a> Control<'a> {
         Self::new(file, Kind::Sync, IORING_FSYNC_DATASYNC, 0, 0)
     }
 
+    /// Returns the operation, to be started together with another.
+    pub(super) fn single(&mut self) -> &mut Single {
+        &mut self.single
+    }
+
     /// Keeps the result of a finished operation for the next poll.
     pub(super) fn keep(&mut self, result: Result<()>) {
         self.kept = Some(result);

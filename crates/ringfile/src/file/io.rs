@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::adaptive::{self, Descriptor, Way};
+use super::single::Single;
 use super::unaligned::{self, Pieces};
 use super::{File, check};
 use crate::driver::{
@@ -135,15 +136,22 @@ impl<'a, B: IoBuf> Io<'a, B> {
         self
     }
 
-    /// Links the operation that is submitted next to this one.
-    pub(super) fn linked(mut self) -> Self {
-        self.transfer.operation.request.linked = true;
-        self
-    }
-
-    /// Removes the link again.
-    pub(super) fn unlinked(&mut self) {
-        self.transfer.operation.request.linked = false;
+    /// Starts the write with a sync linked to it. False, and neither was started, if they cannot be linked here.
+    pub(super) fn start_with(&mut self, sync: &mut Single, context: &Context<'_>) -> bool {
+        let operation = &mut self.transfer.operation;
+        if !matches!(operation.stage, Stage::Start)
+            || !matches!(operation.fits(), Ok(true))
+            || operation.request.want == 0
+        {
+            return false;
+        }
+        let target = &operation.descriptor.of(operation.file).0.target;
+        let write = (&operation.request, &mut operation.held);
+        let places = sync.not_started().and_then(|sync| driver::start_linked(target, write, sync, context));
+        let Some([write, behind]) = places else { return false };
+        operation.stage = Stage::Running(Ticket::new(write));
+        sync.was_started(behind);
+        true
     }
 
     /// Fails before starting, because a sync of the file has failed with this errno.
@@ -245,6 +253,11 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         self.descriptor.of(&self.file)
     }
 
+    /// Whether the operation ends only when another thread runs its loop.
+    pub(super) fn needs_another_loop(&self) -> bool {
+        matches!(&self.stage, Stage::Running(ticket) if ticket.needs_another_loop())
+    }
+
     /// Returns the buffer of a finished operation.
     #[inline]
     pub(super) fn take_held(&mut self) -> Held {
@@ -290,8 +303,6 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         if !self.falls_back(ended) {
             return Poll::Ready(());
         }
-        // A linked operation was cancelled with the first attempt.
-        self.request.linked = false;
         self.begin(context)
     }
 

@@ -6,7 +6,7 @@
 use std::task::{Context, Poll, ready};
 
 use super::{File, check};
-use crate::driver::{self, Ended, Kept, Lend, RemoteOperation, Request, Started, SubmitHint, Ticket};
+use crate::driver::{self, Ended, Kept, Lend, Place, RemoteOperation, Request, Started, SubmitHint, Ticket};
 use crate::error::Result;
 use crate::memory::Held;
 
@@ -40,6 +40,16 @@ impl Single {
             Stage::Ended => return Poll::Pending,
         };
         self.end(file, ended)
+    }
+
+    /// Returns what to start, if that was not done yet.
+    pub(super) fn not_started(&mut self) -> Option<(&Request, &mut Kept)> {
+        matches!(self.stage, Stage::Start).then_some((&self.request, &mut self.held))
+    }
+
+    /// The operation was started by other means.
+    pub(super) fn was_started(&mut self, place: Place) {
+        self.stage = Stage::Running(Ticket::new(place));
     }
 
     fn begin(&mut self, file: &File, context: &mut Context<'_>) -> Poll<Result<Held>> {

@@ -160,7 +160,8 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub kind: Kind,
-    /// The operation submitted next waits for this one, and is cancelled if it fails or is short.
+    /// The operation submitted next waits for this one, and is cancelled if it fails or is short. Set by
+    /// [`start_linked`](super::start_linked) alone.
     pub linked: bool,
     /// `RWF_…`, or what the kind says.
     pub op_flags: u32,
