@@ -57,7 +57,7 @@ fn read(file: &File, offset: usize, len: usize) {
 }
 
 #[test]
-fn scans_leave_the_cache_as_it_is_and_the_third_read_fills_it() {
+fn scans_leave_the_cache_alone_and_the_third_read_fills_it() {
     let _alone = alone();
     let folder = folder();
     let Some((file, path)) = cold("scans_leave_the_cache", &folder, "data") else { return };
@@ -81,7 +81,7 @@ fn scans_leave_the_cache_as_it_is_and_the_third_read_fills_it() {
 }
 
 #[test]
-fn what_is_cached_is_read_from_the_cache() {
+fn cached_data_is_read_from_the_cache() {
     let _alone = alone();
     let folder = folder();
     let Some((file, path)) = cold("what_is_cached", &folder, "data") else { return };
@@ -318,7 +318,7 @@ fn streams_are_read_ahead_past_the_cache_and_random_reads_are_not() {
 }
 
 #[test]
-fn f49_what_was_read_ahead_is_dropped_when_the_file_changes() {
+fn f49_data_read_ahead_is_dropped_when_the_file_changes() {
     let _alone = alone();
     let folder = folder();
     let Some((file, path)) = cold("what_was_read_ahead", &folder, "data") else { return };
