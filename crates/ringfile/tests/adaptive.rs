@@ -317,6 +317,31 @@ fn streams_are_read_ahead_past_the_cache_and_random_reads_are_not() {
     assert!(used > 7 << 20, "{used} and {unused}");
 }
 
+/// A thread's loop starts reading ahead, and then waits for another thread, which reads what the first has in flight.
+#[test]
+fn a_reader_does_not_depend_on_the_loop_that_has_read_ahead() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((file, path)) = cold("a_reader_does_not_depend", &folder, "data") else { return };
+    if !is_read_ahead(&path) {
+        return skip("a_reader_does_not_depend", "nothing is read ahead on this file system");
+    }
+    let_it_be(&path);
+    const STEP: usize = 64 << 10;
+    block_on(async {
+        // What is in flight after each of these reads differs.
+        for at in 0..24 {
+            let buffer = file.read_exact_at(Vec::with_capacity(STEP), (at * STEP) as u64).await.unwrap();
+            assert_content(&buffer, (at * STEP) as u64);
+            let other = file.clone();
+            let next = (at + 1) * STEP;
+            support::must_end("a read of another thread, while the loop stands still", move || {
+                read(&other, next, STEP);
+            });
+        }
+    });
+}
+
 #[test]
 fn f49_data_read_ahead_is_dropped_when_the_file_changes() {
     let _alone = alone();

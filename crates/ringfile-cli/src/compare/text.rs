@@ -1,9 +1,9 @@
 //! A comparison as text for the terminal: what differs outside the spread first, the rest counted.
 
-use super::differences::{Comparison, Difference, FIGURES};
+use super::differences::{COMPARED, Comparison, Difference};
 use crate::error::one_line;
-use crate::report::judge::per_cent;
-use crate::report::table::{Table, change, figure, rate};
+use crate::numbers::{change, per_cent};
+use crate::report::table::Table;
 use crate::terminal;
 
 /// The text, for that many columns.
@@ -30,9 +30,10 @@ pub fn of(comparison: &Comparison<'_>, width: Option<usize>) -> String {
         comparison.outside.iter().for_each(|difference| table.row(row(difference)));
         text += &format!("\n{}", table.text_of_width(width));
     }
-    let inside = FIGURES.iter().enumerate().filter_map(|(index, (title, ..))| {
-        let count = comparison.inside.iter().filter(|difference| difference.figure == index).count();
-        (count > 0).then(|| format!("{title} in {count} cell{}", if count == 1 { "" } else { "s" }))
+    let inside = COMPARED.iter().filter_map(|metric| {
+        let count = comparison.inside.iter().filter(|difference| difference.metric == *metric).count();
+        (count > 0)
+            .then(|| format!("{} in {count} cell{}", metric.title(), if count == 1 { "" } else { "s" }))
     });
     let inside: Vec<String> = inside.collect();
     let mut lines = Vec::new();
@@ -67,15 +68,14 @@ fn row(difference: &Difference) -> Vec<String> {
 
 /// The cell, the figure, both medians, and the change with its least and most.
 pub fn figures(difference: &Difference) -> [String; 7] {
-    let (title, ..) = FIGURES[difference.figure];
-    let text = if title == "IOPS" { rate } else { figure };
+    let metric = difference.metric;
     let ratio = difference.ratio();
     let change = |ratio: f64| change((ratio - 1.0) * 100.0);
     [
         difference.cell.clone(),
-        title.into(),
-        text(difference.first.median),
-        text(difference.other.median),
+        metric.title().into(),
+        metric.text(difference.first.median),
+        metric.text(difference.other.median),
         change(ratio.median),
         change(ratio.min),
         change(ratio.max),

@@ -7,12 +7,12 @@ use super::scale::Scale;
 use super::sections;
 use super::strip::{Dot, Row, Strip};
 use super::tables::{self, Column};
-use crate::compare::differences::{Comparison, Difference, FIGURES};
+use crate::compare::differences::{COMPARED, Comparison, Difference};
 use crate::compare::load::Saved;
 use crate::compare::text;
 use crate::error::one_line;
-use crate::report::judge::per_cent;
-use crate::report::table::change;
+use crate::model::{Better, Metric};
+use crate::numbers::{change, per_cent};
 
 /// So many of the largest differences of each figure are drawn, and as many of all are in the first table.
 const DRAWN: usize = 16;
@@ -22,7 +22,7 @@ pub fn write(comparisons: &[Comparison<'_>]) -> String {
     let Some(first) = comparisons.first().map(|comparison| comparison.first) else { return String::new() };
     let others: Vec<String> = comparisons.iter().map(|comparison| one_line(&comparison.other.name)).collect();
     let title = format!("{} beside {}", others.join(", "), one_line(&first.name));
-    let command = sections::command_name(&first.results);
+    let command = sections::command(&first.results);
     let body = html! {
         header {
             h1 { bdi { (title) } }
@@ -157,19 +157,15 @@ fn table(comparison: &Comparison<'_>, differences: &[Difference]) -> Markup {
 
 /// A plot for each figure, with a row for each cell.
 fn plots(differences: &[Difference]) -> Vec<Markup> {
-    let of_figure = |figure: usize| -> Vec<&Difference> {
-        differences.iter().filter(|difference| difference.figure == figure).collect()
+    let of = |metric: Metric| -> Vec<&Difference> {
+        differences.iter().filter(|difference| difference.metric == metric).collect()
     };
-    FIGURES
-        .iter()
-        .enumerate()
-        .map(|(index, &(title, _, more))| (title, more, of_figure(index)))
-        .filter(|(_, _, differences)| !differences.is_empty())
-        .map(|(title, more, differences)| plot(title, more, &differences))
-        .collect()
+    let compared = COMPARED.into_iter().map(|metric| (metric, of(metric)));
+    let compared = compared.filter(|(_, differences)| !differences.is_empty());
+    compared.map(|(metric, differences)| plot(metric, &differences)).collect()
 }
 
-fn plot(title: &str, more: bool, differences: &[&Difference]) -> Markup {
+fn plot(metric: Metric, differences: &[&Difference]) -> Markup {
     let per_cent = |ratio: f64| (ratio - 1.0) * 100.0;
     let rows: Vec<Row> = differences
         .iter()
@@ -196,7 +192,8 @@ fn plot(title: &str, more: bool, differences: &[&Difference]) -> Markup {
         .collect();
     let reach = rows.iter().filter_map(|row| row.reach).flat_map(|(low, high)| [low, high]);
     let x = Scale::changes(reach);
-    let better = if more { "more" } else { "less" };
+    let better = if metric.better() == Better::More { "more" } else { "less" };
+    let title = metric.title();
     let x_title = format!("{better} is better; ● better, ■ worse");
     let title = match differences.len() {
         all if all > DRAWN => format!("{title}: the largest {DRAWN} of {all} changes"),

@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -566,8 +565,19 @@ fn alignment(file: &fs::File) -> Result<Multiples> {
             block => Ok(Multiples { atomic: atomic(&facts), ..multiples(block, facts.stx_dio_mem_align) }),
         };
     }
-    if file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
-        return Ok(multiples(rustix::fs::ioctl_blksszget(file).unwrap_or(USUAL_ALIGNMENT), 1));
+    match kind_of(file) {
+        FileKind::Regular => {}
+        FileKind::Block => {
+            return Ok(multiples(rustix::fs::ioctl_blksszget(file).unwrap_or(USUAL_ALIGNMENT), 1));
+        }
+        FileKind::Other => {
+            // On a pipe the flag means packets.
+            return Err(refused(
+                "only regular files and block devices support direct I/O; open without direct, or with \
+                buffered_fallback(true)"
+                    .into(),
+            ));
+        }
     }
     match in_memory(magic(file)) {
         Some(name) => Err(refused(format!(

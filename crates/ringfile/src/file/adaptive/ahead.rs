@@ -203,15 +203,23 @@ impl Ahead {
             let is_new = !std::mem::replace(&mut state.is_listed, true);
             state.pieces.push(piece);
             drop(state);
-            if is_new {
-                let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
-                if files.len().is_power_of_two() {
-                    files.retain(|file| file.strong_count() > 0);
-                }
-                files.push_back(Arc::downgrade(self));
+            if is_new && !self.list() {
+                // With its next piece.
+                self.lock().is_listed = false;
             }
             started = true;
         }
+    }
+
+    /// Adds the file to those that may have pieces. False if another thread uses the list, or did so when this process was
+    /// forked.
+    fn list(self: &Arc<Self>) -> bool {
+        let Ok(mut files) = FILES.try_lock() else { return false };
+        if files.len().is_power_of_two() {
+            files.retain(|file| file.strong_count() > 0);
+        }
+        files.push_back(Arc::downgrade(self));
+        true
     }
 
     /// Drops the pieces of the file that has had pieces longest. Returns whether there was one.
@@ -276,6 +284,11 @@ impl Piece {
             }
         }
         Poll::Ready(())
+    }
+
+    /// Whether the read ends only when another thread runs its loop, which may be waiting for this one.
+    pub(super) fn needs_another_loop(&self) -> bool {
+        !self.is_over && self.read.needs_another_loop()
     }
 
     /// Waits until the read has ended.

@@ -160,7 +160,9 @@ pub(super) async fn read_stream(
     let mut done = 0;
     while done < request.want {
         let offset = request.offset + done as u64;
-        let Some(mut piece) = ahead.take(offset) else { break };
+        // This thread must not depend on when another one runs its loop: such a piece is dropped.
+        let taken = ahead.take(offset).filter(|piece| !piece.needs_another_loop());
+        let Some(mut piece) = taken else { break };
         piece.over().await;
         if !ahead.is_trusted(&piece, own) {
             break;
