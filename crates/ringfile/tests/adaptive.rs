@@ -59,7 +59,7 @@ fn read(file: &File, offset: usize, len: usize) {
 }
 
 #[test]
-fn scans_leave_the_cache_as_it_is_and_the_third_read_fills_it() {
+fn scans_leave_the_cache_alone_and_the_third_read_fills_it() {
     let _alone = alone();
     let folder = folder();
     let Some((file, path)) = cold("scans_leave_the_cache", &folder, "data") else { return };
@@ -83,7 +83,7 @@ fn scans_leave_the_cache_as_it_is_and_the_third_read_fills_it() {
 }
 
 #[test]
-fn what_is_cached_is_read_from_the_cache() {
+fn cached_data_is_read_from_the_cache() {
     let _alone = alone();
     let folder = folder();
     let Some((file, path)) = cold("what_is_cached", &folder, "data") else { return };
@@ -345,7 +345,7 @@ fn a_reader_does_not_depend_on_the_loop_that_has_read_ahead() {
 }
 
 #[test]
-fn f49_what_was_read_ahead_is_dropped_when_the_file_changes() {
+fn f49_data_read_ahead_is_dropped_when_the_file_changes() {
     let _alone = alone();
     let folder = folder();
     let Some((file, path)) = cold("what_was_read_ahead", &folder, "data") else { return };
