@@ -28,6 +28,9 @@ step 'batches'
 step 'inside tokio'
 "$compare" tokio --file "$disk/ringfile-compare.bin" --duration 400ms --rounds 5 >"$out/tokio-cached.md"
 "$compare" tokio --file "$disk/ringfile-compare.bin" --direct --duration 400ms --rounds 5 >"$out/tokio-direct.md"
+step 'adaptive files and the object store'
+"$compare" adaptive --file "$disk/ringfile-compare.bin" >"$out/adaptive.md"
+"$compare" get-ranges --file "$disk/ringfile-compare.bin" >"$out/get-ranges.md"
 rm -f "$disk/ringfile-compare.bin"
 
 step 'zram'

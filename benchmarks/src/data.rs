@@ -6,6 +6,10 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::device;
 
 /// The bytes that hold one offset.
 pub const PAGE: usize = 4096;
@@ -38,6 +42,16 @@ impl XorShift {
     pub fn below(&mut self, limit: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(limit)) >> 64) as u64
     }
+}
+
+/// The numbers below `count`, in an order that depends on the seed alone.
+pub fn shuffled(count: u64, seed: u64) -> Arc<[u64]> {
+    let mut random = XorShift::new(seed);
+    let mut numbers: Vec<u64> = (0..count).collect();
+    for last in (1..numbers.len()).rev() {
+        numbers.swap(last, random.below(last as u64 + 1) as usize);
+    }
+    numbers.into()
 }
 
 fn words(offset: u64) -> impl Iterator<Item = u64> {
@@ -80,7 +94,7 @@ pub fn fill(file: &File, size: u64) -> io::Result<()> {
         at += len as u64;
     }
     file.sync_all()?;
-    crate::device::drop_from_cache(file)
+    device::drop_from_cache(file)
 }
 
 /// Returns whether some pages, including the first and the last, hold what [`fill`] writes.
@@ -99,6 +113,35 @@ pub fn looks_filled(file: &File, size: u64) -> io::Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Makes sure that the file holds what the checks expect; returns the bytes to use, at most `wanted`, a multiple of `block`.
+/// Fills a file that does not exist, and with `may_fill` one that does.
+pub fn prepare(path: &Path, wanted: u64, may_fill: bool, block: u64) -> io::Result<u64> {
+    if may_fill || !path.exists() {
+        eprintln!("filling {}", path.display());
+        let file = device::open_for_fill(path)?;
+        let size = usable(path, wanted, device::length(&file)?, block, may_fill)?;
+        fill(&file, size)?;
+    }
+    let file = File::open(path)?;
+    if !path.metadata()?.is_file() && !device::is_block_device(&path.metadata()?) {
+        return Err(io::Error::other(format!("{} is neither a file nor a block device", path.display())));
+    }
+    let size = usable(path, wanted, device::length(&file)?, block, false)?;
+    let filled = looks_filled(&file, size)?;
+    device::drop_from_cache(&file)?;
+    if filled {
+        return Ok(size);
+    }
+    Err(io::Error::other(format!("{} doesn't hold the pattern: --fill overwrites it", path.display())))
+}
+
+fn usable(path: &Path, wanted: u64, length: u64, block: u64, may_grow: bool) -> io::Result<u64> {
+    let fixed = device::is_block_device(&path.metadata()?);
+    let size = if fixed || (!may_grow && length > 0) { wanted.min(length) } else { wanted };
+    let size = size / block * block;
+    if size > 0 { Ok(size) } else { Err(io::Error::other(format!("{} is too small", path.display()))) }
 }
 
 #[cfg(test)]

@@ -36,10 +36,20 @@ impl ReadCounter {
 
     /// Returns the count now.
     pub fn read(&self) -> io::Result<u64> {
+        self.field(0)
+    }
+
+    /// The bytes of these reads.
+    pub fn bytes(&self) -> io::Result<u64> {
+        // In sectors of 512 bytes, whatever the device's are.
+        Ok(self.field(2)? * 512)
+    }
+
+    fn field(&self, index: usize) -> io::Result<u64> {
         let text = std::fs::read_to_string(&self.stat)?;
         text.split_whitespace()
-            .next()
-            .and_then(|first| first.parse().ok())
+            .nth(index)
+            .and_then(|field| field.parse().ok())
             .ok_or_else(|| io::Error::other(format!("{} holds {text:?}, not counters", self.stat.display())))
     }
 }

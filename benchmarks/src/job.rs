@@ -36,27 +36,37 @@ pub struct Job {
     pub duration: Duration,
     /// The seed of the offsets.
     pub seed: u64,
-    /// Whether no block is read twice: then the work ends early if every block was read.
-    pub once: bool,
+    /// The order of the blocks.
+    pub order: Order,
+}
+
+/// The order in which blocks are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// At random.
+    Random,
+    /// At random, no block twice: the work ends early if every block was read.
+    ShuffledOnce,
+    /// From the file's first block to its last; then the work ends.
+    InOrderOnce,
 }
 
 impl Job {
     /// Starts the clock. A side calls it once its ring is ready.
     pub fn start(&self) -> Window<'_> {
-        let order = self.once.then(|| self.shuffled());
+        let order = self.blocks_in_order();
         let begin = Instant::now();
         let open = begin + self.warmup;
         Window { job: self, order, begin, open, close: open + self.duration }
     }
 
-    /// Returns all blocks in an order that depends on the seed only.
-    fn shuffled(&self) -> Arc<[u64]> {
-        let mut random = XorShift::new(self.seed);
-        let mut blocks: Vec<u64> = (0..self.size / self.block as u64).collect();
-        for last in (1..blocks.len()).rev() {
-            blocks.swap(last, random.below(last as u64 + 1) as usize);
+    fn blocks_in_order(&self) -> Option<Arc<[u64]>> {
+        let blocks = self.size / self.block as u64;
+        match self.order {
+            Order::Random => None,
+            Order::ShuffledOnce => Some(data::shuffled(blocks, self.seed)),
+            Order::InOrderOnce => Some((0..blocks).collect()),
         }
-        blocks.into()
     }
 
     /// Opens the file as `direct` says.
@@ -95,7 +105,7 @@ impl Window<'_> {
             block: self.job.block,
             part: self.job.part(),
             blocks,
-            order: self.order.clone().map(|blocks| Order { blocks, next: task, step: self.job.depth }),
+            share: self.order.clone().map(|blocks| Share { blocks, next: task, step: self.job.depth }),
             offset: 0,
             last: self.begin,
             open: self.open,
@@ -107,15 +117,15 @@ impl Window<'_> {
     }
 }
 
-/// Returns one task's part of a shuffled file.
+/// One task's part of the blocks, each of which is read once.
 #[derive(Debug)]
-struct Order {
+struct Share {
     blocks: Arc<[u64]>,
     next: usize,
     step: usize,
 }
 
-impl Order {
+impl Share {
     fn next(&mut self) -> Option<u64> {
         let block = self.blocks.get(self.next).copied();
         self.next += self.step;
@@ -127,7 +137,7 @@ impl Order {
 #[derive(Debug)]
 pub struct Stream {
     random: XorShift,
-    order: Option<Order>,
+    share: Option<Share>,
     block: usize,
     part: usize,
     blocks: u64,
@@ -146,9 +156,9 @@ impl Stream {
         if self.last >= self.close {
             return None;
         }
-        let block = match &mut self.order {
+        let block = match &mut self.share {
             None => self.random.below(self.blocks),
-            Some(order) => order.next()?,
+            Some(share) => share.next()?,
         };
         self.offset = block * self.block as u64;
         Some(self.offset)
@@ -304,7 +314,7 @@ mod tests {
             warmup: Duration::ZERO,
             duration: Duration::from_secs(3600),
             seed: 7,
-            once: false,
+            order: Order::Random,
         }
     }
 
@@ -358,7 +368,7 @@ mod tests {
 
     #[test]
     fn each_block_once_over_all_tasks() {
-        let job = Job { once: true, ..job() };
+        let job = Job { order: Order::ShuffledOnce, ..job() };
         let window = job.start();
         let mut offsets = Vec::new();
         for task in 0..job.depth {
@@ -369,5 +379,9 @@ mod tests {
         offsets.sort_unstable();
         let all: Vec<u64> = (0..job.size).step_by(job.block).collect();
         assert_eq!(offsets, all);
+
+        let job = Job { order: Order::InOrderOnce, depth: 1, ..job };
+        let mut stream = job.start().stream(0);
+        assert_eq!(std::iter::from_fn(|| stream.next()).collect::<Vec<_>>(), all);
     }
 }

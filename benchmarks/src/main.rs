@@ -15,6 +15,7 @@ mod rounds;
 mod routes;
 mod sides;
 mod table;
+mod throughput;
 mod units;
 
 use std::io;
@@ -73,6 +74,10 @@ enum Command {
     InTokio(in_tokio::One),
     /// Random reads and writes of ringfile by each route, on several file systems (see places.sh)
     Routes(routes::Options),
+    /// Adaptive files beside buffered and direct ones: throughput with the page cache empty and full
+    Adaptive(throughput::Adaptive),
+    /// `get_ranges` of ringfile's object store beside LocalFileSystem's, with the page cache empty and full
+    GetRanges(throughput::GetRanges),
     /// Run a command that may not use io_uring, as in a container with Docker's default seccomp profile
     Blocked(blocked::Options),
     /// Serve a file through FUSE, as DIRECTORY/data, until it is unmounted
@@ -148,6 +153,8 @@ fn main() -> ExitCode {
         (Some(Command::Tokio { common, tasks }), _) => common.clean_up_after(tokio_reads(&common, &tasks)),
         (Some(Command::InTokio(one)), _) => in_tokio::measure(&one),
         (Some(Command::Routes(options)), _) => routes::compare(&options),
+        (Some(Command::Adaptive(options)), _) => throughput::adaptive(&options),
+        (Some(Command::GetRanges(options)), _) => throughput::get_ranges(&options),
         (Some(Command::Blocked(options)), _) => Err(blocked::run(&options)),
         (Some(Command::Fuse { directory, backing }), _) => fuse::serve(&directory, &backing),
         (None, Some(common)) => common.clean_up_after(compare(&common, &cli.reads)),
@@ -273,36 +280,12 @@ fn with_repeat(mut sides: Vec<Side>, base: &str) -> io::Result<(Vec<Side>, usize
     Ok((sides, index))
 }
 
-/// Makes sure that the file holds what the checks expect; returns the bytes to use, a multiple of `block`.
+/// Prepares the file as [`data::prepare`] does; returns the bytes to use, a multiple of `block`.
 fn prepare(common: &Common, block: u64) -> io::Result<u64> {
     if common.rounds == 0 {
         return Err(io::Error::other("no rounds, no result"));
     }
-    let path = common.file.as_path();
-    if common.fill || !path.exists() {
-        eprintln!("filling {}", path.display());
-        let file = device::open_for_fill(path)?;
-        let size = usable(path, common.size, device::length(&file)?, block, common.fill)?;
-        data::fill(&file, size)?;
-    }
-    let file = std::fs::File::open(path)?;
-    if !path.metadata()?.is_file() && !device::is_block_device(&path.metadata()?) {
-        return Err(io::Error::other(format!("{} is neither a file nor a block device", path.display())));
-    }
-    let size = usable(path, common.size, device::length(&file)?, block, false)?;
-    let filled = data::looks_filled(&file, size)?;
-    device::drop_from_cache(&file)?;
-    if filled {
-        return Ok(size);
-    }
-    Err(io::Error::other(format!("{} doesn't hold the pattern: --fill overwrites it", path.display())))
-}
-
-fn usable(path: &Path, wanted: u64, length: u64, block: u64, may_grow: bool) -> io::Result<u64> {
-    let fixed = device::is_block_device(&path.metadata()?);
-    let size = if fixed || (!may_grow && length > 0) { wanted.min(length) } else { wanted };
-    let size = size / block * block;
-    if size > 0 { Ok(size) } else { Err(io::Error::other(format!("{} is too small", path.display()))) }
+    data::prepare(&common.file, common.size, common.fill, block)
 }
 
 impl Common {
@@ -318,7 +301,7 @@ impl Common {
             warmup: self.warmup,
             duration: self.duration,
             seed: self.seed,
-            once: false,
+            order: job::Order::Random,
         }
     }
 

@@ -145,7 +145,7 @@ fn check(job: &Job, tally: &Tally, device_reads: Option<u64>, exclusive: bool) -
 
 /// Returns the user and system time so far of the process and of its children that ended; kernel workers are threads of
 /// the process, so they are included.
-fn cpu_time() -> Duration {
+pub fn cpu_time() -> Duration {
     let of = |whom| {
         // SAFETY: all-zero bytes are a valid `rusage`.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -191,6 +191,7 @@ impl Spread {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::Order;
 
     #[test]
     fn medians() {
@@ -211,7 +212,7 @@ mod tests {
             warmup: Duration::ZERO,
             duration: Duration::from_secs(1),
             seed: 1,
-            once: false,
+            order: Order::Random,
         };
         let tally = Tally { ops: 900, all_ops: 1000, all_bytes: 4096 * 1000, ..Tally::default() };
         assert!(check(&job, &tally, Some(1000), true).is_ok());

@@ -15,7 +15,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::driven::Ring;
 use super::{Flavor, Way};
 use crate::data::PAGE;
-use crate::job::{Job, Stream, Tally};
+use crate::job::{Job, Order, Stream, Tally};
 
 /// Threads of the multi-thread runtime.
 const WORKERS: usize = 2;
@@ -85,7 +85,7 @@ pub fn measure(one: &One) -> io::Result<()> {
         warmup: Duration::from_millis(one.warmup_ms),
         duration: Duration::from_millis(one.duration_ms),
         seed: one.seed,
-        once: false,
+        order: Order::Random,
     };
     let runtime = match one.flavor {
         Flavor::Current => Builder::new_current_thread().enable_io().build()?,

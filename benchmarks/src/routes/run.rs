@@ -16,7 +16,7 @@ use super::place::Place;
 use super::row::{Direction, Mode, Row};
 use crate::data::PAGE;
 use crate::device::{self, ReadCounter};
-use crate::job::{Job, Stream, Tally};
+use crate::job::{Job, Order, Stream, Tally};
 
 /// If the cache holds a smaller share of the file's pages, the file counts as dropped.
 const DROPPED: f64 = 0.02;
@@ -154,7 +154,7 @@ impl Runs {
             warmup: if once { Duration::ZERO } else { self.warmup },
             duration: self.duration,
             seed: self.seed,
-            once,
+            order: if once { Order::ShuffledOnce } else { Order::Random },
         }
     }
 
@@ -208,7 +208,7 @@ async fn work(job: &Job, direction: Direction, route: Route, run: u64) -> Result
         }
         opened => opened.map_err(io::Error::from)?,
     };
-    if job.once {
+    if job.order == Order::ShuffledOnce {
         device::expect_random(&file.as_fd().as_raw_fd())?;
     }
     let buffers =

@@ -36,7 +36,8 @@ pub enum Caching {
     Direct,
     /// Cached data is read from the cache, the rest past it; data that is read repeatedly gets cached
     /// ([`ringfile::OpenOptions::adaptive`]). The store keeps the 64 files that it read last open, with two descriptors
-    /// each. It closes removed files when it next opens another file, or puts, copies, renames or deletes an object.
+    /// each. It closes a file at once if the store itself replaces or deletes the object, and within about a second if
+    /// another process does, provided that the store is read meanwhile. The space of a removed file is freed only then.
     Adaptive,
 }
 
@@ -202,7 +203,7 @@ impl Builder {
             merge_gap: self.merge_gap,
             sync: self.sync,
             gate: Gate::new(self.memory),
-            recent: Arc::default(),
+            recent: Arc::new(recent::Recent::new()),
         });
         Ok(RingfileStore {
             store,

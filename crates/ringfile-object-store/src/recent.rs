@@ -7,15 +7,24 @@
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use ringfile::File;
 
 /// The number of files that stay open, each with two descriptors.
 const MOST: usize = 64;
+/// How often a store in use looks for files that others have removed.
+const CHECK_PERIOD: Duration = Duration::from_secs(1);
 
 /// See the module.
-#[derive(Default)]
-pub(crate) struct Recent(Mutex<Vec<Entry>>);
+pub(crate) struct Recent(Mutex<Inner>);
+
+struct Inner {
+    /// In order of use, the most recently read one last.
+    entries: Vec<Entry>,
+    /// When a check for removed files last began.
+    checked: Instant,
+}
 
 #[derive(Clone)]
 struct Entry {
@@ -35,11 +44,14 @@ impl Entry {
 }
 
 impl Recent {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(Inner { entries: Vec::new(), checked: Instant::now() }))
+    }
+
     /// The file with these metadata, if it is open.
     pub(crate) fn find(&self, metadata: &Metadata) -> Option<File> {
-        let mut entries = self.entries();
+        let entries = &mut self.inner().entries;
         let at = entries.iter().rposition(|entry| entry.is_of(metadata.dev(), metadata.ino()))?;
-        // In order of use, the most recent one last.
         entries[at..].rotate_left(1);
         entries.last().map(|entry| entry.file.clone())
     }
@@ -47,36 +59,48 @@ impl Recent {
     /// Keeps a file, in place of the least recently read one. Returns the one to use: if two calls opened the same
     /// file, the other call's.
     pub(crate) fn keep(&self, metadata: &Metadata, file: File) -> File {
-        self.close_removed();
-        let mut entries = self.entries();
+        let mut inner = self.inner();
+        let entries = &mut inner.entries;
         if let Some(other) = entries.iter().find(|entry| entry.is_of(metadata.dev(), metadata.ino())) {
             let other = other.file.clone();
-            drop(entries);
+            drop(inner);
             return other;
         }
         let oldest = (entries.len() >= MOST).then(|| entries.remove(0));
         entries.push(Entry { device: metadata.dev(), inode: metadata.ino(), file: file.clone() });
-        drop(entries);
-        // Closes it.
+        drop(inner);
+        // Closes it. That waits only for a file that was removed since the last check.
         drop(oldest);
         file
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.entries().is_empty()
+        self.inner().entries.is_empty()
     }
 
-    /// Closes files that have no name any more, since their space is freed only then.
+    /// Returns whether it is time to call [`close_removed`](Self::close_removed), to one caller in each period.
+    pub(crate) fn is_check_due(&self) -> bool {
+        let mut inner = self.inner();
+        let is_due = !inner.entries.is_empty() && inner.checked.elapsed() >= CHECK_PERIOD;
+        if is_due {
+            inner.checked = Instant::now();
+        }
+        is_due
+    }
+
+    /// Closes files that have no name any more, since their space is freed only then, which may take the file system
+    /// long: not for async threads.
     pub(crate) fn close_removed(&self) {
-        let mut removed = self.entries().clone();
+        let mut removed = self.inner().entries.clone();
         removed.retain(|entry| !entry.is_there());
         if !removed.is_empty() {
-            self.entries()
+            self.inner()
+                .entries
                 .retain(|entry| !removed.iter().any(|other| other.is_of(entry.device, entry.inode)));
         }
     }
 
-    fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

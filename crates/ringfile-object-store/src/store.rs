@@ -62,6 +62,14 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
+/// Runs a function that waits for the file system, and does not wait for its end; in tokio, on a thread for blocking work.
+fn in_background(run: impl FnOnce() + Send + 'static) {
+    match tokio::runtime::Handle::try_current() {
+        Ok(tokio) => drop(tokio.spawn_blocking(run)),
+        Err(_) => run(),
+    }
+}
+
 impl Store {
     /// Opens an object for reading. Does not block if the directory entries are cached.
     pub(crate) async fn open(&self, path: PathBuf) -> io::Result<Opened> {
@@ -75,10 +83,16 @@ impl Store {
         }
         let file = match self.caching {
             Caching::Buffered | Caching::Direct => self.options().adopt(opened)?,
-            Caching::Adaptive => match self.recent.find(&metadata) {
-                Some(file) => file,
-                None => self.recent.keep(&metadata, self.options().adopt(opened)?),
-            },
+            Caching::Adaptive => {
+                if self.recent.is_check_due() {
+                    let recent = Arc::clone(&self.recent);
+                    in_background(move || recent.close_removed());
+                }
+                match self.recent.find(&metadata) {
+                    Some(file) => file,
+                    None => self.recent.keep(&metadata, self.options().adopt(opened)?),
+                }
+            }
         };
         Ok(Opened { file, metadata })
     }

@@ -1,0 +1,192 @@
+//! `compare adaptive`: adaptive files beside buffered and direct ones: cached reads, cold random reads, cold sequential ones.
+//!
+//! A ratio is taken inside a round. The first side is run twice (A/A), which shows the noise.
+
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use ringfile::{Buffer, File, OpenOptions, Pool, block_on};
+
+use super::{Cache, Place, Run, Trial, cells, ratios};
+use crate::data::PAGE;
+use crate::job::{Job, Order, Stream, Tally};
+use crate::table::spread;
+
+/// The length of a run whose blocks are read again and again. The others end when each block had its turn.
+const REPEATED: Duration = Duration::from_secs(1);
+/// An adaptive file's read-ahead trusts a change time that is older than 5 s.
+const TRUSTED_AFTER: Duration = Duration::from_secs(7);
+
+/// The command line.
+#[derive(Debug, Args)]
+pub struct Options {
+    #[command(flatten)]
+    place: Place,
+    /// Only these rows
+    #[arg(long, value_delimiter = ',', value_parser = ["warm", "cold", "sequential"])]
+    only: Vec<String>,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Adaptive,
+    Buffered,
+    Direct,
+}
+
+impl Side {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Adaptive => "adaptive",
+            Self::Buffered => "buffered",
+            Self::Direct => "direct",
+        }
+    }
+}
+
+/// What polls.
+#[derive(Clone, Copy)]
+enum Executor {
+    Ringfile,
+    Tokio,
+    Futures,
+}
+
+struct Row {
+    name: &'static str,
+    what: &'static str,
+    cache: Cache,
+    order: Order,
+    block: usize,
+    depth: usize,
+    executor: Executor,
+    sides: [Side; 2],
+}
+
+#[rustfmt::skip]
+const ROWS: [Row; 8] = {
+    use {Executor::*, Side::*};
+    let warm = Row {
+        name: "warm", what: "", cache: Cache::Full, order: Order::Random, block: PAGE, depth: 1, executor: Ringfile,
+        sides: [Adaptive, Buffered],
+    };
+    let cold = Row { name: "cold", cache: Cache::Empty, order: Order::ShuffledOnce, ..warm };
+    const K128: usize = 128 << 10;
+    [
+        Row { what: "cached 4 KiB, 1", ..warm },
+        Row { what: "cached 4 KiB, 16", depth: 16, ..warm },
+        Row { what: "cached 128 KiB, 16", depth: 16, block: K128, ..warm },
+        Row { what: "cached 4 KiB, 16, tokio", depth: 16, executor: Tokio, ..warm },
+        Row { what: "cached 128 KiB, 16, tokio", depth: 16, block: K128, executor: Tokio, ..warm },
+        Row { what: "cached 4 KiB, 1, futures::executor", executor: Futures, ..warm },
+        Row { what: "cold random 128 KiB, 16", block: K128, depth: 16, sides: [Adaptive, Direct], ..cold },
+        Row { name: "sequential", what: "cold sequential 64 KiB, 1", order: Order::InOrderOnce, block: 64 << 10, ..cold },
+    ]
+};
+
+/// Prints the table.
+pub fn compare(options: &Options) -> io::Result<()> {
+    options.place.clean_up_after(compare_all(options))
+}
+
+fn compare_all(options: &Options) -> io::Result<()> {
+    let size = options.place.prepare(128 << 10)?;
+    wait_until_trusted(&options.place.file)?;
+    println!(
+        "| reads | side | MiB/s median [min..max] | CPU ms/GB | device MiB a run | rate / other | CPU / other |"
+    );
+    println!("|---|---|--:|--:|--:|--:|--:|");
+    for row in &ROWS {
+        if options.only.is_empty() || options.only.iter().any(|name| name == row.name) {
+            compare_row(&options.place, size, row)?;
+        }
+    }
+    Ok(())
+}
+
+fn wait_until_trusted(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    loop {
+        let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(path.metadata()?.ctime().unsigned_abs());
+        match TRUSTED_AFTER.checked_sub(changed.elapsed().unwrap_or_default()) {
+            Some(rest) if !rest.is_zero() => std::thread::sleep(rest),
+            _ => return Ok(()),
+        }
+    }
+}
+
+fn compare_row(place: &Place, size: u64, row: &Row) -> io::Result<()> {
+    let sides = [row.sides[0], row.sides[1], row.sides[0]];
+    let names = [sides[0].name(), sides[1].name(), "A/A"];
+    let runs = place.in_turn(row.what, &names, |side| measure(place, size, row, sides[side]))?;
+    let over = |above: usize, below: usize| {
+        let rate = ratios(&runs[above], &runs[below], Run::mib_per_second);
+        let cpu = ratios(&runs[above], &runs[below], Run::cpu_ms_per_gb);
+        format!("{} | {}", spread(rate, 2), spread(cpu, 2))
+    };
+    let over = [over(0, 1), " | ".to_owned(), over(2, 0)];
+    for ((name, runs), over) in names.iter().zip(&runs).zip(over) {
+        println!("| {} | {name} | {} | {over} |", row.what, cells(runs));
+    }
+    Ok(())
+}
+
+fn measure(place: &Place, size: u64, row: &Row, side: Side) -> io::Result<Run> {
+    let trial = Trial::prepare(place, size, row.cache)?;
+    let job = Job {
+        path: place.file.clone(),
+        size,
+        direct: side == Side::Direct,
+        block: row.block,
+        // Each page says where it comes from.
+        parts: row.block / PAGE,
+        depth: row.depth,
+        in_flight: None,
+        warmup: Duration::ZERO,
+        duration: if row.order == Order::Random { REPEATED } else { Duration::from_secs(3600) },
+        seed: place.seed,
+        order: row.order,
+    };
+    let mut options = OpenOptions::new();
+    options.read(true).adaptive(side == Side::Adaptive).direct(job.direct);
+    let file = options.open(&job.path)?;
+    if side == Side::Adaptive && !file.is_adaptive() {
+        return Err(io::Error::other("this kernel or file system has no adaptive files"));
+    }
+    let pool = Pool::new((row.depth * row.block * 2).max(4 << 20));
+    let buffers = (0..row.depth).map(|_| pool.get(row.block)).collect::<Result<Vec<_>, _>>()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let run = trial.measure(|| {
+        let all = read_all(&file, buffers, &job);
+        let tally = match row.executor {
+            Executor::Ringfile => block_on(all),
+            Executor::Tokio => runtime.block_on(all),
+            Executor::Futures => futures::executor::block_on(all),
+        };
+        Ok(tally?.all_bytes)
+    })?;
+    if job.order != Order::Random && run.bytes != size {
+        return Err(io::Error::other(format!("{} of {size} bytes were read", run.bytes)));
+    }
+    Ok(run)
+}
+
+async fn read_all(file: &File, buffers: Vec<Buffer>, job: &Job) -> io::Result<Tally> {
+    let window = job.start();
+    let tasks = buffers.into_iter().enumerate().map(|(task, buffer)| read(file, buffer, window.stream(task)));
+    Tally::sum(tasks.collect::<FuturesUnordered<_>>().collect::<Vec<_>>().await)
+}
+
+async fn read(file: &File, mut buffer: Buffer, mut stream: Stream) -> io::Result<Tally> {
+    while let Some(offset) = stream.next() {
+        buffer.clear();
+        buffer = file.read_exact_at(buffer, offset).await?;
+        stream.done_parts(buffer.chunks(PAGE))?;
+    }
+    Ok(stream.into_tally())
+}

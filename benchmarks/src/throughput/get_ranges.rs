@@ -1,0 +1,114 @@
+//! `compare get-ranges`: `get_ranges` of 32 ranges of 128 KiB each, beside object_store's `LocalFileSystem`.
+//!
+//! No range is asked for twice in a run. A ratio is taken inside a round. `LocalFileSystem` is run twice (A/A), which shows
+//! the noise. Every page of every range is checked for where it belongs.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::Args;
+use futures::{StreamExt, TryStreamExt};
+use object_store::local::LocalFileSystem;
+use object_store::{ObjectStore, path};
+use ringfile_object_store::{Caching, RingfileStore};
+use tokio::runtime::{Builder, Runtime};
+
+use super::{Cache, Place, Run, Trial, cells, ratios};
+use crate::data::{self, PAGE};
+use crate::table::spread;
+
+const RANGE: u64 = 128 << 10;
+const RANGES: usize = 32;
+
+/// `None` is `LocalFileSystem`.
+const SIDES: [(&str, Option<Caching>); 5] = [
+    ("LocalFileSystem", None),
+    ("ringfile adaptive", Some(Caching::Adaptive)),
+    ("ringfile buffered", Some(Caching::Buffered)),
+    ("ringfile direct", Some(Caching::Direct)),
+    ("A/A", None),
+];
+
+/// The command line.
+#[derive(Debug, Args)]
+pub struct Options {
+    #[command(flatten)]
+    place: Place,
+    /// Calls of a run, at most: the file is not read twice
+    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
+    calls: usize,
+    /// Calls at a time
+    #[arg(long, default_value_t = 1)]
+    in_flight: usize,
+}
+
+/// Prints the table.
+pub fn compare(options: &Options) -> io::Result<()> {
+    options.place.clean_up_after(compare_all(options))
+}
+
+fn compare_all(options: &Options) -> io::Result<()> {
+    let place = &options.place;
+    let size = place.prepare(RANGE * RANGES as u64)?;
+    let runtime = Builder::new_multi_thread().worker_threads(2).build()?;
+    println!(
+        "| cache | side | MiB/s median [min..max] | CPU ms/GB | device MiB a run | over LocalFileSystem |"
+    );
+    println!("|---|---|--:|--:|--:|--:|");
+    let names = SIDES.map(|(name, _)| name);
+    for (cache, what) in [(Cache::Empty, "cold"), (Cache::Full, "warm")] {
+        let runs = place.in_turn(what, &names, |side| {
+            let trial = Trial::prepare(place, size, cache)?;
+            let store = store(&place.file, SIDES[side].1)?;
+            trial.measure(|| read(options, &store, &runtime, size))
+        })?;
+        for (name, side) in names.iter().zip(&runs) {
+            let over = spread(ratios(side, &runs[0], Run::mib_per_second), 2);
+            println!("| {what} | {name} | {} | {over} |", cells(side));
+        }
+    }
+    Ok(())
+}
+
+fn store(file: &Path, caching: Option<Caching>) -> io::Result<Arc<dyn ObjectStore>> {
+    let folder = file.canonicalize()?;
+    let folder = folder.parent().ok_or_else(|| io::Error::other("a file in a folder is needed"))?;
+    Ok(match caching {
+        None => Arc::new(LocalFileSystem::new_with_prefix(folder)?),
+        Some(caching) => Arc::new(RingfileStore::builder().prefix(folder).caching(caching).build()?),
+    })
+}
+
+/// Makes all calls, and returns the bytes that they brought.
+fn read(options: &Options, store: &Arc<dyn ObjectStore>, runtime: &Runtime, size: u64) -> io::Result<u64> {
+    let name = options.place.file.file_name().and_then(|name| name.to_str());
+    let name = path::Path::from(name.ok_or_else(|| io::Error::other("the file's name is not UTF-8"))?);
+    let blocks = data::shuffled(size / RANGE, options.place.seed);
+    let calls = blocks.chunks(RANGES).take(options.calls);
+    let call = |blocks: &[u64]| {
+        let ranges: Vec<_> = blocks.iter().map(|block| block * RANGE..(block + 1) * RANGE).collect();
+        let (store, name) = (Arc::clone(store), name.clone());
+        tokio::spawn(async move {
+            let given = store.get_ranges(&name, &ranges).await?;
+            ranges.iter().zip(&given).try_for_each(|(range, bytes)| check(range.start, bytes))?;
+            Ok(given.iter().map(|bytes| bytes.len() as u64).sum::<u64>())
+        })
+    };
+    runtime.block_on(async {
+        let calls = futures::stream::iter(calls).map(call).buffer_unordered(options.in_flight.max(1));
+        calls
+            .map_err(io::Error::other)
+            .try_fold(0, async |sum, bytes: io::Result<u64>| Ok(sum + bytes?))
+            .await
+    })
+}
+
+fn check(offset: u64, bytes: &[u8]) -> io::Result<()> {
+    let mut pages = (offset..).step_by(PAGE).zip(bytes.chunks(PAGE));
+    let is_right = pages.all(|(offset, page)| data::claimed_offset(page) == Some(offset));
+    if is_right && bytes.len() as u64 == RANGE {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("the range at {offset} is short, or holds what belongs elsewhere")))
+}
