@@ -44,9 +44,15 @@ fn path_of(store: &RingfileStore, location: &Path) -> Result<PathBuf> {
 }
 
 /// Makes an object durable that another call has put at a location.
-async fn settle(store: &RingfileStore, location: &Path) -> Result<()> {
+async fn settle(store: &RingfileStore, location: &Path, folder: Option<PathBuf>) -> Result<()> {
     let path = path_of(store, location)?;
-    store.store.settle(path).await.map_err(|error| failed(error, location))
+    store.store.settle(path, folder).await.map_err(|error| failed(error, location))
+}
+
+/// Returns what [`settle`] must know from before an object is put at a location.
+async fn before(store: &RingfileStore, location: &Path) -> Result<Option<PathBuf>> {
+    let path = path_of(store, location)?;
+    store.store.folder_before(path).await.map_err(|error| failed(error, location))
 }
 
 /// Makes the removal of a location durable, and closes its file.
@@ -157,13 +163,15 @@ impl ObjectStore for RingfileStore {
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        let folder = before(self, to).await?;
         super::local(self).copy_opts(from, to, options).await?;
-        settle(self, to).await
+        settle(self, to, folder).await
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
+        let folder = before(self, to).await?;
         super::local(self).rename_opts(from, to, options).await?;
-        settle(self, to).await?;
+        settle(self, to, folder).await?;
         settle_gone(self, from).await
     }
 }

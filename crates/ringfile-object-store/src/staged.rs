@@ -7,6 +7,9 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+/// How often the folders of an object are created.
+const MOST_ATTEMPTS: u32 = 100;
+
 /// A file beside the place of an object. Removed when dropped, unless it was published.
 pub(crate) struct Staged {
     path: PathBuf,
@@ -18,7 +21,7 @@ impl Staged {
     /// Creates the file, and its folder if that does not exist: `name#1`, or the next free number. `LocalFileSystem`
     /// leaves such names out of its listings.
     pub(crate) fn create(target: &Path, sync: bool) -> Result<(Self, fs::File)> {
-        let mut number = 1;
+        let (mut number, mut attempts) = (1, 0);
         loop {
             let mut path = target.as_os_str().to_owned();
             path.push(format!("#{number}"));
@@ -26,7 +29,12 @@ impl Staged {
             match fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
                 Ok(file) => return Ok((Self { path, target: target.to_owned(), is_open: true }, file)),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
-                Err(error) if error.kind() == ErrorKind::NotFound => create_folders(&path, error, sync)?,
+                // Again, as long as other calls remove the folder before it has a file.
+                Err(error) if error.kind() == ErrorKind::NotFound && attempts < MOST_ATTEMPTS => {
+                    attempts += 1;
+                    create_folders(&path, sync)
+                        .or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })?;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -67,18 +75,24 @@ fn rename_new(from: &Path, to: &Path) -> Result<()> {
     Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
 }
 
-/// Makes the folders that a file needs; `why` is the error where it needs none.
-fn create_folders(path: &Path, why: Error, sync: bool) -> Result<()> {
-    let folder = path.parent().ok_or(why)?;
-    let first_there = folder.ancestors().find(|folder| folder.is_dir()).map(Path::to_owned);
-    fs::create_dir_all(folder)?;
-    if sync {
-        for made in folder.ancestors() {
-            fs::File::open(made)?.sync_all()?;
-            if Some(made) == first_there.as_deref() {
-                break;
-            }
-        }
+/// Creates the folders that a file needs.
+fn create_folders(path: &Path, sync: bool) -> Result<()> {
+    let there = nearest_folder(path);
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    if sync { sync_folders(path, &there) } else { Ok(()) }
+}
+
+/// Returns the nearest folder above a path that exists.
+pub(crate) fn nearest_folder(path: &Path) -> PathBuf {
+    let there = path.ancestors().skip(1).find(|folder| folder.is_dir());
+    there.unwrap_or_else(|| Path::new("/")).to_owned()
+}
+
+/// Makes durable the names in an object's folder, and those of folders that were created below `there`.
+pub(crate) fn sync_folders(path: &Path, there: &Path) -> Result<()> {
+    let above = path.ancestors().skip(1);
+    for folder in above.take_while(|folder| folder.starts_with(there)) {
+        open_folder(folder)?.sync_all()?;
     }
     Ok(())
 }
@@ -117,6 +131,35 @@ fn is_gone(error: &Error) -> bool {
 mod tests {
     use super::*;
     use std::io::Write;
+
+    #[test]
+    fn a_folder_that_others_remove_is_created_again() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("new/deep");
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = fs::remove_dir(&folder);
+                    let _ = fs::remove_dir(root.path().join("new"));
+                }
+            });
+            let results: Vec<_> =
+                (0..200).map(|_| Staged::create(&folder.join("object"), true).map(drop)).collect();
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            results.into_iter().for_each(|created| created.expect("it is created"));
+        });
+    }
+
+    #[test]
+    fn the_nearest_folder_is_the_one_that_is_there() {
+        let root = tempfile::tempdir().expect("a folder");
+        fs::write(root.path().join("file"), "").expect("written");
+        assert_eq!(nearest_folder(&root.path().join("a/b/c")), root.path());
+        assert_eq!(nearest_folder(&root.path().join("a")), root.path());
+        assert_eq!(nearest_folder(&root.path().join("file/b")), root.path());
+        assert_eq!(nearest_folder(Path::new("/")), Path::new("/"));
+    }
 
     #[test]
     fn what_is_not_published_leaves_nothing_and_no_name_is_taken_twice() {

@@ -15,7 +15,7 @@ use crate::Caching;
 use crate::gate::Gate;
 use crate::ranges::{self, Piece};
 use crate::recent::Recent;
-use crate::staged::Staged;
+use crate::staged::{self, Staged};
 
 /// The maximum length of a read that merges ranges.
 const MOST_MERGED: u64 = 8 << 20;
@@ -209,19 +209,25 @@ impl Store {
         Ok(Upload { staged, own, file, sync, recent: Arc::clone(&self.recent) })
     }
 
-    /// Makes an object durable, if that was asked for, after another call has put it there, and closes the file it
-    /// replaced.
-    pub(crate) async fn settle(&self, path: PathBuf) -> io::Result<()> {
+    /// Returns the nearest folder of a path that exists, if objects are made durable. Others may be created by
+    /// `LocalFileSystem`.
+    pub(crate) async fn folder_before(&self, path: PathBuf) -> io::Result<Option<PathBuf>> {
+        if self.sync { blocking(move || Ok(Some(staged::nearest_folder(&path)))).await } else { Ok(None) }
+    }
+
+    /// Makes an object durable, if that was asked for, after another call has put it there, with the folders made since
+    /// [`folder_before`](Self::folder_before); and closes the file it replaced.
+    pub(crate) async fn settle(&self, path: PathBuf, folder: Option<PathBuf>) -> io::Result<()> {
         self.settle_by(move || {
             open_to_read(&path)?.sync_all()?;
-            crate::staged::sync_folder_of(&path)
+            folder.map_or(Ok(()), |folder| staged::sync_folders(&path, &folder))
         })
         .await
     }
 
     /// The same for a name that has gone. Its folders may have gone too, up to `root`.
     pub(crate) async fn settle_removal(&self, path: PathBuf, root: PathBuf) -> io::Result<()> {
-        self.settle_by(move || crate::staged::sync_removal(&path, &root)).await
+        self.settle_by(move || staged::sync_removal(&path, &root)).await
     }
 
     async fn settle_by(
