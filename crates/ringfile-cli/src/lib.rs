@@ -1,7 +1,7 @@
 //! The `ringfile` command: measures on this machine what each disk I/O choice is worth.
 //!
 //! This file only starts: it reads the command line, calls the command, and turns what went wrong into one
-//! line on standard error and an exit code. [`shared`] is for the programs in `benchmarks/`.
+//! line on standard error and an exit code.
 
 mod advice;
 mod cli;
@@ -42,13 +42,6 @@ use clap::error::ErrorKind;
 
 use cli::{Cli, Command, PerfCommand};
 use error::Failure;
-
-/// What other programs use that measure this library: how they read sizes and times, ask the kernel, and sum up rounds.
-pub mod shared {
-    pub use crate::model::Spread;
-    pub use crate::sys::{advise_order, cached_fraction, drop_cache, process_cpu};
-    pub use crate::values::{duration, size};
-}
 
 /// Runs the command with this process's arguments, and returns its exit code.
 pub fn run() -> ExitCode {

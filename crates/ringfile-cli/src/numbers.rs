@@ -7,7 +7,7 @@ pub fn rate(value: f64) -> String {
     } else if value < 99_950.0 {
         format!("{:.1}k", value / 1000.0)
     } else {
-        format!("{}k", grouped(value / 1000.0))
+        format!("{}k", count(value / 1000.0))
     }
 }
 
@@ -18,7 +18,7 @@ pub fn figure(value: f64) -> String {
     } else if value < 99.95 {
         format!("{value:.1}")
     } else {
-        grouped(value)
+        count(value)
     }
 }
 
@@ -32,8 +32,8 @@ pub fn change(value: f64) -> String {
     }
 }
 
-/// A whole number with its thousands apart.
-fn grouped(value: f64) -> String {
+/// A whole number with its thousands apart: `12`, `1,204`.
+pub fn count(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {

@@ -104,11 +104,6 @@ pub fn own_usage() -> io::Result<Usage> {
     })
 }
 
-/// CPU time of this process, kernel workers included, and of its children that have ended.
-pub fn process_cpu() -> io::Result<Duration> {
-    Ok(usage_of(UsageWho::RUSAGE_SELF)?.cpu() + children_cpu()?)
-}
-
 /// What the calling thread has used so far, without kernel workers.
 pub fn thread_usage() -> io::Result<Usage> {
     usage_of(UsageWho::RUSAGE_THREAD)

@@ -69,8 +69,8 @@ fn large_writes_arrive_whole_and_in_order_whatever_their_offset() {
 }
 
 #[test]
-fn reads_take_what_comes_whatever_their_offset() {
-    on_each_route("reads_take_what_comes_whatever_their_offset", |route| {
+fn reads_of_a_stream_ignore_their_offset() {
+    on_each_route("reads_of_a_stream_ignore_their_offset", |route| {
         let (socket, mut theirs) = UnixStream::pair().unwrap();
         let (reader, mut writer) = std::io::pipe().unwrap();
         for (file, other) in [(file(socket), &mut theirs as &mut dyn Write), (file(reader), &mut writer)] {

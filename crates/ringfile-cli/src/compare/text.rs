@@ -20,14 +20,8 @@ pub fn of(comparison: &Comparison<'_>, width: Option<usize>) -> String {
     );
     let mut text = paragraph(&lines, width);
     if !comparison.outside.is_empty() {
-        let mut table = Table::default()
-            .text("outside the spread")
-            .text("figure")
-            .end_keys()
-            .number("first")
-            .number("other");
-        table = table.number("change %").number("least").number("most").number("noise");
-        comparison.outside.iter().for_each(|difference| table.row(row(difference)));
+        let titles = ["outside the spread", "first", "other"].map(String::from);
+        let table = table(titles, &comparison.outside);
         text += &format!("\n{}", table.text_of_width(width));
     }
     let inside = COMPARED.iter().filter_map(|metric| {
@@ -60,26 +54,26 @@ pub fn of(comparison: &Comparison<'_>, width: Option<usize>) -> String {
     text
 }
 
-fn row(difference: &Difference) -> Vec<String> {
-    let mut row = figures(difference).to_vec();
-    row.push(per_cent(difference.noise));
-    row
-}
-
-/// The cell, the figure, both medians, and the change with its least and most.
-pub fn figures(difference: &Difference) -> [String; 7] {
-    let metric = difference.metric;
-    let ratio = difference.ratio();
-    let change = |ratio: f64| change((ratio - 1.0) * 100.0);
-    [
-        difference.cell.clone(),
-        metric.title().into(),
-        metric.text(difference.first.median),
-        metric.text(difference.other.median),
-        change(ratio.median),
-        change(ratio.min),
-        change(ratio.max),
-    ]
+/// A table of differences, with titles for the cell and for both sessions.
+pub fn table([cell, first, other]: [String; 3], differences: &[Difference]) -> Table {
+    let table = Table::default().text(cell).text("figure").end_keys().number(first).number(other);
+    let mut table = table.number("change %").number("least").number("most").number("noise");
+    for difference in differences {
+        let (metric, ratio) = (difference.metric, difference.ratio());
+        let by = |ratio: f64| change((ratio - 1.0) * 100.0);
+        let noise = difference.noise;
+        table.row(vec![
+            difference.cell.clone(),
+            metric.title().into(),
+            metric.text(difference.first.median),
+            metric.text(difference.other.median),
+            by(ratio.median),
+            by(ratio.min),
+            by(ratio.max),
+            if noise.is_finite() { per_cent(noise) } else { "unknown".into() },
+        ]);
+    }
+    table
 }
 
 fn paragraph(lines: &[String], width: Option<usize>) -> String {

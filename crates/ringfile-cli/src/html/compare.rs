@@ -6,13 +6,14 @@ use super::page;
 use super::scale::Scale;
 use super::sections;
 use super::strip::{Dot, Row, Strip};
-use super::tables::{self, Column};
+use super::tables;
 use crate::compare::differences::{COMPARED, Comparison, Difference};
 use crate::compare::load::Saved;
 use crate::compare::text;
 use crate::error::one_line;
 use crate::model::{Better, Metric};
-use crate::numbers::{change, per_cent};
+use crate::numbers::change;
+use crate::report::table::Table;
 
 /// So many of the largest differences of each figure are drawn, and as many of all are in the first table.
 const DRAWN: usize = 16;
@@ -120,39 +121,17 @@ fn alone(name: &str, cells: &[String]) -> Markup {
 }
 
 fn facts(comparison: &Comparison<'_>) -> Markup {
-    let names = [&comparison.first.name, &comparison.other.name];
-    let column = |title: String, key| Column { title, number: false, key };
-    let mut columns = vec![column("what".into(), true)];
-    columns.extend(names.map(|name| column(one_line(name), false)));
-    let rows: Vec<Vec<String>> = comparison
-        .facts
-        .iter()
-        .map(|fact| vec![fact.name.clone(), fact.first.clone(), fact.other.clone()])
-        .collect();
-    tables::table(&columns, &rows)
+    let (first, other) = (one_line(&comparison.first.name), one_line(&comparison.other.name));
+    let mut table = Table::default().text("what").end_keys().text(first).text(other);
+    for fact in &comparison.facts {
+        table.row(vec![fact.name.clone(), fact.first.clone(), fact.other.clone()]);
+    }
+    tables::table(&table)
 }
 
 fn table(comparison: &Comparison<'_>, differences: &[Difference]) -> Markup {
-    let column = |title: &str, number, key| Column { title: one_line(title), number, key };
-    let columns = [
-        column("cell", false, true),
-        column("figure", false, true),
-        column(&comparison.first.name, true, false),
-        column(&comparison.other.name, true, false),
-        column("change %", true, false),
-        column("range %", true, false),
-        column("noise", true, false),
-    ];
-    let rows: Vec<Vec<String>> = differences
-        .iter()
-        .map(|difference| {
-            let [cell, title, first, other, median, least, most] = text::figures(difference);
-            let noise =
-                if difference.noise.is_finite() { per_cent(difference.noise) } else { "unknown".into() };
-            vec![cell, title, first, other, median, format!("{least} to {most}"), noise]
-        })
-        .collect();
-    tables::table(&columns, &rows)
+    let (first, other) = (one_line(&comparison.first.name), one_line(&comparison.other.name));
+    tables::table(&text::table(["cell".into(), first, other], differences))
 }
 
 /// A plot for each figure, with a row for each cell.

@@ -45,7 +45,11 @@ pub fn header(results: &Results) -> Markup {
             "Producers write buffers to segment files, consumers read them back and check them: latency by where the \
              memory comes from."
         }
-        _ => "Reads and writes of one file, with and without registered buffers.",
+        Some(Kind::Mixed) => {
+            "Reads that come back, under a scan of the file, with a quarter of it as memory: what stays in memory is decided \
+             by the library (adaptive), by the kernel (buffered), or by no one (direct)."
+        }
+        Some(Kind::File) | None => "Reads and writes of one file, with and without registered buffers.",
     };
     let sizes = if params.block_sizes_bytes.is_empty() {
         vec![params.block_size_bytes]
@@ -198,7 +202,7 @@ pub fn profile(results: &Results) -> Markup {
         @if !apart.is_empty() {
             h3 { "Functions of the kernel that not all buffers have" }
             p.means { "Per cent of the samples of each kind; -: not one sample." }
-            (tables::from_terminal(&apart))
+            (tables::table(&apart))
         }
     };
     let meaning = "Samples of what ran while each kind of buffers was measured: the functions that took most time \

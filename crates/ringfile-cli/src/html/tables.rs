@@ -63,46 +63,30 @@ const OF_RUN: [Metric; 8] = [
     Metric::Cpu,
 ];
 
-/// A cell of a table.
-pub struct Column {
-    /// Its title.
-    pub title: String,
-    /// Whether its cells are numbers, to the right.
-    pub number: bool,
-    /// Whether it names the row.
-    pub key: bool,
-}
-
-/// A table of text.
-pub fn table(columns: &[Column], rows: &[Vec<String>]) -> Markup {
-    let class = |index: usize, column: &Column| {
+/// A table as an element of a page.
+pub fn table(table: &Table) -> Markup {
+    let columns: Vec<(&str, bool, bool)> = table.columns().collect();
+    let class = |index: usize, (_, number, key): (&str, bool, bool)| {
         let mut class = String::new();
-        for (is, name) in [(column.number, "n "), (column.key, "k "), (index == 0, "first ")] {
+        for (is, name) in [(number, "n "), (key, "k "), (index == 0, "first ")] {
             class += if is { name } else { "" };
         }
         class
     };
     html! {
         table.wide {
-            thead { tr { @for column in columns { th.n[column.number] scope="col" { (column.title) } } } }
+            thead { tr { @for (title, number, _) in &columns { th.n[*number] scope="col" { (title) } } } }
             tbody {
-                @for row in rows {
+                @for row in table.rows() {
                     tr {
-                        @for (index, (cell, column)) in row.iter().zip(columns).enumerate() {
-                            td class=(class(index, column).trim_end()) data-t=(column.title) { (cell) }
+                        @for (index, (cell, column)) in row.iter().zip(&columns).enumerate() {
+                            td class=(class(index, *column).trim_end()) data-t=(column.0) { (cell) }
                         }
                     }
                 }
             }
         }
     }
-}
-
-/// A table of the terminal.
-pub fn from_terminal(terminal: &Table) -> Markup {
-    let columns: Vec<Column> =
-        terminal.columns().map(|(title, number, key)| Column { title: title.into(), number, key }).collect();
-    table(&columns, terminal.rows())
 }
 
 /// All tables of a session.
@@ -119,7 +103,7 @@ pub fn section(results: &Results) -> Markup {
         details { summary { "Cost and counts" small { "for one operation, or in per cent of a core" } } (figures(&look, &COST)) }
         details {
             summary { "As on the terminal" small { "with what each choice changes, in per cent, compared within each round" } }
-            @for table in crate::report::tables(results) { (from_terminal(&table)) }
+            @for of_terminal in crate::report::tables(results) { (table(&of_terminal)) }
         }
         details { summary { "Every run" small { (runs.len()) " runs, as they were made" } } (every(runs)) }
     };
@@ -143,21 +127,21 @@ fn medians_of(groups: &[Vec<&Run>], metrics: &[Metric]) -> Markup {
     let measured: Vec<&Run> = groups.iter().flatten().copied().collect();
     let is_known = |metric: &Metric| measured.iter().any(|run| metric.of(run).is_some());
     let known: Vec<Metric> = metrics.iter().copied().filter(is_known).collect();
-    from_terminal(&medians::of(&keys(&measured), groups, &known))
+    table(&medians::of(&keys(&measured), groups, &known))
 }
 
 /// A row for each run.
 fn every(runs: &[Run]) -> Markup {
     let keys = keys(&runs.iter().collect::<Vec<_>>());
     let empty = keyed(&keys).number("round").end_keys();
-    let mut table = OF_RUN.iter().fold(empty, |table, metric| table.number(metric.title()));
+    let mut all = OF_RUN.iter().fold(empty, |table, metric| table.number(metric.title()));
     for run in runs {
         let mut row = labels(&keys, run);
         row.push(format!("{}{}", run.round, if run.role == Role::Aa { " A/A" } else { "" }));
         row.extend(OF_RUN.iter().map(|&metric| medians::median(&[run], metric)));
-        table.row(row);
+        all.row(row);
     }
-    from_terminal(&table)
+    table(&all)
 }
 
 /// The factors that name a row: those that differ, or the engine.

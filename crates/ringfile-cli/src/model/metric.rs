@@ -4,7 +4,7 @@
 
 use super::{MixedRun, Run, WholeMachine};
 use crate::latency::Latency;
-use crate::numbers::{figure, rate};
+use crate::numbers::{count, figure, rate};
 
 /// A figure of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -235,15 +235,25 @@ impl Metric {
         (self.entry().of)(run)
     }
 
-    /// The figure with about three digits, or all digits before the point.
+    /// The figure with about three digits, or all digits before the point; counts are whole.
     pub fn text(self, value: f64) -> String {
-        if self == Metric::Iops { rate(value) } else { figure(value) }
+        if self.is_count() {
+            count(value)
+        } else if self == Metric::Iops {
+            rate(value)
+        } else {
+            figure(value)
+        }
+    }
+
+    fn is_count(self) -> bool {
+        use Metric::{CacheAdmitted, CacheHits, CacheMisses, Errors, Ops};
+        matches!(self, Ops | Errors | CacheHits | CacheMisses | CacheAdmitted)
     }
 
     /// The same in at most five characters up to 100,000, so that the usual table fits 100 columns; counts are whole.
     pub fn short(self, value: f64) -> String {
-        let counts = matches!(self, Metric::Ops | Metric::Errors);
-        if counts || value < 9_999.5 { self.text(value) } else { rate(value) }
+        if self.is_count() || value < 9_999.5 { self.text(value) } else { rate(value) }
     }
 
     /// Whether it is a latency of operations.

@@ -12,6 +12,8 @@ pub fn table(runs: &[Run]) -> Table {
         Metric::Iops,
         Metric::Scan,
         Metric::Cpu,
+        Metric::UserCpu,
+        Metric::SystemCpu,
         Metric::Device,
         Metric::CacheHits,
         Metric::CacheMisses,

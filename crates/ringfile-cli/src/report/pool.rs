@@ -50,7 +50,11 @@ fn by_side(runs: &[Run]) -> Vec<Vec<&Run>> {
 
 /// The table of all runs that were made to be compared.
 pub fn table(runs: &[Run]) -> Table {
-    let metrics = [&COMPARED[..COMPARED.len() - 1], &[Metric::LateP99, Metric::Cpu]].concat();
+    let metrics = [
+        &COMPARED[..COMPARED.len() - 1],
+        &[Metric::LateP99, Metric::Cpu, Metric::UserCpu, Metric::SystemCpu],
+    ]
+    .concat();
     medians::of(&KEYS, &by_side(runs), &metrics)
 }
 

@@ -1,8 +1,9 @@
-//! Markdown tables that are readable in a terminal too, and the short numbers in them.
+//! Tables: as Markdown that is readable in a terminal too, and for pages.
 //!
 //! Invariants: nothing is cut off. A table that is wider than the terminal is folded into several, each with the
 //! columns that name its rows; where not even those fit, every row becomes a list.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use crate::terminal;
@@ -16,22 +17,25 @@ pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
+/// The title of a column.
+type Title = Cow<'static, str>;
+
 #[derive(Debug)]
 struct Column {
-    title: &'static str,
+    title: Title,
     number: bool,
 }
 
 impl Table {
     /// Adds a column of text.
-    pub fn text(mut self, title: &'static str) -> Table {
-        self.columns.push(Column { title, number: false });
+    pub fn text(mut self, title: impl Into<Title>) -> Table {
+        self.columns.push(Column { title: title.into(), number: false });
         self
     }
 
     /// Adds a column of numbers.
-    pub fn number(mut self, title: &'static str) -> Table {
-        self.columns.push(Column { title, number: true });
+    pub fn number(mut self, title: impl Into<Title>) -> Table {
+        self.columns.push(Column { title: title.into(), number: true });
         self
     }
 
@@ -43,7 +47,7 @@ impl Table {
 
     /// Puts a column of text before the others; it names the rows too.
     pub fn first(mut self, title: &'static str) -> Table {
-        self.columns.insert(0, Column { title, number: false });
+        self.columns.insert(0, Column { title: title.into(), number: false });
         self.keys += 1;
         self
     }
@@ -51,7 +55,7 @@ impl Table {
     /// Gives the last of the columns that name the rows another title, which says what the table is about.
     pub fn titled(mut self, title: &'static str) -> Table {
         if let Some(column) = self.keys.checked_sub(1).and_then(|last| self.columns.get_mut(last)) {
-            column.title = title;
+            column.title = title.into();
         }
         self
     }
@@ -63,11 +67,11 @@ impl Table {
     }
 
     /// The columns: title, whether it is of numbers, whether it names the rows.
-    pub fn columns(&self) -> impl Iterator<Item = (&'static str, bool, bool)> {
+    pub fn columns(&self) -> impl Iterator<Item = (&str, bool, bool)> {
         self.columns
             .iter()
             .enumerate()
-            .map(|(index, column)| (column.title, column.number, index < self.keys))
+            .map(|(index, column)| (&*column.title, column.number, index < self.keys))
     }
 
     /// The cells.
@@ -131,7 +135,7 @@ impl Table {
         columns
             .map(|(index, column)| {
                 // Three is the least that Markdown takes for the line below the titles.
-                cells(index).map(|cell| width(cell)).max().unwrap_or(0).max(width(column.title)).max(3)
+                cells(index).map(|cell| width(cell)).max().unwrap_or(0).max(width(&column.title)).max(3)
             })
             .collect()
     }
