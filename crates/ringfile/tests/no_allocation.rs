@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ringfile::{Appender, Batch, Done, File, OpenOptions, Pool, Queue, Route, block_on, thread_metrics};
 use support::forms::routes;
 use support::handles::Handles as _;
-use support::{Folder, assert_content, content, has_registered_buffers, in_child};
+use support::{Folder, assert_content, content, has_registered_buffers, in_child_for, patience};
 
 struct Counting;
 
@@ -49,6 +49,11 @@ const FEW: u64 = 500;
 const CHANGES: usize = 20;
 /// Results, the batch itself, and a message to a driver: each run allocates these, whatever its length.
 const OF_A_RUN: u64 = 24;
+
+/// Runs a test in a process of its own: tens of thousands of operations take minutes on a slow and busy machine.
+fn alone(test: &str) -> bool {
+    in_child_for(test, 30 * patience())
+}
 
 /// Returns the number of allocations meanwhile.
 fn allocations<T>(run: impl FnOnce() -> T) -> (u64, T) {
@@ -123,7 +128,7 @@ fn growth(route: Route) -> u64 {
 
 #[test]
 fn a_blocking_batch_allocates_for_itself_and_not_for_its_operations() {
-    if !in_child("a_blocking_batch_allocates_for_itself_and_not_for_its_operations") {
+    if !alone("a_blocking_batch_allocates_for_itself_and_not_for_its_operations") {
         return;
     }
     const MANY: u64 = 10_000;
@@ -152,7 +157,7 @@ fn a_blocking_batch_allocates_for_itself_and_not_for_its_operations() {
 
 #[test]
 fn an_awaited_batch_and_reads_of_a_loop_allocate_for_themselves_alone() {
-    if !in_child("an_awaited_batch_and_reads_of_a_loop_allocate_for_themselves_alone") {
+    if !alone("an_awaited_batch_and_reads_of_a_loop_allocate_for_themselves_alone") {
         return;
     }
     const MANY: u64 = 3000;
@@ -191,7 +196,7 @@ fn an_awaited_batch_and_reads_of_a_loop_allocate_for_themselves_alone() {
 
 #[test]
 fn a_queue_allocates_nothing_once_it_has_room_for_its_operations() {
-    if !in_child("a_queue_allocates_nothing_once_it_has_room_for_its_operations") {
+    if !alone("a_queue_allocates_nothing_once_it_has_room_for_its_operations") {
         return;
     }
     const MANY: u64 = 3000;
@@ -224,7 +229,7 @@ fn a_queue_allocates_nothing_once_it_has_room_for_its_operations() {
 
 #[test]
 fn reads_with_handles_allocate_nothing_once_there_is_room_for_them() {
-    if !in_child("reads_with_handles_allocate_nothing_once_there_is_room_for_them") {
+    if !alone("reads_with_handles_allocate_nothing_once_there_is_room_for_them") {
         return;
     }
     const MANY: u64 = 3000;
@@ -260,7 +265,7 @@ fn reads_with_handles_allocate_nothing_once_there_is_room_for_them() {
 
 #[test]
 fn results_that_are_taken_by_tokens_leave_nothing_beside_one_that_is_never_taken() {
-    if !in_child("results_that_are_taken_by_tokens_leave_nothing_beside_one_that_is_never_taken") {
+    if !alone("results_that_are_taken_by_tokens_leave_nothing_beside_one_that_is_never_taken") {
         return;
     }
     const MANY: u64 = 3000;
@@ -294,7 +299,7 @@ fn results_that_are_taken_by_tokens_leave_nothing_beside_one_that_is_never_taken
 
 #[test]
 fn appends_and_syncs_allocate_nothing_while_the_pool_has_memory() {
-    if !in_child("appends_and_syncs_allocate_nothing_while_the_pool_has_memory") {
+    if !alone("appends_and_syncs_allocate_nothing_while_the_pool_has_memory") {
         return;
     }
     const MANY: u64 = 3000;
@@ -360,7 +365,7 @@ fn write_bytes(file: &File, sources: &[bytes::Bytes], count: u64) {
 
 #[test]
 fn writes_of_shared_bytes_allocate_nothing_in_one_region_or_several_or_outside_of_pools() {
-    if !in_child("writes_of_shared_bytes_allocate_nothing_in_one_region_or_several_or_outside_of_pools") {
+    if !alone("writes_of_shared_bytes_allocate_nothing_in_one_region_or_several_or_outside_of_pools") {
         return;
     }
     const MANY: u64 = 3000;
