@@ -7,8 +7,10 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 /// Why a command did not do all it was asked.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Failure {
     /// The input can't be carried out as given; nothing was measured.
     Usage(String),

@@ -9,23 +9,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cli::{Access, Buffers, Executor, RingFlags, Route, Rw};
-use crate::random::Random;
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Access, Route, Rw, Setup};
 use crate::share::{Share, part_of};
 use crate::verify::Verifier;
-
-/// How reads are put together to batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Batching {
-    /// Reads in a batch.
-    pub size: usize,
-    /// Batches in flight for each thread.
-    pub inflight: usize,
-}
+use fastrand::Rng;
 
 /// When the loop of `ringfile-queue` and fio's own loop submit and collect, by fio's job options of the same names. `None`
 /// keeps the engine's default.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchSettings {
     /// Operations submitted together.
     pub submit: Option<usize>,
@@ -36,34 +29,16 @@ pub struct BatchSettings {
 }
 
 /// One measurement: what to do, how much in parallel, how long.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Job {
-    /// What operations do.
-    pub rw: Rw,
-    /// Bytes of each operation.
-    pub block: u64,
-    /// Blocks in the part of the file that is used, from its start.
-    pub blocks: u64,
-    /// Threads.
-    pub numjobs: usize,
-    /// Operations in flight for each thread.
-    pub iodepth: usize,
-    /// Registered or not, whole or in parts.
-    pub buffers: Buffers,
+    /// What was chosen for it.
+    pub setup: Setup,
     /// Parts of each operation's memory; 1 where it is whole.
     pub parts: usize,
-    /// Reads go in batches of this shape.
-    pub batching: Option<Batching>,
+    /// Blocks in the part of the file that is used, from its start.
+    pub blocks: u64,
     /// When an engine with a queue submits and collects.
     pub settings: BatchSettings,
-    /// Which way the library's operations go.
-    pub route: Route,
-    /// Flags of the rings; `None` for what the engine takes by itself.
-    pub ring_flags: Option<RingFlags>,
-    /// Who runs the library's tasks.
-    pub executor: Executor,
-    /// O_DIRECT.
-    pub direct: bool,
     /// Time that is not counted, before.
     pub warmup: Duration,
     /// Longest time that is measured. A run with an amount, or with [`Access::Once`], ends when its operations are done.
@@ -72,32 +47,38 @@ pub struct Job {
     pub access: Access,
     /// Operations of all threads together; `None` without a limit.
     pub amount: Option<u64>,
-    /// What the random offsets are drawn from: processes that measure together have different ones.
+    /// Seed of the random offsets; processes that measure together have different ones.
     pub seed: u64,
-    /// Contents to check.
+    /// Contents to check; never in another process.
+    #[serde(skip)]
     pub verify: Option<Arc<Verifier>>,
 }
 
 impl Job {
     /// Blocks of one thread. Threads have separate parts in sequential access and with [`Access::Once`].
     pub fn part(&self, thread: usize) -> Range<u64> {
-        part_of(self.blocks, self.numjobs, thread)
+        part_of(self.blocks, self.setup.numjobs, thread)
     }
 
-    /// Reads in a batch; 1 where there are none.
+    /// Reads in a batch; 1 where reads go one by one.
     pub fn batch_size(&self) -> usize {
-        self.batching.map_or(1, |batching| batching.size)
+        self.setup.batch.unwrap_or(1)
     }
 
     /// Batches in flight for each thread.
     pub fn batches_in_flight(&self) -> usize {
-        self.batching.map_or(1, |batching| batching.inflight)
+        self.setup.inflight.unwrap_or(1)
+    }
+
+    /// Which way the library's operations go.
+    pub fn route(&self) -> Route {
+        self.setup.route.unwrap_or(Route::Auto)
     }
 
     /// Offsets of random blocks of a share, a sequence of its own for each number.
     pub fn offsets(&self, number: usize, share: &Arc<Share>) -> Offsets {
         Offsets {
-            block: self.block,
+            block: self.setup.block,
             blocks: self.blocks,
             access: self.access,
             share: share.clone(),
@@ -106,23 +87,23 @@ impl Job {
     }
 
     /// Random numbers, a sequence of its own for each number.
-    pub fn random(&self, number: u64) -> Random {
-        Random::new((self.seed << 32) + number + 1)
+    pub fn random(&self, number: u64) -> Rng {
+        Rng::with_seed((self.seed << 32) + number + 1)
     }
 
     /// The sequences of one thread's tasks, which take from its share.
     pub fn tasks(&self, thread: usize, share: &Arc<Share>) -> Vec<Task> {
         let shared_position = Rc::new(Cell::new(0));
-        (0..self.iodepth).map(|index| self.task(thread, index, share, &shared_position)).collect()
+        (0..self.setup.iodepth).map(|index| self.task(thread, index, share, &shared_position)).collect()
     }
 
     fn task(&self, thread: usize, index: usize, share: &Arc<Share>, shared_position: &Rc<Cell<u64>>) -> Task {
         let part = self.part(thread);
         let per_thread = part.end - part.start;
-        let (thread, index, depth) = (thread as u64, index as u64, self.iodepth as u64);
-        let (number, tasks) = (thread * depth + index, self.numjobs as u64 * depth);
+        let (thread, index, depth) = (thread as u64, index as u64, self.setup.iodepth as u64);
+        let (number, tasks) = (thread * depth + index, self.setup.numjobs as u64 * depth);
         let position = || if self.verify.is_some() { Rc::default() } else { shared_position.clone() };
-        let (range, order) = match (self.rw.random(), self.verify.is_some()) {
+        let (range, order) = match (self.setup.rw.random(), self.verify.is_some()) {
             (true, false) => {
                 let order = if self.access == Access::Once { Order::Once } else { Order::Random };
                 (Blocks { first: 0, step: 1, count: self.blocks }, order)
@@ -140,8 +121,8 @@ impl Job {
             }
         };
         Task {
-            rw: self.rw,
-            block: self.block,
+            rw: self.setup.rw,
+            block: self.setup.block,
             range,
             order,
             random: self.random(number),
@@ -176,7 +157,7 @@ pub struct Offsets {
     blocks: u64,
     access: Access,
     share: Arc<Share>,
-    random: Random,
+    random: Rng,
 }
 
 impl Offsets {
@@ -198,7 +179,7 @@ impl Offsets {
     fn of(&mut self, number: u64) -> u64 {
         let block = match self.access {
             Access::Once => self.share.block(number),
-            Access::Any => self.random.below(self.blocks),
+            Access::Any => self.random.u64(..self.blocks),
         };
         block * self.block
     }
@@ -227,7 +208,7 @@ pub struct Task {
     block: u64,
     range: Blocks,
     order: Order,
-    random: Random,
+    random: Rng,
     share: Arc<Share>,
     verify: Option<Arc<Verifier>>,
 }
@@ -237,7 +218,7 @@ impl Task {
     pub fn next(&mut self) -> Option<Operation> {
         let number = self.share.take(1).next()?;
         let index = match &self.order {
-            Order::Random => self.random.below(self.range.count),
+            Order::Random => self.random.u64(..self.range.count),
             Order::Once => self.share.block(number),
             Order::InTurn(position) => {
                 let index = position.get();
@@ -248,7 +229,7 @@ impl Task {
         let write = match self.rw {
             Rw::Read | Rw::RandRead => false,
             Rw::Write | Rw::RandWrite => true,
-            Rw::RandRw => self.random.bits() >> 63 == 1,
+            Rw::RandRw => self.random.u64(..) >> 63 == 1,
         };
         Some(Operation { offset: (self.range.first + index * self.range.step) * self.block, write })
     }
@@ -290,25 +271,17 @@ pub mod tests {
 
     /// A job with blocks of 512 bytes.
     pub fn job(rw: Rw, numjobs: usize, iodepth: usize, blocks: u64, verify: bool) -> Job {
+        let setup = Setup { numjobs, iodepth, rw, block: 512, ..Setup::default() };
         Job {
-            rw,
-            block: 512,
-            blocks,
-            numjobs,
-            iodepth,
-            buffers: Buffers::Normal,
+            setup,
             parts: 1,
-            seed: 0,
-            batching: None,
+            blocks,
             settings: BatchSettings::default(),
-            access: Access::Any,
-            amount: None,
-            route: Route::Auto,
-            ring_flags: None,
-            executor: Executor::Ringfile,
-            direct: false,
             warmup: Duration::ZERO,
             duration: Duration::from_secs(1),
+            access: Access::Any,
+            amount: None,
+            seed: 0,
             verify: verify.then(|| Arc::new(Verifier::new(512, blocks))),
         }
     }

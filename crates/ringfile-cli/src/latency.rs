@@ -69,7 +69,7 @@ impl Recorder {
         self.record_many(latency, 1);
     }
 
-    /// Counts operations that were handed in and came back together.
+    /// Counts operations that were submitted and completed together.
     pub fn record_many(&mut self, latency: Duration, count: u64) {
         // 584 years fit.
         let nanos = latency.as_nanos() as u64;
@@ -108,7 +108,7 @@ impl Recorder {
     }
 }
 
-/// Latency of a run's operations in nanoseconds, from hand-in to completion.
+/// Latency of a run's operations in nanoseconds, from submission to completion.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Latency {

@@ -7,10 +7,10 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::cli::Access;
 use crate::job::Job;
-use crate::random::Random;
+use crate::model::Access;
 use crate::shuffle::Shuffle;
+use fastrand::Rng;
 
 /// One thread's share of a job.
 #[derive(Debug)]
@@ -34,18 +34,18 @@ impl Share {
             let once = (job.access == Access::Once).then_some(blocks.end - blocks.start);
             let limit = job
                 .amount
-                .map(|amount| part_of(amount, job.numjobs, thread))
+                .map(|amount| part_of(amount, job.setup.numjobs, thread))
                 .map(|part| part.end - part.start);
             Share {
                 first: blocks.start,
                 shuffle: Shuffle::new(blocks.end - blocks.start),
-                seed: job.random(thread as u64).bits(),
+                seed: job.random(thread as u64).u64(..),
                 limit: limit.or(once),
                 taken: AtomicU64::new(0),
                 phase: AtomicU64::new(0),
             }
         };
-        (0..job.numjobs).map(of_thread).collect()
+        (0..job.setup.numjobs).map(of_thread).collect()
     }
 
     /// Begins the next phase. No thread may call [`take`](Self::take) meanwhile.
@@ -64,7 +64,7 @@ impl Share {
 
     /// Returns the block of the operation with that number, for [`Access::Once`].
     pub fn block(&self, number: u64) -> u64 {
-        let key = Random::new(self.seed ^ self.phase.load(Ordering::Relaxed)).bits();
+        let key = Rng::with_seed(self.seed ^ self.phase.load(Ordering::Relaxed)).u64(..);
         self.first + self.shuffle.at(number, key)
     }
 }
@@ -81,8 +81,8 @@ pub fn part_of(all: u64, threads: usize, thread: usize) -> Range<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Rw;
     use crate::job::tests::job;
+    use crate::model::Rw;
 
     /// What all shares hand out in a phase, taken in turns of `count`.
     fn blocks_of(shares: &[Share], count: u64) -> Vec<u64> {

@@ -5,6 +5,7 @@ use std::io;
 
 use console::Term;
 use indicatif::TermLike;
+use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
 use crate::error::one_line;
 
@@ -19,22 +20,10 @@ pub fn width() -> Option<usize> {
 /// Breaks a text between words into lines of at most `width` characters; all but the first begin with `indent`. A word
 /// that is longer has a line of its own.
 pub fn wrap(text: &str, width: usize, indent: &str) -> String {
-    let mut lines = String::new();
-    let mut used = 0;
-    for word in text.split(' ') {
-        let length = word.chars().count();
-        if used > 0 && used + 1 + length > width {
-            lines += "\n";
-            lines += indent;
-            used = indent.chars().count();
-        } else if used > 0 {
-            lines.push(' ');
-            used += 1;
-        }
-        lines += word;
-        used += length;
-    }
-    lines
+    let options = Options::new(width).subsequent_indent(indent).break_words(false);
+    let options =
+        options.word_separator(WordSeparator::AsciiSpace).word_splitter(WordSplitter::NoHyphenation);
+    textwrap::fill(text, options.wrap_algorithm(WrapAlgorithm::FirstFit))
 }
 
 /// Notes for standard output, each on lines of its own.

@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::cli::{Buffers, IoSize};
-
 /// Values from one option, separated by commas: at least one, none twice, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T>(Vec<T>);
@@ -51,12 +49,8 @@ pub fn words<T: ValueEnum + PartialEq>(text: &str) -> Result<List<T>, String> {
     words_of(T::value_variants(), text)
 }
 
-/// Kinds of buffers for operations that have one buffer each.
-pub fn whole_buffers(text: &str) -> Result<List<Buffers>, String> {
-    words_of(&Buffers::WHOLE, text)
-}
-
-fn words_of<T: ValueEnum + PartialEq>(known: &[T], text: &str) -> Result<List<T>, String> {
+/// A list of some of these words.
+pub fn words_of<T: ValueEnum + PartialEq>(known: &[T], text: &str) -> Result<List<T>, String> {
     List::parse(text, |word| {
         known.iter().find(|value| name(*value) == word).cloned().ok_or_else(|| {
             let known: Vec<_> = known.iter().map(name).collect();
@@ -101,6 +95,15 @@ pub fn size(text: &str) -> Result<u64, String> {
         Ok(bytes) => Ok(bytes),
         Err(_) => Err("not a size; write bytes or k, m, g (powers of 1024), as in 4k or 1g".into()),
     }
+}
+
+/// Bytes that a run reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoSize {
+    /// The size of the used part of the file.
+    All,
+    /// So many bytes.
+    Bytes(u64),
 }
 
 /// How much to do: a size, or `all`.

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::random::Random;
+use fastrand::Rng;
 
 /// Checksum, write count and offset, in this order at the start of a block.
 const HEADER: usize = 16;
@@ -31,7 +31,7 @@ impl Verifier {
     pub fn stamp(&self, bytes: &mut [u8], offset: u64) {
         let count = self.count(offset).load(Ordering::Relaxed).wrapping_add(1);
         let (header, body) = bytes.split_at_mut(HEADER);
-        Random::new(offset ^ (u64::from(count) << 40)).fill(body);
+        Rng::with_seed(offset ^ (u64::from(count) << 40)).fill(body);
         header[4..8].copy_from_slice(&count.to_le_bytes());
         header[8..16].copy_from_slice(&offset.to_le_bytes());
         let checksum = crc32fast::hash(&bytes[4..]);

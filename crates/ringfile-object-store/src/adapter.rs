@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -51,7 +52,8 @@ async fn settle(store: &RingfileStore, location: &Path) -> Result<()> {
 /// Makes the removal of a location durable, and closes its file.
 async fn settle_gone(store: &RingfileStore, location: &Path) -> Result<()> {
     let path = path_of(store, location)?;
-    store.store.settle_folder_of(path).await.map_err(|error| failed(error, location))
+    let root = store.root.clone().unwrap_or_else(|| "/".into());
+    store.store.settle_removal(path, root).await.map_err(|error| failed(error, location))
 }
 
 #[async_trait]
@@ -86,8 +88,8 @@ impl ObjectStore for RingfileStore {
         }
         let upload =
             self.store.stage(path_of(self, location)?).await.map_err(|error| failed(error, location))?;
-        let upload = Arc::new(RwLock::new(Some(upload)));
-        Ok(Box::new(Parts { location: location.clone(), upload, offset: 0 }))
+        let (upload, written) = (Arc::new(RwLock::new(Some(upload))), Arc::default());
+        Ok(Box::new(Parts { location: location.clone(), upload, offset: 0, written, is_removed: false }))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
@@ -171,7 +173,12 @@ struct Parts {
     location: Path,
     /// Parts hold a read lock while they are written; empty when the upload is complete or aborted.
     upload: Arc<RwLock<Option<Upload>>>,
+    /// Where the next part begins.
     offset: u64,
+    /// The bytes of the parts that have been written. Fewer than `offset` if a part failed, or was dropped before it was.
+    written: Arc<AtomicU64>,
+    /// A `complete` that failed has removed the upload.
+    is_removed: bool,
 }
 
 impl std::fmt::Debug for Parts {
@@ -188,34 +195,58 @@ fn over(location: &Path) -> Error {
     Error::Generic { store: STORE, source: why.into() }
 }
 
+/// Removes the file of an upload.
+async fn remove(upload: Upload) -> io::Result<()> {
+    let drop_it = move || {
+        drop(upload);
+        Ok(())
+    };
+    store::blocking(drop_it).await
+}
+
 #[async_trait]
 impl MultipartUpload for Parts {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
-        let offset = self.offset;
-        self.offset += data.content_length() as u64;
+        let (offset, len) = (self.offset, data.content_length() as u64);
+        self.offset += len;
         let (upload, location) = (Arc::clone(&self.upload), self.location.clone());
+        let written = Arc::clone(&self.written);
         Box::pin(async move {
             let upload = upload.read().await;
             let upload = upload.as_ref().ok_or_else(|| over(&location))?;
-            let written = store::write_all(&upload.file, data.into_iter().collect(), offset);
-            written.await.map_err(|error| failed(error, &location))
+            let write = store::write_all(&upload.file, data.into_iter().collect(), offset);
+            write.await.map_err(|error| failed(error, &location))?;
+            // Relaxed: `complete` reads it under the lock.
+            written.fetch_add(len, Ordering::Relaxed);
+            Ok(())
         })
     }
 
+    /// Fails, and removes what was written, unless every part was written: the object would have holes, or be cut short.
     async fn complete(&mut self) -> Result<PutResult> {
         // Waits for the parts that are being written.
         let upload = self.upload.write().await.take().ok_or_else(|| over(&self.location))?;
-        let published = upload.publish(true).await;
+        let (written, whole) = (self.written.load(Ordering::Relaxed), self.offset);
+        let published = if written == whole {
+            upload.publish(true).await
+        } else {
+            let why = format!(
+                "{written} of its {whole} bytes were written: a part failed, or its future was dropped before it was \
+                 ready; upload all parts again"
+            );
+            remove(upload).await.and(Err(io::Error::other(why)))
+        };
+        self.is_removed = published.is_err();
         published.map(put_result).map_err(|error| failed(error, &self.location))
     }
 
+    /// Does nothing after a `complete` that failed, so that `WriteMultipart`, which then aborts, returns that failure.
     async fn abort(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.is_removed) {
+            return Ok(());
+        }
         let upload = self.upload.write().await.take().ok_or_else(|| over(&self.location))?;
-        let removed = store::blocking(move || {
-            drop(upload);
-            Ok(())
-        });
-        removed.await.map_err(|error| failed(error, &self.location))
+        remove(upload).await.map_err(|error| failed(error, &self.location))
     }
 }
 

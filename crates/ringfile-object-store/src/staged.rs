@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{Error, ErrorKind, Result};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// A file beside the place of an object. Removed when dropped, unless it was published.
@@ -88,6 +89,28 @@ pub(crate) fn sync_folder_of(path: &Path) -> Result<()> {
         Some(folder) => fs::File::open(folder)?.sync_all(),
         None => Ok(()),
     }
+}
+
+/// Makes the removal of a name below `root` durable. The name of a folder that was removed with it, because it became
+/// empty, was in the nearest folder that is left, so that one is synced.
+pub(crate) fn sync_removal(path: &Path, root: &Path) -> Result<()> {
+    for folder in path.ancestors().skip(1) {
+        match open_folder(folder) {
+            Err(error) if is_gone(&error) && folder != root => {}
+            opened => return opened?.sync_all(),
+        }
+    }
+    Ok(())
+}
+
+fn open_folder(path: &Path) -> Result<fs::File> {
+    let only_folders = rustix::fs::OFlags::DIRECTORY.bits().cast_signed();
+    fs::OpenOptions::new().read(true).custom_flags(only_folders).open(path)
+}
+
+/// Whether it is not there, or an object has its name by now.
+fn is_gone(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 #[cfg(test)]

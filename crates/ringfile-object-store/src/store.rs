@@ -219,9 +219,9 @@ impl Store {
         .await
     }
 
-    /// The same for a name that has gone.
-    pub(crate) async fn settle_folder_of(&self, path: PathBuf) -> io::Result<()> {
-        self.settle_by(move || crate::staged::sync_folder_of(&path)).await
+    /// The same for a name that has gone. Its folders may have gone too, up to `root`.
+    pub(crate) async fn settle_removal(&self, path: PathBuf, root: PathBuf) -> io::Result<()> {
+        self.settle_by(move || crate::staged::sync_removal(&path, &root)).await
     }
 
     async fn settle_by(

@@ -17,6 +17,7 @@ macro_rules! suite {
             use $api::integration::*;
             use $api::path::Path;
             use $api::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode};
+            use $api::{RenameOptions, RenameTargetMode};
 
             const CACHINGS: [Caching; 3] = [Caching::Buffered, Caching::Direct, Caching::Adaptive];
 
@@ -263,6 +264,53 @@ macro_rules! suite {
                 let again = store.put_opts(&path, "second".into(), PutMode::Create.into()).await;
                 assert!(matches!(again, Err(Error::AlreadyExists { .. })));
                 assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), "first");
+            }
+
+            /// An object never has holes, and is never cut short, where a part failed or was given up.
+            #[tokio::test]
+            async fn an_upload_without_all_of_its_parts_is_not_completed() {
+                let folder = folder();
+                let store = store(&folder, Caching::Buffered);
+                let path = Path::from("new/object");
+                for is_last in [false, true] {
+                    let mut upload = store.put_multipart(&path).await.unwrap();
+                    let first = upload.put_part(content(0..4096).into());
+                    let second = upload.put_part(content(0..4096).into());
+                    // Dropped before it is written, as after a timeout.
+                    let (given_up, written) = if is_last { (second, first) } else { (first, second) };
+                    drop(given_up);
+                    written.await.unwrap();
+                    let error = upload.complete().await.unwrap_err().to_string();
+                    assert!(error.contains("4096 of its 8192 bytes"), "{error}");
+                    assert_eq!(fs::read_dir(folder.path().join("new")).unwrap().count(), 0);
+                    assert!(upload.complete().await.is_err());
+                    // What `WriteMultipart` does before it returns the error.
+                    upload.abort().await.unwrap();
+                    assert!(matches!(store.get(&path).await, Err(Error::NotFound { .. })));
+                }
+                let mut upload = store.put_multipart(&path).await.unwrap();
+                upload.put_part(Vec::new().into()).await.unwrap();
+                upload.put_part(content(0..10).into()).await.unwrap();
+                drop(upload.put_part(Vec::new().into()));
+                upload.complete().await.unwrap();
+                assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), content(0..10));
+            }
+
+            #[tokio::test]
+            async fn deleting_and_renaming_with_their_folders_is_made_durable() {
+                let folder = folder();
+                let store = RingfileStore::builder().prefix(folder.path()).sync(true);
+                let store = store.removes_empty_folders(true).build().unwrap();
+                let (from, to) = (Path::from("a/b/c"), Path::from("d/e"));
+                for mode in [RenameTargetMode::Create, RenameTargetMode::Overwrite] {
+                    store.put(&from, "1".into()).await.unwrap();
+                    let options = RenameOptions::new().with_target_mode(mode);
+                    store.rename_opts(&from, &to, options).await.unwrap();
+                    store.delete(&to).await.unwrap();
+                    assert!(!folder.path().join("d").exists());
+                }
+                assert!(matches!(store.delete(&to).await, Err(Error::NotFound { .. })));
+                assert!(folder.path().exists());
             }
 
             /// No descriptor of a removed object stays open, and data that several calls read gets cached, although the

@@ -106,7 +106,8 @@
 //! # Other runtimes' buffers
 //!
 //! [`Buffer`] implements the buffer traits of compio 0.19 (feature `compio-buf-08`), monoio 0.2 (`monoio-02`) and
-//! tokio-uring 0.5 (`tokio-uring-05`). Each needs the Rust version that its runtime needs.
+//! tokio-uring 0.5 (`tokio-uring-05`). compio reads into a `CompioBuffer`, which is unsafe to create, since compio's trait
+//! lets safe code write uninitialised bytes. Each feature needs the Rust version that its runtime needs.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("ringfile needs Linux: it is a layer over io_uring, which other systems do not have");
@@ -122,6 +123,7 @@ pub mod fs;
 mod many;
 mod memory;
 mod metrics;
+mod once;
 mod ring;
 mod runtime;
 
@@ -136,6 +138,8 @@ pub use file::{
 #[doc(no_inline)]
 pub use fs::sync_dir;
 pub use many::{AnyBuffer, Batch, BatchRun, Done, Queue, StartedBatch, Token};
+#[cfg(feature = "compio-buf-08")]
+pub use memory::CompioBuffer;
 pub use memory::{
     Buffer, ClassMetrics, GetBuffer, HugePages, IoBuf, IoBufMut, Pool, PoolBuilder, PoolError, PoolMetrics,
     RegisteredMemory, StableMemory, WhenFull,

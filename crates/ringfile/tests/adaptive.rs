@@ -4,11 +4,13 @@
 
 mod support;
 
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ringfile::{Batch, File, Metrics, OpenOptions, Pool, Queue, block_on, metrics};
 use support::cache::{cache, cached_pages, drop_cache, is_read_ahead};
+use support::mounts::Loop;
 use support::{Folder, assert_content, content, in_child, in_child_with, skip};
 
 const LEN: usize = 8 << 20;
@@ -57,7 +59,7 @@ fn read(file: &File, offset: usize, len: usize) {
 }
 
 #[test]
-fn scans_leave_the_cache_as_it_is_and_the_third_read_fills_it() {
+fn scans_leave_the_cache_alone_and_the_third_read_fills_it() {
     let _alone = alone();
     let folder = folder();
     let Some((file, path)) = cold("scans_leave_the_cache", &folder, "data") else { return };
@@ -81,7 +83,7 @@ fn scans_leave_the_cache_as_it_is_and_the_third_read_fills_it() {
 }
 
 #[test]
-fn what_is_cached_is_read_from_the_cache() {
+fn cached_data_is_read_from_the_cache() {
     let _alone = alone();
     let folder = folder();
     let Some((file, path)) = cold("what_is_cached", &folder, "data") else { return };
@@ -317,8 +319,33 @@ fn streams_are_read_ahead_past_the_cache_and_random_reads_are_not() {
     assert!(used > 7 << 20, "{used} and {unused}");
 }
 
+/// A thread's loop starts reading ahead, and then waits for another thread, which reads what the first has in flight.
 #[test]
-fn f49_what_was_read_ahead_is_dropped_when_the_file_changes() {
+fn a_reader_does_not_depend_on_the_loop_that_has_read_ahead() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((file, path)) = cold("a_reader_does_not_depend", &folder, "data") else { return };
+    if !is_read_ahead(&path) {
+        return skip("a_reader_does_not_depend", "nothing is read ahead on this file system");
+    }
+    let_it_be(&path);
+    const STEP: usize = 64 << 10;
+    block_on(async {
+        // What is in flight after each of these reads differs.
+        for at in 0..24 {
+            let buffer = file.read_exact_at(Vec::with_capacity(STEP), (at * STEP) as u64).await.unwrap();
+            assert_content(&buffer, (at * STEP) as u64);
+            let other = file.clone();
+            let next = (at + 1) * STEP;
+            support::must_end("a read of another thread, while the loop stands still", move || {
+                read(&other, next, STEP);
+            });
+        }
+    });
+}
+
+#[test]
+fn f49_data_read_ahead_is_dropped_when_the_file_changes() {
     let _alone = alone();
     let folder = folder();
     let Some((file, path)) = cold("what_was_read_ahead", &folder, "data") else { return };
@@ -446,6 +473,41 @@ fn a_file_that_may_not_be_opened_again_is_buffered() {
     assert!(!adopted.is_adaptive());
     read(&adopted, 12_345, 99_999);
     assert_eq!(counts(), [0; 3]);
+}
+
+/// Whether any process, this one among them, has a record lock on the file.
+fn is_locked(probe: &std::fs::File) -> bool {
+    // SAFETY: zeros are a valid record, for the whole file.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as _;
+    // SAFETY: one valid record.
+    assert_eq!(unsafe { libc::fcntl(probe.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) }, 0);
+    lock.l_type != libc::F_UNLCK as libc::c_short
+}
+
+/// Closing any descriptor of a file drops the process's record locks on it.
+#[test]
+fn opening_files_and_asking_for_sizes_drops_no_record_locks() {
+    let name = "opening_files_and_asking_for_sizes_drops_no_record_locks";
+    let (disk, in_memory) = (folder(), Folder::inside(Path::new("/dev/shm")));
+    let device = Loop::over(name, &content(0, 1 << 20));
+    let mut paths = vec![disk.file("data", &content(0, PAGE)), in_memory.file("data", &content(0, PAGE))];
+    paths.extend(device.iter().map(|device| device.device().to_owned()));
+    for path in &paths {
+        let locked = std::fs::File::options().read(true).write(true).open(path).unwrap();
+        let probe = std::fs::File::options().read(true).write(true).open(path).unwrap();
+        // SAFETY: zeros are a valid record, for the whole file.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = libc::F_WRLCK as _;
+        // SAFETY: one valid record.
+        assert_eq!(unsafe { libc::fcntl(locked.as_raw_fd(), libc::F_SETLK, &raw const lock) }, 0);
+        assert!(is_locked(&probe));
+        let file = OpenOptions::new().read(true).adaptive(true).open(path).unwrap();
+        assert!(is_locked(&probe), "{path:?}: opening it has dropped the lock");
+        let is_device = device.as_ref().is_some_and(|device| device.device() == path.as_path());
+        assert_eq!(file.size().unwrap(), if is_device { 1 << 20 } else { PAGE as u64 });
+        assert!(is_locked(&probe), "{path:?}: asking for its size has dropped the lock");
+    }
 }
 
 #[test]

@@ -554,8 +554,8 @@ fn f51_a_failed_write_or_sync_is_final() {
 }
 
 #[test]
-fn a_failure_is_told_when_nothing_is_in_flight_any_more() {
-    let name = "a_failure_is_told_when_nothing_is_in_flight_any_more";
+fn a_failure_is_reported_once_nothing_is_in_flight() {
+    let name = "a_failure_is_reported_once_nothing_is_in_flight";
     for route in held_routes() {
         let Some(server) = Server::or_skip(name, vec![0; 8 * PAGE]) else { return };
         if !server.has_parallel_writes(name) {
@@ -598,15 +598,15 @@ fn a_failure_is_told_when_nothing_is_in_flight_any_more() {
 }
 
 #[test]
-fn a_file_that_may_not_grow_is_told() {
-    if !in_child("a_file_that_may_not_grow_is_told") {
+fn a_file_that_may_not_grow_is_an_error() {
+    if !in_child("a_file_that_may_not_grow_is_an_error") {
         return;
     }
     // SAFETY: changes this process alone.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let limit = libc::rlimit { rlim_cur: 3 * PAGE as u64, rlim_max: libc::RLIM_INFINITY };
     let folder = folder();
-    let direct = kinds("a_file_that_may_not_grow_is_told", &folder);
+    let direct = kinds("a_file_that_may_not_grow_is_an_error", &folder);
     let path = folder.path().join("log");
     // SAFETY: one valid record.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
@@ -665,7 +665,7 @@ fn a_recycled_file_keeps_its_length_and_what_follows() {
 }
 
 #[test]
-fn what_can_not_be_appended_to_is_refused_at_once() {
+fn files_that_cannot_be_appended_to_are_refused_at_once() {
     let folder = folder();
     let path = folder.file("log", &content(0, 100));
     let pool = Pool::new(1 << 20);

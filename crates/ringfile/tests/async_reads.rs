@@ -27,7 +27,7 @@ fn silent_pipe() -> (File, std::fs::File, Folder) {
 }
 
 #[test]
-fn each_read_gives_its_bytes_however_it_is_waited_for() {
+fn each_read_returns_its_bytes_with_every_way_of_waiting() {
     let folder = Folder::new();
     let file = File::open(folder.file("data", &content(0, 100 * PAGE))).unwrap();
     let pool = Pool::new(1 << 20);
@@ -177,7 +177,7 @@ fn an_executor_on_the_thread_is_not_kept_waiting_by_open_reads() {
 }
 
 #[test]
-fn each_route_gives_the_same_and_errors_are_the_read_s_own() {
+fn each_route_returns_the_same_and_each_read_has_its_own_error() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 3 * PAGE));
     for route in [Route::Auto, Route::Inline, Route::Workers] {
@@ -201,7 +201,7 @@ fn each_route_gives_the_same_and_errors_are_the_read_s_own() {
 }
 
 #[test]
-fn on_a_ringfile_thread_waiting_says_what_to_do_instead() {
+fn waiting_on_a_ringfile_thread_is_an_error_that_says_what_to_do() {
     let (pipe, mut other, _folder) = silent_pipe();
     ringfile::block_on(async {
         let mut reads = Queue::new();
@@ -241,7 +241,7 @@ fn a_handle_names_no_read_of_another_thread_or_of_other_reads() {
 }
 
 #[test]
-fn what_a_pipe_gives_is_a_result() {
+fn data_from_a_pipe_is_a_result() {
     let (pipe, mut other, _folder) = silent_pipe();
     let mut reads = Queue::new();
     let handle = reads.start(&pipe, Vec::with_capacity(100), 0);

@@ -105,8 +105,8 @@ fn atomic_writes_go_every_way_on_every_route() {
 }
 
 #[test]
-fn what_is_no_atomic_write_is_an_error_with_the_limits_and_writes_nothing() {
-    let test = "what_is_no_atomic_write_is_an_error_with_the_limits_and_writes_nothing";
+fn an_invalid_atomic_write_is_an_error_with_the_limits_and_writes_nothing() {
+    let test = "an_invalid_atomic_write_is_an_error_with_the_limits_and_writes_nothing";
     let Some((mount, limits)) = xfs(test) else { return };
     let pool = Pool::new(64 << 20);
     for route in routes() {
@@ -139,8 +139,8 @@ fn what_is_no_atomic_write_is_an_error_with_the_limits_and_writes_nothing() {
 }
 
 #[test]
-fn where_there_are_no_atomic_writes_the_error_says_what_to_do() {
-    let test = "where_there_are_no_atomic_writes_the_error_says_what_to_do";
+fn without_atomic_writes_the_error_says_what_to_do() {
+    let test = "without_atomic_writes_the_error_says_what_to_do";
     let pool = Pool::new(1 << 20);
     let refuses = |file: &File, part: &str| {
         assert_eq!(file.alignment().atomic, None);

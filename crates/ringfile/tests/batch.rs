@@ -72,7 +72,7 @@ fn results_are_in_the_order_added_with_their_own_bytes_on_every_route() {
 }
 
 #[test]
-fn writes_before_a_barrier_are_there_for_what_comes_after() {
+fn operations_after_a_barrier_see_the_writes_before_it() {
     let folder = Folder::new();
     let file = direct(&folder.file("data", &[]));
     let pool = Pool::new(1 << 20);
@@ -98,7 +98,7 @@ fn writes_before_a_barrier_are_there_for_what_comes_after() {
 }
 
 #[test]
-fn a_failure_before_a_barrier_cancels_what_comes_after_and_nothing_else() {
+fn a_failure_before_a_barrier_cancels_only_later_operations() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
     let (read_only, file) = (File::open(&path).unwrap(), direct(&path));
@@ -158,7 +158,7 @@ fn bad_operations_get_clear_errors_and_the_others_are_done() {
 }
 
 #[test]
-fn direct_reads_that_do_not_fit_give_exactly_their_bytes() {
+fn unaligned_direct_reads_return_exactly_their_bytes() {
     let folder = Folder::new();
     let size = (1 << 20) + 777;
     let file = direct(&folder.file("data", &content(0, size)));
@@ -180,8 +180,8 @@ fn direct_reads_that_do_not_fit_give_exactly_their_bytes() {
 }
 
 #[test]
-fn f30_an_error_is_one_operation_s_result() {
-    let Some(server) = Server::or_skip("f30_an_error_is_one_operation_s_result", content(0, 64 * PAGE))
+fn f30_an_error_is_the_result_of_one_operation() {
+    let Some(server) = Server::or_skip("f30_an_error_is_the_result_of_one_operation", content(0, 64 * PAGE))
     else {
         return;
     };
@@ -209,7 +209,7 @@ fn f30_an_error_is_one_operation_s_result() {
 }
 
 #[test]
-fn the_first_error_stops_what_was_not_begun_where_that_was_asked() {
+fn the_first_error_stops_operations_that_have_not_started_on_request() {
     let folder = Folder::new();
     let file = File::open(folder.file("data", &content(0, 64 * PAGE))).unwrap();
     let mut batch = Batch::new().in_flight(1).stop_on_error(true);
@@ -230,8 +230,8 @@ fn the_first_error_stops_what_was_not_begun_where_that_was_asked() {
 }
 
 #[test]
-fn no_more_are_in_flight_than_was_said() {
-    let test = "no_more_are_in_flight_than_was_said";
+fn no_more_are_in_flight_than_allowed() {
+    let test = "no_more_are_in_flight_than_allowed";
     let Some(server) = Server::or_skip(test, content(0, 64 * PAGE)) else { return };
     server.rule(Op::Read, 0..u64::MAX, 8, Act::Hold);
     let file = overlapping(&server);
@@ -272,7 +272,7 @@ fn a_million_reads_are_a_batch() {
 }
 
 #[test]
-fn neighbours_are_read_as_one_where_that_was_asked() {
+fn adjacent_reads_are_merged_on_request() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 256 * PAGE));
     let pool = Pool::new(4 << 20);
@@ -314,7 +314,7 @@ fn metrics_of_all() -> u64 {
 }
 
 #[test]
-fn merged_batches_give_what_others_do() {
+fn merged_batches_return_the_same_as_others() {
     let folder = Folder::new();
     let size = 300 * PAGE + 123;
     let path = folder.file("data", &content(0, size));

@@ -32,7 +32,7 @@ fn is_pending(run: &mut BatchRun, context: &mut Context<'_>) {
 }
 
 #[test]
-fn a_dropped_batch_gets_cancelled_what_is_in_flight() {
+fn a_dropped_batch_cancels_its_operations_in_flight() {
     must_end("the drop of a batch", || {
         let pool = Pool::new(1 << 20);
         // I/O threads carry out the batch.

@@ -76,7 +76,7 @@ fn check(asked: &[Asked], results: Vec<Done>, stops: bool) {
 }
 
 #[test]
-fn random_batches_give_their_bytes_keep_barriers_and_stop_where_asked() {
+fn random_batches_return_their_bytes_keep_barriers_and_stop_on_request() {
     must_end("random batches", || {
         let folder = Folder::new();
         let path = folder.file("data", &content(0, SIZE));
@@ -208,7 +208,7 @@ fn disturb(files: &[File], pool: &Pool, random: &mut Random, mut is_over: impl F
 }
 
 #[test]
-fn batches_dropped_and_moved_over_a_file_that_shrinks_give_nobody_else_s_bytes() {
+fn batches_dropped_and_moved_over_a_shrinking_file_return_their_own_bytes() {
     must_end("batches dropped and moved", || {
         let folder = Folder::new();
         let all = content(0, 64 * PAGE);

@@ -195,7 +195,7 @@ fn a_batch_that_is_cancelled_reports_its_end() {
 }
 
 #[test]
-fn a_batch_that_nobody_holds_ends_all_the_same() {
+fn a_started_batch_without_a_handle_still_ends() {
     let (ours, mut theirs) = std::io::pipe().unwrap();
     let pipe = File::from(std::fs::File::from(OwnedFd::from(ours)));
     let ends = Arc::new(AtomicUsize::new(0));
@@ -262,7 +262,7 @@ fn an_awaited_batch_is_cancelled_before_and_after_it_began() {
 
 /// Cancels batches at any time, with merged reads, direct reads in several pieces, and reads that wait.
 #[test]
-fn what_is_cancelled_at_any_time_shows_what_was_read() {
+fn cancelled_reads_show_the_bytes_that_were_read() {
     let mut random = Random::new();
     let mut below = |bound: usize| random.below(bound as u64) as usize;
     let folder = Folder::new();

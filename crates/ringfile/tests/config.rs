@@ -82,7 +82,7 @@ fn a_wrong_variable_is_named() {
 }
 
 #[test]
-fn bad_text_is_told_with_its_line_and_what_is_right() {
+fn bad_settings_are_reported_with_their_line_and_the_allowed_values() {
     let folder = Folder::new();
     let load = |text: &str| -> Error {
         let path = folder.file("ringfile.toml", text.as_bytes());
@@ -235,7 +235,7 @@ fn random_text(random: &mut Random) -> String {
 }
 
 #[test]
-fn what_is_written_is_read_back_whatever_the_comments_say() {
+fn written_settings_are_read_back_unchanged_by_comments() {
     let mut random = Random::new();
     for _ in 0..2000 {
         let config = random_config(&mut random);

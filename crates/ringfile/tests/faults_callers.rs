@@ -88,8 +88,8 @@ fn resident() -> u64 {
 }
 
 #[test]
-fn f37_what_is_dropped_in_flight_leaves_nothing_with_a_thread_that_idles() {
-    let name = "f37_what_is_dropped_in_flight_leaves_nothing_with_a_thread_that_idles";
+fn f37_operations_dropped_in_flight_leave_nothing_on_an_idle_thread() {
+    let name = "f37_operations_dropped_in_flight_leave_nothing_on_an_idle_thread";
     // AddressSanitizer keeps freed memory for a while, which is not what this test measures.
     let frees = |command: &mut std::process::Command| _ = command.env("ASAN_OPTIONS", "quarantine_size_mb=1");
     if !in_child_with(name, frees) {
@@ -345,8 +345,8 @@ fn task() -> (futures::channel::oneshot::Sender<()>, impl Future<Output = ()> + 
 }
 
 #[test]
-fn a_file_that_is_closed_elsewhere_while_its_thread_idles_is_given_up_with_the_next_turn() {
-    let name = "a_file_that_is_closed_elsewhere_while_its_thread_idles_is_given_up_with_the_next_turn";
+fn a_file_closed_on_another_thread_is_released_with_the_next_turn() {
+    let name = "a_file_closed_on_another_thread_is_released_with_the_next_turn";
     if !needs_ring(name) {
         return;
     }

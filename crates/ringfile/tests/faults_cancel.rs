@@ -123,8 +123,8 @@ fn f02_the_buffer_of_a_dropped_future_stays_with_the_kernel_until_it_answers() {
 }
 
 #[test]
-fn f02_what_was_not_submitted_is_withdrawn_at_once() {
-    let name = "f02_what_was_not_submitted_is_withdrawn_at_once";
+fn f02_unsubmitted_operations_are_withdrawn_at_once() {
+    let name = "f02_unsubmitted_operations_are_withdrawn_at_once";
     if !needs_ring(name) {
         return;
     }

@@ -59,9 +59,9 @@ fn assert_pages(results: Vec<ringfile::Done>) {
 }
 
 #[test]
-fn f02_what_no_worker_has_begun_gives_its_memory_back_at_once() {
+fn f02_reads_that_no_worker_has_started_return_their_memory_at_once() {
     const WORKERS: usize = 2;
-    let name = "f02_what_no_worker_has_begun_gives_its_memory_back_at_once";
+    let name = "f02_reads_that_no_worker_has_started_return_their_memory_at_once";
     if !in_child(name) {
         return;
     }

@@ -248,8 +248,8 @@ fn f22_a_child_that_ends_as_any_process_disturbs_nothing() {
 }
 
 #[test]
-fn f22_what_another_thread_carries_out_is_an_error_in_the_child_and_goes_on_in_the_parent() {
-    let name = "f22_what_another_thread_carries_out_is_an_error_in_the_child_and_goes_on_in_the_parent";
+fn f22_another_threads_operation_fails_in_the_child_and_continues_in_the_parent() {
+    let name = "f22_another_threads_operation_fails_in_the_child_and_continues_in_the_parent";
     if !in_child(name) {
         return;
     }

@@ -189,8 +189,8 @@ fn f13_a_file_that_shrinks_during_a_read_gives_what_is_left_in_every_form() {
 }
 
 #[test]
-fn f14_a_full_disk_is_told_with_what_was_written_in_every_form() {
-    let name = "f14_a_full_disk_is_told_with_what_was_written_in_every_form";
+fn f14_a_full_disk_is_reported_with_the_bytes_written_in_every_form() {
+    let name = "f14_a_full_disk_is_reported_with_the_bytes_written_in_every_form";
     let Some(disk) = Mount::tmpfs(name, MIB as u64) else { return };
     let path = disk.path().join("data");
     let pool = Pool::new(8 * MIB);

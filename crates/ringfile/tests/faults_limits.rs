@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ringfile::{File, Pool, RegisteredMemory, Runtime, block_on, metrics, thread_metrics};
+use ringfile::{AllocateMode, File, Pool, RegisteredMemory, Runtime, block_on, metrics, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::{
     Folder, all, assert_content, content, has_registered_buffers, has_shared_registrations, in_child,
@@ -329,6 +329,37 @@ fn unprivileged(command: &mut Command, memlock: u64) {
             Ok(())
         });
     }
+}
+
+/// The threads of a ring count as the user's.
+#[test]
+fn f09_an_operation_for_which_the_ring_gets_no_thread_says_so_and_speaks_of_no_signal() {
+    let name = "f09_an_operation_for_which_the_ring_gets_no_thread_says_so_and_speaks_of_no_signal";
+    if !needs_ring(name) {
+        return;
+    }
+    if !is_root() && !is_child(name) {
+        return skip(name, "becoming another user needs root");
+    }
+    if !in_child_with(name, |command| unprivileged(command, 8 << 20)) {
+        return;
+    }
+    let folder = Folder::new();
+    let file = ring_options().read(true).write(true).open(folder.file("data", &content(0, PAGE))).unwrap();
+    block_on(async {
+        file.read_at(Vec::with_capacity(PAGE), 0).await.unwrap();
+        limit(libc::RLIMIT_NPROC, 1);
+        match file.allocate(AllocateMode::KeepSize, 0, 1 << 20).await {
+            Ok(()) => skip(name, "the ring had a thread already"),
+            Err(error) => {
+                assert_eq!(error.errno(), Some(libc::EAGAIN), "{error}");
+                assert!(error.to_string().contains("RLIMIT_NPROC"), "{error}");
+                let resubmitted = thread_metrics().resubmitted;
+                assert!(resubmitted < 20, "{resubmitted}");
+            }
+        }
+        assert_content(&file.read_at(Vec::with_capacity(PAGE), 0).await.unwrap(), 0);
+    });
 }
 
 /// Reads and writes on this number of threads, each with a ring if possible. Returns how many had one, and the

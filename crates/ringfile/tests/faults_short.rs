@@ -241,8 +241,8 @@ fn f13_a_file_shorter_than_its_size_says_is_no_endless_read() {
 }
 
 #[test]
-fn f14_a_full_disk_is_told_with_what_was_written() {
-    let name = "f14_a_full_disk_is_told_with_what_was_written";
+fn f14_a_full_disk_is_reported_with_the_bytes_written() {
+    let name = "f14_a_full_disk_is_reported_with_the_bytes_written";
     let Some(disk) = Mount::tmpfs(name, MIB as u64) else { return };
     let path = disk.path().join("data");
     let pool = Pool::new(8 * MIB);

@@ -181,8 +181,8 @@ fn f51_a_sync_whose_future_is_dropped_is_remembered_too() {
 }
 
 #[test]
-fn f51_what_was_not_tried_is_not_remembered() {
-    let name = "f51_what_was_not_tried_is_not_remembered";
+fn f51_a_sync_that_was_not_tried_is_not_remembered() {
+    let name = "f51_a_sync_that_was_not_tried_is_not_remembered";
     for route in routes() {
         let Some(server) = Server::or_skip(name, vec![0; 4 * PAGE]) else { return };
         for durability in [Durability::Dsync, Durability::Fsync] {

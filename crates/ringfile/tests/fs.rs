@@ -317,7 +317,7 @@ fn a_queue_has_every_operation_with_tokens_and_user_data() {
 }
 
 #[test]
-fn a_queue_in_a_loop_opens_files_and_the_loop_waits_for_what_is_left() {
+fn a_loop_waits_for_files_that_a_dropped_queue_was_opening() {
     let folder = Folder::new();
     let path = folder.file("data", b"content");
     block_on(async {
@@ -358,7 +358,7 @@ fn what_is_cancelled_before_it_is_submitted_is_not_carried_out() {
 
 /// Whatever a cancelled operation returns, it reports, and no descriptor stays open.
 #[test]
-fn what_is_cancelled_under_way_tells_what_has_become_of_it() {
+fn an_operation_cancelled_in_flight_reports_its_outcome() {
     let folder = Folder::new();
     let mut queue = Queue::new();
     for round in 0..50 {

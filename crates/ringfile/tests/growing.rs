@@ -23,7 +23,7 @@ fn panics(run: impl FnOnce()) -> bool {
 }
 
 #[test]
-fn what_is_appended_stays_the_same_however_the_buffer_grows() {
+fn appended_data_stays_the_same_while_the_buffer_grows() {
     let mut rng = Random::new();
     for align in [512, PAGE, 16 << 10] {
         let pool = Pool::builder().capacity(64 << 20).alignment(align).build().unwrap();

@@ -26,7 +26,7 @@ fn pipe() -> (File, std::io::PipeWriter) {
 }
 
 #[test]
-fn what_a_dropped_batch_or_read_waits_for_in_a_pipe_is_cancelled() {
+fn pipe_reads_of_a_dropped_batch_or_future_are_cancelled() {
     must_end("a loop with reads of a pipe dropped", || {
         let (pool, (pipe, mut writer)) = (Pool::new(1 << 20), pipe());
         for turns in 0..3 {
@@ -127,7 +127,7 @@ fn what_a_dropped_batch_has_in_flight_is_waited_for() {
 }
 
 #[test]
-fn what_waits_for_a_pipe_and_outlives_the_loop_is_cancelled() {
+fn a_pipe_read_that_outlives_the_loop_is_cancelled() {
     must_end("a loop that futures of a pipe outlive", || {
         let (pipe, mut writer) = pipe();
         // Operations that start later belong to the thread that polls the batch then, not to the loop.
@@ -156,7 +156,7 @@ fn what_waits_for_a_pipe_and_outlives_the_loop_is_cancelled() {
 }
 
 #[test]
-fn what_a_disk_will_answer_and_outlives_the_loop_is_waited_for() {
+fn disk_operations_that_outlive_the_loop_are_waited_for() {
     let folder = Folder::new();
     let file = open_on_ring(folder.file("data", &content(0, PAGE)));
     let mut read = file.read_at(Vec::with_capacity(PAGE), 0);

@@ -190,8 +190,8 @@ fn an_awaited_batch_and_reads_of_a_loop_allocate_for_themselves_alone() {
 }
 
 #[test]
-fn a_queue_allocates_nothing_once_there_is_room_for_what_is_open() {
-    if !in_child("a_queue_allocates_nothing_once_there_is_room_for_what_is_open") {
+fn a_queue_allocates_nothing_once_it_has_room_for_its_operations() {
+    if !in_child("a_queue_allocates_nothing_once_it_has_room_for_its_operations") {
         return;
     }
     const MANY: u64 = 3000;

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
-use ringfile::{IoBuf, IoBufMut, OpenOptions, Route, block_on};
+use ringfile::{Appender, IoBuf, IoBufMut, OpenOptions, Pool, Route, block_on};
 use support::fuse::{Act, Op, Server};
 use support::{
     Folder, all, assert_content, content, is_without_ring, must_end, poll_once, ring_options, yield_until,
@@ -120,6 +120,28 @@ fn a_waker_that_panics_costs_other_tasks_nothing() {
             for (page, result) in futures::executor::block_on(all(good)).into_iter().enumerate() {
                 assert_content(&result.unwrap(), (page * PAGE) as u64);
             }
+        }
+    });
+}
+
+#[test]
+fn a_waker_that_panics_costs_an_appenders_other_tasks_nothing() {
+    let folder = Folder::new();
+    let path = folder.file("log", b"");
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    must_end("syncs beside one whose waker panics", move || {
+        let pool = Pool::new(1 << 20);
+        let log = futures::executor::block_on(async { Appender::open(&file, &pool, 0).await }).unwrap();
+        let waker = Waker::from(Arc::new(PanicWaker));
+        for _ in 0..20 {
+            futures::executor::block_on(log.append(b"record")).unwrap();
+            let mut bad = log.sync();
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                Pin::new(&mut bad).poll(&mut Context::from_waker(&waker)).is_pending()
+            }));
+            // More than are woken at once; the bad one is among the first.
+            let good = (0..40).map(|_| log.sync()).collect();
+            futures::executor::block_on(all(good)).into_iter().for_each(|synced| synced.map(drop).unwrap());
         }
     });
 }

@@ -465,7 +465,7 @@ fn two_threads_thaw_clones_of_the_same_bytes() {
 }
 
 #[test]
-fn bytes_thaw_where_they_are_the_last_and_come_back_unchanged_where_not() {
+fn only_the_last_bytes_thaw_and_others_come_back_unchanged() {
     let pool = Pool::new(1 << 20);
     let mut buffer = pool.get(8192).unwrap();
     buffer.resize(8192, 5);
@@ -581,7 +581,7 @@ fn the_first_regions_are_small_and_a_large_request_has_one_of_its_own() {
 }
 
 #[test]
-fn buffers_are_aligned_and_have_just_the_capacity_that_was_asked() {
+fn buffers_are_aligned_and_have_exactly_the_requested_capacity() {
     let mut rng = Rng::new();
     for alignment in [None, Some(512), Some(4096), Some(64 << 10)] {
         let builder = Pool::builder().capacity(32 << 20);
@@ -662,7 +662,7 @@ fn requests_that_can_never_be_met_fail_at_once() {
 }
 
 #[test]
-fn wrong_settings_are_refused_with_what_would_be_right() {
+fn wrong_settings_are_refused_with_the_allowed_values() {
     for (builder, says) in [
         (Pool::builder().alignment(0), "power of two"),
         (Pool::builder().alignment(1000), "power of two"),

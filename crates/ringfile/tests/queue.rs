@@ -104,7 +104,7 @@ fn a_wait_ends_in_time_and_the_operation_goes_on() {
 }
 
 #[test]
-fn dropping_it_waits_for_the_kernel_and_gives_the_memory_back() {
+fn dropping_it_waits_for_the_kernel_and_returns_the_memory() {
     must_end("a queue's drop", || {
         let (ours, _theirs) = std::io::pipe().unwrap();
         let pipe = File::from(std::fs::File::from(std::os::fd::OwnedFd::from(ours)));
@@ -213,8 +213,8 @@ fn cached_reads_that_are_submitted_together_go_to_the_ring_and_single_ones_do_no
 
 /// A single operation that is waited for is a plain call; one of two, or a submitted one, takes the ring.
 #[test]
-fn an_operation_that_is_waited_for_alone_is_a_plain_call_on_a_file_that_goes_to_the_ring() {
-    let name = "an_operation_that_is_waited_for_alone_is_a_plain_call_on_a_file_that_goes_to_the_ring";
+fn a_single_operation_that_is_waited_for_is_a_plain_call() {
+    let name = "a_single_operation_that_is_waited_for_is_a_plain_call";
     // Other tests' threads release registered memory, of which every ring is told: that wakes a thread that waits.
     if !needs_ring(name) || !in_child(name) {
         return;
@@ -299,7 +299,7 @@ fn a_file_that_another_thread_closes_meanwhile_is_closed_though_several_results_
 }
 
 #[test]
-fn what_is_open_survives_a_loop_of_the_thread_though_not_all_was_handed_over() {
+fn open_operations_of_a_queue_survive_a_loop_of_the_thread() {
     let folder = Folder::new();
     let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
     let pool = Pool::new(4 << 20);

@@ -81,7 +81,7 @@ fn cancelling_gives_each_result_exactly_once() {
 }
 
 #[test]
-fn what_was_not_submitted_is_never_carried_out() {
+fn unsubmitted_operations_are_never_carried_out() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
     for route in routes() {

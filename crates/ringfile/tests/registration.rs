@@ -126,8 +126,8 @@ fn every_thread_has_fixed_io_and_the_memory_is_pinned_once() {
 }
 
 #[test]
-fn what_a_dropped_pool_pinned_is_given_back_while_threads_sleep() {
-    let name = "what_a_dropped_pool_pinned_is_given_back_while_threads_sleep";
+fn memory_of_a_dropped_pool_is_unpinned_while_threads_sleep() {
+    let name = "memory_of_a_dropped_pool_is_unpinned_while_threads_sleep";
     if !needs_ring(name) || !needs_registered_buffers(name) {
         return;
     }
@@ -135,7 +135,7 @@ fn what_a_dropped_pool_pinned_is_given_back_while_threads_sleep() {
     if !counts_pins(name) {
         return;
     }
-    must_end("what_a_dropped_pool_pinned_is_given_back_while_threads_sleep", || {
+    must_end("memory_of_a_dropped_pool_is_unpinned_while_threads_sleep", || {
         let (_path, file) = file_of("given-back", 64 << 10);
         let before = pinned_kib();
         let runtime = Runtime::builder().threads(2).build().unwrap();

@@ -154,8 +154,8 @@ fn tmpfs_is_read_and_written_inline() {
 }
 
 #[test]
-fn what_is_cached_is_read_from_a_disk_without_waiting_and_direct_io_is_queued() {
-    let name = "what_is_cached_is_read_from_a_disk_without_waiting_and_direct_io_is_queued";
+fn cached_reads_do_not_wait_and_direct_reads_are_queued() {
+    let name = "cached_reads_do_not_wait_and_direct_reads_are_queued";
     if !needs_ring(name) {
         return;
     }

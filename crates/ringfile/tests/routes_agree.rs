@@ -241,7 +241,7 @@ fn piece(number: u8, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_appended_is_there_once_on_every_route() {
+fn appended_data_is_there_once_on_every_route() {
     const LARGE: usize = 2 << 20;
     for folder in folders() {
         for route in routes() {
@@ -295,10 +295,10 @@ fn what_is_appended_is_there_once_on_every_route() {
 /// XFS accepts only a part of a write that must not wait: the part that fits into the blocks it reserved at the
 /// previous write. The rest goes to the ring, which must not write that part again.
 #[test]
-fn what_is_appended_in_part_without_waiting_is_there_once() {
+fn data_that_was_appended_in_part_is_not_written_again() {
     const FIRST: usize = 100;
     const LARGE: usize = 3 << 20;
-    let name = "what_is_appended_in_part_without_waiting_is_there_once";
+    let name = "data_that_was_appended_in_part_is_not_written_again";
     let Some(disk) = Mount::on_loop(name, "xfs", 320 << 20) else { return };
     let bytes = content(0, FIRST + LARGE);
     for route in routes() {

@@ -710,8 +710,8 @@ fn a_future_outlives_the_loop_and_the_thread_it_began_on() {
 }
 
 #[test]
-fn a_future_is_awaited_by_any_executor_once_begun() {
-    must_end("a_future_is_awaited_by_any_executor_once_begun", || {
+fn a_started_future_can_be_awaited_in_any_executor() {
+    must_end("a_started_future_can_be_awaited_in_any_executor", || {
         let (file, mut writer) = pipe();
         let file = for_good(file);
         let runtime = Runtime::builder().threads(1).build().unwrap();

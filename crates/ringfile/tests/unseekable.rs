@@ -69,8 +69,8 @@ fn large_writes_arrive_whole_and_in_order_whatever_their_offset() {
 }
 
 #[test]
-fn reads_take_what_comes_whatever_their_offset() {
-    on_each_route("reads_take_what_comes_whatever_their_offset", |route| {
+fn reads_of_a_stream_ignore_their_offset() {
+    on_each_route("reads_of_a_stream_ignore_their_offset", |route| {
         let (socket, mut theirs) = UnixStream::pair().unwrap();
         let (reader, mut writer) = std::io::pipe().unwrap();
         for (file, other) in [(file(socket), &mut theirs as &mut dyn Write), (file(reader), &mut writer)] {
@@ -111,6 +111,76 @@ fn dropped_reads_of_pipes_leave_the_workers_to_others() {
         let read = file.read_exact_at(vec![0; PAGE], 0);
         assert_content(&futures::executor::block_on(read).unwrap(), 0);
         wait_for("the memory of dropped reads", || pool.metrics().in_use == 0);
+    });
+}
+
+/// A pipe in packet mode: a read takes one packet.
+fn packets() -> (File, std::fs::File) {
+    let mut ends = [-1; 2];
+    // SAFETY: room for two descriptors.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_DIRECT | libc::O_CLOEXEC) }, 0);
+    // SAFETY: both are open, and nobody else's.
+    unsafe { (file(OwnedFd::from_raw_fd(ends[0])), std::fs::File::from_raw_fd(ends[1])) }
+}
+
+#[test]
+fn a_stream_gives_everything_in_order_until_the_other_end_closes() {
+    on_each_route("a_stream_gives_everything_in_order_until_the_other_end_closes", |route| {
+        let (socket, theirs) = UnixStream::pair().unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        let (packet_reader, packet_writer) = packets();
+        let pairs: [(File, Box<dyn Write>); 3] = [
+            (file(socket), Box::new(theirs)),
+            (file(reader), Box::new(writer)),
+            (packet_reader, Box::new(packet_writer)),
+        ];
+        for (file, mut other) in pairs {
+            let pool = Pool::new(4 << 20);
+            block_on(async {
+                let mut stream = file.reader(&pool).block(1000).depth(4);
+                for at in 0..20 {
+                    // A plain call would wait here, on this thread.
+                    if route != Route::Inline {
+                        let polled = poll_once(&mut stream.next()).await;
+                        assert!(polled.is_pending(), "{route:?}, piece {at}");
+                    }
+                    other.write_all(&content(at * 700, 700)).unwrap();
+                    assert_content(&stream.next().await.unwrap().unwrap(), at * 700);
+                }
+                drop(other);
+                assert!(stream.next().await.is_none());
+                assert!(stream.next().await.is_none());
+            });
+        }
+    });
+}
+
+#[test]
+fn a_stream_of_a_pipe_leaves_what_is_beyond_its_range() {
+    on_each_route("a_stream_of_a_pipe_leaves_what_is_beyond_its_range", |route| {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let file = file(reader);
+        writer.write_all(&content(0, 3000)).unwrap();
+        let pool = Pool::new(4 << 20);
+        block_on(async {
+            let mut stream = file.reader(&pool).block(1000).range(500..3000);
+            for (at, len) in [(0, 1000), (1000, 1000), (2000, 500)] {
+                let piece = stream.next().await.unwrap().unwrap();
+                assert_eq!(piece.len(), len, "{route:?}");
+                assert_content(&piece, at);
+            }
+            assert!(stream.next().await.is_none());
+            assert_content(&file.read_at(vec![0; 1000], 0).await.unwrap(), 2500);
+        });
+        let zeros = File::open("/dev/zero").unwrap();
+        let read = block_on(async {
+            let (mut stream, mut read) = (zeros.reader(&pool).block(PAGE).range(100..10_000), 0);
+            while let Some(piece) = stream.next().await {
+                read += piece.unwrap().len();
+            }
+            read
+        });
+        assert_eq!(read, 9900, "{route:?}");
     });
 }
 

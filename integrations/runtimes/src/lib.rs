@@ -1,9 +1,10 @@
 //! Buffers of ringfile's pool in other runtimes: examples that run, and in `tests/` what each runtime does with them.
 //!
-//! compio 0.19 (feature `compio-buf-08` of ringfile):
+//! compio 0.19 (feature `compio-buf-08` of ringfile), whose reads take a `CompioBuffer`:
 //!
 //! ```
 //! use compio::io::{AsyncReadAtExt, AsyncWriteAtExt};
+//! use ringfile::CompioBuffer;
 //! # fn main() -> std::io::Result<()> {
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("log");
@@ -13,12 +14,24 @@
 //!     message.extend_from_slice(b"from the pool");
 //!     let mut file = compio::fs::File::create(&path).await?;
 //!     file.write_all_at(message, 0).await.0?;
-//!     let (read, page) = compio::fs::File::open(&path).await?.read_exact_at(pool.get(13)?, 0).await.into();
+//!     // SAFETY: compio's read of a file writes nothing uninitialised to the buffer, and nothing else writes to it.
+//!     let page = unsafe { CompioBuffer::new(pool.get(13)?) };
+//!     let (read, page) = compio::fs::File::open(&path).await?.read_exact_at(page, 0).await.into();
 //!     read?;
 //!     assert_eq!(&page[..], b"from the pool");
 //!     Ok(())
 //! })
 //! # }
+//! ```
+//!
+//! A `Buffer` itself does not compile there, since safe code could then make a part of it uninitialised:
+//!
+//! ```compile_fail,E0277
+//! use compio::buf::IoBufMut;
+//! let mut buffer = ringfile::Pool::new(1 << 20).get(512).expect("memory");
+//! IoBufMut::as_uninit(&mut buffer)[0] = std::mem::MaybeUninit::uninit();
+//! buffer.set_len(1);
+//! println!("{}", buffer[0]);
 //! ```
 //!
 //! monoio 0.2 (feature `monoio-02`):

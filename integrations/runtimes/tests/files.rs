@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use bytes::BufMut;
-use ringfile::{Buffer, Pool, PoolError};
+use ringfile::{Buffer, CompioBuffer, Pool, PoolError};
 
 const PAGE: usize = 4096;
 
@@ -94,6 +94,11 @@ fn check(name: &str, files: &impl Files) {
 
 struct Compio;
 
+fn for_compio(buffer: Buffer) -> CompioBuffer {
+    // SAFETY: only compio's reads, and its `extend_from_slice`, write to it, and nothing that is uninitialised.
+    unsafe { CompioBuffer::new(buffer) }
+}
+
 fn in_compio<T>(run: impl Future<Output = T>) -> T {
     compio::runtime::Runtime::new().unwrap().block_on(run)
 }
@@ -117,17 +122,19 @@ impl Files for Compio {
     fn read(&self, path: &Path, direct: bool, buffer: Buffer, offset: u64) -> (usize, Buffer) {
         use compio::io::AsyncReadAt;
         in_compio(async {
-            let (result, buffer) = compio_file(path, direct).await.read_at(buffer, offset).await.into();
-            (result.unwrap(), buffer)
+            let file = compio_file(path, direct).await;
+            let (result, buffer) = file.read_at(for_compio(buffer), offset).await.into();
+            (result.unwrap(), buffer.into())
         })
     }
 
     fn read_exact(&self, path: &Path, buffer: Buffer, offset: u64) -> Buffer {
         use compio::io::AsyncReadAtExt;
         in_compio(async {
-            let (result, buffer) = compio_file(path, false).await.read_exact_at(buffer, offset).await.into();
+            let file = compio_file(path, false).await;
+            let (result, buffer) = file.read_exact_at(for_compio(buffer), offset).await.into();
             result.unwrap();
-            buffer
+            buffer.into()
         })
     }
 }
@@ -141,17 +148,17 @@ fn compio_reads_and_writes_pool_buffers() {
 fn compio_makes_pool_buffers_grow() {
     use compio::buf::{IoBufMut, ReserveError};
     let pool = Pool::new(8 << 20);
-    let mut buffer = pool.get(10).unwrap();
+    let mut buffer = for_compio(pool.get(10).unwrap());
     for _ in 0..100 {
         IoBufMut::extend_from_slice(&mut buffer, &[9; 1000]).unwrap();
     }
     assert_eq!(buffer[..], [9; 100_000]);
     assert!(pool.metrics().growths > 0);
     let fixed = Pool::builder().capacity(1 << 20).growing(false).build().unwrap();
-    let mut buffer = fixed.get(512).unwrap();
+    let mut buffer = for_compio(fixed.get(512).unwrap());
     assert!(IoBufMut::reserve(&mut buffer, 512).is_ok());
     assert!(matches!(IoBufMut::reserve(&mut buffer, 513), Err(ReserveError::NotSupported)));
-    let mut buffer = pool.get(512).unwrap();
+    let mut buffer = for_compio(pool.get(512).unwrap());
     let Err(ReserveError::ReserveFailed(why)) = IoBufMut::reserve(&mut buffer, 1 << 30) else {
         panic!("no room")
     };

@@ -109,8 +109,8 @@ fn in_memory() -> Option<PathBuf> {
 }
 
 #[test]
-fn a_forked_child_does_plain_calls_and_is_refused_what_is_the_parent_s() {
-    let name = "tests::forks::a_forked_child_does_plain_calls_and_is_refused_what_is_the_parent_s";
+fn a_forked_child_makes_plain_calls_and_may_not_use_the_parents_ring() {
+    let name = "tests::forks::a_forked_child_makes_plain_calls_and_may_not_use_the_parents_ring";
     if ring() != RINGFILE_ROUTE_RING || !apart(name, &[]) {
         return;
     }
@@ -168,9 +168,8 @@ fn a_forked_child_does_plain_calls_and_is_refused_what_is_the_parent_s() {
 }
 
 #[test]
-fn what_did_plain_calls_alone_before_the_fork_begins_nothing_that_nobody_waits_for() {
-    let name =
-        "tests::forks::what_did_plain_calls_alone_before_the_fork_begins_nothing_that_nobody_waits_for";
+fn a_child_of_a_parent_with_plain_calls_starts_nothing_that_nobody_waits_for() {
+    let name = "tests::forks::a_child_of_a_parent_with_plain_calls_starts_nothing_that_nobody_waits_for";
     if ring() != RINGFILE_ROUTE_RING || !apart(name, &[]) {
         return;
     }
@@ -196,8 +195,8 @@ fn what_did_plain_calls_alone_before_the_fork_begins_nothing_that_nobody_waits_f
 }
 
 #[test]
-fn what_other_threads_had_in_flight_ends_in_the_child() {
-    let name = "tests::forks::what_other_threads_had_in_flight_ends_in_the_child";
+fn operations_of_other_threads_end_in_the_child() {
+    let name = "tests::forks::operations_of_other_threads_end_in_the_child";
     if !apart(name, &[]) {
         return;
     }
@@ -331,8 +330,8 @@ fn f38_a_child_rests_its_thread_while_others_closed_its_files() {
 }
 
 #[test]
-fn a_read_that_a_thread_of_the_parent_s_waits_for_is_refused_to_the_child() {
-    let name = "tests::forks::a_read_that_a_thread_of_the_parent_s_waits_for_is_refused_to_the_child";
+fn a_child_may_not_take_a_read_that_the_parent_waits_for() {
+    let name = "tests::forks::a_child_may_not_take_a_read_that_the_parent_waits_for";
     if !apart(name, &[]) {
         return;
     }
@@ -358,9 +357,9 @@ unsafe extern "C" fn count(context: *mut c_void, _failed: i64) {
 }
 
 #[test]
-fn a_batch_that_was_started_ends_in_the_parent_alone() {
+fn a_started_batch_ends_only_in_the_parent() {
     static ENDS: AtomicUsize = AtomicUsize::new(0);
-    if !apart("tests::forks::a_batch_that_was_started_ends_in_the_parent_alone", &[]) {
+    if !apart("tests::forks::a_started_batch_ends_only_in_the_parent", &[]) {
         return;
     }
     let context = (&raw const ENDS).cast_mut().cast();

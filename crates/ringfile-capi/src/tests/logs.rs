@@ -33,8 +33,8 @@ fn read_a_page(route: u32) {
 }
 
 #[test]
-fn a_warning_is_told_with_its_level_in_one_line() {
-    let name = "tests::logs::a_warning_is_told_with_its_level_in_one_line";
+fn a_warning_has_a_level_and_one_line() {
+    let name = "tests::logs::a_warning_has_a_level_and_one_line";
     if !apart(name, &[("RINGFILE_BACKEND", "no such")]) {
         return;
     }
@@ -50,8 +50,8 @@ fn a_warning_is_told_with_its_level_in_one_line() {
 }
 
 #[test]
-fn nothing_is_told_without_a_function_or_after_it_went() {
-    let name = "tests::logs::nothing_is_told_without_a_function_or_after_it_went";
+fn without_a_function_no_message_is_sent() {
+    let name = "tests::logs::without_a_function_no_message_is_sent";
     if !apart(name, &[("RINGFILE_BACKEND", "no such")]) {
         return;
     }

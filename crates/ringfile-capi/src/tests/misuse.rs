@@ -54,7 +54,7 @@ fn a_handle_that_is_null_closed_or_of_another_kind_is_an_error() {
 }
 
 #[test]
-fn what_belongs_to_a_thread_is_refused_to_others_and_closed_with_it() {
+fn handles_of_a_thread_are_refused_to_others_and_closed_with_it() {
     let queue = queue();
     let queue_at = queue.addr();
     let left_open = std::thread::spawn(move || {
@@ -117,7 +117,7 @@ fn options_of_older_and_newer_headers_are_understood_as_far_as_they_can_be() {
 }
 
 #[test]
-fn opening_says_what_is_wrong() {
+fn errors_of_opening_say_what_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let path = CString::new(folder.path().join("none").to_str().unwrap()).unwrap();
     let mut file = ptr::null_mut();

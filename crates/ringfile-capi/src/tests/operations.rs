@@ -161,7 +161,7 @@ fn results(batch: *const ringfile_batch) -> Vec<(u64, i64)> {
 }
 
 #[test]
-fn a_batch_runs_again_and_stops_where_it_is_told() {
+fn a_batch_runs_again_and_stops_at_the_first_error_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let file = open(&folder.path().join("data"), READ_WRITE | RINGFILE_CREATE, ring());
     let options = ringfile_batch_options {
@@ -231,7 +231,7 @@ fn a_batch_runs_again_and_stops_where_it_is_told() {
 }
 
 #[test]
-fn a_queue_waits_for_so_many_and_not_longer_than_it_is_told() {
+fn a_queue_waits_for_a_number_of_results_or_a_timeout() {
     let (ours, mut theirs) = std::io::pipe().unwrap();
     let (mut pipe, mut queue, mut memory) = (ptr::null_mut(), ptr::null_mut(), vec![99; PAGE]);
     let mut results = [ringfile_result { user_data: 0, result: 0 }; 4];

@@ -102,7 +102,7 @@ fn a_token_of_another_queue_names_nothing() {
 }
 
 #[test]
-fn what_is_cancelled_gives_its_result_once() {
+fn a_cancelled_operation_has_one_result() {
     let folder = tempfile::tempdir().unwrap();
     let (file, queue, (mut theirs, pipe)) = (new_file(&folder, 2), queue(), pipe());
     let (mut page, mut waits, mut goes_on) = (vec![99; PAGE], vec![99; PAGE], vec![99; PAGE]);

@@ -1,11 +1,10 @@
 //! How large an operation should be where much is read: the smallest that comes near the best bandwidth.
 
-use super::measured::{Measured, Runs, Way, at_depth, elsewhere, median, of_kind, seems_more, values};
-use super::{Advice, Setting, Sure, Value, size};
-use crate::cli::{Buffers, Cache, Route};
-use crate::report::results::Run;
-use crate::report::statistics::Metric;
-use crate::report::table::figure;
+use super::measured::{Measured, Runs, at_depth, elsewhere, median, of_kind, values};
+use super::size;
+use crate::model::advice::{Advice, Setting, Sure, Value};
+use crate::model::{Buffers, Cache, Metric, Open, Route, Run, Way};
+use crate::numbers::figure;
 use crate::values::Bytes;
 
 /// How near is near.
@@ -23,14 +22,13 @@ pub fn advise(
     kind: Buffers,
 ) -> Option<(Advice, u64)> {
     let access = measured.access()?;
-    let runs = measured.runs(|run| run.rw == access && run.cache != Cache::Cold);
+    let runs = measured.runs(|run| run.setup.rw == access && run.setup.cache != Cache::Cold);
     let grid = grid(&runs, direct, route)?;
-    let depths = values(&grid, |run| run.iodepth);
+    let depths = values(&grid, |run| run.setup.iodepth);
     let depth = depths.iter().copied().find(|&other| other >= depth).or(depths.last().copied())?;
     let runs = of_kind(&at_depth(&grid, depth), kind);
-    let of =
-        |block: u64| runs.iter().copied().filter(|run| run.block_size_bytes == block).collect::<Runs<'_>>();
-    let blocks = values(&runs, |run| run.block_size_bytes);
+    let of = |block: u64| runs.iter().copied().filter(|run| run.setup.block == block).collect::<Runs<'_>>();
+    let blocks = values(&runs, |run| run.setup.block);
     let bandwidth = |block: u64| median(&of(block), Metric::Bandwidth);
     let sizes: Vec<(u64, f64)> =
         blocks.iter().filter_map(|&block| Some((block, bandwidth(block)?))).collect();
@@ -39,13 +37,13 @@ pub fn advise(
     let is_near = |block: u64| {
         let larger =
             sizes.iter().filter(|(other, _)| *other > block).filter_map(|&(other, _)| over(other, block));
-        !larger.into_iter().any(|verdict| seems_more(verdict, 1.0 / NEAR))
+        !larger.into_iter().any(|verdict| verdict.seems_more(1.0 / NEAR))
     };
     let near = sizes.iter().position(|&(block, _)| is_near(block))?;
     let (block, here) = sizes[near];
     let smaller = near.checked_sub(1).map(|before| sizes[before].0);
     let gain = smaller.and_then(|smaller| over(block, smaller));
-    let cached = runs.iter().any(|run| run.cache == Cache::Warm);
+    let cached = runs.iter().any(|run| run.setup.cache == Cache::Warm);
     let cached = if cached { " from the page cache" } else { "" };
     let mut because = format!("{} MiB/s{cached} at depth {depth}", figure(here));
     if let Some((smaller, gain)) = smaller.zip(gain) {
@@ -71,13 +69,16 @@ pub fn advise(
 
 /// The runs on the way that has the most sizes, of one process; the advised one if it has as many.
 fn grid<'a>(runs: &[&'a Run], direct: bool, route: Route) -> Option<Runs<'a>> {
-    let processes = runs.iter().map(|run| run.processes).min()?;
+    let processes = runs.iter().map(|run| run.setup.processes).min()?;
     let of_way = |way: Way| -> Runs<'a> {
-        runs.iter().copied().filter(|run| Way::of(run) == way && run.processes == processes).collect()
+        runs.iter()
+            .copied()
+            .filter(|run| run.setup.way() == way && run.setup.processes == processes)
+            .collect()
     };
-    let mut ways: Vec<Way> = runs.iter().map(|run| Way::of(run)).collect();
+    let mut ways: Vec<Way> = runs.iter().map(|run| run.setup.way()).collect();
     ways.dedup();
-    let sizes = |way: Way| values(&of_way(way), |run| run.block_size_bytes).len();
-    let rank = |way: &Way| (sizes(*way), way.direct == direct, way.route == route);
+    let sizes = |way: Way| values(&of_way(way), |run| run.setup.block).len();
+    let rank = |way: &Way| (sizes(*way), (way.open == Open::Direct) == direct, way.route == Some(route));
     ways.into_iter().max_by_key(rank).map(of_way)
 }

@@ -4,12 +4,10 @@
 //! hundred.
 
 use super::measured::{Better, Contest, Measured, Runs, elsewhere};
-use super::{Advice, Setting, Sure, Value};
-use crate::cli::{Buffers, Cache, Route};
-use crate::perf::notes::why_not_fixed;
+use crate::model::advice::{Advice, Setting, Sure, Value};
+use crate::model::{Buffers, Cache, Metric, Route, Run, Setup};
 use crate::report::judge::{self, Cell, Verdict};
-use crate::report::results::{Key, Run};
-use crate::report::statistics::Metric;
+use crate::report::routes::why_not_fixed;
 use crate::values::name;
 
 /// What to advise, and the kind of whole buffers that the rest of the advice is for.
@@ -21,7 +19,7 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route) -> (Option<Ad
     }
     let whole = contest(measured, Buffers::Fixed, Buffers::Normal);
     let parts = contest(measured, Buffers::VectoredFixed, Buffers::Vectored);
-    let asked = measured.runs(|run| run.buffers.registered());
+    let asked = measured.runs(|run| run.setup.buffers.registered());
     if let Some(refused) = refused(&asked) {
         return (Some(advice(Buffers::Normal, refused, Sure::NotCompared)), Buffers::Normal);
     }
@@ -58,7 +56,7 @@ fn advice(kind: Buffers, because: String, sure: Sure) -> Advice {
 
 /// The kind that was measured, where there is nothing to compare.
 fn only(measured: &Measured<'_>) -> Buffers {
-    let any = |kind: Buffers| !measured.runs(|run| run.buffers == kind).is_empty();
+    let any = |kind: Buffers| !measured.runs(|run| run.setup.buffers == kind).is_empty();
     if any(Buffers::Fixed) && !any(Buffers::Normal) { Buffers::Fixed } else { Buffers::Normal }
 }
 
@@ -69,18 +67,19 @@ fn contest(measured: &Measured<'_>, subject: Buffers, base: Buffers) -> Option<C
 }
 
 fn verdict(measured: &Measured<'_>, subject: Buffers, base: Buffers, metric: Metric) -> Option<Verdict> {
-    let of_kind = |kind: Buffers| measured.runs(|run| run.buffers == kind && run.cache != Cache::Cold);
+    let of_kind =
+        |kind: Buffers| measured.runs(|run| run.setup.buffers == kind && run.setup.cache != Cache::Cold);
     let (subjects, bases) = (of_kind(subject), of_kind(base));
-    let mut cells: Vec<(Key, Runs<'_>)> = Vec::new();
+    let mut cells: Vec<(Setup, Runs<'_>)> = Vec::new();
     for run in subjects {
-        let key = Key { buffers: base, ..run.key() };
+        let key = Setup { buffers: base, ..run.setup };
         match cells.iter_mut().find(|(other, _)| *other == key) {
             Some((_, runs)) => runs.push(run),
             None => cells.push((key, vec![run])),
         }
     }
     let cells = cells.into_iter().filter_map(|(key, subject)| {
-        let base: Runs<'_> = bases.iter().copied().filter(|run| run.key() == key).collect();
+        let base: Runs<'_> = bases.iter().copied().filter(|run| run.setup == key).collect();
         Cell::of(&subject, &base, metric)
     });
     judge::compare_all(&cells.collect::<Vec<_>>(), measured.noise(metric))

@@ -1,12 +1,11 @@
 //! How many operations to have in flight: the smallest depth at which IOPS stop growing.
 
-use super::measured::{Measured, Runs, Way, at_depth, elsewhere, median, of_kind, seems_more, values};
-use super::{Advice, NO_DIFFERENCE, Setting, Sure, Value};
-use crate::cli::{Buffers, Cache, Route, Rw};
+use super::NO_DIFFERENCE;
+use super::measured::{Measured, Runs, at_depth, elsewhere, median, of_kind, values};
+use crate::model::advice::{Advice, Setting, Sure, Value};
+use crate::model::{Buffers, Cache, Metric, Route, Run, Rw};
+use crate::numbers::{figure, rate};
 use crate::report::judge::Verdict;
-use crate::report::results::Run;
-use crate::report::statistics::Metric;
-use crate::report::table::{figure, rate};
 
 /// What more in flight must bring, in IOPS, to be worth its latency.
 const WORTH: f64 = 1.05;
@@ -25,8 +24,8 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route, kind: Buffers
     let writes = [Rw::RandWrite, Rw::Write].into_iter().filter(|&rw| Some(rw) != measured.access());
     let writes = writes.map(|rw| of_kind(&runs(measured, direct, route, rw), kind));
     // Of another way they would say nothing beside these.
-    let writes =
-        writes.filter(|runs| runs.first().map(|run| Way::of(run)) == reads.first().map(|run| Way::of(run)));
+    let writes = writes
+        .filter(|runs| runs.first().map(|run| run.setup.way()) == reads.first().map(|run| run.setup.way()));
     let writes = writes.filter_map(|runs| stops(measured, &runs)).find(|writes| writes.depth != stop.depth);
     if let Some(writes) = writes {
         because += &format!("; writes stop gaining at {}", writes.depth);
@@ -38,19 +37,21 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route, kind: Buffers
 /// The smallest blocks at the depths that were measured on the advised way; on the grid's where it was not in the grid.
 fn runs<'a>(measured: &Measured<'a>, direct: bool, route: Route, rw: Rw) -> Runs<'a> {
     let smallest = |is_so: &dyn Fn(&Run) -> bool| {
-        let runs = measured.runs(|run| run.rw == rw && is_so(run));
-        let processes = runs.iter().map(|run| run.processes).min();
-        let block = runs.iter().map(|run| run.block_size_bytes).min();
-        let is_least = |run: &&Run| Some(run.processes) == processes && Some(run.block_size_bytes) == block;
+        let runs = measured.runs(|run| run.setup.rw == rw && is_so(run));
+        let processes = runs.iter().map(|run| run.setup.processes).min();
+        let block = runs.iter().map(|run| run.setup.block).min();
+        let is_least = |run: &&Run| Some(run.setup.processes) == processes && Some(run.setup.block) == block;
         runs.into_iter().filter(is_least).collect::<Vec<_>>()
     };
-    let of_route = |run: &Run| run.direct == direct && run.route.is_none_or(|of_run| of_run == route);
-    let warm = smallest(&|run| of_route(run) && run.cache != Cache::Cold);
-    let cold = smallest(&|run| of_route(run) && run.cache == Cache::Cold);
-    let any =
-        smallest(&|run| run.direct == direct && run.cache != Cache::Cold && run.route != Some(Route::Inline));
+    let of_route =
+        |run: &Run| run.setup.direct == direct && run.setup.route.is_none_or(|of_run| of_run == route);
+    let warm = smallest(&|run| of_route(run) && run.setup.cache != Cache::Cold);
+    let cold = smallest(&|run| of_route(run) && run.setup.cache == Cache::Cold);
+    let any = smallest(&|run| {
+        run.setup.direct == direct && run.setup.cache != Cache::Cold && run.setup.route != Some(Route::Inline)
+    });
     // Through the page cache of a file that is worth reading directly too, what waits for the disk is the question.
-    let several = |runs: &Runs<'a>| values(runs, |run| run.iodepth).len() > 1;
+    let several = |runs: &Runs<'a>| values(runs, |run| run.setup.iodepth).len() > 1;
     let ways = [cold, warm, any];
     let several = ways.iter().find(|runs| several(runs)).cloned();
     several.or_else(|| ways.into_iter().find(|runs| !runs.is_empty())).unwrap_or_default()
@@ -67,7 +68,7 @@ struct Stop<'a> {
 }
 
 fn stops<'a>(measured: &Measured<'_>, runs: &[&'a Run]) -> Option<Stop<'a>> {
-    let depths = values(runs, |run| run.iodepth);
+    let depths = values(runs, |run| run.setup.iodepth);
     let at = |depth: usize| at_depth(runs, depth);
     let over = |depth: usize, base: usize| measured.compare_apart(&at(depth), &at(base), Metric::Iops);
     let deeper = |depth: usize| {
@@ -77,7 +78,7 @@ fn stops<'a>(measured: &Measured<'_>, runs: &[&'a Run]) -> Option<Stop<'a>> {
     let depth = depths
         .iter()
         .copied()
-        .find(|&depth| !deeper(depth).iter().any(|&(_, verdict)| seems_more(verdict, WORTH)))?;
+        .find(|&depth| !deeper(depth).iter().any(|&(_, verdict)| verdict.seems_more(WORTH)))?;
     let before = depths.iter().copied().rfind(|&other| other < depth);
     let before = before.and_then(|other| Some((other, at(other), over(depth, other)?)));
     let most = |one: &(usize, Verdict), other: &(usize, Verdict)| {
@@ -100,7 +101,7 @@ impl Stop<'_> {
 
     fn because(&self) -> String {
         let iops = median(&self.at, Metric::Iops).map(rate).unwrap_or_default();
-        let cold = self.at.iter().any(|run| run.cache == Cache::Cold);
+        let cold = self.at.iter().any(|run| run.setup.cache == Cache::Cold);
         let cold = if cold { " of reads that find nothing cached" } else { "" };
         let mut text = match self.sure() {
             Sure::InsideNoise => format!("{NO_DIFFERENCE}{iops} IOPS{cold}"),

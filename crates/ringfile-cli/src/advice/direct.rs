@@ -1,19 +1,17 @@
 //! Past the page cache or through it, for random reads that find nothing cached.
 
 use super::measured::{Better, Measured, Runs, at_depth, best, median, values};
-use super::{Advice, Setting, Sure, Value};
-use crate::cli::{Cache, Route};
-use crate::report::results::Run;
-use crate::report::statistics::Metric;
-use crate::report::table::rate;
+use crate::model::advice::{Advice, Setting, Sure, Value};
+use crate::model::{Cache, Metric, Route, Run};
+use crate::numbers::rate;
 
 /// Of so many reads that found their block cached no word is said.
 const FEW: f64 = 0.05;
 
 /// What to advise, and whether the rest of the advice is for direct I/O.
 pub fn advise(measured: &Measured<'_>) -> (Option<Advice>, bool) {
-    let any_direct = measured.runs(|run| run.direct);
-    let buffered = measured.runs(|run| !run.direct);
+    let any_direct = measured.runs(|run| run.setup.direct);
+    let buffered = measured.runs(|run| !run.setup.direct);
     if any_direct.is_empty() {
         let because = "all was measured through the page cache".into();
         let advice = Advice::new(Setting::Direct, Value::Flag(false), because, Sure::NotCompared);
@@ -27,14 +25,14 @@ pub fn advise(measured: &Measured<'_>) -> (Option<Advice>, bool) {
 fn compare<'a>(measured: &Measured<'a>, direct: &[&'a Run], buffered: &[&'a Run]) -> Option<Advice> {
     let access = measured.access()?;
     let reads = |runs: &[&'a Run]| -> Runs<'a> {
-        measured.plainest(&runs.iter().copied().filter(|run| run.rw == access).collect::<Vec<_>>())
+        measured.plainest(&runs.iter().copied().filter(|run| run.setup.rw == access).collect::<Vec<_>>())
     };
     let cold: Vec<&Run> =
-        reads(buffered).into_iter().filter(|run| run.cache == Cache::Cold && hits(run) < 0.5).collect();
+        reads(buffered).into_iter().filter(|run| run.setup.cache == Cache::Cold && hits(run) < 0.5).collect();
     let direct = of_first(&reads(direct), &[Route::Ring, Route::Workers, Route::Auto, Route::Inline]);
     let cold = of_first(&cold, &[Route::Auto, Route::Ring, Route::Workers, Route::Inline]);
-    let depths = values(&direct, |run| run.iodepth);
-    let depth = depths.into_iter().rev().find(|&depth| cold.iter().any(|run| run.iodepth == depth))?;
+    let depths = values(&direct, |run| run.setup.iodepth);
+    let depth = depths.into_iter().rev().find(|&depth| cold.iter().any(|run| run.setup.iodepth == depth))?;
     let (direct, cold) = (at_depth(&direct, depth), at_depth(&cold, depth));
     // A file that is read while it is measured gets cached, and more so the quicker it is read.
     let missed: Vec<Run> =
@@ -46,7 +44,8 @@ fn compare<'a>(measured: &Measured<'a>, direct: &[&'a Run], buffered: &[&'a Run]
     } else {
         String::new()
     };
-    let warm = buffered.iter().filter(|run| run.cache != Cache::Cold && run.iodepth == depth).copied();
+    let warm =
+        buffered.iter().filter(|run| run.setup.cache != Cache::Cold && run.setup.iodepth == depth).copied();
     let warm = measured.plainest(&warm.collect::<Vec<_>>());
     let warm = best(&warm).map(|(_, iops)| format!("; cached reads {}", rate(iops)));
     let because = format!(
@@ -68,7 +67,8 @@ fn hits(run: &Run) -> f64 {
 
 /// Those of the first of these routes that there are runs of.
 fn of_first<'a>(runs: &[&'a Run], routes: &[Route]) -> Runs<'a> {
-    let of =
-        |route: &Route| runs.iter().copied().filter(|run| run.route == Some(*route)).collect::<Runs<'a>>();
+    let of = |route: &Route| {
+        runs.iter().copied().filter(|run| run.setup.route == Some(*route)).collect::<Runs<'a>>()
+    };
     routes.iter().map(of).find(|runs| !runs.is_empty()).unwrap_or_default()
 }

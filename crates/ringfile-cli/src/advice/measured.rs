@@ -1,34 +1,16 @@
-//! What was measured, as the questions ask for it: runs of one kind, medians, and comparisons with the noise of their
-//! cells.
+//! The measured runs as the advice asks for them: runs of one kind, medians, and comparisons with the noise of their cells.
 
+use crate::model::advice::Sure;
+use crate::model::{Buffers, Engine, Metric, Open, Results, Role, Route, Run, Rw, Setup, Spread, Way};
 use std::collections::HashMap;
 
-use crate::cli::{Buffers, Cache, Route, Rw};
-use crate::engine::Engine;
-use crate::report::judge::{self, Noise, Verdict};
-use crate::report::results::{Key, Results, Role, Run};
-use crate::report::statistics::{Metric, Spread};
+use crate::report::judge::{self, COMPARED_FOR_ADVICE, Noise, Verdict};
 
-use super::{NO_DIFFERENCE, Sure};
+use super::NO_DIFFERENCE;
 use crate::values::name;
-
-/// Without rounds that show a spread, a ratio as large as that says which way it leans.
-const LEANS: f64 = 1.2;
-
-/// What every round leans to by so much is taken for so, however noisy the machine: it is not sure, and more likely than not.
-const BY_FAR: f64 = 2.0;
 
 /// Where CPU time decides, IOPS may be less by no more than this.
 const NO_LESS: f64 = 0.9;
-
-/// Whether the subject has more by such a factor: surely, or with too much noise to be sure, in every round and by far.
-pub fn seems_more(verdict: Verdict, factor: f64) -> bool {
-    let leans_so = verdict.ratio.min > 1.0 && verdict.ratio.median >= BY_FAR.max(factor);
-    verdict.gains(factor) || (!verdict.outside && leans_so)
-}
-
-/// About as many comparisons in one cell, or of one cell with another, as lead to one session's advice.
-const COMPARISONS: usize = 24;
 
 /// Runs of some kind, of all rounds.
 pub type Runs<'a> = Vec<&'a Run>;
@@ -69,17 +51,12 @@ pub struct Contest {
     pub by_cpu: bool,
 }
 
-/// Whether a difference is large enough to lean to a side without knowing the noise.
-fn leans(verdict: Verdict) -> bool {
-    verdict.ratio.median.ln().abs() >= LEANS.ln()
-}
-
 impl Contest {
     /// IOPS decide; where they can't be told apart, CPU time does. Where there are too few rounds to judge, the same on
     /// sight, and never sure.
     pub fn of(iops: Verdict, cpu: Option<Verdict>) -> Contest {
         let judged = iops.is_judged();
-        let differs = |verdict: Verdict| if judged { verdict.outside } else { leans(verdict) };
+        let differs = |verdict: Verdict| if judged { verdict.outside } else { verdict.leans() };
         let (ratio, cheaper) =
             (iops.ratio.median, cpu.filter(|&cpu| differs(cpu)).map(|cpu| cpu.ratio.median < 1.0));
         let (better, by_cpu) = match cheaper {
@@ -96,7 +73,7 @@ impl Contest {
         Contest { iops, cpu, better, sure, by_cpu }
     }
 
-    /// What to say first where neither is better: `no difference beyond …: `; empty where one is, or nobody can judge.
+    /// Returns how a sentence begins if neither is better: `no difference beyond …: `; empty if one is, or if that is unknown.
     pub fn no_difference(&self) -> &'static str {
         match (self.sure, self.cpu.is_some_and(|cpu| cpu.outside)) {
             (Sure::InsideNoise, false) => NO_DIFFERENCE,
@@ -140,35 +117,35 @@ impl<'a> Measured<'a> {
         // Advice is for the library as it is, or with the flags that come first.
         let flags = results.params.ring_flags.first().copied();
         let ours = |run: &&Run| {
-            run.engine == Engine::Ringfile
-                && run.ring_flags == flags
+            run.setup.engine == Engine::Ringfile
+                && run.setup.ring_flags == flags
                 && run.role == Role::Measure
                 && run.iops.is_finite()
                 && run.iops > 0.0
         };
         let runs: Runs<'a> = results.runs.iter().filter(ours).collect();
-        let noise = |metric| Noise::of(&results.runs, metric).for_comparisons(COMPARISONS);
+        let noise = |metric| Noise::of(&results.runs, metric).for_comparisons(COMPARED_FOR_ADVICE);
         Measured { between: between(&runs), runs, iops: noise(Metric::Iops), cpu: noise(Metric::Cpu) }
     }
 
-    /// The runs that are so.
+    /// Returns the runs for which this holds.
     pub fn runs(&self, is_so: impl Fn(&Run) -> bool) -> Runs<'a> {
         self.runs.iter().copied().filter(|run| is_so(run)).collect()
     }
 
     /// The access that advice is about: random reads, or what comes first where there are none.
     pub fn access(&self) -> Option<Rw> {
-        let has = |rw: Rw| self.runs.iter().any(|run| run.rw == rw).then_some(rw);
-        has(Rw::RandRead).or_else(|| has(Rw::Read)).or_else(|| self.runs.first().map(|run| run.rw))
+        let has = |rw: Rw| self.runs.iter().any(|run| run.setup.rw == rw).then_some(rw);
+        has(Rw::RandRead).or_else(|| has(Rw::Read)).or_else(|| self.runs.first().map(|run| run.setup.rw))
     }
 
     /// What the other choices were measured with: the smallest block and the fewest processes, whole and plain buffers if
     /// there are such.
     pub fn plainest(&self, runs: &[&'a Run]) -> Runs<'a> {
-        let Some(processes) = runs.iter().map(|run| run.processes).min() else { return Vec::new() };
-        let fewest = runs.iter().filter(|run| run.processes == processes);
-        let block = fewest.clone().map(|run| run.block_size_bytes).min();
-        let smallest: Runs<'a> = fewest.copied().filter(|run| Some(run.block_size_bytes) == block).collect();
+        let Some(processes) = runs.iter().map(|run| run.setup.processes).min() else { return Vec::new() };
+        let fewest = runs.iter().filter(|run| run.setup.processes == processes);
+        let block = fewest.clone().map(|run| run.setup.block).min();
+        let smallest: Runs<'a> = fewest.copied().filter(|run| Some(run.setup.block) == block).collect();
         of_kind(&smallest, Buffers::Normal)
     }
 
@@ -181,7 +158,7 @@ impl<'a> Measured<'a> {
     fn compare(&self, subject: &[&Run], base: &[&Run], metric: Metric) -> Option<Verdict> {
         let pairs = judge::pairs(subject, base, metric);
         let noise = self.noise(metric);
-        let floors = [subject.first()?, base.first()?].map(|run| noise.in_cell(&run.key(), pairs.len()));
+        let floors = [subject.first()?, base.first()?].map(|run| noise.in_cell(&run.setup, pairs.len()));
         judge::compare(&pairs, floors[0].max(floors[1]))
     }
 
@@ -208,9 +185,9 @@ impl<'a> Measured<'a> {
 
 /// How far rounds of the same are from each other in IOPS, over all kinds and cells.
 fn between(runs: &[&Run]) -> Vec<f64> {
-    let mut kinds: HashMap<Key, Runs<'_>> = HashMap::new();
+    let mut kinds: HashMap<Setup, Runs<'_>> = HashMap::new();
     for &run in runs {
-        kinds.entry(run.key()).or_default().push(run);
+        kinds.entry(run.setup).or_default().push(run);
     }
     kinds.values().flat_map(|rounds| apart(rounds, Metric::Iops)).collect()
 }
@@ -231,10 +208,10 @@ fn apart(runs: &[&Run], metric: Metric) -> Vec<f64> {
 /// The runs with such buffers; where there are none, those with whole ones, or with the kind that comes first.
 pub fn of_kind<'a>(runs: &[&'a Run], buffers: Buffers) -> Runs<'a> {
     let kinds = [buffers, Buffers::Normal, Buffers::Fixed];
-    let first = runs.first().map(|run| run.buffers);
+    let first = runs.first().map(|run| run.setup.buffers);
     let mut kinds = kinds.into_iter().chain(first);
-    let kind = kinds.find(|&kind| runs.iter().any(|run| run.buffers == kind));
-    runs.iter().copied().filter(|run| Some(run.buffers) == kind).collect()
+    let kind = kinds.find(|&kind| runs.iter().any(|run| run.setup.buffers == kind));
+    runs.iter().copied().filter(|run| Some(run.setup.buffers) == kind).collect()
 }
 
 /// The values that a property has in some runs, from the least.
@@ -245,9 +222,9 @@ pub fn values<T: Ord>(runs: &[&Run], of: impl Fn(&Run) -> T) -> Vec<T> {
     values
 }
 
-/// The runs at a depth.
+/// Returns the runs at a depth.
 pub fn at_depth<'a>(runs: &[&'a Run], depth: usize) -> Runs<'a> {
-    runs.iter().copied().filter(|run| run.iodepth == depth).collect()
+    runs.iter().copied().filter(|run| run.setup.iodepth == depth).collect()
 }
 
 /// The median over the rounds; `None` where nothing was measured.
@@ -256,41 +233,24 @@ pub fn median(runs: &[&Run], metric: Metric) -> Option<f64> {
     Spread::of(figures).map(|spread| spread.median)
 }
 
-/// Which way operations go, and past what.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Way {
-    /// O_DIRECT.
-    pub direct: bool,
-    /// Page cache before the runs.
-    pub cache: Cache,
-    /// Route, as asked for.
-    pub route: Route,
-}
-
-impl Way {
-    /// That of a run.
-    pub fn of(run: &Run) -> Way {
-        Way { direct: run.direct, cache: run.cache, route: run.route.unwrap_or(Route::Auto) }
-    }
-}
-
 /// The way with the most IOPS, and how many.
 pub fn best(runs: &[&Run]) -> Option<(Way, f64)> {
     let of_way = |run: &&Run| {
-        let same: Runs<'_> = runs.iter().copied().filter(|other| Way::of(other) == Way::of(run)).collect();
-        Some((Way::of(run), median(&same, Metric::Iops)?))
+        let same: Runs<'_> =
+            runs.iter().copied().filter(|other| other.setup.way() == run.setup.way()).collect();
+        Some((run.setup.way(), median(&same, Metric::Iops)?))
     };
     runs.iter().filter_map(of_way).max_by(|(_, one), (_, other)| one.total_cmp(other))
 }
 
 /// Where runs were measured, if not on the way that is advised: `, measured past the page cache on route ring`.
 pub fn elsewhere(runs: &[&Run], direct: bool, route: Route) -> String {
-    let Some(way) = runs.first().map(|run| Way::of(run)) else { return String::new() };
-    let side = if way.direct { " past the page cache" } else { " through the page cache" };
-    match (way.direct == direct, way.route == route || route == Route::Auto) {
+    let Some(way) = runs.first().map(|run| run.setup.way()) else { return String::new() };
+    let side = if way.open == Open::Direct { " past the page cache" } else { " through the page cache" };
+    match ((way.open == Open::Direct) == direct, way.route == Some(route) || route == Route::Auto) {
         (true, true) => String::new(),
-        (true, false) => format!(", measured on route {}", name(&way.route)),
+        (true, false) => format!(", measured on route {}", name(&way.route.unwrap_or(Route::Auto))),
         (false, true) => format!(", measured{side}"),
-        (false, false) => format!(", measured{side} on route {}", name(&way.route)),
+        (false, false) => format!(", measured{side} on route {}", name(&way.route.unwrap_or(Route::Auto))),
     }
 }

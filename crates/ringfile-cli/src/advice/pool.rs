@@ -1,8 +1,8 @@
 //! What follows from the rest: memory for the pool, its pages, and threads for plain calls.
 
-use super::{Advice, Setting, Sure, Value, size};
-use crate::cli::Route;
-use crate::report::results::Params;
+use super::size;
+use crate::model::advice::{Advice, Setting, Sure, Value};
+use crate::model::{Params, Route};
 use crate::values::Bytes;
 
 /// A pool smaller than that saves nothing that anyone would miss.

@@ -1,23 +1,10 @@
 //! Sessions as `perf buffers` would record them on machines whose truth is known: for tests.
 
-use crate::cli::{Buffers, Cache, Executor, Route, Rw};
-use crate::engine::{Engine, RouteOps};
 use crate::latency::Latency;
-use crate::random::Random;
-use crate::report::results::{Kind, Machine, Params, Results, Role, Run, SCHEMA};
-
-/// What is done in one run.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Job {
-    pub processes: usize,
-    pub rw: Rw,
-    pub block: u64,
-    pub depth: usize,
-    pub buffers: Buffers,
-    pub direct: bool,
-    pub cache: Cache,
-    pub route: Route,
-}
+use crate::model::{
+    Buffers, Cache, Executor, Kind, Machine, Params, Results, Role, Route, RouteOps, Run, Rw, Setup,
+};
+use fastrand::Rng;
 
 /// What the machine would do if it were always the same.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +19,7 @@ pub struct World {
     /// Whether the grid is of direct I/O.
     pub direct: bool,
     pub has_ring: bool,
-    pub truth: fn(Job) -> Truth,
+    pub truth: fn(Setup) -> Truth,
     /// Standard deviation of a run, of its logarithm, from the quietest cell to the noisiest.
     pub noise: (f64, f64),
     /// One run in so many is an outlier, 40 % slower; 0 for none.
@@ -47,7 +34,7 @@ pub struct World {
 
 impl World {
     /// A machine with a quiet disk, and the whole grid.
-    pub fn new(truth: fn(Job) -> Truth) -> World {
+    pub fn new(truth: fn(Setup) -> Truth) -> World {
         World {
             filesystem: "ext4",
             direct: true,
@@ -76,21 +63,21 @@ impl World {
 
     /// A session of it.
     pub fn session(&self, seed: u64) -> Results {
-        let mut random = Random::new(seed);
+        let mut random = Rng::with_seed(seed);
         let mut runs = Vec::new();
         for &processes in &self.processes {
             for rw in [Rw::RandRead, Rw::RandWrite] {
                 for &block in &self.blocks {
                     for &depth in &self.depths {
-                        let job = Job {
-                            processes,
+                        let job = Setup {
+                            processes: Some(processes),
                             rw,
                             block,
-                            depth,
-                            buffers: Buffers::Normal,
+                            iodepth: depth,
                             direct: self.direct,
                             cache: if self.direct { Cache::Keep } else { Cache::Warm },
-                            route: if self.has_ring { Route::Ring } else { Route::Auto },
+                            route: Some(if self.has_ring { Route::Ring } else { Route::Auto }),
+                            ..Setup::default()
                         };
                         self.cell(&mut runs, job, &mut random);
                     }
@@ -100,16 +87,16 @@ impl World {
         self.results(runs)
     }
 
-    fn cell(&self, runs: &mut Vec<Run>, plain: Job, random: &mut Random) {
+    fn cell(&self, runs: &mut Vec<Run>, plain: Setup, random: &mut Rng) {
         use Buffers::{Fixed, Normal, Vectored, VectoredFixed};
         let kinds = [Normal, Fixed, Vectored, VectoredFixed];
-        let mut jobs: Vec<Job> = kinds.into_iter().map(|buffers| Job { buffers, ..plain }).collect();
-        if plain.processes == 1
+        let mut jobs: Vec<Setup> = kinds.into_iter().map(|buffers| Setup { buffers, ..plain }).collect();
+        if plain.processes == Some(1)
             && plain.rw == Rw::RandRead
             && plain.block == 4096
-            && [1, 16].contains(&plain.depth)
+            && [1, 16].contains(&plain.iodepth)
         {
-            let choice = |direct, cache, route| Job { direct, cache, route, ..plain };
+            let choice = |direct, cache, route| Setup { direct, cache, route: Some(route), ..plain };
             if self.direct {
                 jobs.push(choice(true, Cache::Keep, Route::Inline));
                 jobs.push(choice(false, Cache::Cold, Route::Auto));
@@ -117,18 +104,18 @@ impl World {
             }
             let warm = [Route::Auto, Route::Ring, Route::Inline].map(|way| choice(false, Cache::Warm, way));
             jobs.extend(warm.into_iter().filter(|job| *job != plain));
-            jobs.retain(|job| self.has_ring || job.route != Route::Ring);
+            jobs.retain(|job| self.has_ring || job.route != Some(Route::Ring));
         }
         let (low, high) = self.noise;
-        let noise = low + (high - low) * uniform(random);
+        let noise = low + (high - low) * random.f64();
         for round in 1..=self.rounds {
             let drift = 0.1 * normal(random);
             let bad =
-                if self.bad_rounds > 0 && random.below(self.bad_rounds) == 0 { 6.0_f64.ln() } else { 0.0 };
+                if self.bad_rounds > 0 && random.u64(..self.bad_rounds) == 0 { 6.0_f64.ln() } else { 0.0 };
             let again = (jobs[0], Role::Aa);
             for (job, role) in jobs.iter().map(|&job| (job, Role::Measure)).chain([again]) {
-                let outlier = self.outliers > 0 && random.below(self.outliers) == 0;
-                let stalled = if bad > 0.0 { bad * uniform(random) } else { 0.0 };
+                let outlier = self.outliers > 0 && random.u64(..self.outliers) == 0;
+                let stalled = if bad > 0.0 { bad * random.f64() } else { 0.0 };
                 let slow = if outlier { 0.6_f64.ln() } else { 0.0 } - stalled;
                 let truth = (self.truth)(job);
                 let iops = truth.iops * (drift + noise * normal(random) + slow).exp();
@@ -140,84 +127,42 @@ impl World {
     }
 
     fn results(&self, runs: Vec<Run>) -> Results {
-        Results {
-            schema: SCHEMA,
-            kind: Some(Kind::Buffers),
-            command: "ringfile perf buffers".into(),
-            interrupted: false,
-            machine: Machine {
-                kernel: None,
-                cpu_model: None,
-                cpus: 2,
-                filesystem: self.filesystem.into(),
-                ring_features: None,
-                fio: None,
-            },
-            profile: Vec::new(),
-            params: Params {
-                parts: Some(32),
-                file: "/data/file.bin".into(),
-                file_created: false,
-                size_bytes: 1 << 30,
-                block_size_bytes: 4096,
-                block_sizes_bytes: self.blocks.clone(),
-                processes: self.processes.clone(),
-                rate_limit_bytes: None,
-                duration_s: 1.0,
-                io_size_bytes: None,
-                iodepth_batch_submit: None,
-                iodepth_batch_complete: None,
-                iodepth_low: None,
-                warmup_s: 0.2,
-                numjobs: vec![1],
-                iodepth: self.depths.clone(),
-                batch: Vec::new(),
-                inflight: Vec::new(),
-                rw: vec![Rw::RandRead, Rw::RandWrite],
-                buffers: Vec::new(),
-                direct: self.direct,
-                cache: Vec::new(),
-                route: Vec::new(),
-                ring_flags: Vec::new(),
-                executor: vec![Executor::Ringfile],
-                against: Vec::new(),
-                rounds: self.rounds,
-                verify: false,
-            },
-            runs,
-            notes: Vec::new(),
-            advice: Vec::new(),
-            behind: Vec::new(),
-        }
+        let machine = Machine {
+            kernel: None,
+            cpu_model: None,
+            cpus: 2,
+            filesystem: self.filesystem.into(),
+            ring_features: None,
+            fio: None,
+        };
+        let params = Params {
+            file: "/data/file.bin".into(),
+            size_bytes: 1 << 30,
+            block_size_bytes: 4096,
+            block_sizes_bytes: self.blocks.clone(),
+            processes: self.processes.clone(),
+            parts: Some(32),
+            duration_s: 1.0,
+            warmup_s: 0.2,
+            numjobs: vec![1],
+            iodepth: self.depths.clone(),
+            rw: vec![Rw::RandRead, Rw::RandWrite],
+            direct: self.direct,
+            executor: vec![Executor::Ringfile],
+            rounds: self.rounds,
+            ..Params::default()
+        };
+        Results::new(Kind::Buffers, "ringfile perf buffers".into(), machine, params, runs)
     }
 }
 
-fn run(job: Job, role: Role, round: u32, iops: f64, cpu_us: f64) -> Run {
-    let nanos = (job.depth as f64 / iops * 1e9) as u64;
+fn run(job: Setup, role: Role, round: u32, iops: f64, cpu_us: f64) -> Run {
+    let nanos = (job.iodepth as f64 / iops * 1e9) as u64;
     let ops = iops as u64;
+    let cold = job.cache == Cache::Cold;
     Run {
-        engine: Engine::Ringfile,
-        round,
-        role,
-        numjobs: 1,
-        processes: Some(job.processes),
-        iodepth: job.depth,
-        batch: None,
-        inflight: None,
-        rw: job.rw,
-        buffers: job.buffers,
         parts: job.buffers.vectored().then_some(8),
-        side: None,
-        memory: None,
-        pool: None,
-        direct: job.direct,
-        cache: job.cache,
-        route: Some(job.route),
-        ring_flags: None,
-        executor: Some(Executor::Ringfile),
-        block_size_bytes: job.block,
         ops,
-        errors: 0,
         duration_s: 1.0,
         iops,
         bw_bytes: iops * job.block as f64,
@@ -231,45 +176,29 @@ fn run(job: Job, role: Role, round: u32, iops: f64, cpu_us: f64) -> Run {
         cpu_us_per_io: Some(cpu_us),
         user_us_per_io: Some(cpu_us / 4.0),
         system_us_per_io: Some(cpu_us * 0.75),
-        user_percent: None,
-        system_percent: None,
-        context_switches: None,
-        system_calls: None,
-        whole_machine: None,
-        cycles: None,
-        instructions: None,
-        enters: None,
-        refused: None,
         fixed_ops: Some(if job.buffers.registered() { ops } else { 0 }),
         route_ops: Some(RouteOps { ring: ops, ..RouteOps::default() }),
-        cached_before: (!job.direct).then_some(if job.cache == Cache::Cold { 0.0 } else { 1.0 }),
-        cached_after: (!job.direct).then_some(if job.cache == Cache::Cold { 0.01 } else { 1.0 }),
-        enter_sizes: None,
-        access: None,
-        io_size_bytes: None,
-        cache_hits: None,
+        cached_before: (!job.direct).then_some(if cold { 0.0 } else { 1.0 }),
+        cached_after: (!job.direct).then_some(if cold { 0.01 } else { 1.0 }),
+        ..Run::new(job, round, role)
     }
 }
 
-fn uniform(random: &mut Random) -> f64 {
-    (random.bits() >> 11) as f64 / (1_u64 << 53) as f64
-}
-
 /// Box and Muller's.
-fn normal(random: &mut Random) -> f64 {
-    let radius = (-2.0 * (1.0 - uniform(random)).ln()).sqrt();
-    radius * (std::f64::consts::TAU * uniform(random)).cos()
+fn normal(random: &mut Rng) -> f64 {
+    let radius = (-2.0 * (1.0 - random.f64()).ln()).sqrt();
+    radius * (std::f64::consts::TAU * random.f64()).cos()
 }
 
 /// IOPS of a device that takes `latency_us` for one operation and can do so many at once, and so many bytes a second.
-fn device(job: Job, latency_us: f64, most_iops: f64, most_bytes: f64) -> f64 {
-    let jobs = if job.route == Route::Inline { 1 } else { job.depth } * job.processes;
+fn device(job: Setup, latency_us: f64, most_iops: f64, most_bytes: f64) -> f64 {
+    let jobs = if job.route == Some(Route::Inline) { 1 } else { job.iodepth } * job.processes.unwrap_or(1);
     let bandwidth = most_bytes / job.block as f64;
     (jobs as f64 * 1e6 / latency_us).min(most_iops).min(bandwidth)
 }
 
 /// Registered memory saves CPU, in parts more; on a device that is the bottleneck IOPS stay.
-fn ring_cpu(job: Job) -> f64 {
+fn ring_cpu(job: Setup) -> f64 {
     let pages = (job.block >> 12) as f64;
     match job.buffers {
         Buffers::Normal => 4.0 + 0.4 * pages,
@@ -280,37 +209,39 @@ fn ring_cpu(job: Job) -> f64 {
 }
 
 /// A virtio disk with ext4: a queue, 140k IOPS, 2 GB/s.
-pub fn disk(job: Job) -> Truth {
+pub fn disk(job: Setup) -> Truth {
     let cpu_us = ring_cpu(job);
     match (job.direct, job.cache) {
         (true, _) => Truth { iops: device(job, 70.0, 140_000.0, 2e9), cpu_us },
         (false, Cache::Cold) => Truth { iops: device(job, 80.0, 100_000.0, 1e9), cpu_us: cpu_us * 1.8 },
-        (false, _) => Truth { iops: if job.route == Route::Inline { 1.2e6 } else { 1.3e6 }, cpu_us: 0.8 },
+        (false, _) => {
+            Truth { iops: if job.route == Some(Route::Inline) { 1.2e6 } else { 1.3e6 }, cpu_us: 0.8 }
+        }
     }
 }
 
 /// tmpfs: no direct I/O, and the ring hands every operation to a worker.
-pub fn tmpfs(job: Job) -> Truth {
+pub fn tmpfs(job: Setup) -> Truth {
     let pages = (job.block >> 12) as f64;
     let memory = |base_us: f64| 1e6 / (base_us + 0.25 * pages);
     match job.route {
-        Route::Ring if job.depth == 1 => Truth { iops: memory(25.0), cpu_us: 9.0 },
-        Route::Ring => Truth { iops: memory(2.0), cpu_us: 3.5 },
+        Some(Route::Ring) if job.iodepth == 1 => Truth { iops: memory(25.0), cpu_us: 9.0 },
+        Some(Route::Ring) => Truth { iops: memory(2.0), cpu_us: 3.5 },
         _ => Truth { iops: memory(0.9), cpu_us: 1.1 },
     }
 }
 
 /// overlayfs through the page cache, as in a container.
-pub fn overlay(job: Job) -> Truth {
+pub fn overlay(job: Setup) -> Truth {
     match job.route {
-        Route::Ring if job.depth == 1 => Truth { iops: 20_000.0, cpu_us: 9.0 },
-        Route::Ring => Truth { iops: 450_000.0, cpu_us: 3.5 },
+        Some(Route::Ring) if job.iodepth == 1 => Truth { iops: 20_000.0, cpu_us: 9.0 },
+        Some(Route::Ring) => Truth { iops: 450_000.0, cpu_us: 3.5 },
         _ => Truth { iops: 1_000_000.0, cpu_us: 1.0 },
     }
 }
 
 /// A loop device: a real queue, quick, and CPU for each operation decides; registered memory is worth something.
-pub fn loop_device(job: Job) -> Truth {
+pub fn loop_device(job: Setup) -> Truth {
     let gain = match job.buffers {
         Buffers::Normal => 1.0,
         Buffers::Fixed => 1.06,
@@ -325,6 +256,6 @@ pub fn loop_device(job: Job) -> Truth {
 }
 
 /// Nothing makes a difference, whatever is done.
-pub fn all_the_same(_: Job) -> Truth {
+pub fn all_the_same(_: Setup) -> Truth {
     Truth { iops: 100_000.0, cpu_us: 5.0 }
 }

@@ -5,11 +5,9 @@
 //! systems in memory or without non-blocking I/O.
 
 use super::measured::{Better, Contest, Measured, Runs, at_depth, best, median, values};
-use super::{Advice, Setting, Sure, Value};
-use crate::cli::{Cache, Route};
-use crate::report::results::Run;
-use crate::report::statistics::{Metric, Spread};
-use crate::report::table::rate;
+use crate::model::advice::{Advice, Setting, Sure, Value};
+use crate::model::{Cache, Metric, Route, Run, Spread};
+use crate::numbers::rate;
 use crate::values::name;
 
 /// Plain calls must be that many times as fast, all depths together, where a read that is not cached would wait in them.
@@ -18,13 +16,15 @@ const BY_FAR: f64 = 1.5;
 /// What to advise, and the route that the rest of the advice is for.
 pub fn advise(measured: &Measured<'_>, direct: bool) -> (Option<Advice>, Route) {
     let Some(access) = measured.access() else { return (None, Route::Auto) };
-    let runs = measured.runs(|run| run.direct == direct && run.rw == access && run.cache != Cache::Cold);
+    let runs = measured
+        .runs(|run| run.setup.direct == direct && run.setup.rw == access && run.setup.cache != Cache::Cold);
     let runs = measured.plainest(&runs);
-    let of =
-        |route: Route| -> Runs<'_> { runs.iter().copied().filter(|run| run.route == Some(route)).collect() };
+    let of = |route: Route| -> Runs<'_> {
+        runs.iter().copied().filter(|run| run.setup.route == Some(route)).collect()
+    };
     // With no ring to choose the grid goes the way that is found out, or through workers if asked to.
     let queued = [Route::Ring, Route::Workers, Route::Auto].into_iter().find(|&route| !of(route).is_empty());
-    let only = runs.first().and_then(|run| run.route).unwrap_or(Route::Auto);
+    let only = runs.first().and_then(|run| run.setup.route).unwrap_or(Route::Auto);
     let Some(queued) = queued else { return (None, only) };
     let contests = contests(measured, &of(Route::Inline), &of(queued));
     if contests.is_empty() {
@@ -45,7 +45,10 @@ pub fn advise(measured: &Measured<'_>, direct: bool) -> (Option<Advice>, Route) 
 /// Inline against the queued way at each depth that both have, from the least.
 fn contests(measured: &Measured<'_>, inline: &[&Run], queued: &[&Run]) -> Vec<(usize, Contest)> {
     let at = |depth| measured.contest(&at_depth(inline, depth), &at_depth(queued, depth));
-    values(inline, |run| run.iodepth).into_iter().filter_map(|depth| Some((depth, at(depth)?))).collect()
+    values(inline, |run| run.setup.iodepth)
+        .into_iter()
+        .filter_map(|depth| Some((depth, at(depth)?)))
+        .collect()
 }
 
 fn choose(contests: &[(usize, Contest)], direct: bool, queued: Route) -> (Route, Sure) {
@@ -78,8 +81,9 @@ fn mean_ratio(contests: &[(usize, Contest)]) -> f64 {
 
 /// That `auto` is behind the better of two routes, which is a defect of the library; empty where it is not.
 fn behind(measured: &Measured<'_>, runs: &[&Run], routes: [Route; 2]) -> String {
-    let of =
-        |route: Route| -> Runs<'_> { runs.iter().copied().filter(|run| run.route == Some(route)).collect() };
+    let of = |route: Route| -> Runs<'_> {
+        runs.iter().copied().filter(|run| run.setup.route == Some(route)).collect()
+    };
     let rated = routes.into_iter().filter_map(|route| Some((route, median(&of(route), Metric::Iops)?)));
     let Some((best, _)) = rated.max_by(|(_, one), (_, other)| one.total_cmp(other)) else {
         return String::new();
@@ -110,7 +114,7 @@ fn because(
     let mut text = deepest.map_or("", |(_, contest)| contest.no_difference()).to_string();
     let iops = |route: Route, depth: usize| {
         let runs: Runs<'_> =
-            at_depth(runs, depth).into_iter().filter(|run| run.route == Some(route)).collect();
+            at_depth(runs, depth).into_iter().filter(|run| run.setup.route == Some(route)).collect();
         median(&runs, Metric::Iops).map(rate)
     };
     for (index, &(depth, contest)) in contests.iter().rev().enumerate() {
@@ -138,9 +142,9 @@ fn because(
 
 /// IOPS of reads through the page cache that find nothing there, where those are much slower than what is cached.
 fn waits(measured: &Measured<'_>, direct: bool) -> Option<f64> {
-    let cold = measured.runs(|run| !run.direct && run.cache == Cache::Cold && !direct);
+    let cold = measured.runs(|run| !run.setup.direct && run.setup.cache == Cache::Cold && !direct);
     let (_, iops) = best(&measured.plainest(&cold))?;
-    let warm = measured.runs(|run| !run.direct && run.cache != Cache::Cold);
+    let warm = measured.runs(|run| !run.setup.direct && run.setup.cache != Cache::Cold);
     let warm = Spread::of(warm.iter().map(|run| run.iops))?;
     (iops * 2.0 < warm.median).then_some(iops)
 }

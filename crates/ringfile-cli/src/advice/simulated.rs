@@ -4,15 +4,14 @@
 //! Each world is simulated `RINGFILE_SIMULATED_SESSIONS` times, 40 without it. Seeds are fixed, so rates are counts that
 //! never change; the figures in ARCHITECTURE.md are of 1000 sessions of each world.
 
-use super::recorded::{Job, Truth, World, all_the_same};
+use super::recorded::{Truth, World, all_the_same};
 use super::tests::on;
 use super::*;
-use crate::cli::Buffers;
 use crate::compare::differences::Comparison;
 use crate::compare::load::Saved;
+use crate::model::advice::{Setting, Sure, Value};
+use crate::model::{Buffers, Metric, Role, Run, Setup};
 use crate::report::judge::{self, Noise};
-use crate::report::results::{Key, Role, Run};
-use crate::report::statistics::Metric;
 
 /// Pieces of advice that claim a difference, except of the block size: bandwidth grows with it however noisy it is.
 fn claims(advice: &[Advice]) -> Vec<&Advice> {
@@ -28,17 +27,17 @@ fn claims(advice: &[Advice]) -> Vec<&Advice> {
 fn claims_in_cells(results: &Results, kind: Buffers) -> (usize, usize) {
     let noise = Noise::of(&results.runs, Metric::Iops);
     let measured = |run: &&Run| run.role == Role::Measure;
-    let mut keys: Vec<Key> = Vec::new();
-    for run in results.runs.iter().filter(measured).filter(|run| run.buffers == kind) {
-        if !keys.contains(&run.key()) {
-            keys.push(run.key());
+    let mut keys: Vec<Setup> = Vec::new();
+    for run in results.runs.iter().filter(measured).filter(|run| run.setup.buffers == kind) {
+        if !keys.contains(&run.setup) {
+            keys.push(run.setup);
         }
     }
-    let of = |key: Key| {
-        results.runs.iter().filter(measured).filter(move |run| run.key() == key).collect::<Vec<_>>()
+    let of = |key: Setup| {
+        results.runs.iter().filter(measured).filter(move |run| run.setup == key).collect::<Vec<_>>()
     };
     let claimed = keys.iter().filter(|&&key| {
-        let pairs = judge::pairs(&of(key), &of(Key { buffers: Buffers::Normal, ..key }), Metric::Iops);
+        let pairs = judge::pairs(&of(key), &of(Setup { buffers: Buffers::Normal, ..key }), Metric::Iops);
         judge::compare(&pairs, noise.in_cell(&key, pairs.len())).is_some_and(|verdict| verdict.outside)
     });
     (claimed.count(), keys.len())
@@ -102,10 +101,10 @@ fn sessions_of_the_same_machine_hardly_ever_differ() {
 }
 
 /// Registered memory is worth a factor of 3.5, and depth 16 a factor of 4.
-fn by_far_more(job: Job) -> Truth {
+fn by_far_more(job: Setup) -> Truth {
     let truth = all_the_same(job);
     let fixed = if job.buffers == Buffers::Fixed { 3.5 } else { 1.0 };
-    let deep = if job.depth > 1 { 4.0 } else { 1.0 };
+    let deep = if job.iodepth > 1 { 4.0 } else { 1.0 };
     Truth { iops: truth.iops * fixed * deep, ..truth }
 }
 
@@ -121,7 +120,7 @@ fn one_bad_round_of_each_cell_hides_nothing_that_every_round_shows() {
         let (claimed, cells) = claims_in_cells(&results, Buffers::Fixed);
         assert_eq!(claimed, cells, "seed {seed}");
         // And one that made the whole round slow, in the cell of depth 16.
-        for run in results.runs.iter_mut().filter(|run| run.iodepth == 16 && run.round == 4) {
+        for run in results.runs.iter_mut().filter(|run| run.setup.iodepth == 16 && run.round == 4) {
             run.iops /= 2.0;
         }
         let depth = on(&results, Setting::Depth);
@@ -132,7 +131,7 @@ fn one_bad_round_of_each_cell_hides_nothing_that_every_round_shows() {
 }
 
 /// Registered memory is worth a fifth.
-fn a_fifth_more(job: Job) -> Truth {
+fn a_fifth_more(job: Setup) -> Truth {
     let truth = all_the_same(job);
     if job.buffers == Buffers::Fixed { Truth { iops: truth.iops * 1.2, ..truth } } else { truth }
 }

@@ -1,9 +1,10 @@
 //! Recorded sessions, and the advice that they must give.
 
-use super::recorded::{Job, Truth, World, disk, loop_device, overlay, tmpfs};
+use super::recorded::{Truth, World, disk, loop_device, overlay, tmpfs};
 use super::*;
-use crate::cli::Buffers;
-use crate::report::results::Run;
+use crate::model::Setup;
+use crate::model::advice::{Setting, Sure, Value};
+use crate::model::{Buffers, Run};
 
 /// What is advised, as the configuration file has it, and how sure it is.
 fn advised(results: &Results) -> Vec<(String, Sure)> {
@@ -53,8 +54,8 @@ fn a_disk_is_read_directly_through_the_ring() {
 }
 
 /// Whole blocks of registered memory and of any are alike, and so are parts but for the registered ones.
-fn only_parts_gain(job: Job) -> Truth {
-    let Truth { iops, cpu_us } = disk(Job { buffers: Buffers::Normal, ..job });
+fn only_parts_gain(job: Setup) -> Truth {
+    let Truth { iops, cpu_us } = disk(Setup { buffers: Buffers::Normal, ..job });
     if job.buffers == Buffers::VectoredFixed {
         Truth { iops: iops * 1.3, cpu_us: cpu_us * 0.6 }
     } else {
@@ -111,9 +112,9 @@ fn memory_is_read_by_plain_calls() {
 }
 
 /// Through the page cache `auto` has four fifths of what ring and inline have.
-fn auto_behind(job: Job) -> Truth {
+fn auto_behind(job: Setup) -> Truth {
     let truth = Truth { iops: 1_052_000.0, cpu_us: 1.0 };
-    if job.route == crate::cli::Route::Auto { Truth { iops: 866_000.0, ..truth } } else { truth }
+    if job.route == Some(crate::model::Route::Auto) { Truth { iops: 866_000.0, ..truth } } else { truth }
 }
 
 #[test]
@@ -139,8 +140,8 @@ fn without_a_ring_the_way_that_is_found_out_is_compared() {
 fn workers_are_advised_with_their_number() {
     let mut results = World::new(disk).quick().session(1);
     for run in &mut results.runs {
-        if run.route == Some(crate::cli::Route::Ring) {
-            run.route = Some(crate::cli::Route::Workers);
+        if run.setup.route == Some(crate::model::Route::Ring) {
+            run.setup.route = Some(crate::model::Route::Workers);
         }
     }
     let advised: Vec<String> = advised(&results).into_iter().map(|(text, _)| text).collect();
@@ -161,8 +162,9 @@ fn an_interrupted_session_gives_what_it_has() {
         assert!(part == 0 || text.contains("before it was interrupted"), "{text}");
     }
     let mut first = whole.clone();
-    let of_first = |run: &Run| run.block_size_bytes == 4096 && run.iodepth == 1 && run.processes == Some(1);
-    first.runs.retain(|run| of_first(run) && run.rw == crate::cli::Rw::RandRead);
+    let of_first =
+        |run: &Run| run.setup.block == 4096 && run.setup.iodepth == 1 && run.setup.processes == Some(1);
+    first.runs.retain(|run| of_first(run) && run.setup.rw == crate::model::Rw::RandRead);
     let advised = advised(&first);
     assert!(advised.contains(&("depth = 1".into(), NotCompared)), "{advised:?}");
     assert!(!on(&first, Setting::BlockSize).because.contains(" times "));
@@ -188,21 +190,21 @@ fn hostile_figures_never_panic() {
     let hostile = [0.0, -1.0, f64::MIN_POSITIVE, f64::MAX, f64::INFINITY, f64::NAN, 1.0];
     for seed in 0..40 {
         let mut results = World::new(disk).quick().session(seed);
-        let mut random = crate::random::Random::new(seed);
-        let any = |random: &mut crate::random::Random| hostile[random.below(hostile.len() as u64) as usize];
+        let mut random = fastrand::Rng::with_seed(seed);
+        let any = |random: &mut fastrand::Rng| hostile[random.usize(..hostile.len())];
         for run in &mut results.runs {
-            if random.below(3) == 0 {
+            if random.u64(..3) == 0 {
                 run.iops = any(&mut random);
                 run.bw_bytes = any(&mut random);
                 run.cpu_us_per_io = Some(any(&mut random)).filter(|figure| *figure != 1.0);
                 run.cached_after = Some(any(&mut random));
                 run.latency_ns = None;
-                run.fixed_ops = [None, Some(u64::MAX)][random.below(2) as usize];
+                run.fixed_ops = [None, Some(u64::MAX)][random.usize(..2)];
                 run.route_ops = None;
-                run.processes = [None, Some(usize::MAX), Some(0)][random.below(3) as usize];
-                run.block_size_bytes = [0, 1, u64::MAX, 4096][random.below(4) as usize];
-                run.iodepth = [0, 1, usize::MAX, 16][random.below(4) as usize];
-                run.round = [0, 1, u32::MAX][random.below(3) as usize];
+                run.setup.processes = [None, Some(usize::MAX), Some(0)][random.usize(..3)];
+                run.setup.block = [0, 1, u64::MAX, 4096][random.usize(..4)];
+                run.setup.iodepth = [0, 1, usize::MAX, 16][random.usize(..4)];
+                run.round = [0, 1, u32::MAX][random.usize(..3)];
             }
         }
         results.params.processes = vec![usize::MAX];

@@ -1,15 +1,15 @@
 //! Advice as a person reads it on the terminal, and as the library's configuration file.
 
 use super::measured::Measured;
-use super::{Advice, Setting, Value};
-use crate::report::judge::per_cent;
-use crate::report::results::Results;
+use crate::model::Results;
+use crate::model::advice::{Advice, Setting, Value};
+use crate::numbers::per_cent;
 use crate::terminal;
 
 /// Columns of a comment in the configuration file.
 const COMMENT_WIDTH: usize = 100;
 
-/// A block of one item for each piece of advice, for so many columns if any number is given; empty without advice.
+/// Returns one item for each piece of advice, wrapped to this many columns if a number is given; empty without advice.
 pub fn block(results: &Results, width: Option<usize>) -> String {
     if results.advice.is_empty() {
         return String::new();

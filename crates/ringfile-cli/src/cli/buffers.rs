@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::ArgPredicate;
 
-use super::{Buffers, OutputArgs, RingFlags, Route, Rw, TestFileArgs, examples};
+use super::{OutputArgs, TestFileArgs, examples};
+use crate::model::{Buffers, RingFlags, Route, Rw};
 use crate::values::{self, List};
 
 /// Operations in flight for each process, at most.

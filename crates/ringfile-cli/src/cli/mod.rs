@@ -1,7 +1,7 @@
 //! The command line: what may be asked, in the words that fio's users know.
 //!
-//! Only the shape and the values are checked here; whether they fit together and fit the file is the
-//! command's own matter. What several commands take is a struct of its own.
+//! Only the shape and the values are checked here. Each command checks itself whether they fit together and fit the file.
+//! Options that several commands take have a struct of their own. What the options name is in [`crate::model`].
 
 mod buffers;
 mod doctor;
@@ -15,16 +15,15 @@ pub use report::ReportArgs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use serde::{Deserialize, Serialize};
 
 pub use self::doctor::DoctorArgs;
-use crate::engine::Engine;
+use crate::model::{Buffers, Cache, Engine, Executor, Open, Route, Rw};
 use crate::values::{self, List};
 pub use buffers::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS};
 pub use pool::PoolArgs;
-pub use work::{Access, IoSize, QueueArgs, WorkArgs};
+pub use work::{QueueArgs, WorkArgs};
 
 /// Measure on this machine what each choice in disk I/O is worth, with Linux io_uring.
 #[derive(Debug, Parser)]
@@ -125,6 +124,16 @@ pub enum PerfCommand {
     Pool(PoolArgs),
 }
 
+/// Kinds of buffers for operations that have one buffer each.
+fn whole_buffers(text: &str) -> Result<List<Buffers>, String> {
+    values::words_of(&Buffers::WHOLE, text)
+}
+
+/// Engines that `perf file` is compared with.
+fn against(text: &str) -> Result<List<Engine>, String> {
+    values::words_of(&Engine::AGAINST, text)
+}
+
 /// What the help says of `--cache`, which each command has another default for.
 fn cache_help(default: &str) -> String {
     format!(
@@ -150,7 +159,7 @@ pub struct FileArgs {
     #[arg(long, value_name = "LIST", default_value = "randread,randwrite", value_parser = values::words::<Rw>)]
     pub rw: List<Rw>,
     /// Buffers: normal, fixed (registered with the kernel) [default: normal,fixed]
-    #[arg(long, value_name = "LIST", value_parser = values::whole_buffers)]
+    #[arg(long, value_name = "LIST", value_parser = whole_buffers)]
     pub buffers: Option<List<Buffers>>,
     /// Route of ringfile's operations: auto (learned for each file), ring (io_uring), inline (a plain call on the same
     /// thread), workers (a plain call on another thread), aio (Linux AIO, with --direct) [default: ring with both kinds
@@ -163,6 +172,10 @@ pub struct FileArgs {
     /// Bypass the page cache (O_DIRECT)
     #[arg(long)]
     pub direct: bool,
+    /// How ringfile opens the file: buffered, direct (as --direct), adaptive (cached data from the page cache, the rest
+    /// past it). The others open it in the first way [default: buffered]
+    #[arg(long, value_name = "LIST", value_parser = values::words::<Open>, conflicts_with = "direct")]
+    pub open: Option<List<Open>>,
     /// Page cache before each run: warm (the file read in), cold (dropped), keep (as it is) [default: warm,
     /// with --direct keep]. Or mixed: reads of --bs that come back (Zipf) under a scan, with a quarter of --size as memory
     /// (a control group, by root), adaptively, buffered and directly in turn; the first --iodepth and --route count
@@ -170,8 +183,8 @@ pub struct FileArgs {
     pub cache: Option<List<Cache>>,
     /// Measure others too: fio (io_uring, plain and registered), fio-batch (the same, submitting and reaping
     /// in batches), fio-psync, pread (our own loop of plain calls; these two at depth 1)
-    #[arg(long, value_name = "LIST", value_parser = values::words::<Against>)]
-    pub against: Option<List<Against>>,
+    #[arg(long, value_name = "LIST", value_parser = against)]
+    pub against: Option<List<Engine>>,
     /// Fill the file first; writes carry offset and checksum, reads check them
     #[arg(long)]
     pub verify: bool,
@@ -251,7 +264,7 @@ pub struct BatchReadArgs {
     #[arg(long, value_name = "LIST", value_parser = values::counts::<32768>)]
     pub batch: Option<List<usize>>,
     /// ringfile's buffers: normal, fixed (registered with the kernel); the others have normal ones
-    #[arg(long, value_name = "LIST", default_value = "normal", value_parser = values::whole_buffers)]
+    #[arg(long, value_name = "LIST", default_value = "normal", value_parser = whole_buffers)]
     pub buffers: List<Buffers>,
     /// Route of ringfile's operations: auto (learned for each file), ring (io_uring), inline (a plain call on the same
     /// thread), workers (a plain call on another thread)
@@ -321,168 +334,10 @@ pub struct OutputArgs {
     pub quiet: bool,
 }
 
-/// What a run does; the words are fio's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[expect(clippy::enum_variant_names, reason = "fio's word for the mix is randrw")]
-pub enum Rw {
-    /// Sequential reads.
-    Read,
-    /// Sequential writes.
-    Write,
-    /// Random reads.
-    #[value(name = "randread")]
-    RandRead,
-    /// Random writes.
-    #[value(name = "randwrite")]
-    RandWrite,
-    /// Random, half reads and half writes.
-    #[value(name = "randrw")]
-    RandRw,
-}
-
-impl Rw {
-    /// Whether any operation writes.
-    pub fn writes(self) -> bool {
-        !matches!(self, Rw::Read | Rw::RandRead)
-    }
-
-    /// Whether blocks are picked at random.
-    pub fn random(self) -> bool {
-        !matches!(self, Rw::Read | Rw::Write)
-    }
-}
-
-/// What buffers a run was asked to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Buffers {
-    /// Memory the kernel maps for each operation.
-    Normal,
-    /// Memory registered with the kernel once.
-    Fixed,
-    /// Memory in parts (readv, writev) that the kernel maps for each operation.
-    Vectored,
-    /// Memory in parts that is registered with the kernel once.
-    VectoredFixed,
-}
-
-impl Buffers {
-    /// What can be asked for where operations have one buffer each.
-    pub const WHOLE: [Buffers; 2] = [Buffers::Normal, Buffers::Fixed];
-
-    /// Whether the memory is registered.
-    pub fn registered(self) -> bool {
-        matches!(self, Buffers::Fixed | Buffers::VectoredFixed)
-    }
-
-    /// Whether it is in parts.
-    pub fn vectored(self) -> bool {
-        matches!(self, Buffers::Vectored | Buffers::VectoredFixed)
-    }
-}
-
-/// Which way the library's operations go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Route {
-    /// The cheapest, found from the file's first operations.
-    Auto,
-    /// io_uring.
-    Ring,
-    /// A plain call on the same thread.
-    Inline,
-    /// A plain call on another thread.
-    Workers,
-    /// Linux AIO, for direct I/O.
-    Aio,
-}
-
-impl From<Route> for ringfile::Route {
-    fn from(route: Route) -> ringfile::Route {
-        match route {
-            Route::Auto => ringfile::Route::Auto,
-            Route::Ring => ringfile::Route::Ring,
-            Route::Inline => ringfile::Route::Inline,
-            Route::Workers => ringfile::Route::Workers,
-            Route::Aio => ringfile::Route::Aio,
-        }
-    }
-}
-
-/// Set-up flags of the rings that are measured: when the kernel finishes operations, and who submits them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RingFlags {
-    /// None of the others: the thread is interrupted for each completion.
-    None,
-    /// COOP_TASKRUN: completions wait until the thread enters the kernel.
-    Coop,
-    /// DEFER_TASKRUN with SINGLE_ISSUER: completions wait until the thread asks for them.
-    Defer,
-    /// SQPOLL: a thread of the kernel's submits.
-    Sqpoll,
-}
-
-impl RingFlags {
-    /// After so long without work the kernel's thread sleeps.
-    pub const SQPOLL_IDLE: Duration = Duration::from_secs(1);
-
-    /// The flags among these features of a ring.
-    pub fn among(features: &[String]) -> RingFlags {
-        let has = |name: &str| features.iter().any(|feature| feature == name);
-        match (has("sqpoll"), has("defer_taskrun"), has("coop_taskrun")) {
-            (true, _, _) => RingFlags::Sqpoll,
-            (false, true, _) => RingFlags::Defer,
-            (false, false, true) => RingFlags::Coop,
-            (false, false, false) => RingFlags::None,
-        }
-    }
-}
-
-/// Who runs the library's tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Executor {
-    /// Its own threads.
-    Ringfile,
-    /// tokio.
-    Tokio,
-}
-
-/// What happens to the page cache before a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Cache {
-    /// The file is read in.
-    Warm,
-    /// The file is dropped from the cache.
-    Cold,
-    /// Nothing.
-    Keep,
-    /// The file is dropped, and has a quarter of its size as memory; `perf file` alone.
-    #[value(hide = true)]
-    Mixed,
-}
-
-/// What ringfile is compared with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Against {
-    /// fio's io_uring engine, plain and registered.
-    Fio,
-    /// The same, submitting and reaping in batches.
-    FioBatch,
-    /// fio's psync engine.
-    FioPsync,
-    /// Our own loop of pread and pwrite.
-    Pread,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+    use clap::{CommandFactory, ValueEnum};
 
     #[test]
     fn the_definition_is_consistent() {
@@ -533,9 +388,6 @@ mod tests {
         }
         for engine in Engine::value_variants() {
             assert_eq!(serde_json::json!(engine), serde_json::json!(values::name(engine)));
-        }
-        for against in Against::value_variants() {
-            assert_eq!(serde_json::json!(against), serde_json::json!(values::name(against)));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Arg, Args};
 
 use super::{OutputArgs, TimingArgs, examples};
-use crate::report::results::Memory;
+use crate::model::Memory;
 use crate::values::{self, List};
 
 /// `ringfile perf pool`.

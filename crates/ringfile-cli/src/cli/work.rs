@@ -1,9 +1,9 @@
 //! Options for the blocks and the amount of a run, which `perf file`, `perf batch` and `perf multiread` share.
 
-use clap::{Args, ValueEnum};
-use serde::{Deserialize, Serialize};
+use clap::Args;
 
-use crate::values;
+use crate::model::Access;
+use crate::values::{self, IoSize};
 
 /// Which blocks operations take, and how many operations there are.
 #[derive(Clone, Copy, Debug, Default, Args)]
@@ -17,25 +17,6 @@ pub struct WorkArgs {
     /// Bytes that all threads of a run read or write together, instead of --duration: a size, or all (the size used)
     #[arg(long, value_name = "SIZE", value_parser = values::io_size, conflicts_with = "duration")]
     pub io_size: Option<IoSize>,
-}
-
-/// Which blocks operations take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Access {
-    /// Each block once: a run ends when all were visited.
-    Once,
-    /// Any block, however often.
-    Any,
-}
-
-/// Bytes that a run reads or writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IoSize {
-    /// The size of the used part of the file.
-    All,
-    /// So many bytes.
-    Bytes(u64),
 }
 
 /// When ringfile-queue and fio submit and collect; the options have fio's names.

@@ -1,4 +1,4 @@
-//! Two sessions, cell by cell: which figures differ by more than both of them vary in themselves.
+//! Compares two sessions cell by cell: which figures differ by more than each session varies in itself.
 //!
 //! Pure functions of results. Runs of different sessions are not paired, so what is compared is medians, and the ranges
 //! that the rounds and A/A runs of each reach: only where these lie apart, by more than the A/A noise of both sessions and
@@ -7,26 +7,26 @@
 use super::facts::{self, Fact};
 use super::load::Saved;
 use crate::error::{Failure, usage};
-use crate::html::cells::{self, Part};
-use crate::html::drawing::{self, Way};
-use crate::html::sections;
-use crate::report::judge::{LEAST, LEAST_ROUNDS, Noise};
-use crate::report::results::{Kind, Results, Role, Run};
-use crate::report::statistics::{Metric, Spread};
-use crate::report::summary::groups;
+use crate::html::drawing;
+use crate::model::{
+    Better, Factor, Kind, Metric, Results, Role, Run, Setup, Spread, Way, groups, telling, words,
+};
+use crate::report::judge::{self, LEAST_ROUNDS, Noise};
 
-/// The figures that are compared: title, figure, whether more is better.
-pub const FIGURES: [(&str, Metric, bool); 4] = [
-    ("IOPS", Metric::Iops, true),
-    ("CPU µs", Metric::Cpu, false),
-    ("p50 µs", Metric::P50, false),
-    ("p99 µs", Metric::P99, false),
+/// The figures that are compared.
+pub const COMPARED: [Metric; 4] = [Metric::Iops, Metric::Cpu, Metric::P50, Metric::P99];
+
+/// Factors in which two sessions may differ throughout and still be compared: the difference may be what they were made to
+/// show.
+const MAY_DIFFER: [Factor; 7] = [
+    Factor::Open,
+    Factor::Cache,
+    Factor::Route,
+    Factor::RingFlags,
+    Factor::Executor,
+    Factor::Jobs,
+    Factor::Processes,
 ];
-
-/// What each session may have another value of in all its runs, and still be compared: the difference may be what the
-/// sessions were made to show.
-const MAY_DIFFER: [Part; 7] =
-    [Part::Direct, Part::Cache, Part::Route, Part::RingFlags, Part::Executor, Part::Jobs, Part::Processes];
 
 /// One session beside another.
 #[derive(Debug)]
@@ -50,8 +50,8 @@ pub struct Comparison<'a> {
 pub struct Difference {
     /// The cell, in words.
     pub cell: String,
-    /// Index in [`FIGURES`].
-    pub figure: usize,
+    /// The figure.
+    pub metric: Metric,
     /// Median and reach of the first.
     pub first: Spread,
     /// The same of the other.
@@ -71,13 +71,12 @@ impl Difference {
 
     /// Whether it is more than the sessions vary in themselves.
     pub fn outside(&self) -> bool {
-        let apart = self.first.max < self.other.min || self.other.max < self.first.min;
-        self.rounds >= LEAST_ROUNDS && apart && self.size() > self.noise.max(LEAST).ln_1p()
+        judge::are_apart(self.first, self.other, self.rounds, self.noise)
     }
 
     /// Whether the other is the better one.
     pub fn better(&self) -> bool {
-        (self.other.median > self.first.median) == FIGURES[self.figure].2
+        (self.other.median > self.first.median) == (self.metric.better() == Better::More)
     }
 
     /// Size of the change, alike for twice and half.
@@ -91,14 +90,15 @@ impl<'a> Comparison<'a> {
     pub fn of(first: &'a Saved, other: &'a Saved) -> Result<Comparison<'a>, Failure> {
         let (one, two) = (&first.results, &other.results);
         // Files from before there was a kind may be of any.
-        let kinds = one.kind.zip(two.kind);
-        if kinds.is_some_and(|(one, two)| one != two) {
+        if let Some((one, two)) = one.kind.zip(two.kind)
+            && one != two
+        {
             return usage(format!(
                 "{} is of {} and {} of {}: compare results of the same command",
                 first.path.display(),
-                sections::command_name(one),
+                one.command(),
                 other.path.display(),
-                sections::command_name(two)
+                two.command()
             ));
         }
         let (ours, theirs) = (groups(&one.runs), groups(&two.runs));
@@ -142,29 +142,33 @@ impl<'a> Comparison<'a> {
 /// Runs of the same cell, over their rounds.
 type Group<'a> = Vec<&'a Run>;
 
-/// How cells of two sessions are found in each other, and named.
+/// Finds the cells of one session in another, and names them.
 struct Names {
     /// What each session has another value of throughout.
-    loose: Vec<Part>,
+    loose: Vec<Factor>,
     /// What tells cells apart.
-    named: Vec<Part>,
+    named: Vec<Factor>,
     /// In a grid of buffers: the way that most cells have, which needs no words.
     usual: Option<Way>,
 }
 
 impl Names {
     fn of(one: &Results, two: &Results, ours: &[Group<'_>], theirs: &[Group<'_>]) -> Names {
-        let loose: Vec<Part> =
-            MAY_DIFFER.into_iter().filter(|&part| is_another(part, &one.runs, &two.runs)).collect();
+        let loose: Vec<Factor> =
+            MAY_DIFFER.into_iter().filter(|&factor| is_another(factor, &one.runs, &two.runs)).collect();
         let all: Vec<&Run> = ours.iter().chain(theirs).map(|group| group[0]).collect();
-        let named = cells::telling(&all).into_iter().filter(|part| !loose.contains(part)).collect();
+        let named = telling(&all).into_iter().filter(|factor| !loose.contains(factor)).collect();
         let usual = (one.kind == Some(Kind::Buffers)).then(|| drawing::usual_way(&all)).flatten();
         Names { loose, named, usual }
     }
 
     /// What must be the same in both.
     fn place(&self, run: &Run) -> Vec<Option<String>> {
-        Part::ALL.iter().filter(|part| !self.loose.contains(part)).map(|part| part.cell(run)).collect()
+        Factor::ALL
+            .iter()
+            .filter(|factor| !self.loose.contains(factor))
+            .map(|factor| factor.cell(&run.setup))
+            .collect()
     }
 
     fn find<'a>(&self, groups: &[Group<'a>], run: &Run) -> Option<&'a Run> {
@@ -173,11 +177,11 @@ impl Names {
     }
 
     fn words(&self, run: &Run) -> String {
-        let plain = self.usual == Some(drawing::way_of(run));
-        let of_way = [Part::Direct, Part::Cache, Part::Route];
-        let parts: Vec<Part> =
-            self.named.iter().copied().filter(|part| !(plain && of_way.contains(part))).collect();
-        let words = cells::words(&parts, run).replace(" blocks", "");
+        let plain = self.usual == Some(run.setup.way());
+        let of_way = [Factor::Open, Factor::Cache, Factor::Route];
+        let factors: Vec<Factor> =
+            self.named.iter().copied().filter(|factor| !(plain && of_way.contains(factor))).collect();
+        let words = words(&factors, &run.setup).replace(" blocks", "");
         if words.is_empty() { "all runs".into() } else { words }
     }
 }
@@ -185,16 +189,16 @@ impl Names {
 /// All figures of all cells that both have.
 fn differences(one: &Results, two: &Results, both: &[(&Run, &Run)], names: &Names) -> Vec<Difference> {
     let mut differences = Vec::new();
-    for (figure, &(_, metric, _)) in FIGURES.iter().enumerate() {
+    for metric in COMPARED {
         let noise = (Noise::of(&one.runs, metric), Noise::of(&two.runs, metric));
         let wandered = wandered(one, metric).max(wandered(two, metric)).exp_m1();
         for &(own, their) in both {
-            let reaches = reach(&one.runs, own, metric).zip(reach(&two.runs, their, metric));
+            let reaches = reach(&one.runs, &own.setup, metric).zip(reach(&two.runs, &their.setup, metric));
             let Some(((first, rounds), (other, others))) = reaches else { continue };
             let rounds = rounds.min(others);
-            let noise = noise.0.in_cell(&own.key(), rounds).max(noise.1.in_cell(&their.key(), rounds));
+            let noise = noise.0.in_cell(&own.setup, rounds).max(noise.1.in_cell(&their.setup, rounds));
             let noise = noise.max(wandered);
-            differences.push(Difference { cell: names.words(own), figure, first, other, rounds, noise });
+            differences.push(Difference { cell: names.words(own), metric, first, other, rounds, noise });
         }
     }
     differences
@@ -214,10 +218,10 @@ fn wandered(session: &Results, metric: Metric) -> f64 {
     all.get(all.len() * 9 / 10).copied().unwrap_or(0.0)
 }
 
-/// Whether all runs of one session have one value of a part, and all of the other another one.
-fn is_another(part: Part, first: &[Run], other: &[Run]) -> bool {
+/// Whether all runs of one session have one value of a factor, and all of the other another one.
+fn is_another(factor: Factor, first: &[Run], other: &[Run]) -> bool {
     let only = |runs: &[Run]| {
-        let mut values = runs.iter().filter_map(|run| part.cell(run));
+        let mut values = runs.iter().filter_map(|run| factor.cell(&run.setup));
         let value = values.next()?;
         values.all(|other| other == value).then_some(value)
     };
@@ -225,9 +229,9 @@ fn is_another(part: Part, first: &[Run], other: &[Run]) -> bool {
 }
 
 /// The median of a cell's rounds, what they and its A/A runs reach, and how many rounds there are.
-fn reach(runs: &[Run], cell: &Run, metric: Metric) -> Option<(Spread, usize)> {
+fn reach(runs: &[Run], cell: &Setup, metric: Metric) -> Option<(Spread, usize)> {
     let positive = |figure: &f64| figure.is_finite() && *figure > 0.0;
-    let of_cell = || runs.iter().filter(|run| run.key() == cell.key());
+    let of_cell = || runs.iter().filter(|run| run.setup == *cell);
     let measured: Vec<f64> = of_cell()
         .filter(|run| run.role == Role::Measure)
         .filter_map(|run| metric.of(run))

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::one_line;
-use crate::report::results::Results;
+use crate::model::Results;
 
 /// Something that is not the same in both.
 #[derive(Debug, Clone, PartialEq, Eq)]

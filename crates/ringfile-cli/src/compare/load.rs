@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::{Failure, usage};
-use crate::report::results::Results;
+use crate::model::Results;
 use crate::report::saved;
 
 /// Results, and where they come from.

@@ -1,9 +1,9 @@
 //! A comparison as text for the terminal: what differs outside the spread first, the rest counted.
 
-use super::differences::{Comparison, Difference, FIGURES};
+use super::differences::{COMPARED, Comparison, Difference};
 use crate::error::one_line;
-use crate::report::judge::per_cent;
-use crate::report::table::{Table, change, figure, rate};
+use crate::numbers::{change, per_cent};
+use crate::report::table::Table;
 use crate::terminal;
 
 /// The text, for that many columns.
@@ -20,19 +20,14 @@ pub fn of(comparison: &Comparison<'_>, width: Option<usize>) -> String {
     );
     let mut text = paragraph(&lines, width);
     if !comparison.outside.is_empty() {
-        let mut table = Table::default()
-            .text("outside the spread")
-            .text("figure")
-            .end_keys()
-            .number("first")
-            .number("other");
-        table = table.number("change %").number("least").number("most").number("noise");
-        comparison.outside.iter().for_each(|difference| table.row(row(difference)));
+        let titles = ["outside the spread", "first", "other"].map(String::from);
+        let table = table(titles, &comparison.outside);
         text += &format!("\n{}", table.text_of_width(width));
     }
-    let inside = FIGURES.iter().enumerate().filter_map(|(index, (title, ..))| {
-        let count = comparison.inside.iter().filter(|difference| difference.figure == index).count();
-        (count > 0).then(|| format!("{title} in {count} cell{}", if count == 1 { "" } else { "s" }))
+    let inside = COMPARED.iter().filter_map(|metric| {
+        let count = comparison.inside.iter().filter(|difference| difference.metric == *metric).count();
+        (count > 0)
+            .then(|| format!("{} in {count} cell{}", metric.title(), if count == 1 { "" } else { "s" }))
     });
     let inside: Vec<String> = inside.collect();
     let mut lines = Vec::new();
@@ -59,27 +54,26 @@ pub fn of(comparison: &Comparison<'_>, width: Option<usize>) -> String {
     text
 }
 
-fn row(difference: &Difference) -> Vec<String> {
-    let mut row = figures(difference).to_vec();
-    row.push(per_cent(difference.noise));
-    row
-}
-
-/// The cell, the figure, both medians, and the change with its least and most.
-pub fn figures(difference: &Difference) -> [String; 7] {
-    let (title, ..) = FIGURES[difference.figure];
-    let text = if title == "IOPS" { rate } else { figure };
-    let ratio = difference.ratio();
-    let change = |ratio: f64| change((ratio - 1.0) * 100.0);
-    [
-        difference.cell.clone(),
-        title.into(),
-        text(difference.first.median),
-        text(difference.other.median),
-        change(ratio.median),
-        change(ratio.min),
-        change(ratio.max),
-    ]
+/// A table of differences, with titles for the cell and for both sessions.
+pub fn table([cell, first, other]: [String; 3], differences: &[Difference]) -> Table {
+    let table = Table::default().text(cell).text("figure").end_keys().number(first).number(other);
+    let mut table = table.number("change %").number("least").number("most").number("noise");
+    for difference in differences {
+        let (metric, ratio) = (difference.metric, difference.ratio());
+        let by = |ratio: f64| change((ratio - 1.0) * 100.0);
+        let noise = difference.noise;
+        table.row(vec![
+            difference.cell.clone(),
+            metric.title().into(),
+            metric.text(difference.first.median),
+            metric.text(difference.other.median),
+            by(ratio.median),
+            by(ratio.min),
+            by(ratio.max),
+            if noise.is_finite() { per_cent(noise) } else { "unknown".into() },
+        ]);
+    }
+    table
 }
 
 fn paragraph(lines: &[String], width: Option<usize>) -> String {

@@ -5,7 +5,7 @@ use std::fs::File;
 use ringfile::{Metrics, Pool};
 use serde::{Deserialize, Serialize};
 
-use crate::engine::RouteOps;
+use crate::model::RouteOps;
 
 use super::file::{FileFacts, Subjects, TRIED};
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ringfile::{AnyBuffer, Batch, Buffer, Done, File, Pool};
 
-use super::ringfile::{open, pool};
+use super::ringfile::{open_for, pool};
 use super::window::{self, Measured, Until, Window};
 use super::{Bench, EnterSizes, Outcome, RouteOps};
 use crate::error::{Failure, library, short};
@@ -18,8 +18,8 @@ use crate::latency::Recorder;
 
 /// Carries out a job with a plain thread for each batch in flight.
 pub fn run_blocking(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
-    let (file, pool) = (open(job, bench)?, pool(job)?);
-    let count = job.numjobs * job.batches_in_flight();
+    let (file, pool) = (open_for(job, bench)?, pool(job)?);
+    let count = job.setup.numjobs * job.batches_in_flight();
     let window = &Window::new(job, count);
     let conducted = (job, bench.interrupt, tick);
     let (measured, threads) = window.run_threads("ringfile", count, conducted, |number, member| {
@@ -37,14 +37,14 @@ pub fn run_blocking(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Res
 
 /// Carries out a job with tasks of a multi-thread tokio runtime that has a worker for each thread asked for.
 pub fn run_in_tokio(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
-    let (file, pool) = (open(job, bench)?, pool(job)?);
+    let (file, pool) = (open_for(job, bench)?, pool(job)?);
     // One thread stands for all: the runtime's own must not wait for each other.
     let window = &Window::new(job, 1);
     let conducted = (job, bench.interrupt, tick);
     let (measured, threads) = window.run_threads("tokio", 1, conducted, |_, member| {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(job.numjobs).build();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(job.setup.numjobs).build();
         let runtime = runtime.map_err(|error| window.fail(window::no_thread(&error))).ok()?;
-        let count = job.numjobs * job.batches_in_flight();
+        let count = job.setup.numjobs * job.batches_in_flight();
         let new = |number| Reader::new(job, number, &file, &pool, window);
         let readers = (0..count).map(new).collect();
         let mut readers = runtime.block_on(await_all(readers, &member.ready()));
@@ -95,7 +95,7 @@ struct Reader {
 
 impl Reader {
     fn new(job: &Job, number: usize, file: &File, pool: &Pool, window: &Arc<Window>) -> Reader {
-        let block = job.block as usize;
+        let block = job.setup.block as usize;
         let buffers = (0..job.batch_size()).map(|_| pool.get(block)).collect::<Result<_, _>>();
         let buffers = buffers.unwrap_or_else(|error| {
             window.fail(library(&error.into()));

@@ -16,11 +16,11 @@ use io_uring::{IoUring, opcode, types};
 use super::pread;
 use super::window::{self, Member, Until, Window};
 use super::{Bench, Outcome};
-use crate::cli::RingFlags;
 use crate::error::{Failure, errno_text, io_at, short};
-use crate::job::{Job, Offsets};
+use crate::job::{Job, Offsets, Operation};
 use crate::latency::Recorder;
 use crate::memory::AlignedBytes;
+use crate::model::RingFlags;
 
 /// Entries of each ring, and the most that is in flight on it.
 const ENTRIES: u32 = 256;
@@ -38,17 +38,18 @@ pub enum Way {
 /// Carries out a job, each thread one batch after the other.
 pub fn run(way: Way, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let file = &pread::open(job, bench.path)?;
-    let window = &Window::new(job, job.numjobs);
+    let window = &Window::new(job, job.setup.numjobs);
     let conducted = (job, bench.interrupt, tick);
-    let (measured, threads) = window.run_threads("by-hand", job.numjobs, conducted, |thread, member| {
-        match Worker::new(way, job, (thread, window), file, bench.path) {
-            Ok(worker) => worker.run(window, &member),
-            Err(failure) => {
-                window.fail(failure);
-                (Recorder::new(), Instant::now())
+    let (measured, threads) =
+        window.run_threads("by-hand", job.setup.numjobs, conducted, |thread, member| {
+            match Worker::new(way, job, (thread, window), file, bench.path) {
+                Ok(worker) => worker.run(window, &member),
+                Err(failure) => {
+                    window.fail(failure);
+                    (Recorder::new(), Instant::now())
+                }
             }
-        }
-    });
+        });
     match measured.failure {
         // Nothing was read: this machine has no ring to do it with.
         Some(failure) if measured.errors > 0 && threads.iter().all(|(seen, _)| seen.count() == 0) => {
@@ -81,7 +82,7 @@ impl<'a> Worker<'a> {
     ) -> Result<Worker<'a>, Failure> {
         let ring = || {
             let most = job.batch_size().min(ENTRIES as usize);
-            HandRing::new(file, path, job.block as usize, most)
+            HandRing::new(file, path, job.setup.block as usize, most)
         };
         Ok(Worker {
             batch: job.batch_size(),
@@ -243,7 +244,7 @@ impl<'a> HandRing<'a> {
         Ok(())
     }
 
-    /// Hands over what is queued, and waits for so many completions.
+    /// Submits what is queued, and waits for this many completions.
     fn submit(&mut self, wait_for: usize) -> Result<(), Failure> {
         loop {
             match self.ring.submit_and_wait(wait_for) {
@@ -274,15 +275,8 @@ impl<'a> HandRing<'a> {
         let mut first = Ok(());
         for completion in self.ring.completion() {
             self.done += 1;
-            let offset = self.offsets[completion.user_data() as usize];
-            let checked = match usize::try_from(completion.result()) {
-                Ok(count) if count == self.block => Ok(()),
-                Ok(count) => Err(short("read", self.path, offset, count, self.block)),
-                Err(_) => {
-                    let error = io::Error::from_raw_os_error(-completion.result());
-                    Err(io_at("read", self.path, offset, &error))
-                }
-            };
+            let read = Operation { offset: self.offsets[completion.user_data() as usize], write: false };
+            let checked = check(completion.result(), read, self.block, self.path);
             first = first.and(checked);
         }
         first
@@ -299,6 +293,17 @@ impl Drop for HandRing<'_> {
                 std::mem::forget(std::mem::replace(&mut self.memory, AlignedBytes::zeroed(0)));
                 return;
             }
+        }
+    }
+}
+
+/// Whether the kernel moved the whole block.
+pub fn check(result: i32, operation: Operation, block: usize, path: &Path) -> Result<(), Failure> {
+    match usize::try_from(result) {
+        Ok(count) if count == block => Ok(()),
+        Ok(count) => Err(short(operation.verb(), path, operation.offset, count, block)),
+        Err(_) => {
+            Err(io_at(operation.verb(), path, operation.offset, &io::Error::from_raw_os_error(-result)))
         }
     }
 }

@@ -19,11 +19,11 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::{Bench, Engine, Outcome};
-use crate::cli::{Access, Buffers};
 use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::latency::Latency;
+use crate::model::{Access, Buffers};
 use crate::share::part_of;
 use crate::sys;
 use crate::values;
@@ -76,7 +76,6 @@ impl Fio {
             |key: &str| stats.lat_ns.percentile.get(key).copied().unwrap_or(0).min(stats.lat_ns.max);
         Ok(Outcome {
             ops: stats.total_ios,
-            errors: 0,
             duration: Duration::from_millis(stats.runtime.max(1)),
             latency: (stats.total_ios > 0).then(|| Latency {
                 mean: stats.lat_ns.mean as u64,
@@ -91,13 +90,7 @@ impl Fio {
                 max: stats.lat_ns.max,
             }),
             cpu: finished.cpu,
-            usage: None,
-            whole: None,
-            enters: None,
-            fixed_ops: None,
-            route_ops: None,
-            enter_sizes: None,
-            failure: None,
+            ..Outcome::default()
         })
     }
 }
@@ -149,9 +142,9 @@ fn filename_argument(path: &Path) -> OsString {
 
 fn job_arguments(engine: Engine, job: &Job) -> Vec<String> {
     let mut arguments = vec![
-        format!("--rw={}", values::name(&job.rw)),
-        format!("--bs={}", job.block),
-        format!("--direct={}", u8::from(job.direct)),
+        format!("--rw={}", values::name(&job.setup.rw)),
+        format!("--bs={}", job.setup.block),
+        format!("--direct={}", u8::from(job.setup.direct)),
     ];
     match (job.amount, job.access) {
         (Some(_), _) => {}
@@ -161,19 +154,19 @@ fn job_arguments(engine: Engine, job: &Job) -> Vec<String> {
             arguments.extend(["--time_based".into(), format!("--runtime={}ms", job.duration.as_millis())]);
         }
     }
-    if job.rw.random() && job.access == Access::Any {
+    if job.setup.rw.random() && job.access == Access::Any {
         arguments.push("--norandommap".into());
     }
     if engine == Engine::FioPsync {
         arguments.push("--ioengine=psync".into());
         return arguments;
     }
-    arguments.extend(["--ioengine=io_uring".into(), format!("--iodepth={}", job.iodepth)]);
+    arguments.extend(["--ioengine=io_uring".into(), format!("--iodepth={}", job.setup.iodepth)]);
     if engine == Engine::FioBatch {
         arguments.extend([
-            format!("--iodepth_batch_submit={}", job.iodepth),
+            format!("--iodepth_batch_submit={}", job.setup.iodepth),
             "--iodepth_batch_complete_min=1".into(),
-            format!("--iodepth_batch_complete_max={}", job.iodepth),
+            format!("--iodepth_batch_complete_max={}", job.setup.iodepth),
         ]);
     } else {
         let settings = job.settings;
@@ -182,7 +175,7 @@ fn job_arguments(engine: Engine, job: &Job) -> Vec<String> {
         arguments.extend(set("iodepth_batch_complete_min", settings.complete));
         arguments.extend(set("iodepth_low", settings.low));
     }
-    if job.buffers == Buffers::Fixed {
+    if job.setup.buffers == Buffers::Fixed {
         arguments.extend(["--fixedbufs=1".into(), "--registerfiles=1".into()]);
     }
     arguments
@@ -203,24 +196,24 @@ fn on_namespace(engine: Engine, job: &Job) -> Vec<String> {
 /// or operations do not divide evenly. fio reports all sections together.
 fn sections(job: &Job) -> Vec<String> {
     // Each thread in a part of its own, as the other engines have it.
-    let parts = !job.rw.random() || job.access == Access::Once;
+    let parts = !job.setup.rw.random() || job.access == Access::Once;
     let length = |thread| {
-        let length = |part: std::ops::Range<u64>| (part.end - part.start) * job.block;
-        let size = if parts { length(job.part(thread)) } else { job.blocks * job.block };
-        (size, job.amount.map(|amount| length(part_of(amount, job.numjobs, thread))))
+        let length = |part: std::ops::Range<u64>| (part.end - part.start) * job.setup.block;
+        let size = if parts { length(job.part(thread)) } else { job.blocks * job.setup.block };
+        (size, job.amount.map(|amount| length(part_of(amount, job.setup.numjobs, thread))))
     };
     let mut arguments = Vec::new();
     let mut thread = 0;
-    while thread < job.numjobs {
+    while thread < job.setup.numjobs {
         let (size, io_size) = length(thread);
-        let same = (thread..job.numjobs).take_while(|&other| length(other) == (size, io_size)).count();
+        let same = (thread..job.setup.numjobs).take_while(|&other| length(other) == (size, io_size)).count();
         arguments.extend([
             format!("--name=ringfile-{thread}"),
             format!("--numjobs={same}"),
             format!("--size={size}"),
         ]);
         if parts {
-            let offset = job.part(thread).start * job.block;
+            let offset = job.part(thread).start * job.setup.block;
             arguments.extend([format!("--offset={offset}"), format!("--offset_increment={size}")]);
         }
         arguments.extend(io_size.map(|io_size| format!("--io_size={io_size}")));
@@ -338,32 +331,14 @@ fn parse(text: &str, status: ExitStatus) -> Result<Stats, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Executor, Route, Rw};
     use crate::job::BatchSettings;
+    use crate::model::{Rw, Setup};
     use std::os::unix::process::ExitStatusExt;
 
     fn job(rw: Rw, numjobs: usize, buffers: Buffers) -> Job {
-        Job {
-            rw,
-            block: 4096,
-            blocks: 101,
-            numjobs,
-            iodepth: 16,
-            buffers,
-            parts: 1,
-            seed: 0,
-            batching: None,
-            settings: BatchSettings::default(),
-            access: Access::Any,
-            amount: None,
-            route: Route::Auto,
-            ring_flags: None,
-            executor: Executor::Ringfile,
-            direct: true,
-            warmup: Duration::from_secs(1),
-            duration: Duration::from_millis(250),
-            verify: None,
-        }
+        let setup = Setup { numjobs, iodepth: 16, rw, buffers, direct: true, ..Setup::default() };
+        let (warmup, duration) = (Duration::from_secs(1), Duration::from_millis(250));
+        Job { setup, warmup, duration, ..crate::job::tests::job(rw, numjobs, 16, 101, false) }
     }
 
     /// All that differs from job to job.

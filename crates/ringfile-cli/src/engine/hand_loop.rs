@@ -14,21 +14,22 @@ use io_uring::{IoUring, opcode, squeue, types};
 
 use super::window::{Member, Until, Window};
 use super::{Bench, Outcome, RouteOps, by_hand, pread};
-use crate::cli::Buffers;
-use crate::error::{Failure, io_at, short};
+use crate::error::Failure;
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
 use crate::memory::AlignedBytes;
+use crate::model::Buffers;
 
 /// Carries out a job; all latencies stand beside the outcome.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outcome, Recorder), Failure> {
     let file = &pread::open(job, bench.path)?;
-    let window = &Window::new(job, job.numjobs);
+    let window = &Window::new(job, job.setup.numjobs);
     let conducted = (job, bench.interrupt, tick);
-    let (measured, threads) = window.run_threads("by-hand", job.numjobs, conducted, |thread, member| {
-        let made = LoopRing::new(job, file, bench.path, window);
-        made.map(|ring| ring.run(job, thread, &member)).map_err(|failure| window.fail(failure)).ok()
-    });
+    let (measured, threads) =
+        window.run_threads("by-hand", job.setup.numjobs, conducted, |thread, member| {
+            let made = LoopRing::new(job, file, bench.path, window);
+            made.map(|ring| ring.run(job, thread, &member)).map_err(|failure| window.fail(failure)).ok()
+        });
     let mut all = Recorder::new();
     let (mut enters, mut latencies) = (0, Vec::new());
     for counts in threads.into_iter().flatten() {
@@ -37,7 +38,7 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outc
         latencies.push((counts.recorder, counts.last));
     }
     let outcome = Outcome::of_threads(measured, latencies);
-    let fixed_ops = if job.buffers.registered() { outcome.ops } else { 0 };
+    let fixed_ops = if job.setup.buffers.registered() { outcome.ops } else { 0 };
     let route_ops = RouteOps { ring: outcome.ops, aio: 0, inline: 0, workers: 0 };
     let (enters, fixed_ops, route_ops) = (Some(enters), Some(fixed_ops), Some(route_ops));
     Ok((Outcome { enters, fixed_ops, route_ops, ..outcome }, all))
@@ -62,14 +63,14 @@ struct Slots {
 
 impl Slots {
     fn new(job: &Job) -> Slots {
-        let (block, parts) = (job.block as usize, job.parts);
-        let mut memory = AlignedBytes::zeroed(block * job.iodepth);
+        let (block, parts) = (job.setup.block as usize, job.parts);
+        let mut memory = AlignedBytes::zeroed(block * job.setup.iodepth);
         let chunks = memory.as_mut_slice().chunks_mut(block / parts);
         let mut vectors: Vec<libc::iovec> = chunks
             .map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() })
             .collect();
         vectors.chunks_mut(parts).for_each(<[_]>::reverse);
-        Slots { memory, vectors, buffers: job.buffers, block, parts }
+        Slots { memory, vectors, buffers: job.setup.buffers, block, parts }
     }
 
     fn memory_of(&mut self, slot: usize) -> &mut [u8] {
@@ -112,19 +113,19 @@ struct LoopRing<'a> {
     path: &'a Path,
 }
 
-/// One operation in flight: which, and when it was handed in.
+/// One operation in flight: which, and when it was submitted.
 type Begun = (Operation, Instant);
 
 impl<'a> LoopRing<'a> {
     fn new(job: &Job, file: &File, path: &'a Path, window: &'a Window) -> Result<LoopRing<'a>, Failure> {
         let failed = |what: &'static str| move |error: io::Error| by_hand::failed(what, &error);
         // A thread of the kernel's frees entries after their operations have completed: room for those, too.
-        let entries = 2 * job.iodepth.next_power_of_two() as u32;
-        let ring = by_hand::make_ring(job.ring_flags, entries).map_err(failed("setting up"))?;
+        let entries = 2 * job.setup.iodepth.next_power_of_two() as u32;
+        let ring = by_hand::make_ring(job.setup.ring_flags, entries).map_err(failed("setting up"))?;
         let mut slots = Slots::new(job);
         let submitter = ring.submitter();
         submitter.register_files(&[file.as_raw_fd()]).map_err(failed("registering the file of"))?;
-        if job.buffers.registered() {
+        if job.setup.buffers.registered() {
             let memory = slots.memory.as_mut_slice();
             let all = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
             // SAFETY: the kernel holds the pages themselves, and nothing uses the registration once the memory is freed.
@@ -201,7 +202,7 @@ impl<'a> LoopRing<'a> {
                 let slot = completion.user_data() as usize;
                 free.push(slot);
                 let Some((operation, since)) = begun[slot].take() else { continue };
-                match check(completion.result(), operation, slots.block, self.path) {
+                match by_hand::check(completion.result(), operation, slots.block, self.path) {
                     Ok(()) => self.recorder.record(now - since),
                     Err(failure) => first = first.and(Err(failure)),
                 }
@@ -212,23 +213,12 @@ impl<'a> LoopRing<'a> {
     }
 }
 
-/// Whether the kernel moved the whole block.
-fn check(result: i32, operation: Operation, block: usize, path: &Path) -> Result<(), Failure> {
-    match usize::try_from(result) {
-        Ok(count) if count == block => Ok(()),
-        Ok(count) => Err(short(operation.verb(), path, operation.offset, count, block)),
-        Err(_) => {
-            Err(io_at(operation.verb(), path, operation.offset, &io::Error::from_raw_os_error(-result)))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{RingFlags, Rw};
     use crate::interrupt::Interrupt;
     use crate::job::tests::job;
+    use crate::model::{RingFlags, Rw, Setup};
     use std::io::Write;
     use std::time::Duration;
 
@@ -244,7 +234,9 @@ mod tests {
             let parts = if buffers.vectored() { 4 } else { 1 };
             let duration = Duration::from_millis(5);
             let rw = if parts == 1 { Rw::RandRw } else { Rw::RandRead };
-            let job = Job { buffers, parts, ring_flags, duration, ..job(rw, 1, 8, 64, false) };
+            let job = job(rw, 1, 8, 64, false);
+            let setup = Setup { buffers, ring_flags, ..job.setup };
+            let job = Job { setup, parts, duration, ..job };
             let bench =
                 Bench { path: file.path(), namespace: false, interrupt: &Interrupt::default(), fio: None };
             let (outcome, latencies) = run(&job, &bench, &mut || {}).expect("a run");

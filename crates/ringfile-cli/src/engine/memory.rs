@@ -26,7 +26,7 @@ pub trait Memory: Sized + 'static {
 
 impl Memory for Buffer {
     fn get(pool: &Pool, job: &Job, task: &mut Task) -> Result<Self, Failure> {
-        let block = job.block as usize;
+        let block = job.setup.block as usize;
         let mut buffer = pool.get(block).map_err(|error| library(&error.into()))?;
         buffer.resize(block, 0);
         task.fill(&mut buffer);
@@ -50,7 +50,7 @@ impl Memory for Buffer {
 impl Memory for Vec<Buffer> {
     fn get(pool: &Pool, job: &Job, task: &mut Task) -> Result<Self, Failure> {
         let mut rest = Buffer::get(pool, job, task)?;
-        let part = job.block as usize / job.parts;
+        let part = job.setup.block as usize / job.parts;
         let mut parts: Vec<Buffer> = (1..job.parts).map(|_| rest.split_to(part)).collect();
         parts.push(rest);
         parts.reverse();

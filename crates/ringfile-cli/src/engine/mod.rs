@@ -16,156 +16,26 @@ pub mod window;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::cli::Buffers;
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::latency::{Latency, Recorder};
+use crate::model::{Engine, EnterSizes, Role, RouteOps, Run, Setup};
 use crate::sys;
 use crate::whole::Whole;
 
 use by_hand::Way;
 
-/// What carries out a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Engine {
-    /// This library: a task for each operation, or in `perf multiread` blocking batches.
-    Ringfile,
-    /// This library: blocking batches on plain threads.
-    RingfileBlocking,
-    /// This library: batches awaited in tokio.
-    RingfileTokio,
-    /// This library: a `Queue` for each thread, driven by a loop like fio's.
-    RingfileQueue,
-    /// fio's io_uring engine.
-    Fio,
-    /// The same, submitting and reaping in batches.
-    FioBatch,
-    /// fio's psync engine.
-    FioPsync,
-    /// A loop of pread and pwrite.
-    Pread,
-    /// A ring by hand: submits a batch without waiting, then waits for one completion after the other.
-    SubmitOnly,
-    /// A loop over a ring by hand, with any buffers.
-    ByHand,
-    /// Two rings by hand for each thread: one for blocking reads of many blocks, one for asynchronous ones.
-    TwoRings,
-}
-
-impl Engine {
-    /// Whether it is this library.
-    pub fn is_ours(self) -> bool {
-        match self {
-            Engine::Ringfile | Engine::RingfileBlocking | Engine::RingfileTokio | Engine::RingfileQueue => {
-                true
-            }
-            Engine::Fio | Engine::FioBatch | Engine::FioPsync => false,
-            Engine::Pread | Engine::SubmitOnly | Engine::TwoRings | Engine::ByHand => false,
-        }
-    }
-
-    /// Whether it measures something else than this library, so that the rest goes on where it can't run.
-    pub fn may_be_left_out(self) -> bool {
-        self.is_fio() || matches!(self, Engine::SubmitOnly | Engine::TwoRings)
-    }
-
-    /// Whether the engine does one operation at a time for each thread, whatever the depth asked.
-    pub fn one_at_a_time(self) -> bool {
-        matches!(self, Engine::FioPsync | Engine::Pread)
-    }
-
-    /// Whether the engine can send NVMe commands.
-    pub fn takes_namespaces(self) -> bool {
-        self.is_ours() || matches!(self, Engine::Fio | Engine::FioBatch)
-    }
-
-    /// Whether another program carries the job out.
-    pub fn is_fio(self) -> bool {
-        matches!(self, Engine::Fio | Engine::FioBatch | Engine::FioPsync)
-    }
-
-    /// The buffers that the engine can be asked for.
-    pub fn buffers(self) -> &'static [Buffers] {
-        match self {
-            Engine::FioPsync | Engine::Pread | Engine::SubmitOnly | Engine::TwoRings => &[Buffers::Normal],
-            _ => &Buffers::WHOLE,
-        }
-    }
-}
-
-/// Operations by the way they went.
-///
-/// Counted by the library between the same two moments as the run's own operations: after the warm-up's last one
-/// has ended and before the first that counts, and after the last that counts. At both nothing is in flight, so the
-/// four add up to the run's operations, failed ones included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RouteOps {
-    /// Through io_uring, on whatever thread.
-    pub ring: u64,
-    /// By a plain call on the thread that asked.
-    pub inline: u64,
-    /// By a plain call on a worker.
-    pub workers: u64,
-    /// By Linux AIO, on whatever thread.
-    #[serde(default)]
-    pub aio: u64,
-}
-
-impl RouteOps {
-    /// What the library counted on the threads it was counted on.
-    pub fn of(counted: &::ringfile::Metrics) -> RouteOps {
-        let (inline, workers, aio) = (counted.inline_ops, counted.worker_ops, counted.aio_ops);
-        RouteOps { ring: counted.ops.saturating_sub(inline + workers + aio), inline, workers, aio }
-    }
-
-    /// All of them.
-    pub fn total(&self) -> u64 {
-        self.ring + self.inline + self.workers + self.aio
-    }
-}
-
-impl std::ops::AddAssign for RouteOps {
-    fn add_assign(&mut self, more: RouteOps) {
-        self.ring += more.ring;
-        self.inline += more.inline;
-        self.workers += more.workers;
-        self.aio += more.aio;
-    }
-}
-
-/// Histograms of `io_uring_enter` calls. The first figure counts calls with 0 entries, the next ones calls with 1, 2 to 3,
-/// 4 to 7, and so on, the last one calls with 1024 and more.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EnterSizes {
-    /// By entries submitted.
-    pub submitted: Vec<u64>,
-    /// By completions collected; a call's own are counted with the thread's next one.
-    pub collected: Vec<u64>,
-}
-
-impl EnterSizes {
-    /// Takes the histograms out of the library's counts.
-    pub fn of(counted: &::ringfile::Metrics) -> EnterSizes {
-        EnterSizes {
-            submitted: counted.submitted_per_enter.to_vec(),
-            collected: counted.completed_per_enter.to_vec(),
-        }
-    }
-}
-
-/// What came out of one job.
-#[derive(Debug)]
+/// What came out of one job; worker processes send it as JSON.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// Operations within the window.
     pub ops: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// Length of the window, from the first hand-in to the last completion.
+    /// Length of the window, from the first submission to the last completion.
     pub duration: Duration,
     /// Latency of the operations; `None` where there were none.
     pub latency: Option<Latency>,
@@ -187,7 +57,53 @@ pub struct Outcome {
     pub failure: Option<Failure>,
 }
 
+/// A run with its rates, and with what the process used meanwhile.
+pub fn rated(run: Run, ops: u64, duration: Duration, usage: Option<&sys::Usage>) -> Run {
+    let duration_s = duration.as_secs_f64();
+    let iops = ops as f64 / duration_s;
+    let per_cent = |cpu: Duration| cpu.as_secs_f64() * 100.0 / duration_s;
+    Run {
+        ops,
+        duration_s,
+        iops,
+        bw_bytes: iops * run.setup.block as f64,
+        cpu_us_per_io: usage.and_then(|usage| for_one(usage.cpu(), ops)),
+        user_us_per_io: usage.and_then(|usage| for_one(usage.user, ops)),
+        system_us_per_io: usage.and_then(|usage| for_one(usage.system, ops)),
+        user_percent: usage.map(|usage| per_cent(usage.user)),
+        system_percent: usage.map(|usage| per_cent(usage.system)),
+        context_switches: usage.map(|usage| usage.context_switches),
+        cycles: usage.and_then(|usage| usage.cycles),
+        instructions: usage.and_then(|usage| usage.instructions),
+        ..run
+    }
+}
+
+/// CPU time for one operation in microseconds.
+fn for_one(cpu: Duration, ops: u64) -> Option<f64> {
+    (ops > 0).then(|| cpu.as_secs_f64() * 1e6 / ops as f64)
+}
+
 impl Outcome {
+    /// The run that a job came to.
+    pub fn run(&self, setup: Setup, round: u32, role: Role, job: &Job) -> Run {
+        let run = rated(Run::new(setup, round, role), self.ops, self.duration, self.usage.as_ref());
+        Run {
+            errors: self.errors,
+            latency_ns: self.latency,
+            cpu_us_per_io: self.cpu.and_then(|cpu| for_one(cpu, self.ops)),
+            system_calls: self.system_calls(),
+            whole_machine: self.whole.as_ref().map(|whole| whole.in_time(run.duration_s)),
+            enters: self.enters,
+            fixed_ops: self.fixed_ops,
+            route_ops: self.route_ops,
+            enter_sizes: self.enter_sizes.clone(),
+            access: Some(job.access),
+            io_size_bytes: job.amount.map(|amount| amount * setup.block),
+            ..run
+        }
+    }
+
     /// System calls that carried operations, where that is counted.
     pub fn system_calls(&self) -> Option<u64> {
         let routes = self.route_ops?;
@@ -211,11 +127,8 @@ impl Outcome {
             cpu: measured.usage.map(|usage| usage.cpu()),
             usage: measured.usage,
             whole: measured.whole,
-            enters: None,
-            fixed_ops: None,
-            route_ops: None,
-            enter_sizes: None,
             failure: measured.failure,
+            ..Outcome::default()
         }
     }
 }
@@ -237,7 +150,7 @@ impl Bench<'_> {
     /// carried out at all; operations that failed are in the outcome.
     pub fn run(&self, engine: Engine, job: &Job, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
         match engine {
-            Engine::Ringfile if job.batching.is_none() => {
+            Engine::Ringfile if job.setup.batch.is_none() => {
                 ringfile::run(job, self, tick).map(|(outcome, _)| outcome)
             }
             Engine::Ringfile | Engine::RingfileBlocking => batches::run_blocking(job, self, tick),

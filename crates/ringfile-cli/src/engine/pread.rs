@@ -13,13 +13,12 @@ use crate::latency::Recorder;
 use crate::memory::AlignedBytes;
 use crate::sys;
 
-/// Carries out a job with `numjobs` threads at depth 1.
+/// Carries out a job of depth 1 with `numjobs` threads.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
-    let job = &Job { iodepth: 1, ..job.clone() };
     let file = open(job, bench.path)?;
-    let window = &Window::new(job, job.numjobs);
+    let window = &Window::new(job, job.setup.numjobs);
     let conducted = (job, bench.interrupt, tick);
-    let (measured, threads) = window.run_threads("pread", job.numjobs, conducted, |thread, member| {
+    let (measured, threads) = window.run_threads("pread", job.setup.numjobs, conducted, |thread, member| {
         Worker { file: &file, path: bench.path, window, recorder: Recorder::new() }.run(job, thread, &member)
     });
     Ok(Outcome::of_threads(measured, threads))
@@ -28,12 +27,12 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outco
 /// The file, as a job wants it.
 pub fn open(job: &Job, path: &Path) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
-    options.read(true).write(job.rw.writes());
-    if job.direct {
+    options.read(true).write(job.setup.rw.writes());
+    if job.setup.direct {
         options.custom_flags(libc::O_DIRECT);
     }
     let file = options.open(path).map_err(|error| io_on("can't open", path, &error))?;
-    sys::advise_order(&file, job.rw.random())
+    sys::advise_order(&file, job.setup.rw.random())
         .map_err(|error| io_on("can't set read-ahead of", path, &error))?;
     Ok(file)
 }
@@ -48,7 +47,7 @@ struct Worker<'a> {
 impl Worker<'_> {
     fn run(mut self, job: &Job, thread: usize, member: &Member) -> (Recorder, Instant) {
         let mut task = job.tasks(thread, self.window.share(thread)).remove(0);
-        let mut memory = AlignedBytes::zeroed(job.block as usize);
+        let mut memory = AlignedBytes::zeroed(job.setup.block as usize);
         task.fill(memory.as_mut_slice());
         self.operate(member.ready(), &mut task, memory.as_mut_slice());
         self.recorder = Recorder::new();

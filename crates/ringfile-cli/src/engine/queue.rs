@@ -10,7 +10,7 @@ use std::time::Instant;
 use ringfile::{AnyBuffer, Buffer, Done, File, Pool, Queue};
 
 use super::batches::outcome;
-use super::ringfile::{open, pool};
+use super::ringfile::{open_for, pool};
 use super::window::{Until, Window};
 use super::{Bench, Outcome};
 use crate::error::{Failure, library, short};
@@ -19,10 +19,10 @@ use crate::latency::Recorder;
 
 /// Carries out a job with a queue for each thread.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
-    let (file, pool) = (open(job, bench)?, pool(job)?);
-    let window = &Window::new(job, job.numjobs);
+    let (file, pool) = (open_for(job, bench)?, pool(job)?);
+    let window = &Window::new(job, job.setup.numjobs);
     let conducted = (job, bench.interrupt, tick);
-    let (measured, threads) = window.run_threads("queue", job.numjobs, conducted, |thread, member| {
+    let (measured, threads) = window.run_threads("queue", job.setup.numjobs, conducted, |thread, member| {
         let mut reader = Reader::new(job, thread, &file, &pool, window);
         reader.read_all(&member.ready());
         reader.recorder = Recorder::new();
@@ -56,23 +56,24 @@ struct Reader {
 
 impl Reader {
     fn new(job: &Job, thread: usize, file: &File, pool: &Pool, window: &Arc<Window>) -> Reader {
-        let block = job.block as usize;
-        let buffers = (0..job.iodepth).map(|slot| Ok((slot, pool.get(block)?))).collect::<Result<_, _>>();
+        let block = job.setup.block as usize;
+        let buffers =
+            (0..job.setup.iodepth).map(|slot| Ok((slot, pool.get(block)?))).collect::<Result<_, _>>();
         let free = buffers.unwrap_or_else(|error: ringfile::PoolError| {
             window.fail(library(&error.into()));
             Vec::new()
         });
         let (settings, last) = (job.settings, Instant::now());
         Reader {
-            queue: Queue::with_capacity(job.iodepth),
+            queue: Queue::with_capacity(job.setup.iodepth),
             file: file.clone(),
             block,
             offsets: job.offsets(thread, window.share(thread)),
             free,
-            begun: vec![(last, 0); job.iodepth],
-            submit: settings.submit.unwrap_or(job.iodepth),
+            begun: vec![(last, 0); job.setup.iodepth],
+            submit: settings.submit.unwrap_or(job.setup.iodepth),
             complete: settings.complete.unwrap_or(1),
-            low: settings.low.unwrap_or(job.iodepth),
+            low: settings.low.unwrap_or(job.setup.iodepth),
             window: Arc::clone(window),
             recorder: Recorder::new(),
             last,

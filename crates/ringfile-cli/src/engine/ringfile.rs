@@ -5,25 +5,26 @@
 //! buffer for its whole life; one reading of the clock ends an operation and begins the task's next.
 
 use std::cell::{Cell, RefCell};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ringfile::{Buffer, Completions, File, JoinError, OpenOptions, Pool, Runtime, RuntimeBuilder};
 
 use super::memory::{self, Memory};
 use super::window::{self, Measured, Member, Until, Window};
 use super::{Bench, Outcome, RouteOps};
-use crate::cli::{Executor, RingFlags, Route};
 use crate::error::{Failure, library, mismatch, short};
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
+use crate::model::{Executor, RingFlags, Route, Setup};
 use crate::sys;
 use crate::values;
 
 /// Carries out a job; all latencies stand beside the outcome.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outcome, Recorder), Failure> {
-    match (job.executor, job.buffers.vectored()) {
+    match (executor_of(job), job.setup.buffers.vectored()) {
         (Executor::Ringfile, false) => run_on_own_threads::<Buffer>(job, bench, tick),
         (Executor::Ringfile, true) => run_on_own_threads::<Vec<Buffer>>(job, bench, tick),
         (Executor::Tokio, false) => run_in_tokio::<Buffer>(job, bench, tick),
@@ -31,24 +32,28 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outc
     }
 }
 
+fn executor_of(job: &Job) -> Executor {
+    job.setup.executor.unwrap_or(Executor::Ringfile)
+}
+
 fn run_on_own_threads<M: Memory>(
     job: &Job,
     bench: &Bench<'_>,
     tick: &mut dyn FnMut(),
 ) -> Result<(Outcome, Recorder), Failure> {
-    let file = open(job, bench)?;
+    let file = open_for(job, bench)?;
     let pool = pool(job)?;
     // A ring that holds what is in flight, and no more: rings count against RLIMIT_MEMLOCK too.
-    let entries = job.iodepth.next_power_of_two().clamp(64, 4096) as u32;
-    let runtime = runtime(job.ring_flags).threads(job.numjobs).entries(entries).build();
+    let entries = job.setup.iodepth.next_power_of_two().clamp(64, 4096) as u32;
+    let runtime = runtime(job.setup.ring_flags).threads(job.setup.numjobs).entries(entries).build();
     let runtime = runtime.map_err(|error| not_built(&error))?;
-    let window = Window::new(job, job.numjobs);
+    let window = Window::new(job, job.setup.numjobs);
     let start = |thread| {
         let (job, file, pool) = (job.clone(), file.clone(), pool.clone());
         let member = window.member();
         runtime.spawn_on(thread, move || run_thread::<M>(job, thread, file, pool, member))
     };
-    let handles: Vec<_> = (0..job.numjobs).map(start).collect();
+    let handles: Vec<_> = (0..job.setup.numjobs).map(start).collect();
     let measured = window.conduct(job, bench.interrupt, tick);
     let mut total = Counts::new(measured.start);
     for handle in handles {
@@ -75,7 +80,7 @@ fn runtime(flags: Option<RingFlags>) -> RuntimeBuilder {
 /// Fails the run where the thread's ring has other flags than those asked for: the library goes on without what it can't have.
 /// On other routes there may be no ring.
 fn check_flags(job: &Job, window: &Window) {
-    let Some(asked) = job.ring_flags.filter(|_| job.route == Route::Ring) else { return };
+    let Some(asked) = job.setup.ring_flags.filter(|_| job.route() == Route::Ring) else { return };
     match ringfile::ring_features() {
         Ok(features) if RingFlags::among(&features) == asked => {}
         Ok(features) => window.fail(Failure::Io(format!(
@@ -87,7 +92,7 @@ fn check_flags(job: &Job, window: &Window) {
     }
 }
 
-/// Of threads that ran out the user is told in the same words everywhere.
+/// Returns the failure to make a runtime; threads that run out have the same message everywhere.
 fn not_built(error: &ringfile::Error) -> Failure {
     match error.errno() {
         Some(libc::EAGAIN) => window::no_thread(&std::io::Error::from_raw_os_error(libc::EAGAIN)),
@@ -101,11 +106,11 @@ fn run_in_tokio<M: Memory>(
     bench: &Bench<'_>,
     tick: &mut dyn FnMut(),
 ) -> Result<(Outcome, Recorder), Failure> {
-    let file = open(job, bench)?;
+    let file = open_for(job, bench)?;
     let pool = pool(job)?;
-    let window = &Window::new(job, job.numjobs);
+    let window = &Window::new(job, job.setup.numjobs);
     let conducted = (job, bench.interrupt, tick);
-    let (measured, threads) = window.run_threads("tokio", job.numjobs, conducted, |thread, member| {
+    let (measured, threads) = window.run_threads("tokio", job.setup.numjobs, conducted, |thread, member| {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let runtime = runtime.map_err(|error| window.fail(window::no_thread(&error))).ok()?;
         let (job, file, pool) = (job.clone(), file.clone(), pool.clone());
@@ -122,25 +127,36 @@ fn run_in_tokio<M: Memory>(
     Ok(total.outcome(measured))
 }
 
-/// The file, as a job wants it.
-pub fn open(job: &Job, bench: &Bench<'_>) -> Result<File, Failure> {
+/// The file, as a setup wants it.
+pub fn open(setup: &Setup, path: &Path) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
-    options.read(true).write(job.rw.writes()).direct(job.direct).route(job.route.into());
+    options.read(true).write(setup.rw.writes()).direct(setup.direct).adaptive(setup.adaptive);
+    options.route(setup.route.unwrap_or(Route::Auto).into());
     // Of a namespace: what is to be written to was asked for by --overwrite.
     options.namespace_writes(true);
-    let file = options.open(bench.path).map_err(|error| library(&error))?;
-    sys::advise_order(&file, job.rw.random())
+    let file = options.open(path).map_err(|error| library(&error))?;
+    if setup.adaptive && !file.is_adaptive() {
+        let path = path.display();
+        return Err(Failure::Io(format!("{path} can't be read adaptively: see ringfile doctor")));
+    }
+    Ok(file)
+}
+
+/// The same with the kernel told whether reads come in order.
+pub fn open_for(job: &Job, bench: &Bench<'_>) -> Result<File, Failure> {
+    let file = open(&job.setup, bench.path)?;
+    sys::advise_order(&file, job.setup.rw.random())
         .map_err(|error| crate::error::io_on("can't set read-ahead of", bench.path, &error))?;
     Ok(file)
 }
 
 /// Memory for one buffer a task, so that registering it fits under a small RLIMIT_MEMLOCK.
 pub fn pool(job: &Job) -> Result<Pool, Failure> {
-    let tasks = job.numjobs * job.iodepth;
+    let tasks = job.setup.numjobs * job.setup.iodepth;
     // A buffer may take a quarter more than its length, a small one a whole page; the rest is for whole regions.
-    let each = (job.block as usize).div_ceil(4).saturating_mul(5).next_multiple_of(4096);
+    let each = (job.setup.block as usize).div_ceil(4).saturating_mul(5).next_multiple_of(4096);
     let capacity = tasks.saturating_mul(each).saturating_add(2 << 20);
-    let registered = job.buffers.registered();
+    let registered = job.setup.buffers.registered();
     let pool = Pool::builder().capacity(capacity).registered(registered).build();
     pool.map_err(|error| library(&error.into()))
 }
@@ -168,20 +184,9 @@ impl Counts {
     }
 
     fn outcome(self, measured: Measured) -> (Outcome, Recorder) {
-        let outcome = Outcome {
-            ops: self.recorder.count(),
-            errors: measured.errors,
-            duration: self.last.saturating_duration_since(measured.start).max(Duration::from_nanos(1)),
-            latency: self.recorder.summary(),
-            cpu: measured.usage.map(|usage| usage.cpu()),
-            usage: measured.usage,
-            whole: measured.whole,
-            enters: Some(self.enters),
-            fixed_ops: Some(self.fixed_ops),
-            route_ops: Some(self.routes),
-            enter_sizes: None,
-            failure: measured.failure,
-        };
+        let outcome = Outcome::of_threads(measured, vec![(self.recorder.clone(), self.last)]);
+        let (enters, fixed_ops, route_ops) = (Some(self.enters), Some(self.fixed_ops), Some(self.routes));
+        let outcome = Outcome { enters, fixed_ops, route_ops, ..outcome };
         (outcome, self.recorder)
     }
 }
@@ -203,9 +208,9 @@ async fn run_thread<M: Memory>(job: Job, thread: usize, file: File, pool: Pool, 
     let shared = Rc::new(Thread {
         file,
         path,
-        block: job.block as usize,
+        block: job.setup.block as usize,
         window: window.clone(),
-        executor: job.executor,
+        executor: executor_of(&job),
         recorder: RefCell::new(Recorder::new()),
         last: Cell::new(Instant::now()),
     });

@@ -54,7 +54,7 @@ pub struct Measured {
 }
 
 impl Window {
-    /// For a job that is done by so many threads beside the one that conducts.
+    /// Makes a window for a job with this many threads beside the one that conducts.
     pub fn new(job: &Job, threads: usize) -> Arc<Window> {
         let now = Instant::now();
         Arc::new(Window {
@@ -109,7 +109,7 @@ impl Window {
         }
     }
 
-    /// Runs `work` on so many threads named `name-0` and so on, and conducts them; gives what they return.
+    /// Runs `work` on `count` threads named `name-0` and so on, conducts them, and returns their results.
     pub fn run_threads<T: Send>(
         self: &Arc<Self>,
         name: &str,
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn phases_are_over_at_their_end_or_on_stop() {
-        let window = Window::new(&crate::job::tests::job(crate::cli::Rw::Read, 1, 1, 8, false), 1);
+        let window = Window::new(&crate::job::tests::job(crate::model::Rw::Read, 1, 1, 8, false), 1);
         let now = Instant::now();
         let until = Until { end: now + Duration::from_secs(60), window: window.clone() };
         assert!(!until.over(now));

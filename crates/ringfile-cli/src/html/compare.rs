@@ -6,13 +6,14 @@ use super::page;
 use super::scale::Scale;
 use super::sections;
 use super::strip::{Dot, Row, Strip};
-use super::tables::{self, Column};
-use crate::compare::differences::{Comparison, Difference, FIGURES};
+use super::tables;
+use crate::compare::differences::{COMPARED, Comparison, Difference};
 use crate::compare::load::Saved;
 use crate::compare::text;
 use crate::error::one_line;
-use crate::report::judge::per_cent;
-use crate::report::table::change;
+use crate::model::{Better, Metric};
+use crate::numbers::change;
+use crate::report::table::Table;
 
 /// So many of the largest differences of each figure are drawn, and as many of all are in the first table.
 const DRAWN: usize = 16;
@@ -22,7 +23,7 @@ pub fn write(comparisons: &[Comparison<'_>]) -> String {
     let Some(first) = comparisons.first().map(|comparison| comparison.first) else { return String::new() };
     let others: Vec<String> = comparisons.iter().map(|comparison| one_line(&comparison.other.name)).collect();
     let title = format!("{} beside {}", others.join(", "), one_line(&first.name));
-    let command = sections::command_name(&first.results);
+    let command = sections::command(&first.results);
     let body = html! {
         header {
             h1 { bdi { (title) } }
@@ -120,56 +121,30 @@ fn alone(name: &str, cells: &[String]) -> Markup {
 }
 
 fn facts(comparison: &Comparison<'_>) -> Markup {
-    let names = [&comparison.first.name, &comparison.other.name];
-    let column = |title: String, key| Column { title, number: false, key };
-    let mut columns = vec![column("what".into(), true)];
-    columns.extend(names.map(|name| column(one_line(name), false)));
-    let rows: Vec<Vec<String>> = comparison
-        .facts
-        .iter()
-        .map(|fact| vec![fact.name.clone(), fact.first.clone(), fact.other.clone()])
-        .collect();
-    tables::table(&columns, &rows)
+    let (first, other) = (one_line(&comparison.first.name), one_line(&comparison.other.name));
+    let mut table = Table::default().text("what").end_keys().text(first).text(other);
+    for fact in &comparison.facts {
+        table.row(vec![fact.name.clone(), fact.first.clone(), fact.other.clone()]);
+    }
+    tables::table(&table)
 }
 
 fn table(comparison: &Comparison<'_>, differences: &[Difference]) -> Markup {
-    let column = |title: &str, number, key| Column { title: one_line(title), number, key };
-    let columns = [
-        column("cell", false, true),
-        column("figure", false, true),
-        column(&comparison.first.name, true, false),
-        column(&comparison.other.name, true, false),
-        column("change %", true, false),
-        column("range %", true, false),
-        column("noise", true, false),
-    ];
-    let rows: Vec<Vec<String>> = differences
-        .iter()
-        .map(|difference| {
-            let [cell, title, first, other, median, least, most] = text::figures(difference);
-            let noise =
-                if difference.noise.is_finite() { per_cent(difference.noise) } else { "unknown".into() };
-            vec![cell, title, first, other, median, format!("{least} to {most}"), noise]
-        })
-        .collect();
-    tables::table(&columns, &rows)
+    let (first, other) = (one_line(&comparison.first.name), one_line(&comparison.other.name));
+    tables::table(&text::table(["cell".into(), first, other], differences))
 }
 
 /// A plot for each figure, with a row for each cell.
 fn plots(differences: &[Difference]) -> Vec<Markup> {
-    let of_figure = |figure: usize| -> Vec<&Difference> {
-        differences.iter().filter(|difference| difference.figure == figure).collect()
+    let of = |metric: Metric| -> Vec<&Difference> {
+        differences.iter().filter(|difference| difference.metric == metric).collect()
     };
-    FIGURES
-        .iter()
-        .enumerate()
-        .map(|(index, &(title, _, more))| (title, more, of_figure(index)))
-        .filter(|(_, _, differences)| !differences.is_empty())
-        .map(|(title, more, differences)| plot(title, more, &differences))
-        .collect()
+    let compared = COMPARED.into_iter().map(|metric| (metric, of(metric)));
+    let compared = compared.filter(|(_, differences)| !differences.is_empty());
+    compared.map(|(metric, differences)| plot(metric, &differences)).collect()
 }
 
-fn plot(title: &str, more: bool, differences: &[&Difference]) -> Markup {
+fn plot(metric: Metric, differences: &[&Difference]) -> Markup {
     let per_cent = |ratio: f64| (ratio - 1.0) * 100.0;
     let rows: Vec<Row> = differences
         .iter()
@@ -196,7 +171,8 @@ fn plot(title: &str, more: bool, differences: &[&Difference]) -> Markup {
         .collect();
     let reach = rows.iter().filter_map(|row| row.reach).flat_map(|(low, high)| [low, high]);
     let x = Scale::changes(reach);
-    let better = if more { "more" } else { "less" };
+    let better = if metric.better() == Better::More { "more" } else { "less" };
+    let title = metric.title();
     let x_title = format!("{better} is better; ● better, ■ worse");
     let title = match differences.len() {
         all if all > DRAWN => format!("{title}: the largest {DRAWN} of {all} changes"),

@@ -5,17 +5,13 @@
 use clap::ValueEnum;
 use maud::Markup;
 
-use super::cells::{self, Layout, Part};
-use super::figures::{self, PERCENTILES};
+use super::layout::{Layout, titled};
 use super::marks::Entry;
 use super::plot::{self, Plot, Point, Series};
 use super::scale::{self, Scale};
 use super::strip::{Dot, Row, Strip};
-use crate::cli::{Cache, Route};
-use crate::report::results::{Kind, Results, Run};
-use crate::report::statistics::Spread;
-use crate::report::summary::groups;
-use crate::report::table;
+use crate::model::{Factor, Kind, Metric, Results, Run, Spread, Way, by, distinct, groups, words};
+use crate::values::short_size;
 
 /// What a plot shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -33,7 +29,7 @@ pub enum What {
 /// Runs of the same cell, over their rounds.
 type Group<'a> = Vec<&'a Run>;
 
-/// How a session is drawn.
+/// A session, prepared for drawing.
 #[derive(Debug)]
 pub struct Look<'a> {
     /// What goes where.
@@ -49,23 +45,17 @@ pub struct Look<'a> {
 }
 
 impl<'a> Look<'a> {
-    /// For a session.
+    /// Prepares a session.
     pub fn of(results: &'a Results) -> Look<'a> {
         let all = groups(&results.runs);
         let firsts: Vec<&Run> = all.iter().map(|group| group[0]).collect();
         let way = (results.kind == Some(Kind::Buffers)).then(|| usual_way(&firsts)).flatten();
-        let in_grid = |run: &Run| way.is_none_or(|way| way == way_of(run));
+        let in_grid = |run: &Run| way.is_none_or(|way| way == run.setup.way());
         let (groups, others): (Vec<Group<'a>>, Vec<Group<'a>>) =
             all.into_iter().partition(|group| in_grid(group[0]));
         let firsts: Vec<&Run> = groups.iter().map(|group| group[0]).collect();
         let layout = Layout::of(results.kind, &firsts);
-        let mut names: Vec<String> = Vec::new();
-        for run in firsts {
-            let name = layout.name(run);
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
+        let names = distinct(firsts.iter().map(|run| layout.name(run)));
         let choices = choices(&groups, &others);
         Look { layout, choices, beside: others, kind: results.kind, groups, names }
     }
@@ -77,11 +67,11 @@ impl<'a> Look<'a> {
 
     /// Whether a run is in the plots.
     pub fn in_grid(&self, run: &Run) -> bool {
-        self.groups.iter().any(|group| group[0].key() == run.key())
+        self.groups.iter().any(|group| group[0].setup == run.setup)
     }
 
     fn smallest_block(&self) -> u64 {
-        self.groups.iter().map(|group| group[0].block_size_bytes).min().unwrap_or(0)
+        self.groups.iter().map(|group| group[0].setup.block).min().unwrap_or(0)
     }
 
     /// The style of a run's series.
@@ -91,28 +81,18 @@ impl<'a> Look<'a> {
     }
 }
 
-/// Way of a run's operations: O_DIRECT, page cache, route.
-pub type Way = (bool, Cache, Option<Route>);
-
-/// That of a run.
-pub fn way_of(run: &Run) -> Way {
-    (run.direct, run.cache, run.route)
-}
-
-/// The one that most have.
+/// The way that most runs have.
 pub fn usual_way(runs: &[&Run]) -> Option<Way> {
-    let count = |way: Way| runs.iter().filter(|run| way_of(run) == way).count();
-    cells::by(runs, |run: &Run| way_of(run))
-        .into_iter()
-        .map(|(way, _)| way)
-        .rev()
-        .max_by_key(|&way| count(way))
+    let ways = by(runs, |run| run.setup.way()).into_iter().rev();
+    ways.max_by_key(|(_, runs)| runs.len()).map(|(way, _)| way)
 }
 
 /// Runs of other ways, and those of the grid in the same cells.
 fn choices<'a>(grid: &[Group<'a>], others: &[Group<'a>]) -> Vec<&'a Run> {
-    let place =
-        |run: &Run| (run.rw, run.block_size_bytes, run.iodepth, run.processes, run.buffers, run.numjobs);
+    let place = |run: &Run| {
+        let setup = run.setup;
+        (setup.rw, setup.block, setup.iodepth, setup.processes, setup.buffers, setup.numjobs)
+    };
     let beside = |group: &&Group<'a>| others.iter().any(|other| place(other[0]) == place(group[0]));
     grid.iter().filter(beside).chain(others).flatten().copied().collect()
 }
@@ -146,9 +126,8 @@ impl What {
             ),
             What::Bandwidth => format!("Bytes read or written each second; more is better. {spread}"),
             What::Latency => {
-                let blocks = scale::block(look.smallest_block() as f64);
-                let several =
-                    look.groups.iter().any(|group| group[0].block_size_bytes != look.smallest_block());
+                let blocks = short_size(look.smallest_block());
+                let several = look.groups.iter().any(|group| group[0].setup.block != look.smallest_block());
                 let blocks = if several {
                     format!(" Of {blocks} blocks; the tables have the rest.")
                 } else {
@@ -160,9 +139,9 @@ impl What {
                          hidden; a consumer's from when the batch was written."
                     }
                     Some(Kind::Batch | Kind::Multiread) => {
-                        "Of whole batches, from hand-in to the last completion; of fio and pread, of single reads."
+                        "Of whole batches, from submission to the last completion; of fio and pread, of single reads."
                     }
-                    _ => "It counts from hand-in to completion.",
+                    _ => "It counts from submission to completion.",
                 };
                 format!(
                     "99 of 100 took no longer than p99, 999 of 1000 no longer than p99.9. Less is better; the axis is logarithmic. {counts}{blocks}"
@@ -180,118 +159,86 @@ impl What {
         }
     }
 
-    fn unit(self) -> &'static str {
+    /// What it plots; latency has a point for each percentile instead.
+    fn metric(self) -> Metric {
         match self {
-            What::Iops => "IOPS",
-            What::Bandwidth => "MiB/s",
-            What::Cpu | What::Latency => "µs",
+            What::Iops => Metric::Iops,
+            What::Cpu => Metric::Cpu,
+            What::Bandwidth => Metric::Bandwidth,
+            What::Latency => Metric::P50,
         }
-    }
-
-    /// How its figures are rounded.
-    fn text(self) -> fn(f64) -> String {
-        if self == What::Iops { table::rate } else { table::figure }
     }
 
     /// How its axis is labelled.
     fn label(self) -> fn(f64) -> String {
         if self == What::Cpu { scale::plain } else { scale::count }
     }
-
-    fn of(self, run: &Run) -> Option<f64> {
-        match self {
-            What::Iops => Some(run.iops),
-            What::Cpu => run.cpu_us_per_io,
-            What::Bandwidth => Some(figures::mebibytes(run)),
-            What::Latency => None,
-        }
-    }
 }
 
-/// A plot of one of the forms, under its group's heading.
+/// A plot under its group's heading.
 #[derive(Debug)]
 pub struct Picture {
     /// What its group has in common; may be empty.
     pub heading: String,
-    form: Form,
-}
-
-#[derive(Debug)]
-enum Form {
-    Plot(Plot),
-    Strip(Strip),
+    /// The plot as an element of a page.
+    pub svg: Markup,
+    /// Its content, without the element around it.
+    pub drawing: Markup,
+    /// Its height.
+    pub height: f64,
+    /// Series that a legend has to name.
+    series: Vec<Entry>,
 }
 
 impl Picture {
-    /// As an element of a page.
-    pub fn svg(&self) -> Markup {
-        match &self.form {
-            Form::Plot(plot) => plot.svg(),
-            Form::Strip(strip) => strip.svg(),
-        }
+    fn of_plot(heading: String, plot: &Plot) -> Picture {
+        let series =
+            plot.series.iter().map(|series| Entry { name: series.name.clone(), style: series.style });
+        let (svg, drawing) = (plot.svg(), plot.drawing());
+        Picture { heading, svg, drawing, height: plot::HEIGHT, series: series.collect() }
     }
 
-    /// What is in it, without the element around it.
-    pub fn drawing(&self) -> Markup {
-        match &self.form {
-            Form::Plot(plot) => plot.drawing(),
-            Form::Strip(strip) => strip.drawing(),
-        }
-    }
-
-    /// How high it is.
-    pub fn height(&self) -> f64 {
-        match &self.form {
-            Form::Plot(_) => plot::HEIGHT,
-            Form::Strip(strip) => strip.height(),
-        }
-    }
-
-    /// Series that a legend has to name.
-    fn series(&self) -> &[Series] {
-        match &self.form {
-            Form::Plot(plot) => &plot.series,
-            Form::Strip(_) => &[],
-        }
+    fn of_strip(heading: String, strip: &Strip) -> Picture {
+        let (svg, drawing) = (strip.svg(), strip.drawing());
+        Picture { heading, svg, drawing, height: strip.height(), series: Vec::new() }
     }
 }
 
-/// The plots that show it; none where nothing was measured of it.
+/// Returns the plots that show it; none if it was not measured.
 pub fn plots(look: &Look<'_>, what: What) -> Vec<Picture> {
     match what {
         What::Latency => latency(look),
         What::Iops | What::Cpu => over(look, what, &look.layout),
         What::Bandwidth if look.kind == Some(Kind::Pool) => over(look, what, &look.layout),
-        What::Bandwidth if look.layout.plots.contains(&Part::Block) || look.layout.x == Some(Part::Block) => {
-            over(look, what, &look.layout.over(Part::Block))
+        What::Bandwidth
+            if look.layout.plots.contains(&Factor::Block) || look.layout.x == Some(Factor::Block) =>
+        {
+            over(look, what, &look.layout.over(Factor::Block))
         }
         What::Bandwidth => Vec::new(),
     }
 }
 
-/// What a plot is of: the words above its group, and its own.
-fn titles(layout: &Layout, parts: &[Part], run: &Run) -> (String, String) {
-    let heading = cells::titled(&cells::words(&layout.headings, run), "");
-    (heading, cells::titled(&cells::words(parts, run), "All runs"))
+/// Returns the heading of a plot's group, and the plot's own title.
+fn titles(layout: &Layout, parts: &[Factor], run: &Run) -> (String, String) {
+    let heading = titled(&words(&layout.headings, &run.setup), "");
+    (heading, titled(&words(parts, &run.setup), "All runs"))
 }
 
 fn over(look: &Look<'_>, what: What, layout: &Layout) -> Vec<Picture> {
     let groups: Vec<&Group<'_>> =
-        look.groups.iter().filter(|group| group.iter().any(|run| what.of(run).is_some())).collect();
-    let plots = cells::by(&groups, |group| titles(layout, &layout.plots, group[0]));
-    let picture = |((heading, title), groups): ((String, String), Vec<&Group<'_>>)| {
-        let form = match layout.x {
-            Some(x) => Form::Plot(plot(look, what, x, title, &groups)),
-            None => Form::Strip(strip(look, what, title, &groups)),
-        };
-        Picture { heading, form }
+        look.groups.iter().filter(|group| group.iter().any(|run| what.metric().of(run).is_some())).collect();
+    let plots = by(&groups, |group| titles(layout, &layout.plots, group[0]));
+    let picture = |((heading, title), groups): ((String, String), Vec<&Group<'_>>)| match layout.x {
+        Some(x) => Picture::of_plot(heading, &plot(look, what, x, title, &groups)),
+        None => Picture::of_strip(heading, &strip(look, what, title, &groups)),
     };
     plots.into_iter().map(picture).collect()
 }
 
-fn plot(look: &Look<'_>, what: What, x: Part, title: String, groups: &[&Group<'_>]) -> Plot {
-    let place = |run: &Run| x.number(run).unwrap_or(0.0);
-    let series = cells::by(groups, |group| look.layout.name(group[0]));
+fn plot(look: &Look<'_>, what: What, x: Factor, title: String, groups: &[&Group<'_>]) -> Plot {
+    let place = |run: &Run| x.number(&run.setup).unwrap_or(0.0);
+    let series = by(groups, |group| look.layout.name(group[0]));
     let series: Vec<Series> = series
         .into_iter()
         .map(|(name, mut groups)| {
@@ -303,7 +250,7 @@ fn plot(look: &Look<'_>, what: What, x: Part, title: String, groups: &[&Group<'_
     let highs = series.iter().flat_map(|series| &series.points).map(|point| point.high);
     let y = Scale::from_zero(highs, what.label());
     let places: Vec<f64> = groups.iter().map(|group| place(group[0])).collect();
-    let x_scale = Scale::doublings(&places, x.label());
+    let x_scale = Scale::doublings(&places, label_of(x));
     Plot { title, y_title: what.y_title().into(), x_title: x.axis().into(), x: x_scale, y, series }
 }
 
@@ -312,10 +259,15 @@ fn strip(look: &Look<'_>, what: What, title: String, groups: &[&Group<'_>]) -> S
     let rows = groups.iter().map(|group| {
         let label = look.layout.name(group[0]);
         let dots = group.iter().filter_map(|run| {
-            let figure = what.of(run)?;
+            let figure = what.metric().of(run)?;
             Some(Dot {
                 x: figure,
-                tip: format!("{label}, round {}: {} {}", run.round, (what.text())(figure), what.unit()),
+                tip: format!(
+                    "{label}, round {}: {} {}",
+                    run.round,
+                    what.metric().text(figure),
+                    what.metric().unit()
+                ),
             })
         });
         let dots: Vec<Dot> = dots.collect();
@@ -327,14 +279,15 @@ fn strip(look: &Look<'_>, what: What, title: String, groups: &[&Group<'_>]) -> S
     Strip { title, x_title: what.y_title().into(), x, noise: None, rows }
 }
 
-fn point(name: &str, what: What, axis: Part, group: &Group<'_>) -> Option<Point> {
+fn point(name: &str, what: What, axis: Factor, group: &Group<'_>) -> Option<Point> {
     let run = group[0];
-    let Spread { median, min, max } = Spread::of(group.iter().filter_map(|run| what.of(run)))?;
-    let (text, unit) = (what.text(), what.unit());
-    let at = axis.words(run).unwrap_or_default();
+    let Spread { median, min, max } = Spread::of(group.iter().filter_map(|run| what.metric().of(run)))?;
+    let metric = what.metric();
+    let (text, unit) = (|value| metric.text(value), metric.unit());
+    let at = axis.words(&run.setup).unwrap_or_default();
     let range = if max > min { format!(" ({} to {})", text(min), text(max)) } else { String::new() };
     let tip = format!("{name}, {at}: {} {unit}{range}", text(median));
-    Some(Point { x: axis.number(run)?, y: median, low: min, high: max, tip })
+    Some(Point { x: axis.number(&run.setup)?, y: median, low: min, high: max, tip })
 }
 
 /// Percentiles, of the smallest blocks where there are several sizes.
@@ -343,37 +296,30 @@ fn latency(look: &Look<'_>) -> Vec<Picture> {
     parts.extend(look.layout.x);
     let smallest = look.smallest_block();
     let shown = |group: &&Group<'_>| {
-        group[0].block_size_bytes == smallest && group.iter().any(|run| run.latency_ns.is_some())
+        group[0].setup.block == smallest && group.iter().any(|run| run.latency_ns.is_some())
     };
     let shown: Vec<&Group<'_>> = look.groups.iter().filter(shown).collect();
-    let plots = cells::by(&shown, |group| titles(&look.layout, &parts, group[0]));
-    let picture = |((heading, title), groups): ((String, String), Vec<&Group<'_>>)| Picture {
-        heading,
-        form: Form::Plot(percentiles(look, title, &groups)),
+    let plots = by(&shown, |group| titles(&look.layout, &parts, group[0]));
+    let picture = |((heading, title), groups): ((String, String), Vec<&Group<'_>>)| {
+        Picture::of_plot(heading, &percentiles(look, title, &groups))
     };
     plots.into_iter().map(picture).collect()
 }
 
 fn percentiles(look: &Look<'_>, title: String, groups: &[&Group<'_>]) -> Plot {
-    let of = |group: &Group<'_>, index: usize| {
-        Spread::of(group.iter().filter_map(|run| (PERCENTILES[index].of)(run)))
-    };
-    let known: Vec<usize> = (0..PERCENTILES.len())
-        .filter(|&index| groups.iter().any(|group| of(group, index).is_some()))
-        .collect();
+    let of = |group: &Group<'_>, metric: Metric| Spread::of(group.iter().filter_map(|run| metric.of(run)));
+    let is_known = |metric: &Metric| groups.iter().any(|group| of(group, *metric).is_some());
+    let known: Vec<Metric> = Metric::PERCENTILES.into_iter().filter(is_known).collect();
     let series: Vec<Series> = groups
         .iter()
         .map(|group| {
             let name = look.layout.name(group[0]);
-            let points = known.iter().enumerate().filter_map(|(place, &index)| {
-                let Spread { median, min, max } = of(group, index)?;
-                let tip = format!(
-                    "{name}, {}: {} µs ({} to {})",
-                    PERCENTILES[index].title,
-                    table::figure(median),
-                    table::figure(min),
-                    table::figure(max)
-                );
+            let points = known.iter().enumerate().filter_map(|(place, &metric)| {
+                let Spread { median, min, max } = of(group, metric)?;
+                let text = |value| metric.text(value);
+                let (title, unit) = (metric.title(), metric.unit());
+                let tip =
+                    format!("{name}, {title}: {} {unit} ({} to {})", text(median), text(min), text(max));
                 // Bars of many series in seven places hide each other; the tooltip has them.
                 let (low, high) = if groups.len() > 4 { (median, median) } else { (min, max) };
                 Some(Point { x: place as f64, y: median, low, high, tip })
@@ -383,8 +329,7 @@ fn percentiles(look: &Look<'_>, title: String, groups: &[&Group<'_>]) -> Plot {
         .collect();
     let points = || series.iter().flat_map(|series| &series.points);
     let y = Scale::logarithmic(points().flat_map(|point| [point.low, point.high]), scale::micros);
-    let titles: Vec<&str> =
-        known.iter().map(|&index| PERCENTILES[index].title.trim_start_matches('p')).collect();
+    let titles: Vec<&str> = known.iter().map(|metric| metric.title().trim_start_matches('p')).collect();
     let x = Scale::steps(&titles);
     Plot {
         title,
@@ -396,15 +341,14 @@ fn percentiles(look: &Look<'_>, title: String, groups: &[&Group<'_>]) -> Plot {
     }
 }
 
+/// How the axis of a factor is labelled.
+fn label_of(factor: Factor) -> fn(f64) -> String {
+    if factor == Factor::Block { scale::block } else { scale::count }
+}
+
 /// The series of some plots, each once, in the order of their styles.
 pub fn entries(plots: &[Picture]) -> Vec<Entry> {
-    let mut entries: Vec<Entry> = Vec::new();
-    for series in plots.iter().flat_map(Picture::series) {
-        let entry = Entry { name: series.name.clone(), style: series.style };
-        if !entries.contains(&entry) {
-            entries.push(entry);
-        }
-    }
+    let mut entries = distinct(plots.iter().flat_map(|plot| plot.series.iter().cloned()));
     entries.sort_by_key(|entry| entry.style);
     entries
 }

@@ -3,10 +3,9 @@
 //! Knows results, never how they were measured. Invariants: text that came from outside (file names, command lines,
 //! notes) is escaped; the page fits its window from 360 pixels up without scrolling sideways.
 
-pub mod cells;
 pub mod compare;
 pub mod drawing;
-mod figures;
+mod layout;
 mod marks;
 mod page;
 mod plot;
@@ -19,7 +18,7 @@ mod tables;
 
 use maud::html;
 
-use crate::report::results::Results;
+use crate::model::Results;
 
 /// The page of one session.
 pub fn write(results: &Results) -> String {
@@ -84,7 +83,7 @@ mod tests {
     /// How many points there are in the plots of it.
     fn points(results: &Results, what: What) -> usize {
         let pictures = drawing::plots(&Look::of(results), what);
-        let drawn = pictures.iter().map(|picture| picture.drawing().into_string());
+        let drawn = pictures.iter().map(|picture| picture.drawing.clone().into_string());
         drawn.map(|svg| svg.matches("class=\"m\"").count() + svg.matches("class=\"d\"").count()).sum()
     }
 
@@ -141,9 +140,10 @@ mod tests {
 
     #[test]
     fn auto_that_is_surely_behind_is_said_at_the_top() {
-        use crate::advice::recorded::{Job, Truth, World};
-        let truth = |job: Job| Truth {
-            iops: if job.route == crate::cli::Route::Auto { 866_000.0 } else { 1_052_000.0 },
+        use crate::advice::recorded::{Truth, World};
+        use crate::model::Setup;
+        let truth = |job: Setup| Truth {
+            iops: if job.route == Some(crate::model::Route::Auto) { 866_000.0 } else { 1_052_000.0 },
             cpu_us: 1.0,
         };
         let mut results = World { direct: false, ..World::new(truth).quick() }.session(1);

@@ -5,30 +5,22 @@
 
 use maud::Markup;
 
-use super::cells;
 use super::drawing::Look;
-use super::figures::{Figure, IOPS, P99};
+use super::layout::titled;
 use super::marks::NOISE;
 use super::page;
 use super::scale::Scale;
 use super::strip::{Dot, Row, Strip};
-use crate::report::judge::{LEAST, LEAST_ROUNDS, Noise};
-use crate::report::results::{Kind, Results, Role, Run};
-use crate::report::statistics::{Metric, Spread};
-use crate::report::summary::groups;
-use crate::report::table;
+use crate::model::{Kind, Metric, Results, Role, Run, Setup, Spread, by, groups, words};
+use crate::numbers::change;
+use crate::report::judge::{LEAST_ROUNDS, Noise, fewer, floor};
 
 /// What rounds are compared in. At a given rate operations a second are the same whatever is done.
-fn figure(results: &Results) -> Figure {
-    if results.kind == Some(Kind::Pool) { P99 } else { IOPS }
-}
-
-/// The same as the judgement has it.
 fn metric(results: &Results) -> Metric {
     if results.kind == Some(Kind::Pool) { Metric::P99 } else { Metric::Iops }
 }
 
-/// The section; empty where there was one round.
+/// Returns the section; empty if there was only one round.
 pub fn section(results: &Results) -> Markup {
     let look = Look::of(results);
     let groups = groups(&results.runs);
@@ -36,10 +28,10 @@ pub fn section(results: &Results) -> Markup {
     let several = results.runs.iter().any(|run| run.round > 1);
     let (Some(first), true) = (firsts.first(), several) else { return Markup::default() };
     let titles = |run: &Run| {
-        let of = |parts| cells::words(parts, run);
-        (cells::titled(&of(&look.layout.headings), ""), cells::titled(&of(&look.layout.plots), "All rounds"))
+        let of = |factors| words(factors, &run.setup);
+        (titled(&of(&look.layout.headings), ""), titled(&of(&look.layout.plots), "All rounds"))
     };
-    let strips: Vec<(String, Markup)> = cells::by(&firsts, titles)
+    let strips: Vec<(String, Markup)> = by(&firsts, titles)
         .into_iter()
         .filter_map(|((heading, title), cells)| {
             strip(results, &look, title, &cells).map(|strip| (heading.clone(), strip.svg()))
@@ -52,11 +44,11 @@ pub fn section(results: &Results) -> Markup {
         "Each dot is one round: its {} beside that of the first series ({}) in the same round, the bar their median. Grey \
          dots are A/A, the same once more. The grey band is the noise that A/A shows, where it is largest: a difference is \
          claimed where every round is outside.",
-        figure(results).title,
+        metric(results).title(),
         look.layout.name(first)
     );
     let all: Vec<&(String, Markup)> = strips.iter().collect();
-    let groups = cells::by(&all, |(heading, _)| heading.clone());
+    let groups = by(&all, |(heading, _)| heading.clone());
     let groups = groups
         .into_iter()
         .map(|(heading, strips)| page::group(&heading, strips.into_iter().map(|(_, svg)| svg.clone())));
@@ -68,17 +60,19 @@ fn strip(results: &Results, look: &Look<'_>, title: String, cells: &[&Run]) -> O
     let mut rows = Vec::new();
     let noise = Noise::of(&results.runs, metric(results));
     let mut band: Option<f64> = None;
-    for (place, cells) in cells::by(cells, |run| axis.and_then(|part| part.words(run)).unwrap_or_default()) {
+    for (place, cells) in
+        by(cells, |run| axis.and_then(|factor| factor.words(&run.setup)).unwrap_or_default())
+    {
         let base = cells[0];
         let mut of_place = Vec::new();
         for cell in cells {
             let name = look.layout.name(cell);
             let again = row(results, cell, cell, Role::Aa, format!("A/A {name}"), NOISE);
             if let Some(again) = again.as_ref().filter(|again| again.dots.len() >= LEAST_ROUNDS) {
-                let of_cell = noise.in_cell(&cell.key(), again.dots.len()).max(LEAST);
+                let of_cell = floor(noise.in_cell(&cell.setup, again.dots.len()));
                 band = Some(band.map_or(of_cell, |band| band.max(of_cell)));
             }
-            if cell.key() != base.key() {
+            if cell.setup != base.setup {
                 of_place.extend(row(results, cell, base, Role::Measure, name, look.style(cell)));
             }
             of_place.extend(again);
@@ -88,34 +82,30 @@ fn strip(results: &Results, look: &Look<'_>, title: String, cells: &[&Run]) -> O
         }
         rows.extend(of_place);
     }
-    // What is 100 % more is 50 % less.
-    let noise = band.map(|band| (-100.0 * band / (1.0 + band), 100.0 * band));
+    let noise = band.map(|band| (-100.0 * fewer(band), 100.0 * band));
     let x = Scale::changes(rows.iter().flat_map(|row| &row.dots).map(|dot| dot.x));
     (!rows.is_empty()).then(|| Strip {
         title,
-        x_title: format!("change of {} in each round", figure(results).title),
+        x_title: format!("change of {} in each round", metric(results).title()),
         x,
         noise,
         rows,
     })
 }
 
-/// A cell's rounds beside those of a base.
+/// Returns a cell's rounds beside those of a base.
 fn row(results: &Results, cell: &Run, base: &Run, role: Role, label: String, style: usize) -> Option<Row> {
-    let figure = figure(results);
-    let of = |key, role: Role| results.runs.iter().filter(move |run| run.role == role && run.key() == key);
-    let dots = of(cell.key(), role).filter_map(|run| {
-        let beside = of(base.key(), Role::Measure).find(|other| other.round == run.round)?;
-        let (own, beside) = ((figure.of)(run)?, (figure.of)(beside)?);
-        let change = (own / beside - 1.0) * 100.0;
-        let (own, other) = ((figure.text)(own), (figure.text)(beside));
-        let tip = format!(
-            "{label}, round {}: {} %, {} {own} beside {other}",
-            run.round,
-            table::change(change),
-            figure.title
-        );
-        change.is_finite().then_some(Dot { x: change, tip })
+    let metric = metric(results);
+    let of = |setup: Setup, role: Role| {
+        results.runs.iter().filter(move |run| run.role == role && run.setup == setup)
+    };
+    let dots = of(cell.setup, role).filter_map(|run| {
+        let beside = of(base.setup, Role::Measure).find(|other| other.round == run.round)?;
+        let (own, beside) = (metric.of(run)?, metric.of(beside)?);
+        let by = (own / beside - 1.0) * 100.0;
+        let (title, own, other) = (metric.title(), metric.text(own), metric.text(beside));
+        let tip = format!("{label}, round {}: {} %, {title} {own} beside {other}", run.round, change(by));
+        by.is_finite().then_some(Dot { x: by, tip })
     });
     let dots: Vec<Dot> = dots.collect();
     let median = Spread::of(dots.iter().map(|dot| dot.x)).map(|spread| spread.median);

@@ -4,35 +4,27 @@
 
 use maud::{Markup, html};
 
-use super::cells::{self, Part};
 use super::drawing::{self, Look, Picture};
+use super::layout::titled;
 use super::marks;
 use super::page;
 use super::scale::{self, Scale};
 use super::strip::{Dot, Row, Strip};
 use super::tables;
 use crate::error::one_line;
-use crate::report::profile::{self, Hot, Profile};
-use crate::report::results::{Kind, Machine, Results, Run};
-use crate::report::statistics::Spread;
-use crate::report::table;
-use crate::values::{self, Bytes};
+use crate::model::{Factor, Hot, Kind, Machine, Metric, Profile, Results, Run, Spread, by, distinct, words};
+use crate::numbers::figure;
+use crate::report::profile;
+use crate::values::{self, Bytes, short_size};
 
 /// What the page is called.
 pub fn title(results: &Results) -> String {
-    format!("{}: {} on {}", command_name(results), file(results), one_line(&results.machine.filesystem))
+    format!("{}: {} on {}", command(results), file(results), one_line(&results.machine.filesystem))
 }
 
-/// The command in two words.
-pub fn command_name(results: &Results) -> &'static str {
-    match results.kind {
-        Some(Kind::File) => "perf file",
-        Some(Kind::Batch) => "perf batch",
-        Some(Kind::Multiread) => "perf multiread",
-        Some(Kind::Buffers) => "perf buffers",
-        Some(Kind::Pool) => "perf pool",
-        None => "perf",
-    }
+/// The command's name.
+pub fn command(results: &Results) -> &'static str {
+    results.kind.map_or("perf", Kind::command)
 }
 
 fn file(results: &Results) -> String {
@@ -53,14 +45,18 @@ pub fn header(results: &Results) -> Markup {
             "Producers write buffers to segment files, consumers read them back and check them: latency by where the \
              memory comes from."
         }
-        _ => "Reads and writes of one file, with and without registered buffers.",
+        Some(Kind::Mixed) => {
+            "Reads that come back, under a scan of the file, with a quarter of it as memory: what stays in memory is decided \
+             by the library (adaptive), by the kernel (buffered), or by no one (direct)."
+        }
+        Some(Kind::File) | None => "Reads and writes of one file, with and without registered buffers.",
     };
     let sizes = if params.block_sizes_bytes.is_empty() {
         vec![params.block_size_bytes]
     } else {
         params.block_sizes_bytes.clone()
     };
-    let sizes: Vec<String> = sizes.iter().map(|&bytes| scale::block(bytes as f64)).collect();
+    let sizes: Vec<String> = sizes.iter().map(|&bytes| short_size(bytes)).collect();
     let mut io = if params.direct { "direct (O_DIRECT)" } else { "through the page cache" }.to_string();
     io += if params.verify { ", contents checked" } else { "" };
     let rounds = if params.rounds == 1 { "1 round".into() } else { format!("{} rounds", params.rounds) };
@@ -90,7 +86,7 @@ pub fn header(results: &Results) -> Markup {
     );
     html! {
         header {
-            h1 { (command_name(results)) ": " bdi { (file(results)) } }
+            h1 { (command(results)) ": " bdi { (file(results)) } }
             p.lead { (lead) }
             @if results.interrupted { p.warn { "Interrupted: only a part of what was asked for was measured." } }
             @for behind in results.behind.iter().filter(|behind| behind.is_sure()) { p.warn { (one_line(&behind.note)) } }
@@ -140,11 +136,11 @@ pub fn plots(results: &Results) -> Markup {
             continue;
         }
         let all: Vec<&Picture> = plots.iter().collect();
-        let groups = cells::by(&all, |plot| plot.heading.clone());
+        let groups = by(&all, |plot| plot.heading.clone());
         let body = html! {
             @let entries = drawing::entries(&plots);
             @if !entries.is_empty() { (marks::legend(&entries)) }
-            @for (heading, plots) in groups { (page::group(&heading, plots.into_iter().map(Picture::svg))) }
+            @for (heading, plots) in groups { (page::group(&heading, plots.into_iter().map(|plot| plot.svg.clone()))) }
         };
         sections.push((plots.len() == 1, page::section(what.title(), &what.meaning(&look), body)));
     }
@@ -166,12 +162,12 @@ fn choices(look: &Look<'_>) -> Markup {
     if look.choices.is_empty() {
         return Markup::default();
     }
-    let parts = [Part::Direct, Part::Cache, Part::Route];
+    let parts = [Factor::Open, Factor::Cache, Factor::Route];
     let plots: Vec<Markup> =
-        cells::by(&look.choices, |run| cells::words(&[Part::Rw, Part::Block, Part::Depth], run))
+        by(&look.choices, |run| words(&[Factor::Rw, Factor::Block, Factor::Depth], &run.setup))
             .into_iter()
             .map(|(title, runs)| {
-                let groups = cells::by(&runs, |run| cells::words(&parts, run));
+                let groups = by(&runs, |run| words(&parts, &run.setup));
                 let rows = groups.into_iter().map(|(label, runs)| {
                     let dots = runs.iter().map(|run| Dot { x: run.iops, tip: tip(&label, run) }).collect();
                     let median = Spread::of(runs.iter().map(|run| run.iops)).map(|spread| spread.median);
@@ -179,7 +175,7 @@ fn choices(look: &Look<'_>) -> Markup {
                 });
                 let x = Scale::logarithmic(runs.iter().map(|run| run.iops), scale::count);
                 Strip {
-                    title: cells::titled(&title, "All runs"),
+                    title: titled(&title, "All runs"),
                     x_title: "operations a second, more is better".into(),
                     x,
                     noise: None,
@@ -195,7 +191,7 @@ fn choices(look: &Look<'_>) -> Markup {
 }
 
 fn tip(label: &str, run: &Run) -> String {
-    format!("{label}, round {}: {} IOPS", run.round, table::rate(run.iops))
+    format!("{label}, round {}: {} IOPS", run.round, Metric::Iops.text(run.iops))
 }
 
 /// Where CPU time goes, for each kind of buffers that was profiled.
@@ -206,7 +202,7 @@ pub fn profile(results: &Results) -> Markup {
         @if !apart.is_empty() {
             h3 { "Functions of the kernel that not all buffers have" }
             p.means { "Per cent of the samples of each kind; -: not one sample." }
-            (tables::from_terminal(&apart))
+            (tables::table(&apart))
         }
     };
     let meaning = "Samples of what ran while each kind of buffers was measured: the functions that took most time \
@@ -223,8 +219,8 @@ fn profiled(profile: &Profile) -> Markup {
     let name = format!(
         "{} buffers, {}, {} blocks, depth {}",
         values::name(&profile.buffers),
-        cells::access(&values::name(&profile.rw)),
-        scale::block(profile.block_size_bytes as f64),
+        profile.rw.words(),
+        short_size(profile.block_size_bytes),
         profile.iodepth
     );
     let functions = |title: &str, functions: &[Hot]| {
@@ -232,7 +228,7 @@ fn profiled(profile: &Profile) -> Markup {
             table {
                 thead { tr { th scope="col" { (title) } th.n scope="col" { "%" } } }
                 @for hot in functions {
-                    tr { td { (one_line(&hot.function)) } td.n { (table::figure(hot.percent)) } }
+                    tr { td { (one_line(&hot.function)) } td.n { (figure(hot.percent)) } }
                 }
             }
         }
@@ -241,10 +237,10 @@ fn profiled(profile: &Profile) -> Markup {
         "{} samples by {}, {} % of them in the kernel",
         profile.samples,
         one_line(&profile.event),
-        table::figure(profile.kernel_percent)
+        figure(profile.kernel_percent)
     );
     html! {
-        h3 { (cells::titled(&name, "")) }
+        h3 { (titled(&name, "")) }
         p.means { (counted) }
         div.beside {
             @if !profile.kernel.is_empty() { (functions("kernel", &profile.kernel)) }
@@ -258,9 +254,9 @@ fn profiled(profile: &Profile) -> Markup {
 
 /// What to know about the figures.
 pub fn notes(results: &Results) -> Markup {
-    let engines = cells::by(&results.runs.iter().collect::<Vec<_>>(), |run| values::name(&run.engine));
-    let meant = engines.iter().filter_map(|(name, _)| Some((name.as_str(), described(name)?)));
-    let meant: Vec<(&str, &str)> = meant.collect();
+    let engines = distinct(results.runs.iter().map(|run| run.setup.engine));
+    let meant = engines.iter().filter_map(|engine| Some((values::name(engine), engine.described()?)));
+    let meant: Vec<(String, &str)> = meant.collect();
     let body = html! {
         ul.notes { @for note in &results.notes { li { (one_line(note)) } } }
         @if meant.len() > 1 { ul.notes { @for (name, what) in meant { li { b { (name) } ": " (what) } } } }
@@ -270,20 +266,4 @@ pub fn notes(results: &Results) -> Markup {
     } else {
         page::section("Notes", "", body)
     }
-}
-
-/// What an engine is, where its name does not say it.
-fn described(engine: &str) -> Option<&'static str> {
-    Some(match engine {
-        "ringfile" | "ringfile-blocking" => "this library, on plain threads or its own",
-        "ringfile-tokio" => "this library, batches awaited in tokio",
-        "fio" => "fio's io_uring engine with the same job",
-        "fio-batch" => "the same, submitting and reaping in batches",
-        "fio-psync" => "fio's loop of plain calls",
-        "pread" => "our own loop of plain calls",
-        "two-rings" => "two rings by hand for each thread, as RocksDB has them",
-        "by-hand" => "a loop over a ring by hand, with the same buffers",
-        "submit-only" => "a ring by hand: submitted without waiting, then waited for one by one",
-        _ => return None,
-    })
 }

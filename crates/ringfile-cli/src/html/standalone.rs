@@ -5,13 +5,12 @@
 
 use maud::{Markup, PreEscaped, html};
 
-use super::cells;
 use super::drawing::{self, Look, Picture, What};
 use super::marks;
 use super::plot;
 use super::sections;
 use crate::error::one_line;
-use crate::report::results::Results;
+use crate::model::{Results, by};
 use crate::terminal;
 
 const GAP: f64 = 20.0;
@@ -37,7 +36,7 @@ pub fn svg(results: &Results, what: What) -> Option<String> {
     let all: Vec<&Picture> = plots.iter().collect();
     let mut bottom = legend_top + legend_height;
     let mut placed: Vec<Markup> = Vec::new();
-    for (heading, plots) in cells::by(&all, |plot| plot.heading.clone()) {
+    for (heading, plots) in by(&all, |plot| plot.heading.clone()) {
         if !heading.is_empty() {
             placed.push(html! { text.h x=(MARGIN) y=(bottom + 22.0) { (heading) } });
             bottom += HEADING;
@@ -46,10 +45,9 @@ pub fn svg(results: &Results, what: What) -> Option<String> {
         for row in plots.chunks(columns) {
             for (column, plot) in row.iter().enumerate() {
                 let left = MARGIN + column as f64 * (plot::WIDTH + GAP);
-                placed
-                    .push(html! { g transform=(format!("translate({left} {bottom})")) { (plot.drawing()) } });
+                placed.push(html! { g transform=(format!("translate({left} {bottom})")) { (plot.drawing) } });
             }
-            bottom += row.iter().map(|plot| plot.height()).fold(0.0, f64::max) + GAP;
+            bottom += row.iter().map(|plot| plot.height).fold(0.0, f64::max) + GAP;
         }
     }
     let (width, height) = (inner + 2.0 * MARGIN, bottom - GAP + MARGIN);
@@ -73,7 +71,7 @@ fn title(results: &Results, what: What) -> String {
     let known = |fact: &Option<String>| fact.as_deref().map_or_else(|| "an unknown one".into(), one_line);
     format!(
         "{}: {} on {}, {}, Linux {}",
-        sections::command_name(results),
+        sections::command(results),
         what.title().to_lowercase().replace("cpu", "CPU"),
         one_line(&results.machine.filesystem),
         if results.params.direct { "direct" } else { "through the page cache" },

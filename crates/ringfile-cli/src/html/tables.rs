@@ -5,67 +5,87 @@
 
 use maud::{Markup, html};
 
-use super::cells::{self, Part};
 use super::drawing::Look;
-use super::figures::{COST, Figure, SPEED};
 use super::page;
-use crate::report::results::{Kind, Results, Role, Run};
-use crate::report::statistics::Spread;
+use crate::model::{Factor, Metric, Results, Role, Run, differing};
+use crate::report::medians::{self, keyed, labels};
 use crate::report::table::Table;
-use crate::report::{batches, buffers, change, enters, pool, summary};
 
-/// A cell of a table.
-pub struct Column {
-    /// Its title.
-    pub title: String,
-    /// Whether its cells are numbers, to the right.
-    pub number: bool,
-    /// Whether it names the row.
-    pub key: bool,
-}
+/// Speed and latency.
+const SPEED: [Metric; 12] = [
+    Metric::Iops,
+    Metric::Bandwidth,
+    Metric::Mean,
+    Metric::Stddev,
+    Metric::P50,
+    Metric::P90,
+    Metric::P95,
+    Metric::P99,
+    Metric::P999,
+    Metric::P9999,
+    Metric::Max,
+    Metric::Cpu,
+];
 
-/// A table of text.
-pub fn table(columns: &[Column], rows: &[Vec<String>]) -> Markup {
-    let class = |index: usize, column: &Column| {
+/// What an operation costs, and what was counted.
+const COST: [Metric; 20] = [
+    Metric::Cpu,
+    Metric::UserCpu,
+    Metric::SystemCpu,
+    Metric::UserPercent,
+    Metric::SystemPercent,
+    Metric::Switches,
+    Metric::SystemCalls,
+    Metric::MachineUser,
+    Metric::MachineSystem,
+    Metric::MachineInterrupts,
+    Metric::MachineIdle,
+    Metric::MachineStolen,
+    Metric::Interrupts,
+    Metric::MemoryBandwidth,
+    Metric::Cycles,
+    Metric::Instructions,
+    Metric::FixedPercent,
+    Metric::RingPercent,
+    Metric::Ops,
+    Metric::Errors,
+];
+
+/// What is shown of a single run.
+const OF_RUN: [Metric; 8] = [
+    Metric::Iops,
+    Metric::Bandwidth,
+    Metric::Mean,
+    Metric::P50,
+    Metric::P99,
+    Metric::P999,
+    Metric::Max,
+    Metric::Cpu,
+];
+
+/// A table as an element of a page.
+pub fn table(table: &Table) -> Markup {
+    let columns: Vec<(&str, bool, bool)> = table.columns().collect();
+    let class = |index: usize, (_, number, key): (&str, bool, bool)| {
         let mut class = String::new();
-        for (is, name) in [(column.number, "n "), (column.key, "k "), (index == 0, "first ")] {
+        for (is, name) in [(number, "n "), (key, "k "), (index == 0, "first ")] {
             class += if is { name } else { "" };
         }
         class
     };
     html! {
         table.wide {
-            thead { tr { @for column in columns { th.n[column.number] scope="col" { (column.title) } } } }
+            thead { tr { @for (title, number, _) in &columns { th.n[*number] scope="col" { (title) } } } }
             tbody {
-                @for row in rows {
+                @for row in table.rows() {
                     tr {
-                        @for (index, (cell, column)) in row.iter().zip(columns).enumerate() {
-                            td class=(class(index, column).trim_end()) data-t=(column.title) { (cell) }
+                        @for (index, (cell, column)) in row.iter().zip(&columns).enumerate() {
+                            td class=(class(index, *column).trim_end()) data-t=(column.0) { (cell) }
                         }
                     }
                 }
             }
         }
-    }
-}
-
-/// A table of the terminal.
-pub fn from_terminal(terminal: &Table) -> Markup {
-    let columns: Vec<Column> =
-        terminal.columns().map(|(title, number, key)| Column { title: title.into(), number, key }).collect();
-    table(&columns, terminal.rows())
-}
-
-/// The tables that the command printed.
-fn of_terminal(results: &Results) -> Vec<Table> {
-    let runs = &results.runs;
-    match results.kind {
-        Some(Kind::Buffers) => buffers::tables(results),
-        Some(Kind::Pool) => vec![pool::table(runs), pool::changes(runs), pool::actors(runs)],
-        Some(Kind::Batch | Kind::Multiread) => {
-            vec![batches::table(runs), change::table(runs), enters::table(runs)]
-        }
-        Some(Kind::File) | None => vec![summary::table(runs), change::table(runs)],
     }
 }
 
@@ -83,7 +103,7 @@ pub fn section(results: &Results) -> Markup {
         details { summary { "Cost and counts" small { "for one operation, or in per cent of a core" } } (figures(&look, &COST)) }
         details {
             summary { "As on the terminal" small { "with what each choice changes, in per cent, compared within each round" } }
-            @for table in of_terminal(results).iter().filter(|table| !table.is_empty()) { (from_terminal(table)) }
+            @for of_terminal in crate::report::tables(results) { (table(&of_terminal)) }
         }
         details { summary { "Every run" small { (runs.len()) " runs, as they were made" } } (every(runs)) }
     };
@@ -92,70 +112,40 @@ pub fn section(results: &Results) -> Markup {
     page::section("Tables", meaning, body)
 }
 
-/// A row for each cell and engine, with the medians of these figures, as far as any run has them.
-fn figures(look: &Look<'_>, figures: &[Figure]) -> Markup {
+/// A row for each setup, with the medians of these metrics, as far as any run has them.
+fn figures(look: &Look<'_>, metrics: &[Metric]) -> Markup {
     html! {
-        (medians(look.grid(), figures))
+        (medians_of(look.grid(), metrics))
         @if !look.beside.is_empty() {
             h3 { "Direct or buffered, and which route" }
-            (medians(&look.beside, figures))
+            (medians_of(&look.beside, metrics))
         }
     }
 }
 
-fn medians(groups: &[Vec<&Run>], figures: &[Figure]) -> Markup {
+fn medians_of(groups: &[Vec<&Run>], metrics: &[Metric]) -> Markup {
     let measured: Vec<&Run> = groups.iter().flatten().copied().collect();
-    let parts = keys(&measured);
-    let median = |group: &[&Run], figure: &Figure| {
-        Spread::of(group.iter().filter_map(|run| (figure.of)(run))).map(|spread| spread.median)
-    };
-    let shown: Vec<&Figure> =
-        figures.iter().filter(|figure| measured.iter().any(|run| (figure.of)(run).is_some())).collect();
-    let rows: Vec<Vec<String>> = groups
-        .iter()
-        .map(|group| {
-            let figures = shown.iter().map(|figure| median(group, figure).map(figure.text));
-            named(&parts, group[0]).chain(figures.map(or_dash)).collect()
-        })
-        .collect();
-    table(&columns(&parts, shown.iter().map(|figure| figure.title)), &rows)
+    let is_known = |metric: &Metric| measured.iter().any(|run| metric.of(run).is_some());
+    let known: Vec<Metric> = metrics.iter().copied().filter(is_known).collect();
+    table(&medians::of(&keys(&measured), groups, &known))
 }
 
 /// A row for each run.
 fn every(runs: &[Run]) -> Markup {
-    let all: Vec<&Run> = runs.iter().collect();
-    let parts = keys(&all);
-    let shown = [SPEED[0], SPEED[1], SPEED[2], SPEED[4], SPEED[7], SPEED[8], SPEED[10], SPEED[11]];
-    let mut columns = columns(&parts, shown.iter().map(|figure| figure.title));
-    columns.insert(parts.len(), Column { title: "round".into(), number: true, key: true });
-    let rows: Vec<Vec<String>> = all
-        .iter()
-        .map(|run| {
-            let again = if run.role == Role::Aa { " A/A" } else { "" };
-            let round = std::iter::once(format!("{}{again}", run.round));
-            let figures = shown.iter().map(|figure| or_dash((figure.of)(run).map(figure.text)));
-            named(&parts, run).chain(round).chain(figures).collect()
-        })
-        .collect();
-    table(&columns, &rows)
+    let keys = keys(&runs.iter().collect::<Vec<_>>());
+    let empty = keyed(&keys).number("round").end_keys();
+    let mut all = OF_RUN.iter().fold(empty, |table, metric| table.number(metric.title()));
+    for run in runs {
+        let mut row = labels(&keys, run);
+        row.push(format!("{}{}", run.round, if run.role == Role::Aa { " A/A" } else { "" }));
+        row.extend(OF_RUN.iter().map(|&metric| medians::median(&[run], metric)));
+        all.row(row);
+    }
+    table(&all)
 }
 
-/// The parts that name a row: those that differ, or the engine.
-fn keys(runs: &[&Run]) -> Vec<Part> {
-    let parts = cells::differing(runs);
-    if parts.is_empty() { vec![Part::Engine] } else { parts }
-}
-
-fn columns<'a>(parts: &[Part], figures: impl Iterator<Item = &'a str>) -> Vec<Column> {
-    let keys =
-        parts.iter().map(|part| Column { title: part.title().into(), number: part.counts(), key: true });
-    keys.chain(figures.map(|title| Column { title: title.into(), number: true, key: false })).collect()
-}
-
-fn named<'a>(parts: &'a [Part], run: &'a Run) -> impl Iterator<Item = String> + 'a {
-    parts.iter().map(|part| or_dash(part.cell(run)))
-}
-
-fn or_dash(cell: Option<String>) -> String {
-    cell.unwrap_or_else(|| "-".into())
+/// The factors that name a row: those that differ, or the engine.
+fn keys(runs: &[&Run]) -> Vec<Factor> {
+    let keys = differing(runs);
+    if keys.is_empty() { vec![Factor::Engine] } else { keys }
 }

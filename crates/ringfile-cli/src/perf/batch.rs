@@ -1,13 +1,12 @@
 //! `ringfile perf batch`: random reads in batches, several batches in flight for each thread.
 
-use super::plan::{Depth, Grid, every_way};
+use super::plan::{Depth, Grid, Timing, every_way};
 use super::session::{self, Request};
-use super::{default_numjobs, engines};
-use crate::cli::{BatchArgs, Cache, Executor, Rw};
-use crate::engine::Engine;
+use super::{default_numjobs, engines, opened};
+use crate::cli::BatchArgs;
 use crate::error::Failure;
 use crate::job::BatchSettings;
-use crate::report::results::Kind;
+use crate::model::{Cache, Engine, Kind};
 
 /// What takes part, in this order.
 const ENGINES: [Engine; 4] =
@@ -23,8 +22,8 @@ pub fn run(args: &BatchArgs) -> Result<(), Failure> {
     let default_cache = if args.reads.direct { Cache::Keep } else { Cache::Cold };
     session::run(Request {
         kind: Kind::Batch,
-        test_file: &args.test_file,
-        timing: &args.timing,
+        test_file: args.test_file.clone(),
+        timing: Timing::of(&args.timing),
         work: args.reads.work,
         settings: BatchSettings {
             submit: args.queue.iodepth_batch_submit.map(|count| count as usize),
@@ -32,18 +31,18 @@ pub fn run(args: &BatchArgs) -> Result<(), Failure> {
             low: args.queue.iodepth_low.map(|count| count as usize),
         },
         output: &args.output,
-        block: args.bs,
-        direct: args.reads.direct,
         verify: false,
+        counters: false,
         grid: Grid {
             numjobs: args.numjobs.as_ref().map_or_else(default_numjobs, |list| list.values().to_vec()),
             depths: depths.collect(),
-            rw: vec![Rw::RandRead],
+            blocks: vec![args.bs],
+            open: vec![opened(args.reads.direct)],
             cache: args.reads.cache.as_ref().map_or(vec![default_cache], |list| list.values().to_vec()),
             ways: every_way(args.reads.route.values(), args.reads.buffers.values()),
-            executor: vec![Executor::Ringfile],
             engines: engines(args.reads.engines.as_ref(), &ENGINES)?,
             rounds: args.timing.rounds,
+            ..Grid::plain()
         },
     })
 }

@@ -1,13 +1,12 @@
 //! `ringfile perf file`: one file or device, every combination of what was asked for.
 
-use super::plan::{Depth, Grid, every_way};
+use super::plan::{Depth, Grid, Timing, every_way};
 use super::session::{self, Request};
-use super::{default_cache, default_numjobs, has_ring, mixed};
-use crate::cli::{Against, Buffers, Cache, FileArgs, Route};
-use crate::engine::Engine;
+use super::{default_cache, default_numjobs, has_ring, mixed, opened};
+use crate::cli::FileArgs;
 use crate::error::Failure;
 use crate::job::BatchSettings;
-use crate::report::results::Kind;
+use crate::model::{Buffers, Cache, Engine, Kind, Open, Route};
 use crate::values::List;
 
 /// Carries out the command.
@@ -17,31 +16,32 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
     }
     session::run(Request {
         kind: Kind::File,
-        test_file: &args.test_file,
-        timing: &args.timing,
+        test_file: args.test_file.clone(),
+        timing: Timing::of(&args.timing),
         work: args.work,
         settings: BatchSettings::default(),
         output: &args.output,
-        block: args.bs,
-        direct: args.direct,
         verify: args.verify,
+        counters: false,
         grid: grid(args),
     })
 }
 
 fn grid(args: &FileArgs) -> Grid {
     let against = args.against.iter().flat_map(|list| list.values());
+    let open = args.open.as_ref().map_or(vec![opened(args.direct)], |list| list.values().to_vec());
     Grid {
         numjobs: args.numjobs.as_ref().map_or_else(default_numjobs, |list| list.values().to_vec()),
+        blocks: vec![args.bs],
         depths: args.iodepth.values().iter().map(|&iodepth| Depth::of(iodepth)).collect(),
         rw: args.rw.values().to_vec(),
-        cache: default_cache(args.cache.as_ref(), args.direct),
+        cache: default_cache(args.cache.as_ref(), open == [Open::Direct]),
+        open,
         ways: ways(args, has_ring()),
         executor: args.executor.values().to_vec(),
-        engines: std::iter::once(Engine::Ringfile)
-            .chain(against.map(|&against| engine_of(against)))
-            .collect(),
+        engines: std::iter::once(&Engine::Ringfile).chain(against).copied().collect(),
         rounds: args.timing.rounds,
+        ..Grid::plain()
     }
 }
 
@@ -50,7 +50,8 @@ fn grid(args: &FileArgs) -> Grid {
 fn ways(args: &FileArgs, has_ring: bool) -> Vec<(Route, Buffers)> {
     let asked = args.buffers.as_ref().map(List::values);
     let buffers = asked.unwrap_or(&Buffers::WHOLE);
-    match (&args.route, asked, args.direct) {
+    let direct = args.direct || args.open.as_ref().is_some_and(|open| open.values().contains(&Open::Direct));
+    match (&args.route, asked, direct) {
         (Some(routes), ..) => every_way(routes.values(), buffers),
         (None, _, true) if has_ring => every_way(&[Route::Ring], buffers),
         (None, None, false) if has_ring => {
@@ -59,15 +60,6 @@ fn ways(args: &FileArgs, has_ring: bool) -> Vec<(Route, Buffers)> {
             ways
         }
         (None, ..) => every_way(&[Route::Auto], buffers),
-    }
-}
-
-fn engine_of(against: Against) -> Engine {
-    match against {
-        Against::Fio => Engine::Fio,
-        Against::FioBatch => Engine::FioBatch,
-        Against::FioPsync => Engine::FioPsync,
-        Against::Pread => Engine::Pread,
     }
 }
 

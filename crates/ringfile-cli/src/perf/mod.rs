@@ -2,18 +2,24 @@
 
 pub mod batch;
 pub mod buffers;
+mod check;
 pub mod file;
 mod mixed;
 pub mod multiread;
-pub mod notes;
+mod notes;
+mod outputs;
 mod plan;
 pub mod pool;
+mod processes;
 mod session;
+mod worker;
 
-use crate::cli::Cache;
-use crate::engine::Engine;
+pub use processes::WORKER;
+pub use worker::run as run_worker;
+
 use crate::error::{Failure, usage};
 use crate::machine;
+use crate::model::{Cache, Engine, Open};
 use crate::values::{self, List};
 
 /// One thread, and one for each core.
@@ -29,6 +35,11 @@ fn has_ring() -> bool {
     let forbidden =
         std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| matches!(backend.as_str(), "workers" | "aio"));
     !forbidden && ringfile::ring_features().is_ok()
+}
+
+/// How files are opened, by whether `--direct` was asked for.
+fn opened(direct: bool) -> Open {
+    if direct { Open::Direct } else { Open::Buffered }
 }
 
 fn default_cache(asked: Option<&List<Cache>>, direct: bool) -> Vec<Cache> {

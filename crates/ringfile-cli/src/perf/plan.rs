@@ -1,65 +1,79 @@
 //! Which runs a measurement makes, and in which order.
 //!
-//! Within a cell every round runs all engines in turn, so that what is compared was measured next to each
-//! other; each round begins with another one, for the first place is not like the others (the file was just
-//! settled, the processor rested). The A/A run, the first engine once more, ends the round.
+//! A cell is what all compared runs have in common. Within a cell every round makes all runs in turn, so that what is
+//! compared was measured close together. Each round begins with another setup, since the first place differs from the
+//! others (the file was just settled, the processor rested). The A/A run, the first setup once more, ends the round.
 
 use std::time::Duration;
 
-use crate::cli::{Buffers, Cache, Executor, Route, Rw};
-use crate::engine::Engine;
-use crate::job::Batching;
-use crate::report::results::Role;
+use crate::cli::TimingArgs;
+use crate::model::{
+    Batching, Buffers, Cache, Engine, Executor, Open, RingFlags, Role, Route, Run, Rw, Setup, distinct,
+};
 
-/// What is measured.
-#[derive(Debug, Clone)]
+/// Depths at which `perf buffers` measures the choices beside the buffers.
+const CHOICE_DEPTHS: [usize; 2] = [1, 16];
+
+/// The smallest part of a vectored block.
+const SMALLEST_PART: u64 = 512;
+
+/// Time that fio takes to set itself up.
+const FIO_SET_UP: Duration = Duration::from_millis(350);
+
+/// Time that a process takes to start and end, and its pool to register.
+const PROCESS_SET_UP: Duration = Duration::from_millis(40);
+
+/// What is measured: the values of every factor. Each list but `processes` has at least one value.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Grid {
+    /// Page cache before each run.
+    pub cache: Vec<Cache>,
+    /// Processes that carry each run out; empty where this one does.
+    pub processes: Vec<usize>,
     /// Threads.
     pub numjobs: Vec<usize>,
+    /// Reads or writes.
+    pub rw: Vec<Rw>,
+    /// Bytes of an operation.
+    pub blocks: Vec<u64>,
     /// What is in flight for each thread.
     pub depths: Vec<Depth>,
-    /// Access.
-    pub rw: Vec<Rw>,
-    /// Page cache.
-    pub cache: Vec<Cache>,
-    /// Ways of ringfile's operations, each with the buffers that it is measured with; never empty.
-    pub ways: Vec<(Route, Buffers)>,
-    /// Who runs ringfile's tasks; never empty.
-    pub executor: Vec<Executor>,
-    /// What is measured, the first once more at the end of each round; never empty.
+    /// How files are opened; the others open them in the first way, which then is not adaptive.
+    pub open: Vec<Open>,
+    /// What is compared, the first once more at the end of each round.
     pub engines: Vec<Engine>,
+    /// Executors of ringfile's tasks.
+    pub executor: Vec<Executor>,
+    /// Flags of the rings; `None` alone where none were asked for.
+    pub ring_flags: Vec<Option<RingFlags>>,
+    /// Routes of ringfile's operations, each with the buffers that it is measured with.
+    pub ways: Vec<(Route, Buffers)>,
+    /// Parts of a vectored block, at most.
+    pub parts: usize,
+    /// Parts and blocks must be multiples of this.
+    pub alignment: u64,
+    /// Whether page cache and route are compared too, in cells of the smallest block.
+    pub choices: bool,
+    /// Whether there is a ring to choose.
+    pub has_ring: bool,
     /// Rounds.
     pub rounds: u32,
 }
 
-/// One run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// One run to make.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
-    /// What does it.
-    pub engine: Engine,
-    /// Buffers.
-    pub buffers: Buffers,
+    /// Everything that is chosen for it.
+    pub setup: Setup,
+    /// Parts of each operation's memory, where it is vectored.
+    pub parts: Option<usize>,
     /// Why.
     pub role: Role,
     /// Round, from 1.
     pub round: u32,
-    /// Threads.
-    pub numjobs: usize,
-    /// Operations in flight for each thread.
-    pub iodepth: usize,
-    /// Their batches.
-    pub batching: Option<Batching>,
-    /// Access.
-    pub rw: Rw,
-    /// Page cache.
-    pub cache: Cache,
-    /// Way of ringfile's operations; the first one asked for, where another engine does it.
-    pub route: Route,
-    /// Who runs ringfile's tasks; the first one asked for, where another engine does it.
-    pub executor: Executor,
 }
 
-/// How much is in flight for each thread, and how it is handed in.
+/// How much is in flight for each thread, and how it is submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Depth {
     /// Operations.
@@ -80,94 +94,33 @@ impl Depth {
     }
 }
 
-/// What all runs of a cell have in common.
-#[derive(Clone, Copy)]
-struct Cell {
-    numjobs: usize,
-    depth: Depth,
-    rw: Rw,
-    cache: Cache,
-    /// Whether what knows no depth has had its turn, in the cell with the first one.
-    repeated: bool,
+/// How long runs are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Timing {
+    /// Time before each run that is not counted.
+    pub warmup: Duration,
+    /// Length of each run.
+    pub duration: Duration,
 }
 
-impl Grid {
-    /// The most threads, and the most operations in flight for one.
-    pub fn most(&self) -> (u64, u64) {
-        let most = |counts: &mut dyn Iterator<Item = usize>| counts.max().unwrap_or(1) as u64;
-        (most(&mut self.numjobs.iter().copied()), most(&mut self.depths.iter().map(|depth| depth.iodepth)))
+impl Timing {
+    /// As the command line has it.
+    pub fn of(args: &TimingArgs) -> Timing {
+        Timing { warmup: args.warmup, duration: args.duration }
     }
 
-    /// All runs, in order.
-    pub fn steps(&self) -> Vec<Step> {
-        let mut steps = Vec::new();
-        for &cache in &self.cache {
-            for &numjobs in &self.numjobs {
-                for &rw in &self.rw {
-                    for (index, &depth) in self.depths.iter().enumerate() {
-                        let repeated = index > 0 && depth.batching.is_none();
-                        self.cell(&mut steps, Cell { numjobs, depth, rw, cache, repeated });
-                    }
-                }
-            }
-        }
-        steps
+    /// Time before a run that is not counted: none with a cold page cache, which it would warm.
+    pub fn warmup_of(&self, setup: &Setup) -> Duration {
+        if setup.cache == Cache::Cold { Duration::ZERO } else { self.warmup }
     }
 
-    fn cell(&self, steps: &mut Vec<Step>, cell: Cell) {
-        let Cell { numjobs, depth: Depth { iodepth, batching }, rw, cache, .. } = cell;
-        let mut add = |Entry { engine, buffers, executor, route }, role, round| {
-            let iodepth = if engine.one_at_a_time() { 1 } else { iodepth };
-            steps.push(Step {
-                engine,
-                buffers,
-                role,
-                round,
-                numjobs,
-                iodepth,
-                batching,
-                rw,
-                cache,
-                route,
-                executor,
-            });
-        };
-        let mut entries = self.entries(cell);
-        let again = entries[0];
-        for round in 1..=self.rounds {
-            entries.iter().for_each(|&entry| add(entry, Role::Measure, round));
-            add(again, Role::Aa, round);
-            entries.rotate_left(1);
-        }
+    /// About how long a step takes.
+    pub fn length(&self, step: &Step) -> Duration {
+        let processes = if step.setup.processes.is_some() { PROCESS_SET_UP } else { Duration::ZERO };
+        // fio has no warm-up.
+        let before = if step.setup.engine.is_fio() { FIO_SET_UP } else { self.warmup_of(&step.setup) };
+        before + self.duration + processes
     }
-
-    /// What is compared in a cell; never empty.
-    fn entries(&self, cell: Cell) -> Vec<Entry> {
-        let mut entries = Vec::new();
-        for &engine in &self.engines {
-            if engine.is_ours() {
-                for &executor in &self.executor {
-                    let way = |&(route, buffers)| Entry { engine, buffers, executor, route };
-                    entries.extend(self.ways.iter().map(way));
-                }
-            } else if !(engine.one_at_a_time() && cell.repeated) {
-                let (executor, (route, _)) = (self.executor[0], self.ways[0]);
-                // Batches are compared with the plain job alone.
-                let kinds = if cell.depth.batching.is_some() { &[Buffers::Normal] } else { engine.buffers() };
-                entries.extend(kinds.iter().map(|&buffers| Entry { engine, buffers, executor, route }));
-            }
-        }
-        entries
-    }
-}
-
-/// One of those that are compared in a cell.
-#[derive(Clone, Copy)]
-struct Entry {
-    engine: Engine,
-    buffers: Buffers,
-    executor: Executor,
-    route: Route,
 }
 
 /// Every route with every kind of buffers.
@@ -175,15 +128,197 @@ pub fn every_way(routes: &[Route], buffers: &[Buffers]) -> Vec<(Route, Buffers)>
     routes.iter().flat_map(|&route| buffers.iter().map(move |&buffers| (route, buffers))).collect()
 }
 
-impl Step {
-    /// About how long it takes.
-    pub fn length(&self, warmup: Duration, duration: Duration) -> Duration {
-        // fio sets itself up for 0.3 s, and has no warm-up.
-        match (self.engine.is_fio(), self.cache) {
-            (true, _) => duration + Duration::from_millis(350),
-            (false, Cache::Cold) => duration,
-            (false, _) => warmup + duration,
+/// The setups of a cell in the order in which all rounds make them.
+pub fn in_rounds<T: Copy>(mut setups: Vec<T>, rounds: u32) -> Vec<(T, Role, u32)> {
+    let Some(&again) = setups.first() else { return Vec::new() };
+    let mut steps = Vec::new();
+    for round in 1..=rounds {
+        steps.extend(setups.iter().map(|&setup| (setup, Role::Measure, round)));
+        steps.push((again, Role::Aa, round));
+        setups.rotate_left(1);
+    }
+    steps
+}
+
+impl Grid {
+    /// The values that nearly all commands share: one thread, one block, one operation at a time, the library alone.
+    pub fn plain() -> Grid {
+        Grid {
+            cache: vec![Cache::Keep],
+            processes: Vec::new(),
+            numjobs: vec![1],
+            rw: vec![Rw::RandRead],
+            blocks: vec![4096],
+            depths: vec![Depth::of(1)],
+            open: vec![Open::Buffered],
+            engines: vec![Engine::Ringfile],
+            executor: vec![Executor::Ringfile],
+            ring_flags: vec![None],
+            ways: vec![(Route::Auto, Buffers::Normal)],
+            parts: 1,
+            alignment: 1,
+            choices: false,
+            has_ring: false,
+            rounds: 1,
         }
+    }
+
+    /// The most threads or processes, and the most operations in flight for one.
+    pub fn most(&self) -> (u64, u64) {
+        let threads = self.numjobs.iter().chain(&self.processes).max();
+        let depths = self.depths.iter().map(|depth| depth.iodepth).max();
+        (threads.copied().unwrap_or(1) as u64, depths.unwrap_or(1) as u64)
+    }
+
+    /// Whether some runs bypass the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.open.contains(&Open::Direct)
+    }
+
+    /// The largest block.
+    pub fn largest_block(&self) -> u64 {
+        self.blocks.iter().max().copied().unwrap_or(1)
+    }
+
+    /// The most memory that is in flight at once.
+    pub fn memory(&self) -> u64 {
+        let (threads, depth) = self.most();
+        self.largest_block().saturating_mul(threads.saturating_mul(depth))
+    }
+
+    /// Kinds of buffers, each once.
+    pub fn buffers(&self) -> Vec<Buffers> {
+        distinct(self.ways.iter().map(|&(_, buffers)| buffers))
+    }
+
+    /// Parts of a vectored block of this size; `None` where there cannot be two.
+    pub fn parts_of(&self, block: u64) -> Option<usize> {
+        let smallest = self.alignment.max(SMALLEST_PART);
+        (2..=self.parts as u64)
+            .rev()
+            .find(|&parts| block.is_multiple_of(parts) && (block / parts).is_multiple_of(smallest))
+            .map(|parts| parts as usize)
+    }
+
+    /// All runs, in order.
+    pub fn steps(&self) -> Vec<Step> {
+        let step = |(setup, role, round): (Setup, Role, u32)| {
+            let parts = setup.buffers.vectored().then(|| self.parts_of(setup.block)).flatten();
+            Step { setup, parts, role, round }
+        };
+        let cells = self.cells().into_iter();
+        cells.flat_map(|cell| in_rounds(self.setups(cell), self.rounds)).map(step).collect()
+    }
+
+    /// What the runs of each cell have in common.
+    fn cells(&self) -> Vec<Setup> {
+        let processes: Vec<Option<usize>> = if self.processes.is_empty() {
+            vec![None]
+        } else {
+            self.processes.iter().map(|&n| Some(n)).collect()
+        };
+        let mut cells = vec![Setup::default()];
+        cells = each(cells, &self.cache, |cell, &cache| Setup { cache, ..cell });
+        cells = each(cells, &processes, |cell, &processes| Setup { processes, ..cell });
+        cells = each(cells, &self.numjobs, |cell, &numjobs| Setup { numjobs, ..cell });
+        cells = each(cells, &self.rw, |cell, &rw| Setup { rw, ..cell });
+        cells = each(cells, &self.blocks, |cell, &block| Setup { block, ..cell });
+        each(cells, &self.depths, |cell, depth| Setup {
+            iodepth: depth.iodepth,
+            batch: depth.batching.map(|batch| batch.size),
+            inflight: depth.batching.map(|batch| batch.inflight),
+            ..cell
+        })
+    }
+
+    /// What is compared in a cell.
+    fn setups(&self, cell: Setup) -> Vec<Setup> {
+        let mut setups: Vec<Setup> =
+            self.engines.iter().flat_map(|&engine| self.of_engine(engine, cell)).collect();
+        // Without parts there may be none.
+        if self.choices && !setups.is_empty() {
+            let choices = self.choices_in(cell).into_iter().filter(|choice| !setups.contains(choice));
+            setups.extend(choices.collect::<Vec<_>>());
+        }
+        setups
+    }
+
+    fn of_engine(&self, engine: Engine, cell: Setup) -> Vec<Setup> {
+        let cell = Setup { engine, ..cell };
+        if engine.is_ours() || engine == Engine::ByHand {
+            let mut setups = each(vec![cell], &self.executor, |cell, &executor| Setup {
+                executor: executor_of(&cell, executor),
+                ..cell
+            });
+            setups = each(setups, &self.open, |cell, &open| cell.opened(open));
+            setups = each(setups, &self.ring_flags, |cell, &ring_flags| Setup { ring_flags, ..cell });
+            setups = each(setups, &self.ways, |cell, &(route, buffers)| Setup {
+                route: engine.is_ours().then_some(route),
+                buffers,
+                ..cell
+            });
+            setups.retain(|setup| !setup.buffers.vectored() || self.parts_of(setup.block).is_some());
+            return setups;
+        }
+        let open = if self.open[0] == Open::Direct { Open::Direct } else { Open::Buffered };
+        let cell = Setup { route: None, executor: None, ..cell }.opened(open);
+        if engine.one_at_a_time() {
+            // Measured once for all depths, in the cell with the first one, but for each size of batches.
+            let repeated = cell.batch.is_none() && cell.iodepth != self.depths[0].iodepth;
+            return if repeated { Vec::new() } else { vec![Setup { iodepth: 1, ..cell }] };
+        }
+        // Batches are compared with the plain job alone.
+        let kinds = if cell.batch.is_some() { &[Buffers::Normal] } else { engine.buffers() };
+        each(vec![cell], kinds, |cell, &buffers| Setup { buffers, ..cell })
+    }
+
+    /// Other ways to read the same block with normal buffers.
+    fn choices_in(&self, cell: Setup) -> Vec<Setup> {
+        let smallest = self.blocks.iter().min() == Some(&cell.block);
+        let measured = cell.processes == Some(1) && cell.rw == Rw::RandRead && smallest;
+        if !measured || !CHOICE_DEPTHS.contains(&cell.iodepth) {
+            return Vec::new();
+        }
+        let plain = |open, cache, route| {
+            Setup { ring_flags: self.ring_flags[0], cache, route: Some(route), ..cell }.opened(open)
+        };
+        let mut choices = Vec::new();
+        if self.is_direct() {
+            choices.push(plain(Open::Direct, Cache::Keep, Route::Inline));
+            choices.push(plain(Open::Buffered, Cache::Cold, Route::Auto));
+            choices.push(plain(Open::Buffered, Cache::Cold, Route::Ring));
+        }
+        for route in [Route::Auto, Route::Ring, Route::Inline] {
+            choices.push(plain(Open::Buffered, Cache::Warm, route));
+        }
+        choices.retain(|choice| self.has_ring || choice.route != Some(Route::Ring));
+        choices
+    }
+}
+
+/// Each setup with each value of a factor.
+fn each<T>(setups: Vec<Setup>, values: &[T], with: impl Fn(Setup, &T) -> Setup) -> Vec<Setup> {
+    setups
+        .into_iter()
+        .flat_map(|setup| values.iter().map(|value| with(setup, value)).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The executor of an engine's tasks, where it has tasks.
+fn executor_of(setup: &Setup, executor: Executor) -> Option<Executor> {
+    match setup.engine {
+        Engine::Ringfile if setup.batch.is_none() => Some(executor),
+        Engine::RingfileTokio => Some(Executor::Tokio),
+        Engine::Ringfile | Engine::RingfileBlocking | Engine::RingfileQueue => None,
+        Engine::Fio | Engine::FioBatch | Engine::FioPsync | Engine::Pread => None,
+        Engine::SubmitOnly | Engine::ByHand | Engine::TwoRings => None,
+    }
+}
+
+impl Step {
+    /// Whether a run is what this step makes.
+    pub fn made(&self, run: &Run) -> bool {
+        (run.setup, run.role, run.round) == (self.setup, self.role, self.round)
     }
 }
 
@@ -198,9 +333,9 @@ mod tests {
             rw: vec![Rw::RandRead, Rw::RandWrite],
             cache: vec![Cache::Warm],
             ways: every_way(&[Route::Auto], &Buffers::WHOLE),
-            executor: vec![Executor::Ringfile],
             engines: [&[Engine::Ringfile], against].concat(),
             rounds,
+            ..Grid::plain()
         }
     }
 
@@ -215,9 +350,11 @@ mod tests {
     fn plain_calls_are_measured_once_for_all_depths() {
         let steps = grid(&[Engine::Pread, Engine::FioPsync], 3).steps();
         for engine in [Engine::Pread, Engine::FioPsync] {
-            let of_engine: Vec<_> = steps.iter().filter(|step| step.engine == engine).collect();
+            let of_engine: Vec<_> = steps.iter().filter(|step| step.setup.engine == engine).collect();
             assert_eq!(of_engine.len(), 2 * 2 * 3, "{engine:?}");
-            assert!(of_engine.iter().all(|step| step.iodepth == 1 && step.buffers == Buffers::Normal));
+            assert!(
+                of_engine.iter().all(|step| step.setup.iodepth == 1 && step.setup.buffers == Buffers::Normal)
+            );
         }
     }
 
@@ -226,15 +363,15 @@ mod tests {
         let mut grid = grid(&[Engine::Fio, Engine::Pread], 1);
         grid.depths = vec![Depth::of_batches(10, 1), Depth::of_batches(64, 4)];
         let steps = grid.steps();
-        let of = |engine| steps.iter().filter(move |step| step.engine == engine);
-        assert!(of(Engine::Fio).all(|step| step.buffers == Buffers::Normal));
+        let of = |engine| steps.iter().filter(move |step| step.setup.engine == engine);
+        assert!(of(Engine::Fio).all(|step| step.setup.buffers == Buffers::Normal));
         assert!(
-            of(Engine::Fio).any(|step| step.iodepth == 256) && of(Engine::Fio).any(|step| step.iodepth == 10)
+            of(Engine::Fio).any(|step| step.setup.iodepth == 256)
+                && of(Engine::Fio).any(|step| step.setup.iodepth == 10)
         );
-        let batches: Vec<_> =
-            of(Engine::Pread).filter_map(|step| step.batching).map(|batch| batch.size).collect();
+        let batches: Vec<_> = of(Engine::Pread).filter_map(|step| step.setup.batch).collect();
         assert_eq!(batches, [10, 64, 10, 64, 10, 64, 10, 64], "once for each size of batches");
-        assert!(of(Engine::Pread).all(|step| step.iodepth == 1));
+        assert!(of(Engine::Pread).all(|step| step.setup.iodepth == 1));
     }
 
     #[test]
@@ -243,8 +380,9 @@ mod tests {
         grid.ways = every_way(&[Route::Auto, Route::Ring, Route::Inline], &Buffers::WHOLE);
         grid.executor = vec![Executor::Ringfile, Executor::Tokio];
         let steps = grid.steps();
-        let count =
-            |engine, role| steps.iter().filter(|step| step.engine == engine && step.role == role).count();
+        let count = |engine, role| {
+            steps.iter().filter(|step| step.setup.engine == engine && step.role == role).count()
+        };
         assert_eq!(count(Engine::Ringfile, Role::Measure), 8 * 2 * 3 * 2);
         assert_eq!(count(Engine::Fio, Role::Measure), 8 * 2);
         assert_eq!(count(Engine::Ringfile, Role::Aa), 8, "of the first alone");
@@ -253,7 +391,8 @@ mod tests {
     #[test]
     fn all_engines_take_turns_within_a_round() {
         let steps = grid(&[Engine::Fio], 2).steps();
-        let round: Vec<_> = steps[..5].iter().map(|step| (step.engine, step.buffers, step.role)).collect();
+        let round: Vec<_> =
+            steps[..5].iter().map(|step| (step.setup.engine, step.setup.buffers, step.role)).collect();
         use {Buffers::*, Engine::*, Role::*};
         assert_eq!(
             round,
@@ -271,7 +410,7 @@ mod tests {
     #[test]
     fn over_the_rounds_each_has_each_place() {
         let steps = grid(&[Engine::Fio], 4).steps();
-        let kind = |step: &Step| (step.engine, step.buffers);
+        let kind = |step: &Step| (step.setup.engine, step.setup.buffers);
         for cell in steps.chunks(4 * 5) {
             for place in 0..4 {
                 let mut seen: Vec<_> = cell.chunks(5).map(|round| kind(&round[place])).collect();
@@ -283,5 +422,83 @@ mod tests {
                 assert_eq!((round[4].role, kind(&round[4])), (Role::Aa, kind(&cell[0])));
             }
         }
+    }
+
+    fn of_processes() -> Grid {
+        Grid {
+            blocks: vec![4096, 131_072],
+            depths: vec![Depth::of(1), Depth::of(128)],
+            ways: every_way(&[Route::Ring], &Buffers::ALL),
+            parts: 32,
+            alignment: 512,
+            processes: vec![1, 2],
+            open: vec![Open::Direct],
+            choices: true,
+            has_ring: true,
+            rounds: 3,
+            ..Grid::plain()
+        }
+    }
+
+    #[test]
+    fn every_run_is_made_once() {
+        let steps = of_processes().steps();
+        for (index, step) in steps.iter().enumerate() {
+            let same =
+                |other: &Step| (other.setup, other.role, other.round) == (step.setup, step.role, step.round);
+            assert_eq!(steps.iter().position(same), Some(index), "{step:?}");
+        }
+        // 8 cells of 4 kinds and A/A, and 6 choices in one of them.
+        assert_eq!(steps.len(), 3 * (8 * 5 + 6));
+    }
+
+    #[test]
+    fn flags_and_rings_by_hand_are_measured_in_the_rounds_of_the_grid() {
+        let ring_flags = vec![Some(RingFlags::None), Some(RingFlags::Coop)];
+        let grid = Grid { ring_flags, engines: vec![Engine::Ringfile, Engine::ByHand], ..of_processes() };
+        let steps = grid.steps();
+        // Four kinds of buffers, two of flags and two of rings, A/A; the choices with the first flags alone.
+        assert_eq!(steps.len(), 3 * (8 * (4 * 4 + 1) + 6));
+        for (index, step) in steps.iter().enumerate() {
+            let same =
+                |other: &Step| (other.setup, other.role, other.round) == (step.setup, step.role, step.round);
+            assert_eq!(steps.iter().position(same), Some(index), "{step:?}");
+        }
+        let again = steps.iter().filter(|step| step.role == Role::Aa);
+        assert!(again.clone().all(|step| step.setup.engine == Engine::Ringfile));
+        assert!(again.clone().all(|step| step.setup.ring_flags == Some(RingFlags::None)));
+    }
+
+    #[test]
+    fn blocks_are_split_as_far_as_the_alignment_allows() {
+        let parts = |alignment, block| Grid { alignment, ..of_processes() }.parts_of(block);
+        assert_eq!((parts(512, 4096), parts(512, 131_072)), (Some(8), Some(32)));
+        assert_eq!((parts(4096, 4096), parts(4096, 131_072)), (None, Some(32)));
+        assert_eq!((parts(1, 4096), parts(4096, 16_384)), (Some(8), Some(4)));
+        assert_eq!(parts(512, 3 * 512), Some(3));
+    }
+
+    #[test]
+    fn a_file_without_direct_io_or_a_machine_without_a_ring_has_fewer_choices() {
+        let cells = |grid: Grid| grid.steps().iter().filter(|step| step.round == 1).count();
+        let buffered = Grid { open: vec![Open::Buffered], cache: vec![Cache::Warm], ..of_processes() };
+        assert!(buffered.steps().iter().all(|step| !step.setup.direct && step.setup.cache == Cache::Warm));
+        // Route ring with a warm cache is in the grid already.
+        assert_eq!(cells(buffered), 8 * 5 + 2);
+        let workers =
+            Grid { has_ring: false, ways: every_way(&[Route::Auto], &Buffers::ALL), ..of_processes() };
+        assert!(workers.steps().iter().all(|step| step.setup.route != Some(Route::Ring)));
+        assert_eq!(cells(workers), 8 * 5 + 4);
+    }
+
+    #[test]
+    fn kinds_without_parts_leave_no_empty_cell() {
+        let grid = Grid {
+            alignment: 4096,
+            ways: vec![(Route::Ring, Buffers::Vectored)],
+            blocks: vec![4096],
+            ..of_processes()
+        };
+        assert!(grid.steps().is_empty());
     }
 }

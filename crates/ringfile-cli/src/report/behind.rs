@@ -2,68 +2,33 @@
 //!
 //! Pure functions of results. Invariants: only runs that differ in nothing but the route are compared.
 
-use serde::{Deserialize, Serialize};
-
 use super::judge::{self, Noise, Verdict};
-use super::results::{Key, Run};
-use super::statistics::{Metric, Spread};
-use super::summary::groups;
-use super::table::rate;
-use crate::cli::Route;
-use crate::html::cells::{self, Part};
+use crate::model::{Behind, Factor, Metric, Route, Run, Setup, Spread, differing, groups, words};
+use crate::numbers::rate;
 use crate::values;
-
-/// With too few rounds to judge, `auto` must be behind by that to be spoken of.
-const ON_SIGHT: f64 = 1.2;
-
-/// A cell in which `auto` is behind.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Behind {
-    /// The cell, in words.
-    pub cell: String,
-    /// The best single route there.
-    pub route: Route,
-    /// IOPS of `auto`, the median of the rounds.
-    pub auto_iops: f64,
-    /// The same of that route.
-    pub route_iops: f64,
-    /// IOPS of `auto` over those of that route, paired within rounds: the median.
-    pub ratio: f64,
-    /// How far it is outside of: the noise as a fraction; null where there were too few rounds to judge.
-    pub noise: Option<f64>,
-    /// All of that in a sentence.
-    pub note: String,
-}
-
-impl Behind {
-    /// Whether there were rounds enough to be sure of it.
-    pub fn is_sure(&self) -> bool {
-        self.noise.is_some()
-    }
-}
 
 /// All cells of a session in which `auto` is behind.
 pub fn cells_behind(runs: &[Run]) -> Vec<Behind> {
     let groups = groups(runs);
     let of_auto: Vec<&Vec<&Run>> =
-        groups.iter().filter(|group| group[0].route == Some(Route::Auto)).collect();
+        groups.iter().filter(|group| group[0].setup.route == Some(Route::Auto)).collect();
     let firsts: Vec<&Run> = of_auto.iter().map(|group| group[0]).collect();
-    let parts: Vec<Part> = if firsts.is_empty() { Vec::new() } else { cells::differing(&firsts) };
+    let parts: Vec<Factor> = if firsts.is_empty() { Vec::new() } else { differing(&firsts) };
     let noise = Noise::of(runs, Metric::Iops);
     let in_cell = |auto: &&Vec<&Run>| {
-        let (best, route_iops) = best_single_route(&groups, &auto[0].key())?;
+        let (best, route_iops) = best_single_route(&groups, &auto[0].setup)?;
         let pairs = judge::pairs(auto, best, Metric::Iops);
-        let verdict = judge::compare(&pairs, noise.in_cell(&auto[0].key(), pairs.len()))?;
-        behind(&parts, auto, (best[0].route?, route_iops), verdict)
+        let verdict = judge::compare(&pairs, noise.in_cell(&auto[0].setup, pairs.len()))?;
+        behind(&parts, auto, (best[0].setup.route?, route_iops), verdict)
     };
     of_auto.iter().filter_map(in_cell).collect()
 }
 
 /// The runs on the single route with the most IOPS, and how many, beside a run that differs in the route alone.
-fn best_single_route<'a>(groups: &'a [Vec<&'a Run>], auto: &Key) -> Option<(&'a [&'a Run], f64)> {
+fn best_single_route<'a>(groups: &'a [Vec<&'a Run>], auto: &Setup) -> Option<(&'a [&'a Run], f64)> {
     let single =
-        [Route::Ring, Route::Inline, Route::Workers].map(|route| Key { route: Some(route), ..*auto });
-    let beside = groups.iter().filter(|group| single.contains(&group[0].key()));
+        [Route::Ring, Route::Inline, Route::Workers].map(|route| Setup { route: Some(route), ..*auto });
+    let beside = groups.iter().filter(|group| single.contains(&group[0].setup));
     let rated = beside.filter_map(|group| Some((group.as_slice(), median(group)?)));
     rated.max_by(|(_, one), (_, other)| one.total_cmp(other))
 }
@@ -72,14 +37,14 @@ fn median(group: &[&Run]) -> Option<f64> {
     Spread::of(group.iter().map(|run| run.iops)).map(|spread| spread.median)
 }
 
-fn behind(parts: &[Part], auto: &[&Run], best: (Route, f64), verdict: Verdict) -> Option<Behind> {
+fn behind(parts: &[Factor], auto: &[&Run], best: (Route, f64), verdict: Verdict) -> Option<Behind> {
     let ratio = verdict.ratio.median;
     let judged = verdict.is_judged();
-    if ratio >= 1.0 || !(verdict.outside || (!judged && ratio * ON_SIGHT <= 1.0)) {
+    if ratio >= 1.0 || !(verdict.outside || (!judged && verdict.leans())) {
         return None;
     }
     let (route, route_iops) = best;
-    let (auto_iops, cell) = (median(auto)?, cells::words(parts, auto[0]));
+    let (auto_iops, cell) = (median(auto)?, words(parts, &auto[0].setup));
     let place = if cell.is_empty() { String::new() } else { format!(", {cell}") };
     let figures = format!(
         "{} IOPS beside {} on route {}{place}: {}",
@@ -99,26 +64,26 @@ fn behind(parts: &[Part], auto: &[&Run], best: (Route, f64), verdict: Verdict) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::advice::recorded::{Job, Truth, World, all_the_same};
+    use crate::advice::recorded::{Truth, World, all_the_same};
 
     /// `auto` has 0.82 of what ring and inline have.
-    fn behind(job: Job) -> Truth {
+    fn behind(job: Setup) -> Truth {
         let truth = all_the_same(job);
-        if job.route == Route::Auto { Truth { iops: truth.iops * 0.82, ..truth } } else { truth }
+        if job.route == Some(Route::Auto) { Truth { iops: truth.iops * 0.82, ..truth } } else { truth }
     }
 
     /// Ring is the slowest, auto in between: what perf buffers has where a plain call is best.
-    fn best_of_one(job: Job) -> Truth {
+    fn best_of_one(job: Setup) -> Truth {
         let truth = all_the_same(job);
         let factor = match job.route {
-            Route::Auto => 0.7,
-            Route::Ring => 0.5,
-            Route::Inline | Route::Workers | Route::Aio => 1.0,
+            Some(Route::Auto) => 0.7,
+            Some(Route::Ring) => 0.5,
+            Some(Route::Inline | Route::Workers | Route::Aio) | None => 1.0,
         };
         Truth { iops: truth.iops * factor, ..truth }
     }
 
-    fn quick(truth: fn(Job) -> Truth) -> World {
+    fn quick(truth: fn(Setup) -> Truth) -> World {
         World { noise: (0.02, 0.02), direct: false, ..World::new(truth).quick() }
     }
 

@@ -1,116 +1,71 @@
-//! The second table: what a choice changes, IOPS before and after, and every figure in per cent.
+//! Tables of what a choice changes: IOPS before and after, and every figure in per cent.
 //!
-//! Runs are paired inside one round, for the machine is not the same at another time; what is shown in per cent is the
-//! median of the rounds' changes, with the least and the most. A/A is a run against the same once more: a
-//! change that is not larger says nothing.
+//! Runs are paired within one round, since the machine is not the same at another time. Shown is the median of the
+//! rounds' changes, with the least and the most. A/A is a run against the same once more: a smaller change says nothing.
 
 use super::cold;
-use super::columns::{Columns, Extra};
-use super::results::{Role, Run};
-use super::statistics::{Metric, Spread};
-use super::table::{Table, change, rate};
-use crate::cli::{Buffers, Executor, Route, Rw};
-use crate::engine::Engine;
-use crate::values;
+use super::medians::{differs, keyed, labels, optional};
+use super::table::Table;
+use crate::model::{
+    Buffers, Engine, Executor, Factor, Metric, Role, Route, Run, Setup, Spread, distinct, words,
+};
+use crate::numbers::{change, rate};
+use crate::values::name;
 
-/// One comparison in one cell: a name, and pairs of runs, one for each round.
-struct Comparison<'a> {
-    name: String,
-    cell: Cell,
-    pairs: Vec<(&'a Run, &'a Run)>,
+/// One comparison in one cell: pairs of runs, subject and base, one for each round.
+#[derive(Debug)]
+pub struct Comparison<'a> {
+    /// What is compared with what.
+    pub name: String,
+    /// The pairs; never empty.
+    pub pairs: Vec<(&'a Run, &'a Run)>,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-struct Cell {
-    numjobs: usize,
-    iodepth: usize,
-    batch: Option<usize>,
-    inflight: Option<usize>,
-    rw: Rw,
-    extra: Extra,
-}
-
-impl Cell {
-    fn of(run: &Run) -> Cell {
-        Cell {
-            numjobs: run.numjobs,
-            iodepth: run.iodepth,
-            batch: run.batch,
-            inflight: run.inflight,
-            rw: run.rw,
-            extra: Extra::of(run),
-        }
-    }
-
-    /// What is read or written, or the batches in flight and the reads in each.
-    fn mode(self) -> String {
-        match (self.inflight, self.batch) {
-            (Some(inflight), Some(batch)) => format!("{inflight}×{batch}"),
-            _ => values::name(&self.rw),
-        }
-    }
-
-    /// The same cell as another engine's runs have it: they know no routes.
-    fn of_others(self) -> Cell {
-        Cell { extra: Extra { route: None, executor: None, ..self.extra }, ..self }
-    }
-}
+/// The figures whose change is shown. MiB/s change as IOPS do, and the slowest operation of all says nothing.
+const METRICS: [Metric; 7] =
+    [Metric::Iops, Metric::Mean, Metric::P50, Metric::P95, Metric::P99, Metric::P999, Metric::Cpu];
 
 /// The table of changes between runs; empty where there is nothing to compare.
 pub fn table(runs: &[Run]) -> Table {
-    let several_rounds = runs.iter().any(|run| run.round > 1);
-    let columns = Columns::of(runs);
-    let in_batches = runs.iter().any(|run| run.batch.is_some());
-    let mut table = Table::default().text("change in %").number("jobs");
-    table = if in_batches { table.text("batches") } else { table.number("depth").text("mode") };
-    table = columns.titles(table);
+    let in_batches = runs.iter().any(|run| run.setup.batch.is_some());
+    let mut keys = vec![Factor::Jobs];
+    // Batches tell the depth.
+    keys.extend(if in_batches { [Factor::Batch].as_slice() } else { &[Factor::Depth, Factor::Rw] });
+    keys.extend(differs(runs, Factor::InFlight).then_some(Factor::InFlight));
+    keys.extend(optional(runs));
+    of(&keys, &METRICS, &comparisons(runs))
+}
+
+/// A table of comparisons, with columns for these factors of the subjects and the changes of these metrics.
+pub fn of(keys: &[Factor], metrics: &[Metric], comparisons: &[Comparison<'_>]) -> Table {
+    let several_rounds =
+        comparisons.iter().flat_map(|comparison| &comparison.pairs).any(|pair| pair.0.round > 1);
+    let mut table = keyed(keys).first("change in %");
     if several_rounds {
-        table = table.text("rounds");
+        table = table.text("rounds").end_keys();
     }
-    table = table.end_keys().number("before → after");
-    for (title, _) in METRICS {
-        table = table.number(title);
-    }
-    for comparison in comparisons(runs) {
-        let spreads: Vec<Option<Spread>> =
-            METRICS.iter().map(|&(_, metric)| comparison.spread(metric)).collect();
+    table =
+        metrics.iter().fold(table.number("before → after"), |table, metric| table.number(metric.title()));
+    for comparison in comparisons {
+        let spreads: Vec<Option<Spread>> = metrics.iter().map(|&metric| comparison.spread(metric)).collect();
+        let mut said = vec![comparison.name.clone()];
+        said.extend(labels(keys, comparison.pairs[0].0));
         let mut iops = comparison.iops();
-        let cell = comparison.cell;
-        let mut labels = vec![comparison.name, cell.numjobs.to_string()];
-        // Batches tell the depth.
-        labels.extend((!in_batches).then(|| cell.iodepth.to_string()));
-        labels.push(cell.mode());
-        labels.extend(columns.cells(cell.extra));
         for (part, figure) in PARTS.iter().take(if several_rounds { PARTS.len() } else { 1 }) {
-            let mut cells = labels.clone();
-            if several_rounds {
-                cells.push((*part).to_string());
-            }
-            // Of the medians; beside the least and the most it would be of other rounds.
-            cells.push(std::mem::take(&mut iops));
-            cells.extend(
-                spreads
-                    .iter()
-                    .map(|spread| spread.map_or_else(|| "-".into(), |spread| change(figure(spread)))),
-            );
-            table.row(cells);
+            let mut row = said.clone();
+            row.extend(several_rounds.then(|| (*part).to_string()));
+            // Of the medians: beside the least and the most it would be of other rounds.
+            row.push(std::mem::take(&mut iops));
+            let cell =
+                |spread: &Option<Spread>| spread.map_or_else(|| "-".into(), |spread| change(figure(spread)));
+            row.extend(spreads.iter().map(cell));
+            table.row(row);
             // Said once; below it only what differs.
-            labels.iter_mut().for_each(String::clear);
+            said.iter_mut().for_each(String::clear);
         }
     }
     table
 }
-
-/// The figures whose change is shown. MiB/s change as IOPS do, and what the worst operation of all took says nothing.
-const METRICS: [(&str, Metric); 7] = [
-    ("IOPS", Metric::Iops),
-    ("mean", Metric::Mean),
-    ("p50", Metric::P50),
-    ("p95", Metric::P95),
-    ("p99", Metric::P99),
-    ("p99.9", Metric::P999),
-    ("CPU", Metric::Cpu),
-];
 
 type Part = fn(Spread) -> f64;
 
@@ -140,189 +95,134 @@ impl Comparison<'_> {
     }
 }
 
+/// Pairs the runs of a setup, made for a reason, with the measured ones of another; none where no round has both.
+pub fn compare<'a>(
+    runs: &'a [Run],
+    name: String,
+    (subject, role): (Setup, Role),
+    base: Setup,
+) -> Option<Comparison<'a>> {
+    let of = |setup: Setup, role: Role| runs.iter().filter(move |run| run.setup == setup && run.role == role);
+    let pair = |subject: &'a Run| {
+        let base = of(base, Role::Measure).find(|base| base.round == subject.round)?;
+        cold::are_comparable(subject, base).then_some((subject, base))
+    };
+    let pairs: Vec<_> = of(subject, role).filter_map(pair).collect();
+    (!pairs.is_empty()).then_some(Comparison { name, pairs })
+}
+
+/// The runs that were repeated, with the same once more.
+pub fn noise<'a>(runs: &'a [Run], of: impl Fn(&Setup) -> bool) -> Vec<Comparison<'a>> {
+    let again = runs.iter().filter(|run| run.role == Role::Aa && of(&run.setup)).map(|run| run.setup);
+    let again = distinct(again).into_iter();
+    again.filter_map(|setup| compare(runs, "A/A".into(), (setup, Role::Aa), setup)).collect()
+}
+
+/// A setup without its engine and buffers, which are what is compared in a cell.
+fn cell_of(setup: &Setup) -> Setup {
+    Setup { engine: Engine::Ringfile, buffers: Buffers::Normal, ..*setup }
+}
+
+/// How another engine has a cell: without routes and executors, and where it does one operation at a time once for all depths.
+fn of_others(cell: Setup, engine: Engine) -> Setup {
+    let iodepth = if engine.one_at_a_time() { 1 } else { cell.iodepth };
+    Setup { engine, iodepth, route: None, executor: None, ..cell }
+}
+
 fn comparisons(runs: &[Run]) -> Vec<Comparison<'_>> {
+    let ours = runs.iter().filter(|run| run.setup.engine.is_ours());
     let mut found = Vec::new();
-    for cell in cells(runs) {
-        let mut add = |name: String, subject: &dyn Fn(&Run) -> bool, base: &dyn Fn(&Run) -> bool| {
-            let pairs = pairs(runs, |run| Cell::of(run) == cell && subject(run), base);
-            if !pairs.is_empty() {
-                found.push(Comparison { name, cell, pairs });
-            }
-        };
-        let same = |run: &Run| Cell::of(run) == cell && run.role == Role::Measure;
+    for cell in distinct(ours.map(|run| cell_of(&run.setup))) {
         if cell.batch.is_some() {
-            compare_batches(runs, cell, &mut add);
-            continue;
+            found.extend(in_batches(runs, cell));
+        } else {
+            found.extend(one_by_one(runs, cell));
         }
-        let ringfile =
-            |buffers| move |run: &Run| is(run, Engine::Ringfile, buffers) && run.role == Role::Measure;
-        add("fixed/normal".into(), &ringfile(Buffers::Fixed), &|run| {
-            same(run) && ringfile(Buffers::Normal)(run)
-        });
-        compare_routes(runs, cell, &mut add);
-        for engine in [Engine::Fio, Engine::FioBatch, Engine::FioPsync, Engine::Pread] {
-            for buffers in [Buffers::Normal, Buffers::Fixed] {
-                let name = format!("{}/{}", values::name(&buffers), values::name(&engine));
-                // Engines that do one thing at a time are measured once for all depths and kinds of buffers.
-                add(name, &ringfile(buffers), &|run| {
-                    let there = if engine.one_at_a_time() {
-                        run.engine == engine
-                            && Cell { iodepth: cell.iodepth, ..Cell::of(run) } == cell.of_others()
-                    } else {
-                        is(run, engine, buffers) && Cell::of(run) == cell.of_others()
-                    };
-                    there && run.role == Role::Measure
-                });
-            }
-        }
-        compare_noise(runs, cell, &mut add);
+        found.extend(noise(runs, |setup| cell_of(setup) == cell));
     }
     found
 }
 
-/// The first of ringfile's runs with the same once more.
-fn compare_noise(runs: &[Run], cell: Cell, add: &mut Add<'_>) {
-    let again = |run: &Run| {
-        let same = |again: &&Run| again.role == Role::Aa && Cell::of(again) == cell;
-        runs.iter().filter(same).any(|again| (again.engine, again.buffers) == (run.engine, run.buffers))
-    };
-    add("A/A".into(), &|run| run.role == Role::Aa, &|run| {
-        Cell::of(run) == cell && run.role == Role::Measure && again(run)
-    });
+/// Registered buffers over normal ones, each way over the first, and both kinds of buffers over each of the others.
+fn one_by_one(runs: &[Run], cell: Setup) -> Vec<Comparison<'_>> {
+    let fixed = Setup { buffers: Buffers::Fixed, ..cell };
+    let mut found = vec![compare(runs, "fixed/normal".into(), (fixed, Role::Measure), cell)];
+    found.push(compare_ways(runs, cell));
+    for engine in Engine::AGAINST {
+        for buffers in Buffers::WHOLE {
+            let name = format!("{}/{}", name(&buffers), name(&engine));
+            // Engines that do one thing at a time are measured once for all kinds of buffers.
+            let theirs = if engine.one_at_a_time() { Buffers::Normal } else { buffers };
+            let base = Setup { buffers: theirs, ..of_others(cell, engine) };
+            found.push(compare(runs, name, (Setup { buffers, ..cell }, Role::Measure), base));
+        }
+    }
+    found.into_iter().flatten().collect()
+}
+
+/// A route or executor over the first one that was asked for, with the same buffers.
+fn compare_ways(runs: &[Run], cell: Setup) -> Option<Comparison<'_>> {
+    let is_first = |run: &&Run| run.setup.engine == Engine::Ringfile && run.role == Role::Measure;
+    let first = runs.iter().find(is_first)?.setup;
+    let cell = Setup { buffers: first.buffers, ..cell };
+    let Setup { route, executor, direct, adaptive, .. } = first;
+    let base = Setup { route, executor, direct, adaptive, ..cell };
+    let name = format!("{}/{}", way(cell, base), way(base, cell));
+    (base != cell).then(|| compare(runs, name, (cell, Role::Measure), base)).flatten()
+}
+
+/// How a way is called beside another one: by the factors in which they differ.
+fn way(setup: Setup, other: Setup) -> String {
+    let differs = |factor: &Factor| factor.cell(&setup) != factor.cell(&other);
+    let mut factors = vec![Factor::Route, Factor::Open];
+    factors.retain(differs);
+    let route = setup.route.as_ref().map(name::<Route>).unwrap_or_default();
+    let words = if factors.is_empty() { route } else { words(&factors, &setup) };
+    match setup.executor {
+        Some(Executor::Tokio) => format!("{words} in tokio"),
+        Some(Executor::Ringfile) | None => words,
+    }
 }
 
 /// Each of ringfile's forms over each of the others, which have plain buffers.
-fn compare_batches(runs: &[Run], cell: Cell, add: &mut Add<'_>) {
-    let others = [Engine::Fio, Engine::TwoRings, Engine::SubmitOnly, Engine::Pread];
+fn in_batches(runs: &[Run], cell: Setup) -> Vec<Comparison<'_>> {
+    let mut found = Vec::new();
     for ours in [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::RingfileQueue, Engine::Ringfile] {
-        let measured = |buffers| move |run: &Run| is(run, ours, buffers) && run.role == Role::Measure;
-        add(format!("{} fixed/normal", values::name(&ours)), &measured(Buffers::Fixed), &|run| {
-            Cell::of(run) == cell && measured(Buffers::Normal)(run)
-        });
-        for buffers in [Buffers::Normal, Buffers::Fixed] {
-            let with = if buffers == Buffers::Fixed { " fixed" } else { "" };
-            for other in others {
-                let name = format!("{}{with}/{}", values::name(&ours), values::name(&other));
-                add(name, &measured(buffers), &|run| {
-                    let there = Cell { iodepth: cell.iodepth, ..Cell::of(run) } == cell.of_others();
-                    run.engine == other && there && run.role == Role::Measure
-                });
+        let with = |buffers| (Setup { engine: ours, buffers, ..cell }, Role::Measure);
+        let title = format!("{} fixed/normal", name(&ours));
+        found.push(compare(runs, title, with(Buffers::Fixed), with(Buffers::Normal).0));
+        for buffers in Buffers::WHOLE {
+            let fixed = if buffers == Buffers::Fixed { " fixed" } else { "" };
+            for other in [Engine::Fio, Engine::TwoRings, Engine::SubmitOnly, Engine::Pread] {
+                let title = format!("{}{fixed}/{}", name(&ours), name(&other));
+                found.push(compare(runs, title, with(buffers), of_others(cell, other)));
             }
         }
     }
-    compare_noise(runs, cell, add);
-}
-
-type Add<'a> = dyn FnMut(String, &dyn Fn(&Run) -> bool, &dyn Fn(&Run) -> bool) + 'a;
-
-/// Each route and executor over the first one that was asked for, with the same buffers.
-fn compare_routes(runs: &[Run], cell: Cell, add: &mut Add<'_>) {
-    let ringfile = |run: &&Run| run.engine == Engine::Ringfile && run.role == Role::Measure;
-    let Some(first) = runs.iter().find(ringfile) else { return };
-    let base = Cell { extra: Extra { cache: cell.extra.cache, ..Extra::of(first) }, ..cell };
-    if base == cell {
-        return;
-    }
-    let name = format!("{}/{}", way(cell.extra), way(base.extra));
-    let buffers = first.buffers;
-    add(name, &|run| is(run, Engine::Ringfile, buffers) && run.role == Role::Measure, &|run| {
-        Cell::of(run) == base && is(run, Engine::Ringfile, buffers) && run.role == Role::Measure
-    });
-}
-
-fn way(extra: Extra) -> String {
-    let route = extra.route.as_ref().map(values::name::<Route>).unwrap_or_default();
-    match extra.executor {
-        Some(Executor::Tokio) => format!("{route} in tokio"),
-        _ => route,
-    }
-}
-
-fn is(run: &Run, engine: Engine, buffers: Buffers) -> bool {
-    run.engine == engine && run.buffers == buffers
-}
-
-/// The cells that ringfile was measured in, in their order.
-fn cells(runs: &[Run]) -> Vec<Cell> {
-    let mut cells: Vec<Cell> = Vec::new();
-    for cell in runs.iter().filter(|run| run.engine.is_ours()).map(Cell::of) {
-        if !cells.contains(&cell) {
-            cells.push(cell);
-        }
-    }
-    cells
-}
-
-fn pairs(runs: &[Run], subject: impl Fn(&Run) -> bool, base: impl Fn(&Run) -> bool) -> Vec<(&Run, &Run)> {
-    let subjects = runs.iter().filter(|run| subject(run));
-    subjects
-        .filter_map(|subject| {
-            runs.iter().find(|run| run.round == subject.round && base(run)).map(|base| (subject, base))
-        })
-        .filter(|(subject, base)| cold::are_comparable(subject, base))
-        .collect()
+    found.into_iter().flatten().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Cache;
+    use crate::model::Cache;
 
     fn run(engine: Engine, round: u32, role: Role, iodepth: usize, buffers: Buffers, iops: f64) -> Run {
-        Run {
-            engine,
-            round,
-            role,
-            numjobs: 1,
-            iodepth,
-            batch: None,
-            inflight: None,
-            rw: Rw::RandRead,
-            buffers,
-            processes: None,
-            parts: None,
-            side: None,
-            memory: None,
-            pool: None,
-            direct: false,
-            cache: Cache::Warm,
-            route: (engine == Engine::Ringfile).then_some(Route::Auto),
-            ring_flags: None,
-            executor: (engine == Engine::Ringfile).then_some(Executor::Ringfile),
-            block_size_bytes: 4096,
-            ops: 1,
-            errors: 0,
-            duration_s: 1.0,
-            iops,
-            bw_bytes: iops * 4096.0,
-            latency_ns: None,
-            cpu_us_per_io: None,
-            user_us_per_io: None,
-            system_us_per_io: None,
-            user_percent: None,
-            system_percent: None,
-            context_switches: None,
-            system_calls: None,
-            whole_machine: None,
-            cycles: None,
-            instructions: None,
-            enters: None,
-            fixed_ops: None,
-            refused: None,
-            route_ops: None,
-            cached_before: None,
-            cached_after: None,
-            enter_sizes: None,
-            access: None,
-            io_size_bytes: None,
-            cache_hits: None,
-        }
+        let setup = Setup { engine, iodepth, buffers, cache: Cache::Warm, ..Setup::default() };
+        let ours = engine == Engine::Ringfile;
+        let (route, executor) = (ours.then_some(Route::Auto), ours.then_some(Executor::Ringfile));
+        let setup = Setup { route, executor, ..setup };
+        Run { ops: 1, duration_s: 1.0, iops, bw_bytes: iops * 4096.0, ..Run::new(setup, round, role) }
+    }
+
+    fn depth_of(comparison: &Comparison<'_>) -> usize {
+        comparison.pairs[0].0.setup.iodepth
     }
 
     fn iops_change(runs: &[Run], name: &str, iodepth: usize) -> Option<Spread> {
         comparisons(runs)
             .into_iter()
-            .find(|comparison| comparison.name == name && comparison.cell.iodepth == iodepth)
+            .find(|comparison| comparison.name == name && depth_of(comparison) == iodepth)
             .and_then(|comparison| comparison.spread(Metric::Iops))
     }
 
@@ -365,9 +265,9 @@ mod tests {
     fn routes_are_compared_with_the_first_and_each_with_the_others() {
         use {Buffers::*, Engine::*, Role::*};
         let mut ring = run(Ringfile, 1, Measure, 1, Normal, 150.0);
-        ring.route = Some(Route::Ring);
+        ring.setup.route = Some(Route::Ring);
         let mut tokio = run(Ringfile, 1, Measure, 1, Normal, 50.0);
-        tokio.executor = Some(Executor::Tokio);
+        tokio.setup.executor = Some(Executor::Tokio);
         let runs = [
             run(Ringfile, 1, Measure, 1, Normal, 100.0),
             ring,
@@ -390,12 +290,11 @@ mod tests {
     #[test]
     fn batches_are_compared_with_every_other_form() {
         use {Buffers::*, Engine::*, Role::*};
-        let batch = |engine, role, iodepth, iops| Run {
-            batch: Some(64),
-            inflight: Some(4),
-            executor: None,
-            route: engine_route(engine),
-            ..run(engine, 1, role, iodepth, Normal, iops)
+        let batch = |engine: Engine, role, iodepth, iops| {
+            let run = run(engine, 1, role, iodepth, Normal, iops);
+            let route = engine.is_ours().then_some(Route::Auto);
+            let setup = Setup { batch: Some(64), inflight: Some(4), executor: None, route, ..run.setup };
+            Run { setup, ..run }
         };
         let runs = [
             batch(RingfileBlocking, Measure, 256, 300.0),
@@ -409,12 +308,8 @@ mod tests {
         assert_eq!(median("A/A"), Some(10.0));
         let found = comparisons(&runs);
         assert_eq!(found[0].spread(Metric::P99), None, "of a batch and of one read");
-        assert!(table(&runs).to_string().contains("|4×64"));
+        assert!(table(&runs).to_string().contains("|batch|"));
         assert_eq!(comparisons(&runs).len(), 3);
-    }
-
-    fn engine_route(engine: Engine) -> Option<Route> {
-        engine.is_ours().then_some(Route::Auto)
     }
 
     #[test]

@@ -3,8 +3,7 @@
 //! Invariants: if more than 1 % of the reads of either side came from the page cache, no table compares the two
 //! sides, and a note says why.
 
-use super::results::Run;
-use crate::cli::{Access, Cache};
+use crate::model::{Access, Cache, Run};
 use crate::values;
 
 /// The largest fraction of cache hits in a run that counts as cold.
@@ -21,12 +20,12 @@ pub fn hits(ops: u64, block: u64, page: u64, brought_in: u64) -> Option<f64> {
 
 /// Whether a run asked for a cold page cache had too many cache hits.
 fn was_warm(run: &Run) -> bool {
-    run.cache == Cache::Cold && run.cache_hits.is_some_and(|hits| hits > MOST_HITS)
+    run.setup.cache == Cache::Cold && run.cache_hits.is_some_and(|hits| hits > MOST_HITS)
 }
 
 /// Whether a run of this library and a run of another engine may be compared. Runs of the same side always may.
 pub fn are_comparable(one: &Run, other: &Run) -> bool {
-    one.engine.is_ours() == other.engine.is_ours() || !(was_warm(one) || was_warm(other))
+    one.setup.engine.is_ours() == other.setup.engine.is_ours() || !(was_warm(one) || was_warm(other))
 }
 
 /// Explains why comparisons with other engines are missing, if any is.
@@ -46,7 +45,7 @@ pub fn note(runs: &[Run]) -> Option<String> {
     Some(format!(
         "cold: up to {hits:.1} % of a run's reads ({}) came from the page cache. Runs with more than 1 % are not compared with \
          other engines. Cause: {why}",
-        values::name(&warmest.engine)
+        values::name(&warmest.setup.engine)
     ))
 }
 

@@ -1,4 +1,4 @@
-//! What is outside the noise: whether a difference between two sides may be claimed.
+//! Decides whether a difference between two sides is beyond the noise, so that it may be claimed.
 //!
 //! Pure functions of figures. The measure of noise is A/A: how far a run is from the same run once more in the same
 //! round. A difference is claimed where every round shows it: all ratios lie on one side of 1, and each is further from 1
@@ -13,36 +13,45 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
-use super::results::{Key, Role, Run};
-use super::statistics::{Metric, Spread};
-use crate::cli::Rw;
+use crate::model::{Metric, Role, Run, Rw, Setup, Spread};
+use crate::numbers::per_cent;
 
-/// A difference smaller than that is never claimed, however quiet the machine: nobody would act on it, and what is not
-/// random (the place in the round, the layout of memory) is about as large.
-pub const LEAST: f64 = 0.02;
+/// A smaller difference is never claimed, however quiet the machine: no one would act on it, and effects that are not
+/// random (the place in the round, the layout of memory) are about as large.
+const LEAST: f64 = 0.02;
+
+/// Without rounds that show a spread, or A/A runs, a ratio as large as this says which way it leans.
+pub const ON_SIGHT: f64 = 1.2;
+
+/// Where every round leans to one side and the median by this factor, it is taken to be so, however noisy the machine: not
+/// sure, but more likely than not.
+pub const BY_FAR: f64 = 2.0;
 
 /// How often all comparisons of a session together may claim something that is chance.
 const RISK: f64 = 0.004;
 
-/// Below so many rounds there is no spread to speak of.
+/// With fewer rounds there is no spread to speak of.
 pub const LEAST_ROUNDS: usize = 3;
 
-/// So many A/A ratios show how far they go.
+/// This many A/A ratios show how far such ratios go.
 const ENOUGH: usize = 15;
 
-/// What lies beyond an upper quartile.
+/// The part of a distribution beyond its upper quartile.
 const QUARTER: f64 = 0.25;
 
-/// The same of a normal distribution, in standard deviations.
+/// The upper quartile of a normal distribution's sizes, in standard deviations.
 const NORMAL_QUARTILE: f64 = 1.15;
 
-/// An A/A change counts as no more than so many upper quartiles: what is normally distributed goes that far once in 1800.
+/// An A/A change counts as at most this many upper quartiles: a normal distribution goes that far once in 1800.
 const OUTLYING: f64 = 3.0;
 
 /// About as many comparisons of one kind with another over all cells as lead to one session's advice.
 const COMPARED_AS_A_WHOLE: usize = 12;
 
-/// What came of comparing two sides.
+/// About as many comparisons in one cell, or of one cell with another, as lead to one session's advice.
+pub const COMPARED_FOR_ADVICE: usize = 24;
+
+/// The result of comparing two sides.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verdict {
     /// Subject over base, paired within rounds.
@@ -58,8 +67,20 @@ pub struct Verdict {
 
 impl Verdict {
     /// Whether the subject has more by such a factor, so far as can be told: surely, or with too few rounds to judge on sight.
-    pub fn gains(&self, factor: f64) -> bool {
+    fn gains(&self, factor: f64) -> bool {
         self.ratio.median > factor && (self.outside || !self.is_judged())
+    }
+
+    /// Whether the subject seems to have more by such a factor: surely, or with too much noise to be sure, in every round and
+    /// [by far](BY_FAR).
+    pub fn seems_more(&self, factor: f64) -> bool {
+        let leans_so = self.ratio.min > 1.0 && self.ratio.median >= BY_FAR.max(factor);
+        self.gains(factor) || (!self.outside && leans_so)
+    }
+
+    /// Whether the difference is large enough to lean to a side without knowing the noise.
+    pub fn leans(&self) -> bool {
+        self.ratio.median.ln().abs() >= ON_SIGHT.ln()
     }
 
     /// Base over subject.
@@ -102,9 +123,8 @@ impl Verdict {
             _ if !self.noise.is_finite() => "the noise was not measured".into(),
             _ => {
                 let side = if self.outside { "outside" } else { "inside" };
-                // What is 100 % more is 50 % less.
                 let down = self.ratio.median < 1.0;
-                let noise = per_cent(if down { self.noise / (1.0 + self.noise) } else { self.noise });
+                let noise = per_cent(if down { fewer(self.noise) } else { self.noise });
                 if !self.outside && self.ratio.median.ln().abs() > self.noise.ln_1p() {
                     format!("not every round is outside the noise of {noise}")
                 } else {
@@ -129,10 +149,21 @@ fn range(ratio: Spread) -> String {
     if ratio.min < ratio.max { format!("{median} [{min}..{max}]") } else { median }
 }
 
-/// `4.2 %`, `13 %`.
-pub fn per_cent(fraction: f64) -> String {
-    let value = fraction * 100.0;
-    if value.abs() < 9.95 { format!("{value:.1} %") } else { format!("{value:.0} %") }
+/// The same noise as a fraction less: what is 100 % more is 50 % less.
+pub fn fewer(noise: f64) -> f64 {
+    noise / (1.0 + noise)
+}
+
+/// The noise beyond which a difference may be claimed: never less than [`LEAST`], and infinite where nothing tells.
+pub fn floor(noise: f64) -> f64 {
+    if noise >= 0.0 { noise.max(LEAST) } else { f64::INFINITY }
+}
+
+/// Whether two ranges of different sessions may be called different: they lie apart, and the medians by more than the noise.
+pub fn are_apart(first: Spread, other: Spread, rounds: usize, noise: f64) -> bool {
+    let apart = first.max < other.min || other.max < first.min;
+    let size = (other.median / first.median).ln().abs();
+    rounds >= LEAST_ROUNDS && apart && size > floor(noise).ln_1p()
 }
 
 /// Compares two sides: figures of subject and base, a pair for each round, with the noise as a fraction. `None` where no
@@ -145,7 +176,7 @@ pub fn compare(pairs: &[(f64, f64)], noise: f64) -> Option<Verdict> {
 /// The judgement over rounds, of the logarithm of each round's ratio.
 fn judge(ratios: &[f64], noise: f64) -> Option<Verdict> {
     let spread = Spread::of(ratios.iter().copied())?;
-    let noise = if noise >= 0.0 { noise.max(LEAST) } else { f64::INFINITY };
+    let noise = floor(noise);
     let least = if spread.min > 0.0 { spread.min } else { -spread.max };
     let outside = ratios.len() >= LEAST_ROUNDS && least > noise.ln_1p();
     let ratio = Spread { median: spread.median.exp(), min: spread.min.exp(), max: spread.max.exp() };
@@ -171,7 +202,7 @@ fn by_round(subject: &[&Run], base: &[&Run], metric: Metric) -> Vec<(u32, f64, f
     subject.iter().filter_map(pair).collect()
 }
 
-/// What all kinds that are measured in turn have in common: one of them has the A/A run for all.
+/// What all setups of a cell have in common: one of them has the A/A run for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Place {
     numjobs: usize,
@@ -180,13 +211,13 @@ struct Place {
     batch: Option<usize>,
     inflight: Option<usize>,
     rw: Rw,
-    block_size_bytes: u64,
+    block: u64,
 }
 
 impl Place {
-    fn of(key: &Key) -> Place {
-        let &Key { numjobs, processes, iodepth, batch, inflight, rw, block_size_bytes, .. } = key;
-        Place { numjobs, processes, iodepth, batch, inflight, rw, block_size_bytes }
+    fn of(setup: &Setup) -> Place {
+        let &Setup { numjobs, processes, iodepth, batch, inflight, rw, block, .. } = setup;
+        Place { numjobs, processes, iodepth, batch, inflight, rw, block }
     }
 }
 
@@ -202,19 +233,19 @@ pub struct Noise {
 }
 
 impl Noise {
-    /// That of a session.
+    /// Returns the noise of a session.
     pub fn of(runs: &[Run], metric: Metric) -> Noise {
-        let measured: HashMap<(Key, u32), &Run> = runs
+        let measured: HashMap<(Setup, u32), &Run> = runs
             .iter()
             .filter(|run| run.role == Role::Measure)
-            .map(|run| ((run.key(), run.round), run))
+            .map(|run| ((run.setup, run.round), run))
             .collect();
         let mut cells: HashMap<Place, Vec<(u32, f64)>> = HashMap::new();
         for again in runs.iter().filter(|run| run.role == Role::Aa) {
-            let first = measured.get(&(again.key(), again.round)).and_then(|run| metric.of(run));
+            let first = measured.get(&(again.setup, again.round)).and_then(|run| metric.of(run));
             let ratio = metric.of(again).zip(first).and_then(|(again, first)| log_ratio(again, first));
             if let Some(ratio) = ratio {
-                cells.entry(Place::of(&again.key())).or_default().push((again.round, ratio));
+                cells.entry(Place::of(&again.setup)).or_default().push((again.round, ratio));
             }
         }
         let of_cell = |(place, ratios): (&Place, &Vec<(u32, f64)>)| {
@@ -222,11 +253,11 @@ impl Noise {
             ratios.iter().map(move |(_, ratio)| (rw, ratio.abs())).collect::<Vec<_>>()
         };
         let all = cells.iter().flat_map(of_cell).collect();
-        let comparisons = measured.keys().map(|(key, _)| key).collect::<HashSet<_>>().len();
+        let comparisons = measured.keys().map(|(setup, _)| setup).collect::<HashSet<_>>().len();
         Noise { all, cells, comparisons: comparisons.max(1) }
     }
 
-    /// For so many comparisons instead of all that the session allows.
+    /// Returns the noise for this many comparisons instead of all that the session allows.
     pub fn for_comparisons(self, comparisons: usize) -> Noise {
         Noise { comparisons: comparisons.max(1), ..self }
     }
@@ -236,9 +267,9 @@ impl Noise {
         Spread::of(self.all.iter().map(|(_, ratio)| *ratio)).map(|ratios| ratios.median.exp_m1())
     }
 
-    /// What a ratio must be away from 1 in every round, as a fraction, in the cell that a key is in. Infinite without A/A.
-    pub fn in_cell(&self, key: &Key, rounds: usize) -> f64 {
-        (self.spread(&Place::of(key)) * reach(rounds, self.comparisons)).exp_m1()
+    /// What a ratio must be away from 1 in every round, as a fraction, in the cell of a setup. Infinite without A/A.
+    pub fn in_cell(&self, setup: &Setup, rounds: usize) -> f64 {
+        (self.spread(&Place::of(setup)) * reach(rounds, self.comparisons)).exp_m1()
     }
 
     /// The same for changes of another kind than A/A: |logarithms|.
@@ -300,7 +331,7 @@ pub struct Cell {
 impl Cell {
     /// Of the runs of two sides in one cell; `None` where no round has both.
     pub fn of(subject: &[&Run], base: &[&Run], metric: Metric) -> Option<Cell> {
-        let place = Place::of(&base.first()?.key());
+        let place = Place::of(&base.first()?.setup);
         let rounds = by_round(subject, base, metric);
         (!rounds.is_empty()).then_some(Cell { place, rounds })
     }

@@ -1,20 +1,39 @@
-//! What comes out of a command: results as data (JSON), and as tables to read.
+//! What comes out of a command as tables and notes to read, and how differences are judged.
 
 pub mod batches;
 pub mod behind;
 pub mod buffers;
 pub mod change;
 pub mod cold;
-mod columns;
 pub mod enters;
 pub mod judge;
+pub mod medians;
+pub mod mixed;
 pub mod output;
-pub mod outputs;
 pub mod pool;
 pub mod profile;
-pub mod results;
+pub mod routes;
 pub mod saved;
-pub mod statistics;
-pub mod summary;
 pub mod table;
-pub mod whole_machine;
+
+use crate::model::{Kind, Results};
+use table::Table;
+
+/// The tables that a command prints, all with rows.
+pub fn tables(results: &Results) -> Vec<Table> {
+    let runs = &results.runs;
+    let mut tables = match results.kind {
+        Some(Kind::Buffers) => {
+            let profile = [profile::table(&results.profile), profile::apart(&results.profile)];
+            buffers::tables(results).into_iter().chain(profile).collect()
+        }
+        Some(Kind::Pool) => vec![pool::table(runs), pool::changes(runs), pool::actors(runs)],
+        Some(Kind::Batch | Kind::Multiread) => {
+            vec![batches::table(runs), change::table(runs), enters::table(runs)]
+        }
+        Some(Kind::Mixed) => vec![mixed::table(runs), mixed::changes(runs)],
+        Some(Kind::File) | None => vec![medians::table(runs), change::table(runs)],
+    };
+    tables.retain(|table| !table.is_empty());
+    tables
+}

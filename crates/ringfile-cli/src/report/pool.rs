@@ -1,201 +1,120 @@
 //! The tables of `perf pool`: one row for each side and kind of memory, and what the kind of memory changes.
-//!
-//! Figures are medians over rounds; changes are those within a round, with the least and the most.
 
 use clap::ValueEnum;
 
-use super::results::{Actor, Memory, Role, Run, Side};
-use super::statistics::Spread;
-use super::summary::groups;
-use super::table::{Table, change, figure, rate};
-use crate::latency::Latency;
+use super::change::{self, Comparison};
+use super::medians::{self, keyed, labels, median};
+use super::table::Table;
+use crate::model::{Factor, Memory, Metric, Role, Run, Setup, Side, groups};
 use crate::values;
 
 const SIDES: [Side; 2] = [Side::Producer, Side::Consumer];
 
-/// A figure that has a column.
-struct Column {
-    title: &'static str,
-    of: fn(&Run) -> Option<f64>,
-    format: fn(f64) -> String,
-    /// Whether a change of it says something.
-    compared: bool,
-}
+const KEYS: [Factor; 2] = [Factor::Side, Factor::Memory];
 
-const fn column(title: &'static str, of: fn(&Run) -> Option<f64>) -> Column {
-    Column { title, of, format: figure, compared: true }
-}
-
-const COLUMNS: [Column; 12] = [
-    Column { title: "IOPS", of: |run| Some(run.iops), format: rate, compared: true },
-    column("MiB/s", |run| Some(run.bw_bytes / f64::from(1 << 20))),
-    column("p50", |run| micros(run, |latency| latency.p50)),
-    column("p90", |run| micros(run, |latency| latency.p90)),
-    column("p95", |run| micros(run, |latency| latency.p95)),
-    column("p99", |run| micros(run, |latency| latency.p99)),
-    column("p99.9", |run| micros(run, |latency| latency.p999)),
-    column("p99.99", |run| micros(run, |latency| latency.p9999)),
-    column("max", |run| micros(run, |latency| latency.max)),
-    column("stddev", |run| micros(run, |latency| latency.stddev)),
-    Column { title: "late p99", of: late_p99, format: figure, compared: false },
-    column("CPU µs", |run| run.cpu_us_per_io),
+/// The figures whose change says something.
+const COMPARED: [Metric; 11] = [
+    Metric::Iops,
+    Metric::Bandwidth,
+    Metric::P50,
+    Metric::P90,
+    Metric::P95,
+    Metric::P99,
+    Metric::P999,
+    Metric::P9999,
+    Metric::Max,
+    Metric::Stddev,
+    Metric::Cpu,
 ];
 
-fn micros(run: &Run, of: fn(&Latency) -> u64) -> Option<f64> {
-    run.latency_ns.as_ref().map(|latency| of(latency) as f64 / 1000.0)
-}
+/// The figures of one thread.
+const OF_THREAD: [Metric; 11] = [
+    Metric::Bandwidth,
+    Metric::Mean,
+    Metric::Min,
+    Metric::P50,
+    Metric::P90,
+    Metric::P95,
+    Metric::P99,
+    Metric::P999,
+    Metric::P9999,
+    Metric::Max,
+    Metric::Seconds,
+];
 
-fn late_p99(run: &Run) -> Option<f64> {
-    run.pool.as_ref()?.late_ns.as_ref().map(|late| late.p99 as f64 / 1000.0)
+/// Runs of each side and kind of memory, the producers first.
+fn by_side(runs: &[Run]) -> Vec<Vec<&Run>> {
+    let of = |side| groups(runs).into_iter().filter(move |group| group[0].setup.side == Some(side));
+    SIDES.into_iter().flat_map(of).collect()
 }
 
 /// The table of all runs that were made to be compared.
 pub fn table(runs: &[Run]) -> Table {
-    let mut table = Table::default().text("side").text("memory").end_keys();
-    for column in &COLUMNS {
-        table = table.number(column.title);
-    }
-    let groups = groups(runs);
-    for side in SIDES {
-        for group in groups.iter().filter(|group| group[0].side == Some(side)) {
-            let memory = group[0].memory.as_ref().map(values::name).unwrap_or_default();
-            let mut cells = vec![values::name(&side), memory];
-            cells.extend(COLUMNS.iter().map(|column| {
-                let figures = group.iter().filter_map(|run| (column.of)(run));
-                Spread::of(figures).map_or_else(|| "-".into(), |spread| (column.format)(spread.median))
-            }));
-            table.row(cells);
-        }
-    }
-    table
-}
-
-/// A figure of one thread of a side, or of all.
-type OfActor = (&'static str, fn(&Actor) -> Option<f64>);
-
-const ACTOR_COLUMNS: [OfActor; 11] = [
-    ("MiB/s", |actor| Some(actor.bw_bytes / f64::from(1 << 20))),
-    ("mean", |actor| actor_micros(actor, |latency| latency.mean)),
-    ("min", |actor| actor_micros(actor, |latency| latency.min)),
-    ("p50", |actor| actor_micros(actor, |latency| latency.p50)),
-    ("p90", |actor| actor_micros(actor, |latency| latency.p90)),
-    ("p95", |actor| actor_micros(actor, |latency| latency.p95)),
-    ("p99", |actor| actor_micros(actor, |latency| latency.p99)),
-    ("p99.9", |actor| actor_micros(actor, |latency| latency.p999)),
-    ("p99.99", |actor| actor_micros(actor, |latency| latency.p9999)),
-    ("max", |actor| actor_micros(actor, |latency| latency.max)),
-    ("time s", |actor| Some(actor.duration_s)),
-];
-
-fn actor_micros(actor: &Actor, of: fn(&Latency) -> u64) -> Option<f64> {
-    actor.latency_ns.as_ref().map(|latency| of(latency) as f64 / 1000.0)
-}
-
-/// The threads of a run by themselves, and all together as the last one.
-fn actors_of(run: &Run) -> Vec<Actor> {
-    let each = run.pool.as_ref().map(|pool| pool.actors.clone()).unwrap_or_default();
-    let all = Actor {
-        ops: run.ops,
-        duration_s: run.duration_s,
-        bw_bytes: run.bw_bytes,
-        latency_ns: run.latency_ns,
-    };
-    if each.is_empty() { Vec::new() } else { each.into_iter().chain([all]).collect() }
+    let metrics = [
+        &COMPARED[..COMPARED.len() - 1],
+        &[Metric::LateP99, Metric::Cpu, Metric::UserCpu, Metric::SystemCpu],
+    ]
+    .concat();
+    medians::of(&KEYS, &by_side(runs), &metrics)
 }
 
 /// The table of each producer and consumer; empty for results of a version that did not tell them apart.
 pub fn actors(runs: &[Run]) -> Table {
-    let mut table = Table::default().text("side").text("memory").text("thread").end_keys();
-    for (title, _) in ACTOR_COLUMNS {
-        table = table.number(title);
-    }
-    let groups = groups(runs);
-    for side in SIDES {
-        for group in groups.iter().filter(|group| group[0].side == Some(side)) {
-            let memory = group[0].memory.as_ref().map(values::name).unwrap_or_default();
-            let rounds: Vec<Vec<Actor>> = group.iter().map(|run| actors_of(run)).collect();
-            let threads = rounds.iter().map(Vec::len).min().unwrap_or(0);
-            for thread in 0..threads {
-                let name = if thread + 1 == threads { "all".into() } else { thread.to_string() };
-                let mut cells = vec![values::name(&side), memory.clone(), name];
-                cells.extend(ACTOR_COLUMNS.iter().map(|(_, of)| {
-                    let figures = rounds.iter().filter_map(|actors| of(&actors[thread]));
-                    Spread::of(figures).map_or_else(|| "-".into(), |spread| figure(spread.median))
-                }));
-                table.row(cells);
-            }
+    let metrics = OF_THREAD.iter();
+    let mut table =
+        metrics.fold(keyed(&KEYS).text("thread").end_keys(), |table, of| table.number(of.title()));
+    for group in by_side(runs) {
+        let rounds: Vec<Vec<Run>> = group.iter().map(|run| threads_of(run)).collect();
+        let threads = rounds.iter().map(Vec::len).min().unwrap_or(0);
+        for thread in 0..threads {
+            let name = if thread + 1 == threads { "all".into() } else { thread.to_string() };
+            let of_thread: Vec<&Run> = rounds.iter().map(|threads| &threads[thread]).collect();
+            let mut row = labels(&KEYS, group[0]);
+            row.push(name);
+            row.extend(OF_THREAD.iter().map(|&metric| median(&of_thread, metric)));
+            table.row(row);
         }
     }
     table
+}
+
+/// The threads of a run by themselves, and all together as the last one.
+fn threads_of(run: &Run) -> Vec<Run> {
+    let threads = run.pool.iter().flat_map(|pool| &pool.actors);
+    let mut each: Vec<Run> = threads
+        .map(|actor| Run {
+            ops: actor.ops,
+            duration_s: actor.duration_s,
+            bw_bytes: actor.bw_bytes,
+            latency_ns: actor.latency_ns,
+            ..run.clone()
+        })
+        .collect();
+    if !each.is_empty() {
+        each.push(run.clone());
+    }
+    each
 }
 
 /// The table of changes in per cent; empty where there is nothing to compare.
 pub fn changes(runs: &[Run]) -> Table {
-    let several_rounds = runs.iter().any(|run| run.round > 1);
-    let mut table = Table::default().text("change in %").text("side");
-    if several_rounds {
-        table = table.text("rounds");
-    }
-    table = table.end_keys();
-    for column in COLUMNS.iter().filter(|column| column.compared) {
-        table = table.number(column.title);
-    }
-    for side in SIDES {
-        for (name, pairs) in comparisons(runs, side) {
-            let spreads: Vec<Option<Spread>> = COLUMNS
-                .iter()
-                .filter(|column| column.compared)
-                .map(|column| spread(&pairs, column.of))
-                .collect();
-            let mut keys = vec![name, values::name(&side)];
-            for (part, figure) in PARTS.iter().take(if several_rounds { PARTS.len() } else { 1 }) {
-                let mut cells = keys.clone();
-                cells.extend(several_rounds.then(|| (*part).to_string()));
-                cells.extend(
-                    spreads
-                        .iter()
-                        .map(|spread| spread.map_or_else(|| "-".into(), |spread| change(figure(spread)))),
-                );
-                table.row(cells);
-                // Said once; below it only what differs.
-                keys.iter_mut().for_each(String::clear);
-            }
-        }
-    }
-    table
-}
-
-type Part = fn(Spread) -> f64;
-
-const PARTS: [(&str, Part); 3] =
-    [("median", |spread| spread.median), ("min", |spread| spread.min), ("max", |spread| spread.max)];
-
-/// A run and what it is compared with, in the same round.
-type Pair<'a> = (&'a Run, &'a Run);
-
-fn spread(pairs: &[Pair<'_>], of: fn(&Run) -> Option<f64>) -> Option<Spread> {
-    Spread::of(pairs.iter().filter_map(|(subject, base)| {
-        let (subject, base) = (of(subject)?, of(base)?);
-        (base > 0.0).then(|| (subject / base - 1.0) * 100.0)
-    }))
+    let all: Vec<Comparison<'_>> = SIDES.into_iter().flat_map(|side| comparisons(runs, side)).collect();
+    change::of(&[Factor::Side], &COMPARED, &all)
 }
 
 /// The first kind over each of the others, and over itself.
-fn comparisons(runs: &[Run], side: Side) -> Vec<(String, Vec<Pair<'_>>)> {
-    let of_side = || runs.iter().filter(move |run| run.side == Some(side));
-    let measured = |run: &&Run| run.role == Role::Measure;
-    let Some(first) = of_side().find(measured).and_then(|run| run.memory) else { return Vec::new() };
-    let subjects = || of_side().filter(measured).filter(|run| run.memory == Some(first));
-    let mut found = Vec::new();
-    for &other in Memory::value_variants().iter().filter(|&&memory| memory != first) {
-        let base =
-            |round| of_side().filter(measured).find(|run| run.memory == Some(other) && run.round == round);
-        let pairs: Vec<Pair<'_>> = subjects().filter_map(|run| Some((run, base(run.round)?))).collect();
-        found.push((format!("{}/{}", values::name(&first), values::name(&other)), pairs));
-    }
-    let again = of_side().filter(|run| run.role == Role::Aa);
-    let pairs = again.filter_map(|run| Some((run, subjects().find(|base| base.round == run.round)?)));
-    found.push(("A/A".into(), pairs.collect()));
-    found.retain(|(_, pairs)| !pairs.is_empty());
-    found
+fn comparisons(runs: &[Run], side: Side) -> Vec<Comparison<'_>> {
+    let of_side = |run: &&Run| run.setup.side == Some(side) && run.role == Role::Measure;
+    let Some((first, memory)) =
+        runs.iter().find(of_side).and_then(|run| Some((run.setup, run.setup.memory?)))
+    else {
+        return Vec::new();
+    };
+    let others = Memory::value_variants().iter().copied().filter(|&other| other != memory);
+    let with = |other: Memory| {
+        let name = format!("{}/{}", values::name(&memory), values::name(&other));
+        let (memory, buffers, direct) = (Some(other), other.buffers(), other.is_direct());
+        change::compare(runs, name, (first, Role::Measure), Setup { memory, buffers, direct, ..first })
+    };
+    others.filter_map(with).chain(change::noise(runs, |setup| setup.side == Some(side))).collect()
 }

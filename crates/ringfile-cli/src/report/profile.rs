@@ -1,56 +1,12 @@
-//! Where CPU time went, as `--profile` finds it: types of the JSON, and the tables.
+//! The tables of `--profile`: where CPU time went.
 
-use serde::{Deserialize, Serialize};
-
-use super::table::{Table, figure};
-use crate::cli::{Buffers, Rw};
+use super::table::Table;
+use crate::model::{Buffers, Hot, Profile};
+use crate::numbers::figure;
 use crate::values::{self, short_size};
 
-/// How many functions are named of each side.
-pub const HOTTEST: usize = 10;
-
-/// The profile of one kind of buffers in one cell.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Profile {
-    /// Buffers.
-    pub buffers: Buffers,
-    /// Access.
-    pub rw: Rw,
-    /// Bytes of an operation.
-    pub block_size_bytes: u64,
-    /// Operations in flight.
-    pub iodepth: usize,
-    /// What the samples were taken by: `cycles`, or `cpu-clock` where the machine has no counters.
-    pub event: String,
-    /// Samples that were taken.
-    pub samples: u64,
-    /// Per cent of them in the kernel; 0 where this user may not look into it.
-    pub kernel_percent: f64,
-    /// The most expensive functions of the kernel, by their own time.
-    pub kernel: Vec<Hot>,
-    /// The most expensive functions in user space.
-    pub user: Vec<Hot>,
-    /// All functions of the kernel in which a sample was taken.
-    #[serde(default)]
-    pub kernel_all: Vec<Hot>,
-    /// All functions in user space in which a sample was taken.
-    #[serde(default)]
-    pub user_all: Vec<Hot>,
-    /// The flame graph, an SVG.
-    pub flame_graph: String,
-}
-
-/// An expensive function.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Hot {
-    /// Its name.
-    pub function: String,
-    /// Per cent of all samples, in the function itself.
-    pub percent: f64,
-}
-
-/// A function with so many samples in one kind of buffers and none in another is not of the other by chance: with the same rate
-/// in both, that comes once in 1000 functions.
+/// A function with this many samples in one kind of buffers and none in another is missing there not by chance: with the same
+/// rate in both, that happens once in 1000 functions.
 const SURELY: f64 = 7.0;
 
 /// Some functions of one side, and what part of the time they took with each kind of buffers.
@@ -191,6 +147,7 @@ fn shortened(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Rw;
 
     fn profile(buffers: Buffers, samples: u64, kernel: &[(&str, f64)]) -> Profile {
         let hot = |&(function, percent): &(&str, f64)| Hot { function: function.into(), percent };

@@ -4,13 +4,13 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use super::results::{Results, Run, SCHEMA};
 use crate::error::{Failure, errno_text, usage};
+use crate::model::{Results, Run, SCHEMA};
 
 /// More than any results take: profiles of four kinds and thousands of runs are some MiB.
 const LARGEST: u64 = 256 << 20;
 
-/// The results in a file; what is something else is told in one line.
+/// Reads the results in a file. The error says in one line what the file is instead.
 pub fn read(path: &Path) -> Result<Results, Failure> {
     let shown = path.display();
     let cant = |error: std::io::Error| {

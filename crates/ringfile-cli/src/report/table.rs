@@ -1,8 +1,9 @@
-//! Markdown tables that are readable in a terminal too, and the short numbers in them.
+//! Tables: as Markdown that is readable in a terminal too, and for pages.
 //!
 //! Invariants: nothing is cut off. A table that is wider than the terminal is folded into several, each with the
 //! columns that name its rows; where not even those fit, every row becomes a list.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use crate::terminal;
@@ -16,28 +17,46 @@ pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
+/// The title of a column.
+type Title = Cow<'static, str>;
+
 #[derive(Debug)]
 struct Column {
-    title: &'static str,
+    title: Title,
     number: bool,
 }
 
 impl Table {
     /// Adds a column of text.
-    pub fn text(mut self, title: &'static str) -> Table {
-        self.columns.push(Column { title, number: false });
+    pub fn text(mut self, title: impl Into<Title>) -> Table {
+        self.columns.push(Column { title: title.into(), number: false });
         self
     }
 
     /// Adds a column of numbers.
-    pub fn number(mut self, title: &'static str) -> Table {
-        self.columns.push(Column { title, number: true });
+    pub fn number(mut self, title: impl Into<Title>) -> Table {
+        self.columns.push(Column { title: title.into(), number: true });
         self
     }
 
     /// The columns so far are those that name the rows.
     pub fn end_keys(mut self) -> Table {
         self.keys = self.columns.len();
+        self
+    }
+
+    /// Puts a column of text before the others; it names the rows too.
+    pub fn first(mut self, title: &'static str) -> Table {
+        self.columns.insert(0, Column { title: title.into(), number: false });
+        self.keys += 1;
+        self
+    }
+
+    /// Gives the last of the columns that name the rows another title, which says what the table is about.
+    pub fn titled(mut self, title: &'static str) -> Table {
+        if let Some(column) = self.keys.checked_sub(1).and_then(|last| self.columns.get_mut(last)) {
+            column.title = title.into();
+        }
         self
     }
 
@@ -48,11 +67,11 @@ impl Table {
     }
 
     /// The columns: title, whether it is of numbers, whether it names the rows.
-    pub fn columns(&self) -> impl Iterator<Item = (&'static str, bool, bool)> {
+    pub fn columns(&self) -> impl Iterator<Item = (&str, bool, bool)> {
         self.columns
             .iter()
             .enumerate()
-            .map(|(index, column)| (column.title, column.number, index < self.keys))
+            .map(|(index, column)| (&*column.title, column.number, index < self.keys))
     }
 
     /// The cells.
@@ -65,7 +84,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// As text that fits so many columns, if any number is given.
+    /// Returns the table as text that fits this many columns, if a number is given.
     pub fn text_of_width(&self, width: Option<usize>) -> String {
         let widths = self.widths();
         let all: Vec<usize> = (0..self.columns.len()).collect();
@@ -116,7 +135,7 @@ impl Table {
         columns
             .map(|(index, column)| {
                 // Three is the least that Markdown takes for the line below the titles.
-                cells(index).map(|cell| width(cell)).max().unwrap_or(0).max(width(column.title)).max(3)
+                cells(index).map(|cell| width(cell)).max().unwrap_or(0).max(width(&column.title)).max(3)
             })
             .collect()
     }
@@ -163,78 +182,9 @@ impl fmt::Display for Part<'_> {
     }
 }
 
-/// A count for each second in at most six characters: `830`, `12.3k`, `1,204k`.
-pub fn rate(value: f64) -> String {
-    if value < 1000.0 {
-        format!("{value:.0}")
-    } else if value < 99_950.0 {
-        format!("{:.1}k", value / 1000.0)
-    } else {
-        format!("{}k", grouped(value / 1000.0))
-    }
-}
-
-/// Any other figure, with about three digits: `0.72`, `12.3`, `1,204`.
-pub fn figure(value: f64) -> String {
-    if value < 9.995 {
-        format!("{value:.2}")
-    } else if value < 99.95 {
-        format!("{value:.1}")
-    } else {
-        grouped(value)
-    }
-}
-
-/// A change in per cent, with its sign: `+3.2`, `-41`, `+4.5k`.
-pub fn change(value: f64) -> String {
-    match value.abs() {
-        size if size < 9.95 => format!("{value:+.1}"),
-        size if size < 999.5 => format!("{value:+.0}"),
-        size if size < 9_950.0 => format!("{:+.1}k", value / 1000.0),
-        _ => format!("{:+.0}k", value / 1000.0),
-    }
-}
-
-/// A whole number with its thousands apart.
-fn grouped(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_short() {
-        for (value, text) in
-            [(0.0, "0"), (830.2, "830"), (12_345.0, "12.3k"), (99_960.0, "100k"), (1.2e6, "1,200k")]
-        {
-            assert_eq!(rate(value), text);
-        }
-        for (value, text) in
-            [(0.724, "0.72"), (9.999, "10.0"), (12.34, "12.3"), (99.96, "100"), (1234567.0, "1,234,567")]
-        {
-            assert_eq!(figure(value), text);
-        }
-        for (value, text) in [
-            (3.21, "+3.2"),
-            (-41.4, "-41"),
-            (0.0, "+0.0"),
-            (250.0, "+250"),
-            (4470.0, "+4.5k"),
-            (53_443.0, "+53k"),
-        ] {
-            assert_eq!(change(value), text);
-        }
-    }
 
     #[test]
     fn a_table_is_aligned_markdown() {

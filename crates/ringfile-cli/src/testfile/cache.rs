@@ -3,9 +3,9 @@
 use std::os::unix::fs::FileExt;
 
 use super::TestFile;
-use crate::cli::Cache;
 use crate::error::{Failure, io_at, io_on};
 use crate::memory::AlignedBytes;
+use crate::model::Cache;
 use crate::sys;
 
 impl TestFile {

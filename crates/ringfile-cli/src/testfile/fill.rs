@@ -9,8 +9,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use super::TestFile;
 use crate::error::{Failure, io_at, io_on};
 use crate::memory::AlignedBytes;
-use crate::random::Random;
 use crate::verify::Verifier;
+use fastrand::Rng;
 
 /// Bytes of each write, about.
 const CHUNK: u64 = 1 << 20;
@@ -33,7 +33,7 @@ pub fn fill(
     let block = test_file.block;
     let chunk = (CHUNK / block).max(1) * block;
     let mut memory = AlignedBytes::zeroed(chunk as usize);
-    let mut random = Random::new(0);
+    let mut random = Rng::with_seed(0);
     let mut offset = 0;
     while offset < test_file.size() {
         if test_file.interrupt.asked() {

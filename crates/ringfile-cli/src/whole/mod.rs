@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::WholeMachine;
+
 pub use memory::why_not as why_no_memory_bandwidth;
 
 /// What the machine has done since it started, on all cores; or within a time.
@@ -51,6 +53,20 @@ impl Whole {
                 .memory_bytes
                 .zip(earlier.memory_bytes)
                 .map(|(now, then)| now.saturating_sub(then)),
+        }
+    }
+
+    /// The same as results have it, of what was done in so many seconds.
+    pub fn in_time(&self, seconds: f64) -> WholeMachine {
+        let per_cent = |time: Duration| time.as_secs_f64() * 100.0 / seconds;
+        WholeMachine {
+            user_percent: per_cent(self.user),
+            system_percent: per_cent(self.system),
+            interrupts_percent: per_cent(self.interrupts),
+            idle_percent: per_cent(self.idle),
+            stolen_percent: per_cent(self.stolen),
+            interrupts: self.interrupt_count,
+            memory_bw_bytes: self.memory_bytes.map(|bytes| bytes as f64 / seconds),
         }
     }
 }

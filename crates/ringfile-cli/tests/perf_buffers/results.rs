@@ -98,7 +98,7 @@ fn rings_are_measured_with_the_flags_asked_for_and_by_hand() {
             }
         }
     }
-    for part in ["by hand, sqpoll", "fixed: ringfile/by hand", "ring flags: none"] {
+    for part in ["|by-hand ", "|sqpoll", "fixed: ringfile/by hand", "ring flags: none"] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }

@@ -20,7 +20,7 @@ const REFUSED: [(&[&str], &str); 34] = [
     (&["--cache", "hot"], "warm"),
     (&["--cache", "mixed,cold"], "stands alone"),
     (&["--cache", "mixed", "--against", "pread"], "stands alone"),
-    (&["--cache", "mixed", "--json", "results.json"], "leave out --json"),
+    (&["--cache", "mixed", "--open", "direct"], "stands alone"),
     (&["--cache", "mixed", "--size", "1m"], "256m"),
     (&["--route", "path"], "inline"),
     (&["--route", ""], "empty"),

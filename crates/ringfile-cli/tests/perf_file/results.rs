@@ -390,16 +390,49 @@ fn mixed_reads_are_measured_adaptively_buffered_and_directly() {
     let folder = disk_folder();
     let path = folder.path().join("mixed.bin");
     let options = ["--cache", "mixed", "--size", "256m", "--bs", "64k", "--iodepth", "4"];
+    let (out, page) = (folder.path().join("out.json"), folder.path().join("out.html"));
     let times = ["--duration", "300ms", "--warmup", "100ms", "--file"];
-    let finished = run(perf_file().args(options).args(times).arg(&path));
+    let mut command = perf_file();
+    command.args(options).args(times).arg(&path).arg("--json").arg(&out).arg("--report").arg(&page);
+    let finished = run(&mut command);
     if finished.stderr.contains("can't be read adaptively") {
         return skip("mixed_reads", finished.stderr);
     }
     let finished = finished.ok();
-    for part in
-        ["adaptive", "buffered", "direct", "adaptive (A/A)", "adaptive over the better of the others: hot "]
-    {
+    for part in ["|adaptive", "|buffered", "|direct", "|A/A", "|adaptive/buffered", "scan MiB/s"] {
         assert!(finished.stdout.contains(part), "{part}: {}", finished.stdout);
     }
+    let results = json(&out);
+    assert_eq!(results["kind"], "mixed");
+    let ways: Vec<_> =
+        runs(&results).iter().map(|run| (run["direct"] == true, run["adaptive"] == true)).collect();
+    assert_eq!(ways, [(false, true), (false, false), (true, false), (false, true)]);
+    for run in runs(&results) {
+        assert!(run["ops"].as_u64() > Some(0) && run["mixed"]["scan_bw_bytes"].as_f64() > Some(0.0), "{run}");
+    }
+    assert!(std::fs::read_to_string(&page).expect("the page is there").contains("adaptive"));
     assert!(!path.exists());
+}
+
+#[test]
+fn files_are_opened_in_every_way_asked_for() {
+    let folder = disk_folder();
+    let (path, out) = (folder.path().join("data.bin"), folder.path().join("out.json"));
+    let mut command = perf_file();
+    command.args(SHORT.split(' ')).args([
+        "--open",
+        "buffered,adaptive",
+        "--route",
+        "auto",
+        "--buffers",
+        "normal",
+    ]);
+    let finished = run(command.arg("--file").arg(&path).arg("--json").arg(&out));
+    if finished.stderr.contains("can't be read adaptively") {
+        return skip("files_are_opened_in_every_way_asked_for", finished.stderr);
+    }
+    let finished = finished.ok();
+    assert!(finished.stdout.contains("|adaptive/buffered"), "{}", finished.stdout);
+    let adaptive: Vec<bool> = runs(&json(&out)).iter().map(|run| run["adaptive"] == true).collect();
+    assert_eq!(adaptive, [false, true, false], "the first once more");
 }

@@ -148,7 +148,7 @@ fn each_thread_has_a_row_and_all_together() {
         "|producer|vec          |0",
         "|producer|vec          |all",
         "|consumer|pool-buffered|1",
-        "time s",
+        "|  min|",
         "mean",
     ] {
         assert!(finished.stdout.contains(text), "{text}: {}", finished.stdout);

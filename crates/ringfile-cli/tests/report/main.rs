@@ -6,6 +6,7 @@ mod bad_input;
 mod browser;
 mod pages;
 mod samples;
+mod stored;
 #[path = "../perf_file/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of perf file, which use all of it")]
 mod support;

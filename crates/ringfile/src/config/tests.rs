@@ -50,7 +50,7 @@ fn every_word_of_a_setting_is_taken_and_written_again() {
 }
 
 #[test]
-fn the_ends_of_ranges_are_taken_and_what_is_beyond_is_not() {
+fn the_limits_of_ranges_are_accepted_and_values_beyond_are_not() {
     let taken = ["capacity = 4096", "capacity = 4611686018427387903", "depth = 1", "depth = 4096"];
     let more = [
         "block_size = 1",
@@ -84,7 +84,7 @@ fn the_ends_of_ranges_are_taken_and_what_is_beyond_is_not() {
 }
 
 #[test]
-fn what_is_set_by_hand_is_brought_into_range() {
+fn values_out_of_range_become_the_nearest_allowed_one() {
     let low = Config::new().with_capacity(0).with_depth(0).with_block_size(0);
     assert_eq!((low.capacity(), low.depth(), low.block_size()), (Some(4096), Some(1), Some(1)));
     let most = usize::MAX;

@@ -2,12 +2,11 @@
 //!
 //! Invariants: an operation ends exactly once, in [`Driver::end`].
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use linux_raw_sys::io_uring as uapi;
 
-use super::op::{Step, keep_opened};
+use super::op::{NO_THREAD, Step, keep_opened};
 use super::rings::{RingKind, Rings};
 use super::slot::{Key, Owner, State};
 use super::submit::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
@@ -144,12 +143,12 @@ impl Driver {
         let Some(target) = self.files.target(slot.file) else { return true };
         let wanted = slot.owner != Owner::Nobody && !slot.cancelled;
         let answer = match answer {
-            // Nobody cancelled it: the ring could not create a thread for the operation, perhaps because of a signal. A
-            // sync may have been cancelled with the write that it is linked to, and must not run before that write.
+            // Nobody cancelled it: the ring could not create a thread for the operation. A sync may have been cancelled
+            // with the write that it is linked to, and must not run before that write.
             Err(libc::ECANCELED)
                 if wanted && slot.request.kind != Kind::Sync && target.kind != FileKind::Other =>
             {
-                Err(libc::EINTR)
+                Err(NO_THREAD)
             }
             answer => answer,
         };
@@ -224,8 +223,8 @@ impl Driver {
             return;
         }
         let finished = self.take_finished(key.slot());
-        if let Some(handler) = self.local_handlers.get(handler) {
-            deferred.ended.push((Arc::clone(handler), index, finished));
+        if let Some(handler) = self.local_handlers.at_end(handler) {
+            deferred.ended.push((handler, index, finished));
         } else {
             deferred.buffers.push(finished.held);
         }

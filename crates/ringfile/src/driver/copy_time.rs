@@ -3,11 +3,12 @@
 //! Speed depends on the machine: such a copy takes 0.23 µs on a server of 2024, and ten times that on an emulated
 //! processor or in a sandbox that inspects each call. Measured once per process, in 10 µs.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{pread, pwrite};
+
+use crate::once::Number;
 
 /// The number of bytes that are copied.
 pub(super) const BYTES: usize = 4096;
@@ -21,16 +22,8 @@ const AT_MOST: Duration = Duration::from_micros(20);
 
 /// How long a copy takes here.
 pub(super) fn get() -> Duration {
-    /// In nanoseconds; 0: not measured yet. No `OnceLock`: a forked child might find it half done.
-    static MEASURED: AtomicU32 = AtomicU32::new(0);
-    match MEASURED.load(Ordering::Relaxed) {
-        0 => {
-            let measured = believable(measure());
-            MEASURED.store(measured.as_nanos() as u32, Ordering::Relaxed);
-            measured
-        }
-        nanos => Duration::from_nanos(nanos.into()),
-    }
+    static NANOSECONDS: Number = Number::new();
+    Duration::from_nanos(NANOSECONDS.get_or(|| believable(measure()).as_nanos() as u64))
 }
 
 fn believable(measured: Option<Duration>) -> Duration {

@@ -8,6 +8,7 @@ use std::task::Waker;
 use super::shared::{self, Mail};
 use super::slot::Key;
 use super::{Deferred, Driver, Finished, drop_driver, is_ending, thread_ring, turn, with};
+use crate::memory::wake_all;
 use crate::ring::Ring;
 
 /// Ends the loop of this thread. It waits for every operation, cancels those on pipes, sockets and terminals, which
@@ -44,7 +45,7 @@ pub(crate) fn leave(deferred: &mut Deferred) {
     if is_ending() {
         drop_driver();
     }
-    wakers.into_iter().for_each(Waker::wake);
+    wake_all(wakers.into_iter());
 }
 
 impl Driver {

@@ -463,7 +463,6 @@ pub(crate) fn close(target: &Arc<Target>) {
 /// The locks of the whole process, for [`crate::ring::fork`]. A driver that retires may drop files, so their lock comes
 /// after. One-time initialisations are done before: a child would wait forever for the thread that had begun one.
 fn hold_locks() -> Box<dyn Any> {
-    route::prepare_clock();
     let (workers, making) = (workers::hold(), iothreads::hold());
     let (all, drivers) = shared::hold(with(|driver| driver.id).unwrap_or_default());
     Box::new((workers, making, drivers, all, target::numbers(), crate::ring::registry::holder()))

@@ -7,7 +7,6 @@
 //!
 //! Invariant: inline calls that turn out slow cost a loop at most a few per cent of its time ([`Lane::note`]).
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use super::copy_time;
 use super::op::{Kind, Request};
 use super::target::{FileKind, Target};
 use crate::event;
+use crate::once::Value;
 
 /// Selects the way of a file's operations: through io_uring, as plain calls, by worker threads, or through Linux AIO.
 ///
@@ -161,13 +161,8 @@ pub(crate) struct Lane {
 
 /// Nanoseconds since the first call.
 fn now() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
-}
-
-/// Sets the origin of [`now`] early, so that no fork finds a thread initialising it.
-pub(super) fn prepare_clock() {
-    now();
+    static START: Value<Instant> = Value::new();
+    START.get_or(Instant::now).elapsed().as_nanos() as u64 + 1
 }
 
 impl Lane {

@@ -260,6 +260,15 @@ impl Slots {
         })
     }
 
+    /// How many unanswered operations the handler with this number has.
+    pub(crate) fn unanswered_of(&self, handler: u32) -> usize {
+        let is_its = |key: &Key| match &self.slots[key.slot() as usize].wake {
+            Wake::Local(own) => own.handler() == handler,
+            Wake::Nobody | Wake::Task(_) | Wake::Waker(_) | Wake::Handler(..) => false,
+        };
+        self.unanswered().filter(is_its).count()
+    }
+
     /// The operations that wait for the queue or the kernel.
     pub(crate) fn unanswered(&self) -> impl Iterator<Item = Key> + '_ {
         self.with_state(|state| matches!(state, State::Waiting | State::InFlight))

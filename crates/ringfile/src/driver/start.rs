@@ -447,11 +447,33 @@ fn yield_next() {
 /// The completion handlers that a driver knows by number. A number belongs to its handler until all operations with it
 /// have ended.
 #[derive(Default)]
-pub(super) struct LocalHandlers(Vec<Option<Arc<dyn Handler>>>);
+pub(super) struct LocalHandlers(Vec<Option<Numbered>>);
+
+struct Numbered {
+    handler: Arc<dyn Handler>,
+    /// Not 0 once the handler was removed: so many of its operations are unanswered, and the last one frees the number.
+    left: usize,
+}
 
 impl LocalHandlers {
     pub(super) fn get(&self, number: u32) -> Option<&Arc<dyn Handler>> {
-        self.0.get(number as usize)?.as_ref()
+        self.0.get(number as usize)?.as_ref().map(|numbered| &numbered.handler)
+    }
+
+    /// Returns the handler of an operation that has just ended.
+    pub(super) fn at_end(&mut self, number: u32) -> Option<Arc<dyn Handler>> {
+        let place = self.0.get_mut(number as usize)?;
+        let numbered = place.as_mut()?;
+        if numbered.left == 1 {
+            return place.take().map(|numbered| numbered.handler);
+        }
+        numbered.left = numbered.left.saturating_sub(1);
+        Some(Arc::clone(&numbered.handler))
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.0.iter().flatten().count()
     }
 }
 
@@ -463,14 +485,21 @@ pub(crate) fn add_local(handler: Arc<dyn Handler>) -> Option<LocalHandler> {
             handlers.push(None);
             handlers.len() - 1
         });
-        handlers[number] = Some(handler);
+        handlers[number] = Some(Numbered { handler, left: 0 });
         LocalHandler(number as u32)
     })
 }
 
-/// Forgets a handler whose operations have ended.
-pub(crate) fn remove_local(handler: LocalHandler) {
-    let handler = with(|driver| driver.local_handlers.0.get_mut(handler.0 as usize)?.take());
+/// Forgets a handler, now or with the last of its operations. Does nothing if the number is another's, as in a driver
+/// that was made since.
+pub(crate) fn remove_local(number: LocalHandler, handler: &Arc<dyn Handler>) {
+    let removed = with(|driver| {
+        let left = if driver.in_flight == 0 { 0 } else { driver.slots.unanswered_of(number.0) };
+        let place = driver.local_handlers.0.get_mut(number.0 as usize)?;
+        let numbered = place.as_mut().filter(|numbered| Arc::ptr_eq(&numbered.handler, handler))?;
+        numbered.left = left;
+        if left == 0 { place.take() } else { None }
+    });
     // Outside of the driver.
-    drop(handler);
+    drop(removed);
 }

@@ -5,14 +5,13 @@
 //! count for each operation, and registers a file with its ring once it was used a few times.
 
 use std::fs;
-use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::namespace::Namespace;
-use super::op::{Kind, Rules};
+use super::op::{Kind, Rules, device_size};
 use super::rings::RingKind;
 use super::route::{FileSystem, Lanes, Route};
 use crate::ring::{Ring, fork};
@@ -326,9 +325,7 @@ impl Target {
             return Ok(namespace.size());
         }
         if self.kind == FileKind::Block {
-            // A separate open file description: seeking must not move the user's position.
-            let path = format!("/proc/self/fd/{}", self.raw_fd());
-            return fs::File::open(path)?.seek(SeekFrom::End(0));
+            return device_size(self.as_fd());
         }
         Ok(rustix::fs::fstat(self.as_fd())?.st_size as u64)
     }

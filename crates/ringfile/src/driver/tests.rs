@@ -14,7 +14,7 @@ use super::{Driver, Ended, Kept, Key, Kind, Lend, RemoteOperation, Request, with
 use crate::memory::Held;
 use crate::ring::{RingOptions, Sqe, Until};
 use crate::runtime::block_on_with;
-use crate::{Durability, File, OpenOptions, Route, block_on, thread_metrics};
+use crate::{Durability, File, OpenOptions, Queue, Route, block_on, thread_metrics};
 
 struct TempFile(PathBuf);
 
@@ -267,4 +267,37 @@ fn a_remote_request_that_is_dropped_ends_with_an_error() {
     let Poll::Ready(ended) = operation.poll(context, &mut held) else { panic!("it does not end") };
     assert_eq!(ended, Ended { done: 0, errno: libc::EIO });
     assert!(matches!(held.get(), Held::Vec(vec) if vec.is_empty()), "nothing was read");
+}
+
+/// A loop does not wait for a dropped queue's operations before other tasks run, so they end without it.
+#[test]
+fn a_queue_that_is_dropped_in_a_loop_gives_its_number_back_with_its_last_operation() {
+    if !needs_ring("a_queue_that_is_dropped_in_a_loop_gives_its_number_back_with_its_last_operation") {
+        return;
+    }
+    let numbers = || with(|driver| driver.local_handlers.count());
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let reader = std::fs::File::from(std::os::fd::OwnedFd::from(reader));
+    let pipe = OpenOptions::new().route(Route::Ring).adopt(reader).unwrap();
+    let mut kept = Queue::new();
+    kept.read(&pipe, Vec::with_capacity(8), 0, 0);
+    kept.submit();
+    for _ in 0..3 {
+        let mut queue = Queue::new();
+        for _ in 0..2 {
+            queue.read(&pipe, Vec::with_capacity(8), 0, 0);
+        }
+        queue.wait(0, None);
+        assert_eq!(numbers(), Some(2));
+        block_on(async move {
+            drop(queue);
+            assert_eq!(numbers(), Some(2), "the kernel has not answered");
+            for _ in 0..1000 {
+                turn_over().await;
+            }
+            assert_eq!(numbers(), Some(1));
+        });
+    }
+    drop(kept);
+    assert_eq!(numbers(), Some(0));
 }

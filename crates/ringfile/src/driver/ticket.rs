@@ -23,6 +23,17 @@ impl Ticket {
         Self { driver: place.driver, key: place.key }
     }
 
+    /// Whether the operation ends here only when another thread runs its loop.
+    pub(crate) fn needs_another_loop(&self) -> bool {
+        if with(|driver| driver.id == self.driver) == Some(true) {
+            return false;
+        }
+        shared::find(self.driver).is_some_and(|shared| {
+            let inner = shared.lock();
+            inner.in_loop && !inner.finished.contains_key(&self.key)
+        })
+    }
+
     /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
     #[inline]
     pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Kept) -> Poll<Ended> {

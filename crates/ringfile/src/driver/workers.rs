@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use super::op::plain::{self, Attempt};
 use super::remote::{Handler, RemoteRequest};
 use super::{Ended, FileKind, route};
+use crate::once::Number;
 use crate::ring::fork;
 
 const IDLE: Duration = Duration::from_secs(10);
@@ -55,10 +56,11 @@ pub(crate) fn set_most(threads: usize) {
 /// As many as fill a disk's queue, more than there are cores, since they mostly wait.
 fn most() -> usize {
     // Read once: it reads files of the cgroup.
-    static USUAL: OnceLock<usize> = OnceLock::new();
-    let usual = || std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(4).max(16);
+    static USUAL: Number = Number::new();
+    let usual =
+        || std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(4).max(16) as u64;
     match MOST.load(Ordering::Relaxed) {
-        0 => *USUAL.get_or_init(usual),
+        0 => USUAL.get_or(usual) as usize,
         most => most,
     }
 }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::io::ErrorKind;
 
 use super::{File, unaligned};
-use crate::driver::{self, AtomicLimits, Ended, Multiples, Request};
+use crate::driver::{self, AtomicLimits, Ended, FileKind, Multiples, Request};
 use crate::error::Error;
 use crate::memory::Held;
 use crate::ring::fork;
@@ -55,6 +55,7 @@ pub(crate) fn why_not_done(file: &File, request: &Request, held: &Held, errno: i
     }
     match errno {
         libc::ECANCELED => cancelled(error),
+        libc::EAGAIN => error.because(NO_THREAD),
         _ => explain_sync(file, request, errno, with_new_path(held, error)),
     }
 }
@@ -85,6 +86,10 @@ fn explain_command(file: &File, request: &Request, errno: i32, error: Error) -> 
         (false, _) => error,
     }
 }
+
+/// What `EAGAIN` can mean where no other process is waited for.
+const NO_THREAD: &str = "the kernel lacks a resource for it, such as a thread of io_uring: see RLIMIT_NPROC, and pids.max \
+    of the control group, or open with Route::Workers";
 
 const NOT_FOR_READING: &str = "the file was not opened for reading";
 const NOT_FOR_WRITING: &str = "the file was not opened for writing";
@@ -212,6 +217,7 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
             error.because("the file system can't poll for completions; open without poll")
         }
         libc::ECANCELED => cancelled(error),
+        libc::EAGAIN if file.0.target.kind != FileKind::Other => error.because(NO_THREAD),
         _ => explain_sync(file, request, errno, error),
     }
 }

@@ -253,6 +253,11 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         self.descriptor.of(&self.file)
     }
 
+    /// Whether the operation ends only when another thread runs its loop.
+    pub(super) fn needs_another_loop(&self) -> bool {
+        matches!(&self.stage, Stage::Running(ticket) if ticket.needs_another_loop())
+    }
+
     /// Returns the buffer of a finished operation.
     #[inline]
     pub(super) fn take_held(&mut self) -> Held {

@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -209,6 +208,9 @@ impl OpenOptions {
     /// once; and a direct write by another descriptor that takes longer than 5 seconds. Do not write buffered and direct
     /// at the same time within 2 MiB of each other: the kernel may then fail to drop old data from the cache. It logs that
     /// ("Page cache invalidation failure on direct I/O"), and the next sync of the file fails (`EIO`).
+    ///
+    /// As with any descriptor, closing the file drops the record locks (`fcntl(2)`) that this process has on it, by
+    /// whichever descriptor it took them. Opening it drops none, unless it fails.
     ///
     /// The file is simply buffered if the second descriptor cannot be opened (no `/proc`, no permission, no direct
     /// I/O), or if the kernel does not say what the cache holds (before Linux 6.5; from 6.14 on for another user's file
@@ -505,11 +507,12 @@ impl OpenOptions {
 
     /// Returns the additional state of an adaptive file; `None` if it is simply buffered.
     fn adaptive_of(&self, own: &Target) -> Option<Box<Adaptive>> {
+        // All that can be known before is found out before: see `adaptive::is_possible`.
+        let multiples = alignment(own.as_fd()).ok().filter(|_| adaptive::is_possible(own))?;
         let again = adaptive::open_again(&own.as_fd())?;
-        let multiples = alignment(&again).ok()?;
         let options = Self { buffered_fallback: true, route: self.route, ..Self::new() };
         let direct = options.file_of(again.into(), None, Some(multiples), own.path.as_deref());
-        Adaptive::new(own, direct).map(Box::new)
+        Some(Box::new(Adaptive::new(own, direct)))
     }
 }
 
@@ -550,7 +553,8 @@ fn kind_of(file: impl AsFd) -> FileKind {
 }
 
 /// Returns the multiples that direct I/O on the file requires.
-fn alignment(file: &fs::File) -> Result<Multiples> {
+fn alignment(file: impl AsFd) -> Result<Multiples> {
+    let file = file.as_fd();
     let refused =
         |why: String| Error::new(std::io::ErrorKind::Unsupported, "opening for direct I/O").because(why);
     let asked = StatxFlags::DIOALIGN | StatxFlags::from_bits_retain(STATX_WRITE_ATOMIC);
@@ -566,8 +570,19 @@ fn alignment(file: &fs::File) -> Result<Multiples> {
             block => Ok(Multiples { atomic: atomic(&facts), ..multiples(block, facts.stx_dio_mem_align) }),
         };
     }
-    if file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
-        return Ok(multiples(rustix::fs::ioctl_blksszget(file).unwrap_or(USUAL_ALIGNMENT), 1));
+    match kind_of(file) {
+        FileKind::Regular => {}
+        FileKind::Block => {
+            return Ok(multiples(rustix::fs::ioctl_blksszget(file).unwrap_or(USUAL_ALIGNMENT), 1));
+        }
+        FileKind::Other => {
+            // On a pipe the flag means packets.
+            return Err(refused(
+                "only regular files and block devices support direct I/O; open without direct, or with \
+                buffered_fallback(true)"
+                    .into(),
+            ));
+        }
     }
     match in_memory(magic(file)) {
         Some(name) => Err(refused(format!(

@@ -11,7 +11,7 @@ use futures_core::Stream;
 
 use super::File;
 use super::io::{Operation, Owned};
-use crate::driver::{Ended, Kind, Request};
+use crate::driver::{Ended, FileKind, Kind, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Held, LARGEST, Pool, PoolError};
 
@@ -21,6 +21,10 @@ use crate::memory::{Buffer, Held, LARGEST, Pool, PoolError};
 /// piece is dropped. If the pool is full, the reader waits until memory comes back, whatever
 /// [`WhenFull`](crate::WhenFull) says; it never blocks the thread that polls it. The pool needs room for `depth` + 1
 /// blocks. `Send` and `'static`; polled in any executor. Dropping it cancels its reads.
+///
+/// Of a pipe, a socket, a terminal or another device, a piece is what one read gives, at most a block, and the stream
+/// ends with a read of 0 bytes. Only one read is in flight there, since several would not end in order; dropping the
+/// reader may lose what that read has taken. A range counts the bytes of the stream.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -45,6 +49,8 @@ pub struct Reader {
     pool: Pool,
     block: usize,
     depth: usize,
+    /// A short read does not mean the end, and reads must follow each other.
+    gives_what_is_there: bool,
     next: u64,
     end: u64,
     in_flight: VecDeque<Ahead>,
@@ -64,7 +70,19 @@ struct Ahead {
 impl Reader {
     pub(super) fn new(file: File, pool: Pool) -> Self {
         let (next, end) = (0, u64::MAX);
-        Self { file, pool, block: 256 << 10, depth: 4, next, end, in_flight: VecDeque::new(), memory: None }
+        let gives_what_is_there = file.0.target.kind == FileKind::Other;
+        let in_flight = VecDeque::new();
+        Self {
+            file,
+            pool,
+            block: 256 << 10,
+            depth: 4,
+            gives_what_is_there,
+            next,
+            end,
+            in_flight,
+            memory: None,
+        }
     }
 
     /// Sets the size of one read: 256 KiB by default, at most 1 GiB, the largest buffer of any pool. It is rounded up
@@ -75,14 +93,15 @@ impl Reader {
         self
     }
 
-    /// Sets how many reads may be in flight; 4 by default.
+    /// Sets how many reads may be in flight; 4 by default. Of a pipe, a socket or a device it is always one.
     #[must_use]
     pub fn depth(mut self, reads: usize) -> Self {
         self.depth = reads.max(1);
         self
     }
 
-    /// Restricts the stream to a range of the file, in bytes.
+    /// Restricts the stream to a range of the file, in bytes. In a pipe, a socket or a terminal, which have no offsets,
+    /// only its length counts.
     #[must_use]
     pub fn range(mut self, range: Range<u64>) -> Self {
         (self.next, self.end) = (range.start, range.end.max(range.start));
@@ -97,7 +116,8 @@ impl Reader {
 
     /// Starts reads until enough are in flight, or there is no memory for more.
     fn read_ahead(&mut self, context: &mut Context<'_>) -> Result<()> {
-        while self.in_flight.len() < self.depth && self.next < self.end {
+        let depth = if self.gives_what_is_there { 1 } else { self.depth };
+        while self.in_flight.len() < depth && self.next < self.end {
             let alignment = self.file.alignment().bytes;
             // A first read that begins inside a block ends with one, so that the others fit direct I/O.
             let past = (self.next % alignment as u64) as usize;
@@ -111,7 +131,7 @@ impl Reader {
                 op_flags: 0,
                 offset: self.next,
                 start: 0,
-                want: if past == 0 { buffer.capacity() } else { wanted },
+                want: if past == 0 && !self.gives_what_is_there { buffer.capacity() } else { wanted },
                 linked: false,
             };
             let read = Operation::new(Owned(self.file.clone()), request, Held::Pooled(buffer));
@@ -159,7 +179,11 @@ impl Reader {
         match ended {
             Err(error) => self.fail(error),
             Ok(piece) => {
-                if piece.len() < wanted {
+                let missing = wanted.saturating_sub(piece.len());
+                if missing > 0 && self.gives_what_is_there && !piece.is_empty() {
+                    // The next read continues there; no other is in flight.
+                    self.next -= missing as u64;
+                } else if missing > 0 {
                     // The end of the file: further reads are dropped.
                     self.end = self.next;
                     self.in_flight.clear();

@@ -373,10 +373,8 @@ impl Drop for ThreadEngine {
             return;
         }
         self.engine.remote.close();
-        // Operations that are still in flight, because nothing could wait for them, are known to the driver by that
-        // number.
-        if let Some(local) = self.engine.local.take().filter(|_| self.engine.on_ring == 0) {
-            driver::remove_local(local);
+        if let Some(local) = self.engine.local.take() {
+            driver::remove_local(local, &self.engine.handler);
         }
     }
 }

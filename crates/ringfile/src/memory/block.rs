@@ -5,7 +5,6 @@
 //! it do not change; no `&mut` to a header ever exists, because a thread that was overtaken may still read its link.
 
 use std::ptr::{self, NonNull};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use super::core::Core;
@@ -14,6 +13,7 @@ use super::kernel::{Blocks, Linked, NUMBERS};
 use super::lend::Lender;
 use super::region::Region;
 use super::sync::AtomicU64;
+use crate::once::Value;
 
 /// What happens to a block after its last reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,13 +194,13 @@ pub(super) unsafe fn release(block: NonNull<Block>) {
 /// The one header of all memory without a home. References to it are not counted: threads that use such memory do not
 /// write to a shared counter, and leaked parts cannot overflow it.
 pub(super) fn of_nobody() -> NonNull<Block> {
-    static BLOCK: LazyLock<Block> = LazyLock::new(|| {
+    static BLOCK: Value<Block> = Value::new();
+    NonNull::from(BLOCK.get_or(|| {
         let block = Block::new(ptr::null_mut(), 0);
         block.describe(Kind::Nobodys, 0, ptr::null_mut(), 0, ptr::null());
         block.refs.set_one();
         block
-    });
-    NonNull::from(&*BLOCK)
+    }))
 }
 
 const FIRST_CHUNK: u32 = 64;

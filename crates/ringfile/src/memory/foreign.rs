@@ -1,49 +1,97 @@
 //! The buffer traits of other runtimes, for `Buffer`, each behind a feature.
 //!
 //! Knows only buffers. Invariants: a buffer's memory belongs to its block and does not move with the buffer, as all of
-//! these traits require; its whole capacity is initialised.
+//! these traits require; its whole capacity is initialised, and stays so: no trait that lets safe code write
+//! uninitialised bytes is implemented for `Buffer` itself.
 
 use super::buffer::Buffer;
 
 #[cfg(feature = "compio-buf-08")]
-mod compio {
+pub(super) mod compio {
     use std::mem::MaybeUninit;
+    use std::ops::Deref;
 
-    use compio_buf::{IoBuf, IoBufMut, ReserveError, SetLen};
+    use compio_buf::{IntoInner, IoBuf, IoBufMut, ReserveError, SetLen};
 
     use super::Buffer;
     use crate::memory::PoolError;
 
-    /// With the feature `compio-buf-08`: for compio 0.19. compio's own ring knows nothing of the pool's registration.
+    /// With the feature `compio-buf-08`: for writes of compio 0.19. Reads need a [`CompioBuffer`]. compio's own ring
+    /// knows nothing of the pool's registration.
     impl IoBuf for Buffer {
         fn as_init(&self) -> &[u8] {
             self
         }
     }
 
-    /// With the feature `compio-buf-08`: for compio 0.19.
-    impl IoBufMut for Buffer {
-        /// Returns the whole capacity. Do not write uninitialised bytes there, although this trait allows it: the
-        /// buffer, and later buffers in the same memory, treat all of it as initialised.
+    /// A [`Buffer`] for reads of compio 0.19, with the feature `compio-buf-08`.
+    ///
+    /// Creating one is unsafe because compio's [`IoBufMut`] lets safe code write uninitialised bytes to a buffer, and
+    /// nobody can tell afterwards, while a `Buffer` and all later ones in the same memory are initialised throughout.
+    /// It derefs to the `Buffer`; [`IntoInner::into_inner`] or `Buffer::from` return it.
+    #[derive(Debug)]
+    pub struct CompioBuffer(Buffer);
+
+    impl CompioBuffer {
+        /// Makes a buffer that compio may read into, from the start or, as `uninit()` of it, behind its content.
+        ///
+        /// # Safety
+        /// No code may write uninitialised bytes (such as [`MaybeUninit::uninit`]) to what [`IoBufMut::as_uninit`] and
+        /// [`IoBufMut::buf_mut_ptr`] return. Reads of files and sockets by compio itself do not.
+        pub unsafe fn new(buffer: Buffer) -> Self {
+            Self(buffer)
+        }
+    }
+
+    impl From<CompioBuffer> for Buffer {
+        fn from(buffer: CompioBuffer) -> Self {
+            buffer.0
+        }
+    }
+
+    impl IntoInner for CompioBuffer {
+        type Inner = Buffer;
+
+        fn into_inner(self) -> Buffer {
+            self.0
+        }
+    }
+
+    impl Deref for CompioBuffer {
+        type Target = Buffer;
+
+        fn deref(&self) -> &Buffer {
+            &self.0
+        }
+    }
+
+    impl IoBuf for CompioBuffer {
+        fn as_init(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl IoBufMut for CompioBuffer {
+        /// Returns the whole capacity. Uninitialised bytes must not be written there: see [`CompioBuffer::new`].
         fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
-            let (start, capacity) = (self.as_mut_ptr(), self.capacity());
-            // SAFETY: all of the capacity is the buffer's own, which is borrowed for as long.
+            let (start, capacity) = (self.0.as_mut_ptr(), self.0.capacity());
+            // SAFETY: all of the capacity is the buffer's own, which is borrowed for as long. It stays initialised, as
+            // who made this has promised.
             unsafe { std::slice::from_raw_parts_mut(start.cast(), capacity) }
         }
 
         /// Makes the buffer [grow](Buffer#growing).
         fn reserve(&mut self, len: usize) -> Result<(), ReserveError> {
-            self.try_reserve(len).map_err(|error| match error {
+            self.0.try_reserve(len).map_err(|error| match error {
                 PoolError::NoRoom { .. } => ReserveError::NotSupported,
                 error => ReserveError::ReserveFailed(Box::new(error)),
             })
         }
     }
 
-    /// With the feature `compio-buf-08`: for compio 0.19.
-    impl SetLen for Buffer {
+    impl SetLen for CompioBuffer {
         unsafe fn set_len(&mut self, len: usize) {
-            Buffer::set_len(self, len);
+            self.0.set_len(len);
         }
     }
 }
@@ -62,7 +110,7 @@ unsafe impl monoio::buf::IoBuf for Buffer {
 }
 
 /// With the feature `monoio-02`: for monoio 0.2.
-// SAFETY: see the module; all of the capacity is the buffer's own.
+// SAFETY: see the module; all of the capacity is the buffer's own. Only unsafe code can write through the pointer.
 #[cfg(feature = "monoio-02")]
 unsafe impl monoio::buf::IoBufMut for Buffer {
     fn write_ptr(&mut self) -> *mut u8 {
@@ -96,7 +144,7 @@ unsafe impl tokio_uring::buf::IoBuf for Buffer {
 }
 
 /// With the feature `tokio-uring-05`: for tokio-uring 0.5.
-// SAFETY: see the module; all of the capacity is the buffer's own.
+// SAFETY: see the module; all of the capacity is the buffer's own. Only unsafe code can write through the pointer.
 #[cfg(feature = "tokio-uring-05")]
 unsafe impl tokio_uring::buf::IoBufMut for Buffer {
     fn stable_mut_ptr(&mut self) -> *mut u8 {

@@ -1,7 +1,7 @@
 //! The locks of all pools and of all lent memory. A thread that forks holds them all, so that the child finds them free
 //! and their state consistent.
 //!
-//! Knows where the locks are, and the process's one-time initialisations of memory. Invariants: a core or lender is in
+//! Knows where the locks are. Invariants: a core or lender is in
 //! [`ALL`] from its creation until it is about to be freed. A thread that holds one of these locks takes none of the
 //! others; the list of regions (`regions.rs`) is locked last.
 
@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::core::Core;
 use super::lend::Lender;
-use super::{block, mapping, pool, regions};
+use super::regions;
 use crate::ring::fork;
 
 /// Something with a lock.
@@ -71,10 +71,6 @@ struct Held {
 }
 
 fn hold() -> Box<dyn Any> {
-    // A child would wait forever for an initialisation that another thread had begun.
-    pool::reserve();
-    block::of_nobody();
-    mapping::ask_sizes();
     let all = all();
     // SAFETY: all in `ALL`, whose guard goes last.
     let each = all.values().map(|locked| unsafe { locked.lock() }).collect();

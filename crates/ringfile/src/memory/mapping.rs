@@ -6,7 +6,8 @@
 use std::fs;
 use std::io;
 use std::ptr::{self, NonNull};
-use std::sync::OnceLock;
+
+use crate::once::Number;
 
 /// Selects the page sizes of a pool's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,40 +149,33 @@ unsafe fn unmap(start: *mut u8, len: usize) {
 
 /// The system's page size: 4 KiB, but 16 or 64 on some aarch64.
 pub(crate) fn page_size() -> usize {
-    static PAGE: OnceLock<usize> = OnceLock::new();
-    *PAGE.get_or_init(|| {
+    static PAGE: Number = Number::new();
+    PAGE.get_or(|| {
         // SAFETY: asks for a number.
         let asked = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        usize::try_from(asked).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
-    })
-}
-
-/// Reads all sizes from the system now, so that a forked child never finds another thread's read unfinished.
-pub(super) fn ask_sizes() {
-    page_size();
-    transparent_huge_page();
-    reserved_huge_page();
+        u64::try_from(asked).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
+    }) as usize
 }
 
 /// The size of a transparent huge page: 2 MiB on x86, up to 512 MiB on aarch64 with large pages.
 fn transparent_huge_page() -> usize {
-    static SIZE: OnceLock<usize> = OnceLock::new();
-    *SIZE.get_or_init(|| {
+    static SIZE: Number = Number::new();
+    SIZE.get_or(|| {
         let text =
             fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").unwrap_or_default();
-        text.trim().parse().ok().filter(|size: &usize| size.is_power_of_two()).unwrap_or(2 << 20)
-    })
+        text.trim().parse().ok().filter(|size: &u64| size.is_power_of_two()).unwrap_or(2 << 20)
+    }) as usize
 }
 
 /// The default page size of MAP_HUGETLB.
 fn reserved_huge_page() -> usize {
-    static SIZE: OnceLock<usize> = OnceLock::new();
-    *SIZE.get_or_init(|| {
+    static SIZE: Number = Number::new();
+    SIZE.get_or(|| {
         let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("Hugepagesize:"));
-        let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<usize>().ok());
+        let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
         kib.map(|kib| kib << 10).filter(|size| size.is_power_of_two()).unwrap_or(2 << 20)
-    })
+    }) as usize
 }
 
 #[cfg(test)]

@@ -53,6 +53,8 @@ mod waiters;
 pub use self::buffer::Buffer;
 pub use self::core::WhenFull;
 pub use self::error::PoolError;
+#[cfg(feature = "compio-buf-08")]
+pub use self::foreign::compio::CompioBuffer;
 #[doc(hidden)]
 pub use self::held::Held;
 pub use self::iobuf::{IoBuf, IoBufMut};
@@ -69,4 +71,4 @@ pub(crate) use self::paths::Paths;
 pub(crate) use self::pool::{ahead, reserve};
 pub(crate) use self::region::{Region, Registration};
 pub(crate) use self::regions::KnownRegions;
-pub(crate) use self::waiters::set_thread_must_not_block;
+pub(crate) use self::waiters::{set_thread_must_not_block, wake_all};

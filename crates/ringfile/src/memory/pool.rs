@@ -4,7 +4,6 @@
 
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -19,6 +18,7 @@ use super::metrics::PoolMetrics;
 use super::region::REGION_MAX;
 use super::waiters::GetBuffer;
 use crate::event;
+use crate::once::Value;
 
 /// A pool of aligned memory for I/O, with a hard limit, shared by all its clones.
 ///
@@ -389,8 +389,8 @@ impl PoolBuilder {
 /// it is used up, memory comes from outside of it. Operations cannot wait for it: its memory returns when the futures
 /// that hold it are polled, and the waiting task may be the one that must poll them.
 pub(crate) fn reserve() -> &'static Pool {
-    static RESERVE: OnceLock<Pool> = OnceLock::new();
-    RESERVE.get_or_init(|| {
+    static RESERVE: Value<Pool> = Value::new();
+    RESERVE.get_or(|| {
         let when_full = WhenFull::Outside { limit: usize::MAX };
         let alignment = Some(page_size());
         let options = PoolBuilder { capacity: 8 << 20, alignment, when_full, ..Pool::builder() };
@@ -401,8 +401,8 @@ pub(crate) fn reserve() -> &'static Pool {
 
 /// The pool for read-ahead: 16 streams at their widest. If it is full, nothing is read ahead.
 pub(crate) fn ahead() -> &'static Pool {
-    static AHEAD: OnceLock<Pool> = OnceLock::new();
-    AHEAD.get_or_init(|| {
+    static AHEAD: Value<Pool> = Value::new();
+    AHEAD.get_or(|| {
         let options = PoolBuilder { capacity: 32 << 20, alignment: Some(page_size()), ..Pool::builder() };
         // No warnings, as for the reserve.
         Pool { core: Core::new(Options { warns: false, ..options.options() }) }

@@ -55,7 +55,7 @@ pub(crate) fn set_thread_must_not_block(runs_tasks: bool) -> bool {
 }
 
 /// Wakes all, even if a waker panics, because no request is woken twice. Called without a lock.
-pub(super) fn wake_all(wakers: impl Iterator<Item = Waker>) {
+pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
     struct Rest<I: Iterator<Item = Waker>>(I);
     impl<I: Iterator<Item = Waker>> Drop for Rest<I> {
         fn drop(&mut self) {

@@ -12,36 +12,49 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock};
 
+use crate::once::Value;
+
 struct Page(NonNull<AtomicU64>);
 
-// SAFETY: the page is never unmapped and holds only an atomic.
+// SAFETY: it owns the page, which holds only an atomic.
 unsafe impl Send for Page {}
 // SAFETY: as above.
 unsafe impl Sync for Page {}
 
-static PAGE: OnceLock<Page> = OnceLock::new();
+/// Used in place of a page if there is none: then forks are not detected. Every kernel with io_uring has MADV_WIPEONFORK
+/// (4.14).
+static FALLBACK: AtomicU64 = AtomicU64::new(0);
+
+const PAGE_LEN: usize = 4096;
 
 fn page() -> &'static AtomicU64 {
-    let page = PAGE.get_or_init(Page::map);
-    // SAFETY: the page was mapped readable and writable and stays so for ever.
+    static PAGE: Value<Page> = Value::new();
+    let page = PAGE.get_or(Page::map);
+    // SAFETY: the page was mapped readable and writable, and stays so as long as its owner, which is for ever.
     unsafe { page.0.as_ref() }
 }
 
 impl Page {
     fn map() -> Self {
-        static FALLBACK: AtomicU64 = AtomicU64::new(0);
-        let len = 4096;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new anonymous mapping touches no other memory.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, -1, 0) };
-        // SAFETY: the advice applies to the mapping just made. If either fails, a static replaces it, and forks are not
-        // detected: every kernel with io_uring has MADV_WIPEONFORK (4.14).
-        let wiped =
-            start != libc::MAP_FAILED && unsafe { libc::madvise(start, len, libc::MADV_WIPEONFORK) } == 0;
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), PAGE_LEN, access, flags, -1, 0) };
+        // SAFETY: the advice applies to the mapping just made.
+        let wiped = start != libc::MAP_FAILED
+            && unsafe { libc::madvise(start, PAGE_LEN, libc::MADV_WIPEONFORK) } == 0;
         match NonNull::new(start.cast::<AtomicU64>()) {
             Some(start) if wiped => Self(start),
             _ => Self(NonNull::from(&FALLBACK)),
+        }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        if self.0 != NonNull::from(&FALLBACK) {
+            // SAFETY: mapped by `map`; another thread's page is used, and nobody has a reference to this one.
+            unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE_LEN) };
         }
     }
 }

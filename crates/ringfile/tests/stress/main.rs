@@ -38,7 +38,7 @@ use support::forms::routes;
 use support::{Folder, Random, in_child_for, open_descriptors, patience, wait_for};
 use tracked::Graves;
 
-const NAME: &str = "what_crosses_threads_stays_whole";
+const NAME: &str = "data_that_crosses_threads_stays_intact";
 const ROUND: Duration = Duration::from_secs(5);
 /// A thread that does not end within this time after it was told to is hanging.
 fn end() -> Duration {
@@ -400,7 +400,7 @@ fn idle_thread() -> std::sync::mpsc::Sender<()> {
 }
 
 #[test]
-fn what_crosses_threads_stays_whole() {
+fn data_that_crosses_threads_stays_intact() {
     let duration = duration();
     // In its own process, so that descriptors, threads and memory are those of this test.
     if !in_child_for(NAME, 3 * duration + 4 * end()) {

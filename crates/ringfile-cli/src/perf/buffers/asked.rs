@@ -4,21 +4,16 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::grid::Grid;
-use crate::cli::{
-    Buffers, BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS, RingFlags, Route, Rw,
-    TestFileArgs,
-};
-use crate::engine::{Engine, by_hand};
+use super::super::check::SECTOR;
+use super::super::plan::{Depth, Grid, Timing, every_way};
+use crate::cli::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS, TestFileArgs};
+use crate::engine::by_hand;
 use crate::error::{Failure, errno_text, usage};
 use crate::machine;
+use crate::model::{Buffers, Engine, Kind, Params, Results, RingFlags, Route, Run, Rw};
 use crate::perf::has_ring;
-use crate::report::results::{Kind, Params, Results, Run};
 use crate::report::saved;
 use crate::values::{self, Bytes, List};
-
-/// The smallest unit of any direct I/O.
-const SECTOR: u64 = 512;
 
 /// Seconds of a run, at most: 24 hours.
 const LONGEST_RUN: f64 = 86_400.0;
@@ -30,6 +25,8 @@ pub struct Asked {
     pub test_file: TestFileArgs,
     /// All runs; whether they are direct is not known before the file is.
     pub grid: Grid,
+    /// How long each run is.
+    pub timing: Timing,
     /// O_DIRECT.
     pub access: Access,
     /// Runs that were made before.
@@ -80,9 +77,6 @@ const QUICK: Defaults = Defaults {
 /// A quick measurement ends by then; what follows takes less than the rest of two minutes.
 const QUICK_LIMIT: Duration = Duration::from_secs(110);
 
-const ALL_BUFFERS: [Buffers; 4] =
-    [Buffers::Normal, Buffers::Fixed, Buffers::Vectored, Buffers::VectoredFixed];
-
 impl Asked {
     /// Of the command line; what is resumed is read here.
     pub fn of(args: &BuffersArgs) -> Result<Asked, Failure> {
@@ -104,25 +98,27 @@ impl Asked {
             vec![Rw::RandRead, Rw::RandWrite]
         };
         let has_ring = has_ring();
+        let route = args.route.unwrap_or(if has_ring { Route::Ring } else { Route::Auto });
         let grid = Grid {
-            block_sizes: list(&args.bs, defaults.block_sizes),
-            depths: list(&args.iodepth, defaults.depths),
-            buffers: list(&args.buffers, &ALL_BUFFERS),
+            blocks: list(&args.bs, defaults.block_sizes),
+            depths: list(&args.iodepth, defaults.depths).into_iter().map(Depth::of).collect(),
+            ways: every_way(&[route], &list(&args.buffers, &Buffers::ALL)),
             parts: args.parts as usize,
-            alignment: 1,
             processes: args.processes.as_ref().map_or_else(
                 || (1..=defaults.most_processes.min(cores)).collect(),
                 |list| list.values().to_vec(),
             ),
             rw: list(&args.rw, &default_rw),
-            direct: false,
-            route: args.route.unwrap_or(if has_ring { Route::Ring } else { Route::Auto }),
             ring_flags: flags(args.ring_flags.as_ref().map_or(&[], List::values)),
-            by_hand: args.by_hand,
+            engines: engines(args.by_hand),
+            choices: true,
             has_ring,
-            duration: args.duration.unwrap_or(defaults.duration),
-            warmup: args.warmup.unwrap_or(defaults.warmup),
             rounds: args.rounds.unwrap_or(defaults.rounds),
+            ..Grid::plain()
+        };
+        let timing = Timing {
+            warmup: args.warmup.unwrap_or(defaults.warmup),
+            duration: args.duration.unwrap_or(defaults.duration),
         };
         let access = match (args.direct, args.buffered) {
             (true, _) => Access::Direct,
@@ -130,7 +126,7 @@ impl Asked {
             _ => Access::DirectIfPossible,
         };
         let test_file = args.test_file.clone();
-        Asked { test_file, grid, access, runs: Vec::new(), limit: args.quick.then_some(QUICK_LIMIT) }
+        Asked { test_file, grid, timing, access, runs: Vec::new(), limit: args.quick.then_some(QUICK_LIMIT) }
     }
 
     fn resumed(args: &BuffersArgs, path: &Path) -> Result<Asked, Failure> {
@@ -166,29 +162,27 @@ impl Asked {
             return lacks("grid");
         };
         let grid = Grid {
-            block_sizes: params.block_sizes_bytes,
-            depths: params.iodepth,
-            buffers: params.buffers,
+            blocks: params.block_sizes_bytes,
+            depths: params.iodepth.into_iter().map(Depth::of).collect(),
+            ways: every_way(&[route], &params.buffers),
             parts: params.parts.unwrap_or(1),
-            alignment: 1,
             processes: params.processes,
             rw: params.rw,
-            direct: params.direct,
-            route,
             ring_flags: flags(&params.ring_flags),
-            by_hand: params.against.contains(&Engine::ByHand),
+            engines: engines(params.against.contains(&Engine::ByHand)),
+            choices: true,
             has_ring: has_ring(),
-            duration,
-            warmup,
             rounds: params.rounds,
+            ..Grid::plain()
         };
+        let timing = Timing { warmup, duration };
         let test_file = TestFileArgs {
             file: (!file_created).then(|| file.into()),
             size: size_bytes,
             overwrite: args.test_file.overwrite,
         };
         let access = if params.direct { Access::Direct } else { Access::Buffered };
-        Ok(Asked { test_file, grid, access, runs, limit: None })
+        Ok(Asked { test_file, grid, timing, access, runs, limit: None })
     }
 
     fn check(&self) -> Result<(), Failure> {
@@ -201,7 +195,7 @@ impl Asked {
                 Bytes(size)
             ));
         }
-        let odd = grid.block_sizes.iter().find(|block| !block.is_multiple_of(SECTOR));
+        let odd = grid.blocks.iter().find(|block| !block.is_multiple_of(SECTOR));
         if let Some(odd) = odd.filter(|_| self.access == Access::Direct) {
             return usage(format!(
                 "--bs {odd} with --direct: direct I/O needs multiples of {SECTOR}; use --bs 4k or --buffered"
@@ -230,12 +224,13 @@ impl Asked {
 
 /// What is asked of rings can be had, or is refused by name: never measured with other flags.
 fn check_rings(grid: &Grid) -> Result<(), Failure> {
-    let asked = if grid.by_hand { "--by-hand" } else { "--ring-flags" };
-    if !grid.by_hand && grid.ring_flags == [None] {
+    let by_hand = grid.engines.contains(&Engine::ByHand);
+    let asked = if by_hand { "--by-hand" } else { "--ring-flags" };
+    if !by_hand && grid.ring_flags == [None] {
         return Ok(());
     }
-    if grid.route != Route::Ring {
-        return usage(format!("{asked} is about rings, and --route {} uses none", values::name(&grid.route)));
+    if let Some((route, _)) = grid.ways.iter().find(|(route, _)| *route != Route::Ring) {
+        return usage(format!("{asked} is about rings, and --route {} uses none", values::name(route)));
     }
     for &flags in &grid.ring_flags {
         if let Err(error) = by_hand::make_ring(flags, 8) {
@@ -244,6 +239,10 @@ fn check_rings(grid: &Grid) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+fn engines(by_hand: bool) -> Vec<Engine> {
+    if by_hand { vec![Engine::Ringfile, Engine::ByHand] } else { vec![Engine::Ringfile] }
 }
 
 fn flags(asked: &[RingFlags]) -> Vec<Option<RingFlags>> {

@@ -6,34 +6,42 @@
 use std::io::Cursor;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use inferno::collapse::Collapse;
 use inferno::collapse::perf::{Folder, Options as FoldOptions};
 use inferno::flamegraph::{self, Options as GraphOptions};
 use tempfile::TempDir;
 
-use super::grid::{Grid, Kind, Step};
-use crate::cli::Buffers;
-use crate::engine::Engine;
+use super::super::plan::{Grid, Step};
+use super::super::processes;
+use super::super::session::Session;
 use crate::error::errno_text;
-use crate::report::profile::{HOTTEST, Hot, Profile};
-use crate::report::results::Role;
-use crate::values::{self, short_size};
+use crate::job::Job;
+use crate::model::{Engine, Hot, Profile, Role, Setup};
+use crate::sys;
+use crate::values::{self, Bytes, short_size};
 
 /// Samples a second, not in step with any timer.
 const FREQUENCY: &str = "997";
+
+/// How long each kind is profiled at least: some hundred samples.
+const PROFILED: Duration = Duration::from_secs(2);
+
+/// How many functions are named of each side.
+const HOTTEST: usize = 10;
 
 /// What inferno puts behind the names of the kernel's functions.
 const KERNEL: &str = "_[k]";
 
 /// perf, on this machine, for this user.
-pub struct Profiler {
+struct Profiler {
     folder: TempDir,
 }
 
 impl Profiler {
-    /// Tries perf; says why where it can't be used.
-    pub fn find() -> Result<Profiler, String> {
+    /// Tries perf, and returns why if it cannot be used.
+    fn find() -> Result<Profiler, String> {
         let folder = tempfile::tempdir()
             .map_err(|error| format!("no folder for perf's data can be made: {}", errno_text(&error)))?;
         let profiler = Profiler { folder };
@@ -50,15 +58,15 @@ impl Profiler {
         }
     }
 
-    /// A command that records what follows it.
-    pub fn record(&self) -> Command {
+    /// Returns a command that records the command that follows it.
+    fn record(&self) -> Command {
         let mut command = Command::new("perf");
         command.args(["record", "-q", "-g", "-F", FREQUENCY, "-o"]).arg(self.data()).arg("--");
         command
     }
 
-    /// What was recorded last, of the kind that the step was about.
-    pub fn profile(&self, step: &Step) -> Result<Profile, String> {
+    /// Returns the profile of what was recorded last, for the step's kind of buffers.
+    fn profile(&self, step: &Step) -> Result<Profile, String> {
         let mut script = Command::new("perf");
         script.args(["script", "-F", "comm,pid,tid,time,event,ip,sym,dso", "-i"]).arg(self.data());
         let output = script
@@ -76,28 +84,66 @@ impl Profiler {
     }
 }
 
-/// What is profiled: each kind of buffers at the largest depth, with each block size.
-pub fn steps(grid: &Grid) -> Vec<Step> {
-    let (Some(&depth), Some(&rw)) = (grid.depths.iter().max(), grid.rw.first()) else { return Vec::new() };
-    let measured = grid.steps();
-    let of = |block: u64, buffers: Buffers| {
-        let same = |step: &&Step| {
-            (step.block, step.depth, step.rw, step.processes) == (block, depth, rw, grid.processes[0])
-                && step.kind.buffers == buffers
-                && step.kind.engine == Engine::Ringfile
-                && step.kind.ring_flags == grid.ring_flags[0]
-                && step.kind.route == grid.route
-                && step.kind.direct == grid.direct
-        };
-        let found = measured.iter().find(same)?;
-        Some(Step { processes: 1, role: Role::Measure, round: 1, kind: Kind { ..found.kind }, ..*found })
+/// Profiles each kind of buffers; what is in the way is noted, and no failure.
+pub fn of(session: &mut Session<'_>) -> Vec<Profile> {
+    let mut profiles = Vec::new();
+    let profiler = match Profiler::find() {
+        Ok(profiler) => profiler,
+        Err(why) => {
+            session.note(format!("no profile: {why}"));
+            return profiles;
+        }
     };
-    let all =
-        grid.block_sizes.iter().flat_map(|&block| grid.buffers.iter().map(move |&buffers| (block, buffers)));
-    all.filter_map(|(block, buffers)| of(block, buffers)).collect()
+    let Some(&core) = sys::allowed_cores().first() else { return profiles };
+    for step in steps(&session.request.grid) {
+        match profile(session, &step, &profiler, core) {
+            Ok(profile) => profiles.push(profile),
+            Err(_) if session.interrupt.asked() => return profiles,
+            Err(why) => {
+                let Setup { buffers, block, .. } = step.setup;
+                session.note(format!("no profile: {} {}: {why}", values::name(&buffers), Bytes(block)));
+            }
+        }
+    }
+    profiles
 }
 
-/// Why perf would not, in its own words.
+fn profile(
+    session: &mut Session<'_>,
+    step: &Step,
+    profiler: &Profiler,
+    core: usize,
+) -> Result<Profile, String> {
+    session.settle(step).map_err(|failure| failure.to_string())?;
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = profiler.record();
+    command.arg(program).arg(processes::WORKER);
+    let job = session.job(step);
+    let order = session.order(&Job { duration: job.duration.max(PROFILED), ..job }, 0, core);
+    let kind = values::name(&step.setup.buffers);
+    let label = ["profile".to_string(), kind, Bytes(step.setup.block).to_string()];
+    let tick = &mut || session.progress.tick(&label);
+    processes::run(vec![(command, order)], &session.interrupt, tick)
+        .map_err(|failure| failure.to_string())?;
+    profiler.profile(step)
+}
+
+/// What is profiled: each kind of buffers at the largest depth, with each block size, in one process.
+fn steps(grid: &Grid) -> Vec<Step> {
+    let depth = grid.depths.iter().map(|depth| depth.iodepth).max();
+    let is_of = |setup: &Setup| {
+        Some(setup.iodepth) == depth
+            && (setup.engine, setup.rw) == (Engine::Ringfile, grid.rw[0])
+            && setup.processes == grid.processes.first().copied()
+            && (setup.ring_flags, setup.route) == (grid.ring_flags[0], Some(grid.ways[0].0))
+            && setup.direct == grid.is_direct()
+    };
+    let all = grid.steps();
+    let first = all.iter().filter(|step| is_of(&step.setup) && (step.role, step.round) == (Role::Measure, 1));
+    first.map(|step| Step { setup: Setup { processes: Some(1), ..step.setup }, ..*step }).collect()
+}
+
+/// Returns why perf failed, in its own words.
 fn refused(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     if text.contains("perf_event_paranoid") || text.contains("Permission") || text.contains("permitted") {
@@ -108,7 +154,7 @@ fn refused(output: &Output) -> String {
     format!("perf failed: {line}")
 }
 
-/// Of what `perf script` prints.
+/// Reads the output of `perf script`.
 fn of_script(script: &[u8], step: &Step) -> Result<Profile, String> {
     let text = String::from_utf8_lossy(script);
     let mut folding = FoldOptions::default();
@@ -132,10 +178,10 @@ fn of_script(script: &[u8], step: &Step) -> Result<Profile, String> {
     let (kernel_all, user_all) = (functions(true), functions(false));
     let hottest = |all: &[Hot]| all.iter().take(HOTTEST).cloned().collect();
     Ok(Profile {
-        buffers: step.kind.buffers,
-        rw: step.rw,
-        block_size_bytes: step.block,
-        iodepth: step.depth,
+        buffers: step.setup.buffers,
+        rw: step.setup.rw,
+        block_size_bytes: step.setup.block,
+        iodepth: step.setup.iodepth,
         event: event(&text).unwrap_or_else(|| "unknown".into()),
         samples,
         kernel_percent: per_cent(in_kernel),
@@ -147,7 +193,7 @@ fn of_script(script: &[u8], step: &Step) -> Result<Profile, String> {
     })
 }
 
-/// One stack that was seen, and how often.
+/// A stack, and how often it was sampled.
 struct Stack<'a> {
     leaf: &'a str,
     count: u64,
@@ -176,7 +222,7 @@ fn functions<'a>(stacks: impl Iterator<Item = &'a Stack<'a>>) -> Vec<(String, u6
     sorted
 }
 
-/// What made perf take its samples: the word before the colon at the end of a sample's first line.
+/// Returns the event that perf sampled by: the word before the colon at the end of a sample's first line.
 fn event(script: &str) -> Option<String> {
     let line = script.lines().find(|line| line.trim_end().ends_with(':'))?;
     let event = line.trim_end().trim_end_matches(':').split_whitespace().next_back()?;
@@ -187,10 +233,10 @@ fn draw(folded: &str, step: &Step) -> Result<String, String> {
     let mut options = GraphOptions::default();
     options.title = format!(
         "{}, {} of {}, depth {}",
-        values::name(&step.kind.buffers),
-        values::name(&step.rw),
-        short_size(step.block),
-        step.depth
+        values::name(&step.setup.buffers),
+        values::name(&step.setup.rw),
+        short_size(step.setup.block),
+        step.setup.iodepth
     );
     options.no_javascript = true;
     options.deterministic = true;
@@ -205,19 +251,11 @@ fn draw(folded: &str, step: &Step) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Cache, Route, Rw};
+    use crate::model::Buffers;
 
     fn step() -> Step {
-        let kind = Kind {
-            engine: Engine::Ringfile,
-            ring_flags: None,
-            buffers: Buffers::Fixed,
-            parts: 1,
-            direct: true,
-            cache: Cache::Keep,
-            route: Route::Ring,
-        };
-        Step { processes: 1, rw: Rw::RandRead, block: 4096, depth: 16, kind, role: Role::Measure, round: 1 }
+        let setup = Setup { buffers: Buffers::Fixed, iodepth: 16, direct: true, ..Setup::default() };
+        Step { setup, parts: None, role: Role::Measure, round: 1 }
     }
 
     const SCRIPT: &str = "\

@@ -5,7 +5,7 @@
 //! is found, in part or whole.
 
 use super::memory::Block;
-use crate::random::Random;
+use fastrand::Rng;
 
 /// Checksum, producer, number and offset, in this order.
 const HEADER: usize = 24;
@@ -35,7 +35,7 @@ impl Content {
     /// For blocks of `block` bytes, which are more than the header.
     pub fn new(block: usize) -> Content {
         let mut pattern = vec![0; block - HEADER + PLACES as usize];
-        Random::new(block as u64).fill(&mut pattern);
+        Rng::with_seed(block as u64).fill(&mut pattern);
         Content { block, pattern }
     }
 
@@ -69,7 +69,7 @@ impl Content {
     }
 
     fn body(&self, label: Label) -> &[u8] {
-        let place = Random::new(label.number ^ (u64::from(label.producer) << 48)).below(PLACES) as usize;
+        let place = Rng::with_seed(label.number ^ (u64::from(label.producer) << 48)).u64(..PLACES) as usize;
         &self.pattern[place..][..self.block - HEADER]
     }
 }

@@ -20,15 +20,15 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use super::session::{command_line, distinct, print_tables};
-use crate::cli::{Cache, Executor, PoolArgs, Route, Rw};
+use super::check::SECTOR;
+use super::outputs::{self, Outputs};
+use super::plan::in_rounds;
+use crate::cli::PoolArgs;
 use crate::error::{Failure, io_on, usage};
 use crate::interrupt::Interrupt;
 use crate::machine;
+use crate::model::{Cache, Executor, Kind, Machine, Memory, Params, Results, Role, Route, Run, Rw, distinct};
 use crate::progress::Progress;
-use crate::report::outputs::Outputs;
-use crate::report::pool;
-use crate::report::results::{Kind, Machine, Memory, Params, Results, Role, Run, SCHEMA};
 use crate::testfile::{self, DefaultPlace, leftover};
 use crate::values::{self, Bytes};
 use run::Job;
@@ -37,9 +37,6 @@ use run::Job;
 /// end of the warm-up: a batch took 0.4 ms then (90th percentile, ext4 on a virtio disk), and 2.7 ms where no block had
 /// been written before, for which the file system has to remember that they are.
 const SEGMENT: u64 = 8 << 20;
-
-/// The smallest unit of any direct I/O; a block's label fits too.
-const SECTOR: u64 = 512;
 
 /// A message's label fits.
 const SMALLEST_MESSAGE: u64 = 32;
@@ -56,18 +53,14 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     let output = &args.output;
     let outputs = Outputs::check(output, None)?;
     let interrupt = Interrupt::catch_signals()?;
-    let steps = steps(&args.kinds(), args.timing.rounds);
+    let steps = in_rounds(args.kinds(), args.timing.rounds);
     let length = job.warmup + job.duration;
     let progress = Progress::new(length * steps.len() as u32, output.quiet);
     let mut command = Command { job, interrupt, progress, runs: Vec::new() };
     let ended = command.measure(&steps);
     command.progress.finish();
     let results = command.into_results(args, matches!(ended, Err(Failure::Interrupted)));
-    let runs = &results.runs;
-    let printed =
-        print_tables(output, &results, &pool::table(runs), &[pool::changes(runs), pool::actors(runs)]);
-    let saved = outputs.write(&results);
-    ended.and(printed).and(saved)
+    outputs::conclude(ended, output, &outputs, &results)
 }
 
 /// What is asked for, if its parts fit together.
@@ -187,26 +180,8 @@ fn settle(folder: &Path) {
     });
 }
 
-/// One run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Step {
-    memory: Memory,
-    round: u32,
-    role: Role,
-}
-
-/// Each round has all kinds, begun by another one, and the first kind once more: the noise.
-fn steps(kinds: &[Memory], rounds: u32) -> Vec<Step> {
-    let mut kinds = kinds.to_vec();
-    let again = kinds[0];
-    let mut steps = Vec::new();
-    for round in 1..=rounds {
-        steps.extend(kinds.iter().map(|&memory| Step { memory, round, role: Role::Measure }));
-        steps.push(Step { memory: again, round, role: Role::Aa });
-        kinds.rotate_left(1);
-    }
-    steps
-}
+/// One run: its memory, why, and its round.
+type Step = (Memory, Role, u32);
 
 /// The command under way.
 struct Command {
@@ -227,15 +202,15 @@ impl Command {
         Ok(())
     }
 
-    fn step(&mut self, step: Step) -> Result<(), Failure> {
+    fn step(&mut self, (memory, role, round): Step) -> Result<(), Failure> {
         self.progress.begin(self.job.warmup + self.job.duration);
-        let label = [values::name(&step.memory), format!("round {}", step.round)];
+        let label = [values::name(&memory), format!("round {round}")];
         let progress = &self.progress;
         settle(&self.job.folder);
-        let outcome = run::run(&self.job, step.memory, &self.interrupt, &mut || progress.tick(&label))?;
+        let outcome = run::run(&self.job, memory, &self.interrupt, &mut || progress.tick(&label))?;
         // A run that was cut short is whole as far as it went, if it did anything.
         if outcome.produced.latency.count() + outcome.consumed.latency.count() > 0 {
-            self.runs.extend(outcome::runs(&self.job, step.memory, (step.round, step.role), &outcome));
+            self.runs.extend(outcome::runs(&self.job, memory, (round, role), &outcome));
         }
         match outcome.failure {
             Some(failure) => Err(failure),
@@ -249,53 +224,37 @@ impl Command {
         let filesystem = File::open(&job.folder)
             .map_or_else(|_| "unknown".into(), |folder| testfile::filesystem(&job.folder, &folder));
         let notes = notes::of(args, job, &filesystem, &self.runs);
-        let direct = args.kinds().into_iter().any(Memory::is_direct);
-        Results {
-            schema: SCHEMA,
-            kind: Some(Kind::Pool),
-            command: command_line(),
-            interrupted,
-            machine: Machine::here(filesystem, ringfile::ring_features().ok()),
-            params: Params {
-                file: job.folder.to_string_lossy().into_owned(),
-                file_created: true,
-                size_bytes: job.size,
-                block_size_bytes: job.block,
-                block_sizes_bytes: vec![job.block],
-                processes: Vec::new(),
-                parts: None,
-                rate_limit_bytes: job.rate,
-                duration_s: job.duration.as_secs_f64(),
-                io_size_bytes: None,
-                iodepth_batch_submit: None,
-                iodepth_batch_complete: None,
-                iodepth_low: None,
-                warmup_s: job.warmup.as_secs_f64(),
-                numjobs: distinct(
-                    [job.producers, job.consumers].into_iter().filter(|&n| n > 0).map(|n| n as usize),
-                ),
-                iodepth: vec![job.batch as usize],
-                batch: vec![job.batch as usize],
-                inflight: vec![1],
-                rw: [(job.producers, Rw::Write), (job.consumers, Rw::Read)]
-                    .into_iter()
-                    .filter_map(|(threads, rw)| (threads > 0).then_some(rw))
-                    .collect(),
-                buffers: outcome::buffers(&args.kinds()),
-                direct,
-                cache: vec![Cache::Keep],
-                route: vec![Route::Auto],
-                ring_flags: Vec::new(),
-                executor: vec![Executor::Ringfile],
-                against: Vec::new(),
-                rounds: args.timing.rounds,
-                verify: true,
-            },
-            runs: self.runs,
-            notes,
-            advice: Vec::new(),
-            behind: Vec::new(),
-            profile: Vec::new(),
-        }
+        let params = Params {
+            file: job.folder.to_string_lossy().into_owned(),
+            file_created: true,
+            size_bytes: job.size,
+            block_size_bytes: job.block,
+            block_sizes_bytes: vec![job.block],
+            rate_limit_bytes: job.rate,
+            duration_s: job.duration.as_secs_f64(),
+            warmup_s: job.warmup.as_secs_f64(),
+            numjobs: distinct(
+                [job.producers, job.consumers].into_iter().filter(|&n| n > 0).map(|n| n as usize),
+            ),
+            iodepth: vec![job.batch as usize],
+            batch: vec![job.batch as usize],
+            inflight: vec![1],
+            rw: [(job.producers, Rw::Write), (job.consumers, Rw::Read)]
+                .into_iter()
+                .filter_map(|(threads, rw)| (threads > 0).then_some(rw))
+                .collect(),
+            buffers: distinct(args.kinds().into_iter().map(Memory::buffers)),
+            direct: args.kinds().into_iter().any(Memory::is_direct),
+            cache: vec![Cache::Keep],
+            route: vec![Route::Auto],
+            executor: vec![Executor::Ringfile],
+            rounds: args.timing.rounds,
+            verify: true,
+            ..Params::default()
+        };
+        let machine = Machine::here(filesystem, ringfile::ring_features().ok());
+        let mut results = Results::new(Kind::Pool, outputs::command_line(), machine, params, self.runs);
+        (results.interrupted, results.notes) = (interrupted, notes);
+        results
     }
 }

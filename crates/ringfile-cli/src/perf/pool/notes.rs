@@ -4,11 +4,10 @@ use super::run::Job;
 use clap::ValueEnum;
 
 use crate::cli::PoolArgs;
-use crate::engine::RouteOps;
-use crate::perf::notes::{machine, why_not_fixed};
+use crate::model::{Memory, Metric, PoolFigures, Role, Run, Side};
+use crate::perf::notes::{machine, rounds};
 use crate::report::judge::{self, Noise};
-use crate::report::results::{Memory, PoolFigures, Role, Run, Side};
-use crate::report::statistics::Metric;
+use crate::report::routes::{registered, shares};
 use crate::values::{self, Bytes};
 
 /// Of the rate that was asked for, this much is carrying it: the last batches take their time after the end.
@@ -29,7 +28,7 @@ pub fn of(args: &PoolArgs, job: &Job, filesystem: &str, runs: &[Run]) -> Vec<Str
     notes.push(units(job, runs));
     notes.extend(room(runs));
     notes.extend(routes(runs));
-    if runs.iter().any(|run| run.memory.is_some_and(|memory| !memory.is_direct())) {
+    if runs.iter().any(|run| run.setup.memory.is_some_and(|memory| !memory.is_direct())) {
         notes.push(
             "vec and pool-buffered go through the page cache: what is read was never off it, and a segment may be used again before it \
              was on the disk"
@@ -39,11 +38,12 @@ pub fn of(args: &PoolArgs, job: &Job, filesystem: &str, runs: &[Run]) -> Vec<Str
     notes
 }
 
-/// What was had of the rate that was asked for: the worst of all runs.
+/// Says what part of the requested rate the worst of all runs reached.
 fn carried(rate: u64, runs: &[Run]) -> Option<String> {
     let backlog = |run: &Run| run.pool.as_ref().and_then(|pool| pool.backlog_ops).unwrap_or(0);
     let worst = runs.iter().min_by(|a, b| a.bw_bytes.total_cmp(&b.bw_bytes))?;
-    let (memory, side) = (worst.memory.as_ref().map(values::name)?, worst.side.as_ref().map(values::name)?);
+    let (memory, side) =
+        (worst.setup.memory.as_ref().map(values::name)?, worst.setup.side.as_ref().map(values::name)?);
     let had = Bytes(worst.bw_bytes as u64);
     let left = runs.iter().map(backlog).max().unwrap_or(0);
     if left == 0 && worst.bw_bytes >= rate as f64 * CARRIED {
@@ -57,7 +57,7 @@ fn carried(rate: u64, runs: &[Run]) -> Option<String> {
         Bytes(rate)
     );
     if left > 0 {
-        let bytes = Bytes(left.saturating_mul(worst.block_size_bytes));
+        let bytes = Bytes(left.saturating_mul(worst.setup.block));
         note += &format!(
             "; up to {left} operations ({bytes}) were due and not begun at the end, and are in no percentile"
         );
@@ -71,13 +71,13 @@ fn judged(runs: &[Run]) -> Option<String> {
     let verdict = |side: Side| {
         let of = |memory: Memory| -> Vec<&Run> {
             let is = |run: &&Run| {
-                run.side == Some(side) && run.memory == Some(memory) && run.role == Role::Measure
+                run.setup.side == Some(side) && run.setup.memory == Some(memory) && run.role == Role::Measure
             };
             runs.iter().filter(is).collect()
         };
         let (subject, base) = (of(Memory::Pool), of(Memory::Malloc));
         let pairs = judge::pairs(&subject, &base, Metric::P999);
-        let verdict = judge::compare(&pairs, noise.in_cell(&subject.first()?.key(), pairs.len()))?;
+        let verdict = judge::compare(&pairs, noise.in_cell(&subject.first()?.setup, pairs.len()))?;
         Some(format!("{}s {verdict}", values::name(&side)))
     };
     let verdicts: Vec<String> = [Side::Producer, Side::Consumer].into_iter().filter_map(verdict).collect();
@@ -98,27 +98,13 @@ fn pool(runs: &[Run]) -> Option<String> {
     ))
 }
 
-/// What was asked for is not always what was had.
-fn registered(runs: &[Run]) -> Option<String> {
-    let pooled = || runs.iter().filter(|run| run.memory.is_some_and(Memory::is_pooled));
-    let ring: u64 = pooled().filter_map(|run| run.route_ops).map(|routes| routes.ring).sum();
-    let fixed: u64 = pooled().filter_map(|run| run.fixed_ops).sum();
-    (fixed < ring).then(|| {
-        format!(
-            "pool: only {:.1} % of the operations on the ring used registered memory: {}",
-            fixed as f64 * 100.0 / ring as f64,
-            why_not_fixed(&pooled().collect::<Vec<_>>())
-        )
-    })
-}
-
 fn checked(runs: &[Run]) -> String {
-    if runs.iter().all(|run| run.side == Some(Side::Consumer)) {
+    if runs.iter().all(|run| run.setup.side == Some(Side::Consumer)) {
         return "there were no producers: segments were written before each run, and every block that was read is right"
             .into();
     }
-    let of_producers = runs.iter().filter(|run| run.side == Some(Side::Producer));
-    if runs.iter().all(|run| run.side == Some(Side::Producer)) {
+    let of_producers = runs.iter().filter(|run| run.setup.side == Some(Side::Producer));
+    if runs.iter().all(|run| run.setup.side == Some(Side::Producer)) {
         return "there were no consumers: nothing that was written was read back".into();
     }
     let (written, checked) = of_producers
@@ -150,11 +136,7 @@ fn timing(args: &PoolArgs) -> String {
         None => time(args.timing.duration).to_string(),
     };
     let (duration, warmup) = (length, time(args.timing.warmup));
-    let rounds = match args.timing.rounds {
-        1 => "1 round".to_string(),
-        rounds => format!("medians of {rounds} rounds"),
-    };
-    format!("{duration} a run after {warmup} of warm-up, {rounds}")
+    format!("{duration} a run after {warmup} of warm-up, {}", rounds(args.timing.rounds))
 }
 
 /// What was written, and when it counted as written.
@@ -203,25 +185,12 @@ fn room(runs: &[Run]) -> Option<String> {
     })
 }
 
-/// Which way the operations of each kind of memory went, where not all went through the ring.
+/// The routes of each kind of memory.
 fn routes(runs: &[Run]) -> Option<String> {
-    let mut parts = Vec::new();
-    for &memory in Memory::value_variants() {
-        let of_kind = runs.iter().filter(|run| run.memory == Some(memory)).filter_map(|run| run.route_ops);
-        let mut sum = RouteOps::default();
-        of_kind.for_each(|ops| sum += ops);
-        let total = sum.total() as f64;
-        let part = |ops: u64| ops as f64 * 100.0 / total;
-        if total > 0.0 {
-            let by_aio = if sum.aio > 0 { format!(", {:.0} % AIO", part(sum.aio)) } else { String::new() };
-            parts.push(format!(
-                "{} {:.0} % ring, {:.0} % inline calls, {:.0} % workers{by_aio}",
-                values::name(&memory),
-                part(sum.ring),
-                part(sum.inline),
-                part(sum.workers)
-            ));
-        }
-    }
+    let of = |memory: &Memory| {
+        let shares = shares(runs.iter().filter(|run| run.setup.memory == Some(*memory)))?;
+        Some(format!("{} {shares}", values::name(memory)))
+    };
+    let parts: Vec<String> = Memory::value_variants().iter().filter_map(of).collect();
     (!parts.is_empty()).then(|| format!("routes: {}", parts.join("; ")))
 }

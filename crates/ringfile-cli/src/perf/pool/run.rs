@@ -27,7 +27,7 @@ use super::segments::Store;
 use crate::engine::window;
 use crate::error::{Failure, library};
 use crate::interrupt::Interrupt;
-use crate::report::results::Memory;
+use crate::model::Memory;
 use crate::sys::{self, Usage};
 use crate::values;
 

@@ -19,8 +19,9 @@ use crate::memory::Held;
 use crate::ring::Sqe;
 
 pub(crate) use cached::cached_pages;
+pub(super) use control::device_size;
 pub(super) use path::keep_opened;
-pub(super) use progress::{Progress, Rules, Step};
+pub(super) use progress::{NO_THREAD, Progress, Rules, Step};
 pub(crate) use transfer::MOST_AT_ONCE;
 
 /// Memory that a submission entry points to besides the operation's buffers: kept with the slot until the answer.

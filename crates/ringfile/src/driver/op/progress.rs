@@ -9,6 +9,13 @@ use super::{Kind, Request};
 /// Attempts without progress (EINTR, EAGAIN) before the errno is the answer.
 const ATTEMPTS: u8 = 250;
 
+/// The errno for an operation that the ring ended because it could not create a thread for it. Not one of Linux's.
+pub(in crate::driver) const NO_THREAD: i32 = 4096;
+
+/// Attempts after [`NO_THREAD`]. The kernel itself tries three times if a signal came, so that the cause is mostly a limit on
+/// threads (RLIMIT_NPROC, or pids.max of the cgroup), which more attempts would not lift.
+const THREAD_ATTEMPTS: u8 = 8;
+
 /// `ERESTARTSYS` and its like, which no call returns, and rings of Linux 6.1 do for a read of a terminal that a signal ends.
 const INTERRUPTED: [i32; 4] = [512, 513, 514, 516];
 
@@ -98,7 +105,12 @@ impl Progress {
         errno: i32,
         is_wanted: impl FnOnce() -> bool,
     ) -> Step {
-        let errno = if INTERRUPTED.contains(&errno) { libc::EINTR } else { errno };
+        let (errno, most) = match errno {
+            // As `clone(2)` says it.
+            NO_THREAD => (libc::EAGAIN, THREAD_ATTEMPTS),
+            errno if INTERRUPTED.contains(&errno) => (libc::EINTR, ATTEMPTS),
+            errno => (errno, ATTEMPTS),
+        };
         let attempts = self.attempts().saturating_add(1);
         self.set(self.done(), attempts);
         let left = request.want.saturating_sub(self.done());
@@ -109,7 +121,7 @@ impl Progress {
                 may_ask_less && rules.asks_less(errno, left, attempts)
             }
         };
-        if !is_passing || attempts >= ATTEMPTS {
+        if !is_passing || attempts >= most {
             return Step::Over(errno);
         }
         if is_wanted() { Step::GoOn } else { Step::Over(libc::ECANCELED) }
@@ -236,6 +248,16 @@ mod tests {
         let sync = request(Kind::Sync, 0);
         assert_eq!(run(&sync, &file, &[Err(libc::EINTR), Ok(0)]).1, Step::Over(0));
         assert_eq!(run(&sync, &file, &[Err(libc::EIO)]).1, Step::Over(libc::EIO));
+    }
+
+    #[test]
+    fn a_thread_that_can_not_be_created_is_asked_for_a_few_times_and_not_called_a_signal() {
+        let allocate = request(Kind::Allocate, 10);
+        let mut answers = vec![Err(NO_THREAD); usize::from(THREAD_ATTEMPTS)];
+        assert_eq!(run(&allocate, &BUFFERED, &answers).1, Step::Over(libc::EAGAIN));
+        answers.pop();
+        answers.push(Ok(0));
+        assert_eq!(run(&allocate, &BUFFERED, &answers).1, Step::Over(0));
     }
 
     #[test]

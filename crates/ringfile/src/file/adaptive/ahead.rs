@@ -9,7 +9,7 @@
 //!   when the piece was read would go unnoticed: hence the long time. For writes that take no time, two ticks of the
 //!   clock would do.
 //! - Only files that were opened only for reading are read ahead, on file systems that are known to keep that time.
-//! - Pieces are started, driven and dropped without the lock, which is only tried.
+//! - Pieces are started, driven and dropped without the lock, which is held for a few instructions.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -138,15 +138,27 @@ impl Ahead {
     }
 
     /// Puts back a piece that was used up to `end`, or drops it if nothing is left.
-    pub(super) fn put_back(&self, piece: Piece, end: u64) {
-        let mut state = self.lock();
+    pub(super) fn put_back(self: &Arc<Self>, piece: Piece, end: u64) {
         if end < piece.range.end {
-            state.pieces.push(piece);
+            return self.keep(piece);
+        }
+        self.lock().streams.judge(true);
+    }
+
+    /// Keeps a piece, unless its stream was replaced meanwhile: nothing would ask for it.
+    fn keep(self: &Arc<Self>, piece: Piece) {
+        let mut state = self.lock();
+        if !state.streams.is_followed(piece.stream) {
+            drop(state);
             return;
         }
-        state.streams.judge(true);
+        state.pieces.push(piece);
+        let is_new = !std::mem::replace(&mut state.is_listed, true);
         drop(state);
-        drop(piece);
+        if is_new && !self.list() {
+            // With its next piece.
+            self.lock().is_listed = false;
+        }
     }
 
     /// Returns whether a piece still matches the file. If not, all pieces are dropped.
@@ -161,10 +173,7 @@ impl Ahead {
     /// Forgets what was read ahead.
     pub(super) fn drop_pieces(&self) {
         let Some(mut state) = self.try_lock() else { return };
-        let pieces = std::mem::take(&mut state.pieces);
-        for piece in &pieces {
-            state.streams.give_back(piece.stream, piece.range.start);
-        }
+        let pieces = state.take_all();
         drop(state);
         drop(pieces);
     }
@@ -199,19 +208,20 @@ impl Ahead {
             let mut piece = Piece::new(direct, id, range, changed, memory);
             // Nobody waits for it yet.
             let _ = piece.poll(&mut Context::from_waker(Waker::noop()));
-            let mut state = self.lock();
-            let is_new = !std::mem::replace(&mut state.is_listed, true);
-            state.pieces.push(piece);
-            drop(state);
-            if is_new {
-                let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
-                if files.len().is_power_of_two() {
-                    files.retain(|file| file.strong_count() > 0);
-                }
-                files.push_back(Arc::downgrade(self));
-            }
+            self.keep(piece);
             started = true;
         }
+    }
+
+    /// Adds the file to those that may have pieces. False if another thread uses the list, or did so when this process was
+    /// forked.
+    fn list(self: &Arc<Self>) -> bool {
+        let Ok(mut files) = FILES.try_lock() else { return false };
+        if files.len().is_power_of_two() {
+            files.retain(|file| file.strong_count() > 0);
+        }
+        files.push_back(Arc::downgrade(self));
+        true
     }
 
     /// Drops the pieces of the file that has had pieces longest. Returns whether there was one.
@@ -219,17 +229,30 @@ impl Ahead {
         let Ok(mut files) = FILES.try_lock() else { return false };
         let Some(oldest) = files.pop_front() else { return false };
         drop(files);
-        if let Some(oldest) = oldest.upgrade() {
-            if let Some(mut state) = oldest.try_lock() {
-                state.is_listed = false;
-            }
-            oldest.drop_pieces();
+        // A forked child cannot take its parent's pieces.
+        if let Some(oldest) = oldest.upgrade().filter(|oldest| oldest.process.is_current()) {
+            // Waits if the lock is busy: a file that is in the list no more, and keeps its pieces, would keep them until it is
+            // closed.
+            let mut state = oldest.lock();
+            state.is_listed = false;
+            let pieces = state.take_all();
+            drop(state);
+            drop(pieces);
         }
         true
     }
 }
 
 impl State {
+    /// Takes all pieces, so that the caller can drop them without the lock.
+    fn take_all(&mut self) -> Vec<Piece> {
+        let pieces = std::mem::take(&mut self.pieces);
+        for piece in &pieces {
+            self.streams.give_back(piece.stream, piece.range.start);
+        }
+        pieces
+    }
+
     /// Takes the pieces of a stream, so that the caller can drop them without the lock.
     fn take_of(&mut self, id: Id) -> Vec<Piece> {
         let pieces: Vec<Piece> = self.pieces.extract_if(.., |piece| piece.stream == id).collect();
@@ -278,6 +301,11 @@ impl Piece {
         Poll::Ready(())
     }
 
+    /// Whether the read ends only when another thread runs its loop, which may be waiting for this one.
+    pub(super) fn needs_another_loop(&self) -> bool {
+        !self.is_over && self.read.needs_another_loop()
+    }
+
     /// Waits until the read has ended.
     pub(super) async fn over(&mut self) {
         poll_fn(|context| self.poll(context)).await;
@@ -301,5 +329,96 @@ impl Drop for Piece {
         if unused > 0 {
             driver::count_cache(CacheEvent::AheadUnused, unused);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    /// A file of which the second page was read ahead.
+    fn read_ahead(path: &std::path::Path) -> Arc<Ahead> {
+        let file = File::open(path).unwrap();
+        let ahead = Ahead::new(&file.0.target);
+        assert_eq!(ahead.note(&(0..PAGE)), None);
+        let (id, _) = ahead.note(&(PAGE..PAGE + 1)).unwrap();
+        let memory = memory::ahead().try_get(PAGE as usize).unwrap();
+        let piece = Piece::new(&file, id, PAGE..2 * PAGE, Changed(0, 0), memory);
+        let mut state = ahead.lock();
+        state.pieces.push(piece);
+        state.is_listed = true;
+        drop(state);
+        assert!(ahead.list());
+        ahead
+    }
+
+    fn is_in_list(ahead: &Arc<Ahead>) -> bool {
+        let files = FILES.lock().unwrap();
+        files.iter().any(|file| std::ptr::eq(file.as_ptr(), Arc::as_ptr(ahead)))
+    }
+
+    /// Others may have files in the list.
+    fn steal_from(ahead: &Arc<Ahead>) {
+        while is_in_list(ahead) {
+            ahead.steal();
+        }
+    }
+
+    /// The list is the whole process's.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ONE: Mutex<()> = Mutex::new(());
+        ONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pieces(ahead: &Ahead) -> usize {
+        ahead.lock().pieces.len()
+    }
+
+    #[test]
+    fn a_file_whose_lock_is_busy_gives_its_pieces_up_too() {
+        let _alone = alone();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        std::fs::write(&path, [7; 4096]).unwrap();
+        let ahead = read_ahead(&path);
+        let busy = ahead.lock();
+        let thief = std::thread::spawn({
+            let ahead = Arc::clone(&ahead);
+            move || steal_from(&ahead)
+        });
+        while is_in_list(&ahead) {
+            std::thread::yield_now();
+        }
+        // Long enough for it to find the lock busy.
+        std::thread::sleep(Duration::from_millis(20));
+        drop(busy);
+        thief.join().unwrap();
+        assert_eq!(pieces(&ahead), 0);
+        assert!(!ahead.lock().is_listed, "it gets into the list with its next piece");
+    }
+
+    #[test]
+    fn a_piece_that_is_put_back_is_in_the_list_or_goes_with_its_stream() {
+        let _alone = alone();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        std::fs::write(&path, [7; 4096]).unwrap();
+        let ahead = read_ahead(&path);
+        let piece = ahead.take(PAGE).unwrap();
+        steal_from(&ahead);
+        ahead.put_back(piece, PAGE + 1);
+        assert!(is_in_list(&ahead) && ahead.lock().is_listed);
+        assert_eq!(pieces(&ahead), 1);
+
+        let piece = ahead.take(PAGE).unwrap();
+        // Random reads, until one takes the stream's place.
+        for read in 1..1000 {
+            ahead.note(&(read << 30..(read << 30) + 1));
+        }
+        ahead.put_back(piece, PAGE + 1);
+        assert_eq!(pieces(&ahead), 0, "nobody will ask for it");
+        steal_from(&ahead);
     }
 }

@@ -102,15 +102,26 @@ pub(crate) struct Adaptive {
     ahead: Arc<Ahead>,
 }
 
-/// Opens the same file once more, for reading with O_DIRECT. `None` if that fails, or if the kernel does not say what
-/// the cache holds.
+/// Whether the file can be read, and the kernel says what the cache holds of it. Asked before the second descriptor is
+/// opened: closing that one again would drop the process's record locks on the file (`fcntl(2)`).
+pub(super) fn is_possible(own: &Target) -> bool {
+    let fd = own.as_fd();
+    let is_readable = rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags & OFlags::RWMODE != OFlags::WRONLY);
+    let magic = rustix::fs::fstatfs(fd).map_or(0, |facts| facts.f_type as u32);
+    if !is_readable || UNSEEN.contains(&magic) {
+        return false;
+    }
+    let seen = cached_pages(own, 0, 1);
+    if let Err(errno) = seen {
+        tracing::debug!(errno, "the kernel does not tell what is cached, using buffered I/O");
+    }
+    seen.is_ok()
+}
+
+/// Opens the same file once more, for reading with O_DIRECT. `None` if that fails.
 pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
     let fd = own.as_fd();
     let flags = rustix::fs::fcntl_getfl(fd).ok()?;
-    let magic = rustix::fs::fstatfs(fd).map_or(0, |facts| facts.f_type as u32);
-    if flags & OFlags::RWMODE == OFlags::WRONLY || UNSEEN.contains(&magic) {
-        return None;
-    }
     let again = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | (flags & OFlags::NOATIME);
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let opened = retry_on_intr(|| rustix::fs::open(&path, again, Mode::empty()));
@@ -160,7 +171,9 @@ pub(super) async fn read_stream(
     let mut done = 0;
     while done < request.want {
         let offset = request.offset + done as u64;
-        let Some(mut piece) = ahead.take(offset) else { break };
+        // This thread must not depend on when another one runs its loop: such a piece is dropped.
+        let taken = ahead.take(offset).filter(|piece| !piece.needs_another_loop());
+        let Some(mut piece) = taken else { break };
         piece.over().await;
         if !ahead.is_trusted(&piece, own) {
             break;
@@ -218,14 +231,8 @@ thread_local! {
 }
 
 impl Adaptive {
-    /// `None` if the kernel does not say which parts of `own` are cached.
-    pub(super) fn new(own: &Target, direct: File) -> Option<Self> {
-        let seen = cached_pages(own, 0, 1);
-        if let Err(errno) = seen {
-            tracing::debug!(errno, "the kernel does not tell what is cached, using buffered I/O");
-        }
-        let (streak, sketch, ahead) = (AtomicI32::new(0), Mutex::new(None), Ahead::new(own));
-        seen.ok().map(|_| Self { direct, streak, sketch, ahead })
+    pub(super) fn new(own: &Target, direct: File) -> Self {
+        Self { direct, streak: AtomicI32::new(0), sketch: Mutex::new(None), ahead: Ahead::new(own) }
     }
 
     /// Decides how a read is done. `own` is the adaptive file's own target.

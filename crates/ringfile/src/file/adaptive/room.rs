@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::OnceLock;
+
+use crate::once::Number;
 
 /// Returns half of the memory that this process may use, in bytes: the process itself needs the rest. Read once.
 pub(super) fn bytes() -> u64 {
-    static ROOM: OnceLock<u64> = OnceLock::new();
-    *ROOM.get_or_init(|| {
+    static ROOM: Number = Number::new();
+    ROOM.get_or(|| {
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let machine = total(&meminfo).unwrap_or(1 << 30);
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

@@ -107,6 +107,11 @@ impl Streams {
         self.list[id.at].as_mut().filter(|stream| stream.began == id.began)
     }
 
+    /// Whether no other stream has taken its place.
+    pub(super) fn is_followed(&mut self, id: Id) -> bool {
+        self.get(id).is_some()
+    }
+
     /// Notes that a read of a stream has ended.
     pub(super) fn ended(&mut self, id: Id) {
         if let Some(stream) = self.get(id) {

@@ -70,7 +70,9 @@ use crate::memory::{LARGEST, Pool};
 /// stands behind them: a task that awaits one of the appender's futures drives the writes of all. So appended data
 /// stays in memory until a block is full, or until a task flushes, syncs or closes. Dropping the last handle without
 /// [`close`](Self::close) discards unwritten data, and a write in flight may still reach the file: close an appender
-/// before opening another one for the same file.
+/// before opening another one for the same file. A write that was started inside ringfile's loop
+/// ([`block_on`](crate::block_on), [`Runtime`](crate::Runtime)) ends when that thread runs its loop, and syncs of other threads may
+/// need it: a task must not block the loop's thread until another thread has synced.
 ///
 /// **Dropping a future** is safe at any point. A dropped `append` has appended its record whole or not at all; only a
 /// record longer than a block may be appended in part. The writes and the sync that a dropped `flush` or `sync` asked for

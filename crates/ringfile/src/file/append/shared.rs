@@ -17,7 +17,7 @@ use super::plan::{Plan, Step};
 use super::waiters::{Goal, Place, Waiters, Wakers};
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::memory::Pool;
+use crate::memory::{Pool, wake_all};
 use crate::ring::fork;
 
 /// How often one task polls the lanes in a row while other tasks add work.
@@ -157,18 +157,24 @@ impl Shared {
 
     /// Wakes every task, or those that have reached their goals.
     fn wake(&self, everyone: bool) {
-        let mut cursor = 0;
-        loop {
-            let mut wakers = Wakers::default();
-            let mut state = self.lock();
-            let State { waiters, plan, .. } = &mut *state;
-            let more = waiters.take(&mut cursor, everyone, plan, &mut wakers);
-            drop(state);
-            wakers.into_iter().flatten().for_each(Waker::wake);
-            if !more {
-                return;
+        let (mut cursor, mut more) = (0, true);
+        let mut taken = Wakers::default().into_iter().flatten();
+        wake_all(std::iter::from_fn(|| {
+            loop {
+                if let Some(waker) = taken.next() {
+                    return Some(waker);
+                }
+                if !more {
+                    return None;
+                }
+                let mut wakers = Wakers::default();
+                let mut state = self.lock();
+                let State { waiters, plan, .. } = &mut *state;
+                more = waiters.take(&mut cursor, everyone, plan, &mut wakers);
+                drop(state);
+                taken = wakers.into_iter().flatten();
             }
-        }
+        }));
     }
 
     /// Called when a lane must be polled, by a waiting task or by the one that has the lanes.

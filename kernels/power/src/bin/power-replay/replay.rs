@@ -1,4 +1,4 @@
-//! The replay of a log: what the disk has, and what was promised, at each moment of the run.
+//! The replay of a log: the content of the disk, and the promises, at each moment of the run.
 //!
 //! Knows the log, the disk and the promises; mounts nothing. Invariant: a promise counts from the moment right behind its
 //! report, and everything before the last flush is on the disk.
@@ -10,10 +10,10 @@ use crate::check::Expected;
 use crate::disk::{Chances, Disk, Kept};
 use crate::log::Log;
 
-/// See the module.
+/// The state of a replay; see the module.
 pub struct Replay<'a> {
     log: &'a Log,
-    /// With everything before the last flush before the last cut.
+    /// Has everything before the last flush before the last cut.
     pub disk: Disk,
     /// Everything that was reported before the last cut.
     pub expected: Expected,
@@ -25,8 +25,8 @@ impl<'a> Replay<'a> {
         Self { log, disk, expected: Expected::default(), at: 0 }
     }
 
-    /// Goes on to a moment, which is not before the last one, and cuts the power there. Returns what is on the disk besides
-    /// everything that was flushed.
+    /// Continues to a moment, which is not before the last one, and cuts the power there. Returns what is on the disk
+    /// besides everything that was flushed.
     pub fn cut_at(&mut self, moment: usize, random: &mut Random) -> Outcome<Kept<'a>> {
         for (_, promises) in self.log.reports_in(self.at..moment) {
             promises.iter().for_each(|&promise| self.expected.add(promise));

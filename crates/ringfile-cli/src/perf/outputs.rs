@@ -1,15 +1,52 @@
-//! Where results go beside the terminal: `--json` and `--report`.
+//! How a command ends: the terminal, and the files of `--json` and `--report`.
 //!
 //! Invariants: both are checked before anything is measured, neither takes the place of the other or of what is
 //! measured, and a failure to write one does not keep the other from being written.
 
 use std::path::Path;
 
-use super::output::OutputFile;
-use super::results::Results;
+use crate::advice::text;
 use crate::cli::OutputArgs;
 use crate::error::Failure;
 use crate::html;
+use crate::model::Results;
+use crate::report::output::{self, OutputFile};
+use crate::{report, terminal, values};
+
+/// Ends a command: prints and saves what was measured, whatever ended it.
+pub fn conclude(
+    ended: Result<(), Failure>,
+    output: &OutputArgs,
+    outputs: &Outputs,
+    results: &Results,
+) -> Result<(), Failure> {
+    let printed = print(output, results);
+    let saved = outputs.write(results);
+    ended.and(printed).and(saved)
+}
+
+/// Prints the tables, the advice and the notes of a command that made runs.
+fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
+    if results.runs.is_empty() {
+        return Ok(());
+    }
+    let width = terminal::width();
+    let mut parts: Vec<String> =
+        report::tables(results).iter().map(|table| table.text_of_width(width)).collect();
+    parts.push(text::block(results, width));
+    if !output.quiet {
+        parts.push(terminal::notes(&results.notes, width));
+    }
+    parts.retain(|part| !part.is_empty());
+    output::print(&parts.join("\n"))
+}
+
+/// The command line, as a shell would take it.
+pub fn command_line() -> String {
+    let arguments: Vec<String> =
+        std::env::args_os().skip(1).map(|argument| values::shell_word(&argument)).collect();
+    format!("ringfile {}", arguments.join(" "))
+}
 
 /// The files that were asked for.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! The processes of one run: started, given their orders together, and added up.
+//! The processes of one run: starts them, gives them their orders together, and sums up their answers.
 //!
 //! What must hold: none is left when a run is over, however it ends.
 
@@ -10,18 +10,20 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::worker::{Answer, Order};
+use super::worker::Answer;
+pub use super::worker::Order;
+use crate::engine::Outcome;
 use crate::engine::window::TICK;
-use crate::engine::{Outcome, RouteOps};
 use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
 use crate::latency::Recorder;
+use crate::model::RouteOps;
 use crate::sys::Usage;
 
 /// The first argument of the process, which is no command for users.
 pub const WORKER: &str = "perf-worker";
 
-/// This program, about to be one of the processes.
+/// Returns a command that starts this program as one of the processes.
 pub fn command() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(WORKER);
@@ -48,11 +50,11 @@ pub fn run(
 struct Workers<'a> {
     workers: Vec<Worker>,
     interrupt: &'a Interrupt,
-    /// They were asked to end.
+    /// Whether they were asked to end.
     told: bool,
 }
 
-/// One process, and the lines that it says.
+/// One process, and the lines that it prints.
 struct Worker {
     child: Child,
     lines: Receiver<String>,
@@ -86,7 +88,7 @@ impl Workers<'_> {
         Ok(answers)
     }
 
-    /// The next line of one of them.
+    /// Waits for the next line of one of them.
     fn line(&mut self, index: usize, tick: &mut dyn FnMut()) -> Result<String, Failure> {
         loop {
             if self.interrupt.asked() && !self.told {
@@ -115,7 +117,7 @@ impl Worker {
             for line in
                 stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines()).map_while(Result::ok)
             {
-                // Nobody listens when the run is over.
+                // After the run no one receives it.
                 let _ = sender.send(line);
             }
         });
@@ -129,7 +131,7 @@ impl Worker {
         writeln!(stdin, "{text}").and_then(|()| stdin.flush()).map_err(lost)
     }
 
-    /// Waits for its end, which it comes to by itself.
+    /// Waits for the process to end by itself.
     fn end(&mut self) -> Result<(), Failure> {
         drop(self.child.stdin.take());
         self.child
@@ -143,7 +145,7 @@ impl Worker {
         let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM);
     }
 
-    /// Why it said nothing more.
+    /// Returns why the process printed nothing more.
     fn complaint(&mut self) -> Failure {
         let status = self.child.wait();
         let mut text = String::new();
@@ -168,40 +170,38 @@ impl Drop for Worker {
     }
 }
 
-/// What processes that worked at the same time did together.
+/// Sums up processes that worked at the same time.
 fn sum(answers: &[Answer]) -> Outcome {
-    let mut recorder = Recorder::new();
-    let mut routes = RouteOps::default();
-    for answer in answers {
-        recorder.merge(&answer.latencies);
-        routes += answer.routes;
-    }
-    let total = |count: fn(&Answer) -> u64| answers.iter().map(count).sum::<u64>();
-    let usages: Option<Vec<Usage>> = answers.iter().map(|answer| answer.usage).collect();
+    let outcomes = || answers.iter().map(|answer| &answer.outcome);
+    let (mut recorder, mut routes) = (Recorder::new(), RouteOps::default());
+    answers.iter().for_each(|answer| recorder.merge(&answer.latencies));
+    outcomes().filter_map(|outcome| outcome.route_ops).for_each(|ops| routes += ops);
+    let total = |count: fn(&Outcome) -> Option<u64>| outcomes().filter_map(count).sum::<u64>();
+    let usages: Option<Vec<Usage>> = outcomes().map(|outcome| outcome.usage).collect();
     let usage = usages.map(|usages| usages.iter().fold(Usage::NONE, |sum, usage| sum.and(usage)));
-    let ops = total(|answer| answer.ops);
     Outcome {
-        ops,
-        errors: total(|answer| answer.errors),
+        ops: total(|outcome| Some(outcome.ops)),
+        errors: total(|outcome| Some(outcome.errors)),
         duration: together(answers),
         latency: recorder.summary(),
         cpu: usage.map(|usage| usage.cpu()),
         usage,
         // All windows are about the same time.
-        whole: answers.iter().find_map(|answer| answer.whole),
-        enters: Some(total(|answer| answer.enters)),
-        fixed_ops: Some(total(|answer| answer.fixed_ops)),
+        whole: outcomes().find_map(|outcome| outcome.whole),
+        enters: Some(total(|outcome| outcome.enters)),
+        fixed_ops: Some(total(|outcome| outcome.fixed_ops)),
         route_ops: Some(routes),
         enter_sizes: None,
-        failure: answers.iter().find_map(|answer| answer.failure.clone()).map(Failure::Io),
+        failure: outcomes().find_map(|outcome| outcome.failure.clone()),
     }
 }
 
 /// The time in which they did it all: their rates add up, though their windows do not end at the same moment.
 fn together(answers: &[Answer]) -> Duration {
-    let ops: u64 = answers.iter().map(|answer| answer.ops).sum();
-    let rate: f64 = answers.iter().map(|answer| answer.ops as f64 / answer.duration.as_secs_f64()).sum();
-    let longest = answers.iter().map(|answer| answer.duration).max().unwrap_or_default();
+    let outcomes = || answers.iter().map(|answer| &answer.outcome);
+    let ops: u64 = outcomes().map(|outcome| outcome.ops).sum();
+    let rate: f64 = outcomes().map(|outcome| outcome.ops as f64 / outcome.duration.as_secs_f64()).sum();
+    let longest = outcomes().map(|outcome| outcome.duration).max().unwrap_or_default();
     if rate > 0.0 { Duration::from_secs_f64(ops as f64 / rate) } else { longest.max(Duration::from_nanos(1)) }
 }
 
@@ -219,19 +219,16 @@ mod tests {
             cycles: None,
             instructions: Some(7),
         };
-        Answer {
+        let outcome = Outcome {
             ops,
-            errors: 0,
             duration: Duration::from_millis(millis),
-            latencies,
             usage: Some(usage),
-            whole: None,
-            enters: 5,
-            fixed_ops: ops,
-            refused: None,
-            routes: RouteOps { ring: ops, ..RouteOps::default() },
-            failure: None,
-        }
+            enters: Some(5),
+            fixed_ops: Some(ops),
+            route_ops: Some(RouteOps { ring: ops, ..RouteOps::default() }),
+            ..Outcome::default()
+        };
+        Answer { outcome, latencies, refused: None }
     }
 
     #[test]

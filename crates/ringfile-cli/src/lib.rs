@@ -1,0 +1,139 @@
+//! The `ringfile` command: measures on this machine what each disk I/O choice is worth.
+//!
+//! This file only starts: it reads the command line, calls the command, and turns what went wrong into one
+//! line on standard error and an exit code.
+
+mod advice;
+mod cli;
+mod compare;
+mod counters;
+mod doctor;
+mod engine;
+mod error;
+mod events;
+mod html;
+mod interrupt;
+mod job;
+mod latency;
+mod machine;
+mod memory;
+mod memory_group;
+mod model;
+mod numbers;
+mod pages;
+mod perf;
+mod progress;
+mod report;
+mod share;
+mod shuffle;
+mod sys;
+mod terminal;
+mod testfile;
+mod values;
+mod verify;
+mod whole;
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use cli::{Cli, Command, PerfCommand};
+use error::Failure;
+
+/// Runs the command with this process's arguments, and returns its exit code.
+pub fn run() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    match arguments.next().as_deref().and_then(OsStr::to_str) {
+        Some(perf::WORKER) => return ended(perf::run_worker()),
+        Some(doctor::LOOKER) => return ended(doctor::run_looker(arguments)),
+        _ => {}
+    }
+    let result = match Cli::try_parse() {
+        Ok(Cli { command: Command::Report(args) }) => compare::run(&args),
+        Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args),
+        Ok(Cli { command: Command::Completions { shell } }) => pages::completions(shell),
+        Ok(Cli { command: Command::Man(args) }) => pages::man(&args),
+        Ok(Cli { command: Command::Perf(command) }) => match *command {
+            PerfCommand::Buffers(args) => perf::buffers::run(&args),
+            PerfCommand::File(args) => perf::file::run(&args),
+            PerfCommand::Batch(args) => perf::batch::run(&args),
+            PerfCommand::Multiread(args) => perf::multiread::run(&args),
+            PerfCommand::Pool(args) => perf::pool::run(&args),
+        },
+        Err(error) if asks_for_help(&error) => return help(&error),
+        Err(error) => Err(Failure::Usage(one_line(&error.to_string()))),
+    };
+    ended(result)
+}
+
+fn ended(result: Result<(), Failure>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // There is nowhere to say it when standard error is gone; the exit code still does.
+            let _ = writeln!(std::io::stderr(), "error: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+/// Prints what was asked for in place of a run; a reader that went away is not an error.
+fn help(asked: &clap::Error) -> ExitCode {
+    match asked.print() {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            let _ = writeln!(std::io::stderr(), "error: can't print: {}", error::errno_text(&error));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(u8::try_from(asked.exit_code()).unwrap_or(2)),
+    }
+}
+
+fn asks_for_help(error: &clap::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    )
+}
+
+/// What clap says over several lines, in one: the error and its tips, without the usage.
+fn one_line(text: &str) -> String {
+    let text = text.split("\nUsage:").next().unwrap_or(text);
+    let text = text.split("\nFor more information").next().unwrap_or(text);
+    let parts: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let line = parts.join(" ").replace(" tip: ", "; tip: ");
+    format!("{}; see --help", line.trim_start_matches("error: "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tip_stands_apart_from_the_error() {
+        let error = Cli::try_parse_from(["ringfile", "perf", "file", "--sise", "1g"]).expect_err("wrong use");
+        let line = one_line(&error.to_string());
+        assert!(line.contains("'--sise' found; tip: ") && line.contains("'--size'"), "{line}");
+    }
+
+    #[test]
+    fn wrong_use_is_told_in_one_line() {
+        for arguments in [
+            vec!["ringfile", "perf", "file", "--rw", "sideways"],
+            vec!["ringfile", "perf", "file", "--nonsense"],
+            vec!["ringfile", "perf", "nonsense"],
+            vec!["ringfile", "perf", "file", "--size"],
+        ] {
+            let error = Cli::try_parse_from(&arguments).expect_err("wrong use");
+            let line = one_line(&error.to_string());
+            assert!(
+                !line.contains('\n') && !line.starts_with("error") && line.ends_with("; see --help"),
+                "{line}"
+            );
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! The values that one run may have and another not. The words are those of the command line and of the JSON.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// What a run does; the words are fio's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(clippy::enum_variant_names, reason = "fio's word for the mix is randrw")]
+pub enum Rw {
+    /// Sequential reads.
+    Read,
+    /// Sequential writes.
+    Write,
+    /// Random reads.
+    #[value(name = "randread")]
+    RandRead,
+    /// Random writes.
+    #[value(name = "randwrite")]
+    RandWrite,
+    /// Random, half reads and half writes.
+    #[value(name = "randrw")]
+    RandRw,
+}
+
+impl Rw {
+    /// Whether any operation writes.
+    pub fn writes(self) -> bool {
+        !matches!(self, Rw::Read | Rw::RandRead)
+    }
+
+    /// Whether blocks are picked at random.
+    pub fn random(self) -> bool {
+        !matches!(self, Rw::Read | Rw::Write)
+    }
+}
+
+/// The buffers that a run was asked to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Buffers {
+    /// Memory that the kernel maps for each operation.
+    Normal,
+    /// Memory registered with the kernel once.
+    Fixed,
+    /// Memory in parts (readv, writev) that the kernel maps for each operation.
+    Vectored,
+    /// Memory in parts that is registered with the kernel once.
+    VectoredFixed,
+}
+
+impl Buffers {
+    /// All kinds.
+    pub const ALL: [Buffers; 4] =
+        [Buffers::Normal, Buffers::Fixed, Buffers::Vectored, Buffers::VectoredFixed];
+
+    /// The kinds for operations that have one buffer each.
+    pub const WHOLE: [Buffers; 2] = [Buffers::Normal, Buffers::Fixed];
+
+    /// Whether the memory is registered.
+    pub fn registered(self) -> bool {
+        matches!(self, Buffers::Fixed | Buffers::VectoredFixed)
+    }
+
+    /// Whether the memory is in parts.
+    pub fn vectored(self) -> bool {
+        matches!(self, Buffers::Vectored | Buffers::VectoredFixed)
+    }
+}
+
+/// How the library carries out operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Route {
+    /// The cheapest route, found from the file's first operations.
+    Auto,
+    /// io_uring.
+    Ring,
+    /// A plain call on the same thread.
+    Inline,
+    /// A plain call on another thread.
+    Workers,
+    /// Linux AIO, for direct I/O.
+    Aio,
+}
+
+impl From<Route> for ringfile::Route {
+    fn from(route: Route) -> ringfile::Route {
+        match route {
+            Route::Auto => ringfile::Route::Auto,
+            Route::Ring => ringfile::Route::Ring,
+            Route::Inline => ringfile::Route::Inline,
+            Route::Workers => ringfile::Route::Workers,
+            Route::Aio => ringfile::Route::Aio,
+        }
+    }
+}
+
+/// Setup flags of the rings that are measured: when the kernel finishes operations, and which thread submits them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RingFlags {
+    /// None of the others: the thread is interrupted for each completion.
+    None,
+    /// COOP_TASKRUN: completions wait until the thread enters the kernel.
+    Coop,
+    /// DEFER_TASKRUN with SINGLE_ISSUER: completions wait until the thread asks for them.
+    Defer,
+    /// SQPOLL: a kernel thread submits.
+    Sqpoll,
+}
+
+impl RingFlags {
+    /// The kernel thread sleeps after this time without work.
+    pub const SQPOLL_IDLE: Duration = Duration::from_secs(1);
+
+    /// The flags among these features of a ring.
+    pub fn among(features: &[String]) -> RingFlags {
+        let has = |name: &str| features.iter().any(|feature| feature == name);
+        match (has("sqpoll"), has("defer_taskrun"), has("coop_taskrun")) {
+            (true, _, _) => RingFlags::Sqpoll,
+            (false, true, _) => RingFlags::Defer,
+            (false, false, true) => RingFlags::Coop,
+            (false, false, false) => RingFlags::None,
+        }
+    }
+}
+
+/// The executor of the library's tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Executor {
+    /// The library's own threads.
+    Ringfile,
+    /// tokio.
+    Tokio,
+}
+
+/// How a file is opened, for the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Open {
+    /// All I/O goes through the page cache.
+    Buffered,
+    /// O_DIRECT: all I/O bypasses the page cache.
+    Direct,
+    /// Cached data is read from the page cache, the rest past it (ringfile).
+    Adaptive,
+}
+
+/// What happens to the page cache before a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cache {
+    /// The file is read in.
+    Warm,
+    /// The file is dropped from the cache.
+    Cold,
+    /// Nothing.
+    Keep,
+    /// The file is dropped, and the process may use memory of a quarter of its size; `perf file` alone.
+    #[value(hide = true)]
+    Mixed,
+}
+
+/// Which blocks operations take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// Each block once: a run ends when all were visited.
+    Once,
+    /// Any block, however often.
+    Any,
+}
+
+/// What carries out a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// This library: a task for each operation, or in `perf multiread` blocking batches.
+    Ringfile,
+    /// This library: blocking batches on plain threads.
+    RingfileBlocking,
+    /// This library: batches awaited in tokio.
+    RingfileTokio,
+    /// This library: a `Queue` for each thread, driven by a loop like fio's.
+    RingfileQueue,
+    /// fio's io_uring engine.
+    Fio,
+    /// The same, submitting and reaping in batches.
+    FioBatch,
+    /// fio's psync engine.
+    FioPsync,
+    /// A loop of pread and pwrite.
+    Pread,
+    /// A ring by hand: submits a batch without waiting, then waits for one completion after the other.
+    SubmitOnly,
+    /// A loop over a ring by hand, with any buffers.
+    ByHand,
+    /// Two rings by hand for each thread: one for blocking reads of many blocks, one for asynchronous ones.
+    TwoRings,
+}
+
+impl Engine {
+    /// What `perf file` can be compared with.
+    pub const AGAINST: [Engine; 4] = [Engine::Fio, Engine::FioBatch, Engine::FioPsync, Engine::Pread];
+
+    /// Whether it is this library.
+    pub fn is_ours(self) -> bool {
+        match self {
+            Engine::Ringfile | Engine::RingfileBlocking | Engine::RingfileTokio | Engine::RingfileQueue => {
+                true
+            }
+            Engine::Fio | Engine::FioBatch | Engine::FioPsync => false,
+            Engine::Pread | Engine::SubmitOnly | Engine::TwoRings | Engine::ByHand => false,
+        }
+    }
+
+    /// Whether the measurement goes on without it where it cannot run.
+    pub fn may_be_left_out(self) -> bool {
+        self.is_fio() || matches!(self, Engine::SubmitOnly | Engine::TwoRings)
+    }
+
+    /// Whether it does one operation at a time on each thread, whatever depth was asked for.
+    pub fn one_at_a_time(self) -> bool {
+        matches!(self, Engine::FioPsync | Engine::Pread)
+    }
+
+    /// Whether it can send NVMe commands.
+    pub fn takes_namespaces(self) -> bool {
+        self.is_ours() || matches!(self, Engine::Fio | Engine::FioBatch)
+    }
+
+    /// Whether another program carries the job out.
+    pub fn is_fio(self) -> bool {
+        matches!(self, Engine::Fio | Engine::FioBatch | Engine::FioPsync)
+    }
+
+    /// The buffers that it can be asked for.
+    pub fn buffers(self) -> &'static [Buffers] {
+        match self {
+            Engine::FioPsync | Engine::Pread | Engine::SubmitOnly | Engine::TwoRings => &[Buffers::Normal],
+            Engine::Ringfile | Engine::RingfileBlocking | Engine::RingfileTokio | Engine::RingfileQueue => {
+                &Buffers::ALL
+            }
+            Engine::Fio | Engine::FioBatch => &Buffers::WHOLE,
+            Engine::ByHand => &Buffers::ALL,
+        }
+    }
+
+    /// What it is, where its name does not say it.
+    pub fn described(self) -> Option<&'static str> {
+        Some(match self {
+            Engine::Ringfile | Engine::RingfileBlocking => "this library, on plain threads or its own",
+            Engine::RingfileTokio => "this library, batches awaited in tokio",
+            Engine::RingfileQueue => return None,
+            Engine::Fio => "fio's io_uring engine with the same job",
+            Engine::FioBatch => "the same, submitting and reaping in batches",
+            Engine::FioPsync => "fio's loop of plain calls",
+            Engine::Pread => "our own loop of plain calls",
+            Engine::TwoRings => "two rings by hand for each thread, as RocksDB has them",
+            Engine::ByHand => "a loop over a ring by hand, with the same buffers",
+            Engine::SubmitOnly => "a ring by hand: submitted without waiting, then waited for one by one",
+        })
+    }
+}
+
+/// The side of a pool that a run's operations are on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// Fills buffers and writes them.
+    Producer,
+    /// Reads them back and checks them.
+    Consumer,
+}
+
+/// Where the memory of operations comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Memory {
+    /// The library's pool, with direct I/O.
+    Pool,
+    /// The library's pool, through the page cache.
+    PoolBuffered,
+    /// Aligned memory of the allocator, anew for each operation, with direct I/O.
+    Malloc,
+    /// A `Vec` for each operation, through the page cache.
+    Vec,
+    /// A `Vec` for each operation, with direct I/O: copied to and from aligned memory.
+    VecDirect,
+}
+
+impl Memory {
+    /// Whether I/O bypasses the page cache.
+    pub fn is_direct(self) -> bool {
+        match self {
+            Memory::Pool | Memory::Malloc | Memory::VecDirect => true,
+            Memory::PoolBuffered | Memory::Vec => false,
+        }
+    }
+
+    /// Whether the memory is the library's pool.
+    pub fn is_pooled(self) -> bool {
+        match self {
+            Memory::Pool | Memory::PoolBuffered => true,
+            Memory::Malloc | Memory::Vec | Memory::VecDirect => false,
+        }
+    }
+
+    /// The same in fio's words: the pool's memory is registered.
+    pub fn buffers(self) -> Buffers {
+        if self.is_pooled() { Buffers::Fixed } else { Buffers::Normal }
+    }
+}

@@ -1,0 +1,301 @@
+//! The catalogue of metrics: how each is called and shown, and how it is computed from a run.
+//!
+//! Tables, plots, comparisons and advice name a metric by its identity; none knows in which place a table has it.
+
+use super::{MixedRun, Run, WholeMachine};
+use crate::latency::Latency;
+use crate::numbers::{count, figure, rate};
+
+/// A figure of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Metric {
+    /// Operations a second.
+    Iops,
+    /// Bytes a second, in MiB.
+    Bandwidth,
+    /// Mean latency; all latencies are in microseconds.
+    Mean,
+    /// Standard deviation of latency.
+    Stddev,
+    /// Least latency.
+    Min,
+    /// Median latency.
+    P50,
+    /// 90th percentile of latency.
+    P90,
+    /// 95th percentile of latency.
+    P95,
+    /// 99th percentile of latency.
+    P99,
+    /// 99.9th percentile of latency.
+    P999,
+    /// 99.99th percentile of latency.
+    P9999,
+    /// Largest latency.
+    Max,
+    /// 99th percentile of how long after it was due a batch was begun (`perf pool`).
+    LateP99,
+    /// CPU time for one operation in microseconds, user and system.
+    Cpu,
+    /// User CPU time for one operation.
+    UserCpu,
+    /// System CPU time for one operation.
+    SystemCpu,
+    /// User CPU time in per cent of a core.
+    UserPercent,
+    /// System CPU time in per cent of a core.
+    SystemPercent,
+    /// Both together.
+    OwnPercent,
+    /// Cores that were kept busy: CPU time over time.
+    Cores,
+    /// Context switches for one operation.
+    Switches,
+    /// System calls for one operation.
+    SystemCalls,
+    /// CPU cycles for one operation.
+    Cycles,
+    /// Instructions for one operation.
+    Instructions,
+    /// Operations that used registered memory, in per cent.
+    FixedPercent,
+    /// Operations that went through the ring, in per cent.
+    RingPercent,
+    /// User CPU time of the whole machine in per cent of a core.
+    MachineUser,
+    /// System CPU time of the whole machine.
+    MachineSystem,
+    /// CPU time of interrupts of the whole machine.
+    MachineInterrupts,
+    /// Idle time of the whole machine.
+    MachineIdle,
+    /// Time that other guests of a virtual machine's host had.
+    MachineStolen,
+    /// Interrupts of the whole machine for one operation.
+    Interrupts,
+    /// Bytes that the machine's memory moved in a second, in MiB.
+    MemoryBandwidth,
+    /// Bytes that the machine's memory moved for one byte of I/O.
+    MemoryForOne,
+    /// Bytes that a scan read in a second, in MiB (`--cache mixed`).
+    Scan,
+    /// Bytes that were read from the device in a second, in MiB.
+    Device,
+    /// Blocks found in the page cache.
+    CacheHits,
+    /// Blocks not found in the page cache.
+    CacheMisses,
+    /// Blocks admitted to the page cache.
+    CacheAdmitted,
+    /// Pieces read ahead that were used, in per cent.
+    AheadUsed,
+    /// Operations.
+    Ops,
+    /// Operations that failed, where any did.
+    Errors,
+    /// Length of the run in seconds.
+    Seconds,
+    /// Microseconds of one thread's time for one operation.
+    TimeForOne,
+}
+
+/// Whether a larger figure is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Better {
+    /// More is better.
+    More,
+    /// Less is better.
+    Less,
+    /// Neither: it only describes a run.
+    Neither,
+}
+
+/// What there is to know of a metric.
+struct Entry {
+    title: &'static str,
+    unit: &'static str,
+    better: Better,
+    of: fn(&Run) -> Option<f64>,
+}
+
+const fn entry(
+    title: &'static str,
+    unit: &'static str,
+    better: Better,
+    of: fn(&Run) -> Option<f64>,
+) -> Entry {
+    Entry { title, unit, better, of }
+}
+
+impl Metric {
+    /// The percentiles of latency, from the median up.
+    pub const PERCENTILES: [Metric; 7] =
+        [Metric::P50, Metric::P90, Metric::P95, Metric::P99, Metric::P999, Metric::P9999, Metric::Max];
+
+    fn entry(self) -> Entry {
+        use Better::{Less, More, Neither};
+        match self {
+            Metric::Iops => entry("IOPS", "IOPS", More, |run| Some(run.iops)),
+            Metric::Bandwidth => entry("MiB/s", "MiB/s", More, |run| Some(mebibytes(run.bw_bytes))),
+            Metric::Mean => entry("mean", "µs", Less, |run| latency(run, |latency| latency.mean)),
+            Metric::Stddev => entry("stddev", "µs", Less, |run| newer(run, |latency| latency.stddev)),
+            Metric::Min => entry("min", "µs", Less, |run| latency(run, |latency| latency.min)),
+            Metric::P50 => entry("p50", "µs", Less, |run| latency(run, |latency| latency.p50)),
+            Metric::P90 => entry("p90", "µs", Less, |run| newer(run, |latency| latency.p90)),
+            Metric::P95 => entry("p95", "µs", Less, |run| latency(run, |latency| latency.p95)),
+            Metric::P99 => entry("p99", "µs", Less, |run| latency(run, |latency| latency.p99)),
+            Metric::P999 => entry("p99.9", "µs", Less, |run| latency(run, |latency| latency.p999)),
+            Metric::P9999 => entry("p99.99", "µs", Less, |run| newer(run, |latency| latency.p9999)),
+            Metric::Max => entry("max", "µs", Less, |run| latency(run, |latency| latency.max)),
+            Metric::LateP99 => {
+                entry("late p99", "µs", Less, |run| run.pool.as_ref()?.late_ns.map(|late| micros(late.p99)))
+            }
+            Metric::Cpu => entry("CPU µs", "µs", Less, |run| run.cpu_us_per_io),
+            Metric::UserCpu => entry("user µs", "µs", Less, |run| run.user_us_per_io),
+            Metric::SystemCpu => entry("sys µs", "µs", Less, |run| run.system_us_per_io),
+            Metric::UserPercent => entry("user%", "%", Neither, |run| run.user_percent),
+            Metric::SystemPercent => entry("sys%", "%", Neither, |run| run.system_percent),
+            Metric::OwnPercent => {
+                entry("own%", "%", Neither, |run| Some(run.user_percent? + run.system_percent?))
+            }
+            Metric::Cores => entry("cores", "", Neither, |run| Some(run.cpu_us_per_io? * run.iops / 1e6)),
+            Metric::Switches => entry("sw", "", Less, |run| for_one(run, run.context_switches)),
+            Metric::SystemCalls => entry("calls", "", Less, |run| for_one(run, run.system_calls)),
+            Metric::Cycles => entry("cycles", "", Less, |run| for_one(run, run.cycles)),
+            Metric::Instructions => entry("instr.", "", Less, |run| for_one(run, run.instructions)),
+            Metric::FixedPercent => entry("fixed%", "%", Neither, |run| per_cent(run, run.fixed_ops)),
+            Metric::RingPercent => {
+                entry("ring%", "%", Neither, |run| per_cent(run, run.route_ops.map(|ops| ops.ring)))
+            }
+            Metric::MachineUser => entry("all user%", "%", Neither, |run| whole(run, |all| all.user_percent)),
+            Metric::MachineSystem => {
+                entry("all sys%", "%", Neither, |run| whole(run, |all| all.system_percent))
+            }
+            Metric::MachineInterrupts => {
+                entry("irq%", "%", Neither, |run| whole(run, |all| all.interrupts_percent))
+            }
+            Metric::MachineIdle => entry("idle%", "%", Neither, |run| whole(run, |all| all.idle_percent)),
+            Metric::MachineStolen => {
+                entry("stolen%", "%", Neither, |run| whole(run, |all| all.stolen_percent))
+            }
+            Metric::Interrupts => entry("irqs", "", Less, |run| {
+                for_one(run, run.whole_machine.as_ref().map(|all| all.interrupts))
+            }),
+            Metric::MemoryBandwidth => {
+                entry("mem MiB/s", "MiB/s", Neither, |run| Some(mebibytes(memory_bytes(run)?)))
+            }
+            Metric::MemoryForOne => entry("mem/I/O", "", Less, |run| Some(memory_bytes(run)? / run.bw_bytes)),
+            Metric::Scan => entry("scan MiB/s", "MiB/s", More, |run| {
+                mixed(run, |mixed| Some(mebibytes(mixed.scan_bw_bytes)))
+            }),
+            Metric::Device => entry("device MiB/s", "MiB/s", Neither, |run| {
+                mixed(run, |mixed| mixed.device_bw_bytes.map(mebibytes))
+            }),
+            Metric::CacheHits => {
+                entry("hits", "", Neither, |run| mixed(run, |mixed| Some(mixed.cache_hits as f64)))
+            }
+            Metric::CacheMisses => {
+                entry("misses", "", Neither, |run| mixed(run, |mixed| Some(mixed.cache_misses as f64)))
+            }
+            Metric::CacheAdmitted => {
+                entry("admitted", "", Neither, |run| mixed(run, |mixed| Some(mixed.cache_admitted as f64)))
+            }
+            Metric::AheadUsed => entry("ahead used%", "%", More, |run| {
+                mixed(run, |mixed| {
+                    let ahead = mixed.ahead_used + mixed.ahead_unused;
+                    (ahead > 0).then(|| mixed.ahead_used as f64 * 100.0 / ahead as f64)
+                })
+            }),
+            Metric::Ops => entry("ops", "", Neither, |run| Some(run.ops as f64)),
+            Metric::Errors => entry("errors", "", Less, |run| (run.errors > 0).then_some(run.errors as f64)),
+            Metric::Seconds => entry("s", "s", Neither, |run| Some(run.duration_s)),
+            Metric::TimeForOne => entry("µs/read", "µs", Less, |run| {
+                (run.iops > 0.0).then(|| run.setup.numjobs as f64 * 1e6 / run.iops)
+            }),
+        }
+    }
+
+    /// Title of its column.
+    pub fn title(self) -> &'static str {
+        self.entry().title
+    }
+
+    /// Its unit; empty for counts and ratios.
+    pub fn unit(self) -> &'static str {
+        self.entry().unit
+    }
+
+    /// Whether more of it is better.
+    pub fn better(self) -> Better {
+        self.entry().better
+    }
+
+    /// The figure of a run, in this unit; `None` where the run has none.
+    pub fn of(self, run: &Run) -> Option<f64> {
+        (self.entry().of)(run)
+    }
+
+    /// The figure with about three digits, or all digits before the point; counts are whole.
+    pub fn text(self, value: f64) -> String {
+        if self.is_count() {
+            count(value)
+        } else if self == Metric::Iops {
+            rate(value)
+        } else {
+            figure(value)
+        }
+    }
+
+    fn is_count(self) -> bool {
+        use Metric::{CacheAdmitted, CacheHits, CacheMisses, Errors, Ops};
+        matches!(self, Ops | Errors | CacheHits | CacheMisses | CacheAdmitted)
+    }
+
+    /// The same in at most five characters up to 100,000, so that the usual table fits 100 columns; counts are whole.
+    pub fn short(self, value: f64) -> String {
+        if self.is_count() || value < 9_999.5 { self.text(value) } else { rate(value) }
+    }
+
+    /// Whether it is a latency of operations.
+    pub fn is_latency(self) -> bool {
+        use Metric::{Max, Mean, Min, P50, P90, P95, P99, P999, P9999, Stddev};
+        matches!(self, Mean | Stddev | Min | P50 | P90 | P95 | P99 | P999 | P9999 | Max)
+    }
+}
+
+fn micros(nanos: u64) -> f64 {
+    nanos as f64 / 1000.0
+}
+
+fn mebibytes(bytes: f64) -> f64 {
+    bytes / f64::from(1 << 20)
+}
+
+fn latency(run: &Run, of: fn(&Latency) -> u64) -> Option<f64> {
+    run.latency_ns.as_ref().map(|latency| micros(of(latency)))
+}
+
+/// A latency that older files do not have, and have 0 for.
+fn newer(run: &Run, of: fn(&Latency) -> u64) -> Option<f64> {
+    latency(run, of).filter(|&micros| micros > 0.0)
+}
+
+fn for_one(run: &Run, count: Option<u64>) -> Option<f64> {
+    (run.ops > 0).then_some(count? as f64 / run.ops as f64)
+}
+
+fn per_cent(run: &Run, count: Option<u64>) -> Option<f64> {
+    for_one(run, count).map(|part| part * 100.0)
+}
+
+fn whole(run: &Run, of: fn(&WholeMachine) -> f64) -> Option<f64> {
+    run.whole_machine.as_ref().map(of)
+}
+
+fn mixed(run: &Run, of: fn(&MixedRun) -> Option<f64>) -> Option<f64> {
+    run.mixed.as_ref().and_then(of)
+}
+
+fn memory_bytes(run: &Run) -> Option<f64> {
+    run.whole_machine.as_ref()?.memory_bw_bytes
+}

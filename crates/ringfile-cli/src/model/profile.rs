@@ -1,0 +1,45 @@
+//! Where CPU time went, as `--profile` finds it.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Buffers, Rw};
+
+/// The profile of one kind of buffers in one cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// Buffers.
+    pub buffers: Buffers,
+    /// Access.
+    pub rw: Rw,
+    /// Bytes of an operation.
+    pub block_size_bytes: u64,
+    /// Operations in flight.
+    pub iodepth: usize,
+    /// What the samples were taken by: `cycles`, or `cpu-clock` where the machine has no counters.
+    pub event: String,
+    /// Samples that were taken.
+    pub samples: u64,
+    /// Per cent of them in the kernel; 0 where this user may not look into it.
+    pub kernel_percent: f64,
+    /// The most expensive functions of the kernel, by their own time.
+    pub kernel: Vec<Hot>,
+    /// The most expensive functions in user space.
+    pub user: Vec<Hot>,
+    /// All functions of the kernel in which a sample was taken.
+    #[serde(default)]
+    pub kernel_all: Vec<Hot>,
+    /// All functions in user space in which a sample was taken.
+    #[serde(default)]
+    pub user_all: Vec<Hot>,
+    /// The flame graph, an SVG.
+    pub flame_graph: String,
+}
+
+/// An expensive function.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hot {
+    /// Its name.
+    pub function: String,
+    /// Per cent of all samples, in the function itself.
+    pub percent: f64,
+}

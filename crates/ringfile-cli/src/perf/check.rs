@@ -1,0 +1,134 @@
+//! Refuses what cannot be measured, before anything is read or written.
+
+use super::session::Request;
+use crate::engine::fio;
+use crate::error::{Failure, usage};
+use crate::machine;
+use crate::model::{Access, Cache, Engine, Open, Route};
+use crate::testfile::{DefaultPlace, Intent, TestFile};
+use crate::values::{Bytes, IoSize};
+use crate::verify;
+
+/// The smallest unit of any direct I/O.
+pub const SECTOR: u64 = 512;
+
+/// What will be done to the file; refuses what no file would make possible.
+pub fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
+    let (grid, size) = (&request.grid, request.test_file.size);
+    let (block, direct) = (grid.largest_block(), grid.is_direct());
+    if block > size {
+        let (block, size) = (Bytes(block), Bytes(size));
+        return usage(format!(
+            "--bs {block} is more than --size {size}: use smaller blocks or a larger size"
+        ));
+    }
+    if direct && !block.is_multiple_of(SECTOR) {
+        return usage(format!(
+            "--bs {block} with --direct: direct I/O needs multiples of {SECTOR}; use --bs 4k or leave out --direct"
+        ));
+    }
+    if !grid.open.iter().all(|&open| open == Open::Direct)
+        && grid.ways.iter().any(|(route, _)| *route == Route::Aio)
+    {
+        return usage("--route aio is for direct I/O: add --direct, or leave out aio");
+    }
+    if request.verify && block < verify::SMALLEST_BLOCK {
+        return usage(format!(
+            "--verify needs blocks of at least {} bytes: raise --bs",
+            verify::SMALLEST_BLOCK
+        ));
+    }
+    if request.verify && grid.engines.iter().any(|engine| engine.is_fio()) {
+        return usage("--verify can't check what fio reads and writes: leave fio out of --against");
+    }
+    let iodepth = grid.most().1;
+    let memory = grid.memory();
+    if machine::is_too_much(memory) {
+        return usage(format!(
+            "buffers for all that is in flight with the most threads would take {}: use fewer threads, less depth, or \
+             smaller blocks",
+            Bytes(memory)
+        ));
+    }
+    if iodepth > fio::MOST_IN_FLIGHT as u64 && grid.engines.contains(&Engine::Fio) {
+        return usage(format!(
+            "fio can't have {iodepth} reads in flight, {} at most: use a smaller --batch or --inflight, or leave fio \
+             out of --engines",
+            fio::MOST_IN_FLIGHT
+        ));
+    }
+    if request.verify && request.work.access == Some(Access::Once) {
+        return usage("--verify lets each task visit its own blocks again: leave out --access once");
+    }
+    let writes = request.verify || grid.rw.iter().any(|rw| rw.writes());
+    Ok(Intent {
+        block,
+        writes,
+        direct,
+        verify: request.verify,
+        // What lies in memory can't be dropped from it.
+        default_place: match grid.cache.contains(&Cache::Cold) && !direct {
+            true => DefaultPlace::Disk,
+            false => DefaultPlace::Memory,
+        },
+    })
+}
+
+/// Every thread needs a block where it has a part of its own, every task one where contents are checked.
+pub fn fit(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
+    check_amount(request, test_file)?;
+    let grid = &request.grid;
+    if test_file.block_device.is_some() && !grid.engines.iter().all(|engine| engine.takes_namespaces()) {
+        return usage(format!(
+            "{} takes NVMe commands only, which pread and fio's psync can't send: leave them out of --against",
+            test_file.path.display()
+        ));
+    }
+    let (numjobs, iodepth) = grid.most();
+    let sequential = grid.rw.iter().any(|rw| !rw.random());
+    let once = grid.cache.iter().any(|&cache| request.access(cache) == Access::Once);
+    let needed = match (request.verify, sequential || once) {
+        (true, _) => numjobs * iodepth,
+        (false, true) => numjobs,
+        (false, false) => 1,
+    };
+    if test_file.blocks >= needed {
+        return Ok(());
+    }
+    usage(format!(
+        "{} has {} blocks of {}, but this run needs {needed}: raise --size, or lower --numjobs or --iodepth",
+        test_file.path.display(),
+        test_file.blocks,
+        Bytes(test_file.block)
+    ))
+}
+
+/// Refuses an `--io-size` that is not whole blocks, gives a thread no block, or is larger than the file with `--access once`.
+fn check_amount(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
+    let (Some(io_size), Some(amount)) = (request.work.io_size, request.amount(test_file)) else {
+        return Ok(());
+    };
+    let numjobs = request.grid.most().0;
+    let once = request.grid.cache.iter().any(|&cache| request.access(cache) == Access::Once);
+    let asked = Bytes(match io_size {
+        IoSize::All => test_file.size(),
+        IoSize::Bytes(bytes) => bytes,
+    });
+    if matches!(io_size, IoSize::Bytes(bytes) if !bytes.is_multiple_of(test_file.block)) {
+        return usage(format!(
+            "--io-size {asked} is no whole number of blocks of {}",
+            Bytes(test_file.block)
+        ));
+    }
+    if amount < numjobs {
+        return usage(format!("--io-size {asked} is not a block for each of {numjobs} threads: raise it"));
+    }
+    if once && amount > test_file.blocks {
+        return usage(format!(
+            "--io-size {asked} is more than the {} of the file, and each block is visited once: raise --size, or add --access \
+             any",
+            Bytes(test_file.size())
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! The process that carries out one run of `perf buffers`, pinned to a core.
+//!
+//! It reads the job as one line of JSON from standard input and answers with one line of JSON. It ends with the process
+//! that started it.
+
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::counters;
+use crate::engine::{self, Bench, Outcome};
+use crate::error::{Failure, errno_text};
+use crate::interrupt::Interrupt;
+use crate::job::Job;
+use crate::latency::Recorder;
+use crate::model::Engine;
+
+/// What the process shall do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Order {
+    /// The file.
+    pub path: PathBuf,
+    /// The measurement.
+    pub job: Job,
+    /// The core to run on.
+    pub core: usize,
+    /// Whether cycles and instructions are counted.
+    pub counters: bool,
+}
+
+/// What the process did.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Answer {
+    /// What the engine measured.
+    pub outcome: Outcome,
+    /// All latencies, to be merged with those of other processes.
+    pub latencies: Recorder,
+    /// Why memory was not registered, if it was refused.
+    pub refused: Option<String>,
+}
+
+/// Carries one order out.
+pub fn run() -> Result<(), Failure> {
+    let went_away = |error: std::io::Error| Failure::Io(format!("no order: {}", errno_text(&error)));
+    // If this fails, the process that started this one has ended, and no one reads the answer.
+    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+    let interrupt = Interrupt::catch_signals()?;
+    writeln!(std::io::stdout(), "ready").map_err(went_away)?;
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line).map_err(went_away)?;
+    let order: Order = serde_json::from_str(&line).map_err(|error| {
+        Failure::Usage(format!("this command is for ringfile perf buffers alone, which starts it: {error}"))
+    })?;
+    pin(order.core)?;
+    if order.counters {
+        counters::begin();
+    }
+    let answer = carry_out(&order, &interrupt)?;
+    let text = serde_json::to_string(&answer).map_err(|error| Failure::Io(error.to_string()))?;
+    writeln!(std::io::stdout(), "{text}").map_err(went_away)
+}
+
+fn pin(core: usize) -> Result<(), Failure> {
+    let mut set = nix::sched::CpuSet::new();
+    let pinned =
+        set.set(core).and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set));
+    pinned.map_err(|error| Failure::Io(format!("can't be pinned to core {core}: {error}")))
+}
+
+fn carry_out(order: &Order, interrupt: &Interrupt) -> Result<Answer, Failure> {
+    let bench = Bench { path: &order.path, namespace: false, interrupt, fio: None };
+    let run =
+        if order.job.setup.engine == Engine::ByHand { engine::hand_loop::run } else { engine::ringfile::run };
+    let (outcome, latencies) = run(&order.job, &bench, &mut || {})?;
+    let refused = ringfile::refused_registration().map(|refused| refused.to_string());
+    Ok(Answer { outcome, latencies, refused })
+}

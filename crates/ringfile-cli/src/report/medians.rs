@@ -1,0 +1,99 @@
+//! Tables with a row for each setup: the factors that name it, and medians of metrics over the rounds.
+
+use super::table::Table;
+use crate::machine;
+use crate::model::{Buffers, Executor, Factor, Metric, Route, Run, Spread, groups};
+
+/// The main table of `perf file`.
+pub fn table(runs: &[Run]) -> Table {
+    let keys = [
+        vec![Factor::Engine, Factor::Jobs, Factor::Depth, Factor::Rw],
+        optional(runs),
+        vec![Factor::Buffers],
+    ];
+    let mut metrics = amount(runs);
+    metrics.extend([Metric::Iops, Metric::Bandwidth, Metric::Mean, Metric::P50, Metric::P95]);
+    metrics.extend([Metric::P99, Metric::P999]);
+    // Where threads wait for a core, it shows here. Elsewhere the table stays within 100 columns.
+    if runs.iter().any(|run| run.setup.numjobs > machine::cpus()) {
+        metrics.push(Metric::P9999);
+    }
+    metrics.extend([Metric::Max, Metric::Cpu]);
+    of(&keys.concat(), &groups(runs), &metrics)
+}
+
+/// A table of these groups.
+pub fn of(keys: &[Factor], groups: &[Vec<&Run>], metrics: &[Metric]) -> Table {
+    let mut table = metrics.iter().fold(keyed(keys), |table, metric| table.number(metric.title()));
+    for group in groups {
+        let mut row = labels(keys, group[0]);
+        row.extend(metrics.iter().map(|&metric| median(group, metric)));
+        table.row(row);
+    }
+    table
+}
+
+/// An empty table with a column for each of these factors, which name its rows.
+pub fn keyed(keys: &[Factor]) -> Table {
+    let add = |table: Table, key: &Factor| match key.counts() {
+        true => table.number(key.title()),
+        false => table.text(key.title()),
+    };
+    keys.iter().fold(Table::default(), add).end_keys()
+}
+
+/// The cells of these factors.
+pub fn labels(keys: &[Factor], run: &Run) -> Vec<String> {
+    let label = |&key: &Factor| {
+        let cell = key.cell(&run.setup).unwrap_or_else(|| "-".into());
+        let parts = run.parts.filter(|_| key == Factor::Buffers);
+        parts.map_or(cell.clone(), |parts| format!("{cell} ×{parts}"))
+    };
+    keys.iter().map(label).collect()
+}
+
+/// The median of a group as a cell.
+pub fn median(group: &[&Run], metric: Metric) -> String {
+    let spread = Spread::of(group.iter().filter_map(|run| metric.of(run)));
+    spread.map_or_else(|| "-".into(), |spread| metric.short(spread.median))
+}
+
+/// Amount and time, in tables of runs whose work is fixed.
+pub fn amount(runs: &[Run]) -> Vec<Metric> {
+    let fixed = runs.iter().any(Run::is_of_fixed_work);
+    if fixed { vec![Metric::Ops, Metric::Seconds] } else { Vec::new() }
+}
+
+/// The factors that name a row in batches.
+pub fn keys_of_batches(runs: &[Run]) -> Vec<Factor> {
+    let mut keys = vec![Factor::Engine, Factor::Jobs, Factor::Batch];
+    keys.extend(differs(runs, Factor::InFlight).then_some(Factor::InFlight));
+    keys.extend(optional(runs));
+    if runs.iter().any(|run| run.setup.buffers == Buffers::Fixed) {
+        keys.push(Factor::Buffers);
+    }
+    keys
+}
+
+/// The factors that a table shows only where runs differ in them, or where they are not as usual.
+pub fn optional(runs: &[Run]) -> Vec<Factor> {
+    let setups = || runs.iter().map(|run| &run.setup);
+    let unusual_route = setups().any(|setup| {
+        let usual = if setup.direct && setup.batch.is_none() { Route::Ring } else { Route::Auto };
+        setup.route.is_some_and(|route| route != usual)
+    });
+    let tokio = setups().any(|setup| setup.batch.is_none() && setup.executor == Some(Executor::Tokio));
+    let shown = [
+        (Factor::Open, differs(runs, Factor::Open)),
+        (Factor::Cache, differs(runs, Factor::Cache)),
+        (Factor::Route, unusual_route || differs(runs, Factor::Route)),
+        (Factor::Executor, tokio),
+    ];
+    shown.into_iter().filter_map(|(factor, shown)| shown.then_some(factor)).collect()
+}
+
+/// Whether runs that have a factor have different values of it.
+pub fn differs(runs: &[Run], factor: Factor) -> bool {
+    let mut known = runs.iter().filter_map(|run| factor.cell(&run.setup));
+    known.next().is_some_and(|first| known.any(|other| other != first))
+}

@@ -1,0 +1,38 @@
+//! The tables of `perf file --cache mixed`: how each way to open the file does, and what reading it adaptively changes.
+
+use super::change;
+use super::medians;
+use super::table::Table;
+use crate::model::{Factor, Metric, Open, Role, Run, groups};
+use crate::values::name;
+
+/// The table of all runs that were made to be compared.
+pub fn table(runs: &[Run]) -> Table {
+    let metrics = [
+        Metric::Iops,
+        Metric::Scan,
+        Metric::Cpu,
+        Metric::UserCpu,
+        Metric::SystemCpu,
+        Metric::Device,
+        Metric::CacheHits,
+        Metric::CacheMisses,
+        Metric::CacheAdmitted,
+        Metric::AheadUsed,
+    ];
+    medians::of(&[Factor::Open, Factor::Depth], &groups(runs), &metrics)
+}
+
+/// Adaptive reads over the others, and over themselves.
+pub fn changes(runs: &[Run]) -> Table {
+    let Some(adaptive) = runs.iter().map(|run| run.setup).find(|setup| setup.adaptive) else {
+        return Table::default();
+    };
+    let over = |open: Open| {
+        let title = format!("adaptive/{}", name(&open));
+        change::compare(runs, title, (adaptive, Role::Measure), adaptive.opened(open))
+    };
+    let compared = [Open::Buffered, Open::Direct].into_iter().filter_map(over);
+    let compared: Vec<_> = compared.chain(change::noise(runs, |_| true)).collect();
+    change::of(&[Factor::Depth], &[Metric::Iops, Metric::Scan, Metric::Cpu], &compared)
+}

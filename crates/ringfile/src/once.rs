@@ -1,0 +1,139 @@
+//! Values that are found once for the whole process.
+//!
+//! A `OnceLock` would not do: a child that is forked while another thread initialises one would wait for it forever.
+//! Here no thread waits for another. Several may find a value at the same time; all use the same one.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// A number other than 0.
+pub(crate) struct Number(AtomicU64);
+
+impl Number {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Returns the number; calls `find` if it is not known yet. A 0 becomes 1.
+    #[inline]
+    pub(crate) fn get_or(&self, find: impl FnOnce() -> u64) -> u64 {
+        match self.0.load(Ordering::Relaxed) {
+            0 => self.set(find()),
+            known => known,
+        }
+    }
+
+    #[cold]
+    fn set(&self, found: u64) -> u64 {
+        let found = found.max(1);
+        self.0.compare_exchange(0, found, Ordering::Relaxed, Ordering::Relaxed).err().unwrap_or(found)
+    }
+}
+
+/// A value that is never dropped.
+pub(crate) struct Value<T>(AtomicPtr<T>);
+
+// SAFETY: threads share the value, and the one that found it may not be the one that drops a second one.
+unsafe impl<T: Send + Sync> Sync for Value<T> {}
+
+impl<T: Send + Sync> Value<T> {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// Returns the value; calls `find` if there is none yet. A value that another thread was quicker to find is dropped.
+    #[inline]
+    pub(crate) fn get_or(&'static self, find: impl FnOnce() -> T) -> &'static T {
+        // SAFETY: the value was put here completely, and is never dropped or changed.
+        match unsafe { self.0.load(Ordering::Acquire).as_ref() } {
+            Some(value) => value,
+            None => self.set(find()),
+        }
+    }
+
+    #[cold]
+    fn set(&'static self, found: T) -> &'static T {
+        let ours = Box::into_raw(Box::new(found));
+        match self.0.compare_exchange(ptr::null_mut(), ours, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: it is never dropped from now on.
+            Ok(_) => unsafe { &*ours },
+            Err(theirs) => {
+                // SAFETY: made above from a box, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(ours) });
+                // SAFETY: as in `get_or`.
+                unsafe { &*theirs }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn all_threads_get_the_same() {
+        static NUMBER: Number = Number::new();
+        static VALUE: Value<String> = Value::new();
+        let together = Barrier::new(8);
+        let found = std::thread::scope(|scope| {
+            let threads = (1..=8_u64).map(|at| {
+                let together = &together;
+                scope.spawn(move || {
+                    together.wait();
+                    (NUMBER.get_or(|| at), ptr::from_ref(VALUE.get_or(|| at.to_string())).addr())
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert!(found.iter().all(|other| *other == found[0]), "{found:?}");
+        assert_eq!(NUMBER.get_or(|| unreachable!()), found[0].0);
+        assert!(VALUE.get_or(|| unreachable!()).parse::<u64>().is_ok_and(|at| (1..=8).contains(&at)));
+    }
+
+    #[test]
+    fn f38_a_child_does_not_wait_for_a_thread_that_it_has_not() {
+        static NUMBER: Number = Number::new();
+        static VALUE: Value<u64> = Value::new();
+        let (found, finds) = std::sync::mpsc::channel();
+        let go_on = Barrier::new(2);
+        std::thread::scope(|scope| {
+            let go_on = &go_on;
+            scope.spawn(move || {
+                NUMBER.get_or(|| {
+                    VALUE.get_or(|| {
+                        found.send(()).unwrap();
+                        go_on.wait();
+                        1
+                    });
+                    1
+                })
+            });
+            finds.recv().unwrap();
+            // SAFETY: the child calls nothing that takes a lock: `Box` allocates, and glibc's allocator can after a fork.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends a child that waits, by a signal.
+                unsafe { libc::alarm(10) };
+                let sum = NUMBER.get_or(|| 2) + VALUE.get_or(|| 3);
+                // SAFETY: ends the child without running anything else.
+                unsafe { libc::_exit(sum as i32) };
+            }
+            let mut status = 0;
+            // SAFETY: waits for the child.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            go_on.wait();
+            assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 5));
+        });
+        assert_eq!((NUMBER.get_or(|| 4), VALUE.get_or(|| 4)), (1, &1));
+    }
+
+    #[test]
+    fn a_zero_is_remembered_as_one() {
+        static NUMBER: Number = Number::new();
+        assert_eq!(NUMBER.get_or(|| 0), 1);
+        assert_eq!(NUMBER.get_or(|| unreachable!()), 1);
+    }
+}
