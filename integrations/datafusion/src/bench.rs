@@ -19,21 +19,21 @@ use datafusion::prelude::SessionContext;
 use self::group::MemoryGroup;
 use crate::rows::Rows;
 use crate::side::Side;
+use crate::tpch::Data;
 use crate::usage::{Meter, Usage};
 use crate::{tables, tpch};
 
-/// What is measured.
-#[derive(Clone, Debug)]
+/// Arguments that say what is measured.
+#[derive(Clone, Debug, clap::Args)]
 pub struct Plan {
-    /// The folder that holds the folders of each scale factor.
-    pub folder: PathBuf,
-    /// The scale factor.
-    pub scale: f64,
-    /// The queries, which count from 1.
-    pub queries: Vec<usize>,
-    /// Rounds, in each of which every store has its turn.
+    /// The data and the queries.
+    #[command(flatten)]
+    pub data: Data,
+    /// Rounds, in each of which every store has its turn
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Whether each query runs in a memory control group.
+    /// Run each query in a memory control group (version 1): what it takes at most, plus a quarter of the files
+    #[arg(long)]
     pub limit_memory: bool,
 }
 
@@ -132,12 +132,12 @@ impl FromStr for Run {
 /// # Errors
 /// Where a query fails, or does not give the rows that it gave first; where the page cache cannot be emptied.
 pub fn all(plan: &Plan, runs_file: Option<&Path>) -> Result<String> {
-    let folder = tpch::generate(&plan.folder, plan.scale)?;
+    let folder = tpch::generate(&plan.data.folder, plan.data.scale)?;
     let files = tables::files(&folder)?;
     let size = files.iter().map(|path| Ok(fs::metadata(path)?.len())).sum::<io::Result<u64>>()?;
     let mut text = String::from("query\tround\tstore\tstate\tµs\tprocessor µs\tidle µs\tdisk bytes\n");
     let mut runs = Vec::new();
-    for &query in &plan.queries {
+    for &query in &plan.data.queries.0 {
         eprintln!("query {query}");
         let group = if plan.limit_memory {
             let (_, peak) = run_process(&Plan { rounds: 1, ..plan.clone() }, query, None)?;
@@ -158,10 +158,10 @@ pub fn all(plan: &Plan, runs_file: Option<&Path>) -> Result<String> {
 /// Runs a query in a process of its own. Returns its runs, and its greatest use of memory.
 fn run_process(plan: &Plan, query: usize, group: Option<&MemoryGroup>) -> Result<(Vec<Run>, u64)> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("bench-query").arg(&plan.folder).stdout(Stdio::piped());
+    command.arg("bench-query").arg(&plan.data.folder).stdout(Stdio::piped());
     command.args([
         "--scale",
-        &plan.scale.to_string(),
+        &plan.data.scale.to_string(),
         "--rounds",
         &plan.rounds.to_string(),
         &query.to_string(),
@@ -188,7 +188,8 @@ pub async fn one(plan: &Plan, number: usize) -> Result<()> {
         let procs = Path::new(&group).join("cgroup.procs");
         fs::write(&procs, "0").with_context(|| format!("cannot enter {}", procs.display()))?;
     }
-    let query = Query { folder: tpch::generate(&plan.folder, plan.scale)?, number, scale: plan.scale };
+    let query =
+        Query { folder: tpch::generate(&plan.data.folder, plan.data.scale)?, number, scale: plan.data.scale };
     // Also reads the program itself: what is not in use is not kept when caches are dropped.
     let expected = query.run(&query.session(Side::Local).await?).await?;
     for round in 0..plan.rounds {

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -81,25 +82,44 @@ pub async fn run(context: &SessionContext, number: usize, scale: f64) -> Result<
     Rows::new(&run.await.with_context(|| format!("query {number}"))?)
 }
 
-/// The queries that a text such as `1,3-5` names.
-///
-/// # Errors
-/// Where it names none, or one that does not exist.
-pub fn parse_queries(text: &str) -> Result<Vec<usize>> {
-    let mut queries = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (usize, usize) = (
-            first.trim().parse().with_context(|| format!("{part}: not a number"))?,
-            last.trim().parse().with_context(|| format!("{part}: not a number"))?,
-        );
-        ensure!(
-            (1..=QUERIES).contains(&first) && (first..=QUERIES).contains(&last),
-            "{part}: queries are 1 to {QUERIES}"
-        );
-        queries.extend(first..=last);
+/// Arguments that say which data, and which queries on it.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Data {
+    /// The folder that holds the folders of each scale factor
+    pub folder: PathBuf,
+    /// The scale factor: about 0.4 GB of files for each
+    #[arg(long, default_value_t = 1.0)]
+    pub scale: f64,
+    /// The queries, such as 1,3-5
+    #[arg(long, default_value = "1-22")]
+    pub queries: Queries,
+}
+
+/// Numbers of queries, which a text such as `1,3-5` gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queries(pub Vec<usize>);
+
+impl FromStr for Queries {
+    type Err = anyhow::Error;
+
+    /// # Errors
+    /// Where the text names none, or one that does not exist.
+    fn from_str(text: &str) -> Result<Self> {
+        let mut queries = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last): (usize, usize) = (
+                first.trim().parse().with_context(|| format!("{part}: not a number"))?,
+                last.trim().parse().with_context(|| format!("{part}: not a number"))?,
+            );
+            ensure!(
+                (1..=QUERIES).contains(&first) && (first..=QUERIES).contains(&last),
+                "{part}: queries are 1 to {QUERIES}"
+            );
+            queries.extend(first..=last);
+        }
+        Ok(Self(queries))
     }
-    Ok(queries)
 }
 
 /// One file of a table: the table's name, which part of it, and of how many.

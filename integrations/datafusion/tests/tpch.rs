@@ -7,6 +7,7 @@ use std::path::Path;
 use datafusion::prelude::SessionContext;
 use ringfile_datafusion::rows::Rows;
 use ringfile_datafusion::side::Side;
+use ringfile_datafusion::tpch::Queries;
 use ringfile_datafusion::{tables, tpch};
 
 const SCALE: f64 = 0.05;
@@ -55,9 +56,10 @@ async fn folders_that_are_no_tables_are_named_in_errors() {
 
 #[test]
 fn queries_are_named_by_numbers_and_ranges() {
-    assert_eq!(tpch::parse_queries("1, 3-5,22").unwrap(), [1, 3, 4, 5, 22]);
+    let queries: Queries = "1, 3-5,22".parse().unwrap();
+    assert_eq!(queries, Queries(vec![1, 3, 4, 5, 22]));
     for wrong in ["", "0", "23", "5-3", "1-", "x"] {
-        tpch::parse_queries(wrong).unwrap_err();
+        wrong.parse::<Queries>().unwrap_err();
     }
     assert!(tpch::query(11, 5.0).unwrap().contains("* 0.0000200000\n"));
     assert!(tpch::query(0, 1.0).is_err() && tpch::query(23, 1.0).is_err());

@@ -29,7 +29,7 @@ pub(super) fn markdown(plan: &Plan, size: u64, runs: &[Run]) -> String {
     let mut text = format!(
         "TPC-H, scale factor {}, {} MiB of Parquet files, {} rounds{}. Each cell is the median; in parentheses, the median over \
          the rounds of local / this. `local again` is LocalFileSystem once more: what differs there is noise.\n",
-        plan.scale,
+        plan.data.scale,
         size >> 20,
         plan.rounds,
         if plan.limit_memory {
@@ -60,7 +60,7 @@ fn table(text: &mut String, plan: &Plan, state: State, figure: &Figure, runs: &[
     );
     let mut sums = [0.0; CONTENDERS.len()];
     let mut logarithms = [0.0; CONTENDERS.len()];
-    for &query in &plan.queries {
+    for &query in &plan.data.queries.0 {
         let values = |contender: usize| -> Vec<f64> {
             let of = runs.iter().filter(|run| run.query == query && run.contender == contender);
             of.map(|run| (figure.of)(run)).collect()
@@ -83,7 +83,7 @@ fn table(text: &mut String, plan: &Plan, state: State, figure: &Figure, runs: &[
     }
     let _ = writeln!(text, "| sum | {} |", sums.map(|sum| format!("{sum:.0}")).join(" | "));
     if figure.has_ratio {
-        let mean = |sum: f64| format!("**{:.3}**", (sum / plan.queries.len() as f64).exp());
+        let mean = |sum: f64| format!("**{:.3}**", (sum / plan.data.queries.0.len() as f64).exp());
         let _ = writeln!(text, "| geometric mean | {} |", logarithms.map(mean).join(" | "));
     }
 }
@@ -101,11 +101,12 @@ fn median(mut values: Vec<f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tpch::{Data, Queries};
 
     #[test]
     fn tables_have_medians_of_ratios_and_the_geometric_mean() {
-        let plan =
-            Plan { folder: "none".into(), scale: 1.0, queries: vec![3, 4], rounds: 3, limit_memory: true };
+        let data = Data { folder: "none".into(), scale: 1.0, queries: Queries(vec![3, 4]) };
+        let plan = Plan { data, rounds: 3, limit_memory: true };
         let mut runs = Vec::new();
         for (query, factor) in [(3, 2), (4, 8)] {
             for round in 0..3 {

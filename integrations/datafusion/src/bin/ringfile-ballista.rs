@@ -19,6 +19,7 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use ringfile_datafusion::rows::Rows;
 use ringfile_datafusion::side::{self, Side, SideArgs};
+use ringfile_datafusion::tpch::Data;
 use ringfile_datafusion::usage::Meter;
 use ringfile_datafusion::{tables, tpch};
 use rustix::process::{Pid, Signal, kill_process};
@@ -36,7 +37,7 @@ enum Command {
     Scheduler(SchedulerArguments),
     /// Start an executor; ends with a signal, and says what it read
     Executor(ExecutorArguments),
-    /// Run the TPC-H queries on a cluster, and check the rows
+    /// Run the TPC-H queries on a cluster whose nodes all see the data's folder under this name, and check the rows
     Tpch(TpchArguments),
 }
 
@@ -84,13 +85,8 @@ struct ExecutorArguments {
 
 #[derive(Debug, clap::Args)]
 struct TpchArguments {
-    /// The folder that holds the folders of each scale factor; all nodes see it under this name
-    folder: PathBuf,
-    #[arg(long, default_value_t = 1.0)]
-    scale: f64,
-    /// The queries, such as 1,3-5
-    #[arg(long, default_value = "1-22")]
-    queries: String,
+    #[command(flatten)]
+    data: Data,
     #[arg(long, default_value = "df://127.0.0.1:50050")]
     scheduler: String,
     /// Kill this process in the middle of the first query, and run the others without it
@@ -164,8 +160,8 @@ async fn executor(arguments: ExecutorArguments) -> Result<()> {
 }
 
 async fn run(arguments: TpchArguments) -> Result<()> {
-    let folder = tpch::generate(&arguments.folder, arguments.scale)?;
-    let queries = tpch::parse_queries(&arguments.queries)?;
+    let Data { folder, scale, queries } = arguments.data;
+    let folder = tpch::generate(&folder, scale)?;
     let alone = SessionContext::new();
     Side::Local.register(&alone.runtime_env())?;
     tables::register(&alone, &folder).await?;
@@ -174,12 +170,12 @@ async fn run(arguments: TpchArguments) -> Result<()> {
         .build();
     let cluster = SessionContext::remote_with_state(&arguments.scheduler, state).await?;
     tables::register(&cluster, &folder).await?;
-    for (at, &number) in queries.iter().enumerate() {
-        let expected = tpch::run(&alone, number, arguments.scale).await?;
+    for (at, &number) in queries.0.iter().enumerate() {
+        let expected = tpch::run(&alone, number, scale).await?;
         let began = Instant::now();
         let rows = match arguments.kill {
-            Some(pid) if at == 0 => run_and_kill(&cluster, number, arguments.scale, pid).await,
-            _ => tpch::run(&cluster, number, arguments.scale).await,
+            Some(pid) if at == 0 => run_and_kill(&cluster, number, scale, pid).await,
+            _ => tpch::run(&cluster, number, scale).await,
         };
         let rows = rows?;
         rows.expect(&expected).with_context(|| format!("query {number}"))?;

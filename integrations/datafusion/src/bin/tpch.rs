@@ -8,6 +8,7 @@ use datafusion::prelude::SessionContext;
 use ringfile_datafusion::bench::{self, Plan};
 use ringfile_datafusion::rows::Rows;
 use ringfile_datafusion::side::Side;
+use ringfile_datafusion::tpch::Data;
 use ringfile_datafusion::{tables, tpch};
 
 /// TPC-H on LocalFileSystem and on ringfile.
@@ -24,41 +25,20 @@ enum Command {
     /// Check that all queries give the same rows with every store
     Check(Data),
     /// Measure each query with every store, and write the results as Markdown
-    Bench(BenchArguments),
+    Bench {
+        #[command(flatten)]
+        plan: Plan,
+        /// Also write each run's figures, separated by tabs, into this file
+        #[arg(long)]
+        runs: Option<PathBuf>,
+    },
     /// Measure one query: what `bench` starts for each
     #[command(hide = true)]
     BenchQuery {
         #[command(flatten)]
-        plan: BenchArguments,
+        plan: Plan,
         number: usize,
     },
-}
-
-#[derive(Clone, Debug, clap::Args)]
-struct Data {
-    /// The folder that holds the folders of each scale factor
-    folder: PathBuf,
-    /// The scale factor: about 0.4 GB of files for each
-    #[arg(long, default_value_t = 1.0)]
-    scale: f64,
-    /// The queries, such as 1,3-5
-    #[arg(long, default_value = "1-22")]
-    queries: String,
-}
-
-#[derive(Clone, Debug, clap::Args)]
-struct BenchArguments {
-    #[command(flatten)]
-    data: Data,
-    /// Rounds, in each of which every store has its turn
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-    /// Run each query in a memory control group (version 1): what it takes at most, plus a quarter of the files
-    #[arg(long)]
-    limit_memory: bool,
-    /// Also write each run's figures, separated by tabs, into this file
-    #[arg(long)]
-    runs: Option<PathBuf>,
 }
 
 #[tokio::main]
@@ -66,30 +46,15 @@ async fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Generate(data) => println!("{}", tpch::generate(&data.folder, data.scale)?.display()),
         Command::Check(data) => check(&data).await?,
-        Command::Bench(arguments) => {
-            let markdown = bench::all(&arguments.plan()?, arguments.runs.as_deref())?;
-            print!("{markdown}");
-        }
-        Command::BenchQuery { plan, number } => bench::one(&plan.plan()?, number).await?,
+        Command::Bench { plan, runs } => print!("{}", bench::all(&plan, runs.as_deref())?),
+        Command::BenchQuery { plan, number } => bench::one(&plan, number).await?,
     }
     Ok(())
 }
 
-impl BenchArguments {
-    fn plan(&self) -> Result<Plan> {
-        Ok(Plan {
-            folder: self.data.folder.clone(),
-            scale: self.data.scale,
-            queries: tpch::parse_queries(&self.data.queries)?,
-            rounds: self.rounds,
-            limit_memory: self.limit_memory,
-        })
-    }
-}
-
 async fn check(data: &Data) -> Result<()> {
     let folder = tpch::generate(&data.folder, data.scale)?;
-    let queries = tpch::parse_queries(&data.queries)?;
+    let queries = &data.queries.0;
     let mut expected: Vec<Rows> = Vec::new();
     for side in Side::ALL {
         let context = SessionContext::new();
