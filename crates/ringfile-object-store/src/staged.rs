@@ -21,19 +21,27 @@ impl Staged {
     /// Creates the file, and its folder if that does not exist: `name#1`, or the next free number. `LocalFileSystem`
     /// leaves such names out of its listings.
     pub(crate) fn create(target: &Path, sync: bool) -> Result<(Self, fs::File)> {
-        let (mut number, mut attempts) = (1, 0);
+        let (mut number, mut attempts, mut there) = (1, 0, None::<PathBuf>);
         loop {
             let mut path = target.as_os_str().to_owned();
             path.push(format!("#{number}"));
             let path = PathBuf::from(path);
             match fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
-                Ok(file) => return Ok((Self { path, target: target.to_owned(), is_open: true }, file)),
+                Ok(file) => {
+                    let staged = Self { path, target: target.to_owned(), is_open: true };
+                    // Now that it holds a file, no other call removes the folder.
+                    if let Some(there) = there.filter(|_| sync) {
+                        sync_folders(target, &there)?;
+                    }
+                    return Ok((staged, file));
+                }
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
-                // Again, as long as other calls remove the folder before it has a file.
+                // Again, as long as other calls remove the folder before it holds the file.
                 Err(error) if error.kind() == ErrorKind::NotFound && attempts < MOST_ATTEMPTS => {
                     attempts += 1;
-                    create_folders(&path, sync)
-                        .or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })?;
+                    let nearest = nearest_folder(target);
+                    there = Some(there.filter(|there| nearest.starts_with(there)).unwrap_or(nearest));
+                    create_folder_of(target)?;
                 }
                 Err(error) => return Err(error),
             }
@@ -75,11 +83,10 @@ fn rename_new(from: &Path, to: &Path) -> Result<()> {
     Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
 }
 
-/// Creates the folders that a file needs.
-fn create_folders(path: &Path, sync: bool) -> Result<()> {
-    let there = nearest_folder(path);
-    path.parent().map_or(Ok(()), fs::create_dir_all)?;
-    if sync { sync_folders(path, &there) } else { Ok(()) }
+/// Creates an object's folder, and those above it. Another call may remove it again.
+fn create_folder_of(path: &Path) -> Result<()> {
+    let created = path.parent().map_or(Ok(()), fs::create_dir_all);
+    created.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
 }
 
 /// Returns the nearest folder above a path that exists.
