@@ -6,6 +6,7 @@
 //! others.
 
 use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -17,7 +18,7 @@ use super::plan::{Plan, Step};
 use super::waiters::{Goal, Place, Waiters, Wakers};
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::memory::{Pool, wake_all};
+use crate::memory::Pool;
 use crate::ring::fork;
 
 /// How often one task polls the lanes in a row while other tasks add work.
@@ -157,24 +158,21 @@ impl Shared {
 
     /// Wakes every task, or those that have reached their goals.
     fn wake(&self, everyone: bool) {
-        let (mut cursor, mut more) = (0, true);
-        let mut taken = Wakers::default().into_iter().flatten();
-        wake_all(std::iter::from_fn(|| {
-            loop {
-                if let Some(waker) = taken.next() {
-                    return Some(waker);
-                }
-                if !more {
-                    return None;
-                }
-                let mut wakers = Wakers::default();
-                let mut state = self.lock();
-                let State { waiters, plan, .. } = &mut *state;
-                more = waiters.take(&mut cursor, everyone, plan, &mut wakers);
-                drop(state);
-                taken = wakers.into_iter().flatten();
+        let mut cursor = 0;
+        loop {
+            let mut wakers = Wakers::default();
+            let mut state = self.lock();
+            let State { waiters, plan, .. } = &mut *state;
+            let more = waiters.take(&mut cursor, everyone, plan, &mut wakers);
+            drop(state);
+            for waker in wakers.into_iter().flatten() {
+                // The panic hook has reported a waker that panics. The task that drives is another one, as are the rest.
+                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
             }
-        }));
+            if !more {
+                return;
+            }
+        }
     }
 
     /// Called when a lane must be polled, by a waiting task or by the one that has the lanes.
