@@ -12,7 +12,9 @@ use super::scale::{self, Scale};
 use super::strip::{Dot, Row, Strip};
 use super::tables;
 use crate::error::one_line;
-use crate::model::{Factor, Hot, Kind, Machine, Metric, Profile, Results, Run, Spread, by, distinct, words};
+use crate::model::{
+    Factor, Hot, Kind, Machine, Metric, Open, Profile, Results, Run, Spread, by, distinct, words,
+};
 use crate::numbers::figure;
 use crate::report::profile;
 use crate::values::{self, Bytes, short_size};
@@ -57,7 +59,15 @@ pub fn header(results: &Results) -> Markup {
         params.block_sizes_bytes.clone()
     };
     let sizes: Vec<String> = sizes.iter().map(|&bytes| short_size(bytes)).collect();
-    let mut io = if params.direct { "direct (O_DIRECT)" } else { "through the page cache" }.to_string();
+    let ways = distinct(results.runs.iter().map(|run| run.setup.open()));
+    let is_of_several = matches!(results.kind, Some(Kind::File) | None) && ways.len() > 1;
+    let mut io = match (params.direct, &ways[..]) {
+        _ if is_of_several => "in several ways",
+        (true, _) => "direct (O_DIRECT)",
+        (false, [Open::Adaptive]) => "adaptive",
+        (false, _) => "through the page cache",
+    }
+    .to_string();
     io += if params.verify { ", contents checked" } else { "" };
     let rounds = if params.rounds == 1 { "1 round".into() } else { format!("{} rounds", params.rounds) };
     let length = match params.io_size_bytes {

@@ -4,7 +4,7 @@ use super::plan::Grid;
 use super::session::{Request, Session};
 use crate::engine::fio;
 use crate::machine;
-use crate::model::{Access, Cache, Engine, Role, Run};
+use crate::model::{Access, Cache, Engine, Open, Role, Run};
 use crate::report::cold;
 use crate::report::routes;
 use crate::testfile::TestFile;
@@ -78,7 +78,12 @@ fn file(test_file: &TestFile, args: &Request<'_>) -> String {
         test_file.filesystem,
         Bytes(test_file.size()),
         blocks.join(", "),
-        if args.grid.is_direct() { "direct" } else { "through the page cache" },
+        match args.grid.open[..] {
+            [Open::Direct] => "direct",
+            [Open::Buffered] => "through the page cache",
+            [Open::Adaptive] => "adaptive",
+            _ => "opened in several ways",
+        },
         if args.verify { ", contents checked" } else { "" },
     )
 }
