@@ -364,7 +364,9 @@ fn f42_an_operation_begun_by_a_waker_does_not_take_the_link_of_a_durable_write()
         };
         // Not open for writing: the write fails, which cancels whatever is linked to it.
         let file = open(&to_write, false);
-        let other: &'static File = Box::leak(Box::new(open(&to_sync, true)));
+        let owned = Box::into_raw(Box::new(open(&to_sync, true)));
+        // SAFETY: it is dropped at the end, after the sync that refers to it.
+        let other: &'static File = unsafe { &*owned };
         block_on(async {
             other.sync_data().await.unwrap();
             CLONES.set(0);
@@ -381,5 +383,7 @@ fn f42_an_operation_begun_by_a_waker_does_not_take_the_link_of_a_durable_write()
             }
             TO_SYNC.take();
         });
+        // SAFETY: made from a box above; nothing refers to it any more.
+        drop(unsafe { Box::from_raw(owned) });
     }
 }
