@@ -292,7 +292,8 @@ fn is_idle() -> bool {
 /// and nothing was started, if this thread's ring cannot link the two, or cannot tell where the kernel cuts a link
 /// ([`Ring::take_cut_off`](crate::ring::Ring::take_cut_off)).
 ///
-/// A link connects an entry with whichever comes next, so both are queued under one borrow of the driver: between two
+/// A link delays one entry until another on the same ring has ended, so it cannot connect two rings; and an NVMe command that
+/// fails does not break it. It connects an entry with whichever comes next, so both are queued under one borrow of the driver: between two
 /// borrows, a waker or the receiver of an event could start another operation.
 pub(crate) fn start_linked(
     target: &Arc<Target>,

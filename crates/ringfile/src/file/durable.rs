@@ -13,7 +13,6 @@ use linux_raw_sys::general::RWF_DSYNC;
 
 use super::control::Control;
 use super::{File, Io};
-use crate::driver::RingKind;
 use crate::error::{BufError, BufResult};
 use crate::memory::IoBuf;
 
@@ -83,7 +82,7 @@ pub struct WriteDurable<'a, B> {
     /// The write's result, while the sync is in flight.
     written: Option<B>,
     sync: Option<Control<'a>>,
-    /// The sync is submitted with the write, not after it. Until the first poll: whether it may be.
+    /// The sync was submitted with the write, not after it.
     linked: bool,
     /// The sync was cancelled because the write was short; it is submitted again.
     synced_again: bool,
@@ -95,16 +94,12 @@ impl<'a, B: IoBuf> WriteDurable<'a, B> {
     pub(super) fn new(file: &'a File, buffer: B, offset: u64) -> Self {
         let (kind, measured) = file.0.durable.next();
         let write = Io::write(file, buffer, offset);
-        // A link delays one submission until another on the same ring has ended. So it cannot connect two rings, nor
-        // cover a write of several submissions; and an NVMe command that fails does not break it.
-        let may_link =
-            kind == Durability::Fsync && write.is_one_submission() && file.0.target.ring == RingKind::Main;
         let (write, sync) = match kind {
             Durability::Fsync => (write, Some(Control::sync_data(file))),
             _ => (write.with_flags(RWF_DSYNC), None),
         };
         let (measured_from, written, synced_again) = (None, None, false);
-        Self { file, kind, measured_from, measured, write, written, sync, linked: may_link, synced_again }
+        Self { file, kind, measured_from, measured, write, written, sync, linked: false, synced_again }
     }
 
     /// Makes the file remember that the write has failed, also if the sync was a separate call: both forms of a durable
@@ -139,8 +134,9 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
             }
             this.measured_from = Some(Instant::now());
             // If the write does not go to this thread's ring, the sync follows when it has ended.
-            this.linked = this.linked
-                && this.sync.as_mut().is_some_and(|sync| this.write.start_with(sync.single(), context));
+            if let Some(sync) = &mut this.sync {
+                this.linked = this.write.start_with(sync.single(), context);
+            }
         }
         if this.written.is_none() {
             match Pin::new(&mut this.write).poll(context) {

@@ -141,7 +141,8 @@ impl<'a, B: IoBuf> Io<'a, B> {
         let operation = &mut self.transfer.operation;
         if !matches!(operation.stage, Stage::Start)
             || !matches!(operation.fits(), Ok(true))
-            || operation.request.want == 0
+            // A link does not cover a write of several submissions.
+            || !(1..=driver::MOST_AT_ONCE).contains(&operation.request.want)
         {
             return false;
         }
@@ -160,11 +161,6 @@ impl<'a, B: IoBuf> Io<'a, B> {
         let operation = &mut self.transfer.operation;
         let error = check::lost(operation.file, &operation.request, errno);
         BufError::new(error, B::release(operation.take_held()))
-    }
-
-    /// Returns whether the kernel accepts all of it at once.
-    pub(super) fn is_one_submission(&self) -> bool {
-        self.transfer.operation.request.want <= driver::MOST_AT_ONCE
     }
 
     /// Accepts a result that moved fewer bytes than wanted.
