@@ -66,7 +66,10 @@ impl Staged {
             }
         }
         self.is_open = false;
-        if sync { sync_folder_of(&self.target) } else { Ok(()) }
+        match self.target.parent().filter(|_| sync) {
+            Some(folder) => sync_folders(&self.target, folder),
+            None => Ok(()),
+        }
     }
 }
 
@@ -102,14 +105,6 @@ pub(crate) fn sync_folders(path: &Path, there: &Path) -> Result<()> {
         open_folder(folder)?.sync_all()?;
     }
     Ok(())
-}
-
-/// Makes the names in an object's folder durable.
-pub(crate) fn sync_folder_of(path: &Path) -> Result<()> {
-    match path.parent() {
-        Some(folder) => fs::File::open(folder)?.sync_all(),
-        None => Ok(()),
-    }
 }
 
 /// Makes the removal of a name below `root` durable. The name of a folder that was removed with it, because it became
