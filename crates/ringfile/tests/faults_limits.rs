@@ -339,6 +339,15 @@ fn unprivileged(command: &mut Command, memlock: u64) {
     }
 }
 
+/// As [`in_child_with`], by [`unprivileged`]; false too, and the test is skipped, if that is not possible.
+fn in_unprivileged_child(name: &str, memlock: u64) -> bool {
+    if !is_root() && !is_child(name) {
+        skip(name, "becoming another user needs root");
+        return false;
+    }
+    in_child_with(name, |command| unprivileged(command, memlock))
+}
+
 /// The threads of a ring count as the user's.
 #[test]
 fn f09_an_operation_for_which_the_ring_gets_no_thread_says_so_and_speaks_of_no_signal() {
@@ -346,10 +355,7 @@ fn f09_an_operation_for_which_the_ring_gets_no_thread_says_so_and_speaks_of_no_s
     if !needs_ring(name) {
         return;
     }
-    if !is_root() && !is_child(name) {
-        return skip(name, "becoming another user needs root");
-    }
-    if !in_child_with(name, |command| unprivileged(command, 8 << 20)) {
+    if !in_unprivileged_child(name, 8 << 20) {
         return;
     }
     let folder = Folder::new();
@@ -406,10 +412,7 @@ fn f20_64_kib_of_locked_memory_give_a_ring_without_registration_and_one_warning(
     if !needs_ring(name) {
         return;
     }
-    if !is_root() && !is_child(name) {
-        return skip(name, "becoming another user needs root");
-    }
-    if !in_child_with(name, |command| unprivileged(command, 64 << 10)) {
+    if !in_unprivileged_child(name, 64 << 10) {
         return;
     }
     let warnings = record_warnings();
@@ -456,13 +459,10 @@ fn f20_8_mib_of_locked_memory_register_the_small_and_go_on_with_the_large() {
     if !needs_ring(name) {
         return;
     }
-    if !is_root() && !is_child(name) {
-        return skip(name, "becoming another user needs root");
-    }
     if !has_shared_registrations() {
         return skip(name, "this kernel (before 6.13) counts what is registered for each thread's ring");
     }
-    if !in_child_with(name, |command| unprivileged(command, 8 << 20)) {
+    if !in_unprivileged_child(name, 8 << 20) {
         return;
     }
     let warnings = record_warnings();
