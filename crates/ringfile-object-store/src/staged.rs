@@ -6,9 +6,11 @@ use std::fs;
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-/// How often the folders of an object are created.
-const MOST_ATTEMPTS: u32 = 100;
+/// How long the folders of an object are created again when other calls remove them. Each attempt can lose against such a
+/// call, so a number of attempts would be too small or too large, depending on the file system and the other calls.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A file beside the place of an object. Removed when dropped, unless it was published.
 pub(crate) struct Staged {
@@ -21,7 +23,7 @@ impl Staged {
     /// Creates the file, and its folder if that does not exist: `name#1`, or the next free number. `LocalFileSystem`
     /// leaves such names out of its listings.
     pub(crate) fn create(target: &Path, sync: bool) -> Result<(Self, fs::File)> {
-        let (mut number, mut attempts, mut there) = (1, 0, None::<PathBuf>);
+        let (mut number, mut since, mut there) = (1, None, None::<PathBuf>);
         loop {
             let mut path = target.as_os_str().to_owned();
             path.push(format!("#{number}"));
@@ -37,8 +39,10 @@ impl Staged {
                 }
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
                 // Again, as long as other calls remove the folder before it holds the file.
-                Err(error) if error.kind() == ErrorKind::NotFound && attempts < MOST_ATTEMPTS => {
-                    attempts += 1;
+                Err(error)
+                    if error.kind() == ErrorKind::NotFound
+                        && since.get_or_insert_with(Instant::now).elapsed() < PATIENCE =>
+                {
                     let nearest = nearest_folder(target);
                     there = Some(there.filter(|there| nearest.starts_with(there)).unwrap_or(nearest));
                     create_folder_of(target)?;
