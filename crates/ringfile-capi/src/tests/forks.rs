@@ -27,7 +27,7 @@ fn in_a_child(check: impl FnOnce()) {
     assert!(child >= 0, "fork failed");
     if child == 0 {
         // SAFETY: changes this process alone.
-        unsafe { libc::alarm(20) };
+        unsafe { libc::alarm(180) };
         let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_ok();
         // SAFETY: ends this process, and touches no memory.
         unsafe { libc::_exit(if passed { 0 } else { 1 }) };

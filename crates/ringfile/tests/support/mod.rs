@@ -131,6 +131,12 @@ pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
+/// Ends this process, a forked child, by a signal if it hangs. Takes no lock, so [`patience`] is not asked.
+pub fn end_if_it_hangs() {
+    // SAFETY: sets a timer of this process, and names no memory.
+    unsafe { libc::alarm(180) };
+}
+
 const CHILD: &str = "RINGFILE_FAULT_CHILD";
 
 /// Returns whether this process runs only the test called `name`.
