@@ -91,3 +91,14 @@ pub fn pipe() -> (ringfile::File, std::io::PipeWriter) {
     let reader = std::fs::File::from(std::os::fd::OwnedFd::from(reader));
     (ringfile::File::from(reader), writer)
 }
+
+/// Tells whether reads of a direct file need not wait for the device, which on an overlay they do.
+pub fn reads_without_waiting(file: &ringfile::File) -> Result<(), String> {
+    use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, preadv2};
+    let mut page = ringfile::Pool::new(4096).get(4096).unwrap();
+    page.resize(4096, 0);
+    match preadv2(file, &mut [IoSliceMut::new(&mut page)], 0, ReadWriteFlags::NOWAIT) {
+        Ok(_) | Err(Errno::AGAIN) => Ok(()),
+        Err(error) => Err(format!("the file system has no direct I/O that does not wait: {error}")),
+    }
+}

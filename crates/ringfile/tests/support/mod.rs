@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 #[allow(unused_imports, reason = "each test program uses a part of it")]
 pub use {
-    files::{Folder, TempPath, pipe},
+    files::{Folder, TempPath, pipe, reads_without_waiting},
     machine::{
         has_registered_buffers, has_shared_registrations, needs_registered_buffers, patience, status_kib,
     },
