@@ -128,14 +128,15 @@ pub fn wait_for_thread(process: u32, name: &str) {
     }
 }
 
-/// Waits until a thread of that name has used so much processor time that it has ended operations, which a thread that
-/// never waits does all the time.
+/// Waits until a process has a thread of that name and has used so much more processor time that operations have ended,
+/// if nothing makes them wait.
 #[track_caller]
 pub fn wait_for_work(process: u32, name: &str) {
     wait_for_thread(process, name);
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while !tasks_of(process).any(|task| comm(&task).trim() == name && ticks(&task) >= 20) {
-        assert!(Instant::now() < deadline, "thread {name} does not work");
+    let used = || tasks_of(process).map(|task| ticks(&task)).sum::<u64>();
+    let (before, deadline) = (used(), Instant::now() + Duration::from_secs(120));
+    while used() < before + 20 {
+        assert!(Instant::now() < deadline, "process {process} does not work");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
