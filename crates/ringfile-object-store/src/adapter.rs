@@ -129,11 +129,7 @@ impl ObjectStore for RingfileStore {
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let path = path_of(self, location)?;
-        let read = async {
-            let opened = self.store.open(path).await?;
-            self.store.read_ranges(&opened, ranges).await
-        };
-        read.await.map_err(|error| failed(error, location))
+        self.store.read_ranges(path, ranges).await.map_err(|error| failed(error, location))
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {

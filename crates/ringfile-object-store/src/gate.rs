@@ -1,4 +1,5 @@
-//! Limits how much memory reading calls may hold at once, so that a thousand of them do not use it all.
+//! Limits how much memory reading calls may hold at once, and how many there are, so that a thousand of them use up neither
+//! memory nor descriptors: each has its object open.
 //!
 //! A call waits here for other calls' reads, never for memory that a consumer holds. Invariant: no call waits forever.
 //! A call that is no longer polled keeps its share; if that makes others wait, they continue after [`PATIENCE`].
@@ -14,6 +15,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The memory for which one permit is taken.
 const UNIT: usize = 4096;
+/// The number of calls at once, however little they read: as many as tokio lets block at once, which limits
+/// `LocalFileSystem` in the same way, and half of the usual limit on descriptors.
+const MOST_CALLS: usize = 512;
 
 pub(crate) struct Gate {
     permits: Arc<Semaphore>,
@@ -47,7 +51,8 @@ impl Gate {
 
     /// Waits for a share of this many bytes, or of the limit if that is smaller.
     pub(crate) async fn enter(self: &Arc<Self>, bytes: usize) -> Share {
-        let units = bytes.div_ceil(UNIT).clamp(1, self.most);
+        let least = self.most.div_ceil(MOST_CALLS);
+        let units = bytes.div_ceil(UNIT).clamp(least, self.most);
         let permits = Arc::clone(&self.permits);
         let permit = match permits.try_acquire_many_owned(units as u32) {
             Ok(permit) => Some(permit),
@@ -143,6 +148,16 @@ mod tests {
         drop(second);
         drop(block_on(third));
         assert_eq!(gate.permits.available_permits(), 8);
+    }
+
+    #[test]
+    fn calls_that_read_little_are_limited_by_their_number() {
+        let gate = Gate::new(10 * MOST_CALLS * UNIT);
+        let all: Vec<_> = (0..MOST_CALLS).map(|_| block_on(gate.enter(1))).collect();
+        let mut next = Box::pin(gate.enter(1));
+        assert!(next.as_mut().now_or_never().is_none());
+        drop(all);
+        assert!(next.as_mut().now_or_never().is_some());
     }
 
     #[test]

@@ -19,6 +19,8 @@ use crate::staged::{self, Staged};
 
 /// The maximum length of a read that merges ranges.
 const MOST_MERGED: u64 = 8 << 20;
+/// What direct I/O aligns to at most, on usual file systems.
+const LARGEST_BLOCK: u64 = 4 << 10;
 /// One piece of a stream.
 const CHUNK: u64 = 1 << 20;
 /// How many pieces of a stream are read ahead.
@@ -113,15 +115,18 @@ impl Store {
         options
     }
 
-    /// Reads ranges, all in flight together. Those that begin at the object's end or beyond are an error, those that go beyond
-    /// are cut.
-    pub(crate) async fn read_ranges(&self, opened: &Opened, asked: &[Range<u64>]) -> io::Result<Vec<Bytes>> {
+    /// Reads ranges of an object, all in flight together. Those that begin at its end or beyond are an error, those that go
+    /// beyond are cut.
+    pub(crate) async fn read_ranges(&self, path: PathBuf, asked: &[Range<u64>]) -> io::Result<Vec<Bytes>> {
+        // Before it is opened, so that a waiting call has no descriptor; the file's block is not known yet.
+        let pieces = ranges::plan(asked, LARGEST_BLOCK, self.merge_gap, MOST_MERGED);
+        let lengths = pieces.iter().map(|piece| piece.span.end - piece.span.start);
+        let bytes = lengths.fold(0, u64::saturating_add);
+        let _share = self.gate.enter(usize::try_from(bytes).unwrap_or(usize::MAX)).await;
+        let opened = self.open(path).await?;
         let size = opened.metadata.len();
         let ranges = asked.iter().map(|range| cut(range, size)).collect::<io::Result<Vec<_>>>()?;
-        let pieces = self.plan(&opened.file, &ranges);
-        let bytes: u64 = pieces.iter().map(|piece| piece.span.end - piece.span.start).sum();
-        let _share = self.gate.enter(usize::try_from(bytes).unwrap_or(usize::MAX)).await;
-        self.read_all(&opened.file, &ranges, pieces).await
+        self.read_all(&opened.file, &ranges, self.plan(&opened.file, &ranges)).await
     }
 
     /// Which reads give these ranges of a file.
