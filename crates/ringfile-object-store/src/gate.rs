@@ -68,9 +68,10 @@ impl Gate {
                 self.0.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // `SeqCst`, as in `look`: either this call sees that the watch is over, or the watch sees this call.
+        self.waiting.fetch_add(1, Ordering::SeqCst);
         let _waits = Waits(&self.waiting);
-        if !self.is_watched.swap(true, Ordering::AcqRel) && !watch(self) {
+        if !self.is_watched.swap(true, Ordering::SeqCst) && !watch(self) {
             // Otherwise nothing would let this call in later.
             return None;
         }
@@ -81,9 +82,9 @@ impl Gate {
     /// Lets waiting calls in if no call has ended for a while. Returns false when the watch is over.
     fn look(&self, ended_before: &mut usize) -> bool {
         if self.waiting.load(Ordering::Relaxed) == 0 {
-            self.is_watched.store(false, Ordering::Release);
+            self.is_watched.store(false, Ordering::SeqCst);
             // A call that began to wait just now has seen the watch, or starts another one.
-            return self.waiting.load(Ordering::Acquire) > 0 && !self.is_watched.swap(true, Ordering::AcqRel);
+            return self.waiting.load(Ordering::SeqCst) > 0 && !self.is_watched.swap(true, Ordering::SeqCst);
         }
         let ended = self.ended.load(Ordering::Relaxed);
         if std::mem::replace(ended_before, ended) == ended {
@@ -111,7 +112,7 @@ fn watch(gate: &Arc<Gate>) -> bool {
         }
     });
     if started.is_err() {
-        gate.is_watched.store(false, Ordering::Release);
+        gate.is_watched.store(false, Ordering::SeqCst);
     }
     started.is_ok()
 }
