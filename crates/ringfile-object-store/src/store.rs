@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use futures_util::stream::{self, Stream, StreamExt};
 use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, PoolError, WhenFull};
 
@@ -193,14 +194,19 @@ impl Store {
     /// Memory for a read: the pool's, or from outside of it.
     fn memory(&self, span: &Range<u64>) -> io::Result<AnyBuffer> {
         let len = usize::try_from(span.end - span.start).map_err(io::Error::other)?;
-        match self.pool.get(len) {
-            Ok(buffer) => Ok(buffer.into()),
-            Err(PoolError::TooLarge { .. }) => {
+        // Not `get`, which blocks the thread if the pool is the user's and `WhenFull::Wait`.
+        match self.pool.get_async(len).now_or_never() {
+            Some(Ok(buffer)) => Ok(buffer.into()),
+            Some(Err(PoolError::TooLarge { .. })) => {
                 let mut memory = Vec::new();
                 memory.try_reserve_exact(len).map_err(|_| ErrorKind::OutOfMemory)?;
                 Ok(memory.into())
             }
-            Err(error) => Err(error.into()),
+            Some(Err(error)) => Err(error.into()),
+            None => {
+                let why = format!("the pool has no {len} bytes now, and gives no memory from outside");
+                Err(io::Error::new(ErrorKind::OutOfMemory, why))
+            }
         }
     }
 
