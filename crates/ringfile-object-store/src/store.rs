@@ -93,7 +93,11 @@ impl Store {
                 }
                 match self.recent.find(&metadata) {
                     Some(file) => file,
-                    None => self.recent.keep(&metadata, self.options().adopt(opened)?),
+                    None => {
+                        let is_known = Recent::may_keep(&opened);
+                        let file = self.options().adopt(opened)?;
+                        if is_known && file.is_adaptive() { self.recent.keep(&metadata, file) } else { file }
+                    }
                 }
             }
         };
