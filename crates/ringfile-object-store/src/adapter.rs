@@ -94,8 +94,14 @@ impl ObjectStore for RingfileStore {
         }
         let upload =
             self.store.stage(path_of(self, location)?).await.map_err(|error| failed(error, location))?;
-        let (upload, written) = (Arc::new(RwLock::new(Some(upload))), Arc::default());
-        Ok(Box::new(Parts { location: location.clone(), upload, offset: 0, written, is_removed: false }))
+        Ok(Box::new(Parts {
+            location: location.clone(),
+            upload: Some(upload),
+            writing: Arc::default(),
+            offset: 0,
+            written: Arc::default(),
+            is_removed: false,
+        }))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
@@ -175,8 +181,10 @@ impl ObjectStore for RingfileStore {
 /// An upload in parts, each of which is written to its place as soon as it arrives.
 struct Parts {
     location: Path,
-    /// Parts hold a read lock while they are written; empty when the upload is complete or aborted.
-    upload: Arc<RwLock<Option<Upload>>>,
+    /// `None` when the upload is complete or aborted.
+    upload: Option<Upload>,
+    /// Parts hold a read lock while they are written.
+    writing: Arc<RwLock<()>>,
     /// Where the next part begins.
     offset: u64,
     /// The bytes of the parts that have been written. Fewer than `offset` if a part failed, or was dropped before it was.
@@ -213,12 +221,13 @@ impl MultipartUpload for Parts {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
         let (offset, len) = (self.offset, data.content_length() as u64);
         self.offset += len;
-        let (upload, location) = (Arc::clone(&self.upload), self.location.clone());
+        let file = self.upload.as_ref().map(|upload| upload.file.clone());
+        let (writing, location) = (Arc::clone(&self.writing), self.location.clone());
         let written = Arc::clone(&self.written);
         Box::pin(async move {
-            let upload = upload.read().await;
-            let upload = upload.as_ref().ok_or_else(|| over(&location))?;
-            let write = store::write_all(&upload.file, data.into_iter().collect(), offset);
+            let _writing = writing.read().await;
+            let file = file.ok_or_else(|| over(&location))?;
+            let write = store::write_all(&file, data.into_iter().collect(), offset);
             write.await.map_err(|error| failed(error, &location))?;
             // Relaxed: `complete` reads it under the lock.
             written.fetch_add(len, Ordering::Relaxed);
@@ -228,8 +237,10 @@ impl MultipartUpload for Parts {
 
     /// Fails, and removes what was written, unless every part was written: the object would have holes, or be cut short.
     async fn complete(&mut self) -> Result<PutResult> {
+        let writing = Arc::clone(&self.writing);
         // Waits for the parts that are being written.
-        let upload = self.upload.write().await.take().ok_or_else(|| over(&self.location))?;
+        let _none_is = writing.write().await;
+        let upload = self.upload.take().ok_or_else(|| over(&self.location))?;
         let (written, whole) = (self.written.load(Ordering::Relaxed), self.offset);
         let published = if written == whole {
             upload.publish(true).await
@@ -244,13 +255,23 @@ impl MultipartUpload for Parts {
         published.map(put_result).map_err(|error| failed(error, &self.location))
     }
 
-    /// Does nothing after a `complete` that failed, so that `WriteMultipart`, which then aborts, returns that failure.
+    /// Does not wait for parts: the caller may have stopped polling one. Does nothing after a `complete` that failed, so that
+    /// `WriteMultipart`, which then aborts, returns that failure.
     async fn abort(&mut self) -> Result<()> {
         if std::mem::take(&mut self.is_removed) {
             return Ok(());
         }
-        let upload = self.upload.write().await.take().ok_or_else(|| over(&self.location))?;
+        let upload = self.upload.take().ok_or_else(|| over(&self.location))?;
         remove(upload).await.map_err(|error| failed(error, &self.location))
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        if let Some(upload) = self.upload.take() {
+            // Takes long if it is large.
+            store::in_background(move || drop(upload));
+        }
     }
 }
 

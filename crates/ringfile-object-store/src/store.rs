@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::stream::{self, Stream, StreamExt};
-use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, PoolError, WhenFull};
+use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, PoolError, Route, WhenFull};
 
 use crate::Caching;
 use crate::gate::Gate;
@@ -66,7 +66,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 /// Runs a function that waits for the file system, and does not wait for its end; in tokio, on a thread for blocking work.
-fn in_background(run: impl FnOnce() + Send + 'static) {
+pub(crate) fn in_background(run: impl FnOnce() + Send + 'static) {
     match tokio::runtime::Handle::try_current() {
         Ok(tokio) => drop(tokio.spawn_blocking(run)),
         Err(_) => run(),
@@ -219,7 +219,8 @@ impl Store {
         let sync = self.sync;
         let (staged, own) = blocking(move || Staged::create(&target, sync)).await?;
         let mut options = OpenOptions::new();
-        options.read(true).write(true).dont_cache(self.caching == Caching::Direct);
+        // Not on the caller's thread: each object is a new file, of which nothing is known when its first, long write starts.
+        options.read(true).write(true).route(Route::Workers).dont_cache(self.caching == Caching::Direct);
         let file = options.adopt(own.try_clone()?)?;
         Ok(Upload { staged, own, file, sync, recent: Arc::clone(&self.recent) })
     }
