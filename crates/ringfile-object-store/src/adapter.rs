@@ -14,12 +14,13 @@ use tokio::sync::RwLock;
 use super::api::local::LocalFileSystem;
 use super::api::path::Path;
 use super::api::{
-    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
-    UploadPart,
+    CopyMode, CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    RenameOptions, RenameTargetMode, Result, UploadPart,
 };
 use super::{etag, get_result, put_result};
 use crate::RingfileStore;
+use crate::staged::Links;
 use crate::store::{self, Store, Upload};
 
 const STORE: &str = "RingfileStore";
@@ -53,6 +54,11 @@ async fn settle(store: &RingfileStore, location: &Path, folder: Option<PathBuf>)
 async fn before(store: &RingfileStore, location: &Path) -> Result<Option<PathBuf>> {
     let path = path_of(store, location)?;
     store.store.folder_before(path).await.map_err(|error| failed(error, location))
+}
+
+async fn links(store: &RingfileStore, from: &Path, to: &Path) -> Result<Links> {
+    let (from, to) = (path_of(store, from)?, path_of(store, to)?);
+    store::blocking(move || Ok(Links::of(&from, &to))).await.map_err(|error| failed(error, &Path::ROOT))
 }
 
 /// Makes the removal of a location durable, and closes its file.
@@ -166,13 +172,23 @@ impl ObjectStore for RingfileStore {
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         let folder = before(self, to).await?;
-        super::local(self).copy_opts(from, to, options).await?;
+        // Copies are links: renaming one to another does nothing, and would leave a temporary name.
+        if options.mode == CopyMode::Create || links(self, from, to).await? == Links::OfTwoFiles {
+            super::local(self).copy_opts(from, to, options).await?;
+        }
         settle(self, to, folder).await
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
         let folder = before(self, to).await?;
-        super::local(self).rename_opts(from, to, options).await?;
+        // As above: the old name would stay.
+        if options.target_mode == RenameTargetMode::Overwrite
+            && links(self, from, to).await? == Links::OfOneFile
+        {
+            super::local(self).delete(from).await?;
+        } else {
+            super::local(self).rename_opts(from, to, options).await?;
+        }
         settle(self, to, folder).await?;
         settle_gone(self, from).await
     }
