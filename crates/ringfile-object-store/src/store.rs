@@ -300,7 +300,7 @@ fn open_cached(path: &Path) -> Option<io::Result<std::fs::File>> {
     // A FIFO would wait for its writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
-        Ok(file) => Some(Ok(file.into())),
+        Ok(file) => Some(without_flags(file.into())),
         Err(Errno::AGAIN | Errno::NOSYS | Errno::PERM | Errno::INVAL) => None,
         Err(error) => Some(Err(error.into())),
     }
@@ -308,7 +308,18 @@ fn open_cached(path: &Path) -> Option<io::Result<std::fs::File>> {
 
 fn open_to_read(path: &Path) -> io::Result<std::fs::File> {
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(path)
+    match std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(path) {
+        // It is no FIFO, but another process has a lease on it, whose return this waits for.
+        Err(error) if error.kind() == ErrorKind::WouldBlock => std::fs::File::open(path),
+        opened => opened.and_then(without_flags),
+    }
+}
+
+/// Makes reads wait as usual: with O_NONBLOCK, io_uring calls file systems without non-blocking reads on the submitting thread,
+/// one read after the other (`io_file_get_flags` in io_uring/io_uring.c).
+fn without_flags(file: std::fs::File) -> io::Result<std::fs::File> {
+    rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::empty())?;
+    Ok(file)
 }
 
 /// Returns the part of a range that an object of this size has.
