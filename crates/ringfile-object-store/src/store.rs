@@ -6,10 +6,11 @@ use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use futures_util::stream::{self, Stream, StreamExt};
+use futures_util::stream::{self, FuturesOrdered, Stream, StreamExt};
 use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, PoolError, Route, WhenFull};
 
 use crate::Caching;
@@ -24,6 +25,8 @@ const MOST_MERGED: u64 = 8 << 20;
 const LARGEST_BLOCK: u64 = 4 << 10;
 /// One piece of a stream.
 const CHUNK: u64 = 1 << 20;
+/// One piece of a stream that has no share, and so does not read ahead.
+const SHORT_CHUNK: u64 = 128 << 10;
 /// How many pieces of a stream are read ahead.
 const AHEAD: usize = 4;
 
@@ -36,6 +39,14 @@ pub(crate) struct Store {
     pub(crate) sync: bool,
     pub(crate) gate: Arc<Gate>,
     pub(crate) recent: Arc<Recent>,
+    /// The shares of streams, and their limit.
+    pub(crate) pieces: AtomicUsize,
+    pub(crate) most_pieces: usize,
+}
+
+/// How many pieces all streams together may have: half of the memory.
+pub(crate) fn most_pieces(memory: usize) -> usize {
+    memory / 2 / CHUNK as usize
 }
 
 /// An open object, with metadata read from the open file.
@@ -167,18 +178,30 @@ impl Store {
         Ok(given)
     }
 
-    /// A stream of a range, with reads ahead of the consumer.
+    /// A stream of a range, with reads ahead of the consumer, as far as there are shares for all streams together.
     pub(crate) fn stream(
         self: &Arc<Self>,
         opened: Opened,
         range: Range<u64>,
     ) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
-        let (store, opened) = (Arc::clone(self), Arc::new(opened));
-        let read = move |range: Range<u64>| {
-            let (store, opened) = (Arc::clone(&store), Arc::clone(&opened));
-            async move { store.read_piece(&opened.file, range).await }
-        };
-        stream::iter(chunks(range)).map(read).buffered(AHEAD)
+        let state = (Arc::clone(self), Arc::new(opened), range, FuturesOrdered::new(), None);
+        let pieces = stream::unfold(state, |(store, opened, mut left, mut reads, given)| async move {
+            // The consumer has asked for the next piece, so it has probably used this one.
+            drop(given);
+            while reads.len() < AHEAD && !left.is_empty() {
+                let share = PieceShare::new(&store);
+                if share.is_none() && !reads.is_empty() {
+                    break;
+                }
+                let piece = first_piece(&left, if share.is_some() { CHUNK } else { SHORT_CHUNK });
+                left.start = piece.end;
+                let (store, opened) = (Arc::clone(&store), Arc::clone(&opened));
+                reads.push_back(async move { (store.read_piece(&opened.file, piece).await, share) });
+            }
+            let (read, share) = reads.next().await?;
+            Some((read, (store, opened, left, reads, share)))
+        });
+        pieces.fuse()
     }
 
     /// Reads one piece of a stream. Takes no share of the gate, which a stream that is not polled would keep.
@@ -262,6 +285,25 @@ impl Store {
     }
 }
 
+/// The right of a stream to have a piece of full length: in flight, read ahead, or with its consumer.
+struct PieceShare(Arc<Store>);
+
+impl PieceShare {
+    /// `None` if the streams have as many as they may.
+    fn new(store: &Arc<Store>) -> Option<Self> {
+        let share = Self(Arc::clone(store));
+        // Relaxed: it only counts.
+        let before = store.pieces.fetch_add(1, Ordering::Relaxed);
+        (before < store.most_pieces).then_some(share)
+    }
+}
+
+impl Drop for PieceShare {
+    fn drop(&mut self) {
+        self.0.pieces.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// An object that is being written.
 pub(crate) struct Upload {
     staged: Staged,
@@ -334,14 +376,9 @@ fn cut(range: &Range<u64>, size: u64) -> io::Result<Range<u64>> {
     Ok(range.start..range.end.min(size).max(range.start))
 }
 
-/// A stream's pieces: they end at multiples of [`CHUNK`], and so of any block.
-fn chunks(range: Range<u64>) -> impl Iterator<Item = Range<u64>> + Send {
-    let mut next = range.start;
-    std::iter::from_fn(move || {
-        let start = next;
-        next = ((start / CHUNK + 1) * CHUNK).min(range.end);
-        (start < range.end).then_some(start..next)
-    })
+/// The first piece of what is left of a stream. It ends at a multiple of `most`, and so of any block.
+fn first_piece(left: &Range<u64>, most: u64) -> Range<u64> {
+    left.start..((left.start / most + 1) * most).min(left.end)
 }
 
 fn frozen(buffer: AnyBuffer) -> Bytes {
