@@ -148,6 +148,27 @@ async fn objects_are_opened_as_usual_and_leases_are_waited_for() {
     assert_eq!(got.unwrap()[0], "con");
 }
 
+/// A durable copy that another call removes at once was there, and its caller is told so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_durable_copy_may_be_removed_at_once() {
+    let folder = folder();
+    let store = RingfileStore::builder().prefix(folder.path()).sync(true).build().unwrap();
+    let (one, two) = (Path::from("1"), Path::from("2"));
+    store.put(&one, "content".into()).await.unwrap();
+    let remover = tokio::spawn({
+        let (store, two) = (store.clone(), two.clone());
+        async move {
+            loop {
+                let _ = store.delete(&two).await;
+            }
+        }
+    });
+    for _ in 0..300 {
+        store.copy(&one, &two).await.unwrap();
+    }
+    remover.abort();
+}
+
 /// Streams that nobody polls hold what they have read ahead.
 #[tokio::test]
 async fn many_slow_streams_read_ahead_no_more_than_the_store_may() {
