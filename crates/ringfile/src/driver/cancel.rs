@@ -57,7 +57,7 @@ impl Driver {
             slot.owner = Owner::Nobody;
             return Some((Held::None, std::mem::take(&mut slot.wake), None));
         }
-        let withdrawn = state == State::Waiting || self.withdraw(kind, position);
+        let withdrawn = state == State::Waiting || self.withdraw(key, kind, position);
         if withdrawn {
             self.no_longer_in_flight(key);
             let wake = std::mem::take(&mut self.slots.at(key.slot()).wake);
@@ -73,11 +73,11 @@ impl Driver {
     }
 
     /// Takes an entry back, unless the kernel may have it already.
-    fn withdraw(&mut self, kind: RingKind, position: u32) -> bool {
+    fn withdraw(&mut self, key: Key, kind: RingKind, position: u32) -> bool {
         match kind {
             RingKind::Main | RingKind::Polled | RingKind::Commands | RingKind::PolledCommands => {
                 let ring = self.rings.as_mut().and_then(|rings| rings.get(kind));
-                ring.is_some_and(|ring| ring.withdraw(position, IGNORED))
+                ring.is_some_and(|ring| ring.withdraw(position, key.to_user_data(), IGNORED))
             }
             RingKind::Aio => self.context.aio.as_mut().is_some_and(|aio| aio.withdraw(position)),
         }
@@ -95,7 +95,7 @@ impl Driver {
             State::Waiting | State::InFlight => slot.cancelled = true,
         }
         self.counts.cancelled += 1;
-        if state == State::InFlight && !self.withdraw(kind, position) {
+        if state == State::InFlight && !self.withdraw(key, kind, position) {
             self.waiting.push_back(Waiting::Cancellation(key));
             return self.submit_waiting();
         }
