@@ -169,12 +169,16 @@ impl Engine {
         true
     }
 
-    /// Arranges that the awaiting task is woken when there is work: when all operations in flight have ended, or an
-    /// eighth of them if `source` has more to start. False if there is work now.
-    pub(super) fn wake(&self, source: &impl Source, waker: &Waker) -> bool {
+    /// Returns how many results are worth going on for: of all operations in flight, or of an eighth of them if `source`
+    /// has more to start, so that a slow one does not leave the others' places empty.
+    fn enough(&self, source: &impl Source) -> usize {
         let in_flight = self.on_ring + self.elsewhere;
-        let at_least = if source.has_more() { in_flight / 8 } else { in_flight };
-        self.remote.wake(waker, at_least.max(1))
+        (if source.has_more() { in_flight / 8 } else { in_flight }).max(1)
+    }
+
+    /// Arranges that the awaiting task is woken when there is work. False if there is work now.
+    pub(super) fn wake(&self, source: &impl Source, waker: &Waker) -> bool {
+        self.remote.wake(waker, self.enough(source))
     }
 
     fn note_driver(&mut self, driver: u64) {
@@ -299,7 +303,7 @@ impl ThreadEngine {
                     return None;
                 }
                 if engine.elsewhere == 0 {
-                    return Some(more.try_into().unwrap_or(u32::MAX));
+                    return Some(more.min(engine.enough(source)).try_into().unwrap_or(u32::MAX));
                 }
                 if engine.remote.wake(&guard.waker(), 1) {
                     return Some(1);
