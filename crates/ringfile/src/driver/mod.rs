@@ -43,6 +43,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -497,7 +498,8 @@ impl Drop for Driver {
             std::mem::forget(std::mem::take(&mut self.context));
             return;
         }
-        self.drain();
+        // The kernel must have finished with all memory before it is freed, whatever a user's waker does.
+        while catch_unwind(AssertUnwindSafe(|| self.drain())).is_err() {}
         self.shared.counters.publish(&self.current_counts());
         self.shared.lock().closed = true;
         shared::retire(&self.shared);
