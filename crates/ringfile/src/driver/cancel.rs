@@ -11,7 +11,7 @@ use super::start::Place;
 use super::submit::IGNORED;
 use super::target::FileKind;
 use super::wake::Wake;
-use super::{Deferred, Driver, Rest, RingKind, Waiting, shared, with, workers};
+use super::{Deferred, Driver, Rest, RingKind, Waiting, shared, with};
 use crate::memory::Held;
 
 /// Gets the kernel to cancel an operation that this thread's ring has, where it still can. It ends by its handler in any
@@ -26,10 +26,9 @@ pub(crate) fn cancel(place: Place) {
     deferred.settle();
 }
 
-/// Gets the kernel to cancel the operations of a handler on the rings of `drivers`, where it still can. Each ends by its
-/// handler in any case. Called with no lock held.
-pub(crate) fn cancel_all(handler: &Arc<dyn Handler>, drivers: &[u64]) {
-    workers::withdraw(&**handler, None);
+/// Gets the kernel to cancel what a handler does not want any more, where it still can, on the rings of `drivers`. Each
+/// operation ends by its handler in any case. Called with no lock held.
+pub(crate) fn cancel_on_rings(handler: &Arc<dyn Handler>, drivers: &[u64]) {
     let mut deferred = Deferred::default();
     let own = with(|driver| {
         driver.cancel_handler(handler, &mut deferred);
@@ -128,9 +127,9 @@ impl Driver {
         }
     }
 
-    /// [`cancel_queued`](Self::cancel_queued) for each remote request whose result goes to `handler`.
+    /// [`cancel_queued`](Self::cancel_queued) for each remote request whose result `handler` does not want any more.
     pub(super) fn cancel_handler(&mut self, handler: &Arc<dyn Handler>, deferred: &mut Deferred) {
-        for key in self.slots.of_handler(handler) {
+        for key in self.slots.unwanted_of(handler) {
             self.cancel_queued(key, deferred);
         }
     }

@@ -54,7 +54,7 @@ use crate::memory::Held;
 use crate::metrics::{CacheEvent, Counters, Metrics};
 use crate::ring::{Ring, RingOptions, thread_end};
 
-pub(crate) use cancel::{cancel, cancel_all};
+pub(crate) use cancel::{cancel, cancel_on_rings};
 pub(crate) use deferred::Deferred;
 pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};

@@ -232,13 +232,15 @@ impl Slots {
         self.with_state(|state| state == State::Done)
     }
 
-    /// The unanswered operations whose results go to `handler`.
-    pub(crate) fn of_handler(&self, handler: &Arc<dyn Handler>) -> Vec<Key> {
-        let wanted = |key: &Key| match &self.slots[key.slot() as usize].wake {
-            Wake::Handler(known, _) => std::ptr::addr_eq(known.address(), handler.address()),
+    /// The unanswered operations whose results would go to `handler`, which does not want them any more.
+    pub(crate) fn unwanted_of(&self, handler: &Arc<dyn Handler>) -> Vec<Key> {
+        let unwanted = |key: &Key| match &self.slots[key.slot() as usize].wake {
+            Wake::Handler(known, index) => {
+                std::ptr::addr_eq(known.address(), handler.address()) && !known.is_wanted(*index)
+            }
             _ => false,
         };
-        self.unanswered().filter(wanted).collect()
+        self.unanswered().filter(unwanted).collect()
     }
 
     /// The unanswered operations which the thread with this driver waits for before it leaves its loop.

@@ -194,17 +194,23 @@ impl Engine {
             return;
         }
         self.remote.close();
-        driver::cancel_all(&self.handler, &self.drivers);
+        self.cancel_unwanted(None);
     }
 
     /// Cancels everything in flight; each operation still gives its result.
     pub(super) fn cancel_all(&self, source: &mut impl Source) {
         for index in 0..source.indices() {
-            if source.is_open(index) && source.op(index).at() == At::Elsewhere {
+            if source.is_open(index) && source.op(index).at() != At::Nowhere {
                 self.remote.cancel(index);
             }
         }
-        driver::cancel_all(&self.handler, &self.drivers);
+        self.cancel_unwanted(None);
+    }
+
+    /// Cancels what is not wanted any more, or only that with this index, wherever it is.
+    fn cancel_unwanted(&self, only: Option<u32>) {
+        driver::withdraw(&*self.remote, only);
+        driver::cancel_on_rings(&self.handler, &self.drivers);
     }
 
     /// Cancels operations; each still gives its result.
@@ -222,8 +228,7 @@ impl Engine {
         }
         if are_elsewhere {
             // Once for all of them: it visits everything that no worker has begun.
-            let only = if let [index] = indices { Some(*index) } else { None };
-            driver::withdraw(&*self.remote, only);
+            self.cancel_unwanted(if let [index] = indices { Some(*index) } else { None });
         }
     }
 }
