@@ -84,6 +84,8 @@ pub(crate) struct Slot {
     pub cancelled: bool,
     /// Where it goes.
     pub ring: RingKind,
+    /// Whether the kernel cancels it if the linked operation before it fails or is short.
+    pub behind_link: bool,
     /// 0, or why the operation failed; Linux has none above 4095.
     pub errno: u16,
     pub file: u32,
@@ -106,6 +108,7 @@ impl Slot {
             owner: Owner::Here,
             cancelled: false,
             ring: RingKind::Main,
+            behind_link: false,
             errno: 0,
             file: 0,
             position: NONE,
@@ -166,6 +169,7 @@ impl Slots {
         slot.owner = Owner::Here;
         slot.cancelled = false;
         slot.ring = ring;
+        slot.behind_link = false;
         slot.errno = 0;
         slot.file = file;
         slot.request = *request;
