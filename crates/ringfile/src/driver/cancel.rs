@@ -9,7 +9,6 @@ use super::remote::Handler;
 use super::slot::{Key, Owner, State};
 use super::start::Place;
 use super::submit::IGNORED;
-use super::target::FileKind;
 use super::wake::Wake;
 use super::{Deferred, Driver, Rest, RingKind, Waiting, shared, with};
 use crate::memory::Held;
@@ -122,7 +121,8 @@ impl Driver {
     fn cancel_on_stream(&mut self, key: Key, deferred: &mut Deferred) {
         let slot = self.slots.at(key.slot());
         let is_new = !slot.cancelled && slot.owner != Owner::Nobody;
-        if is_new && self.files.target(slot.file).is_some_and(|target| target.kind == FileKind::Other) {
+        let kind = slot.request.kind;
+        if is_new && self.files.target(slot.file).is_some_and(|target| target.may_wait_forever(kind)) {
             self.cancel_queued(key, deferred);
         }
     }

@@ -11,7 +11,7 @@ use super::rings::{RingKind, Rings};
 use super::slot::{Key, Owner, State};
 use super::submit::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
 use super::wake::Wake;
-use super::{ActiveTasks, Deferred, Driver, FileKind, LocalHandler, Metrics};
+use super::{ActiveTasks, Deferred, Driver, LocalHandler, Metrics};
 use crate::event;
 use crate::ring::{Cqe, Ring};
 
@@ -144,7 +144,9 @@ impl Driver {
         let wanted = slot.owner != Owner::Nobody && !slot.cancelled;
         let answer = match answer {
             // Nobody cancelled it: the ring could not create a thread for the operation.
-            Err(libc::ECANCELED) if wanted && !slot.behind_link && target.kind != FileKind::Other => {
+            Err(libc::ECANCELED)
+                if wanted && !slot.behind_link && !target.may_wait_forever(slot.request.kind) =>
+            {
                 Err(NO_THREAD)
             }
             answer => answer,
