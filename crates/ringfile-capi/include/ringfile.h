@@ -460,7 +460,8 @@ int ringfile_async_read_cancel(const struct ringfile_async_read *read);
 // Waits for a read, closes the handle, and returns the result: the bytes read, fewer than wanted only at the end of
 // the file, or a negative errno. The memory belongs to the caller again.
 //
-// Any thread. Blocks.
+// Any thread. Blocks. -EDEADLK, without effect, in the function of a started batch: the handle stays open, and the
+// memory the library's.
 int64_t ringfile_async_read_wait(struct ringfile_async_read *read);
 
 // Creates a batch. `*batch` gets the handle, to be closed with ringfile_batch_free. `options` may be NULL.

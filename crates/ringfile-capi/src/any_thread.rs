@@ -292,7 +292,8 @@ pub extern "C" fn ringfile_async_read_cancel(read: *const ringfile_async_read) -
 /// Waits for a read, closes the handle, and returns the result: the bytes read, fewer than wanted only at the end of
 /// the file, or a negative errno. The memory belongs to the caller again.
 ///
-/// Any thread. Blocks.
+/// Any thread. Blocks. -EDEADLK, without effect, in the function of a started batch: the handle stays open, and the
+/// memory the library's.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_async_read_wait(read: *mut ringfile_async_read) -> i64 {
     call(|| {
