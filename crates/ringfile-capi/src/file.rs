@@ -132,6 +132,10 @@ pub(crate) fn open_options(from: &ringfile_open_options) -> Result<OpenOptions> 
             from.flags & !ALL
         )));
     }
+    if from.reserved != 0 {
+        let text = "`reserved` is not 0: this version knows no option there, so use a newer library";
+        return Err(Fault::new(libc::E2BIG, text));
+    }
     let has = |flag| from.flags & flag != 0;
     let mut options = OpenOptions::new();
     options
