@@ -34,7 +34,8 @@ shim_flight *shim_flight_new(uintptr_t owner);
 int shim_start(shim_flight *flight, const ringfile_file *file, const shim_read *reads, size_t count);
 /* Takes all flights that have ended, linked by `next`. Only one thread at a time. */
 shim_flight *shim_ended(void);
-/* Adds reads to a queue. Returns how many were added: fewer if one could not be (ringfile_last_error). */
-size_t shim_queue_read(ringfile_queue *queue, const ringfile_file *file, const shim_read *reads, size_t count);
+/* Adds reads to a queue. Returns how many were added: fewer if one could not be, whose negative errno goes to `error`
+ * (ringfile_last_error). */
+size_t shim_queue_read(ringfile_queue *queue, const ringfile_file *file, const shim_read *reads, size_t count, int *error);
 
 #endif
