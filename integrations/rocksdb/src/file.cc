@@ -141,6 +141,10 @@ int File::SyncData() const { return ringfile_sync_data(handle_); }
 
 int File::SyncAll() const { return ringfile_sync_all(handle_); }
 
+int File::SyncRange(uint64_t offset, uint64_t length, uint32_t flags) const {
+    return ringfile_sync_range(handle_, offset, length, flags);
+}
+
 uint64_t File::Size() const {
     const int64_t size = ringfile_size(handle_);
     return size < 0 ? 0 : static_cast<uint64_t>(size);

@@ -38,6 +38,9 @@ class File {
     int SyncData() const;
     int SyncAll() const;
 
+    // RINGFILE_SYNC_RANGE_... . Makes nothing durable, but a failure is one of later syncs too: the kernel reports it once.
+    int SyncRange(uint64_t offset, uint64_t length, uint32_t flags) const;
+
     // Operations in flight continue, and keep the file open until they finish.
     int Close();
 
