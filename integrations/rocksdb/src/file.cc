@@ -145,10 +145,7 @@ int File::SyncRange(uint64_t offset, uint64_t length, uint32_t flags) const {
     return ringfile_sync_range(handle_, offset, length, flags);
 }
 
-uint64_t File::Size() const {
-    const int64_t size = ringfile_size(handle_);
-    return size < 0 ? 0 : static_cast<uint64_t>(size);
-}
+int64_t File::Size() const { return ringfile_size(handle_); }
 
 // Device, inode, generation: the same each time a file is opened, and different once its inode number is reused.
 size_t File::UniqueId(char* id, size_t room) const {

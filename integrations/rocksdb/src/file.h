@@ -54,7 +54,8 @@ class File {
     // Returns what these must be multiples of; a page for buffered files.
     size_t Alignment() const { return alignment_; }
 
-    uint64_t Size() const;
+    // Returns the size, or a negative errno.
+    int64_t Size() const;
     size_t UniqueId(char* id, size_t room) const;
 
     // Drops cached pages. Does nothing for direct files.
