@@ -28,7 +28,7 @@ typedef struct shim_flight {
 
 /* Returns the eventfd(2) that is readable when a flight has ended; a negative errno if there is none. One per process. */
 int shim_bell(void);
-/* Returns NULL with errno and `text` if the batch cannot be made. */
+/* Returns NULL if the batch cannot be made. */
 shim_flight *shim_flight_new(uintptr_t owner);
 /* Adds reads and starts them. Returns 0 or a negative errno with the flight's text; then nothing was started. */
 int shim_start(shim_flight *flight, const ringfile_file *file, const shim_read *reads, size_t count);
