@@ -270,9 +270,8 @@ fn strip(look: &Look<'_>, what: What, title: String, groups: &[&Group<'_>]) -> S
                 ),
             })
         });
-        let dots: Vec<Dot> = dots.collect();
-        let median = Spread::of(dots.iter().map(|dot| dot.x)).map(|spread| spread.median);
-        Row { style: look.style(group[0]), label, dots, reach: None, median }
+        let dots = dots.collect();
+        Row::of_dots(label, look.style(group[0]), dots)
     });
     let rows: Vec<Row> = rows.collect();
     let x = Scale::from_zero(rows.iter().flat_map(|row| &row.dots).map(|dot| dot.x), what.label());
