@@ -271,8 +271,8 @@ impl MultipartUpload for Parts {
         published.map(put_result).map_err(|error| failed(error, &self.location))
     }
 
-    /// Does not wait for parts: the caller may have stopped polling one. Does nothing after a `complete` that failed, so that
-    /// `WriteMultipart`, which then aborts, returns that failure.
+    /// Does not wait for parts: the caller may have stopped polling one. Does nothing after a `complete` that failed, so
+    /// that `WriteMultipart`, which then aborts, returns that failure.
     async fn abort(&mut self) -> Result<()> {
         if std::mem::take(&mut self.is_removed) {
             return Ok(());

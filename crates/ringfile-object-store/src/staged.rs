@@ -127,8 +127,8 @@ pub(crate) fn nearest_folder(path: &Path) -> PathBuf {
     there.unwrap_or_else(|| Path::new("/")).to_owned()
 }
 
-/// Makes durable the names in an object's folder, and those of folders that were created below `there`. Another call may have
-/// removed the object by now, and its folders.
+/// Makes durable the names in an object's folder, and those of folders that were created below `there`. Another call may
+/// have removed the object by now, and its folders.
 pub(crate) fn sync_folders(path: &Path, there: &Path) -> Result<()> {
     let above = path.ancestors().skip(1);
     for folder in above.take_while(|folder| folder.starts_with(there)) {

@@ -248,8 +248,8 @@ impl Store {
         Ok(Upload { staged, own, file, sync, recent: Arc::clone(&self.recent) })
     }
 
-    /// Makes the content of `from` durable, if that was asked for, before `LocalFileSystem` gives it the name `to`; and returns
-    /// the nearest folder of that which exists, since others may be created.
+    /// Makes the content of `from` durable, if that was asked for, before `LocalFileSystem` gives it the name `to`; and
+    /// returns the nearest folder of that which exists, since others may be created.
     pub(crate) async fn before(&self, from: PathBuf, to: PathBuf) -> io::Result<Option<PathBuf>> {
         if !self.sync {
             return Ok(None);
@@ -265,7 +265,8 @@ impl Store {
         .await
     }
 
-    /// Makes that name durable, with the folders created since [`before`](Self::before); and closes the file it replaced.
+    /// Makes that name durable, with the folders created since [`before`](Self::before); and closes the file that it
+    /// replaced.
     pub(crate) async fn settle(&self, path: PathBuf, folder: Option<PathBuf>) -> io::Result<()> {
         self.settle_by(move || folder.map_or(Ok(()), |folder| staged::sync_folders(&path, &folder))).await
     }

