@@ -19,7 +19,8 @@ use support::filters::deny;
 use support::forms::{READING, WRITING};
 use support::{
     Folder, Random, all, assert_content, byte_at, content, in_child, in_child_with, is_child,
-    is_without_ring, poll_once, reads_without_waiting, record_warnings, skip, wait_for, workers_are_forced,
+    is_without_ring, must_end, poll_once, reads_without_waiting, record_warnings, skip, wait_for,
+    workers_are_forced,
 };
 
 const PAGE: usize = 4096;
@@ -791,6 +792,33 @@ fn f45_an_operation_that_the_kernel_refuses_at_once_fails_alone() {
             assert_content(&done.buffer.unwrap(), (page * PAGE) as u64);
         }
     }
+}
+
+/// The thread has a ring besides, and nothing else in flight that would wake it there.
+#[test]
+fn f45_an_operation_that_the_kernel_refuses_at_once_wakes_a_thread_with_a_ring() {
+    let name = "f45_an_operation_that_the_kernel_refuses_at_once_wakes_a_thread_with_a_ring";
+    let _alone = alone();
+    if !needs_aio(name) {
+        return;
+    }
+    let Some((folder, path)) = on_disk(name) else { return };
+    let write_only = OpenOptions::new().write(true).direct(true).route(Route::Aio).open(&path).unwrap();
+    let pool = Pool::new(4 << 20);
+    must_end("reads of a file that was opened for writing", move || {
+        let _folder = folder;
+        block_on(async {
+            write_only.sync_data().await.unwrap();
+            for _ in 0..3 {
+                let failed = write_only.read_at(pool.get(PAGE).unwrap(), 0).await.unwrap_err();
+                assert_eq!(failed.errno(), Some(libc::EBADF), "{failed}");
+            }
+        });
+        let mut queue = Queue::new();
+        queue.read(&write_only, pool.get(PAGE).unwrap(), 0, 0);
+        assert_eq!(queue.wait(1, None), 1);
+        assert_eq!(queue.take().unwrap().1.result.unwrap_err().errno(), Some(libc::EBADF));
+    });
 }
 
 /// Reads and writes at random, in many tasks, some dropped half way, and compares with a model of the file.

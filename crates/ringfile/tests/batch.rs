@@ -256,6 +256,27 @@ fn no_more_are_in_flight_than_allowed() {
 }
 
 #[test]
+fn an_operation_that_takes_long_does_not_hold_up_the_others() {
+    let test = "an_operation_that_takes_long_does_not_hold_up_the_others";
+    let Some(server) = Server::or_skip(test, content(0, 64 * PAGE)) else { return };
+    server.rule(Op::Read, 0..1, 1, Act::Hold);
+    let file = overlapping(&server);
+    let run = std::thread::spawn(move || {
+        let mut batch = Batch::new().in_flight(8);
+        for page in 0..64 {
+            batch.read(&file, Vec::with_capacity(PAGE), page * PAGE as u64);
+        }
+        batch.run()
+    });
+    server.wait_held(1);
+    support::wait_for("the reads beside it", || server.log().len() == 63);
+    server.release();
+    for (page, done) in run.join().unwrap().into_iter().enumerate() {
+        assert_content(&done.buffer.unwrap(), (page * PAGE) as u64);
+    }
+}
+
+#[test]
 fn a_million_reads_are_a_batch() {
     let folder = Folder::new();
     let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();

@@ -305,3 +305,36 @@ fn a_queue_that_is_dropped_in_a_loop_gives_its_number_back_with_its_last_operati
     drop(kept);
     assert_eq!(numbers(), Some(0));
 }
+
+/// A read of a pipe may be in flight for so long that 2^32 entries are submitted after it, and another entry has its
+/// position.
+#[test]
+fn f04_a_read_that_is_dropped_withdraws_no_other_that_has_its_position_by_now() {
+    if !needs_ring("f04_a_read_that_is_dropped_withdraws_no_other_that_has_its_position_by_now") {
+        return;
+    }
+    let data = TempFile::new(&[7; 4096]);
+    let file = open_on_ring(&data);
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let reader = std::fs::File::from(std::os::fd::OwnedFd::from(reader));
+    let pipe = OpenOptions::new().route(Route::Ring).adopt(reader).unwrap();
+    block_on(async {
+        let mut old = pipe.read_at(Vec::with_capacity(100), 0);
+        assert!(poll_once(&mut old).await.is_pending());
+        let old_key = with(|driver| live_keys(driver)[0]).unwrap();
+        turn_over().await;
+        turn_over().await;
+        let mut new = file.read_at(Vec::with_capacity(4096), 0);
+        assert!(poll_once(&mut new).await.is_pending());
+        with(|driver| {
+            let keys = live_keys(driver);
+            let new_key = keys.into_iter().find(|key| *key != old_key).unwrap();
+            driver.slots.at(old_key.slot()).position = driver.slots.at(new_key.slot()).position;
+        });
+        drop(old);
+        assert_eq!(with(|driver| live_keys(driver).len()), Some(2), "the kernel has the memory of both");
+        // Ends the read of the pipe, where it is not cancelled.
+        std::io::Write::write_all(&mut writer, b"word").unwrap();
+        assert_eq!(new.await.unwrap(), [7; 4096]);
+    });
+}

@@ -74,5 +74,5 @@ impl Drop for Cached {
 /// Returns whether adaptive files are read ahead on the file system of `path`.
 pub fn is_read_ahead(path: &Path) -> bool {
     let output = std::process::Command::new("stat").args(["-f", "-c", "%T"]).arg(path).output().unwrap();
-    matches!(String::from_utf8(output.stdout).unwrap().trim(), "ext2/ext3" | "xfs" | "btrfs" | "f2fs")
+    matches!(String::from_utf8(output.stdout).unwrap().trim(), "ext2/ext3" | "xfs" | "btrfs")
 }
