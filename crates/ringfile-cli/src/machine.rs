@@ -1,15 +1,27 @@
 //! Facts about the machine, for the results. What can't be found out is `None`, never an error.
 
 use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+
+/// What a file of /proc or /sys holds, without blanks around it; `None` where that is nothing.
+pub fn text(path: impl AsRef<Path>) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_string()).filter(|text| !text.is_empty())
+}
+
+/// The number that such a file holds.
+pub fn number<T: FromStr>(path: impl AsRef<Path>) -> Option<T> {
+    text(path)?.parse().ok()
+}
 
 /// The release of the running kernel.
 pub fn kernel() -> Option<String> {
-    fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|text| text.trim().to_string())
+    text("/proc/sys/kernel/osrelease")
 }
 
 /// What the processor calls itself.
 pub fn cpu_model() -> Option<String> {
-    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let text = text("/proc/cpuinfo")?;
     field(&text, "model name").or_else(|| field(&text, "Processor")).map(str::to_string)
 }
 
@@ -20,9 +32,12 @@ pub fn cpus() -> usize {
 
 /// Bytes of memory that can be had without swapping.
 pub fn memory_available() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let kibibytes: u64 = field(&text, "MemAvailable")?.strip_suffix(" kB")?.parse().ok()?;
-    Some(kibibytes * 1024)
+    bytes(&text("/proc/meminfo")?, "MemAvailable")
+}
+
+/// Bytes that a field of /proc/meminfo tells.
+pub fn bytes(meminfo: &str, name: &str) -> Option<u64> {
+    field(meminfo, name)?.strip_suffix(" kB")?.parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
 }
 
 /// Whether buffers of so many bytes would take more than half of the memory that can be had.

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{Error, ErrorKind, Result};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -85,6 +85,31 @@ impl Drop for Staged {
     }
 }
 
+/// What two paths name, whether a symbolic link or a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Links {
+    OfTwoFiles,
+    /// Different names of one file.
+    OfOneFile,
+    /// The same name, perhaps by another way.
+    Same,
+}
+
+impl Links {
+    pub(crate) fn of(from: &Path, to: &Path) -> Self {
+        let file = |path: &Path| {
+            let metadata = fs::symlink_metadata(path).ok().filter(|metadata| !metadata.is_dir())?;
+            Some((metadata.dev(), metadata.ino()))
+        };
+        let name = |path: &Path| Some((fs::canonicalize(path.parent()?).ok()?, path.file_name()?.to_owned()));
+        match file(from) {
+            Some(one) if Some(one) == file(to) && name(from) == name(to) => Self::Same,
+            Some(one) if Some(one) == file(to) => Self::OfOneFile,
+            _ => Self::OfTwoFiles,
+        }
+    }
+}
+
 fn rename_new(from: &Path, to: &Path) -> Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
@@ -102,11 +127,15 @@ pub(crate) fn nearest_folder(path: &Path) -> PathBuf {
     there.unwrap_or_else(|| Path::new("/")).to_owned()
 }
 
-/// Makes durable the names in an object's folder, and those of folders that were created below `there`.
+/// Makes durable the names in an object's folder, and those of folders that were created below `there`. Another call may
+/// have removed the object by now, and its folders.
 pub(crate) fn sync_folders(path: &Path, there: &Path) -> Result<()> {
     let above = path.ancestors().skip(1);
     for folder in above.take_while(|folder| folder.starts_with(there)) {
-        open_folder(folder)?.sync_all()?;
+        match open_folder(folder) {
+            Err(error) if is_gone(&error) => {}
+            opened => opened?.sync_all()?,
+        }
     }
     Ok(())
 }
@@ -129,7 +158,7 @@ fn open_folder(path: &Path) -> Result<fs::File> {
 }
 
 /// Whether it is not there, or an object has its name by now.
-fn is_gone(error: &Error) -> bool {
+pub(crate) fn is_gone(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 

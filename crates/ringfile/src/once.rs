@@ -119,7 +119,7 @@ mod tests {
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: ends a child that waits, by a signal.
-                unsafe { libc::alarm(10) };
+                unsafe { libc::alarm(180) };
                 let sum = NUMBER.get_or(|| 2) + VALUE.get_or(|| 3);
                 // SAFETY: ends the child without running anything else.
                 unsafe { libc::_exit(sum as i32) };

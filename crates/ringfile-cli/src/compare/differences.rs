@@ -9,12 +9,9 @@ use super::load::Saved;
 use crate::error::{Failure, usage};
 use crate::html::drawing;
 use crate::model::{
-    Better, Factor, Kind, Metric, Results, Role, Run, Setup, Spread, Way, groups, telling, words,
+    Better, Factor, Kind, Metric, Results, Role, Run, Setup, Spread, Way, columns, groups, telling, words,
 };
 use crate::report::judge::{self, LEAST_ROUNDS, Noise};
-
-/// The figures that are compared.
-pub const COMPARED: [Metric; 4] = [Metric::Iops, Metric::Cpu, Metric::P50, Metric::P99];
 
 /// Factors in which two sessions may differ throughout and still be compared: the difference may be what they were made to
 /// show.
@@ -189,7 +186,7 @@ impl Names {
 /// All figures of all cells that both have.
 fn differences(one: &Results, two: &Results, both: &[(&Run, &Run)], names: &Names) -> Vec<Difference> {
     let mut differences = Vec::new();
-    for metric in COMPARED {
+    for metric in columns::COMPARED {
         let noise = (Noise::of(&one.runs, metric), Noise::of(&two.runs, metric));
         let wandered = wandered(one, metric).max(wandered(two, metric)).exp_m1();
         for &(own, their) in both {

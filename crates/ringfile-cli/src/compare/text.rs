@@ -1,7 +1,8 @@
 //! A comparison as text for the terminal: what differs outside the spread first, the rest counted.
 
-use super::differences::{COMPARED, Comparison, Difference};
+use super::differences::{Comparison, Difference};
 use crate::error::one_line;
+use crate::model::columns;
 use crate::numbers::{change, per_cent};
 use crate::report::table::Table;
 use crate::terminal;
@@ -24,7 +25,7 @@ pub fn of(comparison: &Comparison<'_>, width: Option<usize>) -> String {
         let table = table(titles, &comparison.outside);
         text += &format!("\n{}", table.text_of_width(width));
     }
-    let inside = COMPARED.iter().filter_map(|metric| {
+    let inside = columns::COMPARED.iter().filter_map(|metric| {
         let count = comparison.inside.iter().filter(|difference| difference.metric == *metric).count();
         (count > 0)
             .then(|| format!("{} in {count} cell{}", metric.title(), if count == 1 { "" } else { "s" }))

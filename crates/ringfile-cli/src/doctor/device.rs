@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::process::chosen;
+use crate::machine::{number, text};
 
 /// A block device, or a part of one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,12 +116,6 @@ pub fn look(sys: &Path, number: &str, place: &dyn Fn(&Path) -> Place) -> Option<
     Some(Tree { sys, place }.device(&root, DEEPEST))
 }
 
-/// Whether the device of that number has queues for polled completions; `None` where the kernel does not tell.
-pub fn has_poll_queues(sys: &Path, number: &str) -> Option<bool> {
-    let folder = fs::canonicalize(sys.join("dev/block").join(number)).ok()?;
-    queue(disk_of(&folder)).polling
-}
-
 struct Tree<'a> {
     sys: &'a Path,
     place: &'a dyn Fn(&Path) -> Place,
@@ -149,11 +144,11 @@ impl Tree<'_> {
             below.extend(folder.map(|folder| self.device(&folder, deepest - 1)));
         }
         Device {
-            number: text(&folder.join("dev")).unwrap_or_default(),
+            number: text(folder.join("dev")).unwrap_or_default(),
             kind,
             model: model(kind, folder),
             bus: bus(disk, &name),
-            size: number(&folder.join("size")).map(|sectors| sectors * 512),
+            size: number(folder.join("size")).map(|sectors: u64| sectors * 512),
             queue: queue(disk),
             passthrough: (kind == Kind::Disk).then(|| passthrough(folder, &name)).flatten(),
             backing,
@@ -163,7 +158,7 @@ impl Tree<'_> {
     }
 
     fn backing(&self, folder: &Path) -> Option<Backing> {
-        let path = text(&folder.join("loop/backing_file"))?;
+        let path = text(folder.join("loop/backing_file"))?;
         let filesystem = (self.place)(Path::new(&path)).0;
         Some(Backing { filesystem, direct: flag(&folder.join("loop/dio")), path })
     }
@@ -193,7 +188,7 @@ fn kind(name: &str, folder: &Path) -> Kind {
         return Kind::Md;
     }
     if folder.join("dm").exists() {
-        let id = text(&folder.join("dm/uuid")).unwrap_or_default();
+        let id = text(folder.join("dm/uuid")).unwrap_or_default();
         return match id.split('-').next() {
             Some("CRYPT") => Kind::Crypt,
             Some("LVM") => Kind::Lvm,
@@ -210,10 +205,10 @@ fn kind(name: &str, folder: &Path) -> Kind {
 
 fn model(kind: Kind, folder: &Path) -> Option<String> {
     match kind {
-        Kind::Md => text(&folder.join("md/level")),
-        Kind::Dm | Kind::Crypt | Kind::Lvm => text(&folder.join("dm/name")),
+        Kind::Md => text(folder.join("md/level")),
+        Kind::Dm | Kind::Crypt | Kind::Lvm => text(folder.join("dm/name")),
         Kind::Partition => None,
-        _ => text(&folder.join("device/model")).or_else(|| text(&folder.join("device/name"))),
+        _ => text(folder.join("device/model")).or_else(|| text(folder.join("device/name"))),
     }
     .filter(|model| !model.is_empty())
 }
@@ -247,35 +242,27 @@ fn passthrough(disk: &Path, name: &str) -> Option<String> {
 
 fn queue(disk: &Path) -> Queue {
     let queue = disk.join("queue");
-    let scheduler = text(&queue.join("scheduler"));
+    let scheduler = text(queue.join("scheduler"));
     let hardware = entries(&disk.join("mq")).len() as u64;
     Queue {
         // Without a choice the file has the one word alone.
         scheduler: scheduler.and_then(|text| chosen(&text).or(Some(text))),
-        requests: number(&queue.join("nr_requests")),
-        depth: number(&disk.join("device/queue_depth")),
+        requests: number(queue.join("nr_requests")),
+        depth: number(disk.join("device/queue_depth")),
         hardware_queues: Some(hardware).filter(|&count| count > 0),
         polling: flag(&queue.join("io_poll")),
-        write_cache: text(&queue.join("write_cache")),
+        write_cache: text(queue.join("write_cache")),
         fua: flag(&queue.join("fua")),
         rotational: flag(&queue.join("rotational")),
-        logical_block: number(&queue.join("logical_block_size")),
-        physical_block: number(&queue.join("physical_block_size")),
-        max_sectors_kb: number(&queue.join("max_sectors_kb")),
-        read_ahead_kb: number(&queue.join("read_ahead_kb")),
+        logical_block: number(queue.join("logical_block_size")),
+        physical_block: number(queue.join("physical_block_size")),
+        max_sectors_kb: number(queue.join("max_sectors_kb")),
+        read_ahead_kb: number(queue.join("read_ahead_kb")),
     }
 }
 
-fn text(path: &Path) -> Option<String> {
-    fs::read_to_string(path).ok().map(|text| text.trim().to_string()).filter(|text| !text.is_empty())
-}
-
-fn number(path: &Path) -> Option<u64> {
-    text(path)?.parse().ok()
-}
-
 fn flag(path: &Path) -> Option<bool> {
-    Some(number(path)? != 0)
+    Some(number::<u64>(path)? != 0)
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {
@@ -336,7 +323,8 @@ mod tests {
         assert_eq!((disk.kind, disk.bus.as_deref(), disk.size), (Kind::Disk, Some("virtio"), Some(1 << 20)));
         assert_eq!(disk.queue, device.queue);
         assert_eq!((disk.queue.polling, disk.queue.rotational), (Some(false), Some(true)));
-        let polls = ["254:1", "254:0", "254:9"].map(|number| has_poll_queues(sys.path(), number));
+        let polls = ["254:1", "254:0", "254:9"]
+            .map(|number| look(sys.path(), number, &nowhere).and_then(|device| device.queue.polling));
         assert_eq!(polls, [Some(false), Some(false), None]);
         assert_eq!(
             (disk.queue.write_cache.as_deref(), disk.queue.hardware_queues),

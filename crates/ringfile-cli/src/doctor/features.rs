@@ -26,99 +26,36 @@ pub struct Feature {
 }
 
 /// A trial: what it is called, what was done, which Linux brought it, and what being without costs.
-struct Trial {
-    name: &'static str,
-    tried: &'static str,
-    since: &'static str,
-    without: &'static str,
-}
+struct Trial<'a>(&'a str, &'a str, &'a str, &'a str);
 
 // IORING_SETUP_… of linux/io_uring.h.
 const CQSIZE: u32 = 1 << 3;
 const CLAMP: u32 = 1 << 4;
 const SUBMIT_ALL: u32 = 1 << 7;
-const COOP_TASKRUN: u32 = 1 << 8;
-const TASKRUN_FLAG: u32 = 1 << 9;
+/// COOP_TASKRUN and TASKRUN_FLAG.
+const COOP: u32 = 1 << 8 | 1 << 9;
 const SINGLE_ISSUER: u32 = 1 << 12;
 const DEFER_TASKRUN: u32 = 1 << 13;
-const SQE128: u32 = 1 << 10;
-const CQE32: u32 = 1 << 11;
+/// SQE128 and CQE32.
+const LARGE: u32 = 1 << 10 | 1 << 11;
 const NO_SQARRAY: u32 = 1 << 16;
 
-/// Set-up flags, each with what it needs and nothing else.
-const SETUP: [(u32, Trial); 8] = [
-    (
-        CQSIZE,
-        Trial {
-            name: "cqsize",
-            tried: "a ring with IORING_SETUP_CQSIZE",
-            since: "5.5",
-            without: "completions can overflow",
-        },
-    ),
-    (
-        CLAMP,
-        Trial {
-            name: "clamp",
-            tried: "a ring with IORING_SETUP_CLAMP",
-            since: "5.6",
-            without: "large queue depths are refused",
-        },
-    ),
-    (
-        SUBMIT_ALL,
-        Trial {
-            name: "submit_all",
-            tried: "a ring with IORING_SETUP_SUBMIT_ALL",
-            since: "5.18",
-            without: "one bad entry ends a batch early",
-        },
-    ),
-    (
-        COOP_TASKRUN | TASKRUN_FLAG,
-        Trial {
-            name: "coop_taskrun",
-            tried: "a ring with IORING_SETUP_COOP_TASKRUN and TASKRUN_FLAG",
-            since: "5.19",
-            without: "completions interrupt the thread",
-        },
-    ),
-    (
-        SQE128 | CQE32,
-        Trial {
-            name: "large_entries",
-            tried: "a ring with IORING_SETUP_SQE128 and CQE32",
-            since: "5.19",
-            without: "no NVMe commands to namespaces (/dev/ng0n1)",
-        },
-    ),
-    (
-        SINGLE_ISSUER,
-        Trial {
-            name: "single_issuer",
-            tried: "a ring with IORING_SETUP_SINGLE_ISSUER",
-            since: "6.0",
-            without: "no deferred task work",
-        },
-    ),
+/// Set-up flags, each with what it needs and nothing else: bits, name, the kernel's names, first Linux, cost of being without.
+const SETUP: [(u32, &str, &str, &str, &str); 8] = [
+    (CQSIZE, "cqsize", "CQSIZE", "5.5", "completions can overflow"),
+    (CLAMP, "clamp", "CLAMP", "5.6", "large queue depths are refused"),
+    (SUBMIT_ALL, "submit_all", "SUBMIT_ALL", "5.18", "one bad entry ends a batch early"),
+    (COOP, "coop_taskrun", "COOP_TASKRUN and TASKRUN_FLAG", "5.19", "completions interrupt the thread"),
+    (LARGE, "large_entries", "SQE128 and CQE32", "5.19", "no NVMe commands to namespaces (/dev/ng0n1)"),
+    (SINGLE_ISSUER, "single_issuer", "SINGLE_ISSUER", "6.0", "no deferred task work"),
     (
         SINGLE_ISSUER | DEFER_TASKRUN,
-        Trial {
-            name: "defer_taskrun",
-            tried: "a ring with IORING_SETUP_DEFER_TASKRUN and SINGLE_ISSUER",
-            since: "6.1",
-            without: "completions are worked off at random moments: more CPU for each I/O",
-        },
+        "defer_taskrun",
+        "DEFER_TASKRUN and SINGLE_ISSUER",
+        "6.1",
+        "completions are worked off at random moments: more CPU for each I/O",
     ),
-    (
-        NO_SQARRAY,
-        Trial {
-            name: "no_sqarray",
-            tried: "a ring with IORING_SETUP_NO_SQARRAY",
-            since: "6.6",
-            without: "one more memory access for each submission",
-        },
-    ),
+    (NO_SQARRAY, "no_sqarray", "NO_SQARRAY", "6.6", "one more memory access for each submission"),
 ];
 
 /// Operations that ringfile submits, by the kernel's own list.
@@ -171,36 +108,29 @@ pub fn look() -> Found {
     let until = Instant::now() + MEMORY_COMES_BACK;
     let mut found = Found { kills: look::kills(), ..Found::default() };
     if found.kills {
-        let why =
-            "tried: io_uring_setup in another process, which a seccomp filter ended for it (SIGSYS)".into();
-        found.features.push(Feature { name: "io_uring".into(), usable: Some(false), why });
+        let why = "tried: io_uring_setup in another process, which a seccomp filter ended for it (SIGSYS)";
+        found.features.push(Feature::new("io_uring", Some(false), why.into()));
         return found;
     }
-    let basic = Trial {
-        name: "io_uring",
-        tried: "io_uring_setup of two entries",
-        since: "5.1",
-        without: "worker threads do all I/O with plain calls",
-    };
+    let without = "worker threads do all I/O with plain calls";
+    let basic = Trial("io_uring", "io_uring_setup of two entries", "5.1", without);
     let setup = patiently(until, || ring::try_setup(0).map(drop));
     found.refused = setup.as_ref().err().and_then(io::Error::raw_os_error);
     found.features.push(basic.judge(setup));
     if found.refused.is_some_and(|errno| errno != libc::ENOMEM) {
         return found;
     }
-    for (flags, trial) in SETUP {
-        found.features.push(trial.judge(patiently(until, || ring::try_setup(flags).map(drop))));
+    for (flags, name, called, since, without) in SETUP {
+        let tried = format!("a ring with IORING_SETUP_{called}");
+        let done = patiently(until, || ring::try_setup(flags).map(drop));
+        found.features.push(Trial(name, &tried, since, without).judge(done));
     }
     if let (Ok(mut ring), Ok(file)) = (patiently(until, TrialRing::new), sample()) {
         found.workers = workers(until);
         found.registered = registered(&ring);
         one_ring(&mut ring, &file, &mut found.features);
         // Nothing to share is no verdict on sharing.
-        if found
-            .features
-            .iter()
-            .any(|feature| feature.name == "registered_buffers" && feature.usable == Some(true))
-        {
+        if is_usable(&found.features, "registered_buffers") {
             found.features.push(cloned(&ring, until));
         }
     }
@@ -208,10 +138,15 @@ pub fn look() -> Found {
     found
 }
 
+/// Whether a feature was tried, and did what it should.
+pub fn is_usable(features: &[Feature], name: &str) -> bool {
+    features.iter().any(|feature| feature.name == name && feature.usable == Some(true))
+}
+
 /// Trials on one ring: registrations come last, since they stay.
 fn one_ring(ring: &mut TrialRing, file: &File, features: &mut Vec<Feature>) {
     let mut add = |name, tried, since, without, done: io::Result<()>| {
-        features.push(Trial { name, tried, since, without }.judge(done));
+        features.push(Trial(name, tried, since, without).judge(done));
     };
     let by_number = ring.run_by_number(file, &[Op::Nop]).and_then(|results| same(&results, &[0]));
     add(
@@ -272,30 +207,20 @@ fn one_ring(ring: &mut TrialRing, file: &File, features: &mut Vec<Feature>) {
         "vectored I/O takes the plain form, 1.2 to 1.45 times slower at 32 x 4 KiB",
         vectored,
     );
-    if let Ok(probe) = ring.probe() {
-        features.extend(
-            OPERATIONS.map(|(code, name, without)| operation(name, without, probe.is_supported(code))),
-        );
-    }
-}
-
-fn operation(name: &str, without: &str, usable: bool) -> Feature {
-    let why = match usable {
-        true => "listed by IORING_REGISTER_PROBE".to_string(),
-        false => format!("not listed by IORING_REGISTER_PROBE; without it {without}"),
-    };
-    Feature { name: name.into(), usable: Some(usable), why }
+    let Ok(probe) = ring.probe() else { return };
+    features.extend(OPERATIONS.map(|(code, name, without)| {
+        let usable = probe.is_supported(code);
+        let (not, cost) =
+            if usable { ("", String::new()) } else { ("not ", format!("; without it {without}")) };
+        Feature::new(name, Some(usable), format!("{not}listed by IORING_REGISTER_PROBE{cost}"))
+    }));
 }
 
 fn cloned(ring: &TrialRing, until: Instant) -> Feature {
     let done = patiently(until, TrialRing::new).and_then(|other| other.clone_registrations(ring));
-    let trial = Trial {
-        name: "clone_buffers",
-        tried: "registered memory shared with a second ring",
-        since: "6.12",
-        without: "every thread pins and pays for the same memory again",
-    };
-    trial.judge(done)
+    let tried = "registered memory shared with a second ring";
+    let without = "every thread pins and pays for the same memory again";
+    Trial("clone_buffers", tried, "6.12", without).judge(done)
 }
 
 fn kernel_thread(until: Instant) -> Feature {
@@ -303,13 +228,8 @@ fn kernel_thread(until: Instant) -> Feature {
         let file = sample()?;
         read_back(&mut ring, &file, Op::Read(4096, 0, 0), 4096)
     });
-    let trial = Trial {
-        name: "sqpoll",
-        tried: "4 KiB read by a ring with a kernel thread (IORING_SETUP_SQPOLL)",
-        since: "5.11",
-        without: "every submission is a system call, as by default",
-    };
-    trial.judge(done)
+    let tried = "4 KiB read by a ring with a kernel thread (IORING_SETUP_SQPOLL)";
+    Trial("sqpoll", tried, "5.11", "every submission is a system call, as by default").judge(done)
 }
 
 /// What a thread of ringfile's may have. Asked by a thread of its own: its first ring, of the usual size, decides.
@@ -373,21 +293,22 @@ fn patiently<T>(until: Instant, mut trial: impl FnMut() -> io::Result<T>) -> io:
     }
 }
 
-impl Trial {
+impl Feature {
+    /// Makes one.
+    pub fn new(name: &str, usable: Option<bool>, why: String) -> Feature {
+        Feature { name: name.into(), usable, why }
+    }
+}
+
+impl Trial<'_> {
     fn judge(&self, done: io::Result<()>) -> Feature {
-        let Err(error) = done else {
-            return Feature {
-                name: self.name.into(),
-                usable: Some(true),
-                why: format!("tried: {}", self.tried),
-            };
-        };
+        let &Trial(name, tried, since, without) = self;
+        let Err(error) = done else { return Feature::new(name, Some(true), format!("tried: {tried}")) };
         // What this process may not have at the moment says nothing of the kernel.
         let short = [libc::ENOMEM, libc::EAGAIN, libc::EMFILE, libc::ENFILE, libc::ECANCELED];
         let short = error.raw_os_error().is_some_and(|errno| short.contains(&errno));
-        let answer = meaning(&error, self.since);
-        let why = format!("tried: {}; {answer}; without it: {}", self.tried, self.without);
-        Feature { name: self.name.into(), usable: if short { None } else { Some(false) }, why }
+        let why = format!("tried: {tried}; {}; without it: {without}", meaning(&error, since));
+        Feature::new(name, (!short).then_some(false), why)
     }
 }
 
@@ -412,7 +333,7 @@ mod tests {
 
     #[test]
     fn what_memory_was_refused_to_is_not_called_unusable() {
-        let trial = Trial { name: "x", tried: "x", since: "9.9", without: "y" };
+        let trial = Trial("x", "x", "9.9", "y");
         let of = |errno| trial.judge(Err(io::Error::from_raw_os_error(errno)));
         assert_eq!(of(libc::ENOMEM).usable, None);
         assert!(of(libc::ENOMEM).why.contains("RLIMIT_MEMLOCK"));

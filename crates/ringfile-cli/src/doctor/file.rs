@@ -11,15 +11,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, IFlags, StatxFlags, ioctl_getflags, statvfs, statx};
 use serde::{Deserialize, Serialize};
 
-use super::device;
-use super::direct::{self, Direct};
-use super::durable::{self, Durable};
-use super::features::Feature;
-use super::flags::{self, NonBlocking};
+use super::direct::Direct;
+use super::durable::Durable;
+use super::flags::NonBlocking;
 use super::place::{self, Medium, Place};
-use super::route::{self, Taken};
+use super::route::Taken;
 use crate::error::{Failure, errno_text, usage};
-use crate::sys;
+use crate::report::output;
 
 /// What was found out about PATH.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -99,50 +97,6 @@ pub struct Subjects {
 /// Bytes in the file for writes, and the most that is read of a file.
 pub const TRIED: usize = 64 << 10;
 
-/// Who is told what is known by now; of the place once.
-pub type Listener<'a> = dyn FnMut(&FileFacts, &[Feature], Option<&Place>) + 'a;
-
-/// Looks at PATH stage by stage; `report` is told what is known before each.
-pub fn look(path: &Path, features: &mut Vec<Feature>, report: &mut Listener<'_>) -> Result<(), Failure> {
-    let mut facts = FileFacts { path: path.display().to_string(), ..FileFacts::default() };
-    facts.kind = Some(kind(path)?);
-    let place = place::of(path);
-    let stage = |facts: &mut FileFacts, what: &str| facts.stage = what.into();
-    stage(&mut facts, "reading the mount");
-    facts.mounted(path, &place);
-    stage(&mut facts, "looking at the device");
-    report(&facts, features, Some(&place));
-    stage(&mut facts, "opening");
-    report(&facts, features, None);
-    let subjects = facts.open(path);
-    stage(&mut facts, "direct I/O");
-    report(&facts, features, None);
-    facts.direct = direct::look(&subjects, facts.medium);
-    facts.adaptive = subjects.reads.as_ref().and_then(direct::is_adaptive);
-    stage(&mut facts, "non-blocking I/O");
-    report(&facts, features, None);
-    facts.nonblocking = flags::nonblocking(&subjects);
-    let has_poll_queues =
-        place.number.as_deref().and_then(|number| device::has_poll_queues(Path::new("/sys"), number));
-    features.extend(flags::features(&subjects, &facts, has_poll_queues));
-    stage(&mut facts, "I/O of the library");
-    report(&facts, features, None);
-    facts.routes = route::look(&subjects, &facts);
-    stage(&mut facts, "durable writes");
-    report(&facts, features, None);
-    facts.durable = durable::look(&subjects);
-    stage(&mut facts, "pieces of the file");
-    report(&facts, features, None);
-    facts.extents = match facts.kind {
-        Some(Kind::File) => subjects.reads.as_ref().and_then(sys::extents),
-        _ => None,
-    };
-    facts.answered = true;
-    stage(&mut facts, "done");
-    report(&facts, features, None);
-    Ok(())
-}
-
 fn kind(path: &Path) -> Result<Kind, Failure> {
     let shown = path.display();
     let metadata = std::fs::metadata(path).map_err(|error| {
@@ -163,7 +117,13 @@ fn kind(path: &Path) -> Result<Kind, Failure> {
 }
 
 impl FileFacts {
-    fn mounted(&mut self, path: &Path, place: &Place) {
+    /// What can be told of PATH without opening it, but for its mount.
+    pub fn of(path: &Path) -> Result<FileFacts, Failure> {
+        Ok(FileFacts { path: path.display().to_string(), kind: Some(kind(path)?), ..FileFacts::default() })
+    }
+
+    /// Notes where it is mounted, and what room there is.
+    pub fn mounted(&mut self, path: &Path, place: &Place) {
         if let Some(mount) = &place.mount {
             self.filesystem = Some(mount.filesystem.clone());
             self.medium = Medium::of(&mount.filesystem);
@@ -186,7 +146,7 @@ impl FileFacts {
     }
 
     /// Opens what the trials use, and notes what that tells.
-    fn open(&mut self, path: &Path) -> Subjects {
+    pub fn open(&mut self, path: &Path) -> Subjects {
         let mut subjects = Subjects::default();
         if self.medium == Medium::Kernel {
             // Reading such a file can wait for ever, or take away what others want to read.
@@ -295,38 +255,5 @@ fn same_device(file: &File, path: &Path) -> bool {
 fn folder_of(path: &Path) -> PathBuf {
     // Where a link leads, not where it lies.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
-        _ => PathBuf::from("."),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_folder_is_looked_at_to_the_end_and_left_as_it_was() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let (mut features, mut stages) = (Vec::new(), Vec::new());
-        let mut last = None;
-        look(folder.path(), &mut features, &mut |facts, _, _| {
-            stages.push(facts.stage.clone());
-            last = Some(facts.clone());
-        })
-        .expect("it is there");
-        let facts = last.expect("it was reported");
-        assert!(facts.answered && facts.kind == Some(Kind::Folder), "{stages:?}");
-        assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);
-        assert!(features.iter().any(|feature| feature.name == "rwf_dsync"));
-    }
-
-    #[test]
-    fn what_is_no_file_is_refused() {
-        let mut features = Vec::new();
-        for path in ["/dev/null", "/nonexistent"] {
-            let refused = look(Path::new(path), &mut features, &mut |_, _, _| {});
-            assert!(matches!(refused, Err(Failure::Usage(_))), "{path}");
-        }
-    }
+    output::folder_of(&path).to_path_buf()
 }

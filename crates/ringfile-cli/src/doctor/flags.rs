@@ -74,61 +74,42 @@ fn transfer(file: &File, writes: bool, flags: ReadWriteFlags) -> io::Result<usiz
 
 /// The flags as features, each with what this file said to it. `has_poll_queues` is what the device below says of itself.
 pub fn features(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<bool>) -> Vec<Feature> {
-    let on = |reads: bool| if reads { &facts.reads_tried } else { &facts.writes_tried };
-    let able = |name: &str, what: &str, reads: bool, usable: Option<bool>, without: &str| {
-        let why = match usable {
-            Some(true) => format!("tried: {what} on {}", on(reads)),
-            Some(false) => format!(
-                "tried: {what} on {}: not supported there (EOPNOTSUPP); without it {without}",
-                on(reads)
-            ),
-            None => on(reads).clone(),
-        };
-        Feature { name: name.into(), usable, why }
-    };
     let handed = "io_uring hands each to a kernel thread";
-    let nonblocking = &facts.nonblocking;
+    let told = &facts.nonblocking;
+    let (reads, writes) = (&facts.reads_tried, &facts.writes_tried);
     let dsync = subjects.writes.as_ref().map(|file| transfer(file, true, ReadWriteFlags::DSYNC).is_ok());
     let uncached = subjects.reads.as_ref().map(|file| transfer(file, false, DONTCACHE).is_ok());
-    vec![
-        able("rwf_nowait_read", "a buffered read with RWF_NOWAIT", true, nonblocking.buffered_reads, handed),
-        able(
-            "rwf_nowait_write",
-            "a buffered write with RWF_NOWAIT",
-            false,
-            nonblocking.buffered_writes,
-            handed,
-        ),
-        able(
-            "rwf_nowait_direct_read",
-            "a direct read with RWF_NOWAIT",
-            true,
-            nonblocking.direct_reads,
-            handed,
-        ),
-        able(
-            "rwf_nowait_direct_write",
-            "a direct write with RWF_NOWAIT",
-            false,
-            nonblocking.direct_writes,
-            handed,
-        ),
-        able("rwf_dsync", "a write with RWF_DSYNC", false, dsync, "a durable write is a write and a sync"),
-        able(
+    let all = [
+        ("rwf_nowait_read", reads, "a buffered read with RWF_NOWAIT", told.buffered_reads, handed),
+        ("rwf_nowait_write", writes, "a buffered write with RWF_NOWAIT", told.buffered_writes, handed),
+        ("rwf_nowait_direct_read", reads, "a direct read with RWF_NOWAIT", told.direct_reads, handed),
+        ("rwf_nowait_direct_write", writes, "a direct write with RWF_NOWAIT", told.direct_writes, handed),
+        ("rwf_dsync", writes, "a write with RWF_DSYNC", dsync, "a durable write is a write and a sync"),
+        (
             "rwf_dontcache",
+            reads,
             "a read with RWF_DONTCACHE",
-            true,
             uncached,
             "streams push other data out of the page cache",
         ),
-        polled(subjects, facts, has_poll_queues),
-    ]
+    ];
+    let tried = all.map(|(name, on, what, usable, without)| {
+        let why = match usable {
+            Some(true) => format!("tried: {what} on {on}"),
+            Some(false) => {
+                format!("tried: {what} on {on}: not supported there (EOPNOTSUPP); without it {without}")
+            }
+            None => on.clone(),
+        };
+        Feature::new(name, usable, why)
+    });
+    tried.into_iter().chain([polled(subjects, facts, has_poll_queues)]).collect()
 }
 
 /// A direct read whose completion is polled from the device. That it succeeds says little by itself: older kernels (5.10 does)
 /// take a polled read without poll queues too, and let an interrupt end it.
 fn polled(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<bool>) -> Feature {
-    let feature = |usable, why| Feature { name: "iopoll".into(), usable, why };
+    let feature = |usable, why| Feature::new("iopoll", usable, why);
     let usable = facts.direct.as_ref().is_some_and(|direct| direct.usable);
     let Some(file) = subjects.direct(false).filter(|_| usable) else {
         return feature(None, "a polled read needs direct I/O, which is not to be had here".into());
@@ -136,28 +117,19 @@ fn polled(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<bool>)
     let block = direct::block(facts.direct.as_ref().and_then(|direct| direct.offset_alignment)) as u32;
     let done = TrialRing::polled().and_then(|mut ring| ring.run(file, &[Op::Read(block, 0, 0)]));
     let tried = format!("a direct read on a ring with IORING_SETUP_IOPOLL, on {}", facts.reads_tried);
-    match done {
-        Ok(results) if results[0] >= 0 && has_poll_queues == Some(false) => feature(
-            Some(false),
-            format!(
-                "tried: {tried}: taken, but the device has no poll queues (io_poll is 0), so the completion \
-                 came by interrupt"
-            ),
-        ),
-        Ok(results) if results[0] >= 0 => feature(Some(true), format!("tried: {tried}")),
-        Ok(results) if results[0] == -libc::EOPNOTSUPP => feature(
-            Some(false),
-            format!(
-                "tried: {tried}: the device has no poll queues (EOPNOTSUPP); without it completions \
-                 come by interrupt"
-            ),
-        ),
-        Ok(results) => {
-            let error = io::Error::from_raw_os_error(-results[0]);
-            feature(Some(false), format!("tried: {tried}: {}", meaning(&error, "5.1")))
+    let by_interrupt = match done.as_ref().map(|results| results[0]) {
+        Err(error) => return feature(None, format!("{tried}: {}", meaning(error, "5.1"))),
+        Ok(count) if count >= 0 && has_poll_queues == Some(false) => {
+            "taken, but the device has no poll queues (io_poll is 0), so the completion came by interrupt"
+                .into()
         }
-        Err(error) => feature(None, format!("{tried}: {}", meaning(&error, "5.1"))),
-    }
+        Ok(count) if count >= 0 => return feature(Some(true), format!("tried: {tried}")),
+        Ok(errno) if errno == -libc::EOPNOTSUPP => {
+            "the device has no poll queues (EOPNOTSUPP); without it completions come by interrupt".into()
+        }
+        Ok(errno) => meaning(&io::Error::from_raw_os_error(-errno), "5.1"),
+    };
+    feature(Some(false), format!("tried: {tried}: {by_interrupt}"))
 }
 
 #[cfg(test)]

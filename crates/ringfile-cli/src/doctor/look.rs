@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 
 use super::device::{self, Device};
 use super::features::Feature;
-use super::file::{self, FileFacts};
-use super::{place, process};
+use super::file::{FileFacts, Kind};
+use super::{direct, durable, flags, place, process, route};
 use crate::error::{Failure, usage};
 use crate::report::output;
-use crate::sys::ring;
+use crate::sys::{self, ring};
 
 /// How long PATH may take to answer all that is asked.
 pub const ANSWER: Duration = Duration::from_millis(500);
@@ -160,26 +160,64 @@ fn print(line: &Line) {
     }
 }
 
+/// Looks at PATH stage by stage; `tell` is told what is known before each.
 fn each_stage(path: &Path, tell: &mut dyn FnMut(&Looked)) -> Result<(), Failure> {
-    let mut known = Looked::default();
-    let mut features = Vec::new();
-    file::look(path, &mut features, &mut |facts, features, place| {
-        known.file = facts.clone();
-        known.features = features.to_vec();
-        tell(&known);
-        if let Some(number) = place.and_then(|place| place.number.as_deref()) {
-            let lies = |path: &Path| {
-                let place = place::of(path);
-                (place.mount.map(|mount| mount.filesystem), place.number)
-            };
-            known.device = device::look(Path::new("/sys"), number, &lies);
-        }
-    })
+    let mut known = Looked { file: FileFacts::of(path)?, ..Looked::default() };
+    let place = place::of(path);
+    known.file.mounted(path, &place);
+    let mut stage = |known: &mut Looked, what: &str| {
+        known.file.stage = what.into();
+        tell(known);
+    };
+    stage(&mut known, "looking at the device");
+    let lies = |path: &Path| {
+        let place = place::of(path);
+        (place.mount.map(|mount| mount.filesystem), place.number)
+    };
+    known.device = place.number.and_then(|number| device::look(Path::new("/sys"), &number, &lies));
+    stage(&mut known, "opening");
+    let subjects = known.file.open(path);
+    stage(&mut known, "direct I/O");
+    known.file.direct = direct::look(&subjects, known.file.medium);
+    known.file.adaptive = subjects.reads.as_ref().and_then(direct::is_adaptive);
+    stage(&mut known, "non-blocking I/O");
+    known.file.nonblocking = flags::nonblocking(&subjects);
+    let has_poll_queues = known.device.as_ref().and_then(|device| device.queue.polling);
+    known.features = flags::features(&subjects, &known.file, has_poll_queues);
+    stage(&mut known, "I/O of the library");
+    known.file.routes = route::look(&subjects, &known.file);
+    stage(&mut known, "durable writes");
+    known.file.durable = durable::look(&subjects);
+    stage(&mut known, "pieces of the file");
+    let file = subjects.reads.as_ref().filter(|_| known.file.kind == Some(Kind::File));
+    known.file.extents = file.and_then(sys::extents);
+    known.file.answered = true;
+    stage(&mut known, "done");
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_is_looked_at_to_the_end_and_left_as_it_was() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut stages = Vec::new();
+        each_stage(folder.path(), &mut |known| stages.push(known.clone())).expect("it is there");
+        let Looked { file, features, .. } = stages.last().expect("it was reported");
+        assert!(file.answered && file.kind == Some(Kind::Folder), "{stages:?}");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);
+        assert!(features.iter().any(|feature| feature.name == "rwf_dsync"));
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused() {
+        for path in ["/dev/null", "/nonexistent"] {
+            let refused = each_stage(Path::new(path), &mut |_| {});
+            assert!(matches!(refused, Err(Failure::Usage(_))), "{path}");
+        }
+    }
 
     #[test]
     fn what_one_process_says_the_other_understands() {

@@ -85,17 +85,8 @@ fn within(path: &Path, deepest: usize) -> Place {
 
 fn mount_of(path: &Path, facts: &Statx) -> Option<Mount> {
     let told = facts.stx_mask & StatxFlags::MNT_ID.bits() != 0;
-    let mut all = mounts::all();
-    let index = match told {
-        true => all.iter().position(|mount| mount.id == facts.stx_mnt_id),
-        false => None,
-    };
-    let index = index.or_else(|| {
-        let path = path.canonicalize().ok()?;
-        let mount = mounts::of(&all, &path)?.id;
-        all.iter().position(|other| other.id == mount)
-    })?;
-    Some(all.swap_remove(index))
+    let known = mounts::all().into_iter().find(|mount| told && mount.id == facts.stx_mnt_id);
+    known.or_else(|| mounts::of(path))
 }
 
 fn below(mount: &Mount, deepest: usize) -> Option<String> {

@@ -2,15 +2,15 @@
 //!
 //! Everything is read from /proc and /sys; what is not there is `null`, never an error.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
 use super::features::{Found, REGISTERED_AT_MOST};
+use crate::machine::{self, number, text};
+use crate::sys;
 use crate::testfile::mounts;
-use crate::{machine, sys};
 
 /// The facts about the process and the machine around it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -126,9 +126,8 @@ pub struct Memory {
 
 /// Reads them.
 pub fn look(found: &Found) -> Process {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let status = text("/proc/self/status").unwrap_or_default();
+    let cpuinfo = text("/proc/cpuinfo").unwrap_or_default();
     let flags = machine::field(&cpuinfo, "flags");
     let unlocked = capability(&status, CAP_IPC_LOCK);
     Process {
@@ -157,7 +156,7 @@ pub fn look(found: &Found) -> Process {
         processes: limit(Resource::RLIMIT_NPROC),
         io_workers: found.workers,
         cgroup: cgroup(),
-        memory: memory(&meminfo),
+        memory: memory(&text("/proc/meminfo").unwrap_or_default()),
         backend: std::env::var("RINGFILE_BACKEND").ok(),
     }
 }
@@ -166,7 +165,7 @@ const CAP_IPC_LOCK: u32 = 14;
 
 /// Whether system calls of this process are filtered.
 pub fn is_filtered() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = text("/proc/self/status").unwrap_or_default();
     machine::field(&status, "Seccomp").map(seccomp) == Some("filter")
 }
 
@@ -192,14 +191,6 @@ fn limit(resource: Resource) -> Limit {
         .unwrap_or_default()
 }
 
-fn text(path: impl AsRef<Path>) -> Option<String> {
-    fs::read_to_string(path).ok().map(|text| text.trim().to_string())
-}
-
-fn number(path: impl AsRef<Path>) -> Option<i64> {
-    text(path)?.parse().ok()
-}
-
 fn container() -> Option<String> {
     for sign in ["/.dockerenv", "/run/.containerenv"] {
         if Path::new(sign).exists() {
@@ -222,8 +213,7 @@ fn container_of_groups(groups: &str) -> Option<String> {
 }
 
 fn memory(meminfo: &str) -> Memory {
-    let bytes =
-        |name| machine::field(meminfo, name)?.strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib * 1024);
+    let bytes = |name| machine::bytes(meminfo, name);
     Memory {
         total: bytes("MemTotal"),
         available: bytes("MemAvailable"),
@@ -273,15 +263,16 @@ impl Cgroup {
     /// Takes in the limits of one group, of either version.
     fn tighten(&mut self, folder: &Path) {
         let least = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::min);
-        let quota =
-            || Some((number(folder.join("cpu.cfs_quota_us"))?, number(folder.join("cpu.cfs_period_us"))?));
+        let quota = || -> Option<(i64, i64)> {
+            Some((number(folder.join("cpu.cfs_quota_us"))?, number(folder.join("cpu.cfs_period_us"))?))
+        };
         let cpus = text(folder.join("cpu.max")).and_then(|text| cpus(&text));
         let old = quota().filter(|&(quota, period)| quota > 0 && period > 0);
         self.cpus = least(self.cpus, cpus.or(old.map(|(quota, period)| quota as f64 / period as f64)));
         // Version 1 has a number near 2^63 for none.
         let memory =
             number(folder.join("memory.max")).or_else(|| number(folder.join("memory.limit_in_bytes")));
-        let memory = memory.and_then(|bytes| u64::try_from(bytes).ok()).filter(|&bytes| bytes < 1 << 60);
+        let memory = memory.filter(|&bytes| bytes < 1 << 60);
         self.memory = self.memory.into_iter().chain(memory).min();
         self.io.extend(io_limits(&text(folder.join("io.max")).unwrap_or_default()));
         for (file, what) in [

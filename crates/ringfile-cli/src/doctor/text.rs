@@ -48,10 +48,14 @@ impl Page {
 
     /// A text of which every line begins with `indent`.
     fn indented(&mut self, indent: &str, text: &str) {
-        // Breaking keeps the indent of all lines but the first, which stands for it here.
-        let text = unbroken(&one_line(text));
-        let held = indent.replace(' ', "\u{a0}");
-        let wrapped = terminal::wrap(&format!("{held}{text}"), self.width, indent);
+        self.entry(indent, indent, text);
+    }
+
+    /// A text after `head`, of which every other line begins with `indent`.
+    fn entry(&mut self, head: &str, indent: &str, text: &str) {
+        // Breaking would drop blanks at the start of a line.
+        let head = head.replace(' ', "\u{a0}");
+        let wrapped = terminal::wrap(&format!("{head}{}", unbroken(&one_line(text))), self.width, indent);
         self.text += &wrapped.replace('\u{a0}', " ");
         self.text.push('\n');
     }
@@ -93,14 +97,8 @@ impl Page {
         }
         self.title("What is fine");
         for finding in fine {
-            self.hanging(&format!("- {}: {}", finding.title, finding.detail), "  ");
+            self.entry("- ", "  ", &format!("{}: {}", finding.title, finding.detail));
         }
-    }
-
-    /// A text of which every line but the first begins with `indent`.
-    fn hanging(&mut self, text: &str, indent: &str) {
-        self.text += &terminal::wrap(&one_line(text), self.width, indent);
-        self.text.push('\n');
     }
 
     fn section(&mut self, title: &str, facts: &[(&str, String)]) {
@@ -113,13 +111,9 @@ impl Page {
         let beside = self.width >= 2 * widest + 24;
         for (name, text) in facts {
             if beside {
-                let indent = " ".repeat(widest + 4);
-                let name = format!("  {name:<widest$}  ").replace(' ', "\u{a0}");
-                let text = terminal::wrap(&format!("{name}{}", one_line(text)), self.width, &indent);
-                self.text += &text.replace('\u{a0}', " ");
-                self.text.push('\n');
+                self.entry(&format!("  {name:<widest$}  "), &" ".repeat(widest + 4), text);
             } else {
-                self.hanging(&format!("- {name}: {text}"), "  ");
+                self.entry("- ", "  ", &format!("{name}: {text}"));
             }
         }
     }

@@ -4,6 +4,7 @@
 //! window no batch is under way, so the library's counts for the process cover what was recorded; all of its threads
 //! have published theirs by then, for each publishes before it hands a result over.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,9 +12,9 @@ use ringfile::{AnyBuffer, Batch, Buffer, Done, File, Pool};
 
 use super::ringfile::{open_for, pool};
 use super::window::{self, Measured, Until, Window};
-use super::{Bench, EnterSizes, Outcome, RouteOps};
-use crate::error::{Failure, library, short};
-use crate::job::{Job, Offsets};
+use super::{Bench, Counted, EnterSizes, Outcome};
+use crate::error::{Failure, library};
+use crate::job::{Job, Offsets, Operation};
 use crate::latency::Recorder;
 
 /// Carries out a job with a plain thread for each batch in flight.
@@ -24,13 +25,7 @@ pub fn run_blocking(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Res
     let conducted = (job, bench.interrupt, tick);
     let (measured, threads) = window.run_threads("ringfile", count, conducted, |number, member| {
         let mut reader = Reader::new(job, number, &file, &pool, window);
-        let until = member.ready();
-        reader.read_all(&until);
-        reader.recorder = Recorder::new();
-        let until = member.warmed_up();
-        reader.read_all(&until);
-        member.finished();
-        (reader.recorder, reader.last)
+        member.phases(|until, recorder| reader.read_all(until, recorder))
     });
     Ok(outcome(measured, threads))
 }
@@ -45,19 +40,20 @@ pub fn run_in_tokio(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Res
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(job.setup.numjobs).build();
         let runtime = runtime.map_err(|error| window.fail(window::no_thread(&error))).ok()?;
         let count = job.setup.numjobs * job.batches_in_flight();
-        let new = |number| Reader::new(job, number, &file, &pool, window);
+        let new = |number| (Reader::new(job, number, &file, &pool, window), Recorder::new());
         let readers = (0..count).map(new).collect();
         let mut readers = runtime.block_on(await_all(readers, &member.ready()));
-        readers.iter_mut().for_each(|reader| reader.recorder = Recorder::new());
+        readers.iter_mut().for_each(|(_, recorder)| *recorder = Recorder::new());
         let readers = runtime.block_on(await_all(readers, &member.warmed_up()));
         member.finished();
-        Some(readers.into_iter().map(|reader| (reader.recorder, reader.last)).collect::<Vec<_>>())
+        Some(readers.into_iter().map(|(reader, recorder)| (recorder, reader.last)).collect::<Vec<_>>())
     });
     Ok(outcome(measured, threads.into_iter().flatten().flatten().collect()))
 }
 
-async fn await_all(readers: Vec<Reader>, until: &Until) -> Vec<Reader> {
-    let spawn = |reader: Reader| tokio::spawn(reader.await_batches(until.clone()));
+async fn await_all(readers: Vec<(Reader, Recorder)>, until: &Until) -> Vec<(Reader, Recorder)> {
+    let spawn =
+        |(reader, recorder): (Reader, Recorder)| tokio::spawn(reader.await_batches(recorder, until.clone()));
     let handles: Vec<_> = readers.into_iter().map(spawn).collect();
     let mut readers = Vec::with_capacity(handles.len());
     for handle in handles {
@@ -70,14 +66,20 @@ async fn await_all(readers: Vec<Reader>, until: &Until) -> Vec<Reader> {
 
 /// The outcome of threads whose operations the library counted for the process.
 pub fn outcome(measured: Measured, threads: Vec<(Recorder, Instant)>) -> Outcome {
-    let counted = measured.counted;
-    Outcome {
-        enters: Some(counted.enters),
-        fixed_ops: Some(counted.fixed_ops),
-        route_ops: Some(RouteOps::of(&counted)),
-        enter_sizes: Some(EnterSizes::of(&counted)),
-        ..Outcome::of_threads(measured, threads)
-    }
+    let (counted, enter_sizes) = (Counted::of(&measured.counted), Some(EnterSizes::of(&measured.counted)));
+    Outcome { enter_sizes, ..Outcome::of_threads(measured, threads).counted(counted) }
+}
+
+/// Whether a read moved the whole block.
+pub fn read_whole(
+    file: &File,
+    offset: u64,
+    moved: Result<usize, ringfile::Error>,
+    block: usize,
+) -> Result<(), Failure> {
+    let path = file.path().unwrap_or_else(|| Path::new(""));
+    let moved = moved.map_err(|error| library(&error));
+    super::whole(Operation { offset, write: false }, moved, block, path)
 }
 
 /// What has one batch in flight.
@@ -89,7 +91,6 @@ struct Reader {
     asked: Vec<u64>,
     buffers: Vec<Buffer>,
     window: Arc<Window>,
-    recorder: Recorder,
     last: Instant,
 }
 
@@ -108,32 +109,30 @@ impl Reader {
             asked: Vec::with_capacity(job.batch_size()),
             buffers,
             window: Arc::clone(window),
-            recorder: Recorder::new(),
             last: Instant::now(),
         }
     }
 
-    fn read_all(&mut self, until: &Until) {
+    fn read_all(&mut self, until: &Until, recorder: &mut Recorder) -> Instant {
         self.last = Instant::now();
         let mut over = until.stopped();
         while !over && let Some(batch) = self.next_batch() {
-            let began = self.last;
             let results = batch.run();
-            self.finish(began, results);
+            self.finish(results, recorder);
             over = until.over(self.last);
         }
+        self.last
     }
 
-    async fn await_batches(mut self, until: Until) -> Reader {
+    async fn await_batches(mut self, mut recorder: Recorder, until: Until) -> (Reader, Recorder) {
         self.last = Instant::now();
         let mut over = until.stopped();
         while !over && let Some(batch) = self.next_batch() {
-            let began = self.last;
             let results = batch.await;
-            self.finish(began, results);
+            self.finish(results, &mut recorder);
             over = until.over(self.last);
         }
-        self
+        (self, recorder)
     }
 
     /// The next batch, smaller where there is not so much left to do; `None` where there is nothing.
@@ -149,20 +148,16 @@ impl Reader {
     }
 
     /// Takes the results, and the buffers back.
-    fn finish(&mut self, began: Instant, results: Vec<Done>) {
-        self.last = Instant::now();
+    fn finish(&mut self, results: Vec<Done>, recorder: &mut Recorder) {
+        let began = std::mem::replace(&mut self.last, Instant::now());
         let mut whole = 0;
         for (done, &offset) in results.into_iter().zip(&self.asked) {
             self.buffers.extend(done.buffer.and_then(AnyBuffer::into_pooled));
-            match done.result {
-                Ok(count) if count == self.block => whole += 1,
-                Ok(count) => {
-                    let path = self.file.path().unwrap_or_else(|| std::path::Path::new(""));
-                    self.window.fail(short("read", path, offset, count, self.block));
-                }
-                Err(error) => self.window.fail(library(&error)),
+            match read_whole(&self.file, offset, done.result, self.block) {
+                Ok(()) => whole += 1,
+                Err(failure) => self.window.fail(failure),
             }
         }
-        self.recorder.record_many(self.last - began, whole);
+        recorder.record_many(self.last - began, whole);
     }
 }

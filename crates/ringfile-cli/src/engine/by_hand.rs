@@ -14,9 +14,9 @@ use std::time::Instant;
 use io_uring::{IoUring, opcode, types};
 
 use super::pread;
-use super::window::{self, Member, Until, Window};
+use super::window::{self, Until, Window};
 use super::{Bench, Outcome};
-use crate::error::{Failure, errno_text, io_at, short};
+use crate::error::{Failure, errno_text, io_at};
 use crate::job::{Job, Offsets, Operation};
 use crate::latency::Recorder;
 use crate::memory::AlignedBytes;
@@ -43,7 +43,7 @@ pub fn run(way: Way, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Re
     let (measured, threads) =
         window.run_threads("by-hand", job.setup.numjobs, conducted, |thread, member| {
             match Worker::new(way, job, (thread, window), file, bench.path) {
-                Ok(worker) => worker.run(window, &member),
+                Ok(mut worker) => member.phases(|until, recorder| worker.operate(window, until, recorder)),
                 Err(failure) => {
                     window.fail(failure);
                     (Recorder::new(), Instant::now())
@@ -69,7 +69,6 @@ struct Worker<'a> {
     blocking: HandRing<'a>,
     /// There with two rings.
     asynchronous: Option<HandRing<'a>>,
-    recorder: Recorder,
 }
 
 impl<'a> Worker<'a> {
@@ -91,20 +90,11 @@ impl<'a> Worker<'a> {
             way,
             blocking: ring()?,
             asynchronous: (way == Way::TwoRings).then(ring).transpose()?,
-            recorder: Recorder::new(),
         })
     }
 
-    fn run(mut self, window: &Window, member: &Member) -> (Recorder, Instant) {
-        self.operate(window, member.ready());
-        self.recorder = Recorder::new();
-        let last = self.operate(window, member.warmed_up());
-        member.finished();
-        (self.recorder, last)
-    }
-
     /// Reads batches until the phase is over; gives the time of the last completion.
-    fn operate(&mut self, window: &Window, until: Until) -> Instant {
+    fn operate(&mut self, window: &Window, until: &Until, recorder: &mut Recorder) -> Instant {
         let mut now = Instant::now();
         let mut over = until.stopped();
         while !over {
@@ -115,7 +105,7 @@ impl<'a> Worker<'a> {
             let done = self.read_batch();
             let end = Instant::now();
             match done {
-                Ok(()) => self.recorder.record_many(end - now, self.asked.len() as u64),
+                Ok(()) => recorder.record_many(end - now, self.asked.len() as u64),
                 Err(failure) => window.fail(failure),
             }
             now = end;
@@ -299,13 +289,8 @@ impl Drop for HandRing<'_> {
 
 /// Whether the kernel moved the whole block.
 pub fn check(result: i32, operation: Operation, block: usize, path: &Path) -> Result<(), Failure> {
-    match usize::try_from(result) {
-        Ok(count) if count == block => Ok(()),
-        Ok(count) => Err(short(operation.verb(), path, operation.offset, count, block)),
-        Err(_) => {
-            Err(io_at(operation.verb(), path, operation.offset, &io::Error::from_raw_os_error(-result)))
-        }
-    }
+    let failed = |_| io_at(operation.verb(), path, operation.offset, &io::Error::from_raw_os_error(-result));
+    super::whole(operation, usize::try_from(result).map_err(failed), block, path)
 }
 
 /// A failure of a ring by hand.

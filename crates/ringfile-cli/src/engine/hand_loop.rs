@@ -13,7 +13,7 @@ use std::time::Instant;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::window::{Member, Until, Window};
-use super::{Bench, Outcome, RouteOps, by_hand, pread};
+use super::{Bench, Counted, Outcome, RouteOps, by_hand, pread};
 use crate::error::Failure;
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
@@ -32,23 +32,15 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outc
         });
     let mut all = Recorder::new();
     let (mut enters, mut latencies) = (0, Vec::new());
-    for counts in threads.into_iter().flatten() {
-        all.merge(&counts.recorder);
-        enters += counts.enters;
-        latencies.push((counts.recorder, counts.last));
+    for ((recorder, last), entered) in threads.into_iter().flatten() {
+        all.merge(&recorder);
+        enters += entered;
+        latencies.push((recorder, last));
     }
     let outcome = Outcome::of_threads(measured, latencies);
     let fixed_ops = if job.setup.buffers.registered() { outcome.ops } else { 0 };
-    let route_ops = RouteOps { ring: outcome.ops, aio: 0, inline: 0, workers: 0 };
-    let (enters, fixed_ops, route_ops) = (Some(enters), Some(fixed_ops), Some(route_ops));
-    Ok((Outcome { enters, fixed_ops, route_ops, ..outcome }, all))
-}
-
-/// What one thread counted within the window.
-struct Counts {
-    recorder: Recorder,
-    last: Instant,
-    enters: u64,
+    let routes = RouteOps { ring: outcome.ops, ..RouteOps::default() };
+    Ok((outcome.counted(Counted { enters, fixed_ops, routes }), all))
 }
 
 /// What the operations of a ring move to and from.
@@ -107,7 +99,6 @@ struct LoopRing<'a> {
     slots: Option<Slots>,
     in_flight: usize,
     enters: u64,
-    recorder: Recorder,
     last: Instant,
     window: &'a Window,
     path: &'a Path,
@@ -132,28 +123,24 @@ impl<'a> LoopRing<'a> {
             let registered = unsafe { submitter.register_buffers(&[all]) };
             registered.map_err(failed("registering the memory of"))?;
         }
-        let (recorder, last) = (Recorder::new(), Instant::now());
-        Ok(LoopRing { ring, slots: Some(slots), in_flight: 0, enters: 0, recorder, last, window, path })
+        Ok(LoopRing { ring, slots: Some(slots), in_flight: 0, enters: 0, last: Instant::now(), window, path })
     }
 
-    fn run(mut self, job: &Job, thread: usize, member: &Member) -> Counts {
+    /// Gives the latencies, the time of the last completion and how often the ring was entered.
+    fn run(mut self, job: &Job, thread: usize, member: &Member) -> ((Recorder, Instant), u64) {
         let mut tasks = job.tasks(thread, self.window.share(thread));
         if let Some(slots) = &mut self.slots {
             tasks.iter_mut().enumerate().for_each(|(slot, task)| task.fill(slots.memory_of(slot)));
         }
-        self.phase(&mut tasks, &member.ready());
-        let until = member.warmed_up();
-        (self.recorder, self.enters) = (Recorder::new(), 0);
-        self.phase(&mut tasks, &until);
-        member.finished();
-        let recorder = std::mem::replace(&mut self.recorder, Recorder::new());
-        Counts { recorder, last: self.last, enters: self.enters }
+        let done = member.phases(|until, recorder| self.phase(&mut tasks, until, recorder));
+        (done, self.enters)
     }
 
     /// Operates until the phase is over and nothing is in flight; what fails ends the run.
-    fn phase(&mut self, tasks: &mut [Task], until: &Until) {
-        let Some(mut slots) = self.slots.take() else { return };
-        let ended = self.operate(&mut slots, tasks, until);
+    fn phase(&mut self, tasks: &mut [Task], until: &Until, recorder: &mut Recorder) -> Instant {
+        self.enters = 0;
+        let Some(mut slots) = self.slots.take() else { return self.last };
+        let ended = self.operate(&mut slots, tasks, until, recorder);
         if self.in_flight > 0 {
             std::mem::forget(slots);
         } else {
@@ -162,9 +149,16 @@ impl<'a> LoopRing<'a> {
         if let Err(failure) = ended {
             self.window.fail(failure);
         }
+        self.last
     }
 
-    fn operate(&mut self, slots: &mut Slots, tasks: &mut [Task], until: &Until) -> Result<(), Failure> {
+    fn operate(
+        &mut self,
+        slots: &mut Slots,
+        tasks: &mut [Task],
+        until: &Until,
+        recorder: &mut Recorder,
+    ) -> Result<(), Failure> {
         let (mut submitter, mut submissions, mut completions) = self.ring.split();
         // Before Linux 5.18 there is none, and the plain descriptor is used.
         let _ = submitter.register_ring_fd();
@@ -203,7 +197,7 @@ impl<'a> LoopRing<'a> {
                 free.push(slot);
                 let Some((operation, since)) = begun[slot].take() else { continue };
                 match by_hand::check(completion.result(), operation, slots.block, self.path) {
-                    Ok(()) => self.recorder.record(now - since),
+                    Ok(()) => recorder.record(now - since),
                     Err(failure) => first = first.and(Err(failure)),
                 }
             }

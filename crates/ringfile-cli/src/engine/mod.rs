@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Failure;
+use crate::error::{Failure, short};
 use crate::interrupt::Interrupt;
-use crate::job::Job;
+use crate::job::{Job, Operation};
 use crate::latency::{Latency, Recorder};
 use crate::model::{Engine, EnterSizes, Role, RouteOps, Run, Setup};
 use crate::sys;
@@ -55,6 +55,46 @@ pub struct Outcome {
     pub enter_sizes: Option<EnterSizes>,
     /// The first failure.
     pub failure: Option<Failure>,
+}
+
+/// What the library counted on some threads, or on all.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counted {
+    /// Calls of `io_uring_enter`, and of what AIO takes in its place.
+    pub enters: u64,
+    /// Operations whose every submission was fixed.
+    pub fixed_ops: u64,
+    /// Which way the operations went. Those of workers are counted on the workers' threads.
+    pub routes: RouteOps,
+}
+
+impl Counted {
+    /// Takes it out of the library's counts.
+    pub fn of(counted: &::ringfile::Metrics) -> Counted {
+        let enters = counted.enters + counted.aio_calls;
+        Counted { enters, fixed_ops: counted.fixed_ops, routes: RouteOps::of(counted) }
+    }
+}
+
+impl std::ops::AddAssign for Counted {
+    fn add_assign(&mut self, more: Counted) {
+        self.enters += more.enters;
+        self.fixed_ops += more.fixed_ops;
+        self.routes += more.routes;
+    }
+}
+
+/// Whether an operation moved the whole block; `moved` is how many bytes.
+pub fn whole(
+    operation: Operation,
+    moved: Result<usize, Failure>,
+    block: usize,
+    path: &Path,
+) -> Result<(), Failure> {
+    match moved? {
+        count if count == block => Ok(()),
+        count => Err(short(operation.verb(), path, operation.offset, count, block)),
+    }
 }
 
 /// A run with its rates, and with what the process used meanwhile.
@@ -108,6 +148,12 @@ impl Outcome {
     pub fn system_calls(&self) -> Option<u64> {
         let routes = self.route_ops?;
         Some(self.enters? + routes.inline + routes.workers)
+    }
+
+    /// With what this library counted.
+    fn counted(self, counted: Counted) -> Outcome {
+        let Counted { enters, fixed_ops, routes } = counted;
+        Outcome { enters: Some(enters), fixed_ops: Some(fixed_ops), route_ops: Some(routes), ..self }
     }
 
     /// Of threads that each have their latencies and the time of their last completion. What only this library

@@ -5,9 +5,9 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Instant;
 
-use super::window::{Member, Until, Window};
+use super::window::{Until, Window};
 use super::{Bench, Outcome};
-use crate::error::{Failure, io_at, io_on, mismatch, short};
+use crate::error::{Failure, io_at, io_on, mismatch};
 use crate::job::{Job, Task};
 use crate::latency::Recorder;
 use crate::memory::AlignedBytes;
@@ -19,7 +19,11 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outco
     let window = &Window::new(job, job.setup.numjobs);
     let conducted = (job, bench.interrupt, tick);
     let (measured, threads) = window.run_threads("pread", job.setup.numjobs, conducted, |thread, member| {
-        Worker { file: &file, path: bench.path, window, recorder: Recorder::new() }.run(job, thread, &member)
+        let worker = Worker { file: &file, path: bench.path, window };
+        let mut task = job.tasks(thread, window.share(thread)).remove(0);
+        let mut memory = AlignedBytes::zeroed(job.setup.block as usize);
+        task.fill(memory.as_mut_slice());
+        member.phases(|until, recorder| worker.operate(until, recorder, &mut task, memory.as_mut_slice()))
     });
     Ok(Outcome::of_threads(measured, threads))
 }
@@ -41,23 +45,11 @@ struct Worker<'a> {
     file: &'a File,
     path: &'a Path,
     window: &'a Window,
-    recorder: Recorder,
 }
 
 impl Worker<'_> {
-    fn run(mut self, job: &Job, thread: usize, member: &Member) -> (Recorder, Instant) {
-        let mut task = job.tasks(thread, self.window.share(thread)).remove(0);
-        let mut memory = AlignedBytes::zeroed(job.setup.block as usize);
-        task.fill(memory.as_mut_slice());
-        self.operate(member.ready(), &mut task, memory.as_mut_slice());
-        self.recorder = Recorder::new();
-        let last = self.operate(member.warmed_up(), &mut task, memory.as_mut_slice());
-        member.finished();
-        (self.recorder, last)
-    }
-
     /// Operates until the phase is over; gives the time of the last completion.
-    fn operate(&mut self, until: Until, task: &mut Task, bytes: &mut [u8]) -> Instant {
+    fn operate(&self, until: &Until, recorder: &mut Recorder, task: &mut Task, bytes: &mut [u8]) -> Instant {
         let mut now = Instant::now();
         let mut last = now;
         let mut over = until.stopped();
@@ -72,15 +64,11 @@ impl Worker<'_> {
                 self.file.read_at(bytes, operation.offset)
             };
             last = Instant::now();
-            let checked = match done {
-                Ok(count) if count == bytes.len() => {
-                    self.recorder.record(last - now);
-                    task.after(operation, bytes)
-                        .map_err(|wrong| mismatch(self.path, operation.offset, &wrong))
-                }
-                Ok(count) => Err(short(operation.verb(), self.path, operation.offset, count, bytes.len())),
-                Err(error) => Err(io_at(operation.verb(), self.path, operation.offset, &error)),
-            };
+            let moved = done.map_err(|error| io_at(operation.verb(), self.path, operation.offset, &error));
+            let checked = super::whole(operation, moved, bytes.len(), self.path).and_then(|()| {
+                recorder.record(last - now);
+                task.after(operation, bytes).map_err(|wrong| mismatch(self.path, operation.offset, &wrong))
+            });
             if let Err(failure) = checked {
                 self.window.fail(failure);
             }

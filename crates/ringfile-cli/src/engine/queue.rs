@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use ringfile::{AnyBuffer, Buffer, Done, File, Pool, Queue};
 
-use super::batches::outcome;
+use super::batches::{outcome, read_whole};
 use super::ringfile::{open_for, pool};
 use super::window::{Until, Window};
 use super::{Bench, Outcome};
-use crate::error::{Failure, library, short};
+use crate::error::{Failure, library};
 use crate::job::{Job, Offsets};
 use crate::latency::Recorder;
 
@@ -24,11 +24,7 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outco
     let conducted = (job, bench.interrupt, tick);
     let (measured, threads) = window.run_threads("queue", job.setup.numjobs, conducted, |thread, member| {
         let mut reader = Reader::new(job, thread, &file, &pool, window);
-        reader.read_all(&member.ready());
-        reader.recorder = Recorder::new();
-        reader.read_all(&member.warmed_up());
-        member.finished();
-        (reader.recorder, reader.last)
+        member.phases(|until, recorder| reader.read_all(until, recorder))
     });
     Ok(outcome(measured, threads))
 }
@@ -50,7 +46,6 @@ struct Reader {
     /// Reads are added again when at most this many are in flight.
     low: usize,
     window: Arc<Window>,
-    recorder: Recorder,
     last: Instant,
 }
 
@@ -75,13 +70,12 @@ impl Reader {
             complete: settings.complete.unwrap_or(1),
             low: settings.low.unwrap_or(job.setup.iodepth),
             window: Arc::clone(window),
-            recorder: Recorder::new(),
             last,
         }
     }
 
     /// Reads until the phase is over and nothing is in flight.
-    fn read_all(&mut self, until: &Until) {
+    fn read_all(&mut self, until: &Until, recorder: &mut Recorder) -> Instant {
         self.last = Instant::now();
         let mut over = until.stopped();
         loop {
@@ -89,11 +83,11 @@ impl Reader {
                 over = !self.fill();
             }
             if self.queue.is_empty() {
-                return;
+                return self.last;
             }
-            self.collect();
+            self.collect(recorder);
             while self.queue.len() > self.low {
-                self.collect();
+                self.collect(recorder);
             }
             over |= until.over(self.last);
         }
@@ -120,26 +114,22 @@ impl Reader {
     }
 
     /// Waits for as many completions as the settings say, then takes all that are there.
-    fn collect(&mut self) {
+    fn collect(&mut self, recorder: &mut Recorder) {
         self.queue.wait(self.complete.min(self.queue.len()), None);
         self.last = Instant::now();
         while let Some((slot, done)) = self.queue.take() {
-            self.finish(slot as usize, done);
+            self.finish(slot as usize, done, recorder);
         }
     }
 
-    fn finish(&mut self, slot: usize, done: Done) {
+    fn finish(&mut self, slot: usize, done: Done, recorder: &mut Recorder) {
         let (began, offset) = self.begun[slot];
         if let Some(buffer) = done.buffer.and_then(AnyBuffer::into_pooled) {
             self.free.push((slot, buffer));
         }
-        match done.result {
-            Ok(count) if count == self.block => self.recorder.record(self.last - began),
-            Ok(count) => {
-                let path = self.file.path().unwrap_or_else(|| std::path::Path::new(""));
-                self.window.fail(short("read", path, offset, count, self.block));
-            }
-            Err(error) => self.window.fail(library(&error)),
+        match read_whole(&self.file, offset, done.result, self.block) {
+            Ok(()) => recorder.record(self.last - began),
+            Err(failure) => self.window.fail(failure),
         }
     }
 }

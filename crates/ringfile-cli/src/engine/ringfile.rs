@@ -14,8 +14,8 @@ use ringfile::{Buffer, Completions, File, JoinError, OpenOptions, Pool, Runtime,
 
 use super::memory::{self, Memory};
 use super::window::{self, Measured, Member, Until, Window};
-use super::{Bench, Outcome, RouteOps};
-use crate::error::{Failure, library, mismatch, short};
+use super::{Bench, Counted, Outcome};
+use crate::error::{Failure, library, mismatch};
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
 use crate::model::{Executor, RingFlags, Route, Setup};
@@ -61,7 +61,7 @@ fn run_on_own_threads<M: Memory>(
     }
     runtime.shutdown();
     // Only workers count elsewhere than on the runtime's threads.
-    total.routes.workers = measured.counted.worker_ops;
+    total.counted.routes.workers = measured.counted.worker_ops;
     Ok(total.outcome(measured))
 }
 
@@ -121,9 +121,7 @@ fn run_in_tokio<M: Memory>(
     let mut total = Counts::new(measured.start);
     threads.iter().flatten().for_each(|counts| total.add(counts));
     // tokio's threads count their inline calls, I/O threads and workers the rest: all publish at once.
-    total.enters = measured.counted.enters + measured.counted.aio_calls;
-    total.fixed_ops = measured.counted.fixed_ops;
-    total.routes = RouteOps::of(&measured.counted);
+    total.counted = Counted::of(&measured.counted);
     Ok(total.outcome(measured))
 }
 
@@ -165,29 +163,23 @@ pub fn pool(job: &Job) -> Result<Pool, Failure> {
 struct Counts {
     recorder: Recorder,
     last: Instant,
-    enters: u64,
-    fixed_ops: u64,
-    routes: RouteOps,
+    counted: Counted,
 }
 
 impl Counts {
     fn new(last: Instant) -> Counts {
-        Counts { recorder: Recorder::new(), last, enters: 0, fixed_ops: 0, routes: RouteOps::default() }
+        Counts { recorder: Recorder::new(), last, counted: Counted::default() }
     }
 
     fn add(&mut self, other: &Counts) {
         self.recorder.merge(&other.recorder);
         self.last = self.last.max(other.last);
-        self.enters += other.enters;
-        self.fixed_ops += other.fixed_ops;
-        self.routes += other.routes;
+        self.counted += other.counted;
     }
 
     fn outcome(self, measured: Measured) -> (Outcome, Recorder) {
         let outcome = Outcome::of_threads(measured, vec![(self.recorder.clone(), self.last)]);
-        let (enters, fixed_ops, route_ops) = (Some(self.enters), Some(self.fixed_ops), Some(self.routes));
-        let outcome = Outcome { enters, fixed_ops, route_ops, ..outcome };
-        (outcome, self.recorder)
+        (outcome.counted(self.counted), self.recorder)
     }
 }
 
@@ -224,9 +216,7 @@ async fn run_thread<M: Memory>(job: Job, thread: usize, file: File, pool: Pool, 
     let counted = ringfile::thread_metrics() - before;
     member.finished();
     let recorder = shared.recorder.replace(Recorder::new());
-    let routes = RouteOps::of(&counted);
-    let enters = counted.enters + counted.aio_calls;
-    Counts { recorder, last: shared.last.get(), enters, fixed_ops: counted.fixed_ops, routes }
+    Counts { recorder, last: shared.last.get(), counted: Counted::of(&counted) }
 }
 
 impl Thread {
@@ -273,14 +263,11 @@ impl Thread {
             memory = back;
             let end = Instant::now();
             self.last.set(end);
-            let checked = match done {
-                Ok(moved) if moved == self.block => {
-                    self.recorder.borrow_mut().record(end - now);
-                    self.check(&task, operation, &mut memory)
-                }
-                Ok(moved) => Err(short(operation.verb(), &self.path, operation.offset, moved, self.block)),
-                Err(error) => Err(library(&error)),
-            };
+            let moved = done.map_err(|error| library(&error));
+            let checked = super::whole(operation, moved, self.block, &self.path).and_then(|()| {
+                self.recorder.borrow_mut().record(end - now);
+                self.check(&task, operation, &mut memory)
+            });
             if let Err(failure) = checked {
                 self.window.fail(failure);
             }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
 use crate::job::Job;
+use crate::latency::Recorder;
 use crate::share::Share;
 use crate::sys;
 use crate::whole::Whole;
@@ -175,6 +176,17 @@ impl Member {
         self.window.meeting.wait();
         self.window.meeting.wait();
         Until { end: lock_copy(&self.window.ends).measured, window: self.window.clone() }
+    }
+
+    /// Lets a thread operate through warm-up and measurement; gives the latencies that `operate` recorded in the measurement,
+    /// and what it gave for it: the time of its last completion.
+    pub fn phases(&self, mut operate: impl FnMut(&Until, &mut Recorder) -> Instant) -> (Recorder, Instant) {
+        let mut recorder = Recorder::new();
+        operate(&self.ready(), &mut recorder);
+        recorder = Recorder::new();
+        let last = operate(&self.warmed_up(), &mut recorder);
+        self.finished();
+        (recorder, last)
     }
 
     /// Tells that this thread's last operation is done, and waits for the others.

@@ -7,11 +7,11 @@ use super::scale::Scale;
 use super::sections;
 use super::strip::{Dot, Row, Strip};
 use super::tables;
-use crate::compare::differences::{COMPARED, Comparison, Difference};
+use crate::compare::differences::{Comparison, Difference};
 use crate::compare::load::Saved;
 use crate::compare::text;
 use crate::error::one_line;
-use crate::model::{Better, Metric};
+use crate::model::{Better, Metric, columns};
 use crate::numbers::change;
 use crate::report::table::Table;
 
@@ -139,7 +139,7 @@ fn plots(differences: &[Difference]) -> Vec<Markup> {
     let of = |metric: Metric| -> Vec<&Difference> {
         differences.iter().filter(|difference| difference.metric == metric).collect()
     };
-    let compared = COMPARED.into_iter().map(|metric| (metric, of(metric)));
+    let compared = columns::COMPARED.into_iter().map(|metric| (metric, of(metric)));
     let compared = compared.filter(|(_, differences)| !differences.is_empty());
     compared.map(|(metric, differences)| plot(metric, &differences)).collect()
 }

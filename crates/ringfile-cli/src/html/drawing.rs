@@ -10,7 +10,7 @@ use super::marks::Entry;
 use super::plot::{self, Plot, Point, Series};
 use super::scale::{self, Scale};
 use super::strip::{Dot, Row, Strip};
-use crate::model::{Factor, Kind, Metric, Results, Run, Spread, Way, by, distinct, groups, words};
+use crate::model::{Factor, Kind, Metric, Results, Run, Spread, Way, by, columns, distinct, groups, words};
 use crate::values::short_size;
 
 /// What a plot shows.
@@ -270,9 +270,8 @@ fn strip(look: &Look<'_>, what: What, title: String, groups: &[&Group<'_>]) -> S
                 ),
             })
         });
-        let dots: Vec<Dot> = dots.collect();
-        let median = Spread::of(dots.iter().map(|dot| dot.x)).map(|spread| spread.median);
-        Row { style: look.style(group[0]), label, dots, reach: None, median }
+        let dots = dots.collect();
+        Row::of_dots(label, look.style(group[0]), dots)
     });
     let rows: Vec<Row> = rows.collect();
     let x = Scale::from_zero(rows.iter().flat_map(|row| &row.dots).map(|dot| dot.x), what.label());
@@ -309,7 +308,7 @@ fn latency(look: &Look<'_>) -> Vec<Picture> {
 fn percentiles(look: &Look<'_>, title: String, groups: &[&Group<'_>]) -> Plot {
     let of = |group: &Group<'_>, metric: Metric| Spread::of(group.iter().filter_map(|run| metric.of(run)));
     let is_known = |metric: &Metric| groups.iter().any(|group| of(group, *metric).is_some());
-    let known: Vec<Metric> = Metric::PERCENTILES.into_iter().filter(is_known).collect();
+    let known: Vec<Metric> = columns::PERCENTILES.into_iter().filter(is_known).collect();
     let series: Vec<Series> = groups
         .iter()
         .map(|group| {

@@ -11,7 +11,7 @@ use super::marks::NOISE;
 use super::page;
 use super::scale::Scale;
 use super::strip::{Dot, Row, Strip};
-use crate::model::{Kind, Metric, Results, Role, Run, Setup, Spread, by, groups, words};
+use crate::model::{Kind, Metric, Results, Role, Run, Setup, by, groups, words};
 use crate::numbers::change;
 use crate::report::judge::{LEAST_ROUNDS, Noise, fewer, floor};
 
@@ -108,6 +108,5 @@ fn row(results: &Results, cell: &Run, base: &Run, role: Role, label: String, sty
         by.is_finite().then_some(Dot { x: by, tip })
     });
     let dots: Vec<Dot> = dots.collect();
-    let median = Spread::of(dots.iter().map(|dot| dot.x)).map(|spread| spread.median);
-    (!dots.is_empty()).then_some(Row { label, style, dots, reach: None, median })
+    (!dots.is_empty()).then(|| Row::of_dots(label, style, dots))
 }

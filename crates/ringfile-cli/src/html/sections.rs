@@ -12,9 +12,7 @@ use super::scale::{self, Scale};
 use super::strip::{Dot, Row, Strip};
 use super::tables;
 use crate::error::one_line;
-use crate::model::{
-    Factor, Hot, Kind, Machine, Metric, Open, Profile, Results, Run, Spread, by, distinct, words,
-};
+use crate::model::{Factor, Hot, Kind, Machine, Metric, Open, Profile, Results, Run, by, distinct, words};
 use crate::numbers::figure;
 use crate::report::profile;
 use crate::values::{self, Bytes, short_size};
@@ -180,8 +178,7 @@ fn choices(look: &Look<'_>) -> Markup {
                 let groups = by(&runs, |run| words(&parts, &run.setup));
                 let rows = groups.into_iter().map(|(label, runs)| {
                     let dots = runs.iter().map(|run| Dot { x: run.iops, tip: tip(&label, run) }).collect();
-                    let median = Spread::of(runs.iter().map(|run| run.iops)).map(|spread| spread.median);
-                    Row { label, style: 0, dots, reach: None, median }
+                    Row::of_dots(label, 0, dots)
                 });
                 let x = Scale::logarithmic(runs.iter().map(|run| run.iops), scale::count);
                 Strip {

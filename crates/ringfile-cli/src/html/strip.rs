@@ -1,6 +1,6 @@
 //! A plot of rows of dots, as SVG: each round of each row a dot, so that the spread is seen as it is.
 //!
-//! Knows numbers and words, no runs. Invariants: as wide as every plot, as high as its rows need, and every dot that
+//! Knows figures and words, no runs. Invariants: as wide as every plot, as high as its rows need, and every dot that
 //! the scale can show is drawn.
 
 use maud::{Markup, html};
@@ -9,6 +9,7 @@ use super::marks;
 use super::plot::WIDTH;
 use super::scale::Scale;
 use super::text_width;
+use crate::model::Spread;
 use crate::terminal;
 
 /// Half of the widest label of a tick stands right of it.
@@ -62,9 +63,15 @@ fn lines(label: &str) -> Vec<String> {
 }
 
 impl Row {
+    /// A row of dots, with the middle of them.
+    pub fn of_dots(label: String, style: usize, dots: Vec<Dot>) -> Row {
+        let median = Spread::of(dots.iter().map(|dot| dot.x)).map(|spread| spread.median);
+        Row { label, style, dots, reach: None, median }
+    }
+
     /// A line of text above the rows that follow.
     pub fn heading(label: String) -> Row {
-        Row { label, style: 0, dots: Vec::new(), reach: None, median: None }
+        Row::of_dots(label, 0, Vec::new())
     }
 }
 

@@ -7,61 +7,9 @@ use maud::{Markup, html};
 
 use super::drawing::Look;
 use super::page;
-use crate::model::{Factor, Metric, Results, Role, Run, differing};
-use crate::report::medians::{self, keyed, labels};
+use crate::model::{Factor, Metric, Results, Role, Run, columns, differing};
+use crate::report::medians::{self, keyed, known, labels};
 use crate::report::table::Table;
-
-/// Speed and latency.
-const SPEED: [Metric; 12] = [
-    Metric::Iops,
-    Metric::Bandwidth,
-    Metric::Mean,
-    Metric::Stddev,
-    Metric::P50,
-    Metric::P90,
-    Metric::P95,
-    Metric::P99,
-    Metric::P999,
-    Metric::P9999,
-    Metric::Max,
-    Metric::Cpu,
-];
-
-/// What an operation costs, and what was counted.
-const COST: [Metric; 20] = [
-    Metric::Cpu,
-    Metric::UserCpu,
-    Metric::SystemCpu,
-    Metric::UserPercent,
-    Metric::SystemPercent,
-    Metric::Switches,
-    Metric::SystemCalls,
-    Metric::MachineUser,
-    Metric::MachineSystem,
-    Metric::MachineInterrupts,
-    Metric::MachineIdle,
-    Metric::MachineStolen,
-    Metric::Interrupts,
-    Metric::MemoryBandwidth,
-    Metric::Cycles,
-    Metric::Instructions,
-    Metric::FixedPercent,
-    Metric::RingPercent,
-    Metric::Ops,
-    Metric::Errors,
-];
-
-/// What is shown of a single run.
-const OF_RUN: [Metric; 8] = [
-    Metric::Iops,
-    Metric::Bandwidth,
-    Metric::Mean,
-    Metric::P50,
-    Metric::P99,
-    Metric::P999,
-    Metric::Max,
-    Metric::Cpu,
-];
 
 /// A table as an element of a page.
 pub fn table(table: &Table) -> Markup {
@@ -99,8 +47,8 @@ pub fn section(results: &Results) -> Markup {
     let rounds = runs.iter().map(|run| run.round).max().unwrap_or(1);
     let median = if rounds > 1 { format!("medians of {rounds} rounds") } else { "one round".into() };
     let body = html! {
-        details open { summary { "Speed and latency" small { (median) } } (figures(&look, &SPEED)) }
-        details { summary { "Cost and counts" small { "for one operation, or in per cent of a core" } } (figures(&look, &COST)) }
+        details open { summary { "Speed and latency" small { (median) } } (figures(&look, &columns::PAGE_SPEED)) }
+        details { summary { "Cost and counts" small { "for one operation, or in per cent of a core" } } (figures(&look, &columns::PAGE_COST)) }
         details {
             summary { "As on the terminal" small { "with what each choice changes, in per cent, compared within each round" } }
             @for of_terminal in crate::report::tables(results) { (table(&of_terminal)) }
@@ -125,20 +73,18 @@ fn figures(look: &Look<'_>, metrics: &[Metric]) -> Markup {
 
 fn medians_of(groups: &[Vec<&Run>], metrics: &[Metric]) -> Markup {
     let measured: Vec<&Run> = groups.iter().flatten().copied().collect();
-    let is_known = |metric: &Metric| measured.iter().any(|run| metric.of(run).is_some());
-    let known: Vec<Metric> = metrics.iter().copied().filter(is_known).collect();
-    table(&medians::of(&keys(&measured), groups, &known))
+    table(&medians::of(&keys(&measured), groups, &known(metrics, groups)))
 }
 
 /// A row for each run.
 fn every(runs: &[Run]) -> Markup {
     let keys = keys(&runs.iter().collect::<Vec<_>>());
     let empty = keyed(&keys).number("round").end_keys();
-    let mut all = OF_RUN.iter().fold(empty, |table, metric| table.number(metric.title()));
+    let mut all = columns::PAGE_RUNS.iter().fold(empty, |table, metric| table.number(metric.title()));
     for run in runs {
         let mut row = labels(&keys, run);
         row.push(format!("{}{}", run.round, if run.role == Role::Aa { " A/A" } else { "" }));
-        row.extend(OF_RUN.iter().map(|&metric| medians::median(&[run], metric)));
+        row.extend(columns::PAGE_RUNS.iter().map(|&metric| medians::median(&[run], metric)));
         all.row(row);
     }
     table(&all)

@@ -128,10 +128,6 @@ const fn entry(
 }
 
 impl Metric {
-    /// The percentiles of latency, from the median up.
-    pub const PERCENTILES: [Metric; 7] =
-        [Metric::P50, Metric::P90, Metric::P95, Metric::P99, Metric::P999, Metric::P9999, Metric::Max];
-
     fn entry(self) -> Entry {
         use Better::{Less, More, Neither};
         match self {

@@ -2,10 +2,11 @@
 //!
 //! A [`Setup`] is the value of every factor of one run, a [`Run`] is a setup with what was measured, and [`Results`] are
 //! all runs of one command, as the JSON has them. [`Factor`] and [`Metric`] are the catalogues of both: how each is
-//! called, and how it is read from a run. Nothing here knows the command line, an engine, or how anything is shown.
+//! called, and how it is read from a run; [`columns`] lists where each metric is shown. Nothing here knows the command line, an engine, or how anything is shown.
 
 pub mod advice;
 mod choices;
+pub mod columns;
 mod factor;
 mod metric;
 mod profile;

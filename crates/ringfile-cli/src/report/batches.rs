@@ -3,7 +3,7 @@
 use super::cold;
 use super::medians::{amount, keyed, keys_of_batches, labels, median};
 use super::table::Table;
-use crate::model::{Engine, Factor, Metric, Role, Run, Spread, groups};
+use crate::model::{Engine, Factor, Metric, Role, Run, Spread, columns, groups};
 use crate::numbers::figure;
 
 /// The table of all runs that were made to be compared.
@@ -16,8 +16,7 @@ pub fn table(runs: &[Run]) -> Table {
     let before = [amount(runs), vec![Metric::Iops]].concat();
     let mut bases = vec![("% of fio", Engine::Fio), ("% of pread", Engine::Pread)];
     bases.retain(|&(_, base)| runs.iter().any(|run| run.setup.engine == base));
-    let after =
-        [Metric::TimeForOne, Metric::Cores, Metric::Mean, Metric::P50, Metric::P99, Metric::Max, Metric::Cpu];
+    let after = columns::BATCHES;
     let titles = before.iter().map(|metric| metric.title()).chain(bases.iter().map(|(title, _)| *title));
     let titles = titles.chain(after.iter().map(|metric| metric.title()));
     let mut table = titles.fold(keyed(&keys), Table::number);

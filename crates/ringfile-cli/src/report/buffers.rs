@@ -1,9 +1,9 @@
 //! The tables of `perf buffers`: every cell by kind of buffers, and the other choices in the cells of the smallest block.
 
 use super::judge::{self, Noise};
-use super::medians::{self, keyed, labels};
+use super::medians::{self, keyed, known, labels};
 use super::table::Table;
-use crate::model::{Buffers, Engine, Factor, Metric, Results, Run, Setup, distinct, groups};
+use crate::model::{Buffers, Engine, Factor, Metric, Results, Run, Setup, columns, distinct, groups};
 use crate::values;
 
 /// Runs of one setup, over their rounds.
@@ -21,26 +21,8 @@ pub fn tables(results: &Results) -> Vec<Table> {
     tables
 }
 
-/// The metrics that some run has.
-fn known(metrics: &[Metric], groups: &[Group<'_>]) -> Vec<Metric> {
-    let is_known = |metric: &Metric| groups.iter().flatten().any(|run| metric.of(run).is_some());
-    metrics.iter().copied().filter(is_known).collect()
-}
-
 fn grid_table(groups: &[Group<'_>]) -> Table {
-    let mut metrics = vec![
-        Metric::Iops,
-        Metric::Bandwidth,
-        Metric::P50,
-        Metric::P99,
-        Metric::P999,
-        Metric::UserPercent,
-        Metric::SystemPercent,
-        Metric::Cpu,
-        Metric::Switches,
-        Metric::SystemCalls,
-    ];
-    metrics.extend(known(&[Metric::Cycles, Metric::Instructions], groups));
+    let metrics = [&columns::GRID[..], &known(&columns::GRID_COUNTED, groups)].concat();
     medians::of(&[&cell_keys(groups)[..], &[Factor::Buffers]].concat(), groups, &metrics)
 }
 
@@ -49,16 +31,7 @@ fn machine_table(groups: &[Group<'_>]) -> Table {
     if known(&[Metric::MachineIdle], groups).is_empty() {
         return Table::default();
     }
-    let mut metrics = vec![
-        Metric::OwnPercent,
-        Metric::MachineUser,
-        Metric::MachineSystem,
-        Metric::MachineInterrupts,
-        Metric::MachineIdle,
-        Metric::MachineStolen,
-        Metric::Interrupts,
-    ];
-    metrics.extend(known(&[Metric::MemoryBandwidth, Metric::MemoryForOne], groups));
+    let metrics = [&columns::MACHINE[..], &known(&columns::MACHINE_COUNTED, groups)].concat();
     let keys = [&cell_keys(groups)[..], &[Factor::Buffers]].concat();
     medians::of(&keys, groups, &metrics).titled("whole machine")
 }
@@ -140,14 +113,5 @@ fn choice_table(grid: &[Group<'_>], choices: &[Group<'_>]) -> Table {
     let mut rows: Vec<Group<'_>> = grid.iter().filter(beside).chain(choices).cloned().collect();
     rows.sort_by_key(|group| group[0].setup.iodepth);
     let keys = [Factor::Open, Factor::Cache, Factor::Route, Factor::Block, Factor::Depth];
-    let metrics = [
-        Metric::Iops,
-        Metric::P50,
-        Metric::P99,
-        Metric::P999,
-        Metric::Cpu,
-        Metric::Switches,
-        Metric::SystemCalls,
-    ];
-    medians::of(&keys, &rows, &metrics)
+    medians::of(&keys, &rows, &columns::CHOICES)
 }

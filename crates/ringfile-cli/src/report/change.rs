@@ -7,7 +7,7 @@ use super::cold;
 use super::medians::{differs, keyed, labels, optional};
 use super::table::Table;
 use crate::model::{
-    Buffers, Engine, Executor, Factor, Metric, Role, Route, Run, Setup, Spread, distinct, words,
+    Buffers, Engine, Executor, Factor, Metric, Role, Route, Run, Setup, Spread, columns, distinct, words,
 };
 use crate::numbers::{change, rate};
 use crate::values::name;
@@ -21,10 +21,6 @@ pub struct Comparison<'a> {
     pub pairs: Vec<(&'a Run, &'a Run)>,
 }
 
-/// The figures whose change is shown. MiB/s change as IOPS do, and the slowest operation of all says nothing.
-const METRICS: [Metric; 7] =
-    [Metric::Iops, Metric::Mean, Metric::P50, Metric::P95, Metric::P99, Metric::P999, Metric::Cpu];
-
 /// The table of changes between runs; empty where there is nothing to compare.
 pub fn table(runs: &[Run]) -> Table {
     let in_batches = runs.iter().any(|run| run.setup.batch.is_some());
@@ -33,7 +29,7 @@ pub fn table(runs: &[Run]) -> Table {
     keys.extend(if in_batches { [Factor::Batch].as_slice() } else { &[Factor::Depth, Factor::Rw] });
     keys.extend(differs(runs, Factor::InFlight).then_some(Factor::InFlight));
     keys.extend(optional(runs));
-    of(&keys, &METRICS, &comparisons(runs))
+    of(&keys, &columns::CHANGES, &comparisons(runs))
 }
 
 /// A table of comparisons, with columns for these factors of the subjects and the changes of these metrics.

@@ -2,7 +2,7 @@
 
 use super::table::Table;
 use crate::machine;
-use crate::model::{Buffers, Executor, Factor, Metric, Route, Run, Spread, groups};
+use crate::model::{Buffers, Executor, Factor, Metric, Route, Run, Spread, columns, groups};
 
 /// The main table of `perf file`.
 pub fn table(runs: &[Run]) -> Table {
@@ -12,13 +12,12 @@ pub fn table(runs: &[Run]) -> Table {
         vec![Factor::Buffers],
     ];
     let mut metrics = amount(runs);
-    metrics.extend([Metric::Iops, Metric::Bandwidth, Metric::Mean, Metric::P50, Metric::P95]);
-    metrics.extend([Metric::P99, Metric::P999]);
+    metrics.extend(columns::FILE);
     // Where threads wait for a core, it shows here. Elsewhere the table stays within 100 columns.
     if runs.iter().any(|run| run.setup.numjobs > machine::cpus()) {
         metrics.push(Metric::P9999);
     }
-    metrics.extend([Metric::Max, Metric::Cpu]);
+    metrics.extend(columns::FILE_END);
     of(&keys.concat(), &groups(runs), &metrics)
 }
 
@@ -31,6 +30,12 @@ pub fn of(keys: &[Factor], groups: &[Vec<&Run>], metrics: &[Metric]) -> Table {
         table.row(row);
     }
     table
+}
+
+/// The metrics that some run has.
+pub fn known(metrics: &[Metric], groups: &[Vec<&Run>]) -> Vec<Metric> {
+    let is_known = |metric: &Metric| groups.iter().flatten().any(|run| metric.of(run).is_some());
+    metrics.iter().copied().filter(is_known).collect()
 }
 
 /// An empty table with a column for each of these factors, which name its rows.

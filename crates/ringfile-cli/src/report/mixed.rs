@@ -3,24 +3,12 @@
 use super::change;
 use super::medians;
 use super::table::Table;
-use crate::model::{Factor, Metric, Open, Role, Run, groups};
+use crate::model::{Factor, Open, Role, Run, columns, groups};
 use crate::values::name;
 
 /// The table of all runs that were made to be compared.
 pub fn table(runs: &[Run]) -> Table {
-    let metrics = [
-        Metric::Iops,
-        Metric::Scan,
-        Metric::Cpu,
-        Metric::UserCpu,
-        Metric::SystemCpu,
-        Metric::Device,
-        Metric::CacheHits,
-        Metric::CacheMisses,
-        Metric::CacheAdmitted,
-        Metric::AheadUsed,
-    ];
-    medians::of(&[Factor::Open, Factor::Depth], &groups(runs), &metrics)
+    medians::of(&[Factor::Open, Factor::Depth], &groups(runs), &columns::MIXED)
 }
 
 /// Adaptive reads over the others, and over themselves.
@@ -34,5 +22,5 @@ pub fn changes(runs: &[Run]) -> Table {
     };
     let compared = [Open::Buffered, Open::Direct].into_iter().filter_map(over);
     let compared: Vec<_> = compared.chain(change::noise(runs, |_| true)).collect();
-    change::of(&[Factor::Depth], &[Metric::Iops, Metric::Scan, Metric::Cpu], &compared)
+    change::of(&[Factor::Depth], &columns::MIXED_CHANGES, &compared)
 }

@@ -116,7 +116,8 @@ impl OutputFile {
     }
 }
 
-fn folder_of(path: &Path) -> &Path {
+/// The folder that a file of this path is in.
+pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),

@@ -5,42 +5,12 @@ use clap::ValueEnum;
 use super::change::{self, Comparison};
 use super::medians::{self, keyed, labels, median};
 use super::table::Table;
-use crate::model::{Factor, Memory, Metric, Role, Run, Setup, Side, groups};
+use crate::model::{Factor, Memory, Role, Run, Setup, Side, columns, groups};
 use crate::values;
 
 const SIDES: [Side; 2] = [Side::Producer, Side::Consumer];
 
 const KEYS: [Factor; 2] = [Factor::Side, Factor::Memory];
-
-/// The figures whose change says something.
-const COMPARED: [Metric; 11] = [
-    Metric::Iops,
-    Metric::Bandwidth,
-    Metric::P50,
-    Metric::P90,
-    Metric::P95,
-    Metric::P99,
-    Metric::P999,
-    Metric::P9999,
-    Metric::Max,
-    Metric::Stddev,
-    Metric::Cpu,
-];
-
-/// The figures of one thread.
-const OF_THREAD: [Metric; 11] = [
-    Metric::Bandwidth,
-    Metric::Mean,
-    Metric::Min,
-    Metric::P50,
-    Metric::P90,
-    Metric::P95,
-    Metric::P99,
-    Metric::P999,
-    Metric::P9999,
-    Metric::Max,
-    Metric::Seconds,
-];
 
 /// Runs of each side and kind of memory, the producers first.
 fn by_side(runs: &[Run]) -> Vec<Vec<&Run>> {
@@ -50,17 +20,12 @@ fn by_side(runs: &[Run]) -> Vec<Vec<&Run>> {
 
 /// The table of all runs that were made to be compared.
 pub fn table(runs: &[Run]) -> Table {
-    let metrics = [
-        &COMPARED[..COMPARED.len() - 1],
-        &[Metric::LateP99, Metric::Cpu, Metric::UserCpu, Metric::SystemCpu],
-    ]
-    .concat();
-    medians::of(&KEYS, &by_side(runs), &metrics)
+    medians::of(&KEYS, &by_side(runs), &columns::POOL)
 }
 
 /// The table of each producer and consumer; empty for results of a version that did not tell them apart.
 pub fn actors(runs: &[Run]) -> Table {
-    let metrics = OF_THREAD.iter();
+    let metrics = columns::POOL_THREADS.iter();
     let mut table =
         metrics.fold(keyed(&KEYS).text("thread").end_keys(), |table, of| table.number(of.title()));
     for group in by_side(runs) {
@@ -71,7 +36,7 @@ pub fn actors(runs: &[Run]) -> Table {
             let of_thread: Vec<&Run> = rounds.iter().map(|threads| &threads[thread]).collect();
             let mut row = labels(&KEYS, group[0]);
             row.push(name);
-            row.extend(OF_THREAD.iter().map(|&metric| median(&of_thread, metric)));
+            row.extend(columns::POOL_THREADS.iter().map(|&metric| median(&of_thread, metric)));
             table.row(row);
         }
     }
@@ -99,7 +64,7 @@ fn threads_of(run: &Run) -> Vec<Run> {
 /// The table of changes in per cent; empty where there is nothing to compare.
 pub fn changes(runs: &[Run]) -> Table {
     let all: Vec<Comparison<'_>> = SIDES.into_iter().flat_map(|side| comparisons(runs, side)).collect();
-    change::of(&[Factor::Side], &COMPARED, &all)
+    change::of(&[Factor::Side], &columns::POOL_CHANGES, &all)
 }
 
 /// The first kind over each of the others, and over itself.

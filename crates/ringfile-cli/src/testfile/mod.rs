@@ -22,6 +22,7 @@ use crate::cli::TestFileArgs;
 use crate::error::{Failure, errno_text, io_on, usage};
 use crate::interrupt::Interrupt;
 use crate::machine;
+use crate::report::output::folder_of;
 use crate::values::Bytes;
 use crate::verify::Verifier;
 
@@ -377,13 +378,6 @@ fn check_can_be_made(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn folder_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    }
-}
-
 fn check_space(path: &Path, size: u64) -> Result<(), Failure> {
     let folder = folder_of(path);
     let room = room_for(path).map_err(|error| io_on("can't look at", folder, &error))?;
@@ -403,9 +397,8 @@ pub fn room_for(path: &Path) -> std::io::Result<u64> {
     let folder = folder_of(path);
     let space = statvfs(folder)?;
     let free = space.blocks_available().saturating_mul(space.fragment_size());
-    let mounts = mounts::all();
-    let in_memory = mounts::of(&mounts, &folder.canonicalize()?)
-        .is_some_and(|mount| matches!(mount.filesystem.as_str(), "tmpfs" | "ramfs"));
+    let in_memory =
+        mounts::of(folder).is_some_and(|mount| matches!(mount.filesystem.as_str(), "tmpfs" | "ramfs"));
     match machine::memory_available() {
         // A tmpfs without a limit of its own (size=0) tells of no blocks at all.
         Some(memory) if in_memory && space.blocks() == 0 => Ok(memory / 4 * 3),
@@ -419,7 +412,5 @@ pub fn filesystem(path: &Path, file: &File) -> String {
     if file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
         return BLOCK_DEVICE.into();
     }
-    let mounts = mounts::all();
-    let mount = path.canonicalize().ok().and_then(|path| mounts::of(&mounts, &path));
-    mount.map_or_else(|| "unknown".into(), |mount| mount.filesystem.clone())
+    mounts::of(path).map_or_else(|| "unknown".into(), |mount| mount.filesystem)
 }

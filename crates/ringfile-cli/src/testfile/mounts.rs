@@ -26,13 +26,17 @@ pub fn all() -> Vec<Mount> {
     parse(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
 }
 
-/// The mount that a path lies in.
-pub fn of<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
+/// The mount that a path which exists lies in.
+pub fn of(path: &Path) -> Option<Mount> {
+    let (mut all, path) = (all(), path.canonicalize().ok()?);
+    let index = place(&all, &path)?;
+    Some(all.swap_remove(index))
+}
+
+fn place(mounts: &[Mount], path: &Path) -> Option<usize> {
     // A later mount on the same point hides the earlier one.
-    mounts
-        .iter()
-        .filter(|mount| path.starts_with(&mount.point))
-        .max_by_key(|mount| mount.point.components().count())
+    let depth = |&index: &usize| mounts[index].point.components().count();
+    (0..mounts.len()).filter(|&index| path.starts_with(&mounts[index].point)).max_by_key(depth)
 }
 
 /// Reads the text of mountinfo.
@@ -104,7 +108,8 @@ mod tests {
     #[test]
     fn the_longest_and_latest_mount_holds_the_path() {
         let mounts = parse(SAMPLE);
-        let filesystem = |path: &str| of(&mounts, Path::new(path)).map(|mount| mount.filesystem.as_str());
+        let filesystem =
+            |path: &str| place(&mounts, Path::new(path)).map(|index| mounts[index].filesystem.as_str());
         assert_eq!(filesystem("/dev/shm/x"), Some("ramfs"));
         assert_eq!(filesystem("/dev/shmx"), Some("ext4"));
         assert_eq!(filesystem("/mnt/with blank/x"), Some("xfs"));

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use crate::engine::Counted;
 use crate::latency::Recorder;
 use crate::sys::{self, Usage};
 
@@ -15,25 +16,10 @@ pub struct Ledger {
     /// When the last one was done.
     pub last: Instant,
     /// What the library counted on this thread for them.
-    pub counts: Counts,
+    pub counted: Counted,
     /// What the thread used since its first batch; without kernel workers.
     pub usage: Option<Usage>,
     used_before: Option<Usage>,
-}
-
-/// What the library counted on one thread.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Counts {
-    /// Operations, but for those that a worker did.
-    pub ops: u64,
-    /// Calls of `io_uring_enter`, and of what AIO takes in its place.
-    pub enters: u64,
-    /// Operations on registered memory.
-    pub fixed_ops: u64,
-    /// Plain calls on the thread.
-    pub inline_ops: u64,
-    /// By Linux AIO.
-    pub aio_ops: u64,
 }
 
 impl Ledger {
@@ -43,7 +29,7 @@ impl Ledger {
             latency: Recorder::new(),
             late: Recorder::new(),
             last: now,
-            counts: Counts::default(),
+            counted: Counted::default(),
             usage: None,
             used_before: None,
         }
@@ -59,14 +45,7 @@ impl Ledger {
 
     /// The I/O of a batch that was begun is over.
     pub fn count(&mut self, before: ringfile::Metrics) {
-        let counted = ringfile::thread_metrics() - before;
-        self.counts.add(Counts {
-            ops: counted.ops,
-            enters: counted.enters + counted.aio_calls,
-            fixed_ops: counted.fixed_ops,
-            inline_ops: counted.inline_ops,
-            aio_ops: counted.aio_ops,
-        });
+        self.counted += Counted::of(&(ringfile::thread_metrics() - before));
     }
 
     /// A batch of so many operations that was due, begun and done at these times.
@@ -87,20 +66,10 @@ impl Ledger {
         self.latency.merge(&other.latency);
         self.late.merge(&other.late);
         self.last = self.last.max(other.last);
-        self.counts.add(other.counts);
+        self.counted += other.counted;
         self.usage = match (self.usage, other.usage) {
             (Some(own), Some(other)) => Some(own.and(&other)),
             (own, other) => own.or(other),
         };
-    }
-}
-
-impl Counts {
-    fn add(&mut self, more: Counts) {
-        self.ops += more.ops;
-        self.enters += more.enters;
-        self.fixed_ops += more.fixed_ops;
-        self.inline_ops += more.inline_ops;
-        self.aio_ops += more.aio_ops;
     }
 }
