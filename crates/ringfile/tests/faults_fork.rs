@@ -129,6 +129,24 @@ fn f22_a_forked_child_gets_clear_errors_and_the_parent_its_data() {
 }
 
 #[test]
+fn f22_a_forked_child_writes_durably_without_a_ring() {
+    let name = "f22_a_forked_child_writes_durably_without_a_ring";
+    if !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &[0; PAGE]);
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).custom_flags(libc::O_DSYNC).open(&path).unwrap();
+    block_on(file.write_at(content(0, PAGE / 2), 0)).unwrap();
+    let child = fork(|| {
+        block_on(file.write_at(content(PAGE as u64 / 2, PAGE / 2), PAGE as u64 / 2)).unwrap();
+    });
+    assert_passed(child);
+    assert_content(&std::fs::read(&path).unwrap(), 0);
+}
+
+#[test]
 fn f22_operations_in_flight_stay_the_parents() {
     let name = "f22_operations_in_flight_stay_the_parents";
     if !needs_ring(name) {
