@@ -13,7 +13,7 @@ use super::strip::{Dot, Row, Strip};
 use super::tables;
 use crate::error::one_line;
 use crate::model::{Factor, Hot, Kind, Machine, Metric, Open, Profile, Results, Run, by, distinct, words};
-use crate::numbers::figure;
+use crate::numbers::{counted, figure};
 use crate::report::profile;
 use crate::values::{self, Bytes, short_size};
 
@@ -67,7 +67,7 @@ pub fn header(results: &Results) -> Markup {
     }
     .to_string();
     io += if params.verify { ", contents checked" } else { "" };
-    let rounds = if params.rounds == 1 { "1 round".into() } else { format!("{} rounds", params.rounds) };
+    let rounds = counted(params.rounds as usize, "round");
     let length = match params.io_size_bytes {
         Some(bytes) => Bytes(bytes).to_string(),
         None => format!("{} s", params.duration_s),
@@ -107,9 +107,8 @@ pub fn header(results: &Results) -> Markup {
 /// What is known of a machine.
 pub fn machine(machine: &Machine) -> Vec<(&'static str, String)> {
     let known = |fact: &Option<String>| fact.as_deref().map_or_else(|| "unknown".into(), one_line);
-    let cores = if machine.cpus == 1 { "1 core".into() } else { format!("{} cores", machine.cpus) };
     let mut facts = vec![
-        ("processor", format!("{}, {cores}", known(&machine.cpu_model))),
+        ("processor", format!("{}, {}", known(&machine.cpu_model), counted(machine.cpus, "core"))),
         ("kernel", known(&machine.kernel)),
     ];
     facts.extend(machine.fio.as_ref().map(|fio| ("compared with", one_line(fio))));
