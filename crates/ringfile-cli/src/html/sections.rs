@@ -9,10 +9,10 @@ use super::layout::titled;
 use super::marks;
 use super::page;
 use super::scale::{self, Scale};
-use super::strip::{Dot, Row, Strip};
+use super::strip::Strip;
 use super::tables;
 use crate::error::one_line;
-use crate::model::{Factor, Hot, Kind, Machine, Metric, Open, Profile, Results, Run, by, distinct, words};
+use crate::model::{Factor, Hot, Kind, Machine, Metric, Open, Profile, Results, by, distinct, words};
 use crate::numbers::{counted, figure};
 use crate::report::profile;
 use crate::values::{self, Bytes, short_size};
@@ -175,10 +175,8 @@ fn choices(look: &Look<'_>) -> Markup {
             .into_iter()
             .map(|(title, runs)| {
                 let groups = by(&runs, |run| words(&parts, &run.setup));
-                let rows = groups.into_iter().map(|(label, runs)| {
-                    let dots = runs.iter().map(|run| Dot { x: run.iops, tip: tip(&label, run) }).collect();
-                    Row::of_dots(label, 0, dots)
-                });
+                let rows =
+                    groups.into_iter().map(|(label, runs)| drawing::rounds(label, 0, &runs, Metric::Iops));
                 let x = Scale::logarithmic(runs.iter().map(|run| run.iops), scale::count);
                 Strip {
                     title: titled(&title, "All runs"),
@@ -194,10 +192,6 @@ fn choices(look: &Look<'_>) -> Markup {
                    in it), and on each route: ring is io_uring, inline a plain call, auto what the library chooses. A dot is \
                    one round, the bar their median. The axis is logarithmic.";
     page::section("Direct or buffered, and which route", meaning, page::plots(plots))
-}
-
-fn tip(label: &str, run: &Run) -> String {
-    format!("{label}, round {}: {} IOPS", run.round, Metric::Iops.text(run.iops))
 }
 
 /// Where CPU time goes, for each kind of buffers that was profiled.
